@@ -1,0 +1,7 @@
+//! The supervisor; see the module `daemon` of the library.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    putexd::daemon::main()
+}

@@ -1,0 +1,196 @@
+//! What is wrong with a configuration, shown so that it can be mended without a manual: where it is, the line itself
+//! with a caret, and a message that names the remedy.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Severity {
+    /// It works, but probably not as meant.
+    Warning,
+    /// The file is not used.
+    Error,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Warning => "warning",
+            Self::Error => "error",
+        })
+    }
+}
+
+/// One finding.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// How bad it is.
+    pub severity: Severity,
+    /// The file or directory.
+    pub path: PathBuf,
+    /// Where in the file; `None` when it is about the file as a whole.
+    pub place: Option<Place>,
+    /// What is wrong, and what to do about it. Lower case, no full stop.
+    pub message: String,
+}
+
+/// A place in a file, with its line's text, so that the finding can be shown after the file has changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Counted from 1.
+    pub line: usize,
+    /// In characters, counted from 1.
+    pub column: usize,
+    /// How many characters are meant; at least 1, and not beyond the line.
+    pub width: usize,
+    /// The line, control characters and tabs replaced by spaces, what may be a password by asterisks: it is shown in
+    /// the journal, which others read.
+    pub text: String,
+}
+
+/// `path:line:column: error: message`, then the line and its caret. No newline at the end.
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        let Some(place) = &self.place else {
+            return write!(f, "{path}: {}: {}", self.severity, self.message);
+        };
+        writeln!(f, "{path}:{}:{}: {}: {}", place.line, place.column, self.severity, self.message)?;
+        let gutter = place.line.to_string().len();
+        writeln!(f, " {:gutter$} |", "")?;
+        writeln!(f, " {} | {}", place.line, place.text)?;
+        write!(f, " {:gutter$} | {:indent$}{}", "", "", "^".repeat(place.width), indent = place.column - 1)
+    }
+}
+
+/// The findings in one file, with its text to find places in.
+pub(super) struct Report {
+    path: PathBuf,
+    text: String,
+    diagnostics: Vec<Diagnostic>,
+}
+
+impl Report {
+    pub(super) fn new(path: PathBuf, text: String) -> Self {
+        Self { path, text, diagnostics: Vec::new() }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    pub(super) fn error(&mut self, span: &Range<usize>, message: impl Into<String>) {
+        self.push(Severity::Error, Some(span), message.into());
+    }
+
+    pub(super) fn warning(&mut self, span: &Range<usize>, message: impl Into<String>) {
+        self.push(Severity::Warning, Some(span), message.into());
+    }
+
+    /// An error about the file as a whole.
+    pub(super) fn file_error(&mut self, message: impl Into<String>) {
+        self.push(Severity::Error, None, message.into());
+    }
+
+    pub(super) fn has_errors(&self) -> bool {
+        self.diagnostics.iter().any(|diagnostic| diagnostic.severity == Severity::Error)
+    }
+
+    /// `path:line:column` of a span, to name it in another file's message.
+    pub(super) fn locate(&self, span: &Range<usize>) -> String {
+        let place = place(&self.text, span);
+        format!("{}:{}:{}", self.path.display(), place.line, place.column)
+    }
+
+    /// The findings in the order of their places; those about the whole file first.
+    pub(super) fn into_diagnostics(mut self) -> Vec<Diagnostic> {
+        self.diagnostics.sort_by_key(|diagnostic| diagnostic.place.as_ref().map(|place| (place.line, place.column)));
+        self.diagnostics
+    }
+
+    fn push(&mut self, severity: Severity, span: Option<&Range<usize>>, message: String) {
+        let place = span.map(|span| place(&self.text, span));
+        self.diagnostics.push(Diagnostic { severity, path: self.path.clone(), place, message });
+    }
+}
+
+fn place(text: &str, span: &Range<usize>) -> Place {
+    let start = floor_boundary(text, span.start);
+    let end = floor_boundary(text, span.end).max(start);
+    let line_start = text[..start].rfind('\n').map_or(0, |newline| newline + 1);
+    let line_end = text[start..].find('\n').map_or(text.len(), |newline| start + newline);
+    let line = text[line_start..line_end].trim_end();
+    Place {
+        line: text[..line_start].matches('\n').count() + 1,
+        column: text[line_start..start].chars().count() + 1,
+        width: text[start..end.min(line_end)].trim_end().chars().count().max(1),
+        text: mask_secrets(line)
+            .chars()
+            .map(|character| if character.is_control() { ' ' } else { character })
+            .collect(),
+    }
+}
+
+/// Hides `user:password@` in URLs, and the value of a `password` key, which does not exist but will be tried.
+fn mask_secrets(line: &str) -> String {
+    let mut masked: Vec<char> = line.chars().collect();
+    let key = line.split('=').next().unwrap_or_default();
+    if line.contains('=') && key.trim().trim_matches('"') == "password" {
+        masked.iter_mut().skip(key.chars().count() + 1).for_each(|character| *character = '*');
+    }
+    let ends: Vec<usize> = (0..masked.len()).filter(|index| masked[*index] == '@').collect();
+    // The last one of a word first: a password may have the character too.
+    for end in ends.into_iter().rev() {
+        let word =
+            masked[..end].iter().rposition(|c| c.is_whitespace() || matches!(c, '"' | '\'')).map_or(0, |at| at + 1);
+        let start =
+            masked[word..end].windows(3).position(|three| three == [':', '/', '/']).map_or(word, |at| word + at + 3);
+        if masked[start..end].contains(&':') {
+            masked[start..end].fill('*');
+        }
+    }
+    masked.into_iter().collect()
+}
+
+/// The last character boundary at or before `index`: a parser's span may point beyond the text's end.
+fn floor_boundary(text: &str, index: usize) -> usize {
+    let mut index = index.min(text.len());
+    while !text.is_char_boundary(index) {
+        index -= 1;
+    }
+    index
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_counts_characters_and_stays_within_its_line() {
+        let text = "a = 1\nnäme = \"µ\"\r\nlast";
+        let at = text.find("\"µ\"").expect("it is there");
+        let found = place(text, &(at..text.len()));
+        assert_eq!(found, Place { line: 2, column: 8, width: 3, text: "näme = \"µ\"".to_owned() });
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let shown = mask_secrets(r#"servers = ["nats://a:1", "nats://joe:se@cret@x", "joe:secret@y"]"#);
+        assert_eq!(shown, r#"servers = ["nats://a:1", "nats://***********@x", "**********@y"]"#);
+        assert_eq!(mask_secrets("password = \"a\""), "password =****");
+        assert_eq!(mask_secrets("unit = \"db@main.service\""), "unit = \"db@main.service\"");
+    }
+
+    #[test]
+    fn a_place_beyond_the_end_is_the_end() {
+        let found = place("unit", &(10..20));
+        assert_eq!((found.line, found.column, found.width), (1, 5, 1));
+        assert_eq!(place("", &(0..0)).text, "");
+    }
+}

@@ -1,0 +1,541 @@
+//! The files as they are written: everything optional, every value with its place.
+//!
+//! A wrong value does not end the parse: serde would report the first mistake only, and an operator wants all of them.
+//! So each field takes either a value or the sentence that says what is wrong with it ([`Lenient`]), and unknown keys
+//! are taken out, with a suggestion, before serde would stop at the first one.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use jiff::fmt::friendly::SpanParser;
+use serde::de::{self, Deserializer, Visitor};
+use serde::{Deserialize, forward_to_deserialize_any};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::diagnostic::Report;
+use crate::election::Confirmation;
+use crate::types::{Key, NodeId, OnStopFailure, UnitName};
+
+/// Beyond a day a limit limits nothing.
+pub(super) const LONGEST_LIMIT: Duration = Duration::from_secs(86_400);
+
+/// A value that may be absent or wrong.
+pub(super) type Field<T> = Option<Spanned<Lenient<T>>>;
+
+/// A value, or what is wrong with it.
+pub(super) enum Lenient<T> {
+    Good(T),
+    Bad(String),
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Lenient<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(match T::deserialize(deserializer) {
+            Ok(value) => Self::Good(value),
+            Err(error) => Self::Bad(error.to_string().trim_end().to_owned()),
+        })
+    }
+}
+
+/// The value of a field, if it is there and good; a bad one is reported.
+pub(super) fn take<T>(field: Field<T>, report: &mut Report) -> Option<Spanned<T>> {
+    let field = field?;
+    let span = field.span();
+    match field.into_inner() {
+        Lenient::Good(value) => Some(Spanned::new(span, value)),
+        Lenient::Bad(message) => {
+            report.error(&span, message);
+            None
+        }
+    }
+}
+
+/// A file's shape.
+pub(super) trait Fragment: for<'de> Deserialize<'de> {
+    /// The tables within it, each with its keys.
+    fn tables() -> BTreeMap<&'static str, &'static [&'static str]>;
+}
+
+/// Reads a file's text. Syntax errors are reported alone: what follows from them would only distract.
+pub(super) fn parse<T: Fragment>(report: &mut Report) -> Option<T> {
+    let text = report.text().to_owned();
+    let (mut table, errors) = DeTable::parse_recoverable(&text);
+    if !errors.is_empty() {
+        for error in errors {
+            report.error(&error.span().unwrap_or(0..0), error.message());
+        }
+        return None;
+    }
+    remove_unknown::<T>(table.get_mut(), report);
+    T::deserialize(toml::de::Deserializer::from(table))
+        .inspect_err(|error| report.error(&error.span().unwrap_or(0..0), error.message()))
+        .ok()
+}
+
+/// `putexd.toml`.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) struct HostFragment {
+    pub(super) node: Field<NodeId>,
+    pub(super) store: Field<StoreFragment>,
+    pub(super) defaults: Field<DefaultsFragment>,
+}
+
+/// `[store]`.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) struct StoreFragment {
+    pub(super) r#type: Field<String>,
+    pub(super) servers: Field<Vec<Spanned<String>>>,
+    pub(super) bucket: Field<String>,
+    pub(super) replicas: Field<Count>,
+    pub(super) create_bucket: Field<bool>,
+    pub(super) creds: Field<PathBuf>,
+    pub(super) nkey_seed: Field<PathBuf>,
+    pub(super) user: Field<String>,
+    pub(super) password_file: Field<PathBuf>,
+    pub(super) tls_required: Field<bool>,
+    pub(super) tls_ca: Field<PathBuf>,
+    pub(super) tls_cert: Field<PathBuf>,
+    pub(super) tls_key: Field<PathBuf>,
+}
+
+/// The keys that a service has and `[defaults]` can set for all. serde's flatten would lose the places, so the fields
+/// are written into both structs.
+macro_rules! with_tuning {
+    ($(#[$doc:meta])* $name:ident { $($field:ident: $kind:ty,)* } $($tuned:ident: $tuned_kind:ty,)*) => {
+        $(#[$doc])*
+        #[derive(Deserialize, Default)]
+        #[serde(rename_all = "kebab-case", deny_unknown_fields)]
+        pub(super) struct $name {
+            $(pub(super) $field: Field<$kind>,)*
+            $($tuned: Field<$tuned_kind>,)*
+        }
+
+        impl $name {
+            /// Takes the shared keys out; bad ones are reported and named in `bad`.
+            pub(super) fn take_tuning(&mut self, report: &mut Report) -> Tuning {
+                let mut bad = false;
+                let tuning = Tuning {
+                    $($tuned: {
+                        let given = self.$tuned.is_some();
+                        let good = take(self.$tuned.take(), report);
+                        bad |= given && good.is_none();
+                        good
+                    },)*
+                    bad: false,
+                };
+                Tuning { bad, ..tuning }
+            }
+        }
+    };
+}
+
+macro_rules! tuned {
+    ($($(#[$doc:meta])* $name:ident { $($field:ident: $kind:ty,)* })*) => {
+        $(with_tuning! {
+            $(#[$doc])* $name { $($field: $kind,)* }
+            renew_interval: Length,
+            failures: Count,
+            confirmations: Count,
+            margin: Length,
+            stop_budget: Length,
+            kill_reserve: Length,
+            clock_error: PartsPerMillion,
+            longest_hold: Length,
+            confirmation: ConfirmationWord,
+            stop_limit: Length,
+            on_stop_failure: OnStopFailure,
+        })*
+    };
+}
+
+tuned! {
+    /// `[defaults]`.
+    DefaultsFragment {}
+    /// One file of putex.d.
+    ServiceFragment {
+        unit: UnitName,
+        bound_units: UnitList,
+        key: Key,
+        health: HealthFragment,
+        fence: FenceFragment,
+    }
+}
+
+/// The shared keys, checked one by one.
+#[derive(Default, Clone)]
+pub(super) struct Tuning {
+    pub(super) renew_interval: Option<Spanned<Length>>,
+    pub(super) failures: Option<Spanned<Count>>,
+    pub(super) confirmations: Option<Spanned<Count>>,
+    pub(super) margin: Option<Spanned<Length>>,
+    pub(super) stop_budget: Option<Spanned<Length>>,
+    pub(super) kill_reserve: Option<Spanned<Length>>,
+    pub(super) clock_error: Option<Spanned<PartsPerMillion>>,
+    pub(super) longest_hold: Option<Spanned<Length>>,
+    pub(super) confirmation: Option<Spanned<ConfirmationWord>>,
+    pub(super) stop_limit: Option<Spanned<Length>>,
+    pub(super) on_stop_failure: Option<Spanned<OnStopFailure>>,
+    /// Something is wrong with them, and has been reported: no conclusion can be drawn from the rest.
+    pub(super) bad: bool,
+}
+
+impl Tuning {
+    /// Where a timing key stands, by its written name.
+    pub(super) fn span_of(&self, key: &str) -> Option<Range<usize>> {
+        let length = |field: &Option<Spanned<Length>>| field.as_ref().map(Spanned::span);
+        let count = |field: &Option<Spanned<Count>>| field.as_ref().map(Spanned::span);
+        match key {
+            "renew-interval" => length(&self.renew_interval),
+            "failures" => count(&self.failures),
+            "confirmations" => count(&self.confirmations),
+            "margin" => length(&self.margin),
+            "stop-budget" => length(&self.stop_budget),
+            "kill-reserve" => length(&self.kill_reserve),
+            "clock-error" => self.clock_error.as_ref().map(Spanned::span),
+            "longest-hold" => length(&self.longest_hold),
+            "confirmation" => self.confirmation.as_ref().map(Spanned::span),
+            "stop-limit" => length(&self.stop_limit),
+            _ => None,
+        }
+    }
+}
+
+/// `[health]`.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) struct HealthFragment {
+    pub(super) command: Field<Command>,
+    pub(super) unit: Field<String>,
+    pub(super) tcp: Field<String>,
+    pub(super) http: Field<String>,
+    pub(super) interval: Field<Length>,
+    pub(super) timeout: Field<Length>,
+    pub(super) rise: Field<Count>,
+    pub(super) fall: Field<Count>,
+}
+
+/// `[fence]`.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) struct FenceFragment {
+    pub(super) others: Field<String>,
+    pub(super) required: Field<bool>,
+    pub(super) unfence: Field<UnitName>,
+    pub(super) timeout: Field<Length>,
+}
+
+impl Fragment for HostFragment {
+    fn tables() -> BTreeMap<&'static str, &'static [&'static str]> {
+        BTreeMap::from([("store", keys_of::<StoreFragment>()), ("defaults", keys_of::<DefaultsFragment>())])
+    }
+}
+
+impl Fragment for ServiceFragment {
+    fn tables() -> BTreeMap<&'static str, &'static [&'static str]> {
+        BTreeMap::from([("health", keys_of::<HealthFragment>()), ("fence", keys_of::<FenceFragment>())])
+    }
+}
+
+/// A span of time, as "3s", "500ms" or "1min 30s".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Length(pub(super) Duration);
+
+impl From<Length> for Duration {
+    fn from(value: Length) -> Self {
+        value.0
+    }
+}
+
+impl<'de> Deserialize<'de> for Length {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Words;
+        impl Visitor<'_> for Words {
+            type Value = Length;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a span of time in quotes, such as \"3s\", \"500ms\" or \"1min 30s\"")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Length, E> {
+                parse_length(text).map(Length).map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_str(Words)
+    }
+}
+
+/// jiff reads more than is good for a configuration ("1 hour ago", "01:30:00", "3 days, 2 hours"): only numbers with
+/// units up to hours are let through, which mean the same length at any date.
+fn parse_length(text: &str) -> Result<Duration, String> {
+    const REMEDY: &str = "write numbers with units, such as \"3s\", \"500ms\" or \"1min 30s\"";
+    if text.trim_start().starts_with('-') || text.contains("ago") {
+        return Err(format!("the span of time {text:?} is negative: {REMEDY}"));
+    }
+    if !text.chars().all(|character| character.is_ascii_alphanumeric() || matches!(character, ' ' | '.' | 'µ')) {
+        return Err(format!("{text:?} is not a span of time: {REMEDY}"));
+    }
+    if !text.chars().any(char::is_alphabetic) {
+        return Err(format!("the span of time {text:?} has no unit: {REMEDY}"));
+    }
+    SpanParser::new()
+        .parse_unsigned_duration(text)
+        .map_err(|_| format!("{text:?} is not a span of time in hours or smaller units: {REMEDY}"))
+}
+
+/// A whole number from 0 to 4294967295.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Count(pub(super) u32);
+
+impl From<Count> for u32 {
+    fn from(value: Count) -> Self {
+        value.0
+    }
+}
+
+impl<'de> Deserialize<'de> for Count {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Words;
+        impl Visitor<'_> for Words {
+            type Value = Count;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a whole number without quotes, such as 3")
+            }
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Count, E> {
+                u32::try_from(number)
+                    .map(Count)
+                    .map_err(|_| E::custom(format!("{number} is out of range: write a whole number from 0 on")))
+            }
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Count, E> {
+                u32::try_from(number)
+                    .map(Count)
+                    .map_err(|_| E::custom(format!("{number} is out of range: write a smaller number")))
+            }
+        }
+        deserializer.deserialize_any(Words)
+    }
+}
+
+/// The error of a clock's rate in millionths, as "1000ppm".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PartsPerMillion(pub(super) u32);
+
+impl From<PartsPerMillion> for u32 {
+    fn from(value: PartsPerMillion) -> Self {
+        value.0
+    }
+}
+
+impl<'de> Deserialize<'de> for PartsPerMillion {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Words;
+        impl Visitor<'_> for Words {
+            type Value = PartsPerMillion;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the clocks' error in millionths, in quotes, such as \"1000ppm\"")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<PartsPerMillion, E> {
+                text.strip_suffix("ppm")
+                    .and_then(|number| number.trim_end().parse().ok())
+                    .map(PartsPerMillion)
+                    .ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
+            }
+        }
+        deserializer.deserialize_str(Words)
+    }
+}
+
+/// `confirmation`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum ConfirmationWord {
+    Full,
+    Minimal,
+}
+
+impl From<ConfirmationWord> for Confirmation {
+    fn from(word: ConfirmationWord) -> Self {
+        match word {
+            ConfirmationWord::Full => Self::Full,
+            ConfirmationWord::Minimal => Self::Minimal,
+        }
+    }
+}
+
+/// A program with its arguments, as a list; a program alone may be a plain string.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Command(pub(super) Vec<String>);
+
+impl<'de> Deserialize<'de> for Command {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Words;
+        impl<'de> Visitor<'de> for Words {
+            type Value = Command;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a program with its arguments as a list, such as [\"/usr/bin/check-db\", \"--fast\"]")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Command, E> {
+                if text.contains(char::is_whitespace) {
+                    // No shell and no quoting rules: a list says without doubt where an argument ends.
+                    return Err(E::invalid_value(de::Unexpected::Str(text), &self));
+                }
+                Ok(Command(vec![text.to_owned()]))
+            }
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<Command, A::Error> {
+                let mut words = Vec::new();
+                while let Some(word) = list.next_element()? {
+                    words.push(word);
+                }
+                Ok(Command(words))
+            }
+        }
+        deserializer.deserialize_any(Words)
+    }
+}
+
+/// Units, each with its place, so that one that is wrong hides nothing of the others.
+pub(super) struct UnitList(pub(super) Vec<Spanned<Lenient<UnitName>>>);
+
+impl<'de> Deserialize<'de> for UnitList {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Words;
+        impl<'de> Visitor<'de> for Words {
+            type Value = UnitList;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of units, such as [\"billing.service\"]")
+            }
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<UnitList, A::Error> {
+                let mut units = Vec::new();
+                while let Some(unit) = list.next_element()? {
+                    units.push(unit);
+                }
+                Ok(UnitList(units))
+            }
+        }
+        deserializer.deserialize_any(Words)
+    }
+}
+
+fn remove_unknown<T: Fragment>(root: &mut DeTable<'_>, report: &mut Report) {
+    let top = keys_of::<T>();
+    let tables = T::tables();
+    for (name, keys) in &tables {
+        let table = root.iter_mut().find(|(key, _)| key.get_ref() == name);
+        if let Some((_, value)) = table
+            && let DeValue::Table(inner) = value.get_mut()
+        {
+            remove_unknown_from(inner, keys, report, |key| {
+                if top.contains(&key) {
+                    return Some("it belongs at the top of the file, before the first [table]".to_owned());
+                }
+                other_table(&tables, key)
+            });
+        }
+    }
+    remove_unknown_from(root, top, report, |key| other_table(&tables, key));
+}
+
+fn other_table(tables: &BTreeMap<&str, &[&str]>, key: &str) -> Option<String> {
+    tables.iter().find(|(_, keys)| keys.contains(&key)).map(|(name, _)| format!("it belongs under [{name}]"))
+}
+
+fn remove_unknown_from(
+    table: &mut DeTable<'_>,
+    known: &[&'static str],
+    report: &mut Report,
+    elsewhere: impl Fn(&str) -> Option<String>,
+) {
+    for (key, value) in std::mem::take(table) {
+        let name: &str = key.get_ref();
+        if known.contains(&name) {
+            table.insert(key, value);
+            continue;
+        }
+        let remedy = elsewhere(name)
+            .or_else(|| nearest(name, known).map(|near| format!("did you mean {near:?}?")))
+            .unwrap_or_else(|| format!("known here are {}", known.join(", ")));
+        report.error(&key.span(), format!("the key {name:?} is unknown here: {remedy}"));
+    }
+}
+
+/// The known key that is a slip of the hand away.
+fn nearest(name: &str, known: &[&'static str]) -> Option<&'static str> {
+    let written = name.to_lowercase().replace('_', "-");
+    known
+        .iter()
+        .map(|key| (strsim::damerau_levenshtein(&written, key), *key))
+        .filter(|(distance, key)| *distance <= (key.len() / 3).max(1))
+        .min()
+        .map(|(_, key)| key)
+}
+
+/// The keys that serde knows of a struct, so that there is no second list to keep.
+fn keys_of<T: for<'de> Deserialize<'de>>() -> &'static [&'static str] {
+    let mut keys: &'static [&'static str] = &[];
+    // Never succeeds: the deserializer gives nothing, it only listens.
+    drop(T::deserialize(KeyListener { keys: &mut keys }));
+    keys
+}
+
+struct KeyListener<'a> {
+    keys: &'a mut &'static [&'static str],
+}
+
+impl<'de> Deserializer<'de> for KeyListener<'_> {
+    type Error = de::value::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Self::Error> {
+        Err(de::Error::custom("nothing to read"))
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Self::Error> {
+        *self.keys = fields;
+        self.deserialize_any(visitor)
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_strict() {
+        for (text, expected) in
+            [("3s", 3000), ("500ms", 500), ("1min 30s", 90_000), ("1.5s", 1500), ("2h", 7_200_000), ("2 min", 120_000)]
+        {
+            assert_eq!(parse_length(text), Ok(Duration::from_millis(expected)), "{text}");
+        }
+        for text in ["", "3", "-3s", "3s ago", "1d", "1 month", "01:30:00", "1h, 2min", "+3s", "P1D", "PT3S", "s", "∞"]
+        {
+            assert!(parse_length(text).is_err(), "{text:?} must be refused");
+        }
+    }
+
+    #[test]
+    fn keys_come_from_serde() {
+        assert_eq!(keys_of::<FenceFragment>(), ["others", "required", "unfence", "timeout"]);
+        assert_eq!(keys_of::<ServiceFragment>().len(), 16);
+    }
+
+    #[test]
+    fn slips_of_the_hand_are_recognised() {
+        let known = keys_of::<ServiceFragment>();
+        assert_eq!(nearest("renew_interval", known), Some("renew-interval"));
+        assert_eq!(nearest("failuers", known), Some("failures"));
+        assert_eq!(nearest("Unit", known), Some("unit"));
+        assert_eq!(nearest("colour", known), None);
+    }
+}

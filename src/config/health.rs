@@ -1,0 +1,207 @@
+//! `[health]` and `[fence]`.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use toml::Spanned;
+
+use super::address::{is_host, is_host_and_port};
+use super::diagnostic::Report;
+use super::fragment::{Command, Count, FenceFragment, HealthFragment, LONGEST_LIMIT, Length, take};
+use super::settings::{FenceSettings, HealthSettings, Probe};
+use crate::election::Timings;
+use crate::types::UnitName;
+
+/// `rise` and `fall` count checks, of which there are few within a lease.
+const MOST_CHECKS: u32 = 1000;
+
+/// Validates `[health]`, whose times are bounded by the service's timings. `None` has been reported.
+pub(super) fn check_health(
+    span: Range<usize>,
+    fragment: HealthFragment,
+    timings: Option<Timings>,
+    report: &mut Report,
+) -> Option<HealthSettings> {
+    let given = [
+        ("command", fragment.command.is_some()),
+        ("unit", fragment.unit.is_some()),
+        ("tcp", fragment.tcp.is_some()),
+        ("http", fragment.http.is_some()),
+    ];
+    let given: Vec<&str> = given.iter().filter(|(_, given)| *given).map(|(key, _)| *key).collect();
+    match given.len() {
+        1 => {}
+        0 => report.error(&span, "[health] asks nothing: set one of command, unit, tcp and http"),
+        _ => report.error(&span, format!("[health] has {}: keep one of them", given.join(" and "))),
+    }
+    let command = take(fragment.command, report).and_then(|command| check_command(command, report));
+    let unit = take(fragment.unit, report)
+        .and_then(|unit| check_template(unit, "active", "check-db@.service", report))
+        .map(Probe::Unit);
+    let tcp = take(fragment.tcp, report).and_then(|address| check_address(address, report));
+    let http = take(fragment.http, report).and_then(|url| check_http(url, report));
+    let interval = take(fragment.interval, report);
+    let timeout = take(fragment.timeout, report);
+    let rise = checks("rise", take(fragment.rise, report), 1, report);
+    let fall = checks("fall", take(fragment.fall, report), 2, report);
+    let timings = timings?;
+    let (interval, timeout) = check_health_times(interval, timeout, fall, timings, &span, report);
+    let probe = command.or(unit).or(tcp).or(http)?;
+    Some(HealthSettings { probe, interval, timeout, rise, fall })
+}
+
+/// Validates `[fence]` of a service with `unit`.
+pub(super) fn check_fence(fragment: FenceFragment, units: &[Spanned<UnitName>], report: &mut Report) -> FenceSettings {
+    let mut fence = FenceSettings::default();
+    let given_others = fragment.others.is_some();
+    fence.others =
+        take(fragment.others, report).and_then(|others| check_template(others, "h1", "fence@.service", report));
+    if let Some(required) = take(fragment.required, report) {
+        if !given_others {
+            report.error(
+                &required.span(),
+                "required is about others, which is missing: set it, such as others = \"fence@.service\"",
+            );
+        }
+        fence.required = required.into_inner();
+    }
+    if let Some(unfence) = take(fragment.unfence, report) {
+        let name = unfence.get_ref();
+        if units.iter().any(|unit| unit.get_ref() == name) {
+            report.error(
+                &unfence.span(),
+                format!("{name} is a unit of the service itself: unfence names what is started before it"),
+            );
+        } else if ["scope", "device", "slice"].contains(&name.kind()) {
+            report.error(&unfence.span(), format!("{name} cannot be started: name a .service"));
+        }
+        fence.unfence = Some(unfence.into_inner());
+    }
+    if let Some(timeout) = take(fragment.timeout, report) {
+        let value = timeout.get_ref().0;
+        if value.is_zero() || value > LONGEST_LIMIT {
+            report.error(
+                &timeout.span(),
+                format!("timeout = {value:?} is out of range: set more than 0s, at most {LONGEST_LIMIT:?}"),
+            );
+        }
+        fence.timeout = value;
+    }
+    fence
+}
+
+/// H1: a holder renews only while its last passed check is younger than T.
+fn check_health_times(
+    interval: Option<Spanned<Length>>,
+    timeout: Option<Spanned<Length>>,
+    fall: u32,
+    timings: Timings,
+    table: &Range<usize>,
+    report: &mut Report,
+) -> (Duration, Duration) {
+    let lease = timings.lease();
+    let usual = timings.renew_interval.min(lease / 3);
+    for (key, field) in [("interval", &interval), ("timeout", &timeout)] {
+        let Some(field) = field else { continue };
+        let value = field.get_ref().0;
+        if value.is_zero() {
+            report.error(&field.span(), format!("{key} must be greater than zero"));
+        } else if value > lease {
+            report.error(
+                &field.span(),
+                format!(
+                    "{key} = {value:?} is longer than the lease T = renew-interval · failures = {lease:?}: a holder \
+                     renews only while its last passed check is younger than T, so set at most {lease:?}"
+                ),
+            );
+        }
+    }
+    let span = interval.as_ref().or(timeout.as_ref()).map_or_else(|| table.clone(), Spanned::span);
+    let interval = interval.map_or(usual, |interval| interval.into_inner().0);
+    let timeout = timeout.map_or(usual, |timeout| timeout.into_inner().0);
+    let oldest = interval.saturating_mul(fall).saturating_add(timeout);
+    if oldest > lease && interval <= lease && timeout <= lease {
+        report.warning(
+            &span,
+            format!(
+                "{fall} failed checks in a row take up to interval · fall + timeout = {oldest:?}, but without a passed \
+                 check the lease ends after T = {lease:?}: lower interval, timeout or fall"
+            ),
+        );
+    }
+    (interval, timeout)
+}
+
+fn checks(key: &str, field: Option<Spanned<Count>>, default: u32, report: &mut Report) -> u32 {
+    let Some(field) = field else { return default };
+    let number = field.get_ref().0;
+    if number == 0 || number > MOST_CHECKS {
+        report.error(&field.span(), format!("{key} = {number} is out of range: set 1 to {MOST_CHECKS}"));
+    }
+    number
+}
+
+fn check_command(command: Spanned<Command>, report: &mut Report) -> Option<Probe> {
+    let span = command.span();
+    let words = command.into_inner().0;
+    let Some(program) = words.first() else {
+        report.error(&span, "the command is empty: name a program by its full path");
+        return None;
+    };
+    if !program.starts_with('/') {
+        report.error(&span, format!("{program:?} is not a full path: write it from the root, such as \"/usr/bin/…\""));
+        return None;
+    }
+    if words.iter().any(|word| word.contains('\0')) {
+        report.error(&span, "the command has a zero byte, which no program can be given");
+        return None;
+    }
+    Some(Probe::Command(words))
+}
+
+/// A template whose instance putexd fills in.
+fn check_template(template: Spanned<String>, instance: &str, example: &str, report: &mut Report) -> Option<String> {
+    let span = template.span();
+    let text = template.into_inner();
+    let stem = text.strip_suffix("@.service").filter(|stem| !stem.is_empty() && !stem.contains('@'));
+    match stem.map(|stem| UnitName::new(&format!("{stem}@{instance}.service"))) {
+        Some(Ok(_)) => Some(text),
+        Some(Err(error)) => {
+            report.error(&span, error.to_string());
+            None
+        }
+        None => {
+            report.error(&span, format!("{text:?} is not a template of a service: write it like {example:?}"));
+            None
+        }
+    }
+}
+
+fn check_address(address: Spanned<String>, report: &mut Report) -> Option<Probe> {
+    let span = address.span();
+    let text = address.into_inner();
+    if is_host_and_port(&text) {
+        return Some(Probe::Tcp(text));
+    }
+    report.error(&span, format!("{text:?} is not host:port: write it like \"127.0.0.1:5432\" or \"[::1]:5432\""));
+    None
+}
+
+fn check_http(url: Spanned<String>, report: &mut Report) -> Option<Probe> {
+    let span = url.span();
+    let text = url.into_inner();
+    let authority = text.strip_prefix("http://").map(|rest| rest.split(['/', '?', '#']).next().unwrap_or_default());
+    let good = authority.is_some_and(|authority| is_host(authority) || is_host_and_port(authority))
+        && text.chars().all(|character| character.is_ascii_graphic());
+    if good {
+        return Some(Probe::Http(text));
+    }
+    report.error(
+        &span,
+        format!(
+            "{text:?} is not an http URL: write it like \"http://127.0.0.1:8080/health\"; for anything else, https \
+             too, use command"
+        ),
+    );
+    None
+}

@@ -1,0 +1,126 @@
+//! What the rest of the program sees of the configuration: merged, validated, nothing optional that has a default.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::election::Timings;
+use crate::types::store::NatsSettings;
+use crate::types::{Key, NodeId, OnStopFailure, ServiceName, UnitName};
+
+/// The whole configuration of one host.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// This host's token in the locks.
+    pub node: NodeId,
+    /// Where the locks are.
+    pub store: StoreSettings,
+    /// In the order of their names.
+    pub services: Vec<ServiceSettings>,
+}
+
+/// Where the locks are.
+#[derive(Debug, Clone, PartialEq)]
+pub enum StoreSettings {
+    /// A NATS JetStream key-value bucket.
+    Nats(NatsSettings),
+}
+
+/// One file of putex.d.
+///
+/// Two are equal when a service with the one needs no change to run with the other: where it was read from does not
+/// count, so that a file moved from one directory to another disturbs nothing at a reload.
+#[derive(Debug, Clone)]
+pub struct ServiceSettings {
+    /// After the file.
+    pub name: ServiceName,
+    /// The file, for messages.
+    pub source: PathBuf,
+    /// What to run on one host.
+    pub unit: UnitName,
+    /// What follows `unit`, because it starts them or cannot do without them: they may run where it runs and nowhere
+    /// else. In the order of their names, so that another order in the file is no change.
+    pub bound_units: Vec<UnitName>,
+    /// The lock.
+    pub key: Key,
+    /// Validated timings.
+    pub timings: Timings,
+    /// How long an orderly stop may take before `on_stop_failure`; at least S, max(S, 90 s) unless said otherwise.
+    pub stop_limit: Duration,
+    /// What to do when a stop cannot be proven.
+    pub on_stop_failure: OnStopFailure,
+    /// `None`: the unit's own ActiveState counts.
+    pub health: Option<HealthSettings>,
+    /// Fencing.
+    pub fence: FenceSettings,
+}
+
+impl ServiceSettings {
+    /// All units that may run on one host only: `unit`, then those that are bound with it.
+    pub fn units(&self) -> impl Iterator<Item = &UnitName> {
+        std::iter::once(&self.unit).chain(&self.bound_units)
+    }
+}
+
+impl PartialEq for ServiceSettings {
+    fn eq(&self, other: &Self) -> bool {
+        // Taken apart by name, so that a new field cannot be forgotten here.
+        let Self { name, source: _, unit, bound_units, key, timings, stop_limit, on_stop_failure, health, fence } =
+            self;
+        *name == other.name
+            && *unit == other.unit
+            && *bound_units == other.bound_units
+            && *key == other.key
+            && *timings == other.timings
+            && *stop_limit == other.stop_limit
+            && *on_stop_failure == other.on_stop_failure
+            && *health == other.health
+            && *fence == other.fence
+    }
+}
+
+/// `[health]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HealthSettings {
+    /// What is asked.
+    pub probe: Probe,
+    /// From one check's start to the next; at most T, min(R, T/3) unless said otherwise.
+    pub interval: Duration,
+    /// A check that takes longer has failed; at most T, min(R, T/3) unless said otherwise.
+    pub timeout: Duration,
+    /// Passes in a row until healthy; 1 unless said otherwise.
+    pub rise: u32,
+    /// Failures in a row until unhealthy; 2 unless said otherwise, so that one slow answer does not move the service.
+    pub fall: u32,
+}
+
+/// What a health check asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Probe {
+    /// A program by its full path, with its arguments, run as a transient unit with the argument `active` or `standby` appended.
+    Command(Vec<String>),
+    /// A template such as `check-db@.service`, started as `check-db@active.service` or `check-db@standby.service`.
+    Unit(String),
+    /// A TCP connection to `host:port`, on the active host only: a standby has nothing to connect to and passes.
+    Tcp(String),
+    /// A GET of an `http://` URL that answers 2xx or 3xx, on the active host only.
+    Http(String),
+}
+
+/// `[fence]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FenceSettings {
+    /// A template such as `fence@.service`, started with the previous holder's token as its instance.
+    pub others: Option<String>,
+    /// Whether `others` must succeed before the start; `true` unless said otherwise.
+    pub required: bool,
+    /// A unit started before one's own start.
+    pub unfence: Option<UnitName>,
+    /// How long either may take; 30 s unless said otherwise.
+    pub timeout: Duration,
+}
+
+impl Default for FenceSettings {
+    fn default() -> Self {
+        Self { others: None, required: true, unfence: None, timeout: Duration::from_secs(30) }
+    }
+}

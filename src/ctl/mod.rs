@@ -1,0 +1,202 @@
+//! `putexctl`: the operator's command. It asks the running putexd over D-Bus, and the store for what must work without one.
+
+mod store;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use zbus::fdo;
+
+use crate::command_line::{self, exit};
+use crate::dbus::{ManagerProxy, ServiceStatus};
+use crate::types::ServiceName;
+
+/// Shows and steers the services that putexd runs on one host at a time.
+#[derive(Debug, Parser)]
+#[command(name = "putexctl", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show the services of this host: their state here, and who holds their locks
+    Status {
+        /// Only this service
+        service: Option<ServiceName>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Stop a service's unit here and let its lock go, so that another host takes over
+    StepDown {
+        /// The service
+        service: ServiceName,
+        /// For the journal, and for whoever takes over
+        #[arg(long, default_value = "an operator asked for it")]
+        reason: String,
+    },
+    /// Make the bucket that /etc/putex/putexd.toml names, with the replicas given there
+    Init {
+        /// Look for the configuration below this directory
+        #[arg(long, value_name = "DIRECTORY", default_value = "/")]
+        root: PathBuf,
+    },
+    /// Look at the store: servers, replicas, and what to be careful with
+    Doctor {
+        /// Look for the configuration below this directory
+        #[arg(long, value_name = "DIRECTORY", default_value = "/")]
+        root: PathBuf,
+    },
+}
+
+/// What went wrong, and the status to exit with.
+struct Failure {
+    status: u8,
+    message: String,
+}
+
+impl Failure {
+    fn new(status: u8, message: impl Into<String>) -> Self {
+        Self { status, message: message.into() }
+    }
+}
+
+impl From<zbus::Error> for Failure {
+    fn from(error: zbus::Error) -> Self {
+        Self::new(exit::UNAVAILABLE, format!("failed to reach putexd over the system bus: {error}"))
+    }
+}
+
+impl From<fdo::Error> for Failure {
+    fn from(error: fdo::Error) -> Self {
+        #[expect(clippy::wildcard_enum_match_arm, reason = "the enum may grow, and an error says what it is")]
+        match error {
+            fdo::Error::ServiceUnknown(_) | fdo::Error::NameHasNoOwner(_) => {
+                Self::new(exit::UNAVAILABLE, "putexd does not run on this host; see \"systemctl status putexd\"")
+            }
+            fdo::Error::AccessDenied(_) => Self::new(exit::REFUSED, "only root may do that"),
+            fdo::Error::Failed(reason) | fdo::Error::InvalidArgs(reason) => Self::new(exit::REFUSED, reason),
+            other => Self::new(exit::UNAVAILABLE, format!("failed to ask putexd: {other}")),
+        }
+    }
+}
+
+/// The program.
+#[must_use]
+pub fn main() -> ExitCode {
+    let arguments: Arguments = match command_line::parse() {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
+    };
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("putexctl: failed to start the runtime: {error}");
+            return ExitCode::from(exit::OS);
+        }
+    };
+    match runtime.block_on(run(arguments.command)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("putexctl: {}", failure.message);
+            ExitCode::from(failure.status)
+        }
+    }
+}
+
+async fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Status { service, json } => status(service.as_ref(), json).await,
+        Command::StepDown { service, reason } => {
+            manager().await?.step_down(service.as_str(), &reason).await?;
+            println!("{service}: told to step down; \"putexctl status {service}\" shows who takes over");
+            Ok(())
+        }
+        Command::Init { root } => store::init(&root).await,
+        Command::Doctor { root } => store::doctor(&root).await,
+    }
+}
+
+async fn manager() -> Result<ManagerProxy<'static>, Failure> {
+    let connection = zbus::Connection::system().await?;
+    Ok(ManagerProxy::new(&connection).await?)
+}
+
+async fn status(service: Option<&ServiceName>, json: bool) -> Result<(), Failure> {
+    let mut services = manager().await?.list_services().await?;
+    if let Some(service) = service {
+        services.retain(|status| status.service == service.as_str());
+        if services.is_empty() {
+            return Err(Failure::new(exit::REFUSED, format!("putexd runs no service called {service}")));
+        }
+    }
+    if json {
+        let text = serde_json::to_string_pretty(&services)
+            .map_err(|error| Failure::new(exit::OS, format!("failed to print: {error}")))?;
+        println!("{text}");
+    } else {
+        print!("{}", table(&services));
+    }
+    Ok(())
+}
+
+/// Columns as wide as their widest cell; the reason why a host does not contend in a line of its own.
+fn table(services: &[ServiceStatus]) -> String {
+    let header = ["SERVICE", "UNIT", "STATE", "HOLDER", "REVISION", "TOKEN"].map(str::to_owned);
+    let rows = services.iter().map(|status| {
+        let holder = if status.holder.is_empty() { "-" } else { &status.holder };
+        let number = |number: u64| if number == 0 { "-".to_owned() } else { number.to_string() };
+        [
+            status.service.clone(),
+            status.unit.clone(),
+            status.state.clone(),
+            holder.to_owned(),
+            number(status.revision),
+            number(status.token),
+        ]
+    });
+    let lines: Vec<[String; 6]> = std::iter::once(header).chain(rows).collect();
+    let widths: Vec<usize> =
+        (0..6).map(|column| lines.iter().map(|line| line[column].len()).max().unwrap_or(0)).collect();
+    let mut text = String::new();
+    for (number, line) in lines.iter().enumerate() {
+        let cells: Vec<String> = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        text.push_str(cells.join("  ").trim_end());
+        text.push('\n');
+        if let Some(status) = number.checked_sub(1).and_then(|number| services.get(number))
+            && !status.hindrance.is_empty()
+            && status.state != "active"
+        {
+            text.push_str("  does not contend: ");
+            text.push_str(&status.hindrance);
+            text.push('\n');
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_lines_up_and_names_the_hindrance() {
+        let status = ServiceStatus {
+            service: "db".to_owned(),
+            unit: "database.service".to_owned(),
+            key: "db".to_owned(),
+            state: "standby".to_owned(),
+            holder: "h1".to_owned(),
+            revision: 7,
+            token: 0,
+            hindrance: "this host is drained".to_owned(),
+        };
+        let expected = "SERVICE  UNIT              STATE    HOLDER  REVISION  TOKEN\n\
+                        db       database.service  standby  h1      7         -\n  \
+                        does not contend: this host is drained\n";
+        assert_eq!(table(&[status]), expected);
+    }
+}

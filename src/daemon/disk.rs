@@ -1,0 +1,114 @@
+//! What outlives the daemon: one small JSON file a service in /var/lib/putex.
+//!
+//! Losing it is safe: a host without memory believes nothing that it has not seen itself, and waits longest.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::election::Memory;
+use crate::types::{Incarnation, Key, Revision, ServiceName, Term};
+
+/// Where one service's memory is.
+#[derive(Debug, Clone)]
+pub(super) struct Disk {
+    path: PathBuf,
+    key: Key,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Stored {
+    /// A position belongs to a key.
+    key: Key,
+    position: Option<(Incarnation, Revision)>,
+    term: Term,
+    longest_hold_ms: u64,
+}
+
+impl Disk {
+    pub(super) fn new(directory: &Path, service: &ServiceName, key: &Key) -> Self {
+        Self { path: directory.join(format!("{service}.json")), key: key.clone() }
+    }
+
+    /// What was kept, or nothing: a file that is missing or not understood is as good as a new host.
+    pub(super) fn load(&self) -> Memory {
+        match self.try_load() {
+            Ok(memory) => memory,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Memory::default(),
+            Err(error) => {
+                tracing::warn!("failed to read {}: {error}, ignoring", self.path.display());
+                Memory::default()
+            }
+        }
+    }
+
+    /// Replaces what was kept, at once or not at all.
+    pub(super) fn store(&self, memory: &Memory) -> io::Result<()> {
+        let stored = Stored {
+            key: self.key.clone(),
+            position: memory.position.clone(),
+            term: memory.term,
+            longest_hold_ms: u64::try_from(memory.longest_hold.as_millis()).unwrap_or(u64::MAX),
+        };
+        let new = self.path.with_extension("new");
+        let mut file = fs::File::create(&new)?;
+        file.write_all(&serde_json::to_vec_pretty(&stored)?)?;
+        file.sync_all()?;
+        fs::rename(&new, &self.path)
+    }
+
+    fn try_load(&self) -> io::Result<Memory> {
+        let stored: Stored = serde_json::from_slice(&fs::read(&self.path)?)?;
+        Ok(Memory {
+            position: stored.position.filter(|_| stored.key == self.key),
+            term: stored.term,
+            // Rounded down when it was written; a millisecond more never hurts.
+            longest_hold: Duration::from_millis(stored.longest_hold_ms.saturating_add(1)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn disk(directory: &Path, key: &str) -> Disk {
+        let service = ServiceName::new("db").expect("a service name");
+        Disk::new(directory, &service, &Key::new(key).expect("a key"))
+    }
+
+    fn memory() -> Memory {
+        Memory {
+            position: Some((Incarnation("a".to_owned()), Revision(7))),
+            term: Term(9),
+            longest_hold: Duration::from_secs(4),
+        }
+    }
+
+    #[test]
+    fn memory_survives() {
+        let directory = tempfile::tempdir().expect("a directory");
+        disk(directory.path(), "db").store(&memory()).expect("stored");
+        let loaded = disk(directory.path(), "db").load();
+        assert_eq!((loaded.position, loaded.term), (memory().position, memory().term));
+        assert!(loaded.longest_hold >= memory().longest_hold);
+    }
+
+    #[test]
+    fn a_position_of_another_key_is_not_believed() {
+        let directory = tempfile::tempdir().expect("a directory");
+        disk(directory.path(), "db").store(&memory()).expect("stored");
+        let loaded = disk(directory.path(), "other").load();
+        assert_eq!((loaded.position, loaded.term), (None, memory().term));
+    }
+
+    #[test]
+    fn a_garbled_file_is_a_new_host() {
+        let directory = tempfile::tempdir().expect("a directory");
+        fs::write(directory.path().join("db.json"), "{").expect("written");
+        assert_eq!(disk(directory.path(), "db").load(), Memory::default());
+    }
+}

@@ -1,0 +1,330 @@
+//! What is done to units: start, stop and its proof, fence.
+//!
+//! Each function may take as long as it takes; the service runs them in tasks of their own.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use futures_util::stream::{SelectAll, StreamExt as _, select_all};
+use tokio::time::{sleep, timeout};
+
+use crate::config::{FenceSettings, ServiceSettings};
+use crate::election::Sight;
+use crate::host::{cgroup, clock};
+use crate::systemd::{BusError, Changes, JobEnd, NotDead, RunResult, Systemd};
+use crate::types::{Time, UnitName};
+
+/// How long a start is waited for. The unit's own TimeoutStartSec= ends it long before; a database that recovers may
+/// rightly take hours, and the lease is renewed meanwhile.
+const START_LIMIT: Duration = Duration::from_secs(86_400);
+/// How long one StopUnit is waited for before the unit is looked at again.
+const STOP_SLICE: Duration = Duration::from_millis(500);
+/// Between two looks at a unit that does not die.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// How often fencing is tried before the lock is given up.
+const FENCE_TRIES: u32 = 3;
+
+/// The units of a service, and the lease that they are bound to.
+#[derive(Debug, Clone)]
+pub(super) struct Units {
+    /// Whose life is the service's.
+    pub(super) main: UnitName,
+    /// What follows it.
+    bound: Vec<UnitName>,
+    lease: UnitName,
+    pub(super) systemd: Systemd,
+    known: Arc<Mutex<Vec<Known>>>,
+    /// Units of an earlier configuration that may still run under the lease.
+    former: Arc<Mutex<Vec<UnitName>>>,
+}
+
+/// What PID 1 said of a unit before it may fall silent.
+#[derive(Debug, Clone)]
+pub(super) struct Known {
+    pub(super) name: UnitName,
+    /// Its control group; `None` for types without one.
+    pub(super) cgroup: Option<String>,
+    /// Whether it can be active without a process.
+    pub(super) is_effect: bool,
+}
+
+/// What was seen of a service's units at one time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Sighting {
+    /// The main unit alone; `None` when nobody knows.
+    pub(super) main: Option<Sight>,
+    /// All units: alive if one of them is.
+    pub(super) all: Option<Sight>,
+    /// Those that are not dead.
+    pub(super) alive: Vec<UnitName>,
+}
+
+impl Sighting {
+    /// The main unit is the first.
+    fn of(units: &[UnitName], sights: &[Option<Sight>]) -> Self {
+        let alive: Vec<UnitName> = units
+            .iter()
+            .zip(sights)
+            .filter(|(_, sight)| **sight == Some(Sight::Alive))
+            .map(|(name, _)| name.clone())
+            .collect();
+        let main = sights.first().cloned().flatten();
+        let all = if alive.is_empty() {
+            // As long as nobody knows of one of them, it is not said that all are dead.
+            main.clone().filter(|_| sights.iter().all(Option::is_some))
+        } else {
+            Some(Sight::Alive)
+        };
+        Self { main, all, alive }
+    }
+}
+
+impl Units {
+    /// `former` may still run, though they belong to the service no longer.
+    pub(super) fn new(settings: &ServiceSettings, former: Vec<UnitName>, systemd: &Systemd) -> Self {
+        Self {
+            main: settings.unit.clone(),
+            bound: settings.bound_units.clone(),
+            lease: settings.name.lease_target(),
+            systemd: systemd.clone(),
+            known: Arc::default(),
+            former: Arc::new(Mutex::new(former)),
+        }
+    }
+
+    /// The units that have to be dead before another host may start them, the main one first.
+    fn all(&self) -> Vec<UnitName> {
+        let former = self.former.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        std::iter::once(&self.main).chain(&self.bound).cloned().chain(former).collect()
+    }
+
+    /// What PID 1 said last, where it said something of each unit: a hand-over is not to wait for it to say so again. A
+    /// control group that is another by the time of the start is found out then.
+    pub(super) async fn known(&self) -> Result<Vec<Known>, BusError> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let complete = known.iter().map(|known| &known.name).eq(self.all().iter());
+        if complete { Ok(known) } else { self.learn().await }
+    }
+
+    /// Asks PID 1 for the units' control groups, and remembers them.
+    pub(super) async fn learn(&self) -> Result<Vec<Known>, BusError> {
+        let learnt = join_all(self.all().into_iter().map(|name| async {
+            let cgroup = self.systemd.predicted_cgroup(&name).await?;
+            let is_effect = self.systemd.state(&name).await?.is_effect;
+            Ok(Known { name, cgroup, is_effect })
+        }));
+        let known = learnt.await.into_iter().collect::<Result<Vec<_>, BusError>>()?;
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&known);
+        Ok(known)
+    }
+
+    fn known_cgroup(&self, name: &UnitName) -> Option<String> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.iter().find(|known| known.name == *name)?.cgroup.clone()
+    }
+
+    /// Starts the main unit, which starts what is bound with it, now or when it is due; the lease is started with them,
+    /// because they are bound to it.
+    pub(super) async fn start(&self) -> Result<(), String> {
+        for bound in &self.bound {
+            // What failed for want of the lease must not be refused now for having failed too often.
+            self.systemd.reset_failed(bound.as_str()).await.map_err(|error| error.to_string())?;
+        }
+        let started = self.systemd.start(&self.main, START_LIMIT).await.map_err(|error| error.to_string())?;
+        self.check_cgroup(&self.main, &started.state.control_group)?;
+        for bound in &self.bound {
+            let state = self.systemd.state(bound).await.map_err(|error| error.to_string())?;
+            self.check_cgroup(bound, &state.control_group)?;
+        }
+        Ok(())
+    }
+
+    fn check_cgroup(&self, name: &UnitName, actual: &str) -> Result<(), String> {
+        match self.known_cgroup(name) {
+            // The guard would kill the wrong processes.
+            Some(expected) if !actual.is_empty() && actual != expected => {
+                Err(format!("the control group of {name} is {actual}, not {expected}"))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Stops units and lease, and returns with the proof that nothing of them is left; not before, however long it
+    /// takes. From `kill_at` on it kills, again and again.
+    ///
+    /// The main unit is first, so that a timer or a socket is gone that could start the others again; then those that
+    /// are bound with it; then the lease.
+    pub(super) async fn stop(&self, kill_at: Option<Time>) {
+        let mut told = String::new();
+        loop {
+            let late = kill_at.is_some_and(|at| clock::now().has_passed(at));
+            if late {
+                self.kill().await;
+            }
+            let slice = kill_at.map_or(STOP_SLICE, |at| at_most(clock::now().until_passed(at), STOP_SLICE));
+            self.ask_to_stop(slice, late).await;
+            match self.proof().await {
+                Ok(()) => {
+                    self.former.lock().unwrap_or_else(PoisonError::into_inner).clear();
+                    return;
+                }
+                Err((name, trouble)) => {
+                    let trouble = format!("{name} is not proven dead yet: {trouble}");
+                    if trouble != told {
+                        tracing::debug!("{trouble}");
+                        told = trouble;
+                    }
+                }
+            }
+            sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    /// What the calls answer is not what the units do: that is read afterwards. Only a stop that is still under way
+    /// counts, as what is bound to the lease may be needed until it is over; once it is time to kill nothing is waited
+    /// for.
+    async fn ask_to_stop(&self, slice: Duration, late: bool) {
+        let [main, bound @ ..] = &self.all()[..] else { return };
+        let stopped = self.systemd.stop(main, slice).await;
+        if stopped == Ok(JobEnd::StillQueued) && !late {
+            return;
+        }
+        // All at once, so that systemd can keep to an order among them.
+        join_all(bound.iter().map(|name| self.systemd.stop(name, slice))).await;
+        let _ = self.systemd.stop(&self.lease, slice).await;
+    }
+
+    async fn proof(&self) -> Result<(), (UnitName, NotDead)> {
+        for name in self.all() {
+            self.systemd.prove_dead(&name).await.map_err(|trouble| (name, trouble))?;
+        }
+        let lease = self.systemd.state(&self.lease).await.map_err(|error| (self.lease.clone(), error.into()))?;
+        if lease.may_run() {
+            return Err((self.lease.clone(), NotDead::Running(lease.in_words())));
+        }
+        Ok(())
+    }
+
+    async fn kill(&self) {
+        // At once: where PID 1 is silent, each of them takes its time to find that out.
+        join_all(self.all().iter().map(|name| self.kill_one(name))).await;
+    }
+
+    /// SIGKILL to whatever is left, through PID 1's eyes if it answers, else by the control group that it named.
+    async fn kill_one(&self, name: &UnitName) {
+        if self.systemd.kill(name).await.is_ok() {
+            return;
+        }
+        let Some(path) = self.known_cgroup(name) else { return };
+        let killed = tokio::task::spawn_blocking(move || cgroup::Hierarchy::detect().and_then(|h| h.kill(&path))).await;
+        if let Ok(Err(error)) = killed {
+            tracing::error!("failed to kill the control group of {name}: {error}, trying again");
+        }
+    }
+
+    /// What the units do now.
+    pub(super) async fn look(&self) -> Sighting {
+        let units = self.all();
+        let sights = join_all(units.iter().map(|name| self.look_at(name))).await;
+        Sighting::of(&units, &sights)
+    }
+
+    async fn look_at(&self, name: &UnitName) -> Option<Sight> {
+        match self.systemd.prove_dead(name).await {
+            Ok(proof) => Some(Sight::Dead { result: proof.state().in_words() }),
+            Err(NotDead::Unknown(_)) => None,
+            Err(_) => Some(Sight::Alive),
+        }
+    }
+
+    /// Hints that one of the units may have changed.
+    pub(super) fn changes(&self) -> SelectAll<Changes> {
+        select_all(self.all().iter().map(|name| self.systemd.changes(name)))
+    }
+
+    /// Returns when a unit may have changed, and after `interval` at the latest.
+    pub(super) async fn changed(changes: &mut SelectAll<Changes>, interval: Duration) {
+        // Both outcomes mean the same: look.
+        let _ = timeout(interval, changes.next()).await;
+    }
+}
+
+/// Fences each of `tokens`, all at once. Those that may fail, may.
+pub(super) async fn fence(systemd: &Systemd, settings: &FenceSettings, tokens: &[String]) -> Result<(), String> {
+    let Some(template) = &settings.others else { return Ok(()) };
+    let runs = tokens.iter().map(|token| fence_one(systemd, template, token, settings.timeout));
+    let failures: Vec<String> = join_all(runs).await.into_iter().filter_map(Result::err).collect();
+    if failures.is_empty() {
+        return Ok(());
+    }
+    let reason = failures.join("; ");
+    if settings.required {
+        return Err(reason);
+    }
+    tracing::warn!("{reason}, ignoring");
+    Ok(())
+}
+
+async fn fence_one(systemd: &Systemd, template: &str, token: &str, limit: Duration) -> Result<(), String> {
+    let unit = UnitName::from_template(template, token).map_err(|error| error.to_string())?;
+    let mut reason = String::new();
+    for _ in 0..FENCE_TRIES {
+        match run(systemd, &unit, limit).await {
+            Ok(()) => return Ok(()),
+            Err(error) => reason = error,
+        }
+    }
+    Err(reason)
+}
+
+/// Runs a unit to its end.
+pub(super) async fn run(systemd: &Systemd, unit: &UnitName, limit: Duration) -> Result<(), String> {
+    match systemd.run_unit_to_completion(unit, limit).await {
+        Ok(RunResult::Passed) => Ok(()),
+        Ok(RunResult::Failed(reason)) => Err(format!("{unit}: {reason}")),
+        Ok(RunResult::TimedOut) => Err(format!("{unit} took longer than {limit:?}")),
+        Err(error) => Err(format!("{unit}: failed to {error}")),
+    }
+}
+
+fn at_most(span: Duration, limit: Duration) -> Duration {
+    if span.is_zero() { limit } else { span.min(limit) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sighting(sights: &[Option<Sight>; 2]) -> Sighting {
+        let units = ["a.timer", "a.service"].map(|name| UnitName::new(name).expect("a unit's name"));
+        Sighting::of(&units, sights)
+    }
+
+    fn dead(result: &str) -> Sight {
+        Sight::Dead { result: result.to_owned() }
+    }
+
+    #[test]
+    fn all_are_dead_when_each_of_them_is() {
+        let found = sighting(&[Some(dead("main")), Some(dead("bound"))]);
+        assert_eq!((found.main, found.all, found.alive), (Some(dead("main")), Some(dead("main")), Vec::new()));
+    }
+
+    #[test]
+    fn one_that_lives_is_enough() {
+        let found = sighting(&[Some(dead("main")), Some(Sight::Alive)]);
+        assert_eq!((found.main, found.all), (Some(dead("main")), Some(Sight::Alive)));
+        assert_eq!(found.alive.iter().map(UnitName::as_str).collect::<Vec<_>>(), ["a.service"]);
+        assert_eq!(sighting(&[Some(Sight::Alive), Some(dead("bound"))]).all, Some(Sight::Alive));
+        assert_eq!(sighting(&[None, Some(Sight::Alive)]).all, Some(Sight::Alive));
+    }
+
+    #[test]
+    fn what_nobody_knows_is_not_dead() {
+        let found = sighting(&[Some(dead("main")), None]);
+        assert_eq!((found.main, found.all), (Some(dead("main")), None));
+        let found = sighting(&[None, Some(dead("bound"))]);
+        assert_eq!((found.main, found.all), (None, None));
+    }
+}

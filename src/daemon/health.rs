@@ -1,0 +1,229 @@
+//! Health checks: run at an interval, in a task of their own, with their rise and fall counted.
+//!
+//! A check never holds up a renewal: all that reaches the election is its verdict.
+
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::config::{HealthSettings, Probe};
+use crate::election::{Event, State};
+use crate::systemd::{Check, RunResult, Systemd};
+use crate::types::{NodeId, ServiceName, UnitName};
+
+/// What a check is asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Does the service work here?
+    Active,
+    /// Would it work here?
+    Standby,
+}
+
+impl Role {
+    /// The role that is checked in `state`; none while the unit changes hands.
+    pub(super) fn of(state: State) -> Option<Self> {
+        match state {
+            State::Active => Some(Self::Active),
+            State::NoStore | State::Standby | State::Confirming => Some(Self::Standby),
+            State::Fencing | State::Starting | State::Releasing | State::Lapsing | State::Retired => None,
+        }
+    }
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Standby => "standby",
+        }
+    }
+
+    fn event(self, verdict: Result<(), String>) -> Event {
+        match self {
+            Self::Active => Event::ActiveCheck(verdict),
+            Self::Standby => Event::StandbyCheck(verdict),
+        }
+    }
+}
+
+/// Checks one service.
+#[derive(Debug)]
+pub(super) struct Checker {
+    pub(super) service: ServiceName,
+    pub(super) node: NodeId,
+    pub(super) settings: HealthSettings,
+    pub(super) systemd: Systemd,
+    pub(super) role: watch::Receiver<Option<Role>>,
+    pub(super) events: mpsc::Sender<Event>,
+}
+
+/// Passes or failures in a row.
+#[derive(Debug, Default)]
+struct Tally {
+    passes: u32,
+    failures: u32,
+}
+
+impl Tally {
+    /// What to tell the election after this result, if anything.
+    fn count(&mut self, role: Role, settings: &HealthSettings, result: Result<(), String>) -> Option<Event> {
+        match result {
+            Ok(()) => {
+                self.failures = 0;
+                self.passes = self.passes.saturating_add(1);
+                // On the active host each pass counts, because it keeps the renewals going.
+                let enough = role == Role::Active || self.passes >= settings.rise;
+                enough.then(|| role.event(Ok(())))
+            }
+            Err(reason) => {
+                self.passes = 0;
+                self.failures = self.failures.saturating_add(1);
+                (self.failures >= settings.fall).then(|| role.event(Err(reason)))
+            }
+        }
+    }
+}
+
+impl Checker {
+    /// Checks until the service is gone.
+    pub(super) async fn run(mut self) {
+        loop {
+            let role = *self.role.borrow_and_update();
+            let Some(role) = role else {
+                if self.role.changed().await.is_err() {
+                    return;
+                }
+                continue;
+            };
+            if !self.check_as(role).await {
+                return;
+            }
+        }
+    }
+
+    /// Checks for as long as the role lasts. `false`: the service is gone.
+    async fn check_as(&mut self, role: Role) -> bool {
+        let mut tally = Tally::default();
+        loop {
+            let next = Instant::now() + self.settings.interval;
+            let mut role_changes = self.role.clone();
+            let outcome = tokio::select! {
+                outcome = self.probe(role) => outcome,
+                changed = role_changes.changed() => return changed.is_ok(),
+            };
+            if let Some(event) = outcome.and_then(|result| tally.count(role, &self.settings, result))
+                && self.events.send(event).await.is_err()
+            {
+                return false;
+            }
+            tokio::select! {
+                () = sleep_until(next) => {}
+                changed = self.role.changed() => return changed.is_ok(),
+            }
+        }
+    }
+
+    /// One check. `None`: nobody knows, because PID 1 could not be asked.
+    async fn probe(&self, role: Role) -> Option<Result<(), String>> {
+        let limit = self.settings.timeout;
+        match &self.settings.probe {
+            Probe::Command(argv) => self.command(role, argv).await,
+            Probe::Unit(template) => self.unit(role, template).await,
+            // A standby has nothing to connect to.
+            Probe::Tcp(_) | Probe::Http(_) if role == Role::Standby => Some(Ok(())),
+            Probe::Tcp(address) => Some(match timeout(limit, TcpStream::connect(address)).await {
+                Ok(Ok(_)) => Ok(()),
+                Ok(Err(error)) => Err(format!("{address}: {error}")),
+                Err(_) => Err(format!("{address}: no connection within {limit:?}")),
+            }),
+            Probe::Http(url) => Some(get(url, limit).await),
+        }
+    }
+
+    async fn command(&self, role: Role, argv: &[String]) -> Option<Result<(), String>> {
+        let role = role.as_str();
+        let unit = UnitName::new(&format!("putex-check-{}-{role}.service", self.service)).ok()?;
+        let check = Check {
+            unit,
+            description: format!("Health check of {} as {role}", self.service),
+            argv: argv.iter().cloned().chain([role.to_owned()]).collect(),
+            environment: vec![format!("PUTEX_SERVICE={}", self.service), format!("PUTEX_NODE={}", self.node)],
+            user: None,
+            timeout: self.settings.timeout,
+        };
+        self.verdict(self.systemd.run_check(&check).await.ok()?)
+    }
+
+    async fn unit(&self, role: Role, template: &str) -> Option<Result<(), String>> {
+        let unit = UnitName::from_template(template, role.as_str()).ok()?;
+        self.verdict(self.systemd.run_unit_to_completion(&unit, self.settings.timeout).await.ok()?)
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "the callers answer with an option")]
+    fn verdict(&self, result: RunResult) -> Option<Result<(), String>> {
+        Some(match result {
+            RunResult::Passed => Ok(()),
+            RunResult::Failed(reason) => Err(reason),
+            RunResult::TimedOut => Err(format!("no answer within {:?}", self.settings.timeout)),
+        })
+    }
+}
+
+async fn get(url: &str, limit: Duration) -> Result<(), String> {
+    let client = reqwest::Client::builder().timeout(limit).redirect(reqwest::redirect::Policy::none()).build();
+    let response = match client {
+        Ok(client) => client.get(url).send().await,
+        Err(error) => return Err(format!("{url}: {error}")),
+    };
+    match response {
+        Ok(response) if response.status().is_success() || response.status().is_redirection() => Ok(()),
+        Ok(response) => Err(format!("{url}: {}", response.status())),
+        Err(error) if error.is_timeout() => Err(format!("{url}: no answer within {limit:?}")),
+        Err(error) => Err(format!("{url}: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(rise: u32, fall: u32) -> HealthSettings {
+        let second = Duration::from_secs(1);
+        HealthSettings { probe: Probe::Tcp("[::1]:1".to_owned()), interval: second, timeout: second, rise, fall }
+    }
+
+    fn failure() -> Result<(), String> {
+        Err("no".to_owned())
+    }
+
+    #[test]
+    fn a_standby_is_healthy_after_rise_passes_in_a_row() {
+        let (settings, mut tally) = (settings(2, 2), Tally::default());
+        assert_eq!(tally.count(Role::Standby, &settings, Ok(())), None);
+        assert_eq!(tally.count(Role::Standby, &settings, failure()), None);
+        assert_eq!(tally.count(Role::Standby, &settings, Ok(())), None);
+        assert_eq!(tally.count(Role::Standby, &settings, Ok(())), Some(Event::StandbyCheck(Ok(()))));
+    }
+
+    #[test]
+    fn either_role_is_unhealthy_after_fall_failures_in_a_row() {
+        for role in [Role::Active, Role::Standby] {
+            let (settings, mut tally) = (settings(1, 2), Tally::default());
+            assert_eq!(tally.count(role, &settings, failure()), None);
+            assert_eq!(tally.count(role, &settings, failure()), Some(role.event(failure())));
+        }
+    }
+
+    #[test]
+    fn on_the_active_host_every_pass_counts() {
+        let (settings, mut tally) = (settings(3, 2), Tally::default());
+        assert_eq!(tally.count(Role::Active, &settings, Ok(())), Some(Event::ActiveCheck(Ok(()))));
+    }
+
+    #[test]
+    fn nothing_is_checked_while_the_unit_changes_hands() {
+        let checked: Vec<State> = State::ALL.into_iter().filter(|state| Role::of(*state).is_some()).collect();
+        assert_eq!(checked, [State::NoStore, State::Standby, State::Confirming, State::Active]);
+    }
+}

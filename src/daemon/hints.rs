@@ -1,0 +1,62 @@
+//! One watch of the store for all services of the host. A hint makes a service read sooner; nothing depends on it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+use crate::store::Store;
+use crate::types::Key;
+
+/// Between two watches, doubled each time one ends at once.
+const BACK_OFF_MIN: Duration = Duration::from_millis(100);
+const BACK_OFF_MAX: Duration = Duration::from_secs(10);
+
+/// Who wants to hear of which key.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Hints {
+    board: Arc<Mutex<HashMap<Key, Arc<Notify>>>>,
+}
+
+impl Hints {
+    /// A bell that rings whenever `key` may have changed.
+    pub(super) fn of(&self, key: &Key) -> Arc<Notify> {
+        let mut board = self.board.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(board.entry(key.clone()).or_default())
+    }
+
+    /// Watches `store`, for ever.
+    pub(super) async fn run(self, store: Arc<dyn Store>) {
+        let mut back_off = BACK_OFF_MIN;
+        loop {
+            // The reason is the connection's to tell; the services read every R all the same.
+            if let Ok(mut hints) = store.watch().await {
+                // What changed while nobody watched was not hinted at.
+                self.ring_all();
+                while let Some(key) = hints.next().await {
+                    back_off = BACK_OFF_MIN;
+                    self.ring(&key);
+                }
+            }
+            sleep(back_off).await;
+            back_off = (back_off * 2).min(BACK_OFF_MAX);
+        }
+    }
+
+    fn ring(&self, key: &Key) {
+        let board = self.board.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bell) = board.get(key) {
+            bell.notify_one();
+        }
+    }
+
+    fn ring_all(&self) {
+        let board = self.board.lock().unwrap_or_else(PoisonError::into_inner);
+        for bell in board.values() {
+            bell.notify_one();
+        }
+    }
+}

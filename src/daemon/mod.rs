@@ -1,0 +1,79 @@
+//! `putexd`: reads the definitions, runs one election per service, drives units over D-Bus.
+//!
+//! | module | what it does |
+//! | --- | --- |
+//! | [`supervisor`] | signals, reload, readiness, watchdog, status: the daemon as a whole |
+//! | [`service`] | one task per service: feeds the election, carries out its actions |
+//! | [`hands`] | start, stop, fence: what is done to units |
+//! | [`desk`] | the service's requests to the guard, in order |
+//! | [`health`] | health checks, their rise and fall |
+//! | [`hints`] | one watch of the store for all services |
+//! | [`disk`] | what outlives the daemon |
+//! | [`notify`] | what systemd is told |
+//!
+//! **Architecture invariant:** a service's task never waits for anything but its next event. Whatever can hang runs in a
+//! task of its own and comes back as an event, so that no call can keep a deadline from being noticed.
+
+mod desk;
+mod disk;
+mod hands;
+mod health;
+mod hints;
+mod notify;
+mod service;
+mod supervisor;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::command_line::{self, exit};
+use crate::{config, journal};
+
+/// Runs each of its services on one host at a time, over a lock store.
+///
+/// Reads /etc/putex/putexd.toml and /etc/putex.d/*.toml. Started by systemd: `systemctl enable --now putexd`.
+#[derive(Debug, Parser)]
+#[command(name = "putexd", version)]
+struct Arguments {
+    /// Validate the configuration with the daemon's own loader, and exit: 0 if it is good, 78 if not
+    #[arg(long)]
+    check: bool,
+    /// Look for the configuration below this directory
+    #[arg(long, value_name = "DIRECTORY", default_value = "/")]
+    root: PathBuf,
+}
+
+/// The program.
+#[must_use]
+pub fn main() -> ExitCode {
+    let arguments: Arguments = match command_line::parse() {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
+    };
+    if arguments.check {
+        return check(&arguments);
+    }
+    if let Err(error) = journal::init("putexd") {
+        eprintln!("putexd: failed to set up logging: {error}");
+        return ExitCode::from(exit::OS);
+    }
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            tracing::error!("failed to start the runtime: {error}");
+            return ExitCode::from(exit::OS);
+        }
+    };
+    let code = runtime.block_on(supervisor::run(&arguments.root));
+    // A call that hangs in a blocking thread must not hold up the exit.
+    runtime.shutdown_background();
+    code
+}
+
+fn check(arguments: &Arguments) -> ExitCode {
+    let loaded = config::load(&arguments.root);
+    println!("{loaded}");
+    if loaded.has_errors() { ExitCode::from(exit::CONFIGURATION) } else { ExitCode::SUCCESS }
+}

@@ -1,0 +1,720 @@
+//! One service: its task feeds the election with what happens, and has its actions carried out.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::desk::Desk;
+use super::disk::Disk;
+use super::hands::{self, Sighting, Units};
+use super::health::{Checker, Role};
+use super::hints::Hints;
+use crate::config::ServiceSettings;
+use crate::election::{
+    self, Action, Alarm, Content, Election, Event, GuardRequest, Moment, Observation, ReadId, Record, Remembered,
+    Sight, State, Transition, WriteRequest, WriteResult,
+};
+use crate::guard::client::{GuardClient, Link as GuardLink};
+use crate::host::clock::{self, BootTimer};
+use crate::host::identity;
+use crate::host::self_fence::{SYSRQ_TRIGGER, self_fence};
+use crate::journal;
+use crate::store::{Attempt, Link as StoreLink, Snapshot, Store, WriteOutcome};
+use crate::systemd::{Surroundings, SystemState, Systemd, Unsupervisable, gate};
+use crate::types::{Incarnation, MachineId, NodeId, OnStopFailure, Revision, Term, Time, UnitName};
+
+/// Events that wait for the loop. It takes them faster than anybody makes them; a full channel makes their tasks wait.
+const EVENTS_LIMIT: usize = 64;
+/// Requests that wait for the guard.
+const GUARD_LIMIT: usize = 32;
+/// How often a loop shows that it lives, whatever else happens.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+/// How often a unit that cannot be supervised is looked at again.
+const ADMISSION_INTERVAL: Duration = Duration::from_secs(5);
+
+/// What all services of the host share.
+#[derive(Clone)]
+pub(super) struct Host {
+    pub(super) node: NodeId,
+    pub(super) machine: MachineId,
+    pub(super) store: Arc<dyn Store>,
+    pub(super) guard: GuardClient,
+    pub(super) systemd: Systemd,
+    pub(super) hints: Hints,
+    pub(super) state_directory: PathBuf,
+}
+
+/// What a service is told from outside.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// Go on with these settings; units and key are the same.
+    Reconfigure(Box<ServiceSettings>),
+    /// Let the lock go now, contend again later; the reason.
+    StepDown(String),
+    /// Stop the unit, release the lock, end.
+    Retire(String),
+}
+
+/// What a service shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Status {
+    pub(super) state: State,
+    /// The lock's holder; empty = nobody.
+    pub(super) holder: String,
+    pub(super) revision: Revision,
+    pub(super) term: Term,
+    /// Why it does not contend.
+    pub(super) hindrance: Option<String>,
+}
+
+/// A lease that the guard remembers.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) remembered: Remembered,
+    /// What it was armed for, which the configuration may name no longer.
+    pub(super) units: Vec<UnitName>,
+}
+
+/// What was seen of the units.
+struct Seen {
+    /// The epoch in which it was looked at.
+    epoch: u64,
+    sighting: Sighting,
+    /// The host is going down: PID 1 stops the units itself, and would refuse to start any.
+    host_stops: bool,
+}
+
+/// A running service.
+pub(super) struct Handle {
+    pub(super) settings: ServiceSettings,
+    pub(super) orders: mpsc::Sender<Order>,
+    pub(super) status: watch::Receiver<Status>,
+    /// Grows as long as the loop makes progress.
+    pub(super) progress: Arc<AtomicU64>,
+    pub(super) task: JoinHandle<()>,
+}
+
+/// Starts a service's task. `kept` is what the guard knows of its lease.
+pub(super) fn spawn(
+    host: &Host,
+    settings: ServiceSettings,
+    kept: Option<Kept>,
+    changed: Arc<Notify>,
+) -> std::io::Result<Handle> {
+    let (orders, inbox) = mpsc::channel(8);
+    let (status, shown) = watch::channel(Status {
+        state: State::NoStore,
+        holder: String::new(),
+        revision: Revision(0),
+        term: Term(0),
+        hindrance: None,
+    });
+    let progress = Arc::new(AtomicU64::new(0));
+    let service = Service::new(host, settings.clone(), kept, status, Arc::clone(&progress), changed)?;
+    let task = tokio::spawn(service.run(inbox));
+    Ok(Handle { settings, orders, status: shown, progress, task })
+}
+
+struct Service {
+    host: Host,
+    settings: ServiceSettings,
+    /// The same, for the tasks that outlast a reload.
+    shown: watch::Sender<ServiceSettings>,
+    election: Election,
+    disk: Disk,
+    units: Units,
+    /// Whether the lease that the guard remembers is for other units than these.
+    units_changed: bool,
+    /// The units that were alive when they were last looked at.
+    alive: Vec<UnitName>,
+    timer: AsyncFd<BootTimer>,
+    /// Where the tasks that carry out actions send what became of them.
+    events: mpsc::Sender<Event>,
+    inbox: mpsc::Receiver<Event>,
+    sights: mpsc::Receiver<Seen>,
+    /// Counts the starts and proven stops: what was seen before one says nothing after it.
+    epoch: Arc<AtomicU64>,
+    desk: mpsc::Sender<GuardRequest>,
+    role: watch::Sender<Option<Role>>,
+    start: Option<JoinHandle<()>>,
+    stop: Option<JoinHandle<()>>,
+    /// Counts the stops that were asked for: a proof that was taken for an earlier one says nothing of the gate since.
+    stops: u64,
+    /// The stops that have their proof.
+    stopped: mpsc::Receiver<u64>,
+    prove: mpsc::Sender<u64>,
+    /// Tasks that end with the service: desk, watcher, checker, admission.
+    helpers: Vec<JoinHandle<()>>,
+    checker: Option<JoinHandle<()>>,
+    /// Whether the unit's stop can be proven and its start is gated, as far as known.
+    admission: Result<(), String>,
+    /// The last verdict of the health check, whatever the role.
+    healthy: bool,
+    status: watch::Sender<Status>,
+    progress: Arc<AtomicU64>,
+    changed: Arc<Notify>,
+}
+
+impl Service {
+    fn new(
+        host: &Host,
+        settings: ServiceSettings,
+        kept: Option<Kept>,
+        status: watch::Sender<Status>,
+        progress: Arc<AtomicU64>,
+        changed: Arc<Notify>,
+    ) -> std::io::Result<Self> {
+        let (events, inbox) = mpsc::channel(EVENTS_LIMIT);
+        let (desk, requests) = mpsc::channel(GUARD_LIMIT);
+        let (sight, sights) = mpsc::channel(1);
+        let (prove, stopped) = mpsc::channel(1);
+        let (remembered, leased) = kept.map_or((None, None), |kept| (Some(kept.remembered), Some(kept.units)));
+        let units_changed = leased.as_ref().is_some_and(|leased| {
+            leased.len() != settings.units().count() || settings.units().any(|unit| !leased.contains(unit))
+        });
+        let mut former = leased.unwrap_or_default();
+        former.retain(|unit| !settings.units().any(|other| other == unit));
+        let units = Units::new(&settings, former, &host.systemd);
+        let epoch = Arc::new(AtomicU64::new(0));
+        let state_file = Disk::new(&host.state_directory, &settings.name, &settings.key);
+        let election_settings = election_settings(host, &settings);
+        let election = Election::new(election_settings, state_file.load(), remembered, clock::now());
+        let (role, _) = watch::channel(Role::of(election.state()));
+        let (shown, _) = watch::channel(settings.clone());
+        let desk_task = Desk {
+            service: settings.name.clone(),
+            node: host.node.clone(),
+            guard: host.guard.clone(),
+            units: units.clone(),
+            settings: shown.subscribe(),
+        };
+        let watcher = watch_units(units.clone(), shown.subscribe(), Arc::clone(&epoch), sight);
+        let helpers = vec![tokio::spawn(desk_task.run(requests, events.clone())), tokio::spawn(watcher)];
+        #[expect(
+            deprecated,
+            reason = "its replacement is unsafe; the timer owns its descriptor and never gives it away"
+        )]
+        let timer = AsyncFd::new(BootTimer::new()?)?;
+        let mut service = Self {
+            host: host.clone(),
+            settings,
+            shown,
+            election,
+            disk: state_file,
+            units,
+            units_changed,
+            alive: Vec::new(),
+            timer,
+            events,
+            inbox,
+            sights,
+            epoch,
+            desk,
+            role,
+            start: None,
+            stop: None,
+            stops: 0,
+            stopped,
+            prove,
+            helpers,
+            checker: None,
+            admission: Err("systemd has not been asked about its units yet".to_owned()),
+            healthy: true,
+            status,
+            progress,
+            changed,
+        };
+        service.restart_checker();
+        Ok(service)
+    }
+
+    async fn run(mut self, mut orders: mpsc::Receiver<Order>) {
+        let mut store_link = self.host.store.link();
+        let mut guard_link = self.host.guard.link();
+        store_link.mark_changed();
+        guard_link.mark_changed();
+        let bell = self.host.hints.of(&self.settings.key);
+        let mut heartbeat = interval(HEARTBEAT);
+        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (admission, mut admitted) = mpsc::channel(1);
+        self.helpers.push(tokio::spawn(admit(self.units.clone(), self.shown.subscribe(), admission)));
+        self.handle(Event::Timeout);
+        while self.election.state() != State::Retired {
+            if let Err(reason) = &self.admission
+                && !self.may_run()
+            {
+                self.handle(Event::Contend(Err(reason.clone())));
+            }
+            self.set_timer();
+            let event = tokio::select! {
+                biased;
+                fired = self.timer.readable() => {
+                    if let Ok(mut guard) = fired {
+                        let _ = guard.get_inner().take_fired();
+                        guard.clear_ready();
+                    }
+                    Event::Timeout
+                }
+                Some(event) = self.inbox.recv() => event,
+                Some(stop) = self.stopped.recv() => {
+                    if stop != self.stops {
+                        continue;
+                    }
+                    Event::Stopped
+                }
+                Some(seen) = self.sights.recv() => {
+                    if seen.epoch != self.epoch.load(Ordering::Acquire) {
+                        continue;
+                    }
+                    if seen.host_stops {
+                        self.handle(Event::Contend(Err("this host is shutting down".to_owned())));
+                    }
+                    let Some(sight) = self.judge(seen.sighting) else { continue };
+                    Event::Unit(sight)
+                }
+                Ok(()) = store_link.changed() => match &*store_link.borrow_and_update() {
+                    StoreLink::Up => Event::StoreUp,
+                    StoreLink::Down(_) => Event::StoreDown,
+                },
+                Ok(()) = guard_link.changed() => match *guard_link.borrow_and_update() {
+                    GuardLink::Up => Event::GuardUp,
+                    GuardLink::Down => Event::GuardDown,
+                },
+                () = bell.notified() => Event::Hint,
+                Some(admission) = admitted.recv() => {
+                    if let Err(reason) = &admission {
+                        tracing::error!(
+                            OBJECT_SYSTEMD_UNIT = self.settings.unit.as_str(),
+                            "{}: failed to take {} under supervision: {reason}",
+                            self.settings.name,
+                            self.settings.unit,
+                        );
+                    }
+                    self.admission = admission;
+                    if self.admission.is_err() {
+                        continue;
+                    }
+                    Event::Contend(Ok(()))
+                }
+                Some(order) = orders.recv() => self.obey(order),
+                _ = heartbeat.tick() => Event::Timeout,
+            };
+            let guard_is_up = event == Event::GuardUp;
+            self.handle(event);
+            if guard_is_up && std::mem::take(&mut self.units_changed) && self.election.state() == State::Active {
+                // As at a reload: under the old lease the old units are stopped, under the next one the new ones run.
+                let reason = "its units were changed while putexd was away".to_owned();
+                self.handle(Event::StepDown { reason, next: None });
+            }
+            self.progress.fetch_add(1, Ordering::Release);
+        }
+        self.show();
+    }
+
+    /// Whether a unit may run under the lease. It keeps running without an admission; only nothing new is begun.
+    fn may_run(&self) -> bool {
+        match self.election.state() {
+            State::Starting | State::Active | State::Releasing | State::Lapsing => true,
+            State::NoStore | State::Standby | State::Confirming | State::Fencing | State::Retired => false,
+        }
+    }
+
+    /// One event, and all that follows from it. Never waits.
+    fn handle(&mut self, event: Event) {
+        if event == Event::Stopped {
+            self.epoch.fetch_add(1, Ordering::AcqRel);
+        }
+        if let Event::Started { result: Ok(()), .. } = event {
+            self.epoch.fetch_add(1, Ordering::AcqRel);
+        }
+        if let Event::StandbyCheck(verdict) | Event::ActiveCheck(verdict) = &event {
+            self.note_verdict(verdict.clone());
+        }
+        let moment = Moment { now: clock::now(), wall: clock::wall(), random: identity::random() };
+        for action in self.election.handle(&moment, event) {
+            self.carry_out(action);
+        }
+        let role = Role::of(self.election.state());
+        self.role.send_if_modified(|shown| std::mem::replace(shown, role) != role);
+        self.show();
+    }
+
+    /// The journal hears of a verdict when it changes.
+    fn note_verdict(&mut self, verdict: Result<(), String>) {
+        if verdict.is_ok() == self.healthy {
+            return;
+        }
+        self.healthy = verdict.is_ok();
+        let subject = journal::Subject {
+            service: Some((&self.settings.name, &self.settings.unit)),
+            ..journal::Subject::default()
+        };
+        match verdict {
+            Ok(()) => journal::alarm(journal::Alarm::CheckRecovered, &subject, "it passes again"),
+            Err(reason) => journal::alarm(journal::Alarm::CheckFailed, &subject, &reason),
+        }
+    }
+
+    fn show(&self) {
+        let status = Status {
+            state: self.election.state(),
+            holder: self.election.holder().to_owned(),
+            revision: self.election.revision(),
+            term: self.election.term(),
+            hindrance: self.election.hindrance(clock::now()),
+        };
+        let modified = self.status.send_if_modified(|shown| {
+            let modified = *shown != status;
+            *shown = status;
+            modified
+        });
+        if modified {
+            self.changed.notify_one();
+        }
+    }
+
+    fn set_timer(&self) {
+        let at = self.election.poll_timeout().map(|time| time.boot);
+        if let Err(error) = self.timer.get_ref().set(at) {
+            // The heartbeat still drives the election, and the guard has a timer of its own.
+            tracing::error!("failed to set a timer: {error}");
+        }
+    }
+
+    fn obey(&mut self, order: Order) -> Event {
+        match order {
+            Order::Retire(reason) => Event::Retire { reason },
+            Order::StepDown(reason) => Event::StepDown { reason, next: None },
+            Order::Reconfigure(settings) => {
+                let health_changed = settings.health != self.settings.health;
+                self.settings = *settings;
+                self.shown.send_replace(self.settings.clone());
+                if health_changed {
+                    self.restart_checker();
+                }
+                Event::Reconfigure(election_settings(&self.host, &self.settings))
+            }
+        }
+    }
+
+    /// While the units may run, the life of the service is that of the main one: those that are bound with it come and
+    /// go, as a timer's service does. Without the lease none of them may live.
+    fn judge(&mut self, sighting: Sighting) -> Option<Sight> {
+        self.alive = sighting.alive;
+        if self.election.state() == State::Active { sighting.main } else { sighting.all }
+    }
+
+    fn restart_checker(&mut self) {
+        if let Some(checker) = self.checker.take() {
+            checker.abort();
+        }
+        let Some(health) = self.settings.health.clone() else { return };
+        let checker = Checker {
+            service: self.settings.name.clone(),
+            node: self.host.node.clone(),
+            settings: health,
+            systemd: self.host.systemd.clone(),
+            role: self.role.subscribe(),
+            events: self.events.clone(),
+        };
+        self.checker = Some(tokio::spawn(checker.run()));
+    }
+}
+
+/// Actions.
+impl Service {
+    fn carry_out(&mut self, action: Action) {
+        match action {
+            Action::Read { id, at } => self.read(id, at),
+            Action::Write(request) => self.write(*request),
+            Action::Guard(request) => self.ask_guard(request),
+            Action::Fence { instance, tokens } => {
+                let (systemd, fence) = (self.host.systemd.clone(), self.settings.fence.clone());
+                self.answer(async move {
+                    Event::Fenced { instance, result: hands::fence(&systemd, &fence, &tokens).await }
+                });
+            }
+            Action::Unfence { instance } => {
+                let (systemd, fence) = (self.host.systemd.clone(), self.settings.fence.clone());
+                self.answer(async move {
+                    let result = match &fence.unfence {
+                        Some(unit) => hands::run(&systemd, unit, fence.timeout).await,
+                        None => Ok(()),
+                    };
+                    Event::Unfenced { instance, result }
+                });
+            }
+            Action::Start { instance, term: _ } => {
+                let units = self.units.clone();
+                self.start = Some(self.answer(async move { Event::Started { instance, result: units.start().await } }));
+            }
+            Action::Stop { kill_at } => self.stop(kill_at),
+            Action::Persist(memory) => {
+                let disk = self.disk.clone();
+                tokio::task::spawn_blocking(move || {
+                    if let Err(error) = disk.store(&memory) {
+                        tracing::error!("failed to write to /var/lib/putex: {error}, ignoring");
+                    }
+                });
+            }
+            Action::Report(transition) => self.report(&transition),
+            Action::Alarm(alarm) => self.alarm(&alarm),
+        }
+    }
+
+    /// Runs `work` in a task of its own; what it answers comes back as an event.
+    fn answer(&self, work: impl Future<Output = Event> + Send + 'static) -> JoinHandle<()> {
+        let events = self.events.clone();
+        tokio::spawn(async move {
+            let event = work.await;
+            // Nobody listens any more when the service has ended.
+            let _ = events.send(event).await;
+        })
+    }
+
+    fn read(&self, id: ReadId, at: Option<Revision>) {
+        let (store, key) = (Arc::clone(&self.host.store), self.settings.key.clone());
+        let limit = self.settings.timings.call_limit();
+        self.answer(async move {
+            let snapshot = timeout(limit, store.read(&key, at)).await;
+            let answer = match snapshot {
+                Ok(Ok(snapshot)) => Some(snapshot),
+                Ok(Err(error)) => {
+                    tracing::debug!("failed to read {key}: {error}");
+                    None
+                }
+                Err(_) => None,
+            };
+            match at {
+                None => Event::Read { id, answer: answer.map(observation) },
+                Some(revision) => Event::ReadAt { id, answer: answer.and_then(|found| former(found, revision)) },
+            }
+        });
+    }
+
+    fn write(&self, request: WriteRequest) {
+        let (store, key) = (Arc::clone(&self.host.store), self.settings.key.clone());
+        let limit = self.settings.timings.call_limit();
+        self.answer(async move {
+            let WriteRequest { base, incarnation, write, record } = request;
+            let attempt = Attempt { base, incarnation, write, value: record.encode() };
+            let result = match timeout(limit, store.compare_and_set(&key, &attempt)).await {
+                Ok(WriteOutcome::Won(revision)) => WriteResult::Won(revision),
+                Ok(WriteOutcome::Conflict) => WriteResult::Conflict,
+                Ok(WriteOutcome::Unknown(reason)) => {
+                    tracing::debug!("a write of {key} may have been applied or not: {reason}");
+                    WriteResult::Unknown
+                }
+                Err(_) => WriteResult::Unknown,
+            };
+            Event::Written { write, result }
+        });
+    }
+
+    fn ask_guard(&self, request: GuardRequest) {
+        if self.desk.try_send(request).is_err() {
+            // So many unanswered requests mean a guard that hangs.
+            tracing::error!("{}: the guard does not keep up", self.settings.name);
+            let events = self.events.clone();
+            tokio::spawn(async move { events.send(Event::GuardDown).await });
+        }
+    }
+
+    fn stop(&mut self, kill_at: Option<Time>) {
+        if let Some(start) = self.start.take() {
+            start.abort();
+        }
+        if let Some(stop) = self.stop.take() {
+            stop.abort();
+        }
+        self.stops += 1;
+        let (units, prove, stop) = (self.units.clone(), self.prove.clone(), self.stops);
+        self.stop = Some(tokio::spawn(async move {
+            units.stop(kill_at).await;
+            // Nobody listens any more when the service has ended.
+            let _ = prove.send(stop).await;
+        }));
+    }
+
+    fn report(&self, transition: &Transition) {
+        journal::transition(&journal::Transition {
+            service: &self.settings.name,
+            unit: &self.settings.unit,
+            from: transition.from.as_str(),
+            to: transition.to.as_str(),
+            reason: &transition.reason,
+            holder: Some(transition.holder.as_str()).filter(|holder| !holder.is_empty()),
+            revision: Some(transition.revision).filter(|revision| *revision != Revision(0)),
+            term: Some(transition.term).filter(|term| *term != Term(0)),
+        });
+    }
+
+    fn alarm(&self, alarm: &Alarm) {
+        let settings = &self.settings;
+        let (kind, reason) = match alarm {
+            Alarm::TwoHostsOneName { machine } => (
+                journal::Alarm::SharedName,
+                format!("machine {machine} renews the lock as {}, which is this host's name too", self.host.node),
+            ),
+            Alarm::Regression { from, to } => {
+                (journal::Alarm::Regression, format!("the lock was at revision {from} and is at {to}"))
+            }
+            Alarm::NewIncarnation => (
+                journal::Alarm::Regression,
+                "the store was made anew or restored; the last holder counts as unknown".to_owned(),
+            ),
+            Alarm::StopLimit => {
+                let limit = settings.stop_limit;
+                (
+                    journal::Alarm::StopFailed,
+                    format!("the stop of {} has taken longer than stop-limit = {limit:?}", names(settings.units())),
+                )
+            }
+            Alarm::StopUnproven => (
+                journal::Alarm::StopFailed,
+                format!("the stop of {} is not proven at the end of its budget", names(settings.units())),
+            ),
+            Alarm::StrayUnit => (
+                journal::Alarm::StrayUnit,
+                format!("this host does not hold the lock, and runs {}; stopping that", names(&self.alive)),
+            ),
+            Alarm::FenceFailed { reason } => (journal::Alarm::FenceFailed, reason.clone()),
+            Alarm::ClockJump { by } => {
+                (journal::Alarm::ClockJump, format!("the wall clock moved by {by:.1?} against the time since boot"))
+            }
+        };
+        let subject = journal::Subject {
+            service: Some((&settings.name, &settings.unit)),
+            holder: Some(self.election.holder()).filter(|holder| !holder.is_empty()),
+            revision: Some(self.election.revision()),
+            term: Some(self.election.term()),
+        };
+        journal::alarm(kind, &subject, &reason);
+        if matches!(alarm, Alarm::StopLimit | Alarm::StopUnproven) && settings.on_stop_failure != OnStopFailure::Alert {
+            journal::alarm(journal::Alarm::SelfFence, &subject, "the stop cannot be proven, so this host goes down");
+            if let Err(error) = self_fence(settings.on_stop_failure, Path::new(SYSRQ_TRIGGER)) {
+                tracing::error!("failed to take this host down: {error}");
+            }
+        }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let tasks = [self.checker.take(), self.start.take(), self.stop.take()];
+        for helper in self.helpers.drain(..).chain(tasks.into_iter().flatten()) {
+            helper.abort();
+        }
+    }
+}
+
+/// Tells what the units do, when one of them changes and every R.
+async fn watch_units(
+    units: Units,
+    settings: watch::Receiver<ServiceSettings>,
+    epoch: Arc<AtomicU64>,
+    sights: mpsc::Sender<Seen>,
+) {
+    let mut changes = units.changes();
+    let mut was_alive = false;
+    loop {
+        let before = epoch.load(Ordering::Acquire);
+        let sighting = units.look().await;
+        let alive = sighting.main == Some(Sight::Alive);
+        let host_stops = was_alive && !alive && matches!(units.systemd.system_state().await, Ok(SystemState::Stopping));
+        was_alive = alive;
+        if sights.send(Seen { epoch: before, sighting, host_stops }).await.is_err() {
+            return;
+        }
+        let renew_interval = settings.borrow().timings.renew_interval;
+        Units::changed(&mut changes, renew_interval).await;
+    }
+}
+
+/// Tells, whenever that changes, whether the units' stop can be proven and their start is gated.
+async fn admit(units: Units, settings: watch::Receiver<ServiceSettings>, admissions: mpsc::Sender<Result<(), String>>) {
+    let mut last = None;
+    loop {
+        let current = settings.borrow().clone();
+        let admission = admission(&units.systemd, &current).await;
+        // What is not known when a start is due is asked for then.
+        let _ = units.learn().await;
+        if admission.is_some() && admission != last {
+            last.clone_from(&admission);
+            if let Some(admission) = admission
+                && admissions.send(admission).await.is_err()
+            {
+                return;
+            }
+        }
+        tokio::time::sleep(if last.is_some() { ADMISSION_INTERVAL } else { Duration::from_millis(100) }).await;
+    }
+}
+
+/// `None`: PID 1 did not answer, and nothing is known against the units.
+async fn admission(systemd: &Systemd, settings: &ServiceSettings) -> Option<Result<(), String>> {
+    let all: Vec<UnitName> = settings.units().cloned().collect();
+    for unit in &all {
+        let around = Surroundings {
+            self_fence: settings.on_stop_failure.is_self_fence(),
+            bound: &all,
+            may_end: *unit != settings.unit,
+        };
+        match systemd.supervisable(unit, around).await {
+            Ok(()) if gate::is_gated(&settings.name, unit) => {}
+            Ok(()) => {
+                return Some(Err(format!(
+                    "the drop-in that binds {unit} to {} is not loaded; run \"systemctl daemon-reload\"",
+                    settings.name.lease_target()
+                )));
+            }
+            Err(Unsupervisable::Bus(_)) => return None,
+            Err(error) => return Some(Err(error.to_string())),
+        }
+    }
+    Some(Ok(()))
+}
+
+/// `a.timer`, `a.timer and a.service`.
+fn names<'a>(units: impl IntoIterator<Item = &'a UnitName>) -> String {
+    let names: Vec<&str> = units.into_iter().map(UnitName::as_str).collect();
+    names.join(" and ")
+}
+
+fn election_settings(host: &Host, settings: &ServiceSettings) -> election::Settings {
+    election::Settings {
+        node: host.node.clone(),
+        machine: host.machine,
+        timings: settings.timings,
+        stop_limit: settings.stop_limit,
+        // A pass counts for T, or for as long as it takes to fail `fall` times where that is longer.
+        check_validity: settings
+            .health
+            .as_ref()
+            .map(|health| settings.timings.lease().max(health.interval * health.fall + health.timeout * 2)),
+        fences: settings.fence.others.is_some(),
+        unfences: settings.fence.unfence.is_some(),
+    }
+}
+
+fn observation(snapshot: Snapshot) -> Observation {
+    let (revision, content) = match snapshot.entry {
+        None => (Revision(0), Content::Absent),
+        Some(entry) => match entry.value {
+            None => (entry.revision, Content::Tombstone),
+            Some(value) => (entry.revision, Content::Record(Record::decode(&value))),
+        },
+    };
+    Observation { incarnation: snapshot.incarnation, revision, content }
+}
+
+fn former(snapshot: Snapshot, revision: Revision) -> Option<(Incarnation, Record)> {
+    let entry = snapshot.entry.filter(|entry| entry.revision == revision)?;
+    Some((snapshot.incarnation, Record::decode(&entry.value?)))
+}

@@ -1,0 +1,110 @@
+//! The only place where the state changes.
+
+use std::mem;
+
+use super::{Election, Lapse, Phase, Release, ReleaseStep, StartStep};
+use crate::election::event::{Action, Transition};
+use crate::election::state::{State, find_edge};
+use crate::types::{Instance, NodeId, Time};
+
+impl Election {
+    /// Idle is seen as standby, or as no-store.
+    pub(super) fn settle(&mut self, reason: &str) {
+        let to = if self.connected && self.lock.seen().is_some() { State::Standby } else { State::NoStore };
+        if self.state != to {
+            self.change(to, reason);
+        }
+    }
+
+    pub(super) fn become_idle(&mut self, reason: &str) {
+        if matches!(self.phase, Phase::Releasing(_) | Phase::Lapsing(_)) {
+            // What a check said before the unit ran here says nothing of now.
+            self.standby_check = None;
+        }
+        self.phase = Phase::Idle;
+        self.reads.due = self.last_now;
+        self.settle(reason);
+    }
+
+    pub(super) fn become_confirming(&mut self) {
+        let Phase::Claiming(holding) = mem::replace(&mut self.phase, Phase::Idle) else { return };
+        let wait = self.last_now.until_waited(holding.entitled_at);
+        self.phase = Phase::Confirming(holding);
+        self.actions.push(Action::Persist(self.memory.clone()));
+        let wait = if wait.is_zero() { "now".to_owned() } else { format!("in {wait:.1?}") };
+        self.change(State::Confirming, &format!("wrote the lock; entitled to start {wait}"));
+    }
+
+    pub(super) fn become_fencing(&mut self) {
+        let Phase::Confirming(holding) = mem::replace(&mut self.phase, Phase::Idle) else { return };
+        let (instance, tokens) = (holding.instance, holding.unfenced.clone());
+        self.phase = Phase::Fencing(holding);
+        self.change(State::Fencing, &format!("entitled; fences {}", tokens.join(", ")));
+        self.actions.push(Action::Fence { instance, tokens });
+    }
+
+    pub(super) fn become_starting(&mut self, reason: &str) {
+        let phase = mem::replace(&mut self.phase, Phase::Idle);
+        let (Phase::Confirming(mut holding) | Phase::Fencing(mut holding)) = phase else {
+            self.phase = phase;
+            return;
+        };
+        holding.unfenced.clear();
+        self.phase = Phase::Starting(holding, StartStep::Arming);
+        self.change(State::Starting, reason);
+        self.arm();
+    }
+
+    pub(super) fn become_active(&mut self, now: Time) {
+        let phase = mem::replace(&mut self.phase, Phase::Idle);
+        let Phase::Starting(holding, StartStep::Starting) = phase else {
+            self.phase = phase;
+            return;
+        };
+        self.unit_alive = Some(true);
+        self.last_pass = Some(now);
+        self.phase = Phase::Active(holding, now);
+        self.change(State::Active, "the unit runs");
+    }
+
+    pub(super) fn become_releasing(&mut self, now: Time, reason: String, next: Option<NodeId>) {
+        let text = reason.clone();
+        self.phase_releasing(now, reason, next);
+        self.change(State::Releasing, &text);
+    }
+
+    pub(super) fn phase_releasing(&mut self, now: Time, reason: String, next: Option<NodeId>) {
+        let phase = mem::replace(&mut self.phase, Phase::Idle);
+        let (Phase::Starting(holding, _) | Phase::Active(holding, _)) = phase else {
+            self.phase = phase;
+            return;
+        };
+        let stop_limit_at = now.plus(self.settings.stop_limit);
+        let step = ReleaseStep::Closing;
+        self.phase = Phase::Releasing(Release { holding, step, reason, next, stop_limit_at, shouted: false });
+    }
+
+    pub(super) fn become_lapsing(&mut self, instance: Instance, unproven_at: Time, reason: &str) {
+        self.phase = Phase::Lapsing(Lapse { instance, proven: false, unproven_at, shouted: false });
+        self.change(State::Lapsing, reason);
+    }
+
+    pub(super) fn become_retired(&mut self, reason: &str) {
+        self.phase = Phase::Retired;
+        self.change(State::Retired, reason);
+    }
+
+    pub(super) fn change(&mut self, to: State, reason: &str) {
+        let from = self.state;
+        assert!(find_edge(from, to).is_some(), "no edge from {from} to {to}: {reason}");
+        self.state = to;
+        self.actions.push(Action::Report(Transition {
+            from,
+            to,
+            reason: reason.to_owned(),
+            holder: self.holder().to_owned(),
+            revision: self.revision(),
+            term: self.term(),
+        }));
+    }
+}

@@ -1,0 +1,151 @@
+//! Contending: K2, K4, K5 decide when the lock is written, K3 when its writer may start, K9 when it waits.
+
+use std::time::Duration;
+
+use super::{BackOff, Election, Phase, StartStep};
+use crate::election::event::{Action, Content, GuardRequest, Moment};
+use crate::election::holding::{Guarded, Holding};
+use crate::election::lock;
+use crate::election::record::{Standing, UNFENCED_LIMIT, Words};
+use crate::types::{Instance, Term, Time};
+
+impl Election {
+    pub(super) fn claim(&mut self, at: &Moment) {
+        let timings = self.settings.timings;
+        let Some(claim) = self.lock.claim(&self.settings.node, &timings) else { return };
+        let Some(seen) = self.lock.seen().cloned() else { return };
+        if self.hindrance(at.now).is_some() || !at.now.has_waited_until(claim.take_at) {
+            return;
+        }
+        let details = seen.content.record().and_then(|record| record.details.as_ref());
+        let elapsed = at.now.since_at_least(seen.since);
+        let words = details.map_or_else(Words::default, |details| Words { next: None, ..details.words.clone() });
+        let paused_for = words.paused_for.and_then(|span| span.checked_sub(elapsed)).filter(|left| !left.is_zero());
+        let entitled_at = match seen.content {
+            Content::Absent => lock::latest(claim.entitled_at, at.now.plus(lock::absence_gap(&timings))),
+            Content::Tombstone | Content::Record(_) => claim.entitled_at,
+        };
+        let previous_term = details.map_or(0, |details| details.term.0);
+        let term = (previous_term + 1).max(self.memory.term.0 + 1).max(at.wall.as_secs());
+        let holding = Holding {
+            instance: Instance(at.random),
+            term: Term(term),
+            base: seen.revision,
+            base_instance: details.map(|details| details.instance),
+            base_write: None,
+            won_sent: None,
+            won_deadline: at.now.plus(timings.deadline_after()),
+            granted: None,
+            guarded: Guarded::No,
+            renewals: 0,
+            attempts: Vec::new(),
+            awaited: None,
+            unresolved: false,
+            conflicted: false,
+            adopted: false,
+            next_attempt: at.now,
+            entitled_at,
+            inherited_hold: claim.hold,
+            inherited_lease: details.map_or(Duration::ZERO, |details| details.lease),
+            unfenced: self.hosts_to_fence(&seen.content),
+            stop_budget: timings.stop_budget,
+            kill_reserve: timings.kill_reserve,
+            prove_by: None,
+            words: Words { paused_for, ..words },
+            words_since: at.now,
+            incarnation: seen.incarnation,
+        };
+        // A read that looked before this write must not be taken for an answer about it.
+        self.reads.pending = None;
+        self.reads.pending_at = None;
+        self.phase = Phase::Claiming(holding);
+        self.renew(at);
+    }
+
+    /// The holder that is taken over from, and those that it had not fenced yet itself.
+    pub(super) fn hosts_to_fence(&self, content: &Content) -> Vec<String> {
+        let Some(record) = content.record() else { return Vec::new() };
+        if !record.is_held() {
+            return Vec::new();
+        }
+        let inherited = match &record.details {
+            Some(details) if details.standing == Standing::Confirming => details.unfenced.clone(),
+            Some(_) | None => Vec::new(),
+        };
+        let mut hosts: Vec<String> = Vec::new();
+        for host in inherited.into_iter().chain([record.token.clone()]) {
+            if host != self.settings.node.as_str() && !hosts.contains(&host) {
+                hosts.push(host);
+            }
+        }
+        hosts.split_off(hosts.len().saturating_sub(UNFENCED_LIMIT))
+    }
+
+    /// K3: the last write before a start is always sent after the entitlement.
+    pub(super) fn confirm(&mut self, at: &Moment) {
+        if let Some(Err(reason)) = self.standby_check.clone() {
+            self.give_up(&format!("the standby check fails: {reason}"));
+            return;
+        }
+        let Phase::Confirming(holding) = &mut self.phase else { return };
+        if !at.now.has_waited_until(holding.entitled_at) {
+            return;
+        }
+        let proof = holding.won_sent.filter(|_| holding.renewals > 0);
+        if proof.is_some_and(|sent| sent.has_waited_until(holding.entitled_at)) {
+            if self.settings.fences && !holding.unfenced.is_empty() {
+                self.become_fencing();
+            } else {
+                self.become_starting("entitled, and the lock is still ours");
+            }
+        } else if holding.awaited.is_none() && !holding.unresolved {
+            holding.next_attempt = at.now;
+        }
+    }
+
+    /// Arms the guard with the last won write, which was sent after the entitlement.
+    pub(super) fn arm(&mut self) {
+        let Phase::Starting(holding, _) = &mut self.phase else { return };
+        let Some(write) = holding.base_write else { return };
+        holding.guarded = Guarded::Asked;
+        holding.granted = Some(holding.won_deadline);
+        self.actions.push(Action::Guard(GuardRequest::Arm {
+            instance: holding.instance,
+            write,
+            revision: holding.base,
+            term: holding.term,
+            deadline: holding.won_deadline,
+            stop_budget: holding.stop_budget,
+            kill_reserve: holding.kill_reserve,
+        }));
+    }
+
+    pub(super) fn go_on_starting(&mut self, from: StartStep) {
+        let unfences = self.settings.unfences;
+        let Phase::Starting(holding, step) = &mut self.phase else { return };
+        if *step != from {
+            return;
+        }
+        let (instance, term) = (holding.instance, holding.term);
+        if from == StartStep::Arming && unfences {
+            *step = StartStep::Unfencing;
+            self.actions.push(Action::Unfence { instance });
+        } else {
+            *step = StartStep::Starting;
+            self.actions.push(Action::Start { instance, term });
+        }
+    }
+
+    /// H6: whoever gives up before the start just stops renewing.
+    pub(super) fn give_up(&mut self, reason: &str) {
+        if matches!(self.phase, Phase::Claiming(_) | Phase::Confirming(_) | Phase::Fencing(_)) {
+            self.become_idle(reason);
+        }
+    }
+
+    pub(super) fn wait_before_next_claim(&mut self, now: Time) {
+        let timings = &self.settings.timings;
+        let span = (self.back_off.last * 2).clamp(timings.renew_interval * 2, timings.lease() * 10);
+        self.back_off = BackOff { until: Some(now.plus(span)), last: span };
+    }
+}

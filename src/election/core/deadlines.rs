@@ -1,0 +1,150 @@
+//! What has to be done because of the time alone: H4, and whatever can go on.
+
+use std::time::Duration;
+
+use super::{BackOff, Election, Phase, ReleaseStep};
+use crate::election::event::{Action, Alarm, Moment};
+use crate::election::holding::Holding;
+use crate::types::Time;
+
+impl Election {
+    /// H4: acts on every deadline that has passed.
+    pub(super) fn enforce(&mut self, now: Time) {
+        let Some(holding) = self.holding() else {
+            self.enforce_stop_budget(now);
+            return;
+        };
+        let over = now.has_passed(holding.deadline());
+        let unproven_jump = holding.prove_by.is_some_and(|(_, by)| now.has_passed(by));
+        if self.may_be_running() {
+            if over {
+                self.lapse(now, "the lease was not renewed in time");
+            } else if unproven_jump {
+                self.lapse(now, "the clock jumped and no renewal was won since");
+            } else {
+                self.enforce_stop_limit(now);
+            }
+            return;
+        }
+        if over || unproven_jump {
+            self.give_up("the lease was not renewed in time");
+        }
+        let leaves = self.release_under_way().is_some_and(|release| {
+            release.step == ReleaseStep::Blanking && now.has_passed(self.leave_at(&release.holding))
+        });
+        if leaves {
+            self.end_release(now, "the store did not take the release; the record is left to age");
+        }
+    }
+
+    pub(super) fn enforce_stop_budget(&mut self, now: Time) {
+        if let Phase::Lapsing(lapse) = &mut self.phase
+            && !lapse.proven
+            && !lapse.shouted
+            && now.has_passed(lapse.unproven_at)
+        {
+            lapse.shouted = true;
+            self.actions.push(Action::Alarm(Alarm::StopUnproven));
+        }
+    }
+
+    pub(super) fn enforce_stop_limit(&mut self, now: Time) {
+        if let Phase::Releasing(release) = &mut self.phase
+            && !release.shouted
+            && now.has_passed(release.stop_limit_at)
+        {
+            release.shouted = true;
+            self.actions.push(Action::Alarm(Alarm::StopLimit));
+        }
+    }
+
+    /// H5: the outcome of the last write is pursued until T after the last won write.
+    pub(super) fn leave_at(&self, holding: &Holding) -> Time {
+        let from = holding.won_sent.unwrap_or(holding.deadline());
+        from.plus(self.settings.timings.lease())
+    }
+
+    /// Assumption (b): a hypervisor may have stopped both clocks. A renewal sent now tells.
+    pub(super) fn notice_clock_jump(&mut self, at: &Moment) {
+        let offset = nanos(at.wall) - nanos(at.now.boot);
+        let Some(before) = self.wall_offset_ns.replace(offset) else { return };
+        let by = Duration::from_nanos(u64::try_from((offset - before).unsigned_abs()).unwrap_or(u64::MAX));
+        if by <= self.settings.timings.renew_interval {
+            return;
+        }
+        self.actions.push(Action::Alarm(Alarm::ClockJump { by }));
+        let by_when = at.now.plus(self.settings.timings.call_limit() * 2);
+        if let Some(holding) = self.holding_mut() {
+            holding.prove_by = Some((at.now, by_when));
+            holding.next_attempt = at.now;
+        }
+    }
+
+    /// Whatever can go on, goes on.
+    pub(super) fn advance(&mut self, at: &Moment) {
+        match &self.phase {
+            Phase::Idle => self.advance_idle(at),
+            Phase::Confirming(_) => {
+                self.confirm(at);
+                self.renew(at);
+            }
+            Phase::Active(_, since) => {
+                let healthy = at.now.since_at_least(*since) >= self.settings.timings.lease() * 10;
+                if healthy {
+                    self.back_off = BackOff::default();
+                }
+                self.renew(at);
+            }
+            Phase::Claiming(_) | Phase::Fencing(_) | Phase::Starting(..) | Phase::Releasing(_) => self.renew(at),
+            Phase::Lapsing(_) | Phase::Retired => {}
+        }
+    }
+
+    pub(super) fn advance_idle(&mut self, at: &Moment) {
+        if self.unit_alive == Some(true) && !self.stopping_stray {
+            self.stopping_stray = true;
+            let timings = &self.settings.timings;
+            let kill_at = at.now.plus(timings.stop_budget.saturating_sub(timings.kill_reserve));
+            self.actions.push(Action::Alarm(Alarm::StrayUnit));
+            self.actions.push(Action::Stop { kill_at: Some(kill_at) });
+        }
+        if let Some(reason) = self.retiring.clone()
+            && self.unit_alive == Some(false)
+            && !self.stopping_stray
+        {
+            self.become_retired(&reason);
+            return;
+        }
+        self.read_when_due(at.now);
+        if let Some(revision) = self.lock.unverified_predecessor()
+            && self.connected
+            && self.reads.pending_at.is_none()
+        {
+            let id = self.reads.issue();
+            self.reads.pending_at = Some((id, revision));
+            self.actions.push(Action::Read { id, at: Some(revision) });
+        }
+        // K4: an answer may entitle at once, where a claim without it has to wait for the longest hold.
+        if self.lock.unverified_predecessor().is_none() {
+            self.claim(at);
+        }
+    }
+
+    pub(super) fn read_when_due(&mut self, now: Time) {
+        if self.connected && self.reads.pending.is_none() && now.has_waited_until(self.reads.due) {
+            let id = self.reads.issue();
+            self.reads.pending = Some(id);
+            self.reads.again = false;
+            self.actions.push(Action::Read { id, at: None });
+        }
+    }
+
+    /// How soon a call that failed is made again.
+    pub(super) fn pace(&self) -> Duration {
+        self.settings.timings.call_limit() / 2
+    }
+}
+
+fn nanos(span: Duration) -> i128 {
+    i128::try_from(span.as_nanos()).unwrap_or(i128::MAX)
+}

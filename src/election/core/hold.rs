@@ -1,0 +1,277 @@
+//! Holding: H1 to H6 and K8. Here are the rules that stop a unit: `lapse` and `release`.
+
+use super::{Election, Phase, ReleaseStep};
+use crate::election::event::{Action, Content, GuardRequest, Moment, Observation, Remembered, WriteRequest};
+use crate::election::holding::{Attempt, Guarded, Holding, Resolution};
+use crate::election::record::{Details, Record, Standing, Words};
+use crate::election::state::State;
+use crate::types::{Instance, NodeId, Revision, Time, WriteId};
+
+impl Election {
+    /// H1 and H2: sends what is due, or reads what is in doubt.
+    pub(super) fn renew(&mut self, at: &Moment) {
+        if !self.connected {
+            return;
+        }
+        if let Phase::Active(..) = self.phase
+            && let Some(stale) = self.stale_check(at.now)
+        {
+            self.release(at.now, stale, None);
+            return;
+        }
+        let standing = match &self.phase {
+            Phase::Claiming(_) | Phase::Confirming(_) | Phase::Fencing(_) => Standing::Confirming,
+            Phase::Starting(..) | Phase::Active(..) => Standing::Active,
+            Phase::Releasing(release) => match release.step {
+                ReleaseStep::Closing | ReleaseStep::Stopping => Standing::Active,
+                ReleaseStep::Disarming => return,
+                ReleaseStep::Blanking => Standing::Proven,
+            },
+            Phase::Idle | Phase::Lapsing(_) | Phase::Retired => return,
+        };
+        let Some(holding) = self.holding() else { return };
+        if holding.unresolved && holding.awaited.is_none() {
+            self.read_when_due(at.now);
+        } else if holding.may_send(at.now) {
+            self.send(at, standing);
+        }
+    }
+
+    /// H1: no renewal on the word of a check that is too old.
+    pub(super) fn stale_check(&self, now: Time) -> Option<String> {
+        let validity = self.settings.check_validity?;
+        let age = now.since_at_most(self.last_pass?);
+        (age >= validity).then(|| format!("no health check has passed for {age:.1?}"))
+    }
+
+    pub(super) fn send(&mut self, at: &Moment, standing: Standing) {
+        let timings = self.settings.timings;
+        let write = WriteId(!at.random);
+        let machine = self.settings.machine;
+        let token = if standing == Standing::Proven { String::new() } else { self.settings.node.to_string() };
+        let release_words = match self.release_under_way() {
+            Some(release) if standing == Standing::Proven => Some((release.next.clone(), release.reason.clone())),
+            Some(_) | None => None,
+        };
+        let Some(holding) = self.holding_mut() else { return };
+        let confirming = standing == Standing::Confirming;
+        let mut words = holding.words_now(at.now);
+        if let Some((next, reason)) = release_words {
+            words = Words { next, reason: Some(reason), ..words };
+        }
+        let record = Record {
+            token,
+            details: Some(Details {
+                machine,
+                instance: holding.instance,
+                write,
+                standing,
+                lease: holding.published_lease(&timings, confirming),
+                hold: holding.published_hold(at.now, &timings, confirming),
+                term: holding.term,
+                prev: (holding.base != Revision(0)).then_some((holding.base, holding.base_instance)),
+                unfenced: if confirming { holding.unfenced.clone() } else { Vec::new() },
+                words,
+            }),
+        };
+        let (base, incarnation) = (holding.base, holding.incarnation.clone());
+        let deadline = at.now.plus(timings.deadline_after());
+        holding.send(Attempt { write, sent: at.now, deadline, record: record.clone() });
+        self.lock.sent(write);
+        self.actions.push(Action::Write(Box::new(WriteRequest { base, incarnation, write, record })));
+    }
+
+    pub(super) fn won(&mut self, now: Time, write: WriteId, revision: Revision) {
+        let timings = self.settings.timings;
+        let Some(holding) = self.holding_mut() else { return };
+        let Some(record) = holding.win(write, revision, &timings) else { return };
+        let (incarnation, term) = (holding.incarnation.clone(), holding.term);
+        let proven = record.details.as_ref().is_some_and(|details| details.standing == Standing::Proven);
+        self.lock.wrote(incarnation.clone(), revision, record, now);
+        self.memory.position = Some((incarnation, revision));
+        self.memory.term = self.memory.term.max(term);
+        self.memory.longest_hold = self.lock.longest_hold();
+        if let Phase::Claiming(_) = self.phase {
+            self.become_confirming();
+        } else if proven {
+            self.end_release(now, "the unit is dead and the lock is free");
+        } else if let Phase::Releasing(release) = &mut self.phase
+            && release.step == ReleaseStep::Blanking
+        {
+            // The renewal that was still under way: the blank goes on top of it.
+            release.holding.next_attempt = now;
+        } else {
+            self.extend();
+        }
+    }
+
+    /// H1: a won write counts for a running unit when the guard has acknowledged it.
+    pub(super) fn extend(&mut self) {
+        let disarming = self.release_under_way().is_some_and(|release| release.step == ReleaseStep::Disarming);
+        let Some(holding) = self.holding().filter(|_| self.guard_up && !disarming) else { return };
+        let later = holding.granted.is_some_and(|granted| holding.won_deadline.boot > granted.boot);
+        if holding.guarded != Guarded::Armed || !later || !self.may_be_running() {
+            return;
+        }
+        let Some(write) = holding.base_write else { return };
+        self.actions.push(Action::Guard(GuardRequest::Extend {
+            instance: holding.instance,
+            write,
+            revision: holding.base,
+            deadline: holding.won_deadline,
+        }));
+    }
+
+    /// H2, H3: what a leader's read says of a write in doubt.
+    pub(super) fn resolve(&mut self, now: Time, observation: &Observation) {
+        let pace = self.pace();
+        let Some(holding) = self.holding_mut().filter(|holding| holding.unresolved) else { return };
+        match holding.resolve(observation, now) {
+            Resolution::Won => {
+                let Content::Record(record) = &observation.content else { return };
+                let Some(write) = record.write() else { return };
+                self.won(now, write, observation.revision);
+                if let Some(holding) = self.holding_mut() {
+                    holding.next_attempt = now;
+                }
+            }
+            Resolution::Unchanged => {
+                holding.unresolved = false;
+                holding.next_attempt = now;
+            }
+            Resolution::Stale => self.reads.due = now.plus(pace),
+            Resolution::Lost => self.lost(now, observation),
+        }
+    }
+
+    pub(super) fn lost(&mut self, now: Time, observation: &Observation) {
+        let reason = match &observation.content {
+            Content::Record(record) if record.is_held() => format!("{} holds the lock", record.token),
+            Content::Record(_) => "the lock was blanked by somebody else".to_owned(),
+            Content::Absent | Content::Tombstone => "the lock was deleted".to_owned(),
+        };
+        if self.may_be_running() {
+            self.lapse(now, &reason);
+        } else if let Phase::Releasing(_) = self.phase {
+            self.end_release(now, "the unit is dead; the lock is another's already");
+        } else {
+            self.give_up(&reason);
+        }
+    }
+
+    /// H5 (1): the guard closes the gate, the deadline stays.
+    pub(super) fn release(&mut self, now: Time, reason: String, next: Option<NodeId>) {
+        if !matches!(self.phase, Phase::Starting(..) | Phase::Active(..)) {
+            self.give_up(&reason);
+            return;
+        }
+        self.become_releasing(now, reason, next);
+        self.close();
+    }
+
+    pub(super) fn close(&mut self) {
+        let guard_up = self.guard_up;
+        let Phase::Releasing(release) = &mut self.phase else { return };
+        if guard_up {
+            let instance = release.holding.instance;
+            self.actions.push(Action::Guard(GuardRequest::Close { instance }));
+        } else {
+            // The gate may stand open before a guard that hangs. The stop begins all the same; `guard_is_up` closes the
+            // gate and has the stop proven again, and without that nothing is written.
+            self.stop_for_release();
+        }
+    }
+
+    /// H5 (2) to (4).
+    pub(super) fn stop_for_release(&mut self) {
+        if let Phase::Releasing(release) = &mut self.phase
+            && release.step == ReleaseStep::Closing
+        {
+            release.step = ReleaseStep::Stopping;
+            self.actions.push(Action::Stop { kill_at: None });
+        }
+    }
+
+    /// H5 (5), and the end of H4.
+    pub(super) fn stopped(&mut self, now: Time) {
+        self.unit_alive = Some(false);
+        self.stopping_stray = false;
+        if let Phase::Releasing(release) = &mut self.phase
+            && release.step == ReleaseStep::Stopping
+        {
+            release.step = ReleaseStep::Disarming;
+            let instance = release.holding.instance;
+            if self.guard_up {
+                self.actions.push(Action::Guard(GuardRequest::Disarm { instance }));
+            }
+        } else if let Phase::Lapsing(lapse) = &mut self.phase {
+            lapse.proven = true;
+            let instance = lapse.instance;
+            if self.guard_up {
+                self.actions.push(Action::Guard(GuardRequest::Disarm { instance }));
+            } else {
+                self.to_disarm = Some(instance);
+                self.disarmed(now, instance);
+            }
+        }
+    }
+
+    /// H5 (6).
+    pub(super) fn disarmed(&mut self, now: Time, instance: Instance) {
+        if let Phase::Releasing(release) = &mut self.phase
+            && release.step == ReleaseStep::Disarming
+            && release.holding.instance == instance
+        {
+            release.step = ReleaseStep::Blanking;
+            release.holding.next_attempt = now;
+        } else if let Phase::Lapsing(lapse) = &self.phase
+            && lapse.proven
+            && lapse.instance == instance
+        {
+            self.become_idle("the unit is dead");
+        }
+    }
+
+    pub(super) fn end_release(&mut self, now: Time, reason: &str) {
+        self.wait_before_next_claim(now);
+        self.become_idle(reason);
+    }
+
+    /// H3, H4: the unit is to die now. Final; nothing is written, the record ages.
+    pub(super) fn lapse(&mut self, now: Time, reason: &str) {
+        let Some(holding) = self.holding() else { return };
+        let from = if now.has_passed(holding.deadline()) { holding.deadline() } else { now };
+        let (instance, budget, reserve) = (holding.instance, holding.stop_budget, holding.kill_reserve);
+        if self.guard_up {
+            self.actions.push(Action::Guard(GuardRequest::Close { instance }));
+        }
+        self.actions.push(Action::Stop { kill_at: Some(from.plus(budget.saturating_sub(reserve))) });
+        self.become_lapsing(instance, from.plus(budget), reason);
+    }
+
+    /// K8.
+    pub(super) fn adopt(&mut self, remembered: &Remembered, now: Time) {
+        self.memory.term = self.memory.term.max(remembered.term);
+        // Without a position on disk the incarnation is not known, and the record cannot be told from a copy.
+        let incarnation = self.memory.position.as_ref().map(|(incarnation, _)| incarnation.clone());
+        let over = remembered.lapsed || now.has_passed(remembered.deadline);
+        let Some(incarnation) = incarnation.filter(|_| !over) else {
+            let from = if now.has_passed(remembered.deadline) { remembered.deadline } else { now };
+            let kill_at = from.plus(remembered.stop_budget.saturating_sub(remembered.kill_reserve));
+            self.actions.push(Action::Stop { kill_at: Some(kill_at) });
+            let reason = if over { "the lease ended while putexd was away" } else { "the lease's store is not known" };
+            self.become_lapsing(remembered.instance, from.plus(remembered.stop_budget), reason);
+            return;
+        };
+        let holding = Holding::adopted(remembered, incarnation, now);
+        self.last_pass = Some(now);
+        self.phase = Phase::Active(holding, now);
+        if remembered.closing {
+            self.phase_releasing(now, "a release had begun before putexd was away".to_owned(), None);
+            self.change(State::Releasing, "a release had begun before putexd was away");
+            self.stop_for_release();
+        } else {
+            self.change(State::Active, "the guard remembers this host's lease");
+        }
+    }
+}

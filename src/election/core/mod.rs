@@ -1,0 +1,337 @@
+//! The election of one service: when the lock is written, and when the unit is started and stopped.
+//!
+//! State changes only in the `become_*` functions of `change`, which refuse a change that the table in `state` does not
+//! have. The rules that stop a unit are `enforce` in `deadlines`, `lapse` and `release` in `hold`.
+
+use std::mem;
+use std::time::Duration;
+
+use super::event::{Action, Event, Memory, Moment, ReadId, Remembered, Settings};
+use super::holding::Holding;
+use super::lock::Lock;
+use super::state::State;
+use crate::types::{Instance, NodeId, Revision, Term, Time};
+
+mod change;
+mod contend;
+mod deadlines;
+mod hold;
+mod take_in;
+
+/// The election of one service on this host. See the module `election` for the contract.
+#[derive(Debug)]
+pub struct Election {
+    settings: Settings,
+    memory: Memory,
+    lock: Lock,
+    phase: Phase,
+    state: State,
+    connected: bool,
+    guard_up: bool,
+    unit_alive: Option<bool>,
+    /// A stop of a unit that ran without the lock is under way.
+    stopping_stray: bool,
+    /// A proven-dead holding that the guard was not there to forget.
+    to_disarm: Option<Instance>,
+    standby_check: Option<Result<(), String>>,
+    last_pass: Option<Time>,
+    /// Why this host is not to take part.
+    barred: Option<String>,
+    retiring: Option<String>,
+    back_off: BackOff,
+    reads: Reads,
+    /// `CLOCK_REALTIME` minus `CLOCK_BOOTTIME`, in nanoseconds, at the last event.
+    wall_offset_ns: Option<i128>,
+    last_now: Time,
+    actions: Vec<Action>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Holds nothing.
+    Idle,
+    /// The first write of the lock has not been answered yet.
+    Claiming(Holding),
+    Confirming(Holding),
+    Fencing(Holding),
+    Starting(Holding, StartStep),
+    Active(Holding, Time),
+    Releasing(Release),
+    Lapsing(Lapse),
+    Retired,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StartStep {
+    Arming,
+    Unfencing,
+    Starting,
+}
+
+/// H5, step by step.
+#[derive(Debug)]
+struct Release {
+    holding: Holding,
+    step: ReleaseStep,
+    reason: String,
+    next: Option<NodeId>,
+    stop_limit_at: Time,
+    shouted: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ReleaseStep {
+    Closing,
+    Stopping,
+    Disarming,
+    Blanking,
+}
+
+/// H4: the lease is over, the unit has to die.
+#[derive(Debug)]
+struct Lapse {
+    instance: Instance,
+    proven: bool,
+    unproven_at: Time,
+    shouted: bool,
+}
+
+/// K9.
+#[derive(Debug, Default)]
+struct BackOff {
+    until: Option<Time>,
+    last: Duration,
+}
+
+#[derive(Debug, Default)]
+struct Reads {
+    last_id: u64,
+    /// The read of the latest record that has not been answered.
+    pending: Option<ReadId>,
+    /// The read of a former revision that has not been answered.
+    pending_at: Option<(ReadId, Revision)>,
+    /// No read before this.
+    due: Time,
+    /// A hint came while a read was under way, which may have looked too early.
+    again: bool,
+}
+
+impl Reads {
+    fn issue(&mut self) -> ReadId {
+        self.last_id += 1;
+        ReadId(self.last_id)
+    }
+}
+
+impl Election {
+    /// An election that knows what the disk and the guard remember. With a remembered lease the unit may be running: call
+    /// [`handle`](Self::handle) with [`Event::Timeout`] at once.
+    #[must_use]
+    pub fn new(settings: Settings, memory: Memory, remembered: Option<Remembered>, now: Time) -> Self {
+        let mut election = Self {
+            lock: Lock::new(memory.longest_hold),
+            settings,
+            memory,
+            phase: Phase::Idle,
+            state: State::NoStore,
+            connected: false,
+            guard_up: false,
+            unit_alive: None,
+            stopping_stray: false,
+            to_disarm: None,
+            standby_check: None,
+            last_pass: None,
+            barred: None,
+            retiring: None,
+            back_off: BackOff::default(),
+            reads: Reads::default(),
+            wall_offset_ns: None,
+            last_now: now,
+            actions: Vec::new(),
+        };
+        if let Some(remembered) = remembered {
+            election.adopt(&remembered, now);
+        }
+        election
+    }
+
+    /// Takes in one event. A deadline that has passed is acted on before the event is looked at: whoever wakes late does
+    /// this first.
+    pub fn handle(&mut self, at: &Moment, event: Event) -> Vec<Action> {
+        self.last_now = at.now;
+        self.notice_clock_jump(at);
+        self.enforce(at.now);
+        self.take_in(at, event);
+        self.advance(at);
+        mem::take(&mut self.actions)
+    }
+
+    /// When to send [`Event::Timeout`], unless another event comes first. Early and spurious ones do no harm.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let now = self.last_now;
+        // Whatever was due at `now` has been done, or waits for an event: only what lies ahead needs a timer.
+        let soonest = self.wake_ups(now).into_iter().filter(|span| !span.is_zero()).min()?;
+        Some(now.plus(soonest.max(Duration::from_micros(200))))
+    }
+
+    /// Where the service stands on this host.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// What should be on disk.
+    #[must_use]
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// The settings in force.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The lock's holder as far as known; empty = nobody.
+    #[must_use]
+    pub fn holder(&self) -> &str {
+        match self.lock.record() {
+            Some(record) => &record.token,
+            None => "",
+        }
+    }
+
+    /// The lock's revision as far as known.
+    #[must_use]
+    pub fn revision(&self) -> Revision {
+        self.lock.seen().map_or(Revision(0), |seen| seen.revision)
+    }
+
+    /// The fencing token of one's own holding, else the highest seen.
+    #[must_use]
+    pub fn term(&self) -> Term {
+        self.holding().map_or(self.memory.term, |holding| holding.term)
+    }
+
+    /// When one's own lease ends, where there is one.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Time> {
+        self.holding().map(Holding::deadline)
+    }
+
+    /// Why this host does not contend for a free lock: the first reason there is.
+    #[must_use]
+    pub fn hindrance(&self, now: Time) -> Option<String> {
+        if let Some(reason) = &self.retiring {
+            return Some(reason.clone());
+        }
+        if let Some(reason) = &self.barred {
+            return Some(reason.clone());
+        }
+        if !self.connected {
+            return Some("the store is out of reach".to_owned());
+        }
+        if self.state == State::NoStore {
+            return Some("the store has not answered yet".to_owned());
+        }
+        if !self.guard_up {
+            return Some("the guard does not answer".to_owned());
+        }
+        if self.to_disarm.is_some() {
+            return Some("the guard has not forgotten the last lease yet".to_owned());
+        }
+        if self.unit_alive != Some(false) || self.stopping_stray {
+            return Some("the unit is not known to be dead".to_owned());
+        }
+        if let Some(machine) = self.lock.twin(now, &self.settings.timings) {
+            return Some(format!("machine {machine} renews the lock under this node's name"));
+        }
+        if self.settings.check_validity.is_some() {
+            match &self.standby_check {
+                Some(Ok(())) => {}
+                Some(Err(reason)) => return Some(format!("the standby check fails: {reason}")),
+                None => return Some("the standby check has not passed yet".to_owned()),
+            }
+        }
+        if self.back_off.until.is_some_and(|until| !now.has_waited_until(until)) {
+            return Some("this host let the lock go a moment ago".to_owned());
+        }
+        None
+    }
+
+    fn holding(&self) -> Option<&Holding> {
+        match &self.phase {
+            Phase::Claiming(holding)
+            | Phase::Confirming(holding)
+            | Phase::Fencing(holding)
+            | Phase::Starting(holding, _)
+            | Phase::Active(holding, _)
+            | Phase::Releasing(Release { holding, .. }) => Some(holding),
+            Phase::Idle | Phase::Lapsing(_) | Phase::Retired => None,
+        }
+    }
+
+    fn holding_mut(&mut self) -> Option<&mut Holding> {
+        match &mut self.phase {
+            Phase::Claiming(holding)
+            | Phase::Confirming(holding)
+            | Phase::Fencing(holding)
+            | Phase::Starting(holding, _)
+            | Phase::Active(holding, _)
+            | Phase::Releasing(Release { holding, .. }) => Some(holding),
+            Phase::Idle | Phase::Lapsing(_) | Phase::Retired => None,
+        }
+    }
+
+    fn release_under_way(&self) -> Option<&Release> {
+        if let Phase::Releasing(release) = &self.phase { Some(release) } else { None }
+    }
+
+    fn is_mine(&self, instance: Instance) -> bool {
+        self.holding().is_some_and(|holding| holding.instance == instance)
+    }
+
+    /// Whether the guard may hold a deadline for a unit that may run.
+    fn may_be_running(&self) -> bool {
+        match &self.phase {
+            Phase::Starting(..) | Phase::Active(..) => true,
+            Phase::Releasing(release) => release.step != ReleaseStep::Blanking,
+            Phase::Idle
+            | Phase::Claiming(_)
+            | Phase::Confirming(_)
+            | Phase::Fencing(_)
+            | Phase::Lapsing(_)
+            | Phase::Retired => false,
+        }
+    }
+
+    fn wake_ups(&self, now: Time) -> Vec<Duration> {
+        let mut spans = Vec::with_capacity(6);
+        if self.connected && self.reads.pending.is_none() {
+            spans.push(now.until_waited(self.reads.due));
+        }
+        if let Some(until) = self.back_off.until {
+            spans.push(now.until_waited(until));
+        }
+        if let Some(holding) = self.holding() {
+            spans.push(now.until_passed(holding.deadline()));
+            spans.push(now.until_passed(holding.next_attempt));
+            spans.extend(holding.prove_by.map(|(_, by)| now.until_passed(by)));
+        }
+        match &self.phase {
+            Phase::Idle => {
+                let claim = self.lock.claim(&self.settings.node, &self.settings.timings);
+                spans.extend(claim.map(|claim| now.until_waited(claim.take_at)));
+            }
+            Phase::Confirming(holding) => spans.push(now.until_waited(holding.entitled_at)),
+            Phase::Releasing(release) => {
+                spans.push(now.until_passed(release.stop_limit_at));
+                spans.push(now.until_passed(self.leave_at(&release.holding)));
+            }
+            Phase::Lapsing(lapse) => spans.push(now.until_passed(lapse.unproven_at)),
+            Phase::Claiming(_) | Phase::Fencing(_) | Phase::Starting(..) | Phase::Active(..) | Phase::Retired => {}
+        }
+        spans
+    }
+}

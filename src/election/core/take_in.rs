@@ -1,0 +1,275 @@
+//! What each event means for the phase that it meets.
+
+use super::{Election, Phase, ReleaseStep, StartStep};
+use crate::election::event::{
+    Action, Alarm, Event, GuardDone, GuardRequest, Moment, Observation, ReadId, Settings, Sight, WriteResult,
+};
+use crate::election::holding::Guarded;
+use crate::election::lock::News;
+use crate::election::record::Record;
+use crate::types::{Instance, Time, WriteId};
+
+impl Election {
+    pub(super) fn take_in(&mut self, at: &Moment, event: Event) {
+        match event {
+            Event::Timeout => {}
+            Event::StoreUp => self.store_up(at.now),
+            Event::StoreDown => self.store_down(),
+            Event::Hint => self.hint(at.now),
+            Event::Read { id, answer } => self.read(at.now, id, answer),
+            Event::ReadAt { id, answer } => {
+                if let Some((_, revision)) = self.reads.pending_at.take_if(|(pending, _)| *pending == id) {
+                    self.lock.verify(revision, answer);
+                }
+            }
+            Event::Written { write, result } => self.written(at.now, write, result),
+            Event::GuardUp => self.guard_is_up(),
+            Event::GuardDown => self.guard_is_down(at.now),
+            Event::GuardDone { instance, done } => self.guard_done(at.now, instance, done),
+            Event::GuardRefused { instance, asked, reason } => self.guard_refused(at.now, instance, asked, &reason),
+            Event::Unit(sight) => self.sight(at.now, sight),
+            Event::StandbyCheck(result) => self.standby_check = Some(result),
+            Event::ActiveCheck(result) => self.active_check(at.now, result),
+            Event::Fenced { instance, result } => self.fenced(at.now, instance, result),
+            Event::Unfenced { instance, result } => self.unfenced(at.now, instance, result),
+            Event::Started { instance, result } => self.started(at.now, instance, result),
+            Event::Stopped => self.stopped(at.now),
+            Event::Contend(Ok(())) => self.barred = None,
+            Event::Contend(Err(reason)) => {
+                self.barred = Some(reason.clone());
+                self.release(at.now, reason, None);
+            }
+            Event::StepDown { reason, next } => {
+                if self.may_be_running() {
+                    self.release(at.now, reason, next);
+                } else {
+                    self.wait_before_next_claim(at.now);
+                    self.give_up(&reason);
+                }
+            }
+            Event::Retire { reason } => {
+                self.retiring = Some(reason.clone());
+                self.release(at.now, reason, None);
+            }
+            Event::Reconfigure(settings) => self.reconfigure(settings),
+        }
+    }
+
+    pub(super) fn store_up(&mut self, now: Time) {
+        self.connected = true;
+        self.reads.pending = None;
+        self.reads.pending_at = None;
+        self.reads.due = now;
+    }
+
+    pub(super) fn store_down(&mut self) {
+        self.connected = false;
+        if let Some(holding) = self.holding_mut().filter(|holding| holding.awaited.is_some()) {
+            holding.doubt(false);
+        }
+        if let Phase::Idle = self.phase {
+            self.settle("the store is out of reach");
+        }
+    }
+
+    pub(super) fn hint(&mut self, now: Time) {
+        if let Phase::Idle = self.phase {
+            self.reads.again = true;
+            self.reads.due = now;
+        }
+    }
+
+    pub(super) fn read(&mut self, now: Time, id: ReadId, answer: Option<Observation>) {
+        if self.reads.pending != Some(id) {
+            return;
+        }
+        self.reads.pending = None;
+        let Some(observation) = answer else {
+            self.reads.due = now.plus(self.pace());
+            return;
+        };
+        let renew_interval = self.settings.timings.renew_interval;
+        self.reads.due = if self.reads.again { now } else { now.plus(renew_interval) };
+        self.observe(now, observation.clone());
+        self.resolve(now, &observation);
+        if let Phase::Idle = self.phase {
+            self.settle("the store answered");
+        }
+    }
+
+    pub(super) fn observe(&mut self, now: Time, observation: Observation) {
+        let timings = self.settings.timings;
+        let to = observation.revision;
+        match self.lock.observe(observation, now, &timings, self.memory.position.as_ref()) {
+            News::Same | News::Stale => {}
+            News::Newer => {
+                let mine = self.holding().map(|holding| holding.instance);
+                if self.lock.watch_for_twin(&self.settings.node, mine, now, &timings)
+                    && let Some(machine) = self.lock.twin(now, &timings)
+                {
+                    self.actions.push(Action::Alarm(Alarm::TwoHostsOneName { machine }));
+                }
+            }
+            News::Regressed { from } => self.actions.push(Action::Alarm(Alarm::Regression { from, to })),
+            News::OtherStore => self.actions.push(Action::Alarm(Alarm::NewIncarnation)),
+        }
+        if let Some(Record { details: Some(details), .. }) = self.lock.record() {
+            self.memory.term = self.memory.term.max(details.term);
+        }
+        self.memory.longest_hold = self.lock.longest_hold();
+    }
+
+    pub(super) fn written(&mut self, now: Time, write: WriteId, result: WriteResult) {
+        let conflicted = match result {
+            WriteResult::Won(revision) => {
+                self.won(now, write, revision);
+                return;
+            }
+            WriteResult::Conflict => true,
+            WriteResult::Unknown => false,
+        };
+        let Some(holding) = self.holding_mut().filter(|holding| holding.awaited == Some(write)) else { return };
+        holding.doubt(conflicted);
+        self.reads.pending = None;
+        self.reads.due = now;
+    }
+
+    pub(super) fn guard_is_up(&mut self) {
+        self.guard_up = true;
+        if let Some(instance) = self.to_disarm {
+            self.actions.push(Action::Guard(GuardRequest::Disarm { instance }));
+        }
+        if let Phase::Lapsing(lapse) = &self.phase
+            && lapse.proven
+        {
+            self.actions.push(Action::Guard(GuardRequest::Disarm { instance: lapse.instance }));
+        }
+        if let Phase::Releasing(release) = &mut self.phase
+            && release.step != ReleaseStep::Blanking
+        {
+            // Whatever was proven while the guard was away, was proven before a gate that may have been open.
+            release.step = ReleaseStep::Closing;
+            self.close();
+        }
+        self.extend();
+    }
+
+    pub(super) fn guard_is_down(&mut self, now: Time) {
+        self.guard_up = false;
+        match &self.phase {
+            Phase::Claiming(_) | Phase::Confirming(_) | Phase::Fencing(_) | Phase::Starting(..) | Phase::Active(..) => {
+                self.release(now, "the guard is gone".to_owned(), None);
+            }
+            Phase::Releasing(release) if release.step == ReleaseStep::Closing => self.stop_for_release(),
+            Phase::Releasing(_) | Phase::Lapsing(_) | Phase::Idle | Phase::Retired => {}
+        }
+    }
+
+    pub(super) fn guard_done(&mut self, now: Time, instance: Instance, done: GuardDone) {
+        if self.to_disarm == Some(instance) && done == GuardDone::Disarmed {
+            self.to_disarm = None;
+        }
+        match done {
+            GuardDone::Armed(_) if self.is_mine(instance) => {
+                if let Some(holding) = self.holding_mut() {
+                    holding.guarded = Guarded::Armed;
+                }
+                self.extend();
+                self.go_on_starting(StartStep::Arming);
+            }
+            GuardDone::Extended(deadline) if self.is_mine(instance) => {
+                if let Some(holding) = self.holding_mut()
+                    && holding.granted.is_some_and(|granted| deadline.boot > granted.boot)
+                {
+                    holding.granted = Some(deadline);
+                }
+            }
+            GuardDone::Closed if self.is_mine(instance) => self.stop_for_release(),
+            GuardDone::Disarmed => self.disarmed(now, instance),
+            GuardDone::Armed(_) | GuardDone::Extended(_) | GuardDone::Closed => {}
+        }
+    }
+
+    pub(super) fn guard_refused(&mut self, now: Time, instance: Instance, asked: GuardDone, reason: &str) {
+        match asked {
+            GuardDone::Armed(_) if self.is_mine(instance) => {
+                self.release(now, format!("the guard refused the lease: {reason}"), None);
+            }
+            GuardDone::Extended(_) if self.guard_up && self.is_mine(instance) && self.may_be_running() => {
+                self.lapse(now, &format!("the guard refused to extend the lease: {reason}"));
+            }
+            // What the guard does not know it need not close or forget. One that is gone has refused nothing.
+            GuardDone::Closed | GuardDone::Disarmed if self.guard_up => self.guard_done(now, instance, asked),
+            GuardDone::Armed(_) | GuardDone::Extended(_) | GuardDone::Closed | GuardDone::Disarmed => {}
+        }
+    }
+
+    pub(super) fn sight(&mut self, now: Time, sight: Sight) {
+        let alive = sight == Sight::Alive;
+        self.unit_alive = Some(alive);
+        if alive {
+            self.give_up("the unit runs without the lock");
+        }
+        if let (Phase::Active(..), Sight::Dead { result }) = (&self.phase, sight) {
+            self.release(now, format!("the unit is dead: {result}"), None);
+        }
+    }
+
+    pub(super) fn active_check(&mut self, now: Time, result: Result<(), String>) {
+        match (&self.phase, result) {
+            (Phase::Active(..), Ok(())) => self.last_pass = Some(now),
+            (Phase::Active(..), Err(reason)) => {
+                self.release(now, format!("the active check fails: {reason}"), None);
+            }
+            (_, Ok(()) | Err(_)) => {}
+        }
+    }
+
+    pub(super) fn fenced(&mut self, now: Time, instance: Instance, result: Result<(), String>) {
+        if !self.is_mine(instance) || !matches!(self.phase, Phase::Fencing(_)) {
+            return;
+        }
+        match result {
+            Ok(()) => self.become_starting("the previous holders are fenced"),
+            Err(reason) => {
+                self.wait_before_next_claim(now);
+                self.give_up(&format!("fencing failed: {reason}"));
+                self.actions.push(Action::Alarm(Alarm::FenceFailed { reason }));
+            }
+        }
+    }
+
+    pub(super) fn unfenced(&mut self, now: Time, instance: Instance, result: Result<(), String>) {
+        if !self.is_mine(instance) {
+            return;
+        }
+        match result {
+            Ok(()) => self.go_on_starting(StartStep::Unfencing),
+            Err(reason) => self.failed_start(now, &format!("unfencing failed: {reason}")),
+        }
+    }
+
+    pub(super) fn started(&mut self, now: Time, instance: Instance, result: Result<(), String>) {
+        if !self.is_mine(instance) {
+            return;
+        }
+        match result {
+            Ok(()) => self.become_active(now),
+            Err(reason) => self.failed_start(now, &format!("the start failed: {reason}")),
+        }
+    }
+
+    pub(super) fn failed_start(&mut self, now: Time, reason: &str) {
+        if let Phase::Starting(..) = self.phase {
+            self.release(now, reason.to_owned(), None);
+        }
+    }
+
+    pub(super) fn reconfigure(&mut self, settings: Settings) {
+        if settings.check_validity.is_some() != self.settings.check_validity.is_some() {
+            self.standby_check = None;
+            self.last_pass = Some(self.last_now);
+        }
+        self.settings = settings;
+    }
+}

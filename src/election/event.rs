@@ -1,0 +1,400 @@
+//! What goes into an [`Election`](super::Election), and what comes out.
+
+use std::time::Duration;
+
+use super::record::Record;
+use super::state::State;
+use super::timings::Timings;
+use crate::types::{Incarnation, Instance, MachineId, NodeId, Revision, Term, Time, WriteId};
+
+/// The outside, read once for each event: the core has no clock and no randomness of its own.
+#[derive(Debug, Clone, Copy)]
+pub struct Moment {
+    /// The host's clocks.
+    pub now: Time,
+    /// `CLOCK_REALTIME` since 1970: for the fencing token, and to notice a stopped hypervisor. Never compared with
+    /// another host's.
+    pub wall: Duration,
+    /// Fresh random bits. Drawn anew for each event, because a cloned virtual machine must not draw the same.
+    pub random: u128,
+}
+
+/// Who takes part, and how.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// This host's token.
+    pub node: NodeId,
+    /// This host's machine id.
+    pub machine: MachineId,
+    /// Validated timings.
+    pub timings: Timings,
+    /// How long an orderly stop may take.
+    pub stop_limit: Duration,
+    /// `Some`: health checks are configured, and a pass counts this long.
+    pub check_validity: Option<Duration>,
+    /// Whether the previous holders are fenced before the start.
+    pub fences: bool,
+    /// Whether a unit is started before one's own.
+    pub unfences: bool,
+}
+
+/// What outlives the daemon on disk. Written at a change of holding, never on the path of a renewal.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Memory {
+    /// The store's incarnation, and the highest revision known of it.
+    pub position: Option<(Incarnation, Revision)>,
+    /// The highest fencing token seen.
+    pub term: Term,
+    /// The longest hold seen in any record of this service.
+    pub longest_hold: Duration,
+}
+
+/// A lease that the guard remembers from before this daemon's start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Remembered {
+    /// The holding.
+    pub instance: Instance,
+    /// The write that the deadline counts from.
+    pub write: WriteId,
+    /// Its revision.
+    pub revision: Revision,
+    /// The fencing token.
+    pub term: Term,
+    /// The guard's deadline.
+    pub deadline: Time,
+    /// S, as armed.
+    pub stop_budget: Duration,
+    /// k, as armed.
+    pub kill_reserve: Duration,
+    /// A release had begun.
+    pub closing: bool,
+    /// The guard saw the deadline pass.
+    pub lapsed: bool,
+}
+
+/// What the store holds under the key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "almost always a record, and never many at once")]
+pub enum Content {
+    /// The key does not exist.
+    Absent,
+    /// The key was deleted; a write replaces the tombstone's revision.
+    Tombstone,
+    /// A record.
+    Record(Record),
+}
+
+impl Content {
+    /// The record, where there is one.
+    #[must_use]
+    pub fn record(&self) -> Option<&Record> {
+        match self {
+            Self::Record(record) => Some(record),
+            Self::Absent | Self::Tombstone => None,
+        }
+    }
+}
+
+/// One answer of the store's leader.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Observation {
+    /// The store's incarnation.
+    pub incarnation: Incarnation,
+    /// The key's latest revision; 0 when it does not exist.
+    pub revision: Revision,
+    /// What it holds.
+    pub content: Content,
+}
+
+/// What became of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteResult {
+    /// Applied by this attempt, at this revision.
+    Won(Revision),
+    /// Not applied: something else is there.
+    Conflict,
+    /// Nobody knows.
+    Unknown,
+}
+
+/// Tells the answers to reads apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct ReadId(pub u64);
+
+/// What the driver tells the core.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// The time that `poll_timeout` asked for has come; spurious ones do nothing.
+    Timeout,
+    /// Calls to the store can succeed.
+    StoreUp,
+    /// No call to the store can succeed now; what was under way is answered `Unknown`.
+    StoreDown,
+    /// The store hints at a change of this key.
+    Hint,
+    /// The answer to [`Action::Read`] without a revision.
+    Read {
+        /// The action's.
+        id: ReadId,
+        /// `None`: no answer.
+        answer: Option<Observation>,
+    },
+    /// The answer to [`Action::Read`] with a revision.
+    ReadAt {
+        /// The action's.
+        id: ReadId,
+        /// What that revision had made, where the store remembers it; with the incarnation that says so.
+        answer: Option<(Incarnation, Record)>,
+    },
+    /// The answer to [`Action::Write`].
+    Written {
+        /// The action's.
+        write: WriteId,
+        /// What became of it.
+        result: WriteResult,
+    },
+    /// The guard answers.
+    GuardUp,
+    /// The guard is gone, or silent for R.
+    GuardDown,
+    /// The guard did what it was asked.
+    GuardDone {
+        /// The holding that was named.
+        instance: Instance,
+        /// What it was asked.
+        done: GuardDone,
+    },
+    /// The guard refused, and changed nothing.
+    GuardRefused {
+        /// The holding that was named.
+        instance: Instance,
+        /// What it was asked.
+        asked: GuardDone,
+        /// Why.
+        reason: String,
+    },
+    /// What was seen of the unit, when it changed and about every R.
+    Unit(Sight),
+    /// A check for the standby role: passed `rise` times, or failed `fall` times in a row.
+    StandbyCheck(Result<(), String>),
+    /// A check for the active role: `Ok` with each pass, `Err` after `fall` failures in a row.
+    ActiveCheck(Result<(), String>),
+    /// The answer to [`Action::Fence`].
+    Fenced {
+        /// The action's.
+        instance: Instance,
+        /// `Err`: why not.
+        result: Result<(), String>,
+    },
+    /// The answer to [`Action::Unfence`].
+    Unfenced {
+        /// The action's.
+        instance: Instance,
+        /// `Err`: why not.
+        result: Result<(), String>,
+    },
+    /// The answer to [`Action::Start`].
+    Started {
+        /// The action's.
+        instance: Instance,
+        /// `Err`: why not.
+        result: Result<(), String>,
+    },
+    /// [`Action::Stop`] has its proof: units and lease target inactive, no job queued, every control group empty.
+    Stopped,
+    /// Whether this host takes part; `Err`: why not, and it lets the lock go.
+    Contend(Result<(), String>),
+    /// Let the lock go now, with the reason; contend again later.
+    StepDown {
+        /// For the record and the journal.
+        reason: String,
+        /// The node that should take over.
+        next: Option<NodeId>,
+    },
+    /// Let the lock go and take part no longer.
+    Retire {
+        /// For the record and the journal.
+        reason: String,
+    },
+    /// New settings; node, machine and key stay.
+    Reconfigure(Settings),
+}
+
+/// What the guard was asked, as it comes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GuardDone {
+    /// The lease is armed with this deadline.
+    Armed(Time),
+    /// The lease is extended to this deadline.
+    Extended(Time),
+    /// The grant is gone for good.
+    Closed,
+    /// The lease is forgotten.
+    Disarmed,
+}
+
+/// What was seen of the unit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Sight {
+    /// Nothing of it runs.
+    Dead {
+        /// Its Result, for the journal.
+        result: String,
+    },
+    /// Something of it runs, or may soon without our doing (`auto-restart`).
+    Alive,
+}
+
+/// What the driver is asked to do. Every action but the last three is answered by one event, however it ends.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// Ask the store's leader; with a revision, for what that revision made.
+    Read {
+        /// Comes back.
+        id: ReadId,
+        /// `None`: the latest.
+        at: Option<Revision>,
+    },
+    /// Compare-and-set.
+    Write(Box<WriteRequest>),
+    /// Ask the guard.
+    Guard(GuardRequest),
+    /// Fence these hosts, all of them.
+    Fence {
+        /// The holding that asks.
+        instance: Instance,
+        /// Their tokens.
+        tokens: Vec<String>,
+    },
+    /// Start the `unfence` unit.
+    Unfence {
+        /// The holding that asks.
+        instance: Instance,
+    },
+    /// Start the unit.
+    Start {
+        /// The holding that this start belongs to.
+        instance: Instance,
+        /// Its fencing token.
+        term: Term,
+    },
+    /// Stop unit and lease target and prove it, for as long as it takes. Supersedes a start, and an earlier stop's `kill_at`.
+    Stop {
+        /// From here on SIGKILL, again and again; `None`: an orderly stop in the unit's own time.
+        kill_at: Option<Time>,
+    },
+    /// Put this on disk; a failure is logged.
+    Persist(Memory),
+    /// Tell the operator.
+    Report(Transition),
+    /// Tell the operator of something that is not a change of state.
+    Alarm(Alarm),
+}
+
+/// A compare-and-set.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WriteRequest {
+    /// The revision to replace; 0 creates.
+    pub base: Revision,
+    /// The incarnation that it belongs to.
+    pub incarnation: Incarnation,
+    /// The attempt.
+    pub write: WriteId,
+    /// The new record.
+    pub record: Record,
+}
+
+/// What the guard is asked. The driver adds unit names and control groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GuardRequest {
+    /// Set a deadline and open the gate.
+    Arm {
+        /// The holding.
+        instance: Instance,
+        /// The write that the deadline counts from.
+        write: WriteId,
+        /// Its revision.
+        revision: Revision,
+        /// The fencing token.
+        term: Term,
+        /// When the stop begins.
+        deadline: Time,
+        /// S.
+        stop_budget: Duration,
+        /// k.
+        kill_reserve: Duration,
+    },
+    /// Move the deadline.
+    Extend {
+        /// The holding.
+        instance: Instance,
+        /// The write that the deadline counts from.
+        write: WriteId,
+        /// Its revision.
+        revision: Revision,
+        /// Later than the last.
+        deadline: Time,
+    },
+    /// Shut the gate, keep the deadline.
+    Close {
+        /// The holding.
+        instance: Instance,
+    },
+    /// Forget the lease.
+    Disarm {
+        /// The holding.
+        instance: Instance,
+    },
+}
+
+/// A change of state, for journal and status.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transition {
+    /// Before.
+    pub from: State,
+    /// After.
+    pub to: State,
+    /// What brought it about, in this case.
+    pub reason: String,
+    /// The lock's holder as far as known; empty = nobody.
+    pub holder: String,
+    /// The lock's revision as far as known.
+    pub revision: Revision,
+    /// The fencing token of one's own holding, else the highest seen.
+    pub term: Term,
+}
+
+/// What an operator should look at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Alarm {
+    /// K7: another machine renews the lock with this node's name.
+    TwoHostsOneName {
+        /// The other's machine id.
+        machine: MachineId,
+    },
+    /// K6: the store showed an older revision than before.
+    Regression {
+        /// Before.
+        from: Revision,
+        /// Now.
+        to: Revision,
+    },
+    /// The store was wiped, restored or made again.
+    NewIncarnation,
+    /// An orderly stop has taken longer than `stop-limit`.
+    StopLimit,
+    /// A stop that had to be proven by the end of its budget was not.
+    StopUnproven,
+    /// The unit ran on a host that does not hold the lock; it is stopped.
+    StrayUnit,
+    /// Fencing failed.
+    FenceFailed {
+        /// Why.
+        reason: String,
+    },
+    /// `CLOCK_REALTIME` moved against `CLOCK_BOOTTIME`: somebody set the clock, or the whole machine stood still.
+    ClockJump {
+        /// How far.
+        by: Duration,
+    },
+}

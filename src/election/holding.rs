@@ -1,0 +1,407 @@
+//! One holding of the lock, from the first attempt to write it: attempts, wins, deadlines. H1 and H2.
+
+use std::time::Duration;
+
+use super::event::{Observation, Remembered};
+use super::record::{Record, Words};
+use super::timings::Timings;
+use crate::types::{Incarnation, Instance, Revision, Term, Time, WriteId};
+
+/// Attempts without a win that a holding remembers. At one attempt per call limit, a lease ends long before.
+const ATTEMPTS_LIMIT: usize = 64;
+
+/// Everything a write rests on, fixed when it is sent.
+#[derive(Debug, Clone)]
+pub(super) struct Attempt {
+    pub(super) write: WriteId,
+    /// `s`: the local time just before the write was sent.
+    pub(super) sent: Time,
+    /// `s + T(1−ρ) − m`, with the T that this write carries.
+    pub(super) deadline: Time,
+    pub(super) record: Record,
+}
+
+/// How the guard stands to this holding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Guarded {
+    /// It knows nothing of it.
+    No,
+    /// It was asked to arm it.
+    Asked,
+    /// It holds the deadline.
+    Armed,
+}
+
+/// What a read said of the holding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Resolution {
+    /// One of the attempts had been applied.
+    Won,
+    /// The base stands: nothing was applied so far.
+    Unchanged,
+    /// A deposed leader's answer: ask again.
+    Stale,
+    /// Somebody else's record, or a clone of ours.
+    Lost,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Holding {
+    pub(super) instance: Instance,
+    pub(super) term: Term,
+    pub(super) incarnation: Incarnation,
+    /// The revision that the next write replaces.
+    pub(super) base: Revision,
+    /// The instance of the record at `base`, for `prev`.
+    pub(super) base_instance: Option<Instance>,
+    /// The write that made `base`, where it was ours.
+    pub(super) base_write: Option<WriteId>,
+    /// `s` of the last won write.
+    pub(super) won_sent: Option<Time>,
+    /// The deadline that the last won write gives.
+    pub(super) won_deadline: Time,
+    /// The deadline that the guard has acknowledged, or was asked to arm.
+    pub(super) granted: Option<Time>,
+    pub(super) guarded: Guarded,
+    /// Renewals won after the claim itself.
+    pub(super) renewals: u32,
+    /// Attempts since the last win, whose fate is not known for certain.
+    pub(super) attempts: Vec<Attempt>,
+    /// The attempt that has not been answered.
+    pub(super) awaited: Option<WriteId>,
+    /// The last attempt's fate has to be read before the next is sent.
+    pub(super) unresolved: bool,
+    /// The last answer was a conflict: a base that went back is lost, not stale.
+    pub(super) conflicted: bool,
+    /// Taken over from a former daemon and not yet found in the store: any write of our instance is our own (K8).
+    pub(super) adopted: bool,
+    /// No attempt before this.
+    pub(super) next_attempt: Time,
+    /// K3 to K5.
+    pub(super) entitled_at: Time,
+    /// The hold of the record that was taken, to be published until the start.
+    pub(super) inherited_hold: Duration,
+    /// Its lease.
+    pub(super) inherited_lease: Duration,
+    /// Hosts to fence before the start.
+    pub(super) unfenced: Vec<String>,
+    /// S and k are fixed for a holding, because the guard was armed with them.
+    pub(super) stop_budget: Duration,
+    pub(super) kill_reserve: Duration,
+    /// After a jump of the wall clock: when it was noticed, and by when a renewal sent since has to be won.
+    pub(super) prove_by: Option<(Time, Time)>,
+    /// An operator's words, to be carried on, and since when their times count.
+    pub(super) words: Words,
+    pub(super) words_since: Time,
+}
+
+impl Holding {
+    /// K8: what the guard remembers. The store is asked before anything is written.
+    pub(super) fn adopted(remembered: &Remembered, incarnation: Incarnation, now: Time) -> Self {
+        Self {
+            instance: remembered.instance,
+            term: remembered.term,
+            incarnation,
+            base: remembered.revision,
+            base_instance: Some(remembered.instance),
+            base_write: Some(remembered.write),
+            won_sent: None,
+            won_deadline: remembered.deadline,
+            granted: Some(remembered.deadline),
+            guarded: Guarded::Armed,
+            renewals: 1,
+            attempts: Vec::new(),
+            awaited: None,
+            unresolved: true,
+            conflicted: false,
+            adopted: true,
+            next_attempt: now,
+            entitled_at: now,
+            inherited_hold: Duration::ZERO,
+            inherited_lease: Duration::ZERO,
+            unfenced: Vec::new(),
+            stop_budget: remembered.stop_budget,
+            kill_reserve: remembered.kill_reserve,
+            prove_by: None,
+            words: Words::default(),
+            words_since: now,
+        }
+    }
+
+    /// When this holding ends unless a write is won: the guard's deadline once it was asked to arm one.
+    pub(super) fn deadline(&self) -> Time {
+        self.granted.unwrap_or(self.won_deadline)
+    }
+
+    /// X of the next record: the unit is dead by then, whatever deadline is in force from before. While the taken record
+    /// has to be waited out, its hold is published too.
+    pub(super) fn published_hold(&self, now: Time, timings: &Timings, confirming: bool) -> Duration {
+        let own = timings.lease().saturating_sub(timings.margin) + self.stop_budget;
+        let in_force = match self.granted {
+            Some(deadline) => deadline.plus(self.stop_budget).since_at_most(now),
+            None => Duration::ZERO,
+        };
+        let inherited = if confirming { self.inherited_hold } else { Duration::ZERO };
+        own.max(in_force).max(inherited)
+    }
+
+    /// T of the next record.
+    pub(super) fn published_lease(&self, timings: &Timings, confirming: bool) -> Duration {
+        if confirming { timings.lease().max(self.inherited_lease) } else { timings.lease() }
+    }
+
+    /// The operator's words as they stand now: a pause has run on since it was heard.
+    pub(super) fn words_now(&self, now: Time) -> Words {
+        let elapsed = now.since_at_least(self.words_since);
+        let paused_for =
+            self.words.paused_for.and_then(|span| span.checked_sub(elapsed)).filter(|left| !left.is_zero());
+        Words { paused_for, ..self.words.clone() }
+    }
+
+    /// Whether a write may be sent now.
+    pub(super) fn may_send(&self, now: Time) -> bool {
+        self.awaited.is_none()
+            && !self.unresolved
+            && self.attempts.len() < ATTEMPTS_LIMIT
+            && now.has_passed(self.next_attempt)
+    }
+
+    /// Remembers an attempt before it is sent.
+    pub(super) fn send(&mut self, attempt: Attempt) {
+        self.awaited = Some(attempt.write);
+        self.attempts.push(attempt);
+    }
+
+    /// An attempt was applied at `revision`: its own `s` counts, however late we hear of it.
+    pub(super) fn win(&mut self, write: WriteId, revision: Revision, timings: &Timings) -> Option<Record> {
+        let position = self.attempts.iter().position(|attempt| attempt.write == write)?;
+        let attempt = self.attempts.swap_remove(position);
+        if self.won_sent.is_some() {
+            self.renewals += 1;
+        }
+        self.base = revision;
+        self.base_instance = Some(self.instance);
+        self.base_write = Some(write);
+        self.won_sent = Some(attempt.sent);
+        self.won_deadline = attempt.deadline;
+        self.next_attempt = attempt.sent.plus(timings.renew_after());
+        self.attempts.clear();
+        self.awaited = None;
+        self.unresolved = false;
+        self.conflicted = false;
+        if self.prove_by.is_some_and(|(noticed, _)| attempt.sent.has_waited_until(noticed)) {
+            self.prove_by = None;
+        }
+        Some(attempt.record)
+    }
+
+    /// The awaited write was not won, or nobody knows: the store has to be read. What was answered with a conflict never
+    /// counts as won, whatever is read: a store that checks and writes in two steps may hold it all the same, on top of
+    /// the winner's.
+    pub(super) fn doubt(&mut self, conflicted: bool) {
+        let answered = self.awaited.take().filter(|_| conflicted);
+        self.attempts.retain(|attempt| Some(attempt.write) != answered);
+        self.unresolved = true;
+        self.conflicted = conflicted;
+    }
+
+    /// H2: what a leader's read says of the attempts.
+    pub(super) fn resolve(&mut self, observation: &Observation, now: Time) -> Resolution {
+        if observation.incarnation != self.incarnation {
+            return Resolution::Lost;
+        }
+        let details = observation.content.record().and_then(|record| record.details.as_ref());
+        let write = details.filter(|details| details.instance == self.instance).map(|details| details.write);
+        if self.adopted {
+            return self.resolve_adopted(observation.revision, write);
+        }
+        if let Some(write) = write {
+            if self.attempts.iter().any(|attempt| attempt.write == write) {
+                return Resolution::Won;
+            }
+            // The same write at another revision: an operator's words were added to the record; go on from there.
+            if Some(write) == self.base_write && observation.revision >= self.base {
+                if observation.revision > self.base {
+                    self.words = details.map(|details| details.words.clone()).unwrap_or_default();
+                    self.words_since = now;
+                }
+                self.base = observation.revision;
+                return Resolution::Unchanged;
+            }
+        }
+        let own_base = self.base_write.is_some();
+        if observation.revision == self.base && !own_base {
+            return Resolution::Unchanged;
+        }
+        if observation.revision < self.base && !self.conflicted {
+            return Resolution::Stale;
+        }
+        Resolution::Lost
+    }
+
+    fn resolve_adopted(&mut self, revision: Revision, write: Option<WriteId>) -> Resolution {
+        match write {
+            Some(write) if revision >= self.base => {
+                self.base = revision;
+                self.base_write = Some(write);
+                self.adopted = false;
+                Resolution::Unchanged
+            }
+            Some(_) | None if revision < self.base => Resolution::Stale,
+            Some(_) | None => Resolution::Lost,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::event::Content;
+    use super::super::record::{Details, Standing, Words};
+    use super::*;
+    use crate::types::MachineId;
+
+    fn at(seconds: u64) -> Time {
+        Time::both(Duration::from_secs(seconds))
+    }
+
+    fn timings() -> Timings {
+        Timings::new(Duration::from_secs(1), 3, 1)
+    }
+
+    fn holding() -> Holding {
+        let remembered = Remembered {
+            instance: Instance(7),
+            write: WriteId(1),
+            revision: Revision(10),
+            term: Term(5),
+            deadline: at(3),
+            stop_budget: Duration::from_secs(1),
+            kill_reserve: Duration::from_millis(250),
+            closing: false,
+            lapsed: false,
+        };
+        let mut holding = Holding::adopted(&remembered, Incarnation("a".to_owned()), at(0));
+        holding.adopted = false;
+        holding.unresolved = false;
+        holding
+    }
+
+    fn record(instance: u128, write: u128) -> Record {
+        Record {
+            token: "h1".to_owned(),
+            details: Some(Details {
+                machine: MachineId(1),
+                instance: Instance(instance),
+                write: WriteId(write),
+                standing: Standing::Active,
+                lease: Duration::from_secs(3),
+                hold: Duration::from_secs(4),
+                term: Term(5),
+                prev: None,
+                unfenced: Vec::new(),
+                words: Words::default(),
+            }),
+        }
+    }
+
+    fn shows(revision: u64, instance: u128, write: u128) -> Observation {
+        Observation {
+            incarnation: Incarnation("a".to_owned()),
+            revision: Revision(revision),
+            content: Content::Record(record(instance, write)),
+        }
+    }
+
+    fn attempt(write: u128, sent: u64) -> Attempt {
+        Attempt { write: WriteId(write), sent: at(sent), deadline: at(sent + 3), record: record(7, write) }
+    }
+
+    #[test]
+    fn a_lost_acknowledgement_counts_from_when_that_attempt_was_sent() {
+        let mut holding = holding();
+        holding.send(attempt(2, 1));
+        holding.doubt(false);
+        assert_eq!(holding.resolve(&shows(11, 7, 2), at(2)), Resolution::Won);
+        holding.win(WriteId(2), Revision(11), &timings());
+        assert_eq!(holding.won_deadline, at(4));
+        assert_eq!(holding.base, Revision(11));
+    }
+
+    #[test]
+    fn a_write_that_conflicted_is_not_won_though_the_store_shows_it() {
+        let mut holding = holding();
+        holding.send(attempt(2, 1));
+        holding.doubt(true);
+        assert_eq!(holding.resolve(&shows(11, 7, 2), at(2)), Resolution::Lost);
+    }
+
+    #[test]
+    fn an_earlier_attempt_that_landed_late_explains_the_conflict() {
+        let mut holding = holding();
+        holding.send(attempt(2, 1));
+        holding.doubt(false);
+        holding.unresolved = false;
+        holding.send(attempt(3, 2));
+        holding.doubt(true);
+        assert_eq!(holding.resolve(&shows(11, 7, 2), at(2)), Resolution::Won);
+    }
+
+    #[test]
+    fn a_clone_that_writes_with_our_instance_has_taken_the_lock() {
+        let mut holding = holding();
+        holding.send(attempt(2, 1));
+        holding.doubt(true);
+        assert_eq!(holding.resolve(&shows(11, 7, 99), at(2)), Resolution::Lost);
+    }
+
+    #[test]
+    fn a_base_that_stands_means_that_nothing_was_applied_yet() {
+        let mut holding = holding();
+        holding.send(attempt(2, 1));
+        holding.doubt(false);
+        assert_eq!(holding.resolve(&shows(10, 7, 1), at(2)), Resolution::Unchanged);
+    }
+
+    #[test]
+    fn an_older_revision_is_stale_after_silence_and_lost_after_a_conflict() {
+        let mut holding = holding();
+        holding.send(attempt(2, 1));
+        holding.doubt(false);
+        assert_eq!(holding.resolve(&shows(9, 3, 3), at(2)), Resolution::Stale);
+        holding.conflicted = true;
+        assert_eq!(holding.resolve(&shows(9, 3, 3), at(2)), Resolution::Lost);
+    }
+
+    #[test]
+    fn another_incarnation_is_lost_whatever_it_shows() {
+        let mut holding = holding();
+        let observation = Observation { incarnation: Incarnation("b".to_owned()), ..shows(10, 7, 1) };
+        assert_eq!(holding.resolve(&observation, at(2)), Resolution::Lost);
+    }
+
+    #[test]
+    fn words_added_to_our_record_are_gone_on_from() {
+        let mut holding = holding();
+        holding.send(attempt(2, 1));
+        holding.doubt(true);
+        assert_eq!(holding.resolve(&shows(12, 7, 1), at(2)), Resolution::Unchanged);
+        assert_eq!(holding.base, Revision(12));
+    }
+
+    #[test]
+    fn an_adopted_holding_accepts_its_instances_later_write_once() {
+        let mut holding = holding();
+        holding.adopted = true;
+        assert_eq!(holding.resolve(&shows(12, 7, 50), at(2)), Resolution::Unchanged);
+        assert_eq!((holding.base, holding.base_write), (Revision(12), Some(WriteId(50))));
+        assert_eq!(holding.resolve(&shows(13, 7, 51), at(2)), Resolution::Lost);
+    }
+
+    #[test]
+    fn a_deadline_in_force_is_published_after_the_lease_shrank() {
+        let mut holding = holding();
+        holding.granted = Some(at(60));
+        let short = timings();
+        assert_eq!(holding.published_hold(at(10), &short, false), Duration::from_secs(51));
+    }
+}

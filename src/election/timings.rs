@@ -1,0 +1,326 @@
+//! R, F, C and what follows from them: the numbers of one service's election, and the inequality that makes them safe.
+
+use std::time::Duration;
+
+/// How long a new holder waits beyond the old one's death.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Confirmation {
+    /// At least T + W, as the seed has it.
+    #[default]
+    Full,
+    /// Only until the old holder's published hold is over: the least any lease protocol can do.
+    Minimal,
+}
+
+/// The timings of one service, as configured, defaults filled in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Timings {
+    /// R: a holder renews at least this often, and a contender reads this often.
+    pub renew_interval: Duration,
+    /// F: this many R without a renewal, and the lease may be taken.
+    pub failures: u32,
+    /// C: this many R a new holder confirms before it starts.
+    pub confirmations: u32,
+    /// m: a holder's lease ends this much early.
+    pub margin: Duration,
+    /// S: from the beginning of a stop to the proof that nothing of the unit runs.
+    pub stop_budget: Duration,
+    /// k: the part of S kept for SIGKILL and the emptying of the cgroup.
+    pub kill_reserve: Duration,
+    /// ρ: the error of a clock's rate against real time, in millionths.
+    pub clock_error_ppm: u32,
+    /// ε: the slack of scheduling.
+    pub slack: Duration,
+    /// The longest hold that any node of this service uses, where they differ (assumption (e)).
+    pub longest_hold: Option<Duration>,
+    /// How long a new holder waits.
+    pub confirmation: Confirmation,
+}
+
+/// Timings that cannot be safe, with the numbers that show it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TimingsError {
+    /// A number that has to be positive is not.
+    #[error("{name} must be greater than zero")]
+    Zero {
+        /// The configuration key.
+        name: &'static str,
+    },
+    /// A number is beyond what the arithmetic is meant for.
+    #[error("{name} = {value} is more than the limit of {limit}")]
+    TooLarge {
+        /// The configuration key.
+        name: &'static str,
+        /// As given.
+        value: String,
+        /// As accepted.
+        limit: String,
+    },
+    /// The early-stop margin eats the lease.
+    #[error(
+        "margin = {margin:?} leaves nothing to renew in: it must be below a third of the lease T = R·F = {lease:?}"
+    )]
+    Margin {
+        /// m
+        margin: Duration,
+        /// T
+        lease: Duration,
+    },
+    /// The part of the budget kept for SIGKILL is not within the budget.
+    #[error("kill-reserve = {reserve:?} must be above zero and below stop-budget = {budget:?}")]
+    KillReserve {
+        /// k
+        reserve: Duration,
+        /// S
+        budget: Duration,
+    },
+    /// X·γ + ε > T + W: the unit could outlive the wait of its successor.
+    #[error("these timings are not safe: {0}")]
+    Unsafe(String),
+}
+
+impl Timings {
+    /// The timings that follow from R, F and C alone.
+    #[must_use]
+    pub fn new(renew_interval: Duration, failures: u32, confirmations: u32) -> Self {
+        let stop_budget = renew_interval.saturating_mul(confirmations);
+        Self {
+            renew_interval,
+            failures,
+            confirmations,
+            margin: Self::default_margin(renew_interval),
+            stop_budget,
+            kill_reserve: Self::default_kill_reserve(stop_budget),
+            clock_error_ppm: 1000,
+            slack: Duration::from_millis(20),
+            longest_hold: None,
+            confirmation: Confirmation::Full,
+        }
+    }
+
+    /// R/10, at least 20 ms.
+    #[must_use]
+    pub fn default_margin(renew_interval: Duration) -> Duration {
+        (renew_interval / 10).max(Duration::from_millis(20))
+    }
+
+    /// A quarter of the stop budget.
+    #[must_use]
+    pub fn default_kill_reserve(stop_budget: Duration) -> Duration {
+        stop_budget / 4
+    }
+
+    /// T = R·F, the lease.
+    #[must_use]
+    pub fn lease(&self) -> Duration {
+        self.renew_interval.saturating_mul(self.failures)
+    }
+
+    /// W = C·R, the confirmation.
+    #[must_use]
+    pub fn confirm(&self) -> Duration {
+        self.renew_interval.saturating_mul(self.confirmations)
+    }
+
+    /// X = T − m + S, the hold: the unit is dead within X of the last won write's `s`.
+    #[must_use]
+    pub fn hold(&self) -> Duration {
+        self.lease().saturating_sub(self.margin) + self.stop_budget
+    }
+
+    /// T·(1−ρ) − m: from a won write's `s` to the deadline.
+    #[must_use]
+    pub fn deadline_after(&self) -> Duration {
+        self.slow(self.lease()).saturating_sub(self.margin)
+    }
+
+    /// min(R, (T(1−ρ) − m)/2): from a won write's `s` to the next renewal.
+    #[must_use]
+    pub fn renew_after(&self) -> Duration {
+        self.renew_interval.min(self.deadline_after() / 2)
+    }
+
+    /// min(R, (T−m)/3): how long a call to the store is waited for.
+    #[must_use]
+    pub fn call_limit(&self) -> Duration {
+        self.renew_interval.min(self.lease().saturating_sub(self.margin) / 3)
+    }
+
+    /// max(T, `lease`)·(1+ρ): how long a live record must stand unchanged before it may be taken (K2).
+    #[must_use]
+    pub fn takeover_wait(&self, record_lease: Duration) -> Duration {
+        self.fast(self.lease().max(record_lease))
+    }
+
+    /// wait(h) = max(T + W, h·γ + ε)·(1+ρ): from `seen` to the entitlement (K3). Minimal confirmation drops T + W.
+    #[must_use]
+    pub fn wait(&self, hold: Duration) -> Duration {
+        let dead_by = self.gamma_times(hold) + self.slack;
+        match self.confirmation {
+            Confirmation::Full => self.fast((self.lease() + self.confirm()).max(dead_by)),
+            Confirmation::Minimal => self.fast(dead_by),
+        }
+    }
+
+    /// Refuses timings that cannot be safe, with the numbers.
+    pub fn validate(&self) -> Result<(), TimingsError> {
+        self.validate_ranges()?;
+        let lease = self.lease();
+        if self.margin >= lease / 3 {
+            return Err(TimingsError::Margin { margin: self.margin, lease });
+        }
+        if self.kill_reserve.is_zero() || self.kill_reserve >= self.stop_budget {
+            return Err(TimingsError::KillReserve { reserve: self.kill_reserve, budget: self.stop_budget });
+        }
+        let dead_by = self.gamma_times(self.hold()) + self.slack;
+        let successor = lease + self.confirm();
+        match self.confirmation {
+            Confirmation::Full if dead_by > successor => Err(TimingsError::Unsafe(format!(
+                "the unit may live for (T − margin + stop-budget)·γ + ε = ({lease:?} − {:?} + {:?})·{:.4} + {:?} = \
+                 {dead_by:?} after a renewal, but another host may start it after T + C·R = {successor:?}; {}",
+                self.margin,
+                self.stop_budget,
+                f64::from(1_000_000 + self.clock_error_ppm) / f64::from(1_000_000 - self.clock_error_ppm),
+                self.slack,
+                self.remedy(),
+            ))),
+            Confirmation::Full | Confirmation::Minimal => Ok(()),
+        }
+    }
+
+    /// What to be careful with, though it is safe: sentences for the log and for `putexd --check`.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if self.failures < 3 {
+            warnings.push(format!(
+                "failures = {} leaves little room for a lost renewal: one slow answer of the store stops the unit",
+                self.failures
+            ));
+        }
+        warnings
+    }
+
+    fn validate_ranges(&self) -> Result<(), TimingsError> {
+        let positive = [
+            ("renew-interval", self.renew_interval.is_zero()),
+            ("failures", self.failures == 0),
+            ("stop-budget", self.stop_budget.is_zero()),
+        ];
+        for (name, zero) in positive {
+            if zero {
+                return Err(TimingsError::Zero { name });
+            }
+        }
+        let day = Duration::from_secs(86_400);
+        let spans = [
+            ("renew-interval", self.renew_interval, Duration::from_secs(3600)),
+            ("stop-budget", self.stop_budget, day),
+            ("margin", self.margin, day),
+            ("longest-hold", self.longest_hold.unwrap_or_default(), day * 7),
+        ];
+        for (name, value, limit) in spans {
+            if value > limit {
+                return Err(TimingsError::TooLarge { name, value: format!("{value:?}"), limit: format!("{limit:?}") });
+            }
+        }
+        let counts = [
+            ("failures", self.failures, 1000),
+            ("confirmations", self.confirmations, 1000),
+            ("clock-error (in millionths)", self.clock_error_ppm, 50_000),
+        ];
+        for (name, value, limit) in counts {
+            if value > limit {
+                return Err(TimingsError::TooLarge { name, value: value.to_string(), limit: limit.to_string() });
+            }
+        }
+        Ok(())
+    }
+
+    /// The largest safe stop budget, or more confirmations where there is none.
+    fn remedy(&self) -> String {
+        let room = (self.lease() + self.confirm()).saturating_sub(self.slack);
+        let hold =
+            room.mul_f64(f64::from(1_000_000 - self.clock_error_ppm) / f64::from(1_000_000 + self.clock_error_ppm));
+        let budget = hold.saturating_sub(self.lease().saturating_sub(self.margin));
+        let budget_ms = budget.as_millis().saturating_sub(1);
+        if budget_ms >= 10 {
+            format!("set stop-budget to at most {budget_ms}ms, or raise confirmations or margin")
+        } else {
+            "raise confirmations or margin".to_owned()
+        }
+    }
+
+    /// `span`·(1+ρ), rounded up.
+    fn fast(&self, span: Duration) -> Duration {
+        scale_up(span, 1_000_000 + u64::from(self.clock_error_ppm), 1_000_000)
+    }
+
+    /// `span`·(1−ρ), rounded down.
+    fn slow(&self, span: Duration) -> Duration {
+        let nanos = span.as_nanos() * u128::from(1_000_000 - self.clock_error_ppm) / 1_000_000;
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    /// `span`·γ with γ = (1+ρ)/(1−ρ), rounded up.
+    fn gamma_times(&self, span: Duration) -> Duration {
+        let error = u64::from(self.clock_error_ppm);
+        scale_up(span, 1_000_000 + error, 1_000_000 - error)
+    }
+}
+
+fn scale_up(span: Duration, times: u64, over: u64) -> Duration {
+    let nanos = (span.as_nanos() * u128::from(times)).div_ceil(u128::from(over));
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(seconds: f64) -> Duration {
+        Duration::from_secs_f64(seconds)
+    }
+
+    #[test]
+    fn the_defaults_of_the_protocol_are_safe() {
+        for (r, f, c) in [(1.0, 3, 1), (3.0, 3, 2), (1.0, 15, 1), (0.5, 4, 2)] {
+            let timings = Timings::new(seconds(r), f, c);
+            assert_eq!(timings.validate(), Ok(()), "R={r} F={f} C={c}");
+        }
+    }
+
+    #[test]
+    fn a_stop_slower_than_the_confirmation_is_refused_with_the_numbers() {
+        let timings = Timings { stop_budget: seconds(1.2), ..Timings::new(seconds(1.0), 3, 1) };
+        let error = timings.validate().expect_err("the unit outlives the wait");
+        let text = error.to_string();
+        for part in ["(3s − 100ms + 1.2s)", "= 4s", "stop-budget to at most"] {
+            assert!(text.contains(part), "{text} lacks {part}");
+        }
+    }
+
+    #[test]
+    fn the_remedy_is_safe_when_followed() {
+        let timings = Timings { stop_budget: seconds(1.2), ..Timings::new(seconds(1.0), 3, 1) };
+        let remedy = timings.remedy();
+        let milliseconds: u64 = remedy
+            .split("at most ")
+            .nth(1)
+            .and_then(|rest| rest.split("ms").next())
+            .and_then(|number| number.parse().ok())
+            .expect("the remedy names a budget");
+        let followed = Timings { stop_budget: Duration::from_millis(milliseconds), ..timings };
+        assert_eq!(followed.validate(), Ok(()));
+    }
+
+    #[test]
+    fn wait_is_never_shorter_than_the_confirmation_or_the_published_hold() {
+        let timings = Timings::new(seconds(1.0), 3, 1);
+        assert_eq!(timings.wait(Duration::ZERO), seconds(4.004));
+        assert!(timings.wait(seconds(60.0)) > seconds(60.0));
+        let minimal = Timings { confirmation: Confirmation::Minimal, ..timings };
+        assert!(minimal.wait(minimal.hold()) < seconds(4.0));
+        assert!(minimal.wait(minimal.hold()) > minimal.hold());
+    }
+}

@@ -1,0 +1,468 @@
+//! `putex-generator`: binds each managed unit to its lease before anything can start it.
+//!
+//! systemd runs it at boot and at each daemon-reload, before it loads a unit. For each service it writes a drop-in of
+//! the unit into the *normal* generator directory: drop-ins of all directories are merged, so the bond holds wherever
+//! the unit itself is, and an administrator keeps the last word with a file of the same name in /etc/systemd/system.
+//!
+//! It fails closed. The daemon refuses a broken file; here its `unit = "…"` and `bound-units = […]` lines are looked for
+//! all the same, because a slip of the pen in another line must not set the units free.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde::Deserialize;
+
+use crate::guard::frame::LEASES_DIR;
+use crate::systemd::gate::DROP_IN;
+use crate::types::{ServiceName, UnitName};
+
+/// Where the service files are; the earlier directory wins.
+pub const SERVICE_DIRS: [&str; 3] = ["/etc/putex.d", "/run/putex.d", "/usr/lib/putex.d"];
+
+const USAGE: &str = "Usage: putex-generator NORMAL-DIR [EARLY-DIR LATE-DIR]";
+
+/// The program. Its first argument is the directory to write to; systemd gives two more, which are not used. A generator
+/// that fails has no one to tell, so it exits with success and logs.
+#[must_use]
+pub fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.first().map(String::as_str) {
+        Some("--help" | "-h") => println!("{USAGE}\nSee systemd.generator(7)."),
+        Some("--version" | "-V") => println!("putex-generator {}", env!("CARGO_PKG_VERSION")),
+        Some(target) if !target.starts_with('-') => {
+            let generated = run(&SERVICE_DIRS.map(PathBuf::from), Path::new(target));
+            report(&generated.problems);
+        }
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(64);
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+/// What a run has done.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Generated {
+    /// The units that are bound, and the services they are bound to.
+    pub bonds: BTreeMap<UnitName, BTreeSet<ServiceName>>,
+    /// What was wrong, a sentence each.
+    pub problems: Vec<String>,
+}
+
+/// Reads the service files below `directories`, the first of which wins, and writes the drop-ins below `target`.
+#[must_use]
+pub fn run(directories: &[PathBuf], target: &Path) -> Generated {
+    let mut generated = Generated::default();
+    for (service, path) in select(directories, &mut generated.problems) {
+        let units = read(&path, &mut generated.problems);
+        if units.is_empty() {
+            generated.problems.push(format!("{}: no unit is bound to its lease", path.display()));
+        }
+        for unit in units {
+            generated.bonds.entry(unit).or_default().insert(service.clone());
+        }
+    }
+    for (unit, services) in &generated.bonds {
+        if let Err(error) = write(target, unit, &drop_in(unit, services)) {
+            generated.problems.push(format!("{unit} is not bound to its lease: {error}"));
+        }
+    }
+    generated
+}
+
+/// The service files that count. A name in an earlier directory hides the same name in a later one; an empty file or a
+/// link to /dev/null hides it without putting anything in its place.
+fn select(directories: &[PathBuf], problems: &mut Vec<String>) -> BTreeMap<ServiceName, PathBuf> {
+    let mut files: BTreeMap<ServiceName, PathBuf> = BTreeMap::new();
+    for directory in directories {
+        let entries = match fs::read_dir(directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => {
+                problems.push(format!("{}: {error}", directory.display()));
+                continue;
+            }
+        };
+        for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+            if path.extension().is_none_or(|extension| extension != "toml") {
+                continue;
+            }
+            let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+            match ServiceName::new(stem) {
+                Ok(service) => drop(files.entry(service).or_insert(path)),
+                Err(error) => problems.push(format!("{}: {error}", path.display())),
+            }
+        }
+    }
+    files.retain(|_, path| !is_mask(path));
+    files
+}
+
+fn is_mask(path: &Path) -> bool {
+    fs::canonicalize(path).is_ok_and(|target| target == Path::new("/dev/null"))
+        || fs::metadata(path).is_ok_and(|data| data.is_file() && data.len() == 0)
+}
+
+/// The keys that are read here; everything else is the daemon's to judge.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct ServiceFile {
+    unit: String,
+    #[serde(default)]
+    bound_units: Vec<String>,
+}
+
+fn read(path: &Path, problems: &mut Vec<String>) -> BTreeSet<UnitName> {
+    let text = match fs::read(path) {
+        // A wrong byte in a comment must not set the unit free either.
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(error) => {
+            problems.push(format!("{}: {error}", path.display()));
+            return BTreeSet::new();
+        }
+    };
+    // Also in a file that can be read: under a wrong name, or in a wrong table, the list is the daemon's to refuse.
+    let mut names = find_bound_units(&text);
+    match toml::from_str::<ServiceFile>(&text) {
+        Ok(file) => names.extend(file.bound_units.into_iter().chain([file.unit])),
+        Err(error) => {
+            problems.push(format!("{}: {}", path.display(), error.message()));
+            names.extend(find_unit_line(&text));
+        }
+    }
+    let mut units = BTreeSet::new();
+    for name in names {
+        match UnitName::new(&name) {
+            // putexd could not start under a lease that it has to win first.
+            Ok(unit) if unit.is_part_of_putexd() => {
+                problems.push(format!("{}: {unit} is part of putexd itself", path.display()));
+            }
+            Ok(unit) => drop(units.insert(unit)),
+            Err(error) => problems.push(format!("{}: {error}", path.display())),
+        }
+    }
+    units
+}
+
+/// The value of the first line that looks like `unit = "database.service"`, wherever it is in a file that is broken:
+/// `Unit`, a missing or another quotation mark, and something behind it are let pass.
+fn find_unit_line(text: &str) -> Option<String> {
+    text.lines().find_map(|line| {
+        let (key, value) = line.split_once('=')?;
+        let key = key.trim().trim_matches(['"', '\'']);
+        if !key.eq_ignore_ascii_case("unit") {
+            return None;
+        }
+        let value = value.trim_start_matches([' ', '\t', '"', '\'', '[']);
+        let end = value.find(['"', '\'', '#', ' ', '\t', ',', ']']).unwrap_or(value.len());
+        let value = &value[..end];
+        UnitName::new(value).ok()?;
+        Some(value.to_owned())
+    })
+}
+
+/// The units that are listed behind anything that looks like `bound-units`, up to the end of the list: that is a `]`, or
+/// else the next line that has a `=` or begins with a `[`.
+fn find_bound_units(text: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut listing = false;
+    for line in text.lines() {
+        let code = line.split('#').next().unwrap_or_default().trim();
+        let values = if let Some((key, values)) = code.split_once('=') {
+            let key = key.trim().trim_matches(['"', '\'']).to_ascii_lowercase().replace('_', "-");
+            listing = matches!(key.as_str(), "bound-units" | "bound-unit");
+            values
+        } else {
+            listing &= !code.starts_with('[');
+            code
+        };
+        if listing {
+            let words = values.split(|character: char| "[]\"', \t".contains(character));
+            found.extend(words.filter(|word| UnitName::new(word).is_ok()).map(str::to_owned));
+            listing = !values.contains(']');
+        }
+    }
+    found
+}
+
+/// A unit that two files name needs *both* leases: the daemon refuses the second file, so in practice the unit does not
+/// start, which is the safe reading of a contradiction.
+fn drop_in(unit: &UnitName, services: &BTreeSet<ServiceName>) -> String {
+    let mut text =
+        String::from("# Made by putex-generator: this unit runs only while this host holds its lease.\n[Unit]\n");
+    let mut line = |line: &str| writeln!(text, "{line}").expect("writing to a string does not fail");
+    for service in services {
+        line(&format!("BindsTo={}", service.lease_target()));
+        line(&format!("After={}", service.lease_target()));
+        line(&format!("AssertPathExists={LEASES_DIR}/{service}"));
+    }
+    // By default sockets, paths and mounts come before basic.target, and putexd, which leases come after, comes after
+    // it: an ordering cycle, which systemd would break by dropping a job. What remains of the defaults is the stop at
+    // shutdown.
+    match unit.kind() {
+        "socket" | "path" => {
+            for rest in ["DefaultDependencies=no", "Conflicts=shutdown.target", "Before=shutdown.target"] {
+                line(rest);
+            }
+        }
+        "mount" | "automount" | "swap" => {
+            for rest in ["DefaultDependencies=no", "Conflicts=umount.target", "Before=umount.target"] {
+                line(rest);
+            }
+        }
+        "service" => {
+            line("[Service]");
+            for service in services {
+                // "+": neither the unit's user nor its sandbox may keep the gate from its answer.
+                line(&format!("ExecCondition=+/usr/bin/putex-guard gate {service}"));
+                // "-": once the lease is closed the grant is gone, and ExecStop= must run without it.
+                line(&format!("EnvironmentFile=-{LEASES_DIR}/{service}"));
+            }
+        }
+        _ => {}
+    }
+    text
+}
+
+fn write(target: &Path, unit: &UnitName, text: &str) -> io::Result<()> {
+    let directory = target.join(format!("{unit}.d"));
+    fs::create_dir_all(&directory)?;
+    fs::write(directory.join(DROP_IN), text)
+}
+
+/// At boot nothing but the kernel's log is there yet.
+fn report(problems: &[String]) {
+    let mut log = fs::OpenOptions::new().write(true).open("/dev/kmsg");
+    for problem in problems {
+        let line = format!("<4>putex-generator[{}]: {problem}\n", std::process::id());
+        let logged = log.as_mut().is_ok_and(|log| log.write_all(line.as_bytes()).is_ok());
+        if !logged {
+            eprint!("{line}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    struct Host {
+        root: tempfile::TempDir,
+    }
+
+    impl Host {
+        fn new() -> Self {
+            let host = Self { root: tempfile::tempdir().expect("a directory") };
+            for directory in host.directories() {
+                fs::create_dir_all(directory).expect("makes a directory");
+            }
+            host
+        }
+
+        fn directories(&self) -> [PathBuf; 3] {
+            ["etc", "run", "usr"].map(|name| self.root.path().join(name))
+        }
+
+        fn file(&self, name: &str, content: &str) -> &Self {
+            fs::write(self.root.path().join(name), content).expect("writes");
+            self
+        }
+
+        fn run(&self) -> Generated {
+            run(&self.directories(), &self.root.path().join("out"))
+        }
+
+        /// The unit that each service is bound to.
+        fn bonds(&self) -> String {
+            let generated = self.run();
+            let bonds = generated
+                .bonds
+                .iter()
+                .flat_map(|(unit, services)| services.iter().map(move |service| format!("{service}:{unit}")));
+            bonds.collect::<Vec<_>>().join(" ")
+        }
+
+        fn drop_in(&self, unit: &str) -> String {
+            let _ = self.run();
+            fs::read_to_string(self.root.path().join(format!("out/{unit}.d/50-putex.conf"))).expect("was written")
+        }
+    }
+
+    #[test]
+    fn a_service_is_gated() {
+        let host = Host::new();
+        host.file("etc/database.toml", "unit = \"db@a.service\"\n[health]\ntype = \"tcp\"\n");
+        insta::assert_snapshot!(host.drop_in("db@a.service"), @r"
+        # Made by putex-generator: this unit runs only while this host holds its lease.
+        [Unit]
+        BindsTo=putex-lease@database.target
+        After=putex-lease@database.target
+        AssertPathExists=/run/putex/leases/database
+        [Service]
+        ExecCondition=+/usr/bin/putex-guard gate database
+        EnvironmentFile=-/run/putex/leases/database
+        ");
+    }
+
+    #[test]
+    fn units_that_come_early_by_default_come_late() {
+        let host = Host::new();
+        host.file("etc/data.toml", "unit = \"srv-data.mount\"").file("etc/web.toml", "unit = \"web.socket\"");
+        insta::assert_snapshot!(host.drop_in("srv-data.mount"), @r"
+        # Made by putex-generator: this unit runs only while this host holds its lease.
+        [Unit]
+        BindsTo=putex-lease@data.target
+        After=putex-lease@data.target
+        AssertPathExists=/run/putex/leases/data
+        DefaultDependencies=no
+        Conflicts=umount.target
+        Before=umount.target
+        ");
+        insta::assert_snapshot!(host.drop_in("web.socket"), @r"
+        # Made by putex-generator: this unit runs only while this host holds its lease.
+        [Unit]
+        BindsTo=putex-lease@web.target
+        After=putex-lease@web.target
+        AssertPathExists=/run/putex/leases/web
+        DefaultDependencies=no
+        Conflicts=shutdown.target
+        Before=shutdown.target
+        ");
+    }
+
+    #[test]
+    fn two_services_of_one_unit_need_both_leases() {
+        let host = Host::new();
+        host.file("etc/a.toml", "unit = \"x.service\"").file("usr/b.toml", "unit = \"x.service\"");
+        let text = host.drop_in("x.service");
+        for service in ["a", "b"] {
+            assert!(text.contains(&format!("AssertPathExists=/run/putex/leases/{service}\n")));
+            assert!(text.contains(&format!("gate {service}\n")));
+        }
+    }
+
+    #[test]
+    fn bound_units_are_gated_like_the_unit() {
+        let host = Host::new();
+        host.file("etc/billing.toml", "unit = \"billing.timer\"\nbound-units = [\"billing.service\"]\n");
+        assert_eq!(host.bonds(), "billing:billing.service billing:billing.timer");
+        assert!(host.run().problems.is_empty());
+        let timer = host.drop_in("billing.timer");
+        assert!(timer.ends_with("AssertPathExists=/run/putex/leases/billing\n"), "{timer}");
+        insta::assert_snapshot!(host.drop_in("billing.service"), @r"
+        # Made by putex-generator: this unit runs only while this host holds its lease.
+        [Unit]
+        BindsTo=putex-lease@billing.target
+        After=putex-lease@billing.target
+        AssertPathExists=/run/putex/leases/billing
+        [Service]
+        ExecCondition=+/usr/bin/putex-guard gate billing
+        EnvironmentFile=-/run/putex/leases/billing
+        ");
+    }
+
+    #[test]
+    fn a_broken_file_keeps_its_bound_units_gated() {
+        for text in [
+            "unit = \"x.timer\"\nbound-units = [\"a.service\", 'b.service']\nlease = = 3",
+            "unit = \"x.timer\"\nbound-units = [\n  \"a.service\", # the one\n  \"b.service\"\n]\nlease = = 3",
+            "unit = \"x.timer\"\nbound-units = [\n  \"a.service\",\n  \"b.service\"\nfailures = 3\n",
+            "bound-units = [\"a.service\", \"b.service\"\n[health]\nunit = \"x.timer\"",
+            "unit = \"x.timer\"\nbound-units = \"a.service\"\nbound-units = b.service",
+            "unit = \"x.timer\"\nbound-units = [\"a.service\", 3, \"b.service\"]",
+            "unit = \"x.timer\"\nBound_Units = [\"a.service\", \"b.service\"]",
+            "unit = \"x.timer\"\n[health]\nbound-units = [\"a.service\", \"b.service\"]",
+            "unit = \"x.timer\"\nbound-units = [\"a.service\", \"b.service\", \"no-type\"]",
+        ] {
+            let host = Host::new();
+            host.file("etc/x.toml", text);
+            assert_eq!(host.bonds(), "x:a.service x:b.service x:x.timer", "{text}");
+        }
+    }
+
+    #[test]
+    fn other_lines_bind_nothing() {
+        let host = Host::new();
+        host.file("etc/x.toml", "unit = \"x.service\"\n# bound-units = [\"a.service\"]\nkey = \"b.service\"\n");
+        assert_eq!(host.bonds(), "x:x.service");
+    }
+
+    #[test]
+    fn putexd_waits_for_no_lease() {
+        let host = Host::new();
+        host.file("etc/x.toml", "unit = \"putexd.service\"\nbound-units = [\"putex-guard.service\"]\n");
+        let generated = host.run();
+        assert!(generated.bonds.is_empty());
+        assert_eq!(generated.problems.len(), 3, "{:#?}", generated.problems);
+    }
+
+    #[test]
+    fn earlier_directories_hide_later_ones() {
+        let host = Host::new();
+        for (directory, unit) in [("etc", "e"), ("run", "r"), ("usr", "u")] {
+            host.file(&format!("{directory}/one.toml"), &format!("unit = \"{unit}.service\""));
+        }
+        host.file("run/two.toml", "unit = \"r2.service\"").file("usr/two.toml", "unit = \"u2.service\"");
+        assert_eq!(host.bonds(), "one:e.service two:r2.service");
+    }
+
+    #[test]
+    fn a_file_is_masked_by_an_empty_one_and_by_dev_null() {
+        let host = Host::new();
+        for name in ["one", "two"] {
+            host.file(&format!("usr/{name}.toml"), "unit = \"u.service\"");
+        }
+        host.file("run/one.toml", "");
+        symlink("/dev/null", host.root.path().join("etc/two.toml")).expect("links");
+        assert_eq!(host.run(), Generated::default());
+    }
+
+    #[test]
+    fn a_broken_file_keeps_its_unit_gated_and_leaves_the_others_alone() {
+        let host = Host::new();
+        host.file("etc/good.toml", "unit = \"good.service\"");
+        for (name, text) in [
+            ("a", "unit = \"a.service\"\nlease = = 3"),
+            ("b", "lease = [\n  unit = 'b.service' # two"),
+            ("c", "unit = c.service"),
+            ("d", "unit = \"d.service"),
+            ("e", "[health\n\"unit\" = \"e.service\"\n"),
+            ("f", "unit = [\"f.service\"]"),
+            ("g", "Unit = \"g.service\""),
+        ] {
+            host.file(&format!("etc/{name}.toml"), text);
+        }
+        fs::write(host.root.path().join("etc/h.toml"), b"# \xff\nunit = \"h.service\"").expect("writes");
+        let expected = "a:a.service b:b.service c:c.service d:d.service e:e.service f:f.service g:g.service \
+                        good:good.service h:h.service";
+        assert_eq!(host.bonds(), expected);
+        assert_eq!(host.run().problems.len(), 7);
+    }
+
+    #[test]
+    fn a_file_without_a_usable_unit_is_reported() {
+        let host = Host::new();
+        for (name, text) in [("a", "lease = 3"), ("b", "unit = \"no-type\""), ("c", "unit = \"../x.service\"")] {
+            host.file(&format!("etc/{name}.toml"), text);
+        }
+        host.file("etc/bad name.toml", "unit = \"x.service\"").file("etc/README", "unit = \"x.service\"");
+        symlink("nowhere", host.root.path().join("etc/gone.toml")).expect("links");
+        let generated = host.run();
+        assert!(generated.bonds.is_empty());
+        assert_eq!(generated.problems.len(), 9, "{:#?}", generated.problems);
+    }
+
+    #[test]
+    fn without_any_directory_there_is_nothing_to_do() {
+        let root = tempfile::tempdir().expect("a directory");
+        assert_eq!(run(&[root.path().join("none")], root.path()), Generated::default());
+    }
+}

@@ -1,0 +1,245 @@
+//! putexd's end of the guard's socket: one connection for all services.
+//!
+//! A task owns the connection. It makes a new one, after a short pause, whenever the old one fails, and takes each
+//! failure as final for the requests that were under way: a request is never sent twice, and since the guard drops what
+//! an ended connection had not said yet, one that was given up is not carried out later behind the caller's back.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::frame::{Command, Lease, ListedLease, Outcome, REPLY_LIMIT_BYTES, Reply, Request};
+use crate::types::{Instance, Revision, ServiceName, Time, WriteId};
+
+/// Requests that wait for their turn; more of them wait in their callers.
+const QUEUE_LIMIT: usize = 64;
+const BACK_OFF_MIN: Duration = Duration::from_millis(20);
+const BACK_OFF_MAX: Duration = Duration::from_millis(500);
+
+/// Whether the guard answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Link {
+    /// It answered on the present connection.
+    Up,
+    /// There is no connection, or no answer on it yet.
+    Down,
+}
+
+/// Why a request was not carried out, or not known to be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GuardError {
+    /// No connection, or no answer within the time limit: the request may have been carried out or not.
+    #[error("the guard does not answer")]
+    Gone,
+    /// Not carried out, and nothing changed.
+    #[error("the guard refused: {0}")]
+    Refused(String),
+}
+
+/// A handle on the connection; clones share it. The connection ends with the last of them.
+#[derive(Debug, Clone)]
+pub struct GuardClient {
+    asks: mpsc::Sender<Ask>,
+    link: watch::Receiver<Link>,
+    limit: Duration,
+}
+
+impl GuardClient {
+    /// A client of the guard that listens on `socket`. Each request is given up after `limit`. Must be called within a
+    /// tokio runtime; does not wait for the connection.
+    #[must_use]
+    pub fn new(socket: &Path, limit: Duration) -> Self {
+        let (asks, receiver) = mpsc::channel(QUEUE_LIMIT);
+        let (sender, link) = watch::channel(Link::Down);
+        tokio::spawn(Driver { socket: socket.to_owned(), limit, asks: receiver, link: sender }.run());
+        Self { asks, link, limit }
+    }
+
+    /// Whether the guard answers, and each change of it. When it comes up again the leases of before may be closed or
+    /// gone: ask [`GuardClient::list`].
+    #[must_use]
+    pub fn link(&self) -> watch::Receiver<Link> {
+        self.link.clone()
+    }
+
+    /// See [`Command::Arm`].
+    pub async fn arm(&self, lease: Lease) -> Result<(), GuardError> {
+        self.demand(Command::Arm { lease }).await
+    }
+
+    /// See [`Command::Extend`].
+    pub async fn extend(
+        &self,
+        service: &ServiceName,
+        instance: Instance,
+        write: WriteId,
+        revision: Revision,
+        deadline: Time,
+    ) -> Result<(), GuardError> {
+        self.demand(Command::Extend { service: service.clone(), instance, write, revision, deadline }).await
+    }
+
+    /// See [`Command::Close`].
+    pub async fn close(&self, service: &ServiceName, instance: Instance) -> Result<(), GuardError> {
+        self.demand(Command::Close { service: service.clone(), instance }).await
+    }
+
+    /// See [`Command::Disarm`].
+    pub async fn disarm(&self, service: &ServiceName, instance: Instance) -> Result<(), GuardError> {
+        self.demand(Command::Disarm { service: service.clone(), instance }).await
+    }
+
+    /// See [`Command::List`].
+    pub async fn list(&self) -> Result<Vec<ListedLease>, GuardError> {
+        match self.ask(Command::List).await? {
+            Outcome::Leases { leases } => Ok(leases),
+            Outcome::Refused { reason } => Err(GuardError::Refused(reason)),
+            Outcome::Done => Err(GuardError::Gone),
+        }
+    }
+
+    async fn demand(&self, command: Command) -> Result<(), GuardError> {
+        match self.ask(command).await? {
+            Outcome::Done => Ok(()),
+            Outcome::Refused { reason } => Err(GuardError::Refused(reason)),
+            // An answer to another question: as good as none.
+            Outcome::Leases { .. } => Err(GuardError::Gone),
+        }
+    }
+
+    async fn ask(&self, command: Command) -> Result<Outcome, GuardError> {
+        let until = Instant::now() + self.limit;
+        let (answer, outcome) = oneshot::channel();
+        let exchange = async {
+            self.asks.send(Ask { command, until, answer }).await.map_err(|_| GuardError::Gone)?;
+            outcome.await.map_err(|_| GuardError::Gone)
+        };
+        tokio::time::timeout_at(until, exchange).await.map_err(|_| GuardError::Gone)?
+    }
+}
+
+#[derive(Debug)]
+struct Ask {
+    command: Command,
+    until: Instant,
+    answer: oneshot::Sender<Outcome>,
+}
+
+/// Owns the connection. A request whose `answer` is dropped has failed with [`GuardError::Gone`].
+struct Driver {
+    socket: PathBuf,
+    limit: Duration,
+    asks: mpsc::Receiver<Ask>,
+    link: watch::Sender<Link>,
+}
+
+impl Driver {
+    async fn run(mut self) {
+        let mut back_off = BACK_OFF_MIN;
+        loop {
+            let started = timeout(self.limit, Session::start(&self.socket)).await;
+            if let Ok(Ok(mut session)) = started {
+                self.link.send_replace(Link::Up);
+                let ended = session.serve(&mut self.asks, self.limit).await;
+                self.link.send_replace(Link::Down);
+                match ended {
+                    Ok(()) => return,
+                    Err(error) => tracing::warn!(%error, "the connection to the guard ended, connecting again"),
+                }
+                back_off = BACK_OFF_MIN;
+            }
+            let pause = sleep(back_off);
+            tokio::pin!(pause);
+            back_off = (back_off * 2).min(BACK_OFF_MAX);
+            loop {
+                tokio::select! {
+                    () = &mut pause => break,
+                    // Without a connection the answer is known at once.
+                    ask = self.asks.recv() => if ask.is_none() { return },
+                }
+            }
+        }
+    }
+}
+
+/// One connection.
+struct Session {
+    reader: OwnedReadHalf,
+    writer: OwnedWriteHalf,
+    unread: Vec<u8>,
+    next_id: u64,
+    pending: BTreeMap<u64, (Instant, oneshot::Sender<Outcome>)>,
+}
+
+impl Session {
+    /// Connects, and has the guard answer something: a socket alone is no sign of life.
+    async fn start(socket: &Path) -> io::Result<Self> {
+        let (reader, writer) = UnixStream::connect(socket).await?.into_split();
+        let mut session = Self { reader, writer, unread: Vec::new(), next_id: 1, pending: BTreeMap::new() };
+        session.send(0, Command::List).await?;
+        session.receive().await?;
+        Ok(session)
+    }
+
+    /// Returns without an error when the last client is gone.
+    async fn serve(&mut self, asks: &mut mpsc::Receiver<Ask>, limit: Duration) -> io::Result<()> {
+        loop {
+            // Requests have the same limit, so the oldest is the first to be late; its lateness condemns the connection.
+            let late = self.pending.values().map(|(until, _)| *until).next();
+            tokio::select! {
+                reply = self.receive() => self.settle(reply?),
+                ask = asks.recv() => {
+                    let Some(ask) = ask else { return Ok(()) };
+                    if ask.answer.is_closed() {
+                        continue;
+                    }
+                    let id = self.next_id;
+                    self.next_id += 1;
+                    self.pending.insert(id, (ask.until, ask.answer));
+                    timeout(limit, self.send(id, ask.command)).await??;
+                }
+                () = sleep_until(late.unwrap_or_else(Instant::now)), if late.is_some() => {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+            }
+        }
+    }
+
+    fn settle(&mut self, reply: Reply) {
+        if let Some((_, answer)) = self.pending.remove(&reply.id) {
+            // The caller may have given up; then nobody wants to know.
+            let _ = answer.send(reply.result);
+        }
+    }
+
+    async fn send(&mut self, id: u64, command: Command) -> io::Result<()> {
+        let mut line = serde_json::to_vec(&Request { id, command })?;
+        line.push(b'\n');
+        self.writer.write_all(&line).await
+    }
+
+    /// The next reply. Nothing is lost when this is dropped half-way.
+    async fn receive(&mut self) -> io::Result<Reply> {
+        let mut searched = 0;
+        loop {
+            if let Some(end) = self.unread[searched..].iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.unread.drain(..=searched + end).collect();
+                return Ok(serde_json::from_slice(&line)?);
+            }
+            searched = self.unread.len();
+            if searched >= REPLY_LIMIT_BYTES {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "a reply is too long"));
+            }
+            if self.reader.read_buf(&mut self.unread).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+}

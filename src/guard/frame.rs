@@ -1,0 +1,294 @@
+//! What putexd and the guard say to each other: one JSON object a line.
+//!
+//! Imported by both ends. A guard that is replaced ends every lease, so after an upgrade a new putexd may talk to an old
+//! guard for months: a field is never reused with another meaning, and fields that are not known are ignored. A new
+//! *command* ends the connection to an old guard.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::types::{Instance, NodeId, OnStopFailure, Revision, ServiceName, Term, Time, UnitName, WriteId};
+
+/// Where the guard listens.
+pub const SOCKET: &str = "/run/putex/guard.sock";
+
+/// Where the grants are: one file a service, present exactly while a deadline is armed and open.
+pub const LEASES_DIR: &str = "/run/putex/leases";
+
+/// Where systemd listens for those who do without the bus.
+pub const SYSTEMD_PRIVATE: &str = "/run/systemd/private";
+
+/// The longest request the guard reads, its newline included.
+pub const REQUEST_LIMIT_BYTES: usize = 64 * 1024;
+
+/// The longest reply putexd reads, its newline included: room for [`LEASE_LIMIT`] leases of the largest size.
+pub const REPLY_LIMIT_BYTES: usize = 8 * 1024 * 1024;
+
+/// The most leases a guard holds.
+pub const LEASE_LIMIT: usize = 256;
+
+/// The most units, and the most control groups, of one lease.
+pub const MEMBER_LIMIT: usize = 16;
+
+/// The longest path of a control group: with [`MEMBER_LIMIT`] and [`LEASE_LIMIT`] it keeps a reply below its limit.
+pub const CGROUP_LIMIT_BYTES: usize = 1024;
+
+/// A lease as the guard keeps it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    /// The service that may run.
+    pub service: ServiceName,
+    /// The node's name, for the unit's environment.
+    pub node: NodeId,
+    /// The holding.
+    pub instance: Instance,
+    /// The write that the deadline counts from.
+    pub write: WriteId,
+    /// Its revision.
+    pub revision: Revision,
+    /// The fencing token.
+    pub term: Term,
+    /// When the gate closes and the stop begins.
+    pub deadline: Time,
+    /// S: by `deadline + stop_budget` nothing of the units may run.
+    pub stop_budget: Duration,
+    /// k: SIGKILL at `deadline + stop_budget − kill_reserve`.
+    pub kill_reserve: Duration,
+    /// The units to stop. The lease target is stopped first, because one stop of it takes all that is bound to it along
+    /// in the right order; then these, in case that one of them is not bound.
+    pub units: Vec<UnitName>,
+    /// Their control groups as PID 1 names them (such as `/system.slice/database.service`).
+    pub cgroups: Vec<String>,
+    /// Those of the units that can be active without a process (mounts, `RemainAfterExit=`): an empty control group
+    /// proves nothing for them, so PID 1 must say `ActiveState=inactive` and `Result=success` as well.
+    #[serde(default)]
+    pub inactive: Vec<UnitName>,
+    /// What to do when the stop cannot be proven by `deadline + stop_budget`.
+    pub on_stop_failure: OnStopFailure,
+    /// Closed by H5: the grant is gone for good, the deadline stands and can be extended.
+    pub closing: bool,
+}
+
+/// What putexd asks. `id` comes back in the reply.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// Chosen by putexd, unique on its connection.
+    pub id: u64,
+    /// What to do.
+    pub command: Command,
+}
+
+/// The five commands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Command {
+    /// Set a deadline and write the grant. Refused when the deadline has passed, while another instance's lease of
+    /// the service is not disarmed, or when this instance's lease is closing or has lapsed. Asked again while the lease
+    /// is open, it replaces the lease, but never by an earlier deadline.
+    Arm {
+        /// With `closing: false`.
+        lease: Lease,
+    },
+    /// Move the deadline of an armed or closing lease of the same instance to a later point.
+    /// Refused when the lease is unknown, of another instance, or has lapsed, or the deadline is not later or has passed.
+    Extend {
+        /// Whose lease.
+        service: ServiceName,
+        /// The holding.
+        instance: Instance,
+        /// The write that the new deadline counts from.
+        write: WriteId,
+        /// Its revision.
+        revision: Revision,
+        /// The later deadline.
+        deadline: Time,
+    },
+    /// Remove the grant, keep the deadline. Done again, it changes nothing.
+    Close {
+        /// Whose lease.
+        service: ServiceName,
+        /// The holding.
+        instance: Instance,
+    },
+    /// Forget the lease: its units are proven dead. A service without a lease is fine: the result is the same. Refused
+    /// for another instance's lease.
+    Disarm {
+        /// Whose lease.
+        service: ServiceName,
+        /// The holding.
+        instance: Instance,
+    },
+    /// All leases that are not disarmed, the lapsed ones too.
+    List,
+}
+
+/// What the guard answers, after timer, table and grant are set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reply {
+    /// The request's.
+    pub id: u64,
+    /// What became of it.
+    pub result: Outcome,
+}
+
+/// What became of a command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// Done as asked.
+    Done,
+    /// Not done; nothing changed.
+    Refused {
+        /// Why, in lower case, fit after "the guard refused: ".
+        reason: String,
+    },
+    /// The answer to `List`.
+    Leases {
+        /// In no particular order.
+        leases: Vec<ListedLease>,
+    },
+}
+
+/// A lease in the answer to `List`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListedLease {
+    /// The lease. After a restart of the guard it is `closing`: the grants did not outlive the old guard.
+    pub lease: Lease,
+    /// Its deadline has passed; the guard is stopping its units, or has.
+    pub lapsed: bool,
+}
+
+impl Lease {
+    /// From here on SIGKILL.
+    #[must_use]
+    pub fn kill_at(&self) -> Time {
+        self.deadline.plus(self.stop_budget.saturating_sub(self.kill_reserve))
+    }
+
+    /// By here nothing of the units may run.
+    #[must_use]
+    pub fn dead_by(&self) -> Time {
+        self.deadline.plus(self.stop_budget)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn lease() -> Lease {
+        Lease {
+            service: ServiceName::new("database").expect("a good name"),
+            node: NodeId::new("alpha").expect("a good name"),
+            instance: Instance(1),
+            write: WriteId(2),
+            revision: Revision(3),
+            term: Term(4),
+            deadline: Time::both(Duration::from_secs(10)),
+            stop_budget: Duration::from_secs(5),
+            kill_reserve: Duration::from_secs(1),
+            units: vec![UnitName::new("database.service").expect("a good name")],
+            cgroups: vec!["/system.slice/database.service".to_owned()],
+            inactive: Vec::new(),
+            on_stop_failure: OnStopFailure::Alert,
+            closing: false,
+        }
+    }
+
+    fn commands() -> Vec<Command> {
+        let (service, instance) = (lease().service, lease().instance);
+        vec![
+            Command::Arm { lease: lease() },
+            Command::Extend {
+                service: service.clone(),
+                instance,
+                write: WriteId(9),
+                revision: Revision(9),
+                deadline: Time::both(Duration::from_secs(20)),
+            },
+            Command::Close { service: service.clone(), instance },
+            Command::Disarm { service, instance },
+            Command::List,
+        ]
+    }
+
+    #[test]
+    fn requests_come_back_as_they_were() {
+        for (id, command) in (0..).zip(commands()) {
+            let request = Request { id, command };
+            let text = serde_json::to_string(&request).expect("encodes");
+            assert!(!text.contains('\n'), "a frame is one line");
+            assert_eq!(serde_json::from_str::<Request>(&text).expect("decodes"), request);
+        }
+    }
+
+    #[test]
+    fn replies_come_back_as_they_were() {
+        for result in [
+            Outcome::Done,
+            Outcome::Refused { reason: "no\nwonder".to_owned() },
+            Outcome::Leases { leases: vec![ListedLease { lease: lease(), lapsed: true }] },
+        ] {
+            let reply = Reply { id: u64::MAX, result };
+            let text = serde_json::to_string(&reply).expect("encodes");
+            assert!(!text.contains('\n'), "a frame is one line");
+            assert_eq!(serde_json::from_str::<Reply>(&text).expect("decodes"), reply);
+        }
+    }
+
+    #[test]
+    fn the_wire_format_stays_as_old_guards_know_it() {
+        let [_, _, close, ..] = &commands()[..] else { panic!("five commands") };
+        let text = serde_json::to_string(&Request { id: 7, command: close.clone() }).expect("encodes");
+        let expected =
+            r#"{"id":7,"command":{"close":{"service":"database","instance":"00000000000000000000000000000001"}}}"#;
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn fields_of_a_newer_putexd_are_ignored() {
+        let text = r#"{"id":7,"colour":"red","command":{"close":{"service":"a","instance":"00000000000000000000000000000001","why":1}}}"#;
+        assert!(serde_json::from_str::<Request>(text).is_ok());
+    }
+
+    #[test]
+    fn the_longest_list_fits_in_a_reply() {
+        let unit = UnitName::new(&format!("{}.service", "u".repeat(247))).expect("a good name");
+        let mut lease = lease();
+        lease.node = NodeId::new(&"\\".repeat(128)).expect("a good name");
+        lease.units = vec![unit.clone(); MEMBER_LIMIT];
+        lease.inactive = vec![unit; MEMBER_LIMIT];
+        lease.cgroups = vec!["/".repeat(CGROUP_LIMIT_BYTES); MEMBER_LIMIT];
+        let request = Request { id: u64::MAX, command: Command::Arm { lease: lease.clone() } };
+        assert!(serde_json::to_vec(&request).expect("encodes").len() < REQUEST_LIMIT_BYTES);
+        let leases = vec![ListedLease { lease, lapsed: true }; LEASE_LIMIT];
+        let reply = Reply { id: u64::MAX, result: Outcome::Leases { leases } };
+        assert!(serde_json::to_vec(&reply).expect("encodes").len() < REPLY_LIMIT_BYTES);
+    }
+
+    proptest! {
+        #[test]
+        fn decoding_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..512)) {
+            let _ = serde_json::from_slice::<Request>(&bytes);
+            let _ = serde_json::from_slice::<Reply>(&bytes);
+        }
+
+        /// Closer to the format than noise: a good frame with some bytes replaced.
+        #[test]
+        fn decoding_a_damaged_frame_never_panics(
+            which in 0_usize..5,
+            damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        ) {
+            let request = Request { id: 1, command: commands().swap_remove(which) };
+            let mut bytes = serde_json::to_vec(&request).expect("encodes");
+            for (index, byte) in damage {
+                let at = index.index(bytes.len());
+                bytes[at] = byte;
+            }
+            let _ = serde_json::from_slice::<Request>(&bytes);
+        }
+    }
+}

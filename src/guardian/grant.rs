@@ -1,0 +1,200 @@
+//! The grants, `/run/putex/leases/SERVICE`: present exactly while a deadline is armed and open.
+//!
+//! Lease target and unit assert that the file exists; the unit's environment comes from it; and the gate compares it at
+//! the moment of the start.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::guard::frame::Lease;
+use crate::host::clock;
+use crate::types::{ServiceName, Term, Time};
+
+/// The fencing token: the name of the variable in the grant and in the unit's environment.
+pub const TOKEN: &str = "PUTEX_FENCING_TOKEN";
+const DEADLINE_BOOT: &str = "PUTEX_DEADLINE_BOOT_NS";
+const DEADLINE_RAW: &str = "PUTEX_DEADLINE_RAW_NS";
+
+/// Why a unit is not started.
+#[derive(Debug, thiserror::Error)]
+pub enum GateError {
+    /// There is no grant, or it cannot be read.
+    #[error("this host does not hold its lease ({0})")]
+    NoGrant(io::Error),
+    /// The grant is not one of this program's.
+    #[error("its grant has no valid {0}")]
+    Malformed(&'static str),
+    /// The deadline has passed.
+    #[error("its lease has passed its deadline")]
+    Passed,
+    /// The unit's environment is not that of the grant: the start was decided under another lease.
+    #[error("its environment has the fencing token {found:?}, the lease has {term}")]
+    Token {
+        /// In the environment.
+        found: String,
+        /// In the grant.
+        term: Term,
+    },
+}
+
+/// Writes the grant, or replaces it, at once and whole. Everybody may read it, as everybody may know the token.
+pub fn write(directory: &Path, lease: &Lease) -> io::Result<()> {
+    replace(&directory.join(lease.service.as_str()), render(lease).as_bytes(), 0o644)
+}
+
+/// Removes the grant; one that is not there is removed already.
+pub fn withdraw(directory: &Path, service: &ServiceName) -> io::Result<()> {
+    match fs::remove_file(directory.join(service.as_str())) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Removes all grants: those of a guard that died.
+pub fn withdraw_all(directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        fs::remove_file(entry?.path())?;
+    }
+    Ok(())
+}
+
+/// Writes a file beside `path` and moves it there. /run is memory, so there is nothing to sync.
+pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
+    name.push(".new");
+    let beside = path.with_file_name(name);
+    fs::write(&beside, content)?;
+    fs::set_permissions(&beside, fs::Permissions::from_mode(mode))?;
+    fs::rename(&beside, path)
+}
+
+/// Whether the unit of `service` may be started now, asked by `ExecCondition=` with the unit's environment.
+///
+/// This catches a start that was decided before a pause and would be carried out after it. What it cannot catch is a
+/// pause of PID 1 between the end of this program and the start of the unit's own: for that the guard goes on killing
+/// until the lease is disarmed.
+pub fn gate(directory: &Path, service: &ServiceName) -> Result<(), GateError> {
+    let grant = fs::read_to_string(directory.join(service.as_str())).map_err(GateError::NoGrant)?;
+    let found = std::env::var(TOKEN).unwrap_or_default();
+    judge(&grant, &found, clock::now())
+}
+
+fn judge(grant: &str, found: &str, now: Time) -> Result<(), GateError> {
+    let number = |name: &'static str| {
+        grant
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix('=')?.parse::<u64>().ok())
+            .ok_or(GateError::Malformed(name))
+    };
+    let term = Term(number(TOKEN)?);
+    let deadline =
+        Time { boot: Duration::from_nanos(number(DEADLINE_BOOT)?), raw: Duration::from_nanos(number(DEADLINE_RAW)?) };
+    if now.has_passed(deadline) {
+        return Err(GateError::Passed);
+    }
+    if found != term.to_string() {
+        return Err(GateError::Token { found: found.to_owned(), term });
+    }
+    Ok(())
+}
+
+fn render(lease: &Lease) -> String {
+    let mut node = String::new();
+    for character in lease.node.as_str().chars() {
+        // Within double quotes systemd's EnvironmentFile= unescapes these four and no others.
+        if matches!(character, '"' | '\\' | '`' | '$') {
+            node.push('\\');
+        }
+        node.push(character);
+    }
+    let mut text = String::new();
+    for (name, value) in [
+        (TOKEN, lease.term.to_string()),
+        ("PUTEX_SERVICE", lease.service.to_string()),
+        ("PUTEX_NODE", format!("\"{node}\"")),
+        (DEADLINE_BOOT, lease.deadline.boot.as_nanos().to_string()),
+        (DEADLINE_RAW, lease.deadline.raw.as_nanos().to_string()),
+    ] {
+        writeln!(text, "{name}={value}").expect("writing to a string does not fail");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::{Instance, NodeId, OnStopFailure, Revision, WriteId};
+
+    fn lease() -> Lease {
+        Lease {
+            service: ServiceName::new("db").expect("a good name"),
+            node: NodeId::new(r#"a"b\c$d`e'f"#).expect("a good name"),
+            instance: Instance(1),
+            write: WriteId(2),
+            revision: Revision(3),
+            term: Term(42),
+            deadline: Time { boot: Duration::from_millis(10_500), raw: Duration::from_secs(9) },
+            stop_budget: Duration::from_secs(4),
+            kill_reserve: Duration::from_secs(1),
+            units: Vec::new(),
+            cgroups: Vec::new(),
+            inactive: Vec::new(),
+            on_stop_failure: OnStopFailure::Alert,
+            closing: false,
+        }
+    }
+
+    #[test]
+    fn the_grant_is_an_environment_file() {
+        let expected = "PUTEX_FENCING_TOKEN=42\nPUTEX_SERVICE=db\nPUTEX_NODE=\"a\\\"b\\\\c\\$d\\`e'f\"\n\
+                        PUTEX_DEADLINE_BOOT_NS=10500000000\nPUTEX_DEADLINE_RAW_NS=9000000000\n";
+        assert_eq!(render(&lease()), expected);
+    }
+
+    #[test]
+    fn the_gate_opens_before_the_deadline_with_the_right_token() {
+        let grant = render(&lease());
+        let early = Time::both(Duration::from_secs(8));
+        assert!(judge(&grant, "42", early).is_ok());
+        for found in ["", "41", "042", "42 "] {
+            assert!(matches!(judge(&grant, found, early), Err(GateError::Token { .. })), "{found:?}");
+        }
+        for late in [
+            Time { boot: Duration::from_millis(10_500), raw: Duration::from_secs(1) },
+            Time { boot: Duration::from_secs(1), raw: Duration::from_secs(9) },
+        ] {
+            assert!(matches!(judge(&grant, "42", late), Err(GateError::Passed)));
+        }
+    }
+
+    #[test]
+    fn the_gate_stays_shut_on_a_grant_that_is_not_whole() {
+        let grant = render(&lease());
+        for missing in [TOKEN, DEADLINE_BOOT, DEADLINE_RAW] {
+            let lines: Vec<&str> = grant.lines().filter(|line| !line.starts_with(missing)).collect();
+            assert!(matches!(judge(&lines.join("\n"), "42", Time::default()), Err(GateError::Malformed(_))));
+        }
+        assert!(judge("", "", Time::default()).is_err());
+    }
+
+    #[test]
+    fn grants_come_and_go_whole() {
+        let directory = tempfile::tempdir().expect("a directory");
+        write(directory.path(), &lease()).expect("writes");
+        write(directory.path(), &lease()).expect("writes again");
+        let names: Vec<_> = fs::read_dir(directory.path()).expect("reads").filter_map(Result::ok).collect();
+        assert_eq!(names.len(), 1, "nothing else is left behind");
+        let mode = names[0].metadata().expect("is there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o644);
+        withdraw(directory.path(), &lease().service).expect("removes");
+        withdraw(directory.path(), &lease().service).expect("nothing is there to remove");
+        write(directory.path(), &lease()).expect("writes");
+        withdraw_all(directory.path()).expect("removes");
+        assert!(gate(directory.path(), &lease().service).is_err());
+    }
+}

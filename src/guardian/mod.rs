@@ -1,0 +1,112 @@
+//! `putex-guard`: holds a deadline for each lease; when one passes it has the units stopped, whatever became of putexd.
+//!
+//! The dead man's switch. It reads no configuration, speaks to no store, and draws no conclusions: putexd says until
+//! when a unit may run, and the guard sees to it that it does not run longer.
+//!
+//! | module | what it does |
+//! | --- | --- |
+//! | [`table`] | the leases and their deadlines: pure, time is an argument |
+//! | [`shell`] | socket, timer, and the carrying out of what the table decides |
+//! | [`grant`] | `/run/putex/leases/SERVICE`, and the gate that reads it |
+//! | [`enforce`] | one thread for each lapsed lease: stop, SIGKILL, look, again |
+//! | [`pid1`] | the calls to systemd, over its private socket |
+//!
+//! Where it fails, it fails towards "nothing runs": when it exits, whatever the reason, `BindsTo=` has systemd end every
+//! lease, and `RuntimeDirectory=` has it remove every grant. So an error that leaves a lease in doubt ends the program.
+
+mod enforce;
+mod grant;
+mod pid1;
+mod shell;
+mod table;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::command_line::{self, exit};
+use crate::guard::frame;
+use crate::host::self_fence;
+use crate::types::ServiceName;
+
+/// Holds a deadline for each lease; when one passes it has the units stopped, whatever became of putexd.
+#[derive(Debug, Parser)]
+#[command(name = "putex-guard", version, args_conflicts_with_subcommands = true)]
+struct Arguments {
+    #[command(flatten)]
+    paths: Paths,
+    #[command(subcommand)]
+    command: Option<Mode>,
+}
+
+/// Where everything is.
+#[derive(Debug, Clone, Args)]
+pub struct Paths {
+    /// The socket to listen on
+    #[arg(long, value_name = "PATH", default_value = frame::SOCKET)]
+    pub socket: PathBuf,
+    /// The directory of the grants
+    #[arg(long, value_name = "DIRECTORY", default_value = frame::LEASES_DIR)]
+    pub leases: PathBuf,
+    /// The file that keeps the deadlines over a restart of the guard
+    #[arg(long, value_name = "PATH", default_value = "/run/putex/guard/table.json")]
+    pub state: PathBuf,
+    /// systemd's private socket
+    #[arg(long, value_name = "PATH", default_value = frame::SYSTEMD_PRIVATE)]
+    pub systemd: PathBuf,
+    /// Where the host is fenced
+    #[arg(long, value_name = "PATH", default_value = self_fence::SYSRQ_TRIGGER)]
+    pub sysrq: PathBuf,
+}
+
+#[derive(Debug, Subcommand)]
+enum Mode {
+    /// Exits 0 if SERVICE may be started on this host now: for ExecCondition=
+    Gate {
+        /// The service
+        service: ServiceName,
+        /// The directory of the grants
+        #[arg(long, value_name = "DIRECTORY", default_value = frame::LEASES_DIR)]
+        leases: PathBuf,
+    },
+}
+
+/// The program. `putex-guard gate SERVICE` exits 0 or 1, which is what `ExecCondition=` skips a unit for.
+#[must_use]
+pub fn main() -> ExitCode {
+    let arguments: Arguments = match command_line::parse() {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
+    };
+    match arguments.command {
+        Some(Mode::Gate { service, leases }) => match grant::gate(&leases, &service) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                say(Level::Warning, &format!("{service} is not started: {error}"));
+                ExitCode::FAILURE
+            }
+        },
+        None => {
+            let error = shell::run(&arguments.paths);
+            say(Level::Emergency, &format!("the guard ends, and every lease of this host with it: {error}"));
+            ExitCode::from(exit::OS)
+        }
+    }
+}
+
+/// The syslog priorities in use.
+#[derive(Debug, Clone, Copy)]
+enum Level {
+    Emergency = 0,
+    Alert = 1,
+    Warning = 4,
+    Notice = 5,
+}
+
+/// One line for the journal, with its priority in front as sd-daemon(3) has it. A journal that does not read must not
+/// stop the guard, so an error of writing is no reason to do anything.
+fn say(level: Level, text: &str) {
+    use std::io::Write as _;
+    let _ = writeln!(std::io::stderr(), "<{}>{text}", level as u8);
+}

@@ -1,0 +1,223 @@
+//! What the guard has to say to PID 1, over its private socket: no bus, no broker, no runtime.
+//!
+//! zbus makes the messages but does not carry them. On this socket systemd signs its answers with its well-known name,
+//! which zbus 6 takes for a malformed unique name and refuses to read.
+//!
+//! Each connection has one time limit over everything: PID 1 may hang, and its socket with it.
+
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use zbus::wire::serialized::{Context, Data};
+use zbus::wire::{DynamicType, Endian, Type};
+use zbus::{Message, OwnedObjectPath, OwnedVariant};
+
+use crate::types::UnitName;
+
+const MANAGER: &str = "/org/freedesktop/systemd1";
+const MANAGER_INTERFACE: &str = "org.freedesktop.systemd1.Manager";
+const PROPERTIES_INTERFACE: &str = "org.freedesktop.DBus.Properties";
+const NO_SUCH_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
+
+/// The longest message that is read; the answers have a hundred bytes.
+const MESSAGE_LIMIT_BYTES: usize = 64 * 1024;
+
+/// Why there is no answer, or not the one asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The connection failed, or the time limit is over.
+    #[error("systemd does not answer: {0}")]
+    Silent(#[from] io::Error),
+    /// The answer makes no sense.
+    #[error("systemd's answer cannot be read: {0}")]
+    Garbled(#[from] zbus::Error),
+    /// systemd says no.
+    #[error("systemd refused: {0}")]
+    Refused(String),
+}
+
+/// Queues a stop of each of `units`, in their order. A unit that systemd does not know is stopped.
+pub fn stop(socket: &Path, units: &[UnitName], limit: Duration) -> Result<(), Error> {
+    let mut systemd = Peer::connect(socket, limit)?;
+    for unit in units {
+        // "replace" overrides a start that is queued, which is what a lapse is about.
+        known(systemd.call(MANAGER, MANAGER_INTERFACE, "StopUnit", &(unit.as_str(), "replace")))?;
+    }
+    Ok(())
+}
+
+/// Whether systemd shows each of `units` as inactive, and none of them as failed: what could not be unmounted is
+/// `failed`, and still there.
+pub fn are_inactive(socket: &Path, units: &[UnitName], limit: Duration) -> Result<bool, Error> {
+    let mut systemd = Peer::connect(socket, limit)?;
+    for unit in units {
+        let Some(answer) = known(systemd.call(MANAGER, MANAGER_INTERFACE, "GetUnit", &(unit.as_str())))? else {
+            continue;
+        };
+        let path = answer.body::<OwnedObjectPath>()?;
+        if systemd.property(&path, "Unit", "ActiveState")? != "inactive"
+            || systemd.property(&path, &type_interface(unit), "Result")? != "success"
+        {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn known(result: Result<Answer, Error>) -> Result<Option<Answer>, Error> {
+    match result {
+        Ok(answer) => Ok(Some(answer)),
+        Err(Error::Refused(name)) if name == NO_SUCH_UNIT => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// `Mount` for `srv-data.mount`.
+fn type_interface(unit: &UnitName) -> String {
+    let (first, rest) = unit.kind().split_at(1);
+    format!("{}{rest}", first.to_ascii_uppercase())
+}
+
+/// The fixed part of a message and its fields, as the D-Bus specification has them.
+type Header = (u8, u8, u8, u8, u32, u32, Vec<(u8, OwnedVariant)>);
+
+const TYPE_METHOD_RETURN: u8 = 2;
+const TYPE_ERROR: u8 = 3;
+const FIELD_ERROR_NAME: u8 = 4;
+const FIELD_REPLY_SERIAL: u8 = 5;
+
+/// The body of a method's return.
+struct Answer {
+    bytes: Vec<u8>,
+    endian: Endian,
+    body: usize,
+}
+
+impl Answer {
+    fn body<T>(&self) -> Result<T, Error>
+    where
+        T: for<'a> serde::Deserialize<'a> + Type,
+    {
+        let data = Data::new(&self.bytes[self.body..], Context::new(self.endian, 0));
+        Ok(data.deserialize::<T>()?.0)
+    }
+}
+
+struct Peer {
+    stream: UnixStream,
+    until: Instant,
+}
+
+impl Peer {
+    fn connect(path: &Path, limit: Duration) -> Result<Self, Error> {
+        // When PID 1 hangs, its backlog fills, and a blocking connect would wait for it.
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(io::Error::from)?;
+        let address = SocketAddrUnix::new(path).map_err(io::Error::from)?;
+        connect(&socket, &address).map_err(io::Error::from)?;
+        let stream = UnixStream::from(socket);
+        stream.set_nonblocking(false)?;
+        let mut peer = Self { stream, until: Instant::now() + limit };
+        peer.authenticate()?;
+        Ok(peer)
+    }
+
+    /// systemd knows the peer from the socket; the user id is a formality, in hexadecimal digits of its decimal ones.
+    ///
+    /// BEGIN goes out together with AUTH, as systemd's own library has it. If it came later, together with the first
+    /// call, systemd would leave the call lying until something else arrives.
+    fn authenticate(&mut self) -> Result<(), Error> {
+        let user = rustix::process::geteuid().as_raw().to_string();
+        // The digits of ASCII are 0x30 to 0x39.
+        let user: String = user.chars().flat_map(|digit| ['3', digit]).collect();
+        self.send(format!("\0AUTH EXTERNAL {user}\r\nBEGIN\r\n").as_bytes())?;
+        let mut line = Vec::new();
+        while !line.ends_with(b"\r\n") {
+            line.push(self.receive(1)?[0]);
+            if line.len() > 512 {
+                return Err(Error::Refused("it does not authenticate".to_owned()));
+            }
+        }
+        if !line.starts_with(b"OK ") {
+            return Err(Error::Refused(String::from_utf8_lossy(&line).trim().to_owned()));
+        }
+        Ok(())
+    }
+
+    fn property(&mut self, path: &OwnedObjectPath, interface: &str, name: &str) -> Result<String, Error> {
+        let interface = format!("org.freedesktop.systemd1.{interface}");
+        let answer = self.call(path.as_str(), PROPERTIES_INTERFACE, "Get", &(interface.as_str(), name))?;
+        Ok(String::try_from(answer.body::<OwnedVariant>()?)?)
+    }
+
+    fn call<B>(&mut self, path: &str, interface: &str, member: &str, body: &B) -> Result<Answer, Error>
+    where
+        B: serde::Serialize + DynamicType,
+    {
+        let message = Message::method_call(path, member).interface(interface).build(body)?;
+        let serial = message.primary_header().serial_num().get();
+        self.send(message.data())?;
+        loop {
+            let mut bytes = self.receive(16)?;
+            let endian = if bytes[0] == b'B' { Endian::Big } else { Endian::Little };
+            let (body_length, fields_length) = (number(&bytes, 4, endian), number(&bytes, 12, endian));
+            let body = 16 + fields_length.next_multiple_of(8);
+            if fields_length > MESSAGE_LIMIT_BYTES || body_length > MESSAGE_LIMIT_BYTES {
+                return Err(Error::Refused("its answer is too long".to_owned()));
+            }
+            bytes.extend(self.receive(body + body_length - 16)?);
+            let header: Header = Data::new(&bytes[..], Context::new(endian, 0)).deserialize()?.0;
+            let (_, kind, .., fields) = header;
+            let mut answers_to = 0;
+            let mut error = String::new();
+            for (field, value) in fields {
+                match field {
+                    FIELD_REPLY_SERIAL => answers_to = u32::try_from(value)?,
+                    FIELD_ERROR_NAME => error = String::try_from(value)?,
+                    _ => {}
+                }
+            }
+            match kind {
+                TYPE_METHOD_RETURN if answers_to == serial => return Ok(Answer { bytes, endian, body }),
+                TYPE_ERROR if answers_to == serial => return Err(Error::Refused(error)),
+                // Signals, which nobody here has asked for.
+                _ => {}
+            }
+        }
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.stream.set_write_timeout(Some(self.left()?))?;
+        Ok(self.stream.write_all(bytes)?)
+    }
+
+    fn receive(&mut self, count: usize) -> Result<Vec<u8>, Error> {
+        let mut bytes = vec![0; count];
+        let mut filled = 0;
+        while filled < count {
+            self.stream.set_read_timeout(Some(self.left()?))?;
+            match self.stream.read(&mut bytes[filled..])? {
+                0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                more => filled += more,
+            }
+        }
+        Ok(bytes)
+    }
+
+    fn left(&self) -> io::Result<Duration> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+    }
+}
+
+fn number(bytes: &[u8], at: usize, endian: Endian) -> usize {
+    let word = [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
+    let word = match endian {
+        Endian::Big => u32::from_be_bytes(word),
+        Endian::Little => u32::from_le_bytes(word),
+    };
+    usize::try_from(word).unwrap_or(usize::MAX)
+}

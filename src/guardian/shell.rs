@@ -1,0 +1,390 @@
+//! The one loop of the guard: socket and timers in, the table in the middle, grants and enforcements out.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::mm::{MlockAllFlags, mlockall};
+use sd_notify::NotifyState;
+use serde::{Deserialize, Serialize};
+
+use super::enforce::Enforcement;
+use super::table::{Effect, Entry, Table};
+use super::{Level, Paths, grant, say};
+use crate::guard::frame::{Command, Lease, Outcome, REQUEST_LIMIT_BYTES, Reply, Request};
+use crate::host::cgroup::Hierarchy;
+use crate::host::clock::{self, BootTimer};
+use crate::host::identity;
+use crate::host::self_fence::self_fence;
+use crate::types::{BootId, ServiceName};
+
+/// Why the guard ends.
+#[derive(Debug, thiserror::Error)]
+pub enum Fatal {
+    /// The host does not give what the guard cannot do without.
+    #[error("cannot {0}: {1}")]
+    Host(&'static str, io::Error),
+    /// Only the end of the guard can still have systemd stop the units.
+    #[error("systemd was not heard to stop the units of {0}, and they are not dead")]
+    Unproven(ServiceName),
+    /// The host should be down by now.
+    #[error("the stop of {0} is not proven, and the host did not go down")]
+    NotFenced(ServiceName),
+}
+
+/// The table as it is kept for a successor. It means nothing after a reboot.
+#[derive(Debug, Serialize, Deserialize)]
+struct Saved {
+    boot: BootId,
+    entries: Vec<Entry>,
+}
+
+/// Serves until something fails that leaves a lease in doubt.
+#[must_use]
+pub fn run(paths: &Paths) -> Fatal {
+    match Shell::start(paths).and_then(|mut shell| shell.serve()) {
+        Ok(never) => match never {},
+        Err(fatal) => fatal,
+    }
+}
+
+struct Shell<'a> {
+    paths: &'a Paths,
+    boot: BootId,
+    hierarchy: Arc<Hierarchy>,
+    timer: BootTimer,
+    table: Table,
+    enforcements: BTreeMap<ServiceName, Enforcement>,
+    listener: UnixListener,
+    connection: Option<Connection>,
+}
+
+impl<'a> Shell<'a> {
+    /// Enforces what a predecessor left, and only then listens.
+    fn start(paths: &'a Paths) -> Result<Self, Fatal> {
+        // A guard that is paged out is late when memory is short, which is when it is needed.
+        if let Err(error) = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT) {
+            say(Level::Warning, &format!("cannot keep the guard in memory, ignoring: {error}"));
+        }
+        let host = |what| move |error| Fatal::Host(what, error);
+        rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+        let boot = identity::boot_id().map_err(host("read the boot's id"))?;
+        let hierarchy = Arc::new(Hierarchy::detect().map_err(host("find the control groups"))?);
+        let timer = BootTimer::new().map_err(host("make a timer"))?;
+        fs::create_dir_all(&paths.leases).map_err(host("make the directory of the grants"))?;
+        // Units may run as any user, and the gate with them.
+        fs::set_permissions(&paths.leases, fs::Permissions::from_mode(0o755))
+            .map_err(host("open the directory of the grants"))?;
+        grant::withdraw_all(&paths.leases).map_err(host("remove the grants of the guard before"))?;
+        for file in [&paths.state, &paths.socket] {
+            fs::create_dir_all(file.parent().unwrap_or(Path::new("/")))
+                .map_err(host("make the guard's own directory"))?;
+        }
+        let (table, effects) = Table::resume(clock::now(), load(&paths.state, boot));
+        let leases = table.entries().len();
+        if leases > 0 {
+            say(Level::Warning, &format!("{leases} leases of a guard that ended are closed; their deadlines stand"));
+        }
+        let mut shell = Self {
+            paths,
+            boot,
+            hierarchy,
+            timer,
+            table,
+            enforcements: BTreeMap::new(),
+            listener: listen(&paths.socket).map_err(host("listen"))?,
+            connection: None,
+        };
+        shell.carry_out(effects)?;
+        shell.expire()?;
+        if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
+            say(Level::Warning, &format!("cannot tell systemd that the guard is ready, ignoring: {error}"));
+        }
+        Ok(shell)
+    }
+
+    fn serve(&mut self) -> Result<Infallible, Fatal> {
+        let watchdog = sd_notify::watchdog_enabled().map(|span| span / 3);
+        loop {
+            self.wait(watchdog).map_err(|error| Fatal::Host("wait", error))?;
+            self.expire()?;
+            self.accept().map_err(|error| Fatal::Host("accept connections", error))?;
+            self.converse()?;
+            if watchdog.is_some() {
+                // A lost beat is systemd's to judge.
+                let _ = sd_notify::notify(&[NotifyState::Watchdog]);
+            }
+        }
+    }
+
+    /// Until somebody speaks, or a deadline passes on either clock.
+    ///
+    /// The timer is on `CLOCK_BOOTTIME`. The raw clock has no timers: poll(2) counts on `CLOCK_MONOTONIC`, which may be
+    /// slewed against it by a tenth, so seven eighths of the time are waited, and then seven eighths of the rest.
+    fn wait(&self, watchdog: Option<Duration>) -> io::Result<()> {
+        let next = self.table.poll_timeout();
+        self.timer.set(next.map(|at| at.boot))?;
+        let raw = next.map(|at| at.raw.saturating_sub(clock::now().raw));
+        let raw = raw.map(|left| left.saturating_sub(left / 8).max(Duration::from_micros(100)));
+        let limit = match (raw, watchdog) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
+        let limit = limit.map(|limit| Timespec {
+            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: limit.subsec_nanos().into(),
+        });
+        let mut fds = vec![PollFd::new(&self.timer, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
+        if let Some(connection) = &self.connection {
+            let interest = if connection.unsent.is_empty() { PollFlags::IN } else { PollFlags::OUT };
+            fds.push(PollFd::new(&connection.stream, interest));
+        }
+        match poll(&mut fds, limit.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What the passing of time asks for; does nothing when it is called too early.
+    fn expire(&mut self) -> Result<(), Fatal> {
+        for (service, enforcement) in &self.enforcements {
+            if enforcement.is_stopped() {
+                self.table.stopped(service);
+            }
+        }
+        let effects = self.table.expire(clock::now());
+        if effects.is_empty() {
+            return Ok(());
+        }
+        // The stop first, then the note of it: a successor comes to the same conclusion without the note.
+        let giving_up: Vec<Lease> = effects
+            .iter()
+            .filter_map(|effect| if let Effect::GiveUp(lease) = effect { Some(lease.clone()) } else { None })
+            .collect();
+        self.carry_out(effects)?;
+        self.save(&self.table).map_err(|error| Fatal::Host("keep the table", error))?;
+        for lease in &giving_up {
+            self.give_up(lease)?;
+        }
+        Ok(())
+    }
+
+    fn carry_out(&mut self, effects: Vec<Effect>) -> Result<(), Fatal> {
+        for effect in effects {
+            match effect {
+                Effect::Grant(lease) => {
+                    grant::write(&self.paths.leases, &lease).map_err(|error| Fatal::Host("write a grant", error))?;
+                }
+                Effect::Withdraw(service) => {
+                    // A grant that cannot be removed is one that systemd has to remove with the guard.
+                    grant::withdraw(&self.paths.leases, &service)
+                        .map_err(|error| Fatal::Host("remove a grant", error))?;
+                }
+                Effect::Enforce(lease) => self.enforce(lease)?,
+                Effect::Forget(service) => drop(self.enforcements.remove(&service)),
+                // Follows when the table is kept, because the guard may end over it.
+                Effect::GiveUp(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn enforce(&mut self, lease: Lease) -> Result<(), Fatal> {
+        let service = lease.service.clone();
+        say(
+            Level::Alert,
+            &format!(
+                "{service}: its lease has lapsed, stopping its units; SIGKILL follows {} ms after the deadline",
+                lease.stop_budget.saturating_sub(lease.kill_reserve).as_millis()
+            ),
+        );
+        let enforcement = Enforcement::begin(lease, Arc::clone(&self.hierarchy), self.paths.systemd.clone())
+            .map_err(|error| Fatal::Host("start a thread", error))?;
+        self.enforcements.insert(service, enforcement);
+        Ok(())
+    }
+
+    /// The stop is not proven in time. The guard ends if that still helps: `BindsTo=` needs nobody to answer. Where
+    /// systemd has taken the stop on already it does not, and would take the other leases of the host along.
+    fn give_up(&self, lease: &Lease) -> Result<(), Fatal> {
+        let service = lease.service.clone();
+        say(
+            Level::Emergency,
+            &format!(
+                "{service}: its units are not proven dead {} ms after the deadline; they may run on two hosts",
+                lease.stop_budget.as_millis()
+            ),
+        );
+        if let Err(error) = self_fence(lease.on_stop_failure, &self.paths.sysrq) {
+            say(Level::Emergency, &format!("cannot take this host down: {error}"));
+        }
+        if lease.on_stop_failure.is_self_fence() {
+            return Err(Fatal::NotFenced(service));
+        }
+        if self.enforcements.get(&service).is_some_and(Enforcement::is_asked) {
+            return Ok(());
+        }
+        Err(Fatal::Unproven(service))
+    }
+
+    /// A new connection ends the old one, and what it had not said yet.
+    fn accept(&mut self) -> io::Result<()> {
+        loop {
+            match self.listener.accept() {
+                Ok((stream, _)) => {
+                    stream.set_nonblocking(true)?;
+                    self.connection = Some(Connection { stream, unread: Vec::new(), unsent: Vec::new() });
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Answers what has been said, one line at a time; the clock is looked at before each.
+    fn converse(&mut self) -> Result<(), Fatal> {
+        let Some(mut connection) = self.connection.take() else { return Ok(()) };
+        loop {
+            let request = match connection.next() {
+                Ok(Some(request)) => request,
+                Ok(None) => break,
+                Err(error) => {
+                    say(Level::Warning, &format!("putexd is disconnected: {error}"));
+                    return Ok(());
+                }
+            };
+            self.expire()?;
+            let id = request.id;
+            let result = self.execute(request.command)?;
+            connection.answer(&Reply { id, result });
+        }
+        self.connection = Some(connection);
+        Ok(())
+    }
+
+    /// Everything is in place when this returns, or nothing has changed.
+    fn execute(&mut self, command: Command) -> Result<Outcome, Fatal> {
+        let deadline = match &command {
+            Command::Arm { lease } => Some(lease.deadline),
+            Command::Extend { deadline, .. } => Some(*deadline),
+            Command::Close { .. } | Command::Disarm { .. } | Command::List => None,
+        };
+        if command == Command::List {
+            return Ok(self.table.handle(clock::now(), command).0);
+        }
+        let mut table = self.table.clone();
+        let (outcome, effects) = table.handle(clock::now(), command);
+        if outcome != Outcome::Done {
+            return Ok(outcome);
+        }
+        // Kept before the grant exists: a successor must not miss a lease that somebody may have acted upon.
+        if let Err(error) = self.save(&table) {
+            return Ok(Outcome::Refused { reason: format!("cannot keep the table: {error}") });
+        }
+        self.table = table;
+        self.timer
+            .set(self.table.poll_timeout().map(|at| at.boot))
+            .map_err(|error| Fatal::Host("set the timer", error))?;
+        self.carry_out(effects)?;
+        // The host may have stood still in between.
+        if let Some(deadline) = deadline
+            && clock::now().has_passed(deadline)
+        {
+            self.expire()?;
+            return Ok(Outcome::Refused { reason: "the deadline has passed".to_owned() });
+        }
+        Ok(outcome)
+    }
+
+    fn save(&self, table: &Table) -> io::Result<()> {
+        let text = serde_json::to_vec(&Saved { boot: self.boot, entries: table.entries() })?;
+        grant::replace(&self.paths.state, &text, 0o600)
+    }
+}
+
+/// What the guard before has left. A file that cannot be read is as good as none: with that guard's end systemd has
+/// stopped all units already, and the deadlines only make sure.
+fn load(path: &Path, boot: BootId) -> Vec<Entry> {
+    let saved = fs::read(path).and_then(|text| Ok(serde_json::from_slice::<Saved>(&text)?));
+    match saved {
+        Ok(saved) if saved.boot == boot => saved.entries,
+        Ok(_) => Vec::new(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => {
+            say(Level::Alert, &format!("the table of the guard before is lost, ignoring: {}: {error}", path.display()));
+            Vec::new()
+        }
+    }
+}
+
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    // The umask has kept others out from the beginning.
+    let listener = UnixListener::bind(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+struct Connection {
+    stream: UnixStream,
+    unread: Vec<u8>,
+    unsent: Vec<u8>,
+}
+
+impl Connection {
+    /// The next request; `None` if it is not here yet, or while replies wait to be taken.
+    fn next(&mut self) -> io::Result<Option<Request>> {
+        self.flush()?;
+        if !self.unsent.is_empty() {
+            return Ok(None);
+        }
+        loop {
+            if let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.unread.drain(..=end).collect();
+                return Ok(Some(serde_json::from_slice(&line)?));
+            }
+            let room = REQUEST_LIMIT_BYTES - self.unread.len();
+            if room == 0 {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "a line is too long"));
+            }
+            let mut chunk = vec![0; room.min(4096)];
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.unread.extend_from_slice(&chunk[..count]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn answer(&mut self, reply: &Reply) {
+        serde_json::to_writer(&mut self.unsent, reply).expect("a reply has no map with keys other than text");
+        self.unsent.push(b'\n');
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        while !self.unsent.is_empty() {
+            match self.stream.write(&self.unsent) {
+                Ok(count) => drop(self.unsent.drain(..count)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,662 @@
+//! The leases and their deadlines. Pure: time is an argument, and what is to be done in the world is returned.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::guard::frame::{CGROUP_LIMIT_BYTES, Command, LEASE_LIMIT, Lease, ListedLease, MEMBER_LIMIT, Outcome};
+use crate::types::{Instance, Revision, ServiceName, Time, WriteId};
+
+/// All leases that are not disarmed.
+///
+/// The caller calls [`Table::expire`] before each [`Table::handle`], and whenever [`Table::poll_timeout`] has passed;
+/// calling it more often does nothing. It carries out the effects in their order, and answers the command afterwards.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Table {
+    entries: BTreeMap<ServiceName, Entry>,
+}
+
+/// A lease and what has become of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    lease: Lease,
+    phase: Phase,
+}
+
+/// The life of a lease. There is no way back up this list: a closed lease never reopens, and a lapse is final.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Phase {
+    /// The grant exists.
+    Open,
+    /// The grant is gone, the deadline stands.
+    Closing,
+    /// The deadline has passed; the units are being stopped.
+    Lapsed {
+        /// Without a proof by then, the host is fenced.
+        give_up: Time,
+    },
+    /// They were seen dead after SIGKILL's time. They are watched until the lease is disarmed all the same: systemd may
+    /// have hung in the middle of a start that passed the gate before the deadline.
+    Stopped,
+    /// They were not seen dead in time. SIGKILL goes on.
+    GivenUp,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Write the grant, or replace it.
+    Grant(Lease),
+    /// Remove the grant, if there is one.
+    Withdraw(ServiceName),
+    /// Stop and kill the units, again and again until [`Effect::Forget`].
+    Enforce(Lease),
+    /// Stop no longer, if there is something to stop.
+    Forget(ServiceName),
+    /// The stop is not proven in time: do what `on_stop_failure` says.
+    GiveUp(Lease),
+}
+
+impl Table {
+    /// The table of a guard that takes over from one that died. The grants died with it, and `BindsTo=` has systemd stop
+    /// the units, so an open lease is closing now: its deadline is enforced, and may be extended for as long as the stop
+    /// takes, but it never reopens.
+    #[must_use]
+    pub fn resume(now: Time, entries: Vec<Entry>) -> (Self, Vec<Effect>) {
+        let mut effects = Vec::new();
+        let mut table = Self::default();
+        for Entry { mut lease, phase } in entries {
+            lease.closing = true;
+            let phase = match phase {
+                Phase::Open | Phase::Closing => Phase::Closing,
+                Phase::Lapsed { give_up } => Phase::Lapsed { give_up: later(give_up, now.plus(lease.kill_reserve)) },
+                Phase::Stopped | Phase::GivenUp => phase,
+            };
+            if phase != Phase::Closing {
+                effects.push(Effect::Enforce(lease.clone()));
+            }
+            table.entries.insert(lease.service.clone(), Entry { lease, phase });
+        }
+        (table, effects)
+    }
+
+    /// What a successor needs.
+    #[must_use]
+    pub fn entries(&self) -> Vec<Entry> {
+        self.entries.values().cloned().collect()
+    }
+
+    /// The point at which [`Table::expire`] has something to do, as soon as *either* clock reaches it.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.entries
+            .values()
+            .filter_map(|Entry { lease, phase }| match phase {
+                Phase::Open | Phase::Closing => Some(lease.deadline),
+                Phase::Lapsed { give_up } => Some(*give_up),
+                Phase::Stopped | Phase::GivenUp => None,
+            })
+            .reduce(|one, other| Time { boot: one.boot.min(other.boot), raw: one.raw.min(other.raw) })
+    }
+
+    /// The units of a lapsed lease were seen dead, at or after the time of SIGKILL.
+    pub fn stopped(&mut self, service: &ServiceName) {
+        if let Some(entry) = self.entries.get_mut(service)
+            && matches!(entry.phase, Phase::Lapsed { .. })
+        {
+            entry.phase = Phase::Stopped;
+        }
+    }
+
+    /// Lets everything lapse whose deadline has passed, and gives up where the proof did not come in time.
+    pub fn expire(&mut self, now: Time) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        for (service, Entry { lease, phase }) in &mut self.entries {
+            if matches!(phase, Phase::Open | Phase::Closing) && now.has_passed(lease.deadline) {
+                // Whoever wakes so late that S is over as well still gets the time that SIGKILL takes: fencing the host
+                // would be no faster.
+                *phase = Phase::Lapsed { give_up: later(lease.dead_by(), now.plus(lease.kill_reserve)) };
+                lease.closing = true;
+                effects.push(Effect::Withdraw(service.clone()));
+                effects.push(Effect::Enforce(lease.clone()));
+            }
+            if let Phase::Lapsed { give_up } = phase
+                && now.has_passed(*give_up)
+            {
+                *phase = Phase::GivenUp;
+                effects.push(Effect::GiveUp(lease.clone()));
+            }
+        }
+        effects
+    }
+
+    /// Carries out a command. A refusal changes nothing.
+    pub fn handle(&mut self, now: Time, command: Command) -> (Outcome, Vec<Effect>) {
+        let result = match command {
+            Command::Arm { lease } => self.arm(now, lease),
+            Command::Extend { service, instance, write, revision, deadline } => {
+                self.extend(now, &service, instance, (write, revision), deadline)
+            }
+            Command::Close { service, instance } => self.close(&service, instance),
+            Command::Disarm { service, instance } => self.disarm(service, instance),
+            Command::List => return (Outcome::Leases { leases: self.list() }, Vec::new()),
+        };
+        match result {
+            Ok(effects) => (Outcome::Done, effects),
+            Err(reason) => (Outcome::Refused { reason }, Vec::new()),
+        }
+    }
+
+    fn arm(&mut self, now: Time, lease: Lease) -> Result<Vec<Effect>, String> {
+        check(&lease)?;
+        if now.has_passed(lease.deadline) {
+            return Err("the deadline has passed".to_owned());
+        }
+        match self.entries.get(&lease.service) {
+            None if self.entries.len() >= LEASE_LIMIT => return Err(format!("there are {LEASE_LIMIT} leases already")),
+            Some(Entry { lease: old, .. }) if old.instance != lease.instance => {
+                return Err(format!("the lease of instance {} is not disarmed", old.instance));
+            }
+            Some(Entry { lease: old, phase: Phase::Open })
+                if lease.deadline.boot < old.deadline.boot || lease.deadline.raw < old.deadline.raw =>
+            {
+                return Err("the lease is armed with a later deadline".to_owned());
+            }
+            None | Some(Entry { phase: Phase::Open, .. }) => {}
+            Some(Entry { phase: Phase::Closing, .. }) => {
+                return Err("the lease is closed, and never reopens".to_owned());
+            }
+            Some(_) => return Err("the lease has lapsed, and a lapse is final".to_owned()),
+        }
+        let effects = vec![Effect::Grant(lease.clone())];
+        self.entries.insert(lease.service.clone(), Entry { lease, phase: Phase::Open });
+        Ok(effects)
+    }
+
+    fn extend(
+        &mut self,
+        now: Time,
+        service: &ServiceName,
+        instance: Instance,
+        (write, revision): (WriteId, Revision),
+        deadline: Time,
+    ) -> Result<Vec<Effect>, String> {
+        let Entry { lease, phase } = self.entry(service, instance)?;
+        if !matches!(phase, Phase::Open | Phase::Closing) || now.has_passed(lease.deadline) {
+            return Err("the lease has lapsed, and a lapse is final".to_owned());
+        }
+        if now.has_passed(deadline) {
+            return Err("the deadline has passed".to_owned());
+        }
+        if deadline.boot <= lease.deadline.boot || deadline.raw <= lease.deadline.raw {
+            return Err("the deadline is not later than the one in force".to_owned());
+        }
+        lease.deadline = deadline;
+        lease.write = write;
+        lease.revision = revision;
+        Ok(if *phase == Phase::Open { vec![Effect::Grant(lease.clone())] } else { Vec::new() })
+    }
+
+    fn close(&mut self, service: &ServiceName, instance: Instance) -> Result<Vec<Effect>, String> {
+        let Entry { lease, phase } = self.entry(service, instance)?;
+        if *phase != Phase::Open {
+            return Ok(Vec::new());
+        }
+        *phase = Phase::Closing;
+        lease.closing = true;
+        Ok(vec![Effect::Withdraw(service.clone())])
+    }
+
+    fn disarm(&mut self, service: ServiceName, instance: Instance) -> Result<Vec<Effect>, String> {
+        if !self.entries.contains_key(&service) {
+            return Ok(Vec::new());
+        }
+        self.entry(&service, instance)?;
+        self.entries.remove(&service);
+        Ok(vec![Effect::Withdraw(service.clone()), Effect::Forget(service)])
+    }
+
+    fn list(&self) -> Vec<ListedLease> {
+        self.entries
+            .values()
+            .map(|Entry { lease, phase }| ListedLease {
+                lease: lease.clone(),
+                lapsed: !matches!(phase, Phase::Open | Phase::Closing),
+            })
+            .collect()
+    }
+
+    fn entry(&mut self, service: &ServiceName, instance: Instance) -> Result<&mut Entry, String> {
+        let entry = self.entries.get_mut(service).ok_or("there is no such lease")?;
+        if entry.lease.instance != instance {
+            return Err(format!("the lease is that of instance {}", entry.lease.instance));
+        }
+        Ok(entry)
+    }
+}
+
+/// The later on each of the clocks.
+fn later(one: Time, other: Time) -> Time {
+    Time { boot: one.boot.max(other.boot), raw: one.raw.max(other.raw) }
+}
+
+/// What is wrong with a lease in itself.
+fn check(lease: &Lease) -> Result<(), String> {
+    if lease.closing {
+        return Err("a lease is not armed closed".to_owned());
+    }
+    if lease.kill_reserve > lease.stop_budget {
+        return Err("the time kept for SIGKILL is longer than the stop budget".to_owned());
+    }
+    if [lease.units.len(), lease.cgroups.len(), lease.inactive.len()].into_iter().any(|members| members > MEMBER_LIMIT)
+    {
+        return Err(format!("more than {MEMBER_LIMIT} units or control groups"));
+    }
+    match lease.cgroups.iter().find(|path| !is_below_the_root(path)) {
+        Some(path) => Err(format!("{path:?} is not the path of a control group")),
+        None => Ok(()),
+    }
+}
+
+/// Whether `path` names a control group other than the root, which holds everything, and cannot lead out of the
+/// hierarchy: everything in it is going to be killed.
+fn is_below_the_root(path: &str) -> bool {
+    path.len() <= CGROUP_LIMIT_BYTES
+        && path
+            .strip_prefix('/')
+            .is_some_and(|path| path.split('/').all(|part| !matches!(part, "" | "." | "..") && !part.contains('\0')))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::types::{NodeId, OnStopFailure, Term, UnitName};
+
+    const S: Duration = Duration::from_secs(4);
+    const K: Duration = Duration::from_secs(1);
+
+    fn at(seconds: u64) -> Time {
+        Time::both(Duration::from_secs(seconds))
+    }
+
+    fn name(text: &str) -> ServiceName {
+        ServiceName::new(text).expect("a good name")
+    }
+
+    fn lease(service: &str, instance: u128, deadline: u64) -> Lease {
+        Lease {
+            service: name(service),
+            node: NodeId::new("alpha").expect("a good name"),
+            instance: Instance(instance),
+            write: WriteId(1),
+            revision: Revision(1),
+            term: Term(42),
+            deadline: at(deadline),
+            stop_budget: S,
+            kill_reserve: K,
+            units: vec![UnitName::new("database.service").expect("a good name")],
+            cgroups: vec!["/system.slice/database.service".to_owned()],
+            inactive: Vec::new(),
+            on_stop_failure: OnStopFailure::Alert,
+            closing: false,
+        }
+    }
+
+    fn closed(mut lease: Lease) -> Lease {
+        lease.closing = true;
+        lease
+    }
+
+    fn extend(instance: u128, deadline: u64) -> Command {
+        Command::Extend {
+            service: name("db"),
+            instance: Instance(instance),
+            write: WriteId(2),
+            revision: Revision(2),
+            deadline: at(deadline),
+        }
+    }
+
+    fn close(instance: u128) -> Command {
+        Command::Close { service: name("db"), instance: Instance(instance) }
+    }
+
+    fn disarm(instance: u128) -> Command {
+        Command::Disarm { service: name("db"), instance: Instance(instance) }
+    }
+
+    /// A table with the lease of `db` by instance 1 until 10.
+    fn armed() -> Table {
+        let mut table = Table::default();
+        let lease = lease("db", 1, 10);
+        let done = (Outcome::Done, vec![Effect::Grant(lease.clone())]);
+        assert_eq!(table.handle(at(1), Command::Arm { lease }), done);
+        table
+    }
+
+    fn lapsed() -> Table {
+        let mut table = armed();
+        assert_eq!(table.expire(at(10)).len(), 2);
+        table
+    }
+
+    #[track_caller]
+    fn refused(table: &mut Table, now: Time, command: Command, why: &str) {
+        let before = table.clone();
+        match table.handle(now, command) {
+            (Outcome::Refused { reason }, effects) => {
+                assert!(reason.contains(why), "{reason:?} does not say {why:?}");
+                assert!(effects.is_empty());
+            }
+            (other, _) => panic!("not refused: {other:?}"),
+        }
+        assert_eq!(*table, before, "a refusal changes nothing");
+    }
+
+    fn listed(table: &mut Table) -> Vec<ListedLease> {
+        match table.handle(at(0), Command::List).0 {
+            Outcome::Leases { leases } => leases,
+            other @ (Outcome::Done | Outcome::Refused { .. }) => panic!("not a list: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn arming_sets_the_deadline_and_the_grant() {
+        let mut table = armed();
+        assert_eq!(table.poll_timeout(), Some(at(10)));
+        assert_eq!(listed(&mut table), [ListedLease { lease: lease("db", 1, 10), lapsed: false }]);
+        assert!(table.expire(at(9)).is_empty(), "a call too early does nothing");
+    }
+
+    #[test]
+    fn arming_is_refused() {
+        let mut table = Table::default();
+        refused(&mut table, at(10), Command::Arm { lease: lease("db", 1, 10) }, "the deadline has passed");
+        let raw_passed = Time { boot: Duration::from_secs(1), raw: Duration::from_secs(10) };
+        refused(&mut table, raw_passed, Command::Arm { lease: lease("db", 1, 10) }, "the deadline has passed");
+        refused(&mut table, at(1), Command::Arm { lease: closed(lease("db", 1, 10)) }, "not armed closed");
+        let mut odd = lease("db", 1, 10);
+        odd.kill_reserve = S * 2;
+        refused(&mut table, at(1), Command::Arm { lease: odd }, "longer than the stop budget");
+        let mut odd = lease("db", 1, 10);
+        odd.cgroups = vec!["/a".to_owned(); MEMBER_LIMIT + 1];
+        refused(&mut table, at(1), Command::Arm { lease: odd }, "more than");
+        for path in ["", "/", "a", "/a/../..", "/..", "/a//b", "/./a", "/a\0", "/a/"] {
+            let mut odd = lease("db", 1, 10);
+            odd.cgroups = vec![path.to_owned()];
+            refused(&mut table, at(1), Command::Arm { lease: odd }, "not the path of a control group");
+        }
+    }
+
+    #[test]
+    fn arming_over_another_lease_is_refused_in_every_phase() {
+        let other = Command::Arm { lease: lease("db", 2, 90) };
+        let same = Command::Arm { lease: lease("db", 1, 90) };
+        let mut table = armed();
+        refused(&mut table, at(1), other.clone(), "is not disarmed");
+        table.handle(at(1), close(1));
+        refused(&mut table, at(1), other.clone(), "is not disarmed");
+        refused(&mut table, at(1), same.clone(), "never reopens");
+        table.expire(at(10));
+        for _ in 0..2 {
+            refused(&mut table, at(11), other.clone(), "is not disarmed");
+            refused(&mut table, at(11), same.clone(), "a lapse is final");
+            table.stopped(&name("db"));
+        }
+        table.handle(at(12), disarm(1));
+        assert_eq!(table.handle(at(12), other).0, Outcome::Done);
+    }
+
+    #[test]
+    fn arming_again_replaces_but_never_shortens() {
+        let mut table = armed();
+        refused(&mut table, at(1), Command::Arm { lease: lease("db", 1, 9) }, "armed with a later deadline");
+        assert_eq!(table.handle(at(1), Command::Arm { lease: lease("db", 1, 12) }).0, Outcome::Done);
+        assert_eq!(table.poll_timeout(), Some(at(12)));
+    }
+
+    #[test]
+    fn the_table_has_a_limit() {
+        let mut table = Table::default();
+        for number in 0..LEASE_LIMIT {
+            let lease = lease(&format!("s{number}"), 1, 10);
+            assert_eq!(table.handle(at(1), Command::Arm { lease }).0, Outcome::Done);
+        }
+        refused(&mut table, at(1), Command::Arm { lease: lease("db", 1, 10) }, "leases already");
+    }
+
+    #[test]
+    fn extending_moves_the_deadline_and_renews_the_grant() {
+        let mut table = armed();
+        let mut expected = lease("db", 1, 15);
+        expected.write = WriteId(2);
+        expected.revision = Revision(2);
+        assert_eq!(table.handle(at(5), extend(1, 15)), (Outcome::Done, vec![Effect::Grant(expected)]));
+        assert_eq!(table.poll_timeout(), Some(at(15)));
+        assert!(table.expire(at(14)).is_empty());
+        assert_eq!(table.expire(at(15)).len(), 2);
+    }
+
+    #[test]
+    fn extending_is_refused() {
+        refused(&mut Table::default(), at(1), extend(1, 15), "no such lease");
+        let mut table = armed();
+        refused(&mut table, at(1), extend(2, 15), "that of instance");
+        refused(&mut table, at(1), extend(1, 10), "not later");
+        refused(&mut table, at(1), extend(1, 9), "not later");
+        refused(&mut table, at(9), extend(1, 9), "has passed");
+        refused(&mut table, at(10), extend(1, 15), "a lapse is final");
+        refused(&mut lapsed(), at(11), extend(1, 15), "a lapse is final");
+        let raw_back = Command::Extend {
+            service: name("db"),
+            instance: Instance(1),
+            write: WriteId(2),
+            revision: Revision(2),
+            deadline: Time { boot: Duration::from_secs(20), raw: Duration::from_secs(10) },
+        };
+        refused(&mut table, at(1), raw_back, "not later");
+    }
+
+    #[test]
+    fn closing_removes_the_grant_for_good_and_keeps_the_deadline() {
+        refused(&mut Table::default(), at(1), close(1), "no such lease");
+        let mut table = armed();
+        refused(&mut table, at(1), close(2), "that of instance");
+        assert_eq!(table.handle(at(1), close(1)), (Outcome::Done, vec![Effect::Withdraw(name("db"))]));
+        assert_eq!(table.handle(at(1), close(1)), (Outcome::Done, vec![]), "again, it changes nothing");
+        assert!(listed(&mut table)[0].lease.closing);
+        assert_eq!(table.handle(at(2), extend(1, 15)), (Outcome::Done, vec![]), "no grant comes back");
+        assert!(table.expire(at(14)).is_empty());
+        assert!(matches!(&table.expire(at(15))[..], [Effect::Withdraw(_), Effect::Enforce(_)]));
+    }
+
+    #[test]
+    fn disarming_forgets() {
+        assert_eq!(Table::default().handle(at(1), disarm(1)), (Outcome::Done, vec![]));
+        for mut table in [armed(), lapsed()] {
+            refused(&mut table, at(11), disarm(2), "that of instance");
+            let effects = vec![Effect::Withdraw(name("db")), Effect::Forget(name("db"))];
+            assert_eq!(table.handle(at(11), disarm(1)), (Outcome::Done, effects));
+            assert_eq!((table.poll_timeout(), table), (None, Table::default()));
+        }
+    }
+
+    #[test]
+    fn either_clock_lets_it_lapse() {
+        let late = Duration::from_secs(10);
+        let early = Duration::from_secs(2);
+        for now in [Time { boot: late, raw: early }, Time { boot: early, raw: late }] {
+            let mut table = armed();
+            let effects = table.expire(now);
+            let enforced = closed(lease("db", 1, 10));
+            assert_eq!(effects, [Effect::Withdraw(name("db")), Effect::Enforce(enforced)]);
+            assert!(table.expire(now).is_empty(), "once");
+            assert!(listed(&mut table)[0].lapsed);
+        }
+    }
+
+    #[test]
+    fn the_next_timeout_is_the_earliest_on_each_clock() {
+        let mut table = Table::default();
+        let mut one = lease("a", 1, 10);
+        one.deadline.raw = Duration::from_secs(30);
+        let mut two = lease("b", 1, 20);
+        two.deadline.raw = Duration::from_secs(15);
+        table.handle(at(1), Command::Arm { lease: one });
+        table.handle(at(1), Command::Arm { lease: two });
+        assert_eq!(table.poll_timeout(), Some(Time { boot: Duration::from_secs(10), raw: Duration::from_secs(15) }));
+    }
+
+    #[test]
+    fn without_a_proof_in_time_it_gives_up_once() {
+        let mut table = lapsed();
+        assert_eq!(table.poll_timeout(), Some(at(14)));
+        assert!(table.expire(at(13)).is_empty());
+        assert_eq!(table.expire(at(14)), [Effect::GiveUp(closed(lease("db", 1, 10)))]);
+        assert!(table.expire(at(99)).is_empty());
+        assert_eq!(table.poll_timeout(), None);
+    }
+
+    #[test]
+    fn with_a_proof_it_stays_lapsed_until_disarmed() {
+        let mut table = lapsed();
+        table.stopped(&name("db"));
+        assert_eq!(table.poll_timeout(), None);
+        assert!(table.expire(at(99)).is_empty());
+        assert!(listed(&mut table)[0].lapsed);
+    }
+
+    #[test]
+    fn a_proof_means_nothing_before_the_lapse() {
+        let mut table = armed();
+        table.stopped(&name("db"));
+        table.stopped(&name("unknown"));
+        assert_eq!(table, armed());
+    }
+
+    #[test]
+    fn whoever_wakes_late_still_kills_before_it_gives_up() {
+        let mut table = armed();
+        assert!(matches!(&table.expire(at(100))[..], [Effect::Withdraw(_), Effect::Enforce(_)]));
+        assert_eq!(table.poll_timeout(), Some(at(100).plus(K)));
+        assert!(matches!(&table.expire(at(101))[..], [Effect::GiveUp(_)]));
+    }
+
+    #[test]
+    fn one_lapse_leaves_the_others_alone() {
+        let mut table = armed();
+        table.handle(at(1), Command::Arm { lease: lease("other", 7, 20) });
+        assert_eq!(table.expire(at(10)).len(), 2);
+        assert_eq!(listed(&mut table).iter().filter(|listed| listed.lapsed).count(), 1);
+        assert_eq!(table.expire(at(20)).len(), 3, "one gives up, the other lapses");
+    }
+
+    #[test]
+    fn a_successor_closes_open_leases_and_goes_on_with_lapsed_ones() {
+        let mut table = armed();
+        table.handle(at(1), Command::Arm { lease: lease("other", 7, 5) });
+        table.expire(at(5));
+        let (mut next, effects) = Table::resume(at(6), table.entries());
+        assert_eq!(effects, [Effect::Enforce(closed(lease("other", 7, 5)))]);
+        let listed = listed(&mut next);
+        assert!(listed.iter().all(|listed| listed.lease.closing));
+        assert_eq!(next.poll_timeout(), Some(at(9)));
+        refused(&mut next, at(6), Command::Arm { lease: lease("db", 1, 20) }, "never reopens");
+        assert_eq!(next.handle(at(6), extend(1, 15)), (Outcome::Done, vec![]), "it is still being stopped");
+        assert!(next.expire(at(15)).contains(&Effect::Withdraw(name("db"))));
+    }
+
+    #[test]
+    fn a_successor_does_not_give_up_a_second_time() {
+        let mut table = lapsed();
+        table.expire(at(14));
+        let (mut next, effects) = Table::resume(at(15), table.entries());
+        assert_eq!(effects.len(), 1, "SIGKILL goes on");
+        assert!(next.expire(at(99)).is_empty());
+        let (next, _) = Table::resume(at(50), lapsed().entries());
+        assert_eq!(next.poll_timeout(), Some(at(50).plus(K)), "time to kill before giving up");
+    }
+
+    #[test]
+    fn what_is_kept_comes_back_as_it_was() {
+        for mut table in [armed(), lapsed()] {
+            for _ in 0..2 {
+                let text = serde_json::to_string(&table.entries()).expect("encodes");
+                let entries: Vec<Entry> = serde_json::from_str(&text).expect("decodes");
+                assert_eq!(entries, table.entries());
+                table.stopped(&name("db"));
+            }
+        }
+    }
+
+    #[derive(Debug, Clone)]
+    #[expect(clippy::large_enum_variant, reason = "a few dozen of them, in a test")]
+    enum Step {
+        Wait(u64),
+        Command(Command),
+        Restart,
+        Stopped,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let (instance, deadline) = (1_u128..3, 0_u64..60);
+        prop_oneof![
+            (0_u64..5).prop_map(Step::Wait),
+            (instance.clone(), deadline.clone()).prop_map(|(instance, deadline)| Step::Command(Command::Arm {
+                lease: lease("db", instance, deadline)
+            })),
+            (instance.clone(), deadline).prop_map(|(instance, deadline)| Step::Command(extend(instance, deadline))),
+            instance.clone().prop_map(|instance| Step::Command(close(instance))),
+            instance.prop_map(|instance| Step::Command(disarm(instance))),
+            Just(Step::Restart),
+            Just(Step::Stopped),
+        ]
+    }
+
+    proptest! {
+        /// A grant exists exactly while a lease is armed, open, and before its deadline; every lapse is enforced until
+        /// the lease is disarmed.
+        #[test]
+        fn grants_and_enforcements_follow_the_leases(steps in proptest::collection::vec(step(), 0..60)) {
+            let mut table = Table::default();
+            let mut now = at(0);
+            let (mut granted, mut enforced) = (false, false);
+            for step in steps {
+                let mut effects = table.expire(now);
+                match step {
+                    Step::Wait(seconds) => {
+                        now = now.plus(Duration::from_secs(seconds));
+                        effects.extend(table.expire(now));
+                    }
+                    Step::Command(command) => effects.extend(table.handle(now, command).1),
+                    Step::Restart => {
+                        (granted, enforced) = (false, false);
+                        let (next, more) = Table::resume(now, table.entries());
+                        table = next;
+                        effects = more;
+                    }
+                    Step::Stopped => table.stopped(&name("db")),
+                }
+                for effect in effects {
+                    match effect {
+                        Effect::Grant(_) => granted = true,
+                        Effect::Withdraw(_) => granted = false,
+                        Effect::Enforce(_) => enforced = true,
+                        Effect::Forget(_) => enforced = false,
+                        Effect::GiveUp(_) => prop_assert!(enforced, "it gives up only what it has tried"),
+                    }
+                }
+                let listed = listed(&mut table);
+                let open = listed.iter().any(|listed| !listed.lapsed && !listed.lease.closing);
+                prop_assert_eq!(granted, open);
+                prop_assert_eq!(enforced, listed.iter().any(|listed| listed.lapsed));
+                prop_assert!(listed.iter().all(|listed| listed.lapsed || !now.has_passed(listed.lease.deadline)));
+            }
+        }
+    }
+}

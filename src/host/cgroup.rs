@@ -1,0 +1,485 @@
+//! Control groups: whether one is empty, and killing all of it.
+//!
+//! An answer of "empty" here is what lets another host start the unit, so every doubt is an error: a file that cannot
+//! be read, a hierarchy that is not mounted, a path that could mean another group. A group that does not exist is
+//! empty, because the kernel removes none that has a process.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+
+/// The hierarchy in which systemd keeps processes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hierarchy {
+    root: PathBuf,
+    version: Version,
+}
+
+/// Which interface a hierarchy offers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Version {
+    /// `name=systemd`: no events, and no file to kill a group by.
+    V1,
+    /// The unified hierarchy, alone or beside version 1 controllers ("hybrid").
+    V2,
+}
+
+/// Killing one process at a time is repeated this often before the caller is told to try again.
+const KILL_ROUNDS: usize = 64;
+
+/// How many processes are pinned at once: far below the least limit on open files.
+const PINNED_AT_ONCE: usize = 64;
+
+/// Groups may be nested this deep; systemd's own limit on a delegated tree is far lower.
+const DEPTH_LIMIT: usize = 64;
+
+// From linux/magic.h, the same on every architecture.
+const CGROUP_SUPER_MAGIC: i64 = 0x0027_e0eb;
+const CGROUP2_SUPER_MAGIC: i64 = 0x6367_7270;
+
+impl Hierarchy {
+    /// Looks where systemd keeps processes on this host: version 2 at `/sys/fs/cgroup`, else version 2 beside
+    /// version 1 controllers, else version 1.
+    ///
+    /// The kind of file system decides, not its name: an empty directory must not read as a host without processes.
+    pub fn detect() -> io::Result<Self> {
+        Self::detect_under(Path::new("/sys/fs/cgroup"))
+    }
+
+    /// The hierarchy at `root`, taken as it is: for tests, and for hosts that mount it elsewhere.
+    #[must_use]
+    pub fn at(root: &Path, version: Version) -> Self {
+        Self { root: root.to_owned(), version }
+    }
+
+    /// Which interface it offers.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Whether no process is left in the group that PID 1 calls `path` (such as `/system.slice/database.service`),
+    /// nor in any below it. Zombies do not count: they run nothing.
+    pub fn is_empty(&self, path: &str) -> io::Result<bool> {
+        let group = self.locate(path)?;
+        match self.version {
+            Version::V1 => Ok(self.pids(&group)?.is_empty()),
+            Version::V2 => self.is_unpopulated(&group),
+        }
+    }
+
+    /// Sends SIGKILL to every process of the group and of those below it. A group that does not exist is done already.
+    ///
+    /// The signal is sent, its effect is not awaited: ask [`is_empty`](Self::is_empty), and call again until it says
+    /// so. Refused for a group that holds PID 1 or the caller.
+    pub fn kill(&self, path: &str) -> io::Result<()> {
+        let group = self.locate(path)?;
+        let pids = self.pids(&group)?;
+        let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
+        if pids.contains(&1) || pids.contains(&own) {
+            return Err(invalid(path, "the group holds PID 1 or the caller, it is not a unit's to kill"));
+        }
+        if self.version == Version::V2 {
+            // Open without creating: where the kernel is older than 5.14 there is no such file.
+            match fs::OpenOptions::new().write(true).open(group.join("cgroup.kill")) {
+                Ok(mut file) => return gone_is_fine(io::Write::write_all(&mut file, b"1")),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return gone_is_fine(Err(named(&group, error))),
+            }
+        }
+        self.kill_each(&group)
+    }
+
+    fn detect_under(mount: &Path) -> io::Result<Self> {
+        let unified = mount.join("unified");
+        let named = mount.join("systemd");
+        if has_magic(mount, CGROUP2_SUPER_MAGIC) {
+            Ok(Self::at(mount, Version::V2))
+        } else if has_magic(&unified, CGROUP2_SUPER_MAGIC) {
+            Ok(Self::at(&unified, Version::V2))
+        } else if has_magic(&named, CGROUP_SUPER_MAGIC) {
+            Ok(Self::at(&named, Version::V1))
+        } else {
+            let text = format!("{}: neither cgroup2 nor the name=systemd hierarchy is mounted here", mount.display());
+            Err(io::Error::new(io::ErrorKind::NotFound, text))
+        }
+    }
+
+    /// The directory of a group. Without its hierarchy every group would look removed, so the root must be there.
+    fn locate(&self, path: &str) -> io::Result<PathBuf> {
+        let Some(relative) = path.strip_prefix('/') else {
+            return Err(invalid(path, "a group's path starts with '/'"));
+        };
+        if relative.split('/').any(|part| matches!(part, "" | "." | "..")) || relative.contains('\0') {
+            return Err(invalid(path, "not the path of a single unit's group"));
+        }
+        let root = self.root.join("cgroup.procs");
+        fs::symlink_metadata(&root).map_err(|error| {
+            // Not found would be read as "the group does not exist" further up.
+            io::Error::new(io::ErrorKind::Unsupported, format!("{}: {error}", root.display()))
+        })?;
+        Ok(self.root.join(relative))
+    }
+
+    fn is_unpopulated(&self, group: &Path) -> io::Result<bool> {
+        let file = group.join("cgroup.events");
+        let text = match fs::read_to_string(&file) {
+            Ok(text) => text,
+            Err(error) if is_gone(&error) => return self.is_removed(group).map(|()| true),
+            Err(error) => return Err(named(&file, error)),
+        };
+        match text.lines().find_map(|line| line.strip_prefix("populated ")) {
+            Some("0") => Ok(true),
+            Some("1") => Ok(false),
+            Some(_) | None => Err(named(&file, io::Error::new(io::ErrorKind::InvalidData, "no populated line"))),
+        }
+    }
+
+    /// A file of the group is missing: fine if the whole group is, a riddle otherwise.
+    fn is_removed(&self, group: &Path) -> io::Result<()> {
+        match fs::symlink_metadata(group) {
+            Err(error) if is_gone(&error) => Ok(()),
+            Err(error) => Err(named(group, error)),
+            Ok(_) => {
+                let what = match self.version {
+                    Version::V1 => "cgroup.procs",
+                    Version::V2 => "cgroup.events",
+                };
+                Err(io::Error::new(io::ErrorKind::InvalidData, format!("{}: has no {what}", group.display())))
+            }
+        }
+    }
+
+    /// Every process of the tree. 0 stands for one of another PID namespace: it counts, and cannot be signalled.
+    fn pids(&self, group: &Path) -> io::Result<BTreeSet<i32>> {
+        let mut pids = BTreeSet::new();
+        for directory in self.tree(group)? {
+            pids.extend(self.pids_of(&directory)?);
+        }
+        Ok(pids)
+    }
+
+    fn pids_of(&self, directory: &Path) -> io::Result<BTreeSet<i32>> {
+        let file = directory.join("cgroup.procs");
+        let text = match fs::read_to_string(&file) {
+            Ok(text) => text,
+            Err(error) if is_gone(&error) => return self.is_removed(directory).map(|()| BTreeSet::new()),
+            // A threaded group lists no processes of its own; they are listed at the root of its domain, above it.
+            Err(error) if self.version == Version::V2 && is(&error, Errno::OPNOTSUPP) => return Ok(BTreeSet::new()),
+            Err(error) => return Err(named(&file, error)),
+        };
+        text.lines()
+            .map(|line| {
+                line.trim().parse().map_err(|_| named(&file, io::Error::new(io::ErrorKind::InvalidData, "not a pid")))
+            })
+            .collect()
+    }
+
+    /// The group and all below it, deepest last.
+    fn tree(&self, group: &Path) -> io::Result<Vec<PathBuf>> {
+        let mut found = Vec::new();
+        let mut open = vec![(group.to_owned(), 0)];
+        while let Some((directory, depth)) = open.pop() {
+            if depth > DEPTH_LIMIT {
+                return Err(invalid(&directory.to_string_lossy(), "nested too deep"));
+            }
+            match children(&directory) {
+                Ok(below) => open.extend(below.into_iter().map(|child| (child, depth + 1))),
+                Err(error) if is_gone(&error) => {
+                    self.is_removed(&directory)?;
+                    continue;
+                }
+                Err(error) => return Err(named(&directory, error)),
+            }
+            found.push(directory);
+        }
+        Ok(found)
+    }
+
+    /// Signals one process at a time, until a round meets no process that the round before had not met.
+    fn kill_each(&self, group: &Path) -> io::Result<()> {
+        let mut met = BTreeSet::new();
+        for _ in 0..KILL_ROUNDS {
+            let mut round = BTreeSet::new();
+            for directory in self.tree(group)? {
+                let pids: Vec<i32> = self.pids_of(&directory)?.into_iter().collect();
+                for chunk in pids.chunks(PINNED_AT_ONCE) {
+                    self.kill_members(&directory, chunk)?;
+                }
+                round.extend(pids);
+            }
+            if round.is_subset(&met) {
+                return Ok(());
+            }
+            met = round;
+        }
+        Ok(())
+    }
+
+    /// Pins the processes first and asks for the members again: a pid that was given to a stranger in between is then
+    /// either no member, or its pin is of a dead process.
+    fn kill_members(&self, directory: &Path, pids: &[i32]) -> io::Result<()> {
+        let mut pinned = Vec::with_capacity(pids.len());
+        for pid in pids.iter().filter_map(|raw| Pid::from_raw(*raw)) {
+            match pidfd_open(pid, PidfdFlags::empty()) {
+                Ok(fd) => pinned.push((pid, Some(fd))),
+                // Before Linux 5.3 there are no pins, and what is left is the race that systemd itself had.
+                Err(Errno::NOSYS) => pinned.push((pid, None)),
+                Err(Errno::SRCH) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let members = self.pids_of(directory)?;
+        for (pid, fd) in pinned {
+            if !members.contains(&pid.as_raw_nonzero().get()) {
+                continue;
+            }
+            let sent = match fd {
+                Some(fd) => pidfd_send_signal(fd, Signal::KILL),
+                None => kill_process(pid, Signal::KILL),
+            };
+            match sent {
+                Ok(()) | Err(Errno::SRCH) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn children(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            found.push(entry.path());
+        }
+    }
+    Ok(found)
+}
+
+fn has_magic(path: &Path, magic: i64) -> bool {
+    // The field's width differs between architectures, the magic numbers fit in all of them.
+    rustix::fs::statfs(path).is_ok_and(|stat| i128::from(stat.f_type) == i128::from(magic))
+}
+
+fn is(error: &io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno.raw_os_error())
+}
+
+/// A group that is removed while one of its files is open answers ENODEV.
+fn is_gone(error: &io::Error) -> bool {
+    is(error, Errno::NOENT) || is(error, Errno::NODEV)
+}
+
+fn gone_is_fine(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if is_gone(&error) => Ok(()),
+        other => other,
+    }
+}
+
+fn named(path: &Path, error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        // The number is what `is_gone` looks at, and it must survive.
+        Some(_) if is_gone(&error) => error,
+        Some(_) | None => io::Error::new(error.kind(), format!("{}: {error}", path.display())),
+    }
+}
+
+fn invalid(path: &str, reason: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, format!("{path:?}: {reason}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    fn fake(version: Version) -> (tempfile::TempDir, Hierarchy) {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        fs::write(root.path().join("cgroup.procs"), "1\n").expect("the root's processes");
+        let hierarchy = Hierarchy::at(root.path(), version);
+        (root, hierarchy)
+    }
+
+    fn group(root: &Path, path: &str, file: &str, text: &str) {
+        let directory = root.join(path);
+        fs::create_dir_all(&directory).expect("a group");
+        fs::write(directory.join(file), text).expect("a file of the group");
+    }
+
+    #[test]
+    fn v2_believes_populated_only() {
+        let (root, hierarchy) = fake(Version::V2);
+        group(root.path(), "a.slice/x.service", "cgroup.events", "populated 1\nfrozen 0\n");
+        assert!(!hierarchy.is_empty("/a.slice/x.service").expect("readable"));
+        group(root.path(), "a.slice/x.service", "cgroup.events", "populated 0\nfrozen 0\n");
+        assert!(hierarchy.is_empty("/a.slice/x.service").expect("readable"));
+        group(root.path(), "a.slice/x.service", "cgroup.events", "frozen 0\n");
+        assert!(hierarchy.is_empty("/a.slice/x.service").is_err());
+    }
+
+    #[test]
+    fn what_does_not_exist_is_empty_and_what_cannot_be_read_is_not() {
+        for version in [Version::V1, Version::V2] {
+            let (root, hierarchy) = fake(version);
+            assert!(hierarchy.is_empty("/a.slice/gone.service").expect("no such group"));
+            hierarchy.kill("/a.slice/gone.service").expect("nothing to kill");
+            fs::create_dir_all(root.path().join("a.slice/odd.service")).expect("a directory without files");
+            assert!(hierarchy.is_empty("/a.slice/odd.service").is_err());
+            group(root.path(), "a.slice/file", "cgroup.procs", "");
+            assert!(hierarchy.is_empty("/a.slice/file/cgroup.procs/x").is_err());
+        }
+    }
+
+    #[test]
+    fn a_hierarchy_that_is_not_mounted_proves_nothing() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        for version in [Version::V1, Version::V2] {
+            let error = Hierarchy::at(root.path(), version).is_empty("/x.service").expect_err("no root");
+            assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+        }
+        assert!(Hierarchy::detect_under(root.path()).is_err());
+    }
+
+    #[test]
+    fn v1_looks_through_the_whole_tree() {
+        let (root, hierarchy) = fake(Version::V1);
+        group(root.path(), "x.service", "cgroup.procs", "");
+        group(root.path(), "x.service/inner", "cgroup.procs", "");
+        assert!(hierarchy.is_empty("/x.service").expect("readable"));
+        group(root.path(), "x.service/inner/most", "cgroup.procs", "0\n");
+        assert!(!hierarchy.is_empty("/x.service").expect("a process of another namespace counts"));
+        group(root.path(), "x.service/inner/most", "cgroup.procs", "what\n");
+        assert!(hierarchy.is_empty("/x.service").is_err());
+    }
+
+    #[test]
+    fn paths_that_are_no_unit_are_refused() {
+        for version in [Version::V1, Version::V2] {
+            let (_root, hierarchy) = fake(version);
+            for path in ["", "/", "x.service", "/..", "/a/../b", "/a//b", "/a/", "/./a"] {
+                assert!(hierarchy.is_empty(path).is_err(), "{path:?}");
+                assert!(hierarchy.kill(path).is_err(), "{path:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn neither_pid_1_nor_the_caller_is_killed() {
+        let own = std::process::id().to_string();
+        for version in [Version::V1, Version::V2] {
+            let (root, hierarchy) = fake(version);
+            for pid in ["1", own.as_str()] {
+                group(root.path(), "x.service/inner", "cgroup.procs", &format!("{pid}\n"));
+                group(root.path(), "x.service", "cgroup.procs", "");
+                group(root.path(), "x.service", "cgroup.kill", "");
+                let error = hierarchy.kill("/x.service").expect_err("refused");
+                assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+                let written = fs::read_to_string(root.path().join("x.service/cgroup.kill")).expect("readable");
+                assert_eq!(written, "");
+            }
+        }
+    }
+
+    #[test]
+    fn v2_kills_by_the_file_where_there_is_one() {
+        let (root, hierarchy) = fake(Version::V2);
+        group(root.path(), "x.service", "cgroup.procs", "");
+        group(root.path(), "x.service", "cgroup.kill", "");
+        hierarchy.kill("/x.service").expect("written");
+        assert_eq!(fs::read_to_string(root.path().join("x.service/cgroup.kill")).expect("readable"), "1");
+    }
+
+    #[test]
+    fn without_that_file_each_process_gets_the_signal() {
+        for version in [Version::V1, Version::V2] {
+            let (root, hierarchy) = fake(version);
+            let mut child = Command::new("sleep").arg("60").spawn().expect("sleep");
+            group(root.path(), "x.service", "cgroup.procs", "");
+            group(root.path(), "x.service/inner", "cgroup.procs", &format!("{}\n0\n", child.id()));
+            hierarchy.kill("/x.service").expect("signalled");
+            assert!(!child.wait().expect("waited for").success());
+        }
+    }
+
+    /// A group of our own in the hierarchies that this machine really has. Skipped where that is not allowed.
+    struct Real {
+        hierarchy: Hierarchy,
+        name: String,
+        directory: PathBuf,
+    }
+
+    impl Real {
+        fn all(test: &str) -> Vec<Self> {
+            let roots = [
+                ("/sys/fs/cgroup", CGROUP2_SUPER_MAGIC, Version::V2),
+                ("/sys/fs/cgroup/unified", CGROUP2_SUPER_MAGIC, Version::V2),
+                ("/sys/fs/cgroup/systemd", CGROUP_SUPER_MAGIC, Version::V1),
+            ];
+            let usable = roots.into_iter().filter(|(root, magic, _)| has_magic(Path::new(root), *magic));
+            usable
+                .filter_map(|(root, _, version)| {
+                    let name = format!("putex-test-{test}-{}", std::process::id());
+                    let directory = Path::new(root).join(&name);
+                    fs::create_dir_all(directory.join("inner")).ok()?;
+                    Some(Self {
+                        hierarchy: Hierarchy::at(Path::new(root), version),
+                        name: format!("/{name}"),
+                        directory,
+                    })
+                })
+                .collect()
+        }
+
+        fn child(&self) -> Option<Child> {
+            let mut child = Command::new("sleep").arg("60").spawn().expect("sleep");
+            if fs::write(self.directory.join("inner/cgroup.procs"), child.id().to_string()).is_err() {
+                child.kill().and_then(|()| child.wait()).expect("the child ends");
+                return None;
+            }
+            Some(child)
+        }
+    }
+
+    impl Drop for Real {
+        fn drop(&mut self) {
+            let limit = Instant::now() + Duration::from_secs(2);
+            for directory in [self.directory.join("inner"), self.directory.clone()] {
+                while fs::remove_dir(&directory).is_err() && Instant::now() < limit {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            }
+        }
+    }
+
+    fn kills_and_sees_it(real: &Real, kill: impl Fn(&Real) -> io::Result<()>) {
+        assert!(real.hierarchy.is_empty(&real.name).expect("readable"));
+        let Some(mut child) = real.child() else { return };
+        assert!(!real.hierarchy.is_empty(&real.name).expect("readable"), "{:?}", real.hierarchy);
+        kill(real).expect("killed");
+        assert!(!child.wait().expect("waited for").success());
+        assert!(real.hierarchy.is_empty(&real.name).expect("readable"), "{:?}", real.hierarchy);
+    }
+
+    #[test]
+    fn real_groups_are_killed() {
+        for real in Real::all("kill") {
+            kills_and_sees_it(&real, |real| real.hierarchy.kill(&real.name));
+        }
+    }
+
+    #[test]
+    fn real_groups_are_killed_one_process_at_a_time() {
+        for real in Real::all("each") {
+            kills_and_sees_it(&real, |real| real.hierarchy.kill_each(&real.directory));
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The host's clocks, and waiting on them.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::time::{
+    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime, timerfd_create,
+    timerfd_settime,
+};
+
+use crate::types::Time;
+
+/// Both clocks, read one after the other. The raw clock is read first, so that a pause between the readings makes the
+/// pair look later on the clock that a pause of the whole host moves.
+#[must_use]
+pub fn now() -> Time {
+    let raw = span(clock_gettime(ClockId::MonotonicRaw));
+    let boot = span(clock_gettime(ClockId::Boottime));
+    Time { boot, raw }
+}
+
+/// `CLOCK_REALTIME` since 1970.
+#[must_use]
+pub fn wall() -> Duration {
+    span(clock_gettime(ClockId::Realtime))
+}
+
+fn span(spec: Timespec) -> Duration {
+    let seconds = u64::try_from(spec.tv_sec).unwrap_or(0);
+    let nanos = u32::try_from(spec.tv_nsec).unwrap_or(0);
+    Duration::new(seconds, nanos)
+}
+
+/// A timer on `CLOCK_BOOTTIME`: after suspend it fires at once, where tokio's clock would still be waiting.
+#[derive(Debug)]
+pub struct BootTimer {
+    fd: OwnedFd,
+}
+
+impl BootTimer {
+    /// A timer that is not set. Fails when the process has no file descriptors left.
+    pub fn new() -> io::Result<Self> {
+        let fd = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        Ok(Self { fd })
+    }
+
+    /// Makes the descriptor readable at `boot` on `CLOCK_BOOTTIME`, at once when that is past; `None` disarms.
+    pub fn set(&self, boot: Option<Duration>) -> io::Result<()> {
+        // Zero would disarm the timer; the earliest settable point is 1 ns.
+        let at = boot.map_or(Duration::ZERO, |boot| boot.max(Duration::from_nanos(1)));
+        let it_value =
+            Timespec { tv_sec: i64::try_from(at.as_secs()).unwrap_or(i64::MAX), tv_nsec: at.subsec_nanos().into() };
+        let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
+        timerfd_settime(&self.fd, TimerfdTimerFlags::ABSTIME, &Itimerspec { it_interval, it_value })?;
+        Ok(())
+    }
+
+    /// Whether the timer has fired since it was set; reading it clears it.
+    #[must_use]
+    pub fn take_fired(&self) -> bool {
+        let mut count = [0_u8; 8];
+        rustix::io::read(&self.fd, &mut count).is_ok()
+    }
+
+    /// Blocks until the timer fires or `limit` on the monotonic clock is over.
+    pub fn wait(&self, limit: Duration) -> io::Result<()> {
+        let limit = Timespec {
+            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: limit.subsec_nanos().into(),
+        };
+        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
+        match rustix::event::poll(&mut fds, Some(&limit)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl AsFd for BootTimer {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl std::os::fd::AsRawFd for BootTimer {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.fd.as_raw_fd()
+    }
+}

@@ -1,0 +1,39 @@
+//! Who this host is: machine id, boot id, host name, fresh randomness.
+
+use std::fs;
+use std::io;
+
+use crate::types::{BootId, IdError, MachineId};
+
+/// 128 bits from the kernel. Read anew each time: a cloned virtual machine must not draw the same.
+///
+/// # Panics
+///
+/// When the kernel has no randomness to give, which it always has after boot.
+#[must_use]
+pub fn random() -> u128 {
+    let mut bytes = [0_u8; 16];
+    getrandom::fill(&mut bytes).expect("the kernel gives random bytes");
+    u128::from_ne_bytes(bytes)
+}
+
+/// `/etc/machine-id`.
+pub fn machine_id() -> io::Result<MachineId> {
+    parse("/etc/machine-id", |text| text.trim().parse())
+}
+
+/// The id of this boot.
+pub fn boot_id() -> io::Result<BootId> {
+    parse("/proc/sys/kernel/random/boot_id", |text| text.trim().replace('-', "").parse())
+}
+
+/// The host's name.
+#[must_use]
+pub fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+fn parse<T>(path: &str, read: impl Fn(&str) -> Result<T, IdError>) -> io::Result<T> {
+    let text = fs::read_to_string(path).map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))?;
+    read(&text).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("{path}: {error}")))
+}

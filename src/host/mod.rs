@@ -1,0 +1,6 @@
+//! What the kernel tells and does: clocks, randomness, identities, control groups. No D-Bus, no store, no configuration.
+
+pub mod cgroup;
+pub mod clock;
+pub mod identity;
+pub mod self_fence;

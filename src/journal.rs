@@ -1,0 +1,456 @@
+//! The journal: each transition one entry, with its MESSAGE_ID and fields.
+//!
+//! Two kinds of entries have a MESSAGE_ID, and so an explanation in `packaging/usr/lib/systemd/catalog/putexd.catalog` that `journalctl -x`
+//! shows: a service that has entered a state ([`Entered`]), and an [`Alarm`]. Both carry OBJECT_SYSTEMD_UNIT, which
+//! `journalctl -u` takes for the unit's own when root has written it; so `journalctl -u database.service` tells the
+//! whole story.
+//!
+//! tracing-journald turns a field's name into upper case and, without a prefix, leaves it otherwise alone. So the fields
+//! of *any* tracing event of the program become journal fields: do not name one `priority`, `message_id` or like another
+//! [field that the journal knows](https://www.freedesktop.org/software/systemd/man/systemd.journal-fields.html).
+
+use std::env;
+use std::fmt;
+use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
+
+use tracing::Level;
+use tracing_journald::{Priority, PriorityMappings};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::field::RecordFields;
+use tracing_subscriber::fmt::format::{FormatFields, Writer};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
+
+use crate::types::{Revision, ServiceName, Term, UnitName};
+
+/// The variable with a filter such as `debug` or `info,putexd::store=trace`.
+const FILTER_VARIABLE: &str = "PUTEX_LOG";
+/// The libraries tell at `info` what putexd says better itself.
+const DEFAULT_FILTER: &str = "info,async_nats=warn,zbus=warn";
+
+/// Sends the program's messages to the journal when stderr is the journal, else as text to stderr.
+///
+/// Call it once, at the beginning of a main function; `program` becomes SYSLOG_IDENTIFIER.
+pub fn init(program: &str) -> Result<(), TryInitError> {
+    let wanted = env::var(FILTER_VARIABLE).unwrap_or_else(|_| DEFAULT_FILTER.to_owned());
+    let (filter, complaint) = match EnvFilter::builder().parse(&wanted) {
+        Ok(filter) => (filter, None),
+        Err(error) => (EnvFilter::new(DEFAULT_FILTER), Some(error)),
+    };
+    let registry = tracing_subscriber::registry().with(filter);
+    // A journal that does not answer is no reason to be silent: stderr is tried then.
+    match journal_layer(program) {
+        Some(layer) => registry.with(layer).try_init()?,
+        None => registry
+            .with(
+                tracing_subscriber::fmt::layer()
+                    .compact()
+                    .with_target(false)
+                    .fmt_fields(PlainFields)
+                    .with_ansi(io::stderr().is_terminal() && env::var_os("NO_COLOR").is_none())
+                    .with_writer(io::stderr),
+            )
+            .try_init()?,
+    }
+    if let Some(error) = complaint {
+        tracing::warn!("{FILTER_VARIABLE}={wanted:?} is not a filter: {error}, ignoring");
+    }
+    Ok(())
+}
+
+/// A service has gone from one state to another.
+#[derive(Debug, Clone, Copy)]
+pub struct Transition<'a> {
+    /// The service.
+    pub service: &'a ServiceName,
+    /// Its unit.
+    pub unit: &'a UnitName,
+    /// The state it was in, by its name.
+    pub from: &'a str,
+    /// The state it is in now, by its name: one of [`Entered`]'s.
+    pub to: &'a str,
+    /// Why, in words that fit behind a colon.
+    pub reason: &'a str,
+    /// The node in the lock, as last read; `None` when it is empty or unknown.
+    pub holder: Option<&'a str>,
+    /// The lock's revision, as last read.
+    pub revision: Option<Revision>,
+    /// The fencing token, on the host that has it.
+    pub term: Option<Term>,
+}
+
+/// Writes the entry of a transition. A state that is none of [`Entered`]'s gets an entry without a MESSAGE_ID.
+pub fn transition(transition: &Transition<'_>) {
+    let Transition { service, unit, from, to, reason, holder, revision, term } = *transition;
+    let entered = Entered::named(to);
+    write(&Entry {
+        level: entered.map_or(Level::INFO, Entered::level),
+        message: format_args!("{service}: {to} (was {from}): {reason}"),
+        message_id: entered.map(Entered::message_id),
+        service: Some(service.as_str()),
+        unit: Some(unit.as_str()),
+        from: Some(from),
+        to: Some(to),
+        reason,
+        holder,
+        revision: revision.map(|revision| revision.0),
+        term: term.map(|term| term.0),
+    });
+}
+
+/// What an alarm is about.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Subject<'a> {
+    /// The service and its unit; `None` when it concerns the host as a whole.
+    pub service: Option<(&'a ServiceName, &'a UnitName)>,
+    /// The node in the lock, or the other host that is concerned.
+    pub holder: Option<&'a str>,
+    /// The lock's revision.
+    pub revision: Option<Revision>,
+    /// The fencing token.
+    pub term: Option<Term>,
+}
+
+/// Writes the entry of an alarm. `reason` fits behind a colon, and ends in ", ignoring" when nothing follows from it.
+pub fn alarm(alarm: Alarm, subject: &Subject<'_>, reason: &str) {
+    let service = subject.service.map(|(service, _)| service.as_str());
+    let (before, colon) = service.map_or(("", ""), |service| (service, ": "));
+    write(&Entry {
+        level: alarm.level(),
+        message: format_args!("{before}{colon}{}: {reason}", alarm.name()),
+        message_id: Some(alarm.message_id()),
+        service,
+        unit: subject.service.map(|(_, unit)| unit.as_str()),
+        from: None,
+        to: None,
+        reason,
+        holder: subject.holder,
+        revision: subject.revision.map(|revision| revision.0),
+        term: subject.term.map(|term| term.0),
+    });
+}
+
+macro_rules! messages {
+    ($(#[$doc:meta])* $table:ident { $($(#[$entry_doc:meta])* $variant:ident = $name:literal, $id:literal, $level:ident;)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum $table {
+            $($(#[$entry_doc])* $variant,)*
+        }
+
+        impl $table {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+
+            /// As an operator reads it.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+
+            /// The key of its explanation in the catalog.
+            #[must_use]
+            pub const fn message_id(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $id,)*
+                }
+            }
+
+            /// ERROR: somebody has to act. WARN: putexd acts, and somebody should look. INFO: as it should be.
+            #[must_use]
+            pub const fn level(self) -> Level {
+                match self {
+                    $(Self::$variant => Level::$level,)*
+                }
+            }
+        }
+    };
+}
+
+messages! {
+    /// The states that a service can enter, by the election's names for them.
+    Entered {
+        /// The store cannot be reached.
+        NoStore = "no-store", "0b419e0b897f411093b83a4a1cc49268", WARN;
+        /// Another host has the lock, or this one may not contend.
+        Standby = "standby", "416ecee12d854ed3898ca6fdb1d107bb", INFO;
+        /// This host has the lock and waits for the old holder's unit to be dead.
+        Confirming = "confirming", "85b862624bec4320aca9ba407eccd3af", INFO;
+        /// The previous holder is being fenced.
+        Fencing = "fencing", "6ecb8cf8d5b14aefa0e2fa9168ad1e43", INFO;
+        /// The unit is being started.
+        Starting = "starting", "572f07d3dbbb4c5d8748e1b11528180a", INFO;
+        /// The unit runs here.
+        Active = "active", "8393ed64d4eb429fb2b6001fe2bde5cf", INFO;
+        /// The unit is being stopped, the lock given back after it.
+        Releasing = "releasing", "be8bad596007420c801dfa778bf686ef", INFO;
+        /// The lease is over without a renewal: the unit is being stopped by force.
+        Lapsing = "lapsing", "8b4034494734414dba01b5ec3d9fb529", ERROR;
+        /// The service takes part no longer on this host: it was removed, or putexd stops.
+        Retired = "retired", "8a6bd094bf304c76aae9d889c3fbc83f", INFO;
+    }
+}
+
+impl Entered {
+    /// The state of a name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|entered| entered.name() == name)
+    }
+}
+
+messages! {
+    /// What an operator should know beside the states.
+    Alarm {
+        /// The connection to the store is gone; whoever is active goes on until the lease ends.
+        StoreLost = "the store is lost", "07d21fdefdff481f9acc84901398a646", WARN;
+        /// The store answers again.
+        StoreFound = "the store is found", "a4bb0980580f4d769de81e8a2daab5d5", INFO;
+        /// K7: a record with this node's name changes without this node.
+        SharedName = "two hosts use one name", "2c82915d2ada43ff86e7dc5d99ece7e4", ERROR;
+        /// K6: the store has gone back to an earlier revision.
+        Regression = "the store has gone back in time", "40c964e3695047948c83c8d574dbe5cf", ERROR;
+        /// The unit ran on a host that does not hold the lock.
+        StrayUnit = "the unit runs without the lock", "560b984bbabc4cb7a14842f97acdf01f", ERROR;
+        /// The wall clock moved against the time since boot.
+        ClockJump = "the clock jumped", "d5c90c2baec24517a030a3eae78486bb", WARN;
+        /// A stop could not be proven within stop-limit.
+        StopFailed = "the stop cannot be proven", "23c22031c9be49748ff121ccbf1bd302", ERROR;
+        /// This host takes itself down.
+        SelfFence = "this host takes itself down", "93b50776cacc4856ade1697695d23a4c", ERROR;
+        /// A file is wrong; what ran with it before runs on as it was.
+        ConfigurationBroken = "the configuration is broken", "addfd2a5f1f04e3082106f0d1d42afba", ERROR;
+        /// The configuration was read anew.
+        ConfigurationReloaded = "the configuration is reloaded", "e3ba308627d1406fb454bb6e319f48be", INFO;
+        /// The previous holder could not be fenced.
+        FenceFailed = "fencing has failed", "ed2b988e00da4c9aa1becce287448c2a", ERROR;
+        /// The health check has failed `fall` times.
+        CheckFailed = "the health check has failed", "35fea88bae6546ea8c01b69e47aab897", WARN;
+        /// The health check has passed `rise` times again.
+        CheckRecovered = "the health check passes again", "c58af35dbe704b1cb4302365e384402f", INFO;
+    }
+}
+
+/// The fields of an entry; the absent ones are left out of it.
+struct Entry<'a> {
+    level: Level,
+    message: fmt::Arguments<'a>,
+    message_id: Option<&'a str>,
+    service: Option<&'a str>,
+    unit: Option<&'a str>,
+    from: Option<&'a str>,
+    to: Option<&'a str>,
+    reason: &'a str,
+    holder: Option<&'a str>,
+    revision: Option<u64>,
+    term: Option<u64>,
+}
+
+fn write(entry: &Entry<'_>) {
+    // The level is part of a tracing call site, and there are no more than these three.
+    macro_rules! at {
+        ($level:expr) => {
+            tracing::event!(
+                target: "putexd",
+                $level,
+                MESSAGE_ID = entry.message_id,
+                PUTEX_SERVICE = entry.service,
+                PUTEX_FROM = entry.from,
+                PUTEX_TO = entry.to,
+                PUTEX_REASON = entry.reason,
+                PUTEX_HOLDER = entry.holder,
+                PUTEX_REVISION = entry.revision,
+                PUTEX_TOKEN = entry.term,
+                OBJECT_SYSTEMD_UNIT = entry.unit,
+                "{}",
+                entry.message
+            )
+        };
+    }
+    match entry.level {
+        Level::ERROR => at!(Level::ERROR),
+        Level::WARN => at!(Level::WARN),
+        _ => at!(Level::INFO),
+    }
+}
+
+/// The way to the journal, if stderr is the journal and it answers.
+fn journal_layer(program: &str) -> Option<tracing_journald::Layer> {
+    if !stderr_is_the_journal() {
+        return None;
+    }
+    let layer = tracing_journald::layer().ok()?;
+    Some(
+        layer
+            // With a prefix MESSAGE_ID would not be MESSAGE_ID.
+            .with_field_prefix(None)
+            .with_syslog_identifier(program.to_owned())
+            // `notice` stands out from the informational lines of PID 1: a transition is normal, but worth seeing.
+            .with_priority_mappings(PriorityMappings {
+                error: Priority::Error,
+                warn: Priority::Warning,
+                info: Priority::Notice,
+                debug: Priority::Debug,
+                trace: Priority::Debug,
+            }),
+    )
+}
+
+/// systemd tells in JOURNAL_STREAM which device and inode its own stream has; stderr may have been redirected since.
+fn stderr_is_the_journal() -> bool {
+    let Ok(stream) = env::var("JOURNAL_STREAM") else { return false };
+    rustix::fs::fstat(io::stderr().as_fd()).is_ok_and(|stat| stream == format!("{}:{}", stat.st_dev, stat.st_ino))
+}
+
+/// Text for people: the journal's own fields repeat what the message says, and are left out.
+struct PlainFields;
+
+impl<'writer> FormatFields<'writer> for PlainFields {
+    fn format_fields<R: RecordFields>(&self, writer: Writer<'writer>, fields: R) -> fmt::Result {
+        let mut visitor = PlainVisitor { writer, first: true, result: Ok(()) };
+        fields.record(&mut visitor);
+        visitor.result
+    }
+}
+
+struct PlainVisitor<'writer> {
+    writer: Writer<'writer>,
+    first: bool,
+    result: fmt::Result,
+}
+
+impl tracing::field::Visit for PlainVisitor<'_> {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn fmt::Debug) {
+        let name = field.name();
+        if self.result.is_err() || name.chars().all(|character| !character.is_ascii_lowercase()) {
+            return;
+        }
+        let space = if self.first { "" } else { " " };
+        self.first = false;
+        self.result = if name == "message" {
+            write!(self.writer, "{space}{value:?}")
+        } else {
+            write!(self.writer, "{space}{name}={value:?}")
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::{Arc, Mutex};
+
+    use tracing_subscriber::layer::{Context, Layer};
+
+    use super::*;
+
+    type Fields = BTreeMap<String, String>;
+
+    /// Keeps what tracing-journald would send.
+    #[derive(Clone, Default)]
+    struct Recorder(Arc<Mutex<Vec<(Level, Fields)>>>);
+
+    struct Collect<'a>(&'a mut Fields);
+
+    impl tracing::field::Visit for Collect<'_> {
+        fn record_str(&mut self, field: &tracing::field::Field, value: &str) {
+            self.0.insert(field.name().to_owned(), value.to_owned());
+        }
+        fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn fmt::Debug) {
+            self.0.insert(field.name().to_owned(), format!("{value:?}"));
+        }
+    }
+
+    impl<S: tracing::Subscriber> Layer<S> for Recorder {
+        fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+            let mut fields = Fields::new();
+            event.record(&mut Collect(&mut fields));
+            self.0.lock().expect("nobody panics with it").push((*event.metadata().level(), fields));
+        }
+    }
+
+    fn recorded(write: impl FnOnce()) -> Vec<(Level, Fields)> {
+        let recorder = Recorder::default();
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(recorder.clone()), write);
+        recorder.0.lock().expect("nobody panics with it").clone()
+    }
+
+    fn names() -> (ServiceName, UnitName) {
+        (ServiceName::new("db").expect("a good name"), UnitName::new("database.service").expect("a good name"))
+    }
+
+    #[test]
+    fn a_transition_has_all_its_fields() {
+        let (service, unit) = names();
+        let entries = recorded(|| {
+            transition(&Transition {
+                service: &service,
+                unit: &unit,
+                from: "starting",
+                to: "active",
+                reason: "the unit has started",
+                holder: Some("h1"),
+                revision: Some(Revision(7)),
+                term: Some(Term(42)),
+            });
+        });
+        let expected = [
+            ("MESSAGE_ID", "8393ed64d4eb429fb2b6001fe2bde5cf"),
+            ("OBJECT_SYSTEMD_UNIT", "database.service"),
+            ("PUTEX_FROM", "starting"),
+            ("PUTEX_HOLDER", "h1"),
+            ("PUTEX_REASON", "the unit has started"),
+            ("PUTEX_REVISION", "7"),
+            ("PUTEX_SERVICE", "db"),
+            ("PUTEX_TO", "active"),
+            ("PUTEX_TOKEN", "42"),
+            ("message", "db: active (was starting): the unit has started"),
+        ];
+        let expected: Fields = expected.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        assert_eq!(entries, [(Level::INFO, expected)]);
+    }
+
+    #[test]
+    fn what_is_unknown_is_left_out() {
+        let entries = recorded(|| alarm(Alarm::StoreLost, &Subject::default(), "connection refused"));
+        let (level, fields) = &entries[0];
+        assert_eq!(*level, Level::WARN);
+        assert_eq!(fields.keys().collect::<Vec<_>>(), ["MESSAGE_ID", "PUTEX_REASON", "message"]);
+        assert_eq!(fields["message"], "the store is lost: connection refused");
+    }
+
+    #[test]
+    fn text_for_people_leaves_out_the_fields_of_the_journal() {
+        #[derive(Clone, Default)]
+        struct Sink(Arc<Mutex<Vec<u8>>>);
+        impl io::Write for Sink {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0.lock().expect("nobody panics with it").extend_from_slice(bytes);
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let sink = Sink::default();
+        let writer = sink.clone();
+        let layer = tracing_subscriber::fmt::layer()
+            .compact()
+            .without_time()
+            .with_target(false)
+            .with_ansi(false)
+            .fmt_fields(PlainFields)
+            .with_writer(move || writer.clone());
+        let (service, unit) = names();
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            let subject = Subject { service: Some((&service, &unit)), ..Subject::default() };
+            alarm(Alarm::CheckFailed, &subject, "3 in a row");
+            tracing::info!(attempt = 2, "connecting");
+        });
+        let text = String::from_utf8(sink.0.lock().expect("nobody panics with it").clone()).expect("it is text");
+        assert_eq!(text, " WARN db: the health check has failed: 3 in a row\n INFO connecting attempt=2\n");
+    }
+}

@@ -1,0 +1,162 @@
+//! The lock store: four verbs, no words of the election.
+//!
+//! Used by the daemon's driver, by `putexctl`, and by the conformance suite. A store knows keys, values, revisions and
+//! its own incarnation; what a value means is the election's business.
+
+pub mod memory;
+pub mod nats;
+
+use std::future::Future;
+use std::pin::Pin;
+
+use futures_util::Stream;
+use tokio::sync::{mpsc, watch};
+
+use crate::types::{Incarnation, Key, Revision, Value, WriteId};
+
+/// The future of a store's verb.
+pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Hints that something about a key may have changed. The stream ends when the watch is lost.
+pub type Hints = Pin<Box<dyn Stream<Item = Key> + Send>>;
+
+/// The largest encoded value (body and fields) that any store takes.
+pub const VALUE_LIMIT_BYTES: usize = 32 * 1024;
+
+/// What a store holds under a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The revision of the write that made it.
+    pub revision: Revision,
+    /// `None`: a tombstone; a compare-and-set over it uses its revision.
+    pub value: Option<Value>,
+}
+
+/// One answer of the store's leader.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The store's incarnation when this was true.
+    pub incarnation: Incarnation,
+    /// `None`: the key does not exist.
+    pub entry: Option<Entry>,
+}
+
+/// What became of a compare-and-set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WriteOutcome {
+    /// Applied by this very attempt, in the expected incarnation, at this revision.
+    Won(Revision),
+    /// Not won and never will be: the base was not the latest, or the incarnation is another. As a rule nothing was
+    /// written either; a store whose check and write are two steps may have written it on top of the winner's.
+    Conflict,
+    /// May have been applied, may yet be: read to find out. Also the answer for what was not even sent, because no
+    /// connection was there or the value was refused: to believe that it may have been applied is always safe.
+    Unknown(String),
+}
+
+/// Whether calls have a chance at the moment. Never proof of anything: the next call may fail all the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Link {
+    /// Connected; whether the store behind the connection is fit is for `read` to say.
+    Up,
+    /// Not connected: every call fails at once, and nothing is queued.
+    Down(String),
+}
+
+/// One attempt to write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt {
+    /// The revision to replace; `Revision(0)` creates the key.
+    pub base: Revision,
+    /// The incarnation that `base` belongs to.
+    pub incarnation: Incarnation,
+    /// Unique to this attempt.
+    pub write: WriteId,
+    /// The new value.
+    pub value: Value,
+}
+
+/// Why a read or a watch gave nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// No connection, no leader, or no answer in time.
+    #[error("the store is not reachable: {0}")]
+    Unreachable(String),
+    /// The server is there, the store is not; nothing is created behind the administrator's back.
+    #[error("the store does not exist: {0}")]
+    Missing(String),
+    /// The store refuses us: credentials or permissions.
+    #[error("the store refused access: {0}")]
+    Denied(String),
+    /// The store is there but not fit to hold locks.
+    #[error("the store cannot hold locks: {0}")]
+    Unfit(String),
+    /// The store answered something that is not of its protocol.
+    #[error("the store's answer is not understood: {0}")]
+    Garbled(String),
+}
+
+/// A lock store. Each call ends within the store's call limit or is dropped by the caller; a dropped write is `Unknown`.
+pub trait Store: Send + Sync + 'static {
+    /// The latest entry as the store's leader knows it, linearizable; or, with `at`, the entry which that revision of the
+    /// key made, as long as the store remembers it (`entry: None` when it does not).
+    fn read<'a>(&'a self, key: &'a Key, at: Option<Revision>) -> StoreFuture<'a, Result<Snapshot, StoreError>>;
+
+    /// Writes if and only if `attempt.base` is the latest revision of the key in `attempt.incarnation`; with base 0, if
+    /// and only if the key does not exist.
+    fn compare_and_set<'a>(&'a self, key: &'a Key, attempt: &'a Attempt) -> StoreFuture<'a, WriteOutcome>;
+
+    /// Hints for all keys of the store, of all writers, one's own too. Never proof of anything.
+    /// The caller makes a new one when it ends, with a back-off; one for each store and host is enough.
+    fn watch(&self) -> StoreFuture<'_, Result<Hints, StoreError>>;
+
+    /// The state of the connection, and its changes. A store without connections is always `Up`.
+    fn link(&self) -> watch::Receiver<Link>;
+}
+
+/// Why `value` is refused by every store before anything is sent; `None` if it is not.
+///
+/// Field names are part of header and file names, which is why their alphabet is small; what the values hold is free.
+#[must_use]
+pub fn refusal(value: &Value) -> Option<String> {
+    let fields: usize = value.fields.iter().map(|(name, text)| name.len() + text.len()).sum();
+    let size = value.body.len() + fields;
+    if size > VALUE_LIMIT_BYTES {
+        return Some(format!("the value has {size} bytes, at most {VALUE_LIMIT_BYTES} are accepted"));
+    }
+    let odd = value.fields.keys().find(|name| !is_field_name(name))?;
+    Some(format!("the field name {odd:?} is refused; lower case letters, digits and '-' after a letter are accepted"))
+}
+
+/// The hints that come in at `receiver`; they end when all of its senders are gone.
+fn hints(receiver: mpsc::Receiver<Key>) -> Hints {
+    Box::pin(futures_util::stream::unfold(receiver, |mut receiver| async move {
+        let key = receiver.recv().await?;
+        Some((key, receiver))
+    }))
+}
+
+fn is_field_name(name: &str) -> bool {
+    name.starts_with(|first: char| first.is_ascii_lowercase())
+        && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_refused_by_size_and_by_field_name() {
+        let body = |length| Value { body: vec![b'x'; length], ..Value::default() };
+        assert_eq!(refusal(&body(VALUE_LIMIT_BYTES)), None);
+        assert!(refusal(&body(VALUE_LIMIT_BYTES + 1)).is_some_and(|why| why.contains("32769 bytes")));
+
+        let field = |name: &str| Value { fields: [(name.to_owned(), String::new())].into(), ..Value::default() };
+        for good in ["lease", "paused-for", "x2"] {
+            assert_eq!(refusal(&field(good)), None, "{good}");
+        }
+        for bad in ["", "Lease", "-x", "2x", "a b", "a:b", "ä"] {
+            assert!(refusal(&field(bad)).is_some(), "{bad:?}");
+        }
+    }
+}

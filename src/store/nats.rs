@@ -1,0 +1,359 @@
+//! The store over NATS JetStream KV.
+//!
+//! What NATS gives, and what is made of it:
+//!
+//! - A publish with the expected last sequence of its subject is the compare-and-set; the stream's sequence numbers are
+//!   the revisions, and `record` says how a value becomes a message.
+//! - Reads and the bucket's own data come from the stream's leader. A leader that was deposed and does not know it yet
+//!   may answer with the past: a read is a hint as well, and only a won write grants anything.
+//! - The incarnation is the time of the stream's creation. NATS does not send it with a message or an acknowledgement, so
+//!   it is asked for *after* each of them. If it was seen before as well, on whatever occasion, then it was the same in
+//!   between, because a stream that was made anew never has the old time again. (A stream that was restored from a
+//!   backup has: that is a roll-back of the same incarnation, which the election notices by its revisions.)
+//! - One connection serves all services of the host. It is dropped as a whole when it is lost or a call is not answered
+//!   in time, and made anew with a back-off; while there is none, calls fail at once. `connection` says why.
+
+mod bucket;
+mod connection;
+mod hints;
+mod record;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_nats::Request;
+use async_nats::jetstream::ErrorCode;
+use async_nats::jetstream::publish::PublishAck;
+use async_nats::jetstream::response::Response;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::{Attempt, Entry, Hints, Link, Snapshot, Store, StoreError, StoreFuture, WriteOutcome, refusal};
+use crate::types::store::NatsSettings;
+use crate::types::{Key, Revision};
+pub use bucket::Facts;
+use bucket::{Bucket, Identity};
+use connection::Connection;
+
+/// The first and the longest pause between two attempts to connect; the call limit bounds it as well.
+const BACKOFF_RANGE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
+
+/// A connection that lived for this many call limits ends the back-off.
+const SETTLED_AFTER: u32 = 10;
+
+/// A lock store in a bucket of NATS JetStream KV. Clones share one connection, which ends with the last of them.
+#[derive(Clone)]
+pub struct NatsStore {
+    shared: Arc<Shared>,
+    _task: Arc<Task>,
+}
+
+/// What `create_bucket` found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Creation {
+    /// The bucket was not there and is now.
+    Created,
+    /// The bucket was there already.
+    Existed,
+}
+
+impl NatsStore {
+    /// Begins to connect, in a task of its own on the current tokio runtime, without which it panics, and returns at once.
+    /// `call_limit` bounds each call and is the interval of pings, so it must not be longer than the shortest R.
+    #[must_use]
+    pub fn new(settings: NatsSettings, call_limit: Duration) -> Self {
+        let reason = "not connected yet".to_owned();
+        let shared = Arc::new(Shared {
+            settings,
+            call_limit,
+            maker: maker(),
+            slot: Mutex::new(Err(StoreError::Unreachable(reason.clone()))),
+            link: watch::Sender::new(Link::Down(reason)),
+            seen: Mutex::new(None),
+            warned: Mutex::new(Vec::new()),
+        });
+        let task = tokio::spawn(keep_connected(Arc::clone(&shared)));
+        Self { shared, _task: Arc::new(Task(task)) }
+    }
+
+    /// Makes the bucket if it is not there, and gets an empty one ready for use, whether or not the settings allow
+    /// putexd to do so: for `putexctl init`. Takes up to 10 s.
+    pub async fn create_bucket(&self) -> Result<Creation, StoreError> {
+        let connection = self.shared.connection()?;
+        let bucket = Bucket::new(&self.shared.settings.bucket)?;
+        let created = bucket.make(&connection, self.shared.settings.replicas, &self.shared.maker, true).await?;
+        Ok(if created { Creation::Created } else { Creation::Existed })
+    }
+
+    /// The server and the bucket as they are now: for `putexctl doctor`.
+    pub async fn facts(&self) -> Result<Facts, StoreError> {
+        let connection = self.shared.connection()?;
+        let bucket = Bucket::new(&self.shared.settings.bucket)?;
+        connection.bounded(bucket.facts(&connection)).await
+    }
+}
+
+impl Store for NatsStore {
+    fn read<'a>(&'a self, key: &'a Key, at: Option<Revision>) -> StoreFuture<'a, Result<Snapshot, StoreError>> {
+        Box::pin(async move {
+            let connection = self.shared.connection()?;
+            let read = connection.bounded(self.shared.read(&connection, key, at)).await;
+            if let Err(StoreError::Missing(_)) = &read {
+                connection.repair.notify_one();
+            }
+            read
+        })
+    }
+
+    fn compare_and_set<'a>(&'a self, key: &'a Key, attempt: &'a Attempt) -> StoreFuture<'a, WriteOutcome> {
+        Box::pin(async move {
+            if let Some(reason) = refusal(&attempt.value) {
+                return WriteOutcome::Unknown(reason);
+            }
+            let written = async {
+                let connection = self.shared.connection()?;
+                connection.bounded(self.shared.write(&connection, key, attempt)).await
+            };
+            written.await.unwrap_or_else(|error: StoreError| WriteOutcome::Unknown(error.to_string()))
+        })
+    }
+
+    fn watch(&self) -> StoreFuture<'_, Result<Hints, StoreError>> {
+        Box::pin(async {
+            let connection = self.shared.connection()?;
+            let bucket = Bucket::new(&self.shared.settings.bucket)?;
+            connection.bounded(hints::watch(&connection, &bucket)).await
+        })
+    }
+
+    fn link(&self) -> watch::Receiver<Link> {
+        self.shared.link.subscribe()
+    }
+}
+
+struct Shared {
+    settings: NatsSettings,
+    call_limit: Duration,
+    /// Who we are when we make the bucket; new with each store.
+    maker: String,
+    /// The connection, or why there is none.
+    slot: Mutex<Result<Arc<Connection>, StoreError>>,
+    link: watch::Sender<Link>,
+    /// What the bucket was when it was last seen.
+    seen: Mutex<Option<Identity>>,
+    /// What the administrator was last warned of.
+    warned: Mutex<Vec<String>>,
+}
+
+/// The task that keeps the connection; it ends with the last store that uses it.
+struct Task(JoinHandle<()>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Shared {
+    fn connection(&self) -> Result<Arc<Connection>, StoreError> {
+        lock(&self.slot).clone()
+    }
+
+    async fn read(&self, connection: &Connection, key: &Key, at: Option<Revision>) -> Result<Snapshot, StoreError> {
+        let bucket = Bucket::new(&self.settings.bucket)?;
+        let mut before = lock(&self.seen).clone();
+        // The first round may only learn the incarnation, the second must find it unchanged, and the third is for a
+        // bucket that was made anew in between.
+        for _ in 0..3 {
+            let message = match &before {
+                Some(_) => bucket.message(connection, key, at).await?,
+                None => None,
+            };
+            let after = self.identity(connection, &bucket).await?;
+            if before.as_ref() == Some(&after) {
+                let entry = message
+                    .map(|message| Entry { revision: Revision(message.sequence), value: record::value(&message) });
+                return Ok(Snapshot { incarnation: after.incarnation, entry });
+            }
+            before = Some(after);
+        }
+        Err(StoreError::Unreachable("the bucket is being made anew".to_owned()))
+    }
+
+    async fn write(&self, connection: &Connection, key: &Key, attempt: &Attempt) -> Result<WriteOutcome, StoreError> {
+        let seen = lock(&self.seen).clone();
+        if seen.as_ref().is_some_and(|seen| seen.incarnation != attempt.incarnation) {
+            // The check after the write would find out too, but then the write is there.
+            return Ok(WriteOutcome::Conflict);
+        }
+        let bucket = Bucket::new(&self.settings.bucket)?;
+        let subject = bucket.subject(key)?;
+        let stream = bucket.stream();
+        let headers = record::headers(attempt, &stream).map_err(StoreError::Garbled)?;
+        let payload = attempt.value.body.clone().into();
+        // Nobody answering means that no stream took it. It is unknown all the same and not a conflict: a stream whose
+        // servers elect a leader looks just so, and a conflict would cost the holder its lock.
+        let answer = connection.request(&subject, Request::new().headers(headers).payload(payload)).await?;
+        let ack: PublishAck = match serde_json::from_slice(&answer.payload) {
+            Ok(Response::Ok(ack)) => ack,
+            Ok(Response::Err { error }) => return Ok(refused(&error)),
+            Err(error) => return Err(StoreError::Garbled(format!("the answer to a write: {error}"))),
+        };
+        if ack.duplicate || ack.stream != stream {
+            // A duplicate was written before, and may have been replaced since.
+            return Ok(WriteOutcome::Unknown("the write's id is known already, or another stream took it".to_owned()));
+        }
+        // Some servers check the base and write in two steps, and acknowledge several writes that replaced the same base.
+        // All servers put them in one order, and the first after the base is the one that did replace it.
+        let sound = seen.is_some_and(|seen| seen.sound);
+        if !sound && bucket.first_after(connection, key, attempt.base).await? != Some(Revision(ack.sequence)) {
+            return Ok(WriteOutcome::Conflict);
+        }
+        // The base is of the attempt's incarnation, the acknowledgement may be of the next.
+        Ok(if self.identity(connection, &bucket).await?.incarnation == attempt.incarnation {
+            WriteOutcome::Won(Revision(ack.sequence))
+        } else {
+            WriteOutcome::Conflict
+        })
+    }
+
+    async fn identity(&self, connection: &Connection, bucket: &Bucket) -> Result<Identity, StoreError> {
+        let identity = bucket.identity(connection).await?;
+        *lock(&self.seen) = Some(identity.clone());
+        Ok(identity)
+    }
+
+    /// Connects, and makes or seeds the bucket where the settings allow it, before the first call can come.
+    async fn connect(&self) -> Result<Arc<Connection>, StoreError> {
+        let attempts = u32::try_from(self.settings.servers.len()).unwrap_or(u32::MAX).max(1);
+        let limit = self.call_limit.saturating_mul(attempts).saturating_add(self.call_limit);
+        let opened = tokio::time::timeout(limit, Connection::open(&self.settings, self.call_limit));
+        let connection = opened
+            .await
+            .unwrap_or_else(|_| Err(StoreError::Unreachable(format!("no server answers within {limit:?}"))))?;
+        self.prepare(&connection).await;
+        let lost = connection.lost_signal().borrow().clone();
+        match lost {
+            Some(reason) => Err(StoreError::Unreachable(reason)),
+            None => Ok(Arc::new(connection)),
+        }
+    }
+
+    /// Makes the connection's bucket ready. What goes wrong here is met again by the calls, which say so to their
+    /// callers; it is logged because a bucket that cannot be made looks to them like one that is missing.
+    async fn prepare(&self, connection: &Connection) {
+        let Ok(bucket) = Bucket::new(&self.settings.bucket) else { return };
+        let prepared = if self.settings.create_bucket {
+            bucket.make(connection, self.settings.replicas, &self.maker, false).await
+        } else {
+            connection.insist(|| bucket.look(connection)).await.map(|_| false)
+        };
+        if let Ok(true) = prepared {
+            tracing::info!(bucket = self.settings.bucket, "created the bucket");
+        }
+        let warnings = match prepared {
+            Ok(_) => connection.bounded(bucket.facts(connection)).await.map(|facts| facts.warnings).unwrap_or_default(),
+            // The connection is lost, which its owner tells.
+            Err(StoreError::Unreachable(_)) => return,
+            Err(error) => vec![error.to_string()],
+        };
+        let warned = std::mem::replace(&mut *lock(&self.warned), warnings.clone());
+        for warning in warnings.iter().filter(|warning| !warned.contains(warning)) {
+            tracing::warn!(bucket = self.settings.bucket, "{warning}");
+        }
+    }
+
+    /// Shows the connection, or why there is none, to calls and to whoever watches the link.
+    fn show(&self, slot: Result<Arc<Connection>, StoreError>) {
+        let link = match &slot {
+            Ok(_) => Link::Up,
+            Err(StoreError::Unreachable(reason)) => Link::Down(reason.clone()),
+            Err(error) => Link::Down(error.to_string()),
+        };
+        *lock(&self.slot) = slot;
+        self.link.send_replace(link);
+    }
+}
+
+/// Runs until it is aborted. Logs each change of the connection once, not each attempt.
+async fn keep_connected(shared: Arc<Shared>) {
+    let mut failures = 0;
+    let mut told = None;
+    loop {
+        let error = match shared.connect().await {
+            Ok(connection) => {
+                let since = Instant::now();
+                tracing::info!("connected to NATS");
+                told = None;
+                shared.show(Ok(Arc::clone(&connection)));
+                let reason = loop {
+                    tokio::select! {
+                        reason = connection.lost() => break reason,
+                        () = connection.repair.notified() => shared.prepare(&connection).await,
+                    }
+                };
+                if since.elapsed() >= shared.call_limit * SETTLED_AFTER {
+                    failures = 0;
+                }
+                StoreError::Unreachable(reason)
+            }
+            Err(error) => error,
+        };
+        let kind = Some(std::mem::discriminant(&error));
+        if told != kind {
+            tracing::warn!("{error}; connecting to NATS again until it succeeds");
+            told = kind;
+        }
+        shared.show(Err(error));
+        tokio::time::sleep(pause(failures, shared.call_limit)).await;
+        failures = failures.saturating_add(1);
+    }
+}
+
+/// A doubling pause, of which the second half is random: the hosts of a cluster lose a server at the same moment.
+fn pause(failures: u32, call_limit: Duration) -> Duration {
+    let longest = call_limit.clamp(BACKOFF_RANGE.0, BACKOFF_RANGE.1);
+    let pause = BACKOFF_RANGE.0.saturating_mul(1 << failures.min(10)).min(longest);
+    // Without randomness the whole pause is as good.
+    let share = getrandom::u32().map_or(1.0, |random| f64::from(random) / f64::from(u32::MAX));
+    pause.mul_f64(0.5 + share / 2.0)
+}
+
+fn maker() -> String {
+    // Without randomness the process and the time tell it from all others well enough.
+    let random = getrandom::u64().unwrap_or_else(|_| std::process::id().into());
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    format!("{random:016x}{:016x}", now.as_nanos())
+}
+
+fn refused(error: &connection::Refusal) -> WriteOutcome {
+    match error.error_code() {
+        ErrorCode::STREAM_WRONG_LAST_SEQUENCE | ErrorCode::STREAM_WRONG_LAST_SEQUENCE_CONSTANT => {
+            WriteOutcome::Conflict
+        }
+        _ => WriteOutcome::Unknown(error.to_string()),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing panics while it holds one of these locks, and what they guard is replaced as a whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_their_limit() {
+        let within = |failures, low, high| {
+            let pause = pause(failures, Duration::from_secs(1));
+            assert!((Duration::from_millis(low)..=Duration::from_millis(high)).contains(&pause), "{pause:?}");
+        };
+        within(0, 25, 50);
+        within(1, 50, 100);
+        within(3, 200, 400);
+        within(60, 250, 500);
+    }
+}

@@ -1,0 +1,277 @@
+//! One connection to NATS, which is never repaired: when it is lost, it and all its handles are dropped.
+//!
+//! Why not let the client reconnect by itself: it sends what was queued while it was disconnected, although the caller
+//! has long given up; a compare-and-set that arrives late is exactly what a lease must not do. A client without handles
+//! discards its queue instead. So nothing outside of this folder ever holds a handle of the client beyond one call.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_nats::jetstream::response::Response;
+use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, Message, Request, RequestErrorKind, ServerError};
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use serde::de::DeserializeOwned;
+use tokio::sync::{Notify, watch};
+
+use crate::store::StoreError;
+use crate::types::store::{NatsCredentials, NatsSettings};
+
+/// Between two askings of [`Connection::insist`].
+const INSIST_INTERVAL: Duration = Duration::from_millis(100);
+/// How long it goes on, in call limits.
+const INSIST_CALLS: u32 = 3;
+
+/// An error that JetStream itself answered.
+pub(super) type Refusal = async_nats::jetstream::Error;
+
+/// A connection, as long as it lasts.
+pub(super) struct Connection {
+    pub(super) client: Client,
+    pub(super) call_limit: Duration,
+    signals: Arc<Signals>,
+    /// Asks the owner to look whether the bucket has to be made or seeded.
+    pub(super) repair: Notify,
+}
+
+/// What the client's event callback reports. Apart from the connection, because the client keeps the callback alive, and
+/// a callback that kept the client alive would keep both for ever.
+struct Signals {
+    /// Why the connection is lost.
+    lost: watch::Sender<Option<String>>,
+    /// The last violation of permissions: the server reports it beside the request, which then just runs out of time.
+    violation: watch::Sender<String>,
+}
+
+impl Connection {
+    /// Connects once to one of the servers, reading all secrets anew.
+    pub(super) async fn open(settings: &NatsSettings, call_limit: Duration) -> Result<Self, StoreError> {
+        let signals = Arc::new(Signals { lost: watch::Sender::new(None), violation: watch::Sender::default() });
+        let connected = Arc::new(AtomicBool::new(false));
+        let options = options(settings).await?;
+        let options = timing(options, call_limit, settings.servers.len(), &connected);
+        let reports = Arc::clone(&signals);
+        let options = options.event_callback(move |event| {
+            let reports = Arc::clone(&reports);
+            async move { reports.handle(event) }
+        });
+        let client = options.connect(&settings.servers[..]).await.map_err(|error| {
+            let text = with_sources(&error);
+            match error.kind() {
+                ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => StoreError::Denied(text),
+                ConnectErrorKind::ServerParse
+                | ConnectErrorKind::Dns
+                | ConnectErrorKind::TimedOut
+                | ConnectErrorKind::Tls
+                | ConnectErrorKind::Io
+                | ConnectErrorKind::MaxReconnects => StoreError::Unreachable(text),
+            }
+        })?;
+        connected.store(true, Ordering::Relaxed);
+        Ok(Self { client, call_limit, signals, repair: Notify::new() })
+    }
+
+    /// Declares the connection lost: every call on it ends, and its owner drops it.
+    pub(super) fn lose(&self, reason: &str) {
+        self.signals.lose(reason);
+    }
+
+    /// Waits until the connection is lost, and says why.
+    pub(super) async fn lost(&self) -> String {
+        let mut lost = self.lost_signal();
+        let reason = lost.wait_for(Option::is_some).await.map(|reason| reason.clone());
+        reason.ok().flatten().unwrap_or_default()
+    }
+
+    /// Becomes `Some` when the connection is lost. Holds no handle of the client.
+    pub(super) fn lost_signal(&self) -> watch::Receiver<Option<String>> {
+        self.signals.lost.subscribe()
+    }
+
+    /// Runs `call` until the call limit, or the end of the connection. A call that takes longer ends the connection: it
+    /// is the cheapest sign of a dead server, and the next connection may go to one that lives.
+    pub(super) async fn bounded<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        self.bounded_by(self.call_limit, call).await
+    }
+
+    /// `bounded` with a limit of its own.
+    pub(super) async fn bounded_by<T>(
+        &self,
+        limit: Duration,
+        call: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        tokio::select! {
+            answer = tokio::time::timeout(limit, call) => answer.unwrap_or_else(|_| {
+                let reason = format!("no answer within {limit:?}");
+                self.lose(&reason);
+                Err(StoreError::Unreachable(reason))
+            }),
+            reason = self.lost() => Err(StoreError::Unreachable(reason)),
+        }
+    }
+
+    /// Asks the same again and again, without giving up the earlier askings, until one of them is answered. For a bucket
+    /// whose servers elect a leader: what is asked meanwhile is never answered, and what is asked after it is at once. The
+    /// patience ends after a few call limits, because a server that is cut off from the others looks the same.
+    pub(super) async fn insist<T, Asking>(&self, ask: impl Fn() -> Asking) -> Result<T, StoreError>
+    where
+        Asking: Future<Output = Result<T, StoreError>>,
+    {
+        let insisting = async {
+            let mut askings = FuturesUnordered::new();
+            let mut pace = tokio::time::interval(INSIST_INTERVAL);
+            loop {
+                tokio::select! {
+                    _ = pace.tick() => askings.push(ask()),
+                    Some(answer) = askings.next() => match answer {
+                        Err(StoreError::Unreachable(_)) => {}
+                        answer => return answer,
+                    },
+                }
+            }
+        };
+        self.bounded_by(self.call_limit * INSIST_CALLS, insisting).await
+    }
+
+    /// One request and its answer. Not bounded by itself.
+    pub(super) async fn request(&self, subject: &str, request: Request) -> Result<Message, StoreError> {
+        let mut violation = self.signals.violation.subscribe();
+        let quoted = format!("\"{subject}\"");
+        tokio::select! {
+            answer = self.client.send_request(subject.to_owned(), request.timeout(None)) => {
+                answer.map_err(|error| match error.kind() {
+                    RequestErrorKind::NoResponders => StoreError::Unreachable(format!("nobody answers to {subject}")),
+                    RequestErrorKind::TimedOut
+                    | RequestErrorKind::InvalidSubject
+                    | RequestErrorKind::MaxPayloadExceeded
+                    | RequestErrorKind::Other => StoreError::Unreachable(with_sources(&error)),
+                })
+            }
+            text = violation_about(&mut violation, &quoted) => Err(StoreError::Denied(text)),
+        }
+    }
+
+    /// One request to JetStream's interface, such as `STREAM.INFO.KV_locks`.
+    pub(super) async fn ask<T: DeserializeOwned>(
+        &self,
+        verb: &str,
+        question: &serde_json::Value,
+    ) -> Result<Result<T, Refusal>, StoreError> {
+        let payload = question.to_string().into();
+        let answer = self.request(&format!("$JS.API.{verb}"), Request::new().payload(payload)).await?;
+        match serde_json::from_slice(&answer.payload) {
+            Ok(Response::Ok(answer)) => Ok(Ok(answer)),
+            Ok(Response::Err { error }) => Ok(Err(error)),
+            Err(error) => Err(StoreError::Garbled(format!("{verb}: {error}"))),
+        }
+    }
+}
+
+impl Signals {
+    fn lose(&self, reason: &str) {
+        // The first reason is the cause, later ones are consequences.
+        self.lost.send_if_modified(|lost| {
+            let first = lost.is_none();
+            if first {
+                *lost = Some(reason.to_owned());
+            }
+            first
+        });
+    }
+
+    fn handle(&self, event: Event) {
+        match event {
+            Event::Disconnected | Event::Closed => self.lose("the server closed the connection"),
+            Event::LameDuckMode => self.lose("the server is about to shut down"),
+            Event::ServerError(ServerError::Other(text)) => {
+                // Everything else that matters is followed by a disconnect.
+                if text.to_ascii_lowercase().contains("permissions violation") {
+                    self.violation.send_replace(text);
+                }
+            }
+            Event::ServerError(ServerError::AuthorizationViolation) => self.lose("the server withdrew its permission"),
+            Event::Connected
+            | Event::Draining
+            | Event::SlowConsumer(_)
+            | Event::ClientError(_)
+            | Event::ServerError(ServerError::SlowConsumer(_)) => {}
+        }
+    }
+}
+
+/// Waits for a violation that concerns the quoted subject, or our inboxes, without which no answer arrives at all.
+async fn violation_about(violation: &mut watch::Receiver<String>, quoted: &str) -> String {
+    loop {
+        if violation.changed().await.is_err() {
+            // The sender lives as long as the connection; without it there is nothing to report.
+            std::future::pending::<()>().await;
+        }
+        let text = violation.borrow_and_update().clone();
+        if text.contains(quoted) || text.contains("\"_INBOX.") {
+            return text;
+        }
+    }
+}
+
+/// An error with everything that caused it, on one line.
+pub(super) fn with_sources(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
+/// Who we are, and how the connection is encrypted.
+async fn options(settings: &NatsSettings) -> Result<ConnectOptions, StoreError> {
+    let options = ConnectOptions::new().name("putexd");
+    let mut options = match &settings.credentials {
+        NatsCredentials::None => options,
+        NatsCredentials::Creds(path) => {
+            options.credentials(&secret(path).await?).map_err(|error| unusable(path, &error))?
+        }
+        NatsCredentials::NkeySeed(path) => options.nkey(secret(path).await?.trim().to_owned()),
+        NatsCredentials::UserPassword { user, password_file } => {
+            let text = secret(password_file).await?;
+            let password = text.strip_suffix('\n').unwrap_or(&text);
+            options.user_and_password(user.clone(), password.to_owned())
+        }
+    };
+    options = options.require_tls(settings.tls.required);
+    if let Some(path) = &settings.tls.ca_file {
+        options = options.add_root_certificates(path.clone());
+    }
+    if let Some((certificate, key)) = &settings.tls.client {
+        options = options.add_client_certificate(certificate.clone(), key.clone());
+    }
+    Ok(options)
+}
+
+async fn secret(path: &Path) -> Result<String, StoreError> {
+    tokio::fs::read_to_string(path).await.map_err(|error| unusable(path, &error))
+}
+
+fn unusable(path: &Path, error: &std::io::Error) -> StoreError {
+    StoreError::Denied(format!("the credentials in {} cannot be used: {error}", path.display()))
+}
+
+/// Time limits, and the end of the client's own attempts to reconnect.
+fn timing(options: ConnectOptions, limit: Duration, servers: usize, connected: &Arc<AtomicBool>) -> ConnectOptions {
+    let connected = Arc::clone(connected);
+    options
+        .connection_timeout(limit)
+        // The call limit is never longer than R.
+        .ping_interval(limit.max(Duration::from_millis(1)))
+        // Only the configured servers: the next connection starts from them anyway.
+        .ignore_discovered_servers()
+        // One round through the servers for the first connect. A lost client makes at most one more; by the end of the
+        // delay all its handles are gone, so it finds nothing to send and ends.
+        .max_reconnects(servers.max(1))
+        .reconnect_delay_callback(move |_| if connected.load(Ordering::Relaxed) { limit } else { Duration::ZERO })
+}

@@ -1,0 +1,99 @@
+//! The watch: an ephemeral push consumer over all keys of the bucket, headers only.
+//!
+//! A plain subscription to the keys' subjects would be simpler, but its hints come when a write is *sent*; who reads at
+//! once would still see the old value. The consumer's come after the write was stored. They say nothing else.
+
+use std::time::Duration;
+
+use async_nats::{Message, StatusCode, Subscriber};
+use futures_util::StreamExt;
+use serde_json::json;
+use tokio::sync::{mpsc, watch};
+
+use super::bucket::Bucket;
+use super::connection::Connection;
+use crate::store::{Hints, StoreError};
+use crate::types::Key;
+
+/// Hints that wait for their reader; more are dropped.
+const HINT_LIMIT: usize = 64;
+
+/// Silences of this many heartbeats end the watch.
+const MISSED_HEARTBEATS: u32 = 3;
+
+/// The shortest and the longest interval of the server's heartbeats.
+const HEARTBEAT_RANGE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// Starts a watch on `connection`.
+pub(super) async fn watch(connection: &Connection, bucket: &Bucket) -> Result<Hints, StoreError> {
+    let heartbeat = connection.call_limit.clamp(HEARTBEAT_RANGE.0, HEARTBEAT_RANGE.1);
+    let inbox = connection.client.new_inbox();
+    // Subscribed first: the server removes a consumer without interest.
+    let subscriber =
+        connection.client.subscribe(inbox.clone()).await.map_err(|error| StoreError::Unreachable(error.to_string()))?;
+    let question = json!({
+        "stream_name": bucket.stream(),
+        "config": {
+            "deliver_subject": inbox,
+            "deliver_policy": "new",
+            "ack_policy": "none",
+            "replay_policy": "instant",
+            "filter_subject": bucket.all_keys(),
+            "headers_only": true,
+            "idle_heartbeat": u64::try_from(heartbeat.as_nanos()).unwrap_or(u64::MAX),
+            "num_replicas": 1,
+            "mem_storage": true,
+        },
+    });
+    let verb = format!("CONSUMER.CREATE.{}", bucket.stream());
+    if let Err(refusal) = connection.ask::<serde_json::Value>(&verb, &question).await? {
+        return Err(bucket.error(&refusal));
+    }
+    let (sender, receiver) = mpsc::channel(HINT_LIMIT);
+    let prefix = bucket.key_prefix();
+    tokio::spawn(forward(subscriber, prefix, heartbeat * MISSED_HEARTBEATS, connection.lost_signal(), sender));
+    Ok(crate::store::hints(receiver))
+}
+
+/// Owns the subscription, which is a handle of the client, and lets go of it as soon as the connection is lost, whether
+/// or not anybody reads the hints.
+async fn forward(
+    mut subscriber: Subscriber,
+    prefix: String,
+    silence_limit: Duration,
+    mut lost: watch::Receiver<Option<String>>,
+    sender: mpsc::Sender<Key>,
+) {
+    loop {
+        let message = tokio::select! {
+            message = tokio::time::timeout(silence_limit, subscriber.next()) => message,
+            _ = lost.wait_for(Option::is_some) => return,
+            () = sender.closed() => return,
+        };
+        let Ok(Some(message)) = message else { return };
+        match hint(&message, &prefix) {
+            // A full queue holds hints enough.
+            Hint::Key(key) => drop(sender.try_send(key)),
+            Hint::None => {}
+            Hint::End => return,
+        }
+    }
+}
+
+enum Hint {
+    Key(Key),
+    None,
+    End,
+}
+
+fn hint(message: &Message, prefix: &str) -> Hint {
+    match message.status {
+        Some(StatusCode::IDLE_HEARTBEAT) => Hint::None,
+        // Such as 409: the consumer is gone.
+        Some(_) => Hint::End,
+        None => {
+            let name = message.subject.strip_prefix(prefix);
+            name.and_then(|name| Key::new(name).ok()).map_or(Hint::None, Hint::Key)
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! A value as a NATS message: the body alone is the token, the fields are headers.
+//!
+//! putex 0.2.0 reads the body and ignores headers, so the two see the same holder. Field texts are percent-encoded
+//! where a header could not carry them unchanged: header parsers trim spaces, and control characters end the line.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use async_nats::jetstream::message::StreamMessage;
+use async_nats::{HeaderMap, HeaderName, HeaderValue, header};
+
+use crate::store::Attempt;
+use crate::types::Value;
+
+/// Headers of ours; everybody else's are ignored.
+const PREFIX: &str = "Putex-";
+
+/// The header by which KV clients mark a deletion.
+const KV_OPERATION: &str = "KV-Operation";
+
+/// The header by which servers from 2.11 on mark a deletion of their own.
+const MARKER_REASON: &str = "Nats-Marker-Reason";
+
+const HEXADECIMAL: &[u8; 16] = b"0123456789ABCDEF";
+
+/// The headers of one attempt: the condition, the write's id, and the fields.
+pub(super) fn headers(attempt: &Attempt, stream: &str) -> Result<HeaderMap, String> {
+    let mut headers = HeaderMap::new();
+    let mut insert = |name: &str, text: &str| {
+        let name = HeaderName::from_str(name).map_err(|error| format!("the header name {name:?}: {error}"))?;
+        let text = HeaderValue::from_str(text).map_err(|error| format!("the header {name}: {error}"))?;
+        headers.insert(name, text);
+        Ok::<(), String>(())
+    };
+    insert(header::NATS_EXPECTED_LAST_SUBJECT_SEQUENCE.as_ref(), &attempt.base.to_string())?;
+    insert(header::NATS_EXPECTED_STREAM.as_ref(), stream)?;
+    insert(header::NATS_MESSAGE_ID.as_ref(), &attempt.write.to_string())?;
+    for (name, text) in &attempt.value.fields {
+        insert(&header_name(name), &encode(text))?;
+    }
+    Ok(headers)
+}
+
+/// The value that a message holds; `None` for a tombstone.
+pub(super) fn value(message: &StreamMessage) -> Option<Value> {
+    let mut fields = BTreeMap::new();
+    for (name, texts) in message.headers.iter() {
+        let name: &str = name.as_ref();
+        let text = texts.last().map_or("", HeaderValue::as_str);
+        let deleted = name.eq_ignore_ascii_case(KV_OPERATION) && matches!(text, "DEL" | "PURGE");
+        if deleted || name.eq_ignore_ascii_case(MARKER_REASON) {
+            return None;
+        }
+        if let Some(field) = field_name(name) {
+            fields.insert(field, decode(text));
+        }
+    }
+    Some(Value { body: message.payload.to_vec(), fields })
+}
+
+/// `paused-for` is `Putex-Paused-For`.
+fn header_name(field: &str) -> String {
+    let words: Vec<String> = field
+        .split('-')
+        .map(|word| {
+            let mut letters = word.chars();
+            letters.next().map_or_else(String::new, |first| first.to_ascii_uppercase().to_string() + letters.as_str())
+        })
+        .collect();
+    format!("{PREFIX}{}", words.join("-"))
+}
+
+fn field_name(header: &str) -> Option<String> {
+    let (prefix, name) = header.split_at_checked(PREFIX.len())?;
+    prefix.eq_ignore_ascii_case(PREFIX).then(|| name.to_ascii_lowercase())
+}
+
+fn encode(text: &str) -> String {
+    let last = text.len().saturating_sub(1);
+    let mut encoded = String::with_capacity(text.len());
+    for (at, byte) in text.bytes().enumerate() {
+        let inner_space = byte == b' ' && at != 0 && at != last;
+        if inner_space || (byte.is_ascii_graphic() && byte != b'%') {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push('%');
+            encoded.extend([byte >> 4, byte & 15].map(|digit| char::from(HEXADECIMAL[usize::from(digit)])));
+        }
+    }
+    encoded
+}
+
+/// What cannot be decoded was written by another program and is taken as it is.
+fn decode(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, tail)) = rest.split_first() {
+        let hexadecimal = tail.get(..2).and_then(|pair| std::str::from_utf8(pair).ok());
+        let escaped = hexadecimal.and_then(|pair| u8::from_str_radix(pair, 16).ok());
+        match escaped {
+            Some(byte) if first == b'%' => {
+                bytes.push(byte);
+                rest = &tail[2..];
+            }
+            Some(_) | None => {
+                bytes.push(first);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8(bytes).unwrap_or_else(|_| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn field_names_map_to_headers_and_back() {
+        for (field, header) in [("lease", "Putex-Lease"), ("paused-for", "Putex-Paused-For"), ("a--b-", "Putex-A--B-")]
+        {
+            assert_eq!(header_name(field), header);
+            assert_eq!(field_name(header).as_deref(), Some(field));
+            assert_eq!(field_name(&header.to_ascii_lowercase()).as_deref(), Some(field));
+        }
+        for foreign in ["Nats-Msg-Id", "Putex", "Ä", "Pütex-Lease"] {
+            assert_eq!(field_name(foreign), None, "{foreign}");
+        }
+    }
+
+    #[test]
+    fn field_texts_that_a_header_can_carry_stay_readable() {
+        assert_eq!(encode("drained by ops"), "drained by ops");
+        assert_eq!(encode(" 100% "), "%20100%25%20");
+    }
+
+    #[test]
+    fn texts_of_other_programs_are_taken_as_they_are() {
+        for odd in ["%", "%4", "%zz", "100%", "%FF"] {
+            assert_eq!(decode(odd), odd);
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn every_field_text_survives(text in "\\PC*|[ \t\r\n%a-f0-9]*") {
+            let encoded = encode(&text);
+            proptest::prop_assert!(HeaderValue::from_str(&encoded).is_ok());
+            proptest::prop_assert_eq!(encoded.trim(), &encoded);
+            proptest::prop_assert_eq!(decode(&encoded), text);
+        }
+    }
+}

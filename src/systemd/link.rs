@@ -1,0 +1,298 @@
+//! The connection to PID 1, kept up by a task of its own.
+//!
+//! zbus does not reconnect, and a re-execution of PID 1 drops its clients. So the task builds a new connection after
+//! each loss and subscribes again, and callers see only two cases: there is a link, or PID 1 is unreachable and the
+//! state of every unit is unknown.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout, timeout_at};
+use zbus::proxy::CacheProperties;
+use zbus::{Connection, MatchRule, MessageStream, fdo};
+
+use super::private::PrivateSocket;
+use super::proxy::{DESTINATION, ManagerProxy, PropertiesProxy};
+
+/// Between two attempts to connect.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// Calls that zbus makes on its own behalf, such as taking a match rule back, must end too.
+const BACKSTOP: Duration = Duration::from_secs(5 * 60);
+
+/// Why PID 1 gave no answer that can be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BusError {
+    /// No connection, or no answer in time. What was asked for may have happened: the state is unknown.
+    #[error("reach systemd: {0}")]
+    Unreachable(String),
+    /// systemd answered, and said no.
+    #[error("get systemd to do it: {message} ({name})")]
+    Refused {
+        /// The D-Bus name of the error, such as `org.freedesktop.systemd1.NoSuchUnit`.
+        name: String,
+        /// systemd's words.
+        message: String,
+    },
+    /// The answer is not what the interface promises.
+    #[error("understand systemd's answer: {0}")]
+    Malformed(String),
+}
+
+impl BusError {
+    /// Whether the state is unknown, because nobody answered.
+    #[must_use]
+    pub fn is_unreachable(&self) -> bool {
+        matches!(self, Self::Unreachable(_))
+    }
+
+    /// Whether the job was refused because the host is going down: no failure of the unit.
+    #[must_use]
+    pub fn is_shutting_down(&self) -> bool {
+        self.is_named("org.freedesktop.systemd1.TransactionIsDestructive")
+            || self.is_named("org.freedesktop.systemd1.ShuttingDown")
+    }
+
+    pub(super) fn is_named(&self, wanted: &str) -> bool {
+        matches!(self, Self::Refused { name, .. } if name == wanted)
+    }
+
+    pub(super) fn is_no_such_unit(&self) -> bool {
+        self.is_named("org.freedesktop.systemd1.NoSuchUnit")
+    }
+}
+
+impl From<zbus::Error> for BusError {
+    fn from(error: zbus::Error) -> Self {
+        // The enums are not exhaustive: whatever is new there is an answer that was not understood.
+        #[expect(clippy::wildcard_enum_match_arm, reason = "both enums may grow")]
+        match error {
+            zbus::Error::MethodError(name, message, _) => {
+                Self::Refused { name: name.to_string(), message: message.unwrap_or_default() }
+            }
+            zbus::Error::InputOutput(_) | zbus::Error::Connection(..) | zbus::Error::Handshake(_) => {
+                Self::Unreachable(error.to_string())
+            }
+            zbus::Error::FDO(error) => match *error {
+                fdo::Error::NoReply(text)
+                | fdo::Error::Disconnected(text)
+                | fdo::Error::ServiceUnknown(text)
+                | fdo::Error::NameHasNoOwner(text)
+                | fdo::Error::NoServer(text)
+                | fdo::Error::Timeout(text)
+                | fdo::Error::TimedOut(text)
+                | fdo::Error::IOError(text)
+                | fdo::Error::SpawnServiceNotFound(text)
+                | fdo::Error::SpawnFailed(text)
+                | fdo::Error::SpawnChildExited(text) => Self::Unreachable(text),
+                fdo::Error::ZBus(error) => Self::Malformed(error.to_string()),
+                other => {
+                    let name = zbus::DBusError::name(&other).to_string();
+                    let message = zbus::DBusError::description(&other).unwrap_or_default().to_owned();
+                    Self::Refused { name, message }
+                }
+            },
+            other => Self::Malformed(other.to_string()),
+        }
+    }
+}
+
+/// Which way PID 1 is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Route {
+    /// The system bus: polkit, references to units, other clients' view.
+    SystemBus,
+    /// systemd's own socket: works while the bus is down. Root only.
+    Private,
+}
+
+/// One connection, while it lasts. Clones share it.
+#[derive(Debug, Clone)]
+pub(super) struct Link {
+    pub(super) connection: Connection,
+    pub(super) manager: ManagerProxy<'static>,
+    call_limit: Duration,
+}
+
+impl Link {
+    /// Bounds a call in time. Over the limit the outcome is unknown.
+    pub(super) async fn call<T>(&self, call: impl Future<Output = zbus::Result<T>>) -> Result<T, BusError> {
+        bounded(self.call_limit, call).await
+    }
+
+    pub(super) async fn properties(&self, path: &str) -> Result<PropertiesProxy<'static>, BusError> {
+        let builder = PropertiesProxy::builder(&self.connection)
+            .cache_properties(CacheProperties::No)
+            .path(zbus::OwnedObjectPath::try_from(path.to_owned()).map_err(BusError::from)?);
+        Ok(builder.build().await?)
+    }
+
+    /// Messages that match `rule`. Whoever takes them drains them in a task of its own: a full queue would stop the
+    /// whole connection.
+    pub(super) async fn signals(&self, rule: MatchRule<'static>) -> Result<MessageStream, BusError> {
+        self.call(MessageStream::for_match_rule(rule, &self.connection, None)).await
+    }
+
+    async fn open(route: Route, call_limit: Duration) -> Result<Self, BusError> {
+        bounded(call_limit, async {
+            let builder = match route {
+                Route::SystemBus => zbus::connection::Builder::system(),
+                Route::Private => zbus::connection::Builder::socket(PrivateSocket::connect().await?).p2p(),
+            };
+            let connection = builder.method_timeout(BACKSTOP).build().await?;
+            let manager = ManagerProxy::builder(&connection).cache_properties(CacheProperties::No).build().await?;
+            Ok(Self { connection, manager, call_limit })
+        })
+        .await
+    }
+}
+
+/// The newest link, and the task that replaces it. The task ends with the last `Keeper`.
+#[derive(Debug, Clone)]
+pub(super) struct Keeper {
+    newest: watch::Receiver<Option<Link>>,
+    call_limit: Duration,
+    _task: Arc<OwnedTask>,
+}
+
+impl Keeper {
+    pub(super) fn new(route: Route, call_limit: Duration) -> Self {
+        let (publish, newest) = watch::channel(None);
+        let task = OwnedTask::spawn(keep(route, call_limit, publish));
+        Self { newest, call_limit, _task: Arc::new(task) }
+    }
+
+    pub(super) fn call_limit(&self) -> Duration {
+        self.call_limit
+    }
+
+    /// The newest link; waits for one as long as a call may take.
+    pub(super) async fn link(&self) -> Result<Link, BusError> {
+        self.link_by(Instant::now() + self.call_limit).await
+    }
+
+    /// The newest link; waits for one until `deadline`.
+    pub(super) async fn link_by(&self, deadline: Instant) -> Result<Link, BusError> {
+        let mut newest = self.newest.clone();
+        let found = timeout_at(deadline, newest.wait_for(Option::is_some)).await;
+        match found {
+            Ok(Ok(link)) => link.clone().ok_or_else(|| BusError::Unreachable("no connection".to_owned())),
+            Ok(Err(_)) | Err(_) => Err(BusError::Unreachable("no connection".to_owned())),
+        }
+    }
+
+    /// The newest link, as it comes and goes.
+    pub(super) fn watch(&self) -> watch::Receiver<Option<Link>> {
+        self.newest.clone()
+    }
+}
+
+/// A task that does not outlive its owner.
+#[derive(Debug)]
+pub(super) struct OwnedTask(tokio::task::JoinHandle<()>);
+
+impl OwnedTask {
+    pub(super) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self(tokio::spawn(future))
+    }
+}
+
+impl Drop for OwnedTask {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+pub(super) async fn bounded<T>(limit: Duration, call: impl Future<Output = zbus::Result<T>>) -> Result<T, BusError> {
+    match timeout(limit, call).await {
+        Ok(result) => Ok(result?),
+        Err(_) => Err(BusError::Unreachable(format!("no answer within {limit:?}"))),
+    }
+}
+
+async fn keep(route: Route, call_limit: Duration, publish: watch::Sender<Option<Link>>) {
+    loop {
+        if let Ok(link) = Link::open(route, call_limit).await {
+            follow(route, &link, &publish).await;
+            publish.send_replace(None);
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+/// Publishes the link while PID 1 is at its other end.
+async fn follow(route: Route, link: &Link, publish: &watch::Sender<Option<Link>>) {
+    // On the bus PID 1 can leave and come back while our own connection stands; its subscriptions are then gone.
+    let mut owners = match route {
+        Route::SystemBus => match owner_changes(link).await {
+            Ok(owners) => Some(owners),
+            Err(_) => return,
+        },
+        Route::Private => None,
+    };
+    loop {
+        if link.call(link.manager.subscribe()).await.is_err_and(|error| !is_subscribed_already(&error)) {
+            return;
+        }
+        publish.send_replace(Some(link.clone()));
+        let Some(owners) = owners.as_mut() else {
+            return link.connection.closed().await;
+        };
+        // The stream ends with the connection.
+        while let Some(message) = owners.next().await {
+            let Ok(owner) = message.and_then(|message| new_owner(&message)) else { return };
+            if !owner.is_empty() {
+                break;
+            }
+            publish.send_replace(None);
+        }
+        if link.connection.is_closed() {
+            return;
+        }
+    }
+}
+
+fn is_subscribed_already(error: &BusError) -> bool {
+    error.is_named("org.freedesktop.systemd1.AlreadySubscribed")
+}
+
+async fn owner_changes(link: &Link) -> Result<MessageStream, BusError> {
+    let rule = MatchRule::builder()
+        .msg_type(zbus::message::Type::Signal)
+        .sender("org.freedesktop.DBus")
+        .interface("org.freedesktop.DBus")
+        .member("NameOwnerChanged")
+        .arg(0, DESTINATION)
+        .build()?;
+    link.signals(rule).await
+}
+
+fn new_owner(message: &zbus::Message) -> zbus::Result<String> {
+    let (_, _, new): (String, String, String) = message.body().deserialize()?;
+    Ok(new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_is_told_from_refusal() {
+        let silent = BusError::from(zbus::Error::from(fdo::Error::NoReply("gone".to_owned())));
+        assert!(silent.is_unreachable());
+        let refused = BusError::from(zbus::Error::from(fdo::Error::AccessDenied("no".to_owned())));
+        assert_eq!(
+            refused,
+            BusError::Refused { name: "org.freedesktop.DBus.Error.AccessDenied".to_owned(), message: "no".to_owned() }
+        );
+    }
+
+    #[tokio::test]
+    async fn a_call_has_an_end() {
+        let limit = Duration::from_millis(10);
+        let endless = std::future::pending::<zbus::Result<()>>();
+        assert!(bounded(limit, endless).await.expect_err("no answer").is_unreachable());
+    }
+}

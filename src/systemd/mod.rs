@@ -1,0 +1,146 @@
+//! systemd over D-Bus.
+//!
+//! Three rules, each learned from somebody's outage:
+//!
+//! - A job only queues, and its signal can be lost. What a unit does is read from the unit, after the job.
+//! - No answer is no answer: the state is unknown then, which is neither "failed" nor "stopped".
+//! - A stopped unit may still have processes. Only [`Systemd::prove_dead`] says that nothing of it runs.
+//!
+//! Every call is bounded in time, and no signal is trusted: signals only say when to read again.
+
+mod changes;
+pub mod gate;
+mod job;
+mod link;
+mod private;
+mod properties;
+mod proxy;
+mod run;
+mod start;
+mod supervisable;
+mod units;
+
+use std::time::Duration;
+
+pub use changes::Changes;
+pub use job::JobEnd;
+pub use link::BusError;
+use link::{Keeper, Link, Route};
+pub use properties::{ActiveState, Invocation, QueuedJob, UnitState};
+pub use run::{Check, RunResult};
+pub use start::{StartError, Started};
+pub use supervisable::{Surroundings, Unsupervisable};
+pub use units::{JobType, KillError, NotDead, Proof, SystemState};
+
+/// PID 1, however often the way to it breaks. Clones share one connection.
+#[derive(Debug, Clone)]
+pub struct Systemd {
+    keeper: Keeper,
+    route: Route,
+}
+
+impl Systemd {
+    /// Over the system bus. Returns before there is a connection, and keeps one up from then on; until there is one,
+    /// calls fail as [`BusError::Unreachable`]. `call_limit` bounds each call; keep it below the renewal interval.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    #[must_use]
+    pub fn connect(call_limit: Duration) -> Self {
+        Self::by(Route::SystemBus, call_limit)
+    }
+
+    /// Over systemd's private socket, for root only, which works while the bus is down. systemd keeps no references
+    /// for such clients, so that the reason of a failed condition may be gone before it is read.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    #[must_use]
+    pub fn private(call_limit: Duration) -> Self {
+        Self::by(Route::Private, call_limit)
+    }
+
+    /// Whether there is a connection to PID 1 now.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.keeper.watch().borrow().is_some()
+    }
+
+    /// Waits until there is a connection, or there is none: until [`is_connected`](Self::is_connected) is `wanted`.
+    pub async fn connected(&self, wanted: bool) {
+        // The sender lives as long as `self` does.
+        let _ = self.keeper.watch().wait_for(|link: &Option<Link>| link.is_some() == wanted).await;
+    }
+
+    fn by(route: Route, call_limit: Duration) -> Self {
+        Self { keeper: Keeper::new(route, call_limit), route }
+    }
+
+    fn has_references(&self) -> bool {
+        match self.route {
+            Route::SystemBus => true,
+            Route::Private => false,
+        }
+    }
+
+    /// Keeps a unit loaded until the pin is dropped, where systemd offers that: what it tells of a run that ended, or
+    /// was never begun, is gone once it unloads the unit.
+    async fn pin(&self, unit: &str) -> Option<Pin> {
+        let pin = self.adopt(unit)?;
+        let link = self.keeper.link().await.ok()?;
+        link.call(link.manager.ref_unit(unit)).await.ok()?;
+        Some(pin)
+    }
+
+    /// A pin for a reference that is taken otherwise.
+    fn adopt(&self, unit: &str) -> Option<Pin> {
+        self.has_references().then(|| Pin { systemd: self.clone(), unit: unit.to_owned() })
+    }
+
+    /// Gives back a reference, and with the last one what systemd remembers of the unit.
+    async fn forget(&self, unit: &str) {
+        if self.has_references()
+            && let Ok(link) = self.keeper.link().await
+        {
+            // The references end with the connection at the latest.
+            let _ = link.call(link.manager.unref_unit(unit)).await;
+        }
+    }
+
+    /// Has systemd forget how a unit failed, and how often it was started. One that it does not know is fine.
+    pub async fn reset_failed(&self, unit: &str) -> Result<(), BusError> {
+        let link = self.keeper.link().await?;
+        match link.call(link.manager.reset_failed_unit(unit)).await {
+            Err(error) if error.is_no_such_unit() => Ok(()),
+            other => other,
+        }
+    }
+}
+
+/// A reference to a unit, given back even by a caller that is cancelled.
+struct Pin {
+    systemd: Systemd,
+    /// Empty once it is given back.
+    unit: String,
+}
+
+impl Pin {
+    async fn release(mut self) {
+        let unit = std::mem::take(&mut self.unit);
+        self.systemd.forget(&unit).await;
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let unit = std::mem::take(&mut self.unit);
+        if let Ok(runtime) = tokio::runtime::Handle::try_current()
+            && !unit.is_empty()
+        {
+            let systemd = self.systemd.clone();
+            runtime.spawn(async move { systemd.forget(&unit).await });
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! What systemd says of a unit, read at one moment.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use zbus::{OwnedVariant, Structure, Variant};
+
+/// One run of a unit, as systemd counts them: 128 random bits, new with each start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Invocation(pub u128);
+
+impl fmt::Display for Invocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// systemd's ActiveState.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ActiveState {
+    /// Started.
+    Active,
+    /// Started, and reading its configuration again.
+    Reloading,
+    /// Stopped.
+    Inactive,
+    /// Stopped, and not as it should.
+    Failed,
+    /// Being started, which an automatic restart is too.
+    Activating,
+    /// Being stopped.
+    Deactivating,
+    /// A state of a newer systemd. Counts as running.
+    Other(String),
+}
+
+impl ActiveState {
+    fn new(text: &str) -> Self {
+        match text {
+            "active" => Self::Active,
+            // "refreshing" is a reload of the unit's mounts and credentials, from systemd 254 on.
+            "reloading" | "refreshing" => Self::Reloading,
+            "inactive" => Self::Inactive,
+            "failed" => Self::Failed,
+            "activating" => Self::Activating,
+            "deactivating" => Self::Deactivating,
+            other => Self::Other(other.to_owned()),
+        }
+    }
+
+    /// Whether the unit is started.
+    #[must_use]
+    pub fn is_started(&self) -> bool {
+        matches!(self, Self::Active | Self::Reloading)
+    }
+
+    /// Whether systemd counts the unit as stopped. No proof that nothing of it runs.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        matches!(self, Self::Inactive | Self::Failed)
+    }
+}
+
+impl fmt::Display for ActiveState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Active => "active",
+            Self::Reloading => "reloading",
+            Self::Inactive => "inactive",
+            Self::Failed => "failed",
+            Self::Activating => "activating",
+            Self::Deactivating => "deactivating",
+            Self::Other(text) => text,
+        })
+    }
+}
+
+/// A job that PID 1 has queued or is carrying out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueuedJob {
+    /// Its number, never 0.
+    pub id: u32,
+    /// Its object.
+    pub path: String,
+}
+
+/// What systemd says of a unit, all of it read at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "they are systemd's, and independent of each other")]
+pub struct UnitState {
+    /// The unit's own name, where it was asked for by an alias.
+    pub id: String,
+    /// LoadState: `loaded`, `not-found`, `masked`, `bad-setting`, `error`.
+    pub load_state: String,
+    /// What was wrong when it was loaded; empty when nothing was.
+    pub load_error: String,
+    /// ActiveState.
+    pub active_state: ActiveState,
+    /// SubState, whose words depend on the unit's type.
+    pub sub_state: String,
+    /// How the last run ended, `success` among others; `None` for types without, such as .target.
+    pub result: Option<String>,
+    /// The job that is queued for the unit.
+    pub job: Option<QueuedJob>,
+    /// The main process, while there is one.
+    pub main_pid: Option<u32>,
+    /// The control group as PID 1 names it; empty while the unit has none.
+    pub control_group: String,
+    /// The current run, or the last one.
+    pub invocation: Option<Invocation>,
+    /// Automatic restarts since the last start that was asked for.
+    pub n_restarts: u32,
+    /// The unit's file; empty when there is none.
+    pub fragment_path: String,
+    /// Whether a file of the unit changed since it was loaded.
+    pub needs_reload: bool,
+    /// Whether the conditions held at the last start; false before any start.
+    pub condition_result: bool,
+    /// Whether the assertions held at the last start; false before any start.
+    pub assert_result: bool,
+    /// The conditions and assertions that did not hold at the last start, as they are written in the unit.
+    pub unmet: Vec<String>,
+    /// How the main process ended, in words; empty while it runs or where the type has none.
+    pub exit: String,
+    /// Whether the unit is an effect rather than a life of processes: a mount, or a oneshot that remains after exit.
+    /// Its effect may outlast the state `failed`; what is only processes, or held by PID 1 itself, does not.
+    pub is_effect: bool,
+}
+
+impl UnitState {
+    /// Whether anything of the unit may run as far as its state says, an automatic restart included.
+    #[must_use]
+    pub fn may_run(&self) -> bool {
+        !self.active_state.is_stopped() || self.job.is_some()
+    }
+
+    /// ActiveState, SubState and Result in one phrase, such as `failed (failed, exit-code)`.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        match self.result.as_deref() {
+            None | Some("success" | "") => format!("{} ({})", self.active_state, self.sub_state),
+            Some(result) => format!("{} ({}, {result})", self.active_state, self.sub_state),
+        }
+    }
+}
+
+/// All properties of a unit's object, of all its interfaces.
+#[derive(Debug)]
+pub(super) struct Properties(HashMap<String, OwnedVariant>);
+
+impl Properties {
+    pub(super) fn new(map: HashMap<String, OwnedVariant>) -> Self {
+        Self(map)
+    }
+
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
+        self.get(name)
+    }
+
+    pub(super) fn flag(&self, name: &str) -> Option<bool> {
+        self.get(name)
+    }
+
+    pub(super) fn number(&self, name: &str) -> Option<u32> {
+        self.get(name)
+    }
+
+    pub(super) fn signed(&self, name: &str) -> Option<i32> {
+        self.get(name)
+    }
+
+    pub(super) fn texts(&self, name: &str) -> Vec<String> {
+        self.items(name).iter().filter_map(|item| <&str>::try_from(item).ok().map(str::to_owned)).collect()
+    }
+
+    /// As [`UnitState::is_effect`] says. A type that nobody knows is taken for one.
+    pub(super) fn is_effect(&self) -> bool {
+        match self.kind() {
+            "service" => self.text("Type") == Some("oneshot") && self.flag("RemainAfterExit") == Some(true),
+            "socket" | "timer" | "path" | "target" | "slice" | "scope" => false,
+            _ => true,
+        }
+    }
+
+    pub(super) fn kind(&self) -> &str {
+        self.text("Id").and_then(|id| id.rsplit_once('.')).map_or("", |(_, kind)| kind)
+    }
+
+    pub(super) fn state(&self) -> UnitState {
+        let text = |name| self.text(name).unwrap_or_default().to_owned();
+        let mut unmet = self.unmet("Conditions", "Condition");
+        unmet.extend(self.unmet("Asserts", "Assert"));
+        UnitState {
+            id: text("Id"),
+            load_state: text("LoadState"),
+            load_error: self.fields("LoadError").and_then(|fields| words(fields.get(1)?)).unwrap_or_default(),
+            active_state: ActiveState::new(self.text("ActiveState").unwrap_or_default()),
+            sub_state: text("SubState"),
+            result: self.text("Result").map(str::to_owned),
+            job: self.fields("Job").and_then(queued_job),
+            main_pid: self.number("MainPID").filter(|pid| *pid != 0),
+            control_group: text("ControlGroup"),
+            invocation: self.invocation(),
+            n_restarts: self.number("NRestarts").unwrap_or(0),
+            fragment_path: text("FragmentPath"),
+            needs_reload: self.flag("NeedDaemonReload").unwrap_or(false),
+            condition_result: self.flag("ConditionResult").unwrap_or(false),
+            assert_result: self.flag("AssertResult").unwrap_or(false),
+            unmet,
+            exit: self.exit(),
+            is_effect: self.is_effect(),
+        }
+    }
+
+    /// The conditions, or assertions, that did not hold: `a(sbbsi)` of name, trigger, negation, parameter, outcome.
+    fn unmet(&self, property: &str, prefix: &str) -> Vec<String> {
+        let unmet = |item: &Variant<'_>| {
+            let Variant::Structure(structure) = item else { return None };
+            let [name, trigger, negated, parameter, outcome] = structure.fields() else { return None };
+            if i32::try_from(outcome).ok()? >= 0 {
+                return None;
+            }
+            let name = words(name)?;
+            let name = if name.starts_with(prefix) { name } else { format!("{prefix}{name}") };
+            let trigger = if bool::try_from(trigger).ok()? { "|" } else { "" };
+            let negated = if bool::try_from(negated).ok()? { "!" } else { "" };
+            Some(format!("{name}={trigger}{negated}{}", words(parameter)?))
+        };
+        self.items(property).iter().filter_map(unmet).collect()
+    }
+
+    fn invocation(&self) -> Option<Invocation> {
+        let bytes: Vec<u8> = self.items("InvocationID").iter().filter_map(|item| u8::try_from(item).ok()).collect();
+        let bits = u128::from_be_bytes(bytes.try_into().ok()?);
+        (bits != 0).then_some(Invocation(bits))
+    }
+
+    /// ExecMainCode is one of waitid's: 1 exited, 2 killed, 3 dumped core.
+    fn exit(&self) -> String {
+        let status = self.signed("ExecMainStatus").unwrap_or(0);
+        match self.signed("ExecMainCode") {
+            Some(1) => format!("exit status {status}"),
+            Some(2) => format!("killed by signal {status}"),
+            Some(3) => format!("dumped core by signal {status}"),
+            Some(_) | None => String::new(),
+        }
+    }
+
+    fn get<'a, T: TryFrom<&'a Variant<'static>>>(&'a self, name: &str) -> Option<T> {
+        let value: &Variant<'static> = self.0.get(name)?;
+        T::try_from(value).ok()
+    }
+
+    fn items(&self, name: &str) -> &[Variant<'static>] {
+        match self.0.get(name).map(|value| -> &Variant<'static> { value }) {
+            Some(Variant::Array(array)) => array.inner(),
+            Some(_) | None => &[],
+        }
+    }
+
+    fn fields(&self, name: &str) -> Option<&[Variant<'static>]> {
+        match self.0.get(name).map(|value| -> &Variant<'static> { value }) {
+            Some(Variant::Structure(structure)) => Some(structure.fields()),
+            Some(_) | None => None,
+        }
+    }
+}
+
+/// The value of a unit's Job property: number and object, 0 for none.
+pub(super) fn job_of(value: &OwnedVariant) -> Option<QueuedJob> {
+    let structure = <&Structure<'_>>::try_from(value).ok()?;
+    queued_job(structure.fields())
+}
+
+fn queued_job(fields: &[Variant<'_>]) -> Option<QueuedJob> {
+    let [id, path] = fields else { return None };
+    let id = u32::try_from(id).ok().filter(|id| *id != 0)?;
+    let Variant::ObjectPath(path) = path else { return None };
+    Some(QueuedJob { id, path: path.to_string() })
+}
+
+fn words(value: &Variant<'_>) -> Option<String> {
+    <&str>::try_from(value).ok().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn properties(pairs: Vec<(&str, Variant<'static>)>) -> Properties {
+        let own = |(name, value): (&str, Variant<'static>)| {
+            (name.to_owned(), OwnedVariant::try_from(value).expect("no descriptors"))
+        };
+        Properties::new(pairs.into_iter().map(own).collect())
+    }
+
+    #[test]
+    fn a_service_is_read() {
+        let path = zbus::ObjectPath::try_from("/org/freedesktop/systemd1/job/7").expect("a path");
+        let state = properties(vec![
+            ("Id", Variant::from("a.service")),
+            ("ActiveState", Variant::from("activating")),
+            ("SubState", Variant::from("auto-restart")),
+            ("Result", Variant::from("exit-code")),
+            ("Job", Variant::from((7_u32, path))),
+            ("MainPID", Variant::from(0_u32)),
+            ("InvocationID", Variant::from(vec![0xab_u8; 16])),
+            ("Conditions", Variant::from(vec![("ConditionPathExists", false, true, "/x", -1_i32)])),
+            ("Asserts", Variant::from(vec![("AssertPathExists", false, false, "/y", 1_i32)])),
+            ("ExecMainCode", Variant::from(1_i32)),
+            ("ExecMainStatus", Variant::from(3_i32)),
+        ])
+        .state();
+        assert_eq!(state.job, Some(QueuedJob { id: 7, path: "/org/freedesktop/systemd1/job/7".to_owned() }));
+        assert_eq!(state.main_pid, None);
+        assert_eq!(state.invocation.map(|run| run.to_string()), Some("ab".repeat(16)));
+        assert_eq!(state.unmet, ["ConditionPathExists=!/x"]);
+        assert_eq!(state.exit, "exit status 3");
+        assert_eq!(state.in_words(), "activating (auto-restart, exit-code)");
+        assert!(state.may_run() && !state.is_effect);
+    }
+
+    #[test]
+    fn no_job_is_number_zero() {
+        let path = zbus::ObjectPath::try_from("/").expect("a path");
+        let state = properties(vec![
+            ("Id", Variant::from("a.mount")),
+            ("ActiveState", Variant::from("inactive")),
+            ("Job", Variant::from((0_u32, path))),
+            ("InvocationID", Variant::from(Vec::<u8>::new())),
+        ])
+        .state();
+        assert_eq!((state.job.as_ref(), state.invocation), (None, None));
+        assert!(!state.may_run() && state.is_effect);
+    }
+
+    #[test]
+    fn a_state_nobody_knows_counts_as_running() {
+        let state = properties(vec![("ActiveState", Variant::from("maintenance"))]).state();
+        assert!(state.may_run());
+        assert!(properties(Vec::new()).state().may_run());
+    }
+}

@@ -1,0 +1,240 @@
+//! Units that run to their end: health checks, and the oneshots that fence and unfence.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use zbus::{Structure, Variant};
+
+use super::Systemd;
+use super::job::{JobEnd, Order};
+use super::link::BusError;
+use super::properties::{Invocation, UnitState};
+use super::proxy::Setting;
+use super::units::SIGKILL;
+use crate::types::UnitName;
+
+/// What ends at a limit is killed at once; this long it may take until nothing of it is left.
+const KILL_LIMIT: Duration = Duration::from_secs(3);
+
+/// systemd enforces the limit of a check itself; here it is enforced a little later, should systemd not.
+const OWN_LIMIT_LATER: Duration = Duration::from_millis(500);
+
+/// How often a unit is looked at that should come to its end.
+const POLL: Duration = Duration::from_millis(100);
+
+/// How many lines a check may write to the journal in [`LOG_INTERVAL`].
+const LOG_LINES: u32 = 200;
+const LOG_INTERVAL: Duration = Duration::from_secs(30);
+
+/// How many processes a check may have at once.
+const TASKS: u64 = 512;
+
+/// A command that is run as a unit of its own, and judged by its exit status.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Check {
+    /// The unit, a `.service` that nothing else uses. One run at a time: an older one is killed.
+    pub unit: UnitName,
+    /// Shown by `systemctl status`.
+    pub description: String,
+    /// The command. Its first word is an absolute path; `$NAME` and `%` are taken as they are.
+    pub argv: Vec<String>,
+    /// `NAME=value` each.
+    pub environment: Vec<String>,
+    /// The user it runs as; root when there is none.
+    pub user: Option<String>,
+    /// At this age all of it is killed.
+    pub timeout: Duration,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RunResult {
+    /// It exited as it should.
+    Passed,
+    /// It did not; why, in words.
+    Failed(String),
+    /// It was killed at its limit.
+    TimedOut,
+}
+
+impl Systemd {
+    /// Runs a command in a unit of its own and waits for its end. On `Err` nobody knows how it went; systemd kills it
+    /// at its limit all the same.
+    pub async fn run_check(&self, check: &Check) -> Result<RunResult, BusError> {
+        // The reference itself is one of the unit's settings.
+        let pin = self.adopt(check.unit.as_str());
+        let result = self.run_transient(check).await;
+        if let Some(pin) = pin {
+            pin.release().await;
+        }
+        result
+    }
+
+    async fn run_transient(&self, check: &Check) -> Result<RunResult, BusError> {
+        let name = check.unit.as_str();
+        let settings = self.settings(check)?;
+        let deadline = Instant::now() + check.timeout + OWN_LIMIT_LATER;
+        let order = Order::Transient(name, &settings);
+        let mut outcome = self.carry_out(&order, name, None, deadline).await;
+        if outcome.as_ref().is_err_and(|error| error.is_named("org.freedesktop.systemd1.UnitExists")) {
+            // An older run: of a daemon that is gone, or one whose reference is not yet given back.
+            self.end(&check.unit).await?;
+            self.forget(name).await;
+            outcome = self.carry_out(&order, name, None, deadline).await;
+        }
+        match outcome? {
+            JobEnd::StillQueued => {
+                self.end(&check.unit).await?;
+                Ok(RunResult::TimedOut)
+            }
+            JobEnd::Ended(job) => self.judge(&check.unit, None, &job, deadline).await,
+            JobEnd::Vanished | JobEnd::NotLoaded => self.judge(&check.unit, None, "", deadline).await,
+        }
+    }
+
+    /// Starts a unit that comes to an end by itself, and waits for that. It is a run of its own: one that is under way
+    /// is killed first. At the limit it is stopped and killed.
+    pub async fn run_unit_to_completion(&self, unit: &UnitName, limit: Duration) -> Result<RunResult, BusError> {
+        let deadline = Instant::now() + limit;
+        if self.state(unit).await?.may_run() {
+            self.end(unit).await?;
+        }
+        let pin = self.pin(unit.as_str()).await;
+        let before = self.state(unit).await?;
+        if before.load_state != "loaded" {
+            return Ok(RunResult::Failed(format!("{unit} is {}", before.load_state)));
+        }
+        self.reset_failed(unit.as_str()).await?;
+        let order = Order::Start(unit.as_str());
+        let result = match self.carry_out(&order, &before.id, before.invocation, deadline).await? {
+            JobEnd::StillQueued => {
+                self.end(unit).await?;
+                Ok(RunResult::TimedOut)
+            }
+            JobEnd::Ended(job) => self.judge(unit, before.invocation, &job, deadline).await,
+            JobEnd::Vanished | JobEnd::NotLoaded => self.judge(unit, before.invocation, "", deadline).await,
+        };
+        if let Some(pin) = pin {
+            pin.release().await;
+        }
+        result
+    }
+
+    /// Stops and kills a unit until nothing of it is left, or [`KILL_LIMIT`] is over.
+    async fn end(&self, unit: &UnitName) -> Result<(), BusError> {
+        let deadline = Instant::now() + KILL_LIMIT;
+        loop {
+            // The stop only keeps it from coming back; it is the kill that is waited for.
+            let _ = self.kill(unit).await;
+            let soon = deadline.min(Instant::now() + POLL);
+            self.carry_out(&Order::Stop(unit.as_str()), unit.as_str(), None, soon).await?;
+            let left = self.prove_dead(unit).await.is_err();
+            if !left || Instant::now() >= deadline {
+                self.reset_failed(unit.as_str()).await?;
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits for the end of the run that a job began, and tells how it ended.
+    async fn judge(
+        &self,
+        unit: &UnitName,
+        before: Option<Invocation>,
+        job: &str,
+        deadline: Instant,
+    ) -> Result<RunResult, BusError> {
+        loop {
+            let state = self.state(unit).await?;
+            let is_new = state.invocation.is_some() && state.invocation != before;
+            if state.active_state.is_started() && is_new && state.is_effect {
+                return Ok(RunResult::Passed);
+            }
+            if !state.may_run() {
+                return Ok(verdict(&state, is_new, job));
+            }
+            if Instant::now() >= deadline {
+                self.end(unit).await?;
+                return Ok(RunResult::TimedOut);
+            }
+            sleep(POLL).await;
+        }
+    }
+
+    fn settings(&self, check: &Check) -> Result<Vec<Setting>, BusError> {
+        let mut settings: Vec<Setting> = vec![
+            ("Description", check.description.clone().into()),
+            ("Type", "oneshot".into()),
+            ("ExecStartEx", command(&check.argv)?),
+            ("Environment", check.environment.clone().into()),
+            ("TimeoutStartUSec", micros(check.timeout)),
+            ("TimeoutStopUSec", micros(KILL_LIMIT)),
+            // What a check leaves behind, or what is left at the limit, gets no time to say goodbye.
+            ("KillMode", "control-group".into()),
+            ("KillSignal", SIGKILL.into()),
+            ("SendSIGKILL", true.into()),
+            ("CollectMode", "inactive-or-failed".into()),
+            ("StandardInput", "null".into()),
+            ("StandardOutput", "journal".into()),
+            ("StandardError", "journal".into()),
+            ("LogRateLimitIntervalUSec", micros(LOG_INTERVAL)),
+            ("LogRateLimitBurst", LOG_LINES.into()),
+            ("TasksMax", TASKS.into()),
+        ];
+        if self.has_references() {
+            // Collected as soon as it ends, but not before its end was read.
+            settings.push(("AddRef", true.into()));
+        }
+        if let Some(user) = &check.user {
+            settings.push(("User", user.clone().into()));
+        }
+        Ok(settings)
+    }
+}
+
+/// `a(sasas)`: path, arguments, flags.
+fn command(argv: &[String]) -> Result<Variant<'static>, BusError> {
+    let path = argv.first().cloned().unwrap_or_default();
+    let flags = vec!["no-env-expand".to_owned()];
+    let one: Structure<'static> = (path, argv.to_vec(), flags).into();
+    let mut all = zbus::Array::new(one.signature());
+    all.append(Variant::Structure(one)).map_err(BusError::from)?;
+    Ok(Variant::Array(all))
+}
+
+fn micros(span: Duration) -> Variant<'static> {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX).into()
+}
+
+fn verdict(state: &UnitState, is_new: bool, job: &str) -> RunResult {
+    // Of conditions marked with "|" one is enough, so that a run may well have begun with others unmet.
+    if !is_new && !state.unmet.is_empty() {
+        return RunResult::Failed(format!("{} does not hold", state.unmet.join(", ")));
+    }
+    match (is_new, state.result.as_deref()) {
+        (true, Some("success")) => RunResult::Passed,
+        (true, Some("timeout")) => RunResult::TimedOut,
+        (true, Some("exec-condition")) => RunResult::Failed("its ExecCondition= said no".to_owned()),
+        (true, result) => {
+            let result = result.unwrap_or(job);
+            let exit = if state.exit.is_empty() { String::new() } else { format!(", {}", state.exit) };
+            RunResult::Failed(format!("{result}{exit}"))
+        }
+        // Already unloaded, as nothing held it: all that is known is the job, which ends with a oneshot's process.
+        (false, _) if job == "done" && state.load_state == "not-found" => RunResult::Passed,
+        (false, _) if job == "timeout" => RunResult::TimedOut,
+        (false, _) if job.is_empty() => RunResult::Failed("its end was not seen".to_owned()),
+        (false, _) => RunResult::Failed(format!("its job ended as {job:?}, and it did not run")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_has_the_signature_that_systemd_wants() {
+        let argv = ["/bin/true".to_owned(), "$HOME".to_owned()];
+        assert_eq!(command(&argv).expect("a command").value_signature().to_string(), "a(sasas)");
+    }
+}

@@ -1,0 +1,164 @@
+//! Starting and stopping units.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::Systemd;
+use super::job::{JobEnd, Order};
+use super::link::BusError;
+use super::properties::{Invocation, UnitState};
+use crate::types::UnitName;
+
+/// How often a unit is looked at whose job is done and which is not yet started.
+const POLL: Duration = Duration::from_millis(100);
+
+/// A unit that was started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Started {
+    /// The run that the start began.
+    pub invocation: Invocation,
+    /// The unit as it was then.
+    pub state: UnitState,
+}
+
+/// Why a unit is not known to be started. After any of these but the first four something of it may run: stop it, and
+/// prove it dead.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StartError {
+    /// systemd has no such unit, or cannot use it.
+    #[error("{unit} is {load_state}{error}")]
+    NotLoaded {
+        /// The unit.
+        unit: String,
+        /// Its LoadState.
+        load_state: String,
+        /// What was wrong with it; empty, or with ": " in front.
+        error: String,
+    },
+    /// The host is going down: no failure of the unit.
+    #[error("the host is shutting down")]
+    ShuttingDown,
+    /// Conditions that do not hold, so that systemd skipped the start and called it done.
+    #[error("skipped by systemd, because {0} does not hold")]
+    Condition(String),
+    /// Assertions that do not hold.
+    #[error("refused by systemd, because {0} does not hold")]
+    Assert(String),
+    /// Somebody else's run of it.
+    #[error("it was {0} before")]
+    AlreadyRunning(String),
+    /// The limit passed first. Its job is still queued.
+    #[error("not started within {limit:?}: it is {state}")]
+    TimedOut {
+        /// The limit.
+        limit: Duration,
+        /// The unit's state.
+        state: String,
+    },
+    /// It was started and ended at once, as a oneshot does that does not remain after exit.
+    #[error("it ended as soon as it was started: it is {0}")]
+    Ended(String),
+    /// The start failed.
+    #[error("the start ended as {job:?}, and it is {state}")]
+    Failed {
+        /// The job's result; empty when its end was not heard of.
+        job: String,
+        /// The unit's state, and how its process ended.
+        state: String,
+    },
+    /// systemd refused, or nobody knows.
+    #[error(transparent)]
+    Bus(BusError),
+}
+
+impl From<BusError> for StartError {
+    fn from(error: BusError) -> Self {
+        if error.is_shutting_down() { Self::ShuttingDown } else { Self::Bus(error) }
+    }
+}
+
+impl Systemd {
+    /// Starts a unit and waits until it is started: ActiveState says so, with an InvocationID that it did not have
+    /// before. `limit` is for all of it; time in suspend does not count.
+    ///
+    /// What "started" means is the type's to say: the process runs (`simple`, `exec`), has told so (`notify`,
+    /// `dbus`), has gone to the background (`forking`), has ended well (oneshot that remains after exit), the mount
+    /// is there, the socket listens, the timer waits.
+    pub async fn start(&self, unit: &UnitName, limit: Duration) -> Result<Started, StartError> {
+        let deadline = Instant::now() + limit;
+        // Held, so that systemd does not unload the unit together with the reason why it did not start.
+        let pin = self.pin(unit.as_str()).await;
+        let before = self.state(unit).await?;
+        if before.load_state != "loaded" {
+            let error = if before.load_error.is_empty() { String::new() } else { format!(": {}", before.load_error) };
+            return Err(StartError::NotLoaded { unit: unit.to_string(), load_state: before.load_state, error });
+        }
+        if !before.active_state.is_stopped() {
+            return Err(StartError::AlreadyRunning(before.in_words()));
+        }
+        // The counters of systemd's start limit are not meant for starts that another host's death asks for.
+        self.reset_failed(unit.as_str()).await?;
+        let order = Order::Start(unit.as_str());
+        let end = self.carry_out(&order, &before.id, before.invocation, deadline).await?;
+        let result = self.verify(unit, &before, &end, deadline, limit).await;
+        if let Some(pin) = pin {
+            pin.release().await;
+        }
+        result
+    }
+
+    /// Queues a stop and waits for the end of its job. That says nothing of the unit:
+    /// [`prove_dead`](Self::prove_dead) does.
+    pub async fn stop(&self, unit: &UnitName, limit: Duration) -> Result<JobEnd, BusError> {
+        let deadline = Instant::now() + limit;
+        let id = self.state(unit).await?.id;
+        self.carry_out(&Order::Stop(unit.as_str()), &id, None, deadline).await
+    }
+
+    async fn verify(
+        &self,
+        unit: &UnitName,
+        before: &UnitState,
+        end: &JobEnd,
+        deadline: Instant,
+        limit: Duration,
+    ) -> Result<Started, StartError> {
+        let job = match end {
+            JobEnd::Ended(result) => result.as_str(),
+            JobEnd::StillQueued => {
+                return Err(StartError::TimedOut { limit, state: self.state(unit).await?.in_words() });
+            }
+            JobEnd::Vanished | JobEnd::NotLoaded => "",
+        };
+        loop {
+            let state = self.state(unit).await?;
+            let new = state.invocation.filter(|run| Some(*run) != before.invocation);
+            match new {
+                Some(invocation) if state.active_state.is_started() => return Ok(Started { invocation, state }),
+                // Between two automatic restarts, or a job later than ours: it has the time that is left.
+                Some(_) if matches!(job, "done" | "") && state.may_run() => {}
+                Some(_) | None => return Err(why(&state, new, job)),
+            }
+            if Instant::now() >= deadline {
+                return Err(StartError::TimedOut { limit, state: state.in_words() });
+            }
+            sleep(POLL).await;
+        }
+    }
+}
+
+fn why(state: &UnitState, new: Option<Invocation>, job: &str) -> StartError {
+    if new.is_none() && !state.unmet.is_empty() {
+        let unmet = state.unmet.join(", ");
+        return if state.condition_result { StartError::Assert(unmet) } else { StartError::Condition(unmet) };
+    }
+    if state.result.as_deref() == Some("exec-condition") {
+        return StartError::Condition("its ExecCondition=".to_owned());
+    }
+    let words = if state.exit.is_empty() { state.in_words() } else { format!("{}, {}", state.in_words(), state.exit) };
+    if new.is_some() && job == "done" {
+        return StartError::Ended(words);
+    }
+    StartError::Failed { job: job.to_owned(), state: words }
+}

@@ -1,0 +1,356 @@
+//! Reading units, killing them, and proving them dead.
+
+use std::time::Duration;
+
+use super::Systemd;
+use super::link::BusError;
+use super::properties::{Properties, UnitState};
+use super::proxy::{JOB, MANAGER, MANAGER_PATH};
+use crate::host::cgroup::Hierarchy;
+use crate::types::UnitName;
+
+/// SIGKILL, as the bus wants it.
+pub(super) const SIGKILL: i32 = 9;
+
+/// That nothing of a unit ran at the moment it was made. Only [`Systemd::prove_dead`] makes one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Proof {
+    state: UnitState,
+}
+
+impl Proof {
+    /// What the proof was read from.
+    #[must_use]
+    pub fn state(&self) -> &UnitState {
+        &self.state
+    }
+}
+
+/// Why a unit is not proven dead. Fits after "failed to prove that the unit is dead: ".
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotDead {
+    /// Nobody knows.
+    #[error("its state is unknown: failed to {0}")]
+    Unknown(#[from] BusError),
+    /// It runs, or is about to.
+    #[error("it is {0}")]
+    Running(String),
+    /// Whatever it is now, it is about to change.
+    #[error("job {job} is queued for it while it is {state}")]
+    JobQueued {
+        /// The job's number.
+        job: u32,
+        /// The unit's state.
+        state: String,
+    },
+    /// Without processes of its own, only an orderly stop shows that its effect is gone.
+    #[error("it is {0}, which does not show that its effect is gone, as it has no main process")]
+    FailedIsNoProof(String),
+    /// systemd counts it as stopped, and processes are left.
+    #[error("processes are left in its control group {0}")]
+    ProcessesLeft(String),
+    /// Its control group could not be read.
+    #[error("its control group could not be read: {0}")]
+    Unreadable(String),
+    /// It was started, or changed otherwise, while it was being looked at.
+    #[error("it changed while it was looked at, and is {0}")]
+    Changed(String),
+}
+
+/// Why a unit could not be killed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum KillError {
+    /// PID 1 did not say which control group is the unit's.
+    #[error(transparent)]
+    Bus(#[from] BusError),
+    /// The kernel refused.
+    #[error("kill its control group: {0}")]
+    Cgroup(String),
+}
+
+/// A job's type.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JobType {
+    /// The unit is to be started.
+    Start,
+    /// The unit is to be stopped.
+    Stop,
+    /// The unit is to be stopped, then started; the stop may be under way. Once it is done the job becomes `Start`.
+    Restart,
+    /// Another one, in systemd's word.
+    Other(String),
+}
+
+/// What PID 1 says of the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SystemState {
+    /// Booted, and well.
+    Running,
+    /// Booted, with failed units.
+    Degraded,
+    /// Being booted.
+    Starting,
+    /// Being shut down.
+    Stopping,
+    /// Another one, in systemd's word.
+    Other(String),
+}
+
+impl Systemd {
+    /// What systemd says of a unit now. A unit that does not exist has the load state `not-found`.
+    pub async fn state(&self, unit: &UnitName) -> Result<UnitState, BusError> {
+        self.state_by_name(unit.as_str()).await
+    }
+
+    /// Shows that nothing of the unit runs: it is stopped, no job is queued for it, its control group is empty, and
+    /// none of that changed in between. An automatic restart that is due counts as running.
+    pub async fn prove_dead(&self, unit: &UnitName) -> Result<Proof, NotDead> {
+        let properties = self.read(unit.as_str()).await?;
+        let state = properties.state();
+        // The result of an unmount that failed sticks to a mount when a later one succeeds, and a mount that could not
+        // be made is "failed" too. What is mounted is the kernel's to say, so there `failed` is looked into.
+        let unmounted = match properties.text("Where") {
+            Some(place) if properties.kind() == "mount" => {
+                let place = place.to_owned();
+                self.blocking(move |_| is_unmounted(&place)).await.map_err(NotDead::Unreadable)?
+            }
+            Some(_) | None => false,
+        };
+        check_stopped(&state, unmounted)?;
+        for group in self.groups(&properties).await? {
+            let asked = group.clone();
+            match self.blocking(move |hierarchy| hierarchy.is_empty(&asked)).await {
+                Ok(true) => {}
+                Ok(false) => return Err(NotDead::ProcessesLeft(group)),
+                Err(text) => return Err(NotDead::Unreadable(text)),
+            }
+        }
+        // A start between the two readings would otherwise slip through with a group that was not yet made.
+        let again = self.state(unit).await?;
+        check_stopped(&again, unmounted)?;
+        // systemd unloads units that are stopped, and forgets their last invocation then.
+        if again.invocation.is_some() && again.invocation != state.invocation {
+            return Err(NotDead::Changed(again.in_words()));
+        }
+        Ok(Proof { state })
+    }
+
+    /// SIGKILL to every process of the unit, by PID 1 and by its control group. Whether that was enough is for
+    /// [`prove_dead`](Self::prove_dead) to say; a unit with `Restart=` comes back unless it is stopped as well.
+    pub async fn kill(&self, unit: &UnitName) -> Result<(), KillError> {
+        let groups = self.groups(&self.read(unit.as_str()).await?).await?;
+        let link = self.keeper.link().await?;
+        // A refusal, mostly because there is no process, says nothing that the group does not.
+        match link.call(link.manager.kill_unit(unit.as_str(), "all", SIGKILL)).await {
+            Ok(()) | Err(BusError::Refused { .. } | BusError::Unreachable(_) | BusError::Malformed(_)) => {}
+        }
+        for group in groups {
+            self.blocking(move |hierarchy| hierarchy.kill(&group)).await.map_err(KillError::Cgroup)?;
+        }
+        Ok(())
+    }
+
+    /// The control group that the unit has while it runs, known before it does; `None` for types without processes.
+    pub async fn predicted_cgroup(&self, unit: &UnitName) -> Result<Option<String>, BusError> {
+        self.predicted(&self.read(unit.as_str()).await?).await
+    }
+
+    /// The type of the job that is queued for a unit.
+    pub async fn job_for_unit(&self, unit: &UnitName) -> Result<Option<JobType>, BusError> {
+        let Some(job) = self.queued_job(unit.as_str()).await? else { return Ok(None) };
+        let link = self.keeper.link().await?;
+        let properties = link.properties(&job.path).await?;
+        match link.call(properties.get(JOB, "JobType")).await {
+            Ok(value) => Ok(Some(match text(&value)?.as_str() {
+                "start" => JobType::Start,
+                "stop" => JobType::Stop,
+                "restart" | "try-restart" => JobType::Restart,
+                other => JobType::Other(other.to_owned()),
+            })),
+            // It ended between the two questions.
+            Err(error) if error.is_named("org.freedesktop.DBus.Error.UnknownObject") => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the host is up or going down.
+    pub async fn system_state(&self) -> Result<SystemState, BusError> {
+        Ok(match self.manager_text("SystemState").await?.as_str() {
+            "running" => SystemState::Running,
+            "degraded" => SystemState::Degraded,
+            "initializing" | "starting" => SystemState::Starting,
+            "stopping" => SystemState::Stopping,
+            other => SystemState::Other(other.to_owned()),
+        })
+    }
+
+    /// systemd's version, as in `252.39-1~deb12u2`.
+    pub async fn version(&self) -> Result<String, BusError> {
+        self.manager_text("Version").await
+    }
+
+    /// Has PID 1 read all unit files again, which blocks it: write all of them first. `limit` is for this call alone,
+    /// five minutes at most.
+    pub async fn daemon_reload(&self, limit: Duration) -> Result<(), BusError> {
+        let link = self.keeper.link().await?;
+        super::link::bounded(limit, link.manager.reload()).await
+    }
+
+    pub(super) async fn state_by_name(&self, unit: &str) -> Result<UnitState, BusError> {
+        Ok(self.read(unit).await?.state())
+    }
+
+    pub(super) async fn read(&self, unit: &str) -> Result<Properties, BusError> {
+        let link = self.keeper.link().await?;
+        let path = link.call(link.manager.load_unit(unit)).await?;
+        let properties = link.properties(&path).await?;
+        Ok(Properties::new(link.call(properties.get_all("")).await?))
+    }
+
+    /// Where processes of the unit may be: the group it has, and the one it would have.
+    async fn groups(&self, properties: &Properties) -> Result<Vec<String>, BusError> {
+        let current = properties.text("ControlGroup").filter(|group| !group.is_empty()).map(str::to_owned);
+        let mut groups: Vec<String> = current.into_iter().chain(self.predicted(properties).await?).collect();
+        groups.dedup();
+        Ok(groups)
+    }
+
+    async fn predicted(&self, properties: &Properties) -> Result<Option<String>, BusError> {
+        let (Some(slice), Some(id)) = (properties.text("Slice"), properties.text("Id")) else { return Ok(None) };
+        let root = self.manager_text("ControlGroup").await?;
+        Ok(Some(format!("{}{}/{}", root.trim_end_matches('/'), slice_path(slice), escape(id))))
+    }
+
+    async fn manager_text(&self, name: &str) -> Result<String, BusError> {
+        let link = self.keeper.link().await?;
+        let properties = link.properties(MANAGER_PATH).await?;
+        text(&link.call(properties.get(MANAGER, name)).await?)
+    }
+
+    /// Asks the kernel about control groups, away from the runtime's own threads and bounded in time.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&Hierarchy) -> std::io::Result<T> + Send + 'static,
+    ) -> Result<T, String> {
+        let task = tokio::task::spawn_blocking(move || Hierarchy::detect().and_then(|hierarchy| ask(&hierarchy)));
+        match tokio::time::timeout(self.keeper.call_limit(), task).await {
+            Ok(Ok(result)) => result.map_err(|error| error.to_string()),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err(format!("the kernel did not answer within {:?}", self.keeper.call_limit())),
+        }
+    }
+}
+
+fn check_stopped(state: &UnitState, unmounted: bool) -> Result<(), NotDead> {
+    if let Some(job) = &state.job {
+        return Err(NotDead::JobQueued { job: job.id, state: state.in_words() });
+    }
+    if !state.active_state.is_stopped() {
+        return Err(NotDead::Running(state.in_words()));
+    }
+    let orderly =
+        state.active_state == super::ActiveState::Inactive && matches!(state.result.as_deref(), None | Some("success"));
+    if state.is_effect && !orderly && !unmounted {
+        return Err(NotDead::FailedIsNoProof(state.in_words()));
+    }
+    Ok(())
+}
+
+/// Whether nothing is mounted at `place` as PID 1 sees it: a daemon may have a mount namespace of its own.
+fn is_unmounted(place: &str) -> std::io::Result<bool> {
+    let table = std::fs::read_to_string("/proc/1/mountinfo")?;
+    if table.is_empty() {
+        return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "/proc/1/mountinfo is empty"));
+    }
+    Ok(!is_mounted_in(&table, place))
+}
+
+/// The mount point is the fifth field of a line, with blanks and backslashes in octal.
+fn is_mounted_in(table: &str, place: &str) -> bool {
+    let mut escaped = String::new();
+    for character in place.chars() {
+        match character {
+            ' ' => escaped.push_str("\\040"),
+            '\t' => escaped.push_str("\\011"),
+            '\n' => escaped.push_str("\\012"),
+            '\\' => escaped.push_str("\\134"),
+            other => escaped.push(other),
+        }
+    }
+    table.lines().any(|line| line.split(' ').nth(4) == Some(escaped.as_str()))
+}
+
+fn text(value: &zbus::OwnedVariant) -> Result<String, BusError> {
+    let text = <&str>::try_from(value).map_err(|error| BusError::Malformed(error.to_string()))?;
+    Ok(text.to_owned())
+}
+
+/// `a-b.slice` is in `a.slice`; `-.slice` is the root.
+fn slice_path(slice: &str) -> String {
+    let Some(stem) = slice.strip_suffix(".slice").filter(|stem| *stem != "-" && !stem.is_empty()) else {
+        return String::new();
+    };
+    let ends = stem.match_indices('-').map(|(at, _)| at).chain([stem.len()]);
+    let mut path = String::new();
+    for part in ends.filter_map(|end| stem.get(..end)) {
+        path.push('/');
+        path.push_str(&escape(&format!("{part}.slice")));
+    }
+    path
+}
+
+/// Names that could be taken for the kernel's own files get a `_` in front, as in systemd's cg_escape().
+fn escape(name: &str) -> String {
+    const CONTROLLERS: [&str; 13] = [
+        "cpu",
+        "cpuacct",
+        "cpuset",
+        "io",
+        "blkio",
+        "memory",
+        "devices",
+        "pids",
+        "bpf-firewall",
+        "bpf-devices",
+        "bpf-foreign",
+        "bpf-socket-bind",
+        "bpf-restrict-network-interfaces",
+    ];
+    let stem = name.rsplit_once('.').map_or("", |(stem, _)| stem);
+    let taken = name.starts_with(['_', '.'])
+        || name.starts_with("cgroup.")
+        || matches!(name, "notify_on_release" | "release_agent" | "tasks")
+        || CONTROLLERS.contains(&stem);
+    if taken { format!("_{name}") } else { name.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_are_found() {
+        let table = "22 1 0:20 / / rw - ext4 /dev/a rw\n40 22 0:35 / /mnt/a\\040b rw shared:1 - tmpfs tmpfs rw\n";
+        assert!(is_mounted_in(table, "/"));
+        assert!(is_mounted_in(table, "/mnt/a b"));
+        assert!(!is_mounted_in(table, "/mnt/a"));
+        assert!(!is_mounted_in(table, "/mnt"));
+    }
+
+    #[test]
+    fn slices_are_nested() {
+        assert_eq!(slice_path("-.slice"), "");
+        assert_eq!(slice_path("system.slice"), "/system.slice");
+        assert_eq!(slice_path("system-db.slice"), "/system.slice/system-db.slice");
+        assert_eq!(slice_path("a-b-c.slice"), "/a.slice/a-b.slice/a-b-c.slice");
+    }
+
+    #[test]
+    fn names_of_kernel_files_are_escaped() {
+        assert_eq!(escape("memory.service"), "_memory.service");
+        assert_eq!(escape("cgroup.service"), "_cgroup.service");
+        assert_eq!(escape("_x.service"), "__x.service");
+        assert_eq!(escape("memory.x.service"), "memory.x.service");
+        assert_eq!(escape("database.service"), "database.service");
+    }
+}

@@ -1,0 +1,460 @@
+//! The words of the field, as types that cannot be mixed up.
+//!
+//! Lowest layer: imports nothing of this crate.
+
+pub mod store;
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Why a name is not accepted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// The name has no characters.
+    #[error("the {what} is empty")]
+    Empty {
+        /// Which kind of name.
+        what: &'static str,
+    },
+    /// The name is longer than its limit.
+    #[error("the {what} has {length} characters, at most {limit} are accepted")]
+    TooLong {
+        /// Which kind of name.
+        what: &'static str,
+        /// Characters given.
+        length: usize,
+        /// Characters accepted.
+        limit: usize,
+    },
+    /// The name has a character outside of its alphabet.
+    #[error("the {what} {name:?} has the character {character:?}; {alphabet} are accepted")]
+    Character {
+        /// Which kind of name.
+        what: &'static str,
+        /// The name as given.
+        name: String,
+        /// The first offending character.
+        character: char,
+        /// What is accepted, in words.
+        alphabet: &'static str,
+    },
+    /// A unit name without one of systemd's types.
+    #[error("the unit {name:?} is not a full unit name: {reason}")]
+    UnitType {
+        /// The name as given.
+        name: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+}
+
+macro_rules! text_newtype {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
+
+        impl $name {
+            /// The name as text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+        impl FromStr for $name {
+            type Err = NameError;
+            fn from_str(text: &str) -> Result<Self, NameError> {
+                Self::new(text)
+            }
+        }
+        impl TryFrom<String> for $name {
+            type Error = NameError;
+            fn try_from(text: String) -> Result<Self, NameError> {
+                Self::new(&text)
+            }
+        }
+        impl From<$name> for String {
+            fn from(name: $name) -> String {
+                name.0
+            }
+        }
+    };
+}
+
+text_newtype! {
+    /// The name of a service: the stem of its file in /etc/putex.d. Letters, digits, `-` and `_`; at most 64.
+    /// It is part of unit names, keys and file names without any escaping, which is why its alphabet is small.
+    ServiceName
+}
+text_newtype! {
+    /// A full systemd unit name such as `database.service`, in systemd's own alphabet; at most 255 characters.
+    UnitName
+}
+text_newtype! {
+    /// The name of a node: the token in the lock's body. Printable ASCII without spaces; at most 128.
+    NodeId
+}
+text_newtype! {
+    /// The name of a lock within a store: letters, digits, `-`, `_`, `.`, `=` and `/`; at most 128.
+    Key
+}
+
+fn check_alphabet(
+    what: &'static str,
+    name: &str,
+    limit: usize,
+    alphabet: &'static str,
+    accepts: impl Fn(char) -> bool,
+) -> Result<(), NameError> {
+    if name.is_empty() {
+        return Err(NameError::Empty { what });
+    }
+    let length = name.chars().count();
+    if length > limit {
+        return Err(NameError::TooLong { what, length, limit });
+    }
+    match name.chars().find(|character| !accepts(*character)) {
+        Some(character) => Err(NameError::Character { what, name: name.to_owned(), character, alphabet }),
+        None => Ok(()),
+    }
+}
+
+impl ServiceName {
+    /// Accepts a service's name.
+    pub fn new(name: &str) -> Result<Self, NameError> {
+        check_alphabet("service name", name, 64, "letters, digits, '-' and '_'", |character| {
+            character.is_ascii_alphanumeric() || matches!(character, '-' | '_')
+        })?;
+        Ok(Self(name.to_owned()))
+    }
+
+    /// The unit that is active exactly while this host may run the service.
+    #[must_use]
+    pub fn lease_target(&self) -> UnitName {
+        UnitName(format!("putex-lease@{}.target", self.0))
+    }
+}
+
+impl UnitName {
+    /// systemd's unit types. Which of them can be supervised is the configuration's to say.
+    pub const TYPES: [&'static str; 11] =
+        ["service", "socket", "mount", "automount", "swap", "timer", "path", "scope", "slice", "device", "target"];
+
+    /// Accepts a unit's full name.
+    pub fn new(name: &str) -> Result<Self, NameError> {
+        check_alphabet("unit name", name, 255, "letters, digits and ':-_.\\@'", |character| {
+            character.is_ascii_alphanumeric() || matches!(character, ':' | '-' | '_' | '.' | '\\' | '@')
+        })?;
+        let Some((stem, kind)) = name.rsplit_once('.') else {
+            return Err(NameError::UnitType {
+                name: name.to_owned(),
+                reason: "write the whole name, such as \"database.service\"",
+            });
+        };
+        if stem.is_empty() || !Self::TYPES.contains(&kind) {
+            return Err(NameError::UnitType {
+                name: name.to_owned(),
+                reason: "its ending is none of systemd's unit types",
+            });
+        }
+        if stem.ends_with('@') {
+            return Err(NameError::UnitType {
+                name: name.to_owned(),
+                reason: "a template needs an instance, such as \"db@main.service\"",
+            });
+        }
+        Ok(Self(name.to_owned()))
+    }
+
+    /// The unit that `template`, such as `fence@.service`, makes of `instance`, whatever text that is: it is escaped as
+    /// systemd-escape(1) does it.
+    pub fn from_template(template: &str, instance: &str) -> Result<Self, NameError> {
+        let (stem, ending) = template.split_once("@.").ok_or_else(|| NameError::UnitType {
+            name: template.to_owned(),
+            reason: "a template such as \"fence@.service\" is needed",
+        })?;
+        if instance.is_empty() {
+            return Err(NameError::Empty { what: "instance of a template" });
+        }
+        Self::new(&format!("{stem}@{}.{ending}", escape(instance)))
+    }
+
+    /// Whether the unit is one of putexd's own, which hold the leases and must not wait for one.
+    #[must_use]
+    pub fn is_part_of_putexd(&self) -> bool {
+        matches!(self.as_str(), "putexd.service" | "putex-guard.service") || self.0.starts_with("putex-lease@")
+    }
+
+    /// The unit's type: the ending without its dot.
+    #[must_use]
+    pub fn kind(&self) -> &str {
+        self.0.rsplit_once('.').map_or("", |(_, kind)| kind)
+    }
+}
+
+fn escape(instance: &str) -> String {
+    let mut escaped = String::new();
+    for (position, byte) in instance.bytes().enumerate() {
+        match byte {
+            b'/' => escaped.push('-'),
+            b'.' if position == 0 => escaped.push_str("\\x2e"),
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b':' | b'_' | b'.' => escaped.push(char::from(byte)),
+            _ => {
+                // Writing to a string does not fail.
+                let _ = write!(escaped, "\\x{byte:02x}");
+            }
+        }
+    }
+    escaped
+}
+
+impl NodeId {
+    /// Accepts a node's name.
+    pub fn new(name: &str) -> Result<Self, NameError> {
+        check_alphabet("node name", name, 128, "printable ASCII characters other than space", |character| {
+            character.is_ascii_graphic()
+        })?;
+        Ok(Self(name.to_owned()))
+    }
+}
+
+impl Key {
+    /// Accepts a lock's name.
+    pub fn new(name: &str) -> Result<Self, NameError> {
+        check_alphabet("key", name, 128, "letters, digits and '-_.=/'", |character| {
+            character.is_ascii_alphanumeric() || matches!(character, '-' | '_' | '.' | '=' | '/')
+        })?;
+        Ok(Self(name.to_owned()))
+    }
+}
+
+impl From<&ServiceName> for Key {
+    fn from(service: &ServiceName) -> Self {
+        Self(service.0.clone())
+    }
+}
+
+macro_rules! random_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(pub u128);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:032x}", self.0)
+            }
+        }
+        impl FromStr for $name {
+            type Err = IdError;
+            fn from_str(text: &str) -> Result<Self, IdError> {
+                if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+                    return Err(IdError);
+                }
+                u128::from_str_radix(text, 16).map(Self).map_err(|_| IdError)
+            }
+        }
+        impl TryFrom<String> for $name {
+            type Error = IdError;
+            fn try_from(text: String) -> Result<Self, IdError> {
+                text.parse()
+            }
+        }
+        impl From<$name> for String {
+            fn from(id: $name) -> String {
+                id.to_string()
+            }
+        }
+    };
+}
+
+/// Text that is not 32 hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not 32 hexadecimal digits")]
+pub struct IdError;
+
+random_id! {
+    /// 128 random bits, new with each holding of a lock.
+    Instance
+}
+random_id! {
+    /// 128 random bits, new with each attempt to write.
+    WriteId
+}
+random_id! {
+    /// The host's /etc/machine-id.
+    MachineId
+}
+random_id! {
+    /// The kernel's id of this boot.
+    BootId
+}
+
+/// Orders the writes to one key within one incarnation of a store. 0 stands for "the key does not exist".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Revision(pub u64);
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The fencing token: grows from holder to holder, the same through one holding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Term(pub u64);
+
+impl fmt::Display for Term {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Tells one life of a store from the next: a store that was wiped and made again has another one.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Incarnation(pub String);
+
+impl fmt::Display for Incarnation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a store keeps under a key: a body, and named fields beside it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Value {
+    /// The holder's token alone, so that putex 0.2.0 can read it; empty = nobody.
+    pub body: Vec<u8>,
+    /// Everything else. Field names are lower case ASCII with `-`.
+    pub fields: BTreeMap<String, String>,
+}
+
+/// A point on this host's clocks: `CLOCK_BOOTTIME` and `CLOCK_MONOTONIC_RAW`, read together.
+///
+/// Two clocks, because neither is enough: chrony and adjtime bend `CLOCK_BOOTTIME`, and `CLOCK_MONOTONIC_RAW` stands
+/// still in suspend. Whoever must stop in time believes the earlier of them, whoever must wait the later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub struct Time {
+    /// `CLOCK_BOOTTIME`.
+    pub boot: Duration,
+    /// `CLOCK_MONOTONIC_RAW`.
+    pub raw: Duration,
+}
+
+impl Time {
+    /// The same point of both clocks: for tests and virtual clocks.
+    #[must_use]
+    pub const fn both(at: Duration) -> Self {
+        Self { boot: at, raw: at }
+    }
+
+    /// `span` later on both clocks.
+    #[must_use]
+    pub fn plus(self, span: Duration) -> Self {
+        Self { boot: self.boot.saturating_add(span), raw: self.raw.saturating_add(span) }
+    }
+
+    /// `span` earlier on both clocks, not before the boot.
+    #[must_use]
+    pub fn minus(self, span: Duration) -> Self {
+        Self { boot: self.boot.saturating_sub(span), raw: self.raw.saturating_sub(span) }
+    }
+
+    /// A holder's question: has `deadline` passed on *either* clock?
+    #[must_use]
+    pub fn has_passed(self, deadline: Self) -> bool {
+        self.boot >= deadline.boot || self.raw >= deadline.raw
+    }
+
+    /// A contender's question: is the wait until `end` over on *both* clocks?
+    #[must_use]
+    pub fn has_waited_until(self, end: Self) -> bool {
+        self.boot >= end.boot && self.raw >= end.raw
+    }
+
+    /// The time until `deadline` passes on either clock; zero when it has.
+    #[must_use]
+    pub fn until_passed(self, deadline: Self) -> Duration {
+        deadline.boot.saturating_sub(self.boot).min(deadline.raw.saturating_sub(self.raw))
+    }
+
+    /// The time until both clocks have reached `end`; zero when they have.
+    #[must_use]
+    pub fn until_waited(self, end: Self) -> Duration {
+        end.boot.saturating_sub(self.boot).max(end.raw.saturating_sub(self.raw))
+    }
+
+    /// How long ago `earlier` was, by the clock that moved less.
+    #[must_use]
+    pub fn since_at_least(self, earlier: Self) -> Duration {
+        self.boot.saturating_sub(earlier.boot).min(self.raw.saturating_sub(earlier.raw))
+    }
+
+    /// How long ago `earlier` was, by the clock that moved more.
+    #[must_use]
+    pub fn since_at_most(self, earlier: Self) -> Duration {
+        self.boot.saturating_sub(earlier.boot).max(self.raw.saturating_sub(earlier.raw))
+    }
+}
+
+/// What a host does when the stop of its unit cannot be proven in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnStopFailure {
+    /// Shout, hold on, try again: for units whose cgroup SIGKILL empties.
+    #[default]
+    Alert,
+    /// Reboot at once, without stopping anything else: `systemctl reboot --force --force`.
+    RebootForce,
+    /// Crash the kernel through /proc/sysrq-trigger.
+    KernelPanic,
+}
+
+impl OnStopFailure {
+    /// Whether this takes the host down, so that the unit is dead whatever held it.
+    #[must_use]
+    pub fn is_self_fence(self) -> bool {
+        match self {
+            Self::RebootForce | Self::KernelPanic => true,
+            Self::Alert => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instance_is_escaped_as_systemd_escape_does() {
+        let unit = |instance| UnitName::from_template("fence@.service", instance).map(String::from);
+        assert_eq!(unit("h1").as_deref(), Ok("fence@h1.service"));
+        assert_eq!(unit("db-host 2/x").as_deref(), Ok("fence@db\\x2dhost\\x202-x.service"));
+        assert_eq!(unit(".h").as_deref(), Ok("fence@\\x2eh.service"));
+        assert!(unit("").is_err());
+    }
+
+    #[test]
+    fn a_deadline_passes_by_the_earlier_clock_and_a_wait_ends_by_the_later() {
+        let point = Time::both(Duration::from_secs(10));
+        let torn = Time { boot: Duration::from_secs(11), raw: Duration::from_secs(9) };
+        assert!(torn.has_passed(point));
+        assert!(!torn.has_waited_until(point));
+        assert_eq!(torn.until_passed(point), Duration::ZERO);
+        assert_eq!(torn.until_waited(point), Duration::from_secs(1));
+    }
+}

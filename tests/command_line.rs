@@ -1,0 +1,90 @@
+//! The programs as a person calls them: exit statuses, and what they say.
+
+use std::fs;
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+fn run(program: &str, arguments: &[&str]) -> Output {
+    Command::new(program).args(arguments).output().expect("the program starts")
+}
+
+fn status(output: &Output) -> i32 {
+    output.status.code().expect("the program exits by itself")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+const PROGRAMS: [&str; 3] =
+    [env!("CARGO_BIN_EXE_putexd"), env!("CARGO_BIN_EXE_putexctl"), env!("CARGO_BIN_EXE_putex-guard")];
+
+#[test]
+fn help_and_version_are_printed_on_standard_output() {
+    for program in PROGRAMS {
+        for argument in ["--help", "--version"] {
+            let output = run(program, &[argument]);
+            assert_eq!(status(&output), 0, "{program} {argument}");
+            assert!(!output.stdout.is_empty() && output.stderr.is_empty(), "{program} {argument}");
+        }
+    }
+}
+
+#[test]
+fn wrong_usage_exits_64() {
+    for program in PROGRAMS {
+        let output = run(program, &["--no-such-option"]);
+        assert_eq!(status(&output), 64, "{program}");
+        assert!(text(&output.stderr).contains("--no-such-option"), "{program}");
+    }
+}
+
+fn root(service: &str) -> TempDir {
+    let root = tempfile::tempdir().expect("a directory");
+    let write = |path: &str, text: &str| {
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().expect("a file has a folder")).expect("a folder");
+        fs::write(path, text).expect("a file");
+    };
+    let host = "node = \"h1\"\n[store]\ntype = \"nats\"\nservers = [\"nats://127.0.0.1:1\"]\nbucket = \"locks\"\n";
+    write("etc/putex/putexd.toml", host);
+    write("etc/putex.d/db.toml", service);
+    root
+}
+
+fn check(service: &str) -> Output {
+    let root = root(service);
+    run(PROGRAMS[0], &["--check", "--root", root.path().to_str().expect("a path in UTF-8")])
+}
+
+#[test]
+fn a_good_configuration_is_checked_with_0() {
+    let output = check("unit = \"database.service\"\n");
+    assert_eq!(status(&output), 0, "{}", text(&output.stdout));
+    assert!(text(&output.stdout).contains("1 good service, 0 errors"), "{}", text(&output.stdout));
+}
+
+#[test]
+fn a_wrong_configuration_is_checked_with_78_and_its_place() {
+    let output = check("unit = \"database.service\"\nrenew-interval = 3\n");
+    assert_eq!(status(&output), 78);
+    assert!(text(&output.stdout).contains("etc/putex.d/db.toml:2:18"), "{}", text(&output.stdout));
+}
+
+#[test]
+fn an_unsafe_timing_is_refused_with_its_numbers() {
+    let output =
+        check("unit = \"database.service\"\nrenew-interval = \"1s\"\nconfirmations = 1\nstop-budget = \"5s\"\n");
+    assert_eq!(status(&output), 78);
+    let shown = text(&output.stdout);
+    assert!(shown.contains("db.toml:4:") && shown.contains("3s − 100ms + 5s"), "{shown}");
+}
+
+#[test]
+fn a_store_out_of_reach_is_said_so_by_init_with_69() {
+    let root = root("unit = \"database.service\"\n");
+    let output = run(PROGRAMS[1], &["init", "--root", root.path().to_str().expect("a path in UTF-8")]);
+    assert_eq!(status(&output), 69);
+    assert!(text(&output.stderr).contains("127.0.0.1:1"), "{}", text(&output.stderr));
+}

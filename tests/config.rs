@@ -1,0 +1,640 @@
+//! The configuration as an operator meets it: files in directories, and what is said about them.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use putexd::config::{Loaded, Probe, ServiceSettings, Settings, StoreSettings, load_as};
+use putexd::election::Confirmation;
+use putexd::types::store::NatsCredentials;
+use putexd::types::{OnStopFailure, ServiceName, UnitName};
+use tempfile::TempDir;
+
+const HOST: &str = r#"node = "h1"
+[store]
+type = "nats"
+servers = ["nats://10.77.0.11:4222"]
+bucket = "locks"
+"#;
+
+/// A root directory with files in it.
+fn root(files: &[(&str, &str)]) -> TempDir {
+    let root = tempfile::tempdir().expect("a temporary directory");
+    for (path, text) in files {
+        write(root.path(), path, text);
+    }
+    root
+}
+
+fn write(root: &Path, path: &str, text: &str) {
+    let path = root.join(path);
+    fs::create_dir_all(path.parent().expect("a file has a directory")).expect("directories can be made");
+    fs::write(path, text).expect("files can be written");
+}
+
+/// A root with a good host file and the service files given by their names.
+fn with_services(services: &[(&str, &str)]) -> TempDir {
+    let root = root(&[("etc/putex/putexd.toml", HOST)]);
+    for (name, text) in services {
+        write(root.path(), &format!("etc/putex.d/{name}.toml"), text);
+    }
+    root
+}
+
+fn load(root: &TempDir) -> Loaded {
+    load_as(root.path(), "named-by-the-host")
+}
+
+/// What `putexd --check` prints, the temporary directory left out.
+fn shown(root: &TempDir) -> String {
+    load(root).to_string().replace(&root.path().display().to_string(), "")
+}
+
+fn settings(root: &TempDir) -> Settings {
+    let loaded = load(root);
+    assert!(!loaded.has_errors(), "{loaded}");
+    loaded.settings.expect("there are settings without errors")
+}
+
+fn service(text: &str) -> ServiceSettings {
+    let root = with_services(&[("db", text)]);
+    settings(&root).services.pop().expect("there is one service")
+}
+
+fn names(settings: &Settings) -> Vec<&str> {
+    settings.services.iter().map(|service| service.name.as_str()).collect()
+}
+
+fn broken(loaded: &Loaded) -> Vec<&str> {
+    loaded.broken.iter().map(ServiceName::as_str).collect()
+}
+
+/// The messages about a service file of one kind, without their places.
+fn messages(text: &str) -> String {
+    shown(&with_services(&[("db", text)]))
+}
+
+#[track_caller]
+fn refused(text: &str, part: &str) {
+    let root = with_services(&[("db", text)]);
+    let loaded = load(&root);
+    assert!(loaded.has_errors(), "{text} was accepted");
+    assert_eq!(broken(&loaded), ["db"]);
+    assert!(loaded.to_string().contains(part), "{loaded}\nlacks {part:?}");
+}
+
+#[track_caller]
+fn warned(text: &str, part: &str) {
+    let root = with_services(&[("db", text)]);
+    let loaded = load(&root);
+    assert!(!loaded.has_errors(), "{loaded}");
+    assert!(loaded.to_string().contains(part), "{loaded}\nlacks {part:?}");
+}
+
+#[test]
+fn the_smallest_service_has_all_defaults() {
+    let service = service("unit = \"database.service\"\n");
+    assert_eq!(service.unit.as_str(), "database.service");
+    assert_eq!(service.key.as_str(), "db");
+    let timings = service.timings;
+    assert_eq!(timings.renew_interval, Duration::from_secs(3));
+    assert_eq!((timings.failures, timings.confirmations), (3, 2));
+    assert_eq!(timings.stop_budget, Duration::from_secs(6));
+    assert_eq!(timings.kill_reserve, Duration::from_millis(1500));
+    assert_eq!(timings.margin, Duration::from_millis(300));
+    assert_eq!(timings.clock_error_ppm, 1000);
+    assert_eq!(timings.confirmation, Confirmation::Full);
+    assert_eq!(service.stop_limit, Duration::from_secs(90));
+    assert_eq!(service.on_stop_failure, OnStopFailure::Alert);
+    assert_eq!(service.health, None);
+    assert!(service.fence.required);
+}
+
+#[test]
+fn every_key_is_taken() {
+    let service = service(
+        r#"
+unit = "var-lib-db.mount"
+bound-units = ["db.socket", "db.service"]
+key = "cluster/db"
+renew-interval = "1s"
+failures = 4
+confirmations = 2
+margin = "150ms"
+stop-budget = "1s 500ms"
+kill-reserve = "400ms"
+clock-error = "500ppm"
+longest-hold = "1min"
+confirmation = "minimal"
+stop-limit = "2min"
+on-stop-failure = "reboot-force"
+[health]
+command = ["/usr/bin/check-db", "--fast"]
+interval = "500ms"
+timeout = "2s"
+rise = 2
+fall = 3
+[fence]
+others = "fence@.service"
+required = false
+unfence = "unfence.service"
+timeout = "20s"
+"#,
+    );
+    let bound: Vec<_> = service.bound_units.iter().map(UnitName::as_str).collect();
+    assert_eq!(bound, ["db.service", "db.socket"]);
+    let timings = service.timings;
+    assert_eq!(timings.margin, Duration::from_millis(150));
+    assert_eq!(timings.stop_budget, Duration::from_millis(1500));
+    assert_eq!(timings.kill_reserve, Duration::from_millis(400));
+    assert_eq!(timings.clock_error_ppm, 500);
+    assert_eq!(timings.longest_hold, Some(Duration::from_secs(60)));
+    assert_eq!(timings.confirmation, Confirmation::Minimal);
+    assert_eq!(service.stop_limit, Duration::from_secs(120));
+    assert_eq!(service.on_stop_failure, OnStopFailure::RebootForce);
+    let health = service.health.expect("there is a check");
+    assert_eq!(health.probe, Probe::Command(vec!["/usr/bin/check-db".to_owned(), "--fast".to_owned()]));
+    assert_eq!((health.interval, health.timeout), (Duration::from_millis(500), Duration::from_secs(2)));
+    assert_eq!((health.rise, health.fall), (2, 3));
+    assert_eq!(service.fence.others.as_deref(), Some("fence@.service"));
+    assert!(!service.fence.required);
+    assert_eq!(service.fence.unfence.expect("it is set").as_str(), "unfence.service");
+    assert_eq!(service.fence.timeout, Duration::from_secs(20));
+}
+
+#[test]
+fn every_key_of_the_store_is_taken() {
+    let host = r#"
+[store]
+type = "nats"
+servers = ["nats://h1:4222", "tls://[fd00::1]:4222", "nats://h3"]
+bucket = "locks"
+replicas = 5
+create-bucket = true
+nkey-seed = "/etc/putex/seed"
+tls-required = true
+tls-ca = "/etc/putex/ca.pem"
+tls-cert = "/etc/putex/client.pem"
+tls-key = "/etc/putex/client.key"
+"#;
+    let root = root(&[("etc/putex/putexd.toml", host), ("etc/putex/ca.pem", ""), ("etc/putex/client.pem", "")]);
+    for secret in ["etc/putex/seed", "etc/putex/client.key"] {
+        write(root.path(), secret, "");
+        let private = fs::Permissions::from_mode(0o640);
+        fs::set_permissions(root.path().join(secret), private).expect("the mode can be set");
+    }
+    let loaded = load(&root);
+    assert!(loaded.diagnostics.is_empty(), "{loaded}");
+    let StoreSettings::Nats(nats) = loaded.settings.expect("it is good").store;
+    assert_eq!(nats.servers, ["nats://h1:4222", "tls://[fd00::1]:4222", "nats://h3"]);
+    assert_eq!((nats.bucket.as_str(), nats.replicas, nats.create_bucket), ("locks", 5, true));
+    assert_eq!(nats.credentials, NatsCredentials::NkeySeed("/etc/putex/seed".into()));
+    assert!(nats.tls.required);
+    assert_eq!(nats.tls.ca_file, Some("/etc/putex/ca.pem".into()));
+    assert_eq!(nats.tls.client, Some(("/etc/putex/client.pem".into(), "/etc/putex/client.key".into())));
+}
+
+#[test]
+fn the_defaults_reach_the_services_and_what_follows_from_them_follows_the_service() {
+    let root = root(&[
+        (
+            "etc/putex/putexd.toml",
+            &format!("{HOST}[defaults]\nrenew-interval = \"2s\"\nfailures = 5\non-stop-failure = \"kernel-panic\"\n"),
+        ),
+        ("etc/putex.d/a.toml", "unit = \"a.service\"\n"),
+        ("etc/putex.d/b.toml", "unit = \"b.service\"\nrenew-interval = \"1s\"\non-stop-failure = \"alert\"\n"),
+    ]);
+    let services = settings(&root).services;
+    assert_eq!(services[0].timings.lease(), Duration::from_secs(10));
+    assert_eq!(services[0].timings.stop_budget, Duration::from_secs(4));
+    assert_eq!(services[0].on_stop_failure, OnStopFailure::KernelPanic);
+    assert_eq!(services[1].timings.lease(), Duration::from_secs(5));
+    assert_eq!(services[1].timings.stop_budget, Duration::from_secs(2));
+    assert_eq!(services[1].timings.margin, Duration::from_millis(100));
+    assert_eq!(services[1].on_stop_failure, OnStopFailure::Alert);
+}
+
+#[test]
+fn the_node_is_called_after_the_host_unless_said_otherwise() {
+    let file = HOST.replace("node = \"h1\"\n", "");
+    let root = root(&[("etc/putex/putexd.toml", &file)]);
+    assert_eq!(settings(&root).node.as_str(), "named-by-the-host");
+    let loaded = load_as(root.path(), "localhost");
+    assert!(loaded.settings.is_none());
+    assert!(loaded.to_string().contains("which other hosts may have too"), "{loaded}");
+}
+
+#[test]
+fn etc_wins_over_run_over_usr_lib() {
+    let root = root(&[
+        ("etc/putex/putexd.toml", HOST),
+        ("usr/lib/putex.d/a.toml", "unit = \"a-lib.service\"\n"),
+        ("usr/lib/putex.d/b.toml", "unit = \"b-lib.service\"\n"),
+        ("usr/lib/putex.d/c.toml", "unit = \"c-lib.service\"\n"),
+        ("run/putex.d/a.toml", "unit = \"a-run.service\"\n"),
+        ("run/putex.d/b.toml", "unit = \"b-run.service\"\n"),
+        ("etc/putex.d/a.toml", "unit = \"a-etc.service\"\n"),
+        ("etc/putex.d/ignored.toml~", "nonsense"),
+        ("etc/putex.d/.ignored.toml", "nonsense"),
+        ("etc/putex.d/README", "nonsense"),
+    ]);
+    let settings = settings(&root);
+    let units: Vec<_> = settings.services.iter().map(|service| service.unit.as_str()).collect();
+    assert_eq!(units, ["a-etc.service", "b-run.service", "c-lib.service"]);
+    assert!(settings.services[1].source.ends_with("run/putex.d/b.toml"));
+}
+
+#[test]
+fn an_empty_file_and_a_link_to_dev_null_mask() {
+    let root = root(&[
+        ("etc/putex/putexd.toml", HOST),
+        ("usr/lib/putex.d/a.toml", "unit = \"a.service\"\n"),
+        ("usr/lib/putex.d/b.toml", "unit = \"b.service\"\n"),
+        ("usr/lib/putex.d/c.toml", "unit = \"c.service\"\n"),
+        ("etc/putex.d/a.toml", ""),
+    ]);
+    symlink("/dev/null", root.path().join("etc/putex.d/b.toml")).expect("links can be made");
+    assert_eq!(names(&settings(&root)), ["c"]);
+}
+
+#[test]
+fn a_broken_file_in_etc_does_not_bring_back_the_one_it_replaces() {
+    let root = with_services(&[("a", "unit = 3\n")]);
+    write(root.path(), "usr/lib/putex.d/a.toml", "unit = \"a.service\"\n");
+    let loaded = load(&root);
+    assert_eq!(broken(&loaded), ["a"]);
+    assert!(loaded.settings.expect("the host file is good").services.is_empty());
+}
+
+#[test]
+fn everything_wrong_is_said_at_once_and_the_good_services_stay() {
+    let root = with_services(&[
+        (
+            "db",
+            "unit = \"database\"\nkey = \"a b\"\nrenew_interval = \"1s\"\nfailures = \"3\"\nconfirmations = -1\nstop-limit = \"1d\"\n\n[health]\ntcp = \"localhost\"\nfalls = 2\nrenew-interval = \"1s\"\n\n[fence]\nothers = \"fence.service\"\n",
+        ),
+        ("good", "unit = \"good.service\"\n"),
+        ("syntax", "unit = good.service\nkey = \n"),
+        ("no name", "unit = \"x.service\"\n"),
+        ("no service", ""),
+        ("slow", "unit = \"slow.service\"\nrenew-interval = \"1s\"\nconfirmations = 1\nstop-budget = \"1200ms\"\n"),
+    ]);
+    let loaded = load(&root);
+    assert_eq!(broken(&loaded), ["db", "slow", "syntax"]);
+    assert_eq!(names(loaded.settings.as_ref().expect("the host file is good")), ["good"]);
+    insta::assert_snapshot!(shown(&root));
+}
+
+#[test]
+fn a_broken_host_file_leaves_nothing_but_everything_is_said() {
+    let root = root(&[
+        (
+            "etc/putex/putexd.toml",
+            r#"nodes = "h1"
+failures = 3
+
+[store]
+type = "nats"
+servers = ["10.77.0.11", "http://x:1", "nats://joe:secret@x", "nats://x:99999"]
+bucket = "a.b"
+replicas = 9
+creds = "/etc/putex/none.creds"
+user = "joe"
+tls-cert = "cert.pem"
+
+[defaults]
+renew-interval = "1s"
+confirmations = 1
+stop-budget = "1s 200ms"
+"#,
+        ),
+        ("etc/putex.d/db.toml", "unit = \"db.slice\"\n"),
+    ]);
+    let loaded = load(&root);
+    assert_eq!(loaded.settings, None);
+    assert!(!loaded.to_string().contains("secret"), "a password stays out of messages");
+    insta::assert_snapshot!(shown(&root));
+}
+
+#[test]
+fn a_broken_host_file_does_not_make_services_look_broken() {
+    let text = "unit = \"db.service\"\nrenew-interval = \"1s\"\nstop-budget = \"4s\"\n";
+    let good_defaults = format!("{HOST}replicas = 9\n[defaults]\nconfirmations = 5\n");
+    let bad_defaults = format!("{HOST}[defaults]\nconfirmations = \"5\"\n");
+    let unsafe_defaults = format!("{HOST}[defaults]\nstop-budget = \"1h\"\n");
+    let syntax = format!("{HOST}[defaults\nconfirmations = 5\n");
+    for host in [good_defaults, bad_defaults, unsafe_defaults, syntax] {
+        let root = root(&[("etc/putex/putexd.toml", &host), ("etc/putex.d/db.toml", text)]);
+        let loaded = load(&root);
+        assert_eq!(loaded.settings, None, "{host}");
+        assert_eq!(broken(&loaded), [""; 0], "{loaded}");
+    }
+}
+
+#[test]
+fn a_missing_host_file_is_an_error() {
+    let root = root(&[]);
+    let loaded = load(&root);
+    assert_eq!(loaded.settings, None);
+    assert!(loaded.to_string().contains("putexd.toml: error: cannot be read"), "{loaded}");
+}
+
+#[test]
+fn two_files_with_one_unit_or_one_key_are_both_refused_even_if_one_is_broken_otherwise() {
+    let root = with_services(&[
+        ("a", "unit = \"one.service\"\n"),
+        ("b", "unit = \"one.service\"\nfailures = 0\n"),
+        ("c", "unit = \"c.service\"\nkey = \"d\"\n"),
+        ("d", "unit = \"d.service\"\n"),
+    ]);
+    let loaded = load(&root);
+    assert_eq!(broken(&loaded), ["a", "b", "c", "d"]);
+    insta::assert_snapshot!(shown(&root));
+}
+
+#[test]
+fn units_whose_stop_cannot_be_proven_are_refused_by_their_type() {
+    for kind in ["target", "scope", "device", "slice", "automount", "swap"] {
+        refused(&format!("unit = \"x.{kind}\"\n"), "cannot be supervised");
+    }
+    refused("unit = \"x.mount\"\n", "needs on-stop-failure");
+    refused("unit = \"x.mount\"\non-stop-failure = \"alert\"\n", "needs on-stop-failure");
+    assert_eq!(service("unit = \"x.mount\"\non-stop-failure = \"kernel-panic\"\n").unit.kind(), "mount");
+    refused("unit = \"putexd.service\"\n", "part of putexd itself");
+    for unit in ["db@main.service", "x.timer", "x.socket", "x.path"] {
+        assert_eq!(service(&format!("unit = \"{unit}\"\n")).unit.as_str(), unit);
+    }
+}
+
+#[test]
+fn bound_units_are_checked_like_the_unit() {
+    let cases = [
+        ("\"x.service\"", "expected a list of units, such as [\"billing.service\"]"),
+        ("[\"x\"]", "2:16: error: the unit \"x\" is not a full unit name"),
+        ("[\"x.service\", 3]", "2:29: error: invalid type: integer `3`"),
+        ("[\"x.target\"]", "2:16: error: x.target cannot be supervised"),
+        ("[\"x.mount\"]", "2:16: error: x.mount needs on-stop-failure"),
+        ("[\"putexd.service\"]", "part of putexd itself"),
+        ("[\"a.timer\"]", "2:16: error: a.timer is the unit itself"),
+        ("[\"x.service\", \"y.service\", \"x.service\"]", "2:42: error: x.service is listed twice"),
+        ("[\"x.service\"]\n[fence]\nunfence = \"x.service\"", "is a unit of the service itself"),
+    ];
+    for (list, part) in cases {
+        refused(&format!("unit = \"a.timer\"\nbound-units = {list}\n"), part);
+    }
+    let many = |count| (0..count).map(|number| format!("\"u{number}.service\"")).collect::<Vec<_>>().join(", ");
+    refused(&format!("unit = \"a.timer\"\nbound-units = [{}]\n", many(16)), "lists 16 units, at most 15");
+    let service = service(&format!("unit = \"a.timer\"\nbound-units = [{}]\n", many(15)));
+    assert_eq!(service.units().count(), 16);
+    assert_eq!(service.units().next().map(UnitName::as_str), Some("a.timer"));
+}
+
+#[test]
+fn a_bound_unit_belongs_to_one_service() {
+    let root = with_services(&[
+        ("a", "unit = \"a.timer\"\nbound-units = [\"x.service\"]\n"),
+        ("b", "unit = \"b.timer\"\nbound-units = [\"c.service\", \"x.service\"]\n"),
+        ("c", "unit = \"c.service\"\n"),
+        ("d", "unit = \"d.service\"\n"),
+    ]);
+    let loaded = load(&root);
+    assert_eq!(broken(&loaded), ["a", "b", "c"]);
+    let shown = shown(&root);
+    for part in [
+        "/a.toml:2:16: error: x.service is a unit of /etc/putex.d/b.toml:2:29 too",
+        "/b.toml:2:16: error: c.service is a unit of /etc/putex.d/c.toml:1:8 too",
+        "/c.toml:1:8: error: c.service is a unit of /etc/putex.d/b.toml:2:16 too",
+    ] {
+        assert!(shown.contains(part), "{shown}\nlacks {part:?}");
+    }
+}
+
+#[test]
+fn bound_units_are_part_of_what_a_service_is() {
+    let with = |list: &str| service(&format!("unit = \"a.timer\"\nbound-units = {list}\n"));
+    assert_eq!(with("[]"), service("unit = \"a.timer\"\n"));
+    assert_ne!(with("[\"x.service\"]"), with("[]"));
+    assert_eq!(with("[\"x.service\", \"y.service\"]"), with("[\"y.service\", \"x.service\"]"));
+}
+
+#[test]
+fn numbers_out_of_range_are_refused() {
+    let cases = [
+        ("renew-interval = \"0s\"", "renew-interval must be greater than zero"),
+        ("renew-interval = \"99999999h\"", "renew-interval = "),
+        ("failures = 0", "failures must be greater than zero"),
+        ("failures = 4294967295", "failures = 4294967295 is more than"),
+        ("failures = 9999999999999", "out of range"),
+        ("confirmations = 0", "stop-budget must be greater than zero"),
+        ("confirmations = 4294967295", "is more than the limit"),
+        ("margin = \"3s\"", "margin = 3s leaves nothing"),
+        ("kill-reserve = \"6s\"", "kill-reserve = 6s must be above zero and below"),
+        ("clock-error = \"0ppm\"", "clock-error must be greater than zero"),
+        ("clock-error = \"60000ppm\"", "clock-error"),
+        ("clock-error = 0.001", "such as \"1000ppm\""),
+        ("longest-hold = \"1s\"", "below this service's own hold"),
+        ("stop-limit = \"5s\"", "stop-limit = 5s is below stop-budget = 6s"),
+        ("stop-limit = \"48h\"", "more than the limit"),
+        ("on-stop-failure = \"cry\"", "reboot-force"),
+        ("confirmation = \"half\"", "minimal"),
+        ("key = \".a\"", "NATS refuses"),
+        ("key = \"a*\"", "character"),
+    ];
+    for (line, part) in cases {
+        refused(&format!("unit = \"x.service\"\n{line}\n"), part);
+    }
+}
+
+#[test]
+fn checks_of_the_health_are_checked() {
+    let cases = [
+        ("interval = \"1s\"", "asks nothing"),
+        ("tcp = \"x:1\"\nunit = \"c@.service\"", "unit and tcp: keep one"),
+        ("tcp = \"x:0\"", "host:port"),
+        ("tcp = \"::1:80\"", "host:port"),
+        ("http = \"https://x/\"", "https too, use command"),
+        ("http = \"http://\"", "not an http URL"),
+        ("unit = \"c.service\"", "not a template"),
+        ("command = \"/bin/check --fast\"", "as a list"),
+        ("command = \"check\"", "not a full path"),
+        ("command = []", "empty"),
+        ("tcp = \"x:1\"\ntimeout = \"10s\"", "timeout = 10s is longer than the lease T"),
+        ("tcp = \"x:1\"\ninterval = \"10s\"", "interval = 10s is longer than the lease T"),
+        ("tcp = \"x:1\"\ninterval = \"0s\"", "interval must be greater than zero"),
+        ("tcp = \"x:1\"\nrise = 0", "rise = 0 is out of range"),
+    ];
+    for (lines, part) in cases {
+        refused(&format!("unit = \"x.service\"\n[health]\n{lines}\n"), part);
+    }
+    refused("unit = \"x.service\"\nhealth = 3\n", "invalid type");
+    warned("unit = \"x.service\"\n[health]\ntcp = \"[::1]:80\"\nfall = 5\n", "fall + timeout");
+    let health = service("unit = \"x.service\"\n[health]\ncommand = \"/bin/true\"\n").health.expect("a check");
+    assert_eq!((health.interval, health.timeout), (Duration::from_secs(3), Duration::from_secs(3)));
+    assert_eq!((health.rise, health.fall), (1, 2));
+}
+
+#[test]
+fn fencing_is_checked() {
+    refused("unit = \"x.service\"\n[fence]\nrequired = true\n", "required is about others");
+    refused("unit = \"x.service\"\n[fence]\nunfence = \"x.service\"\n", "is a unit of the service itself");
+    refused("unit = \"x.service\"\n[fence]\nunfence = \"x.slice\"\n", "cannot be started");
+    refused("unit = \"x.service\"\n[fence]\ntimeout = \"0s\"\n", "out of range");
+}
+
+#[test]
+fn two_failures_are_warned_of() {
+    warned("unit = \"x.service\"\nfailures = 2\n", "failures = 2 leaves little room");
+}
+
+#[test]
+fn secrets_are_in_files_that_are_there_and_private() {
+    let host = HOST.replace("bucket", "user = \"joe\"\npassword-file = \"/etc/putex/password\"\nbucket");
+    let root = root(&[("etc/putex/putexd.toml", &host), ("etc/putex/password", "secret\n")]);
+    let file = root.path().join("etc/putex/password");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("the mode can be set");
+    let loaded = load(&root);
+    assert!(!loaded.has_errors());
+    assert!(loaded.to_string().contains("every user can read"), "{loaded}");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("the mode can be set");
+    let loaded = load(&root);
+    assert!(loaded.diagnostics.is_empty(), "{loaded}");
+    let StoreSettings::Nats(nats) = loaded.settings.expect("it is good").store;
+    assert_eq!(
+        nats.credentials,
+        NatsCredentials::UserPassword { user: "joe".to_owned(), password_file: "/etc/putex/password".into() }
+    );
+    fs::remove_file(file).expect("the file can be removed");
+    assert_eq!(load(&root).settings, None);
+}
+
+#[test]
+fn a_file_moved_to_another_directory_is_no_change_and_a_changed_key_is() {
+    let a = service("unit = \"x.service\"\n");
+    let root = root(&[("etc/putex/putexd.toml", HOST), ("usr/lib/putex.d/db.toml", "unit = \"x.service\"\n")]);
+    let b = settings(&root).services.pop().expect("one service");
+    assert_ne!(a.source, b.source);
+    assert_eq!(a, b);
+    assert_ne!(a, service("unit = \"x.service\"\nfailures = 4\n"));
+}
+
+#[test]
+fn files_that_are_no_files_or_no_text_break_one_service_only() {
+    let root = with_services(&[("good", "unit = \"good.service\"\n"), ("large", &"#".repeat(300_000))]);
+    fs::create_dir(root.path().join("etc/putex.d/directory.toml")).expect("directories can be made");
+    fs::write(root.path().join("etc/putex.d/latin.toml"), b"unit = \"x.service\"\n# \xe4\n").expect("written");
+    symlink("nowhere", root.path().join("etc/putex.d/dangling.toml")).expect("links can be made");
+    let loaded = load(&root);
+    assert_eq!(broken(&loaded), ["dangling", "directory", "large", "latin"]);
+    assert!(loaded.to_string().contains("line 2 is not UTF-8"), "{loaded}");
+    assert_eq!(names(&loaded.settings.expect("the host file is good")), ["good"]);
+}
+
+#[test]
+fn a_comment_alone_does_not_mask() {
+    assert!(messages("# to be written\n").contains("the key \"unit\" is missing"));
+}
+
+#[test]
+fn every_shipped_sample_is_valid() {
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
+    let host = fs::read_to_string(shipped.join("putexd.toml")).expect("the sample is there");
+    let root = root(&[("etc/putex/putexd.toml", &host)]);
+    let mut count = 0;
+    for entry in fs::read_dir(shipped.join("examples")).expect("the samples are there") {
+        let path = entry.expect("the directory can be read").path();
+        let name = path.file_name().and_then(|name| name.to_str()).expect("names are UTF-8");
+        let text = fs::read_to_string(&path).expect("samples can be read");
+        write(root.path(), &format!("etc/putex.d/{name}"), &text);
+        count += 1;
+    }
+    let loaded = load(&root);
+    assert!(loaded.diagnostics.is_empty(), "{loaded}");
+    assert!(count >= 4);
+    assert_eq!(loaded.settings.expect("it is good").services.len(), count);
+}
+
+/// The commented lines of the sample name each key with its default: taken out of their comments they change nothing.
+#[test]
+fn the_sample_names_the_true_defaults() {
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/putexd.toml");
+    let text = fs::read_to_string(shipped).expect("the sample is there");
+    let uncommented: String = text
+        .lines()
+        .map(|line| match line.strip_prefix('#') {
+            Some(rest) if rest.starts_with(|character: char| character.is_ascii_lowercase()) => format!("{rest}\n"),
+            _ => format!("{line}\n"),
+        })
+        .collect();
+    let db = ("etc/putex.d/db.toml", "unit = \"database.service\"\n");
+    let sample = root(&[("etc/putex/putexd.toml", &text), db]);
+    let spelled_out = root(&[("etc/putex/putexd.toml", &uncommented), db]);
+    for path in ["etc/putex/putexd.creds", "etc/putex/ca.pem", "etc/putex/client.pem", "etc/putex/client.key"] {
+        write(spelled_out.path(), path, "");
+    }
+    let (sample, spelled_out) = (settings(&sample), settings(&spelled_out));
+    assert_eq!(sample.services, spelled_out.services);
+    assert!(uncommented.contains("\nstop-limit ="), "the keys of [defaults] are named");
+}
+
+/// An unknown key is answered with the list of the known ones, so that there is no list to keep here.
+#[test]
+fn the_manual_names_each_key() {
+    let root =
+        with_services(&[("db", "unit = \"x.service\"\nzzzzzzzz = 1\n[health]\nzzzzzzzz = 1\n[fence]\nzzzzzzzz = 1\n")]);
+    write(root.path(), "etc/putex/putexd.toml", "zzzzzzzz = 1\n[store]\nzzzzzzzz = 1\n[defaults]\nzzzzzzzz = 1\n");
+    let manual = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/usr/share/man/man5/putexd.toml.5");
+    let manual = fs::read_to_string(manual).expect("the manual is there").replace("\\-", "-");
+    let loaded = load(&root);
+    let lists: Vec<_> =
+        loaded.diagnostics.iter().filter_map(|found| found.message.split_once("known here are ")).collect();
+    assert_eq!(lists.len(), 6, "{loaded}");
+    for key in lists.iter().flat_map(|(_, list)| list.split(", ")) {
+        assert!(
+            manual.lines().any(|line| line == format!(".It Ic {key}") || line == format!(".Ss [{key}]")),
+            "{key} is not explained"
+        );
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_text_is_loaded_without_a_panic(text in ".{0,200}", host in any::<bool>()) {
+        load_anywhere(&text, host);
+    }
+
+    #[test]
+    fn any_values_are_loaded_without_a_panic(
+        lines in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..12),
+        host in any::<bool>(),
+    ) {
+        const KEYS: [&str; 28] = [
+            "unit", "bound-units", "key", "renew-interval", "failures", "confirmations", "margin", "stop-budget", "kill-reserve",
+            "clock-error", "longest-hold", "confirmation", "stop-limit", "on-stop-failure", "[health]", "[fence]",
+            "[defaults]", "[store]", "command", "tcp", "http", "interval", "timeout", "rise", "others", "servers",
+            "type", "unfence",
+        ];
+        const VALUES: [&str; 18] = [
+            "\"a.service\"", "\"x@.service\"", "\"3s\"", "\"500ms\"", "\"9999999999999h\"", "\"0s\"", "3", "0", "-1",
+            "4294967295", "18446744073709551616", "1.5", "nan", "true", "[\"/a\", \"ü\"]", "{ a = 1 }", "\"nats\"",
+            "\"1000ppm\"",
+        ];
+        let text: String = lines
+            .iter()
+            .map(|(key, value)| {
+                let key = KEYS[key.index(KEYS.len())];
+                if key.starts_with('[') { format!("{key}\n") } else { format!("{key} = {}\n", VALUES[value.index(VALUES.len())]) }
+            })
+            .collect();
+        load_anywhere(&text, host);
+    }
+}
+
+fn load_anywhere(text: &str, host: bool) {
+    let root = with_services(&[]);
+    write(root.path(), if host { "etc/putex/putexd.toml" } else { "etc/putex.d/x.toml" }, text);
+    drop(shown(&root));
+}

@@ -1,0 +1,377 @@
+//! The real putex-guard on a directory of its own, driven through the client that putexd uses.
+//!
+//! What needs control groups runs where the tests may make one (as root) and says so where they may not.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use putexd::guard::frame::{Lease, REQUEST_LIMIT_BYTES};
+use putexd::guard::{GuardClient, GuardError, Link};
+use putexd::host::{cgroup::Hierarchy, clock};
+use putexd::types::{Instance, NodeId, OnStopFailure, Revision, ServiceName, Term, WriteId};
+use tokio::time::{sleep, timeout};
+
+const LIMIT: Duration = Duration::from_secs(2);
+
+fn ms(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+struct Guard {
+    root: tempfile::TempDir,
+    child: Child,
+}
+
+impl Guard {
+    fn start() -> Self {
+        let root = tempfile::tempdir().expect("a directory");
+        let child = Self::spawn(root.path());
+        Self { root, child }
+    }
+
+    fn spawn(root: &Path) -> Child {
+        // Every path is given: above all the trigger that takes the host down must not be the host's.
+        Command::new(env!("CARGO_BIN_EXE_putex-guard"))
+            .arg("--socket")
+            .arg(root.join("guard.sock"))
+            .arg("--leases")
+            .arg(root.join("leases"))
+            .arg("--state")
+            .arg(root.join("state/table.json"))
+            .arg("--systemd")
+            .arg(root.join("no-systemd"))
+            .arg("--sysrq")
+            .arg(root.join("sysrq"))
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("starts")
+    }
+
+    fn kill(&mut self) -> String {
+        self.child.kill().expect("is killed");
+        self.ended().1
+    }
+
+    /// The exit status and the log of a guard that ends.
+    fn ended(&mut self) -> (Option<i32>, String) {
+        let log = std::io::read_to_string(self.child.stderr.take().expect("is piped")).expect("is text");
+        (self.child.wait().expect("ends").code(), log)
+    }
+
+    fn restart(&mut self) {
+        self.child = Self::spawn(self.root.path());
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.root.path().join("guard.sock")
+    }
+
+    fn grant(&self) -> PathBuf {
+        self.root.path().join("leases/db")
+    }
+
+    async fn client(&self) -> GuardClient {
+        let client = GuardClient::new(&self.socket(), LIMIT);
+        up(&client, Link::Up).await;
+        client
+    }
+
+    fn gate(&self, token: &str) -> Option<i32> {
+        let leases = self.root.path().join("leases");
+        let mut gate = Command::new(env!("CARGO_BIN_EXE_putex-guard"));
+        gate.args(["gate", "db", "--leases"]).arg(leases).env("PUTEX_FENCING_TOKEN", token).stderr(Stdio::null());
+        gate.status().expect("runs").code()
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+async fn up(client: &GuardClient, link: Link) {
+    timeout(ms(5000), client.link().wait_for(|now| *now == link)).await.expect("in time").expect("is alive");
+}
+
+fn db() -> ServiceName {
+    ServiceName::new("db").expect("a good name")
+}
+
+fn lease(instance: u128, life: Duration) -> Lease {
+    Lease {
+        service: db(),
+        node: NodeId::new("alpha").expect("a good name"),
+        instance: Instance(instance),
+        write: WriteId(1),
+        revision: Revision(1),
+        term: Term(42),
+        deadline: clock::now().plus(life),
+        stop_budget: ms(600),
+        kill_reserve: ms(300),
+        units: Vec::new(),
+        cgroups: Vec::new(),
+        inactive: Vec::new(),
+        on_stop_failure: OnStopFailure::Alert,
+        closing: false,
+    }
+}
+
+async fn extend(client: &GuardClient, instance: u128, life: Duration) -> Result<(), GuardError> {
+    client.extend(&db(), Instance(instance), WriteId(2), Revision(2), clock::now().plus(life)).await
+}
+
+#[tokio::test]
+async fn a_grant_exists_exactly_while_a_deadline_is_armed_and_open() {
+    let guard = Guard::start();
+    let client = guard.client().await;
+    assert_eq!(guard.gate("42"), Some(1), "no lease");
+    client.arm(lease(1, ms(30_000))).await.expect("arms");
+    assert!(fs::read_to_string(guard.grant()).expect("is there").contains("PUTEX_FENCING_TOKEN=42\n"));
+    assert_eq!((guard.gate("42"), guard.gate("41"), guard.gate("")), (Some(0), Some(1), Some(1)));
+    let before = fs::read_to_string(guard.grant()).expect("is there");
+    extend(&client, 1, ms(60_000)).await.expect("extends");
+    assert_ne!(before, fs::read_to_string(guard.grant()).expect("is there"), "the gate sees the new deadline");
+    client.close(&db(), Instance(1)).await.expect("closes");
+    assert!(!guard.grant().exists());
+    extend(&client, 1, ms(90_000)).await.expect("extends a closing lease");
+    assert!(!guard.grant().exists());
+    assert!(matches!(client.arm(lease(2, ms(30_000))).await, Err(GuardError::Refused(_))));
+    client.disarm(&db(), Instance(1)).await.expect("disarms");
+    assert_eq!(client.list().await.expect("lists"), []);
+    client.arm(lease(2, ms(300))).await.expect("arms");
+    sleep(ms(350)).await;
+    assert!(!guard.grant().exists(), "the deadline has passed");
+    assert!(client.list().await.expect("lists")[0].lapsed);
+    assert!(matches!(extend(&client, 2, ms(9000)).await, Err(GuardError::Refused(_))));
+}
+
+#[tokio::test]
+async fn the_socket_is_for_its_owner_alone() {
+    let guard = Guard::start();
+    let _client = guard.client().await;
+    let mode = fs::metadata(guard.socket()).expect("is there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[tokio::test]
+async fn deadlines_outlive_the_guard_and_grants_do_not() {
+    let mut guard = Guard::start();
+    let client = guard.client().await;
+    client.arm(lease(1, ms(1500))).await.expect("arms");
+    guard.kill();
+    up(&client, Link::Down).await;
+    assert_eq!(client.list().await, Err(GuardError::Gone));
+    guard.restart();
+    up(&client, Link::Up).await;
+    assert!(!guard.grant().exists());
+    let listed = client.list().await.expect("lists");
+    assert!(listed[0].lease.closing && !listed[0].lapsed);
+    assert!(matches!(client.arm(lease(1, ms(9000))).await, Err(GuardError::Refused(_))));
+    sleep(ms(1600)).await;
+    assert!(client.list().await.expect("lists")[0].lapsed);
+    let log = guard.kill();
+    assert!(log.contains("<1>db: its lease has lapsed"), "{log}");
+}
+
+#[tokio::test]
+async fn a_table_of_another_boot_is_forgotten() {
+    let mut guard = Guard::start();
+    let client = guard.client().await;
+    client.arm(lease(1, ms(60_000))).await.expect("arms");
+    guard.kill();
+    let path = guard.root.path().join("state/table.json");
+    let text = fs::read_to_string(&path).expect("is there");
+    let (_, rest) = text.split_once("\",").expect("begins with the boot");
+    fs::write(&path, format!("{{\"boot\":\"{:032x}\",{rest}", 1)).expect("writes");
+    guard.restart();
+    up(&client, Link::Down).await;
+    up(&client, Link::Up).await;
+    assert_eq!(client.list().await.expect("lists"), []);
+}
+
+#[tokio::test]
+async fn a_new_connection_ends_the_old_one() {
+    let guard = Guard::start();
+    let client = guard.client().await;
+    let old = UnixStream::connect(guard.socket()).expect("connects");
+    old.set_read_timeout(Some(LIMIT)).expect("a limit");
+    let mut new = UnixStream::connect(guard.socket()).expect("connects");
+    assert!(matches!(BufReader::new(&old).read_line(&mut String::new()), Ok(0) | Err(_)));
+    // The client has been pushed out, and comes back; whoever speaks is answered until then.
+    let _ = new.write_all(b"{\"id\":7,\"command\":\"list\"}\n");
+    up(&client, Link::Up).await;
+}
+
+#[tokio::test]
+async fn what_is_garbled_or_too_long_ends_the_connection() {
+    let guard = Guard::start();
+    drop(guard.client().await);
+    for line in [b"{}\n".to_vec(), b"\n".to_vec(), vec![b'x'; REQUEST_LIMIT_BYTES + 1]] {
+        let mut stream = UnixStream::connect(guard.socket()).expect("connects");
+        stream.set_read_timeout(Some(LIMIT)).expect("a limit");
+        let _ = stream.write_all(&line);
+        let ended = BufReader::new(stream).read_line(&mut String::new());
+        let reset = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ConnectionReset;
+        assert!(matches!(ended, Ok(0)) || ended.is_err_and(|error| reset(&error)));
+    }
+    guard.client().await.list().await.expect("the guard is well");
+}
+
+#[tokio::test]
+async fn many_services_share_the_connection() {
+    let guard = Guard::start();
+    let client = guard.client().await;
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..100 {
+        let client = client.clone();
+        tasks.spawn(async move {
+            let mut lease = lease(number, ms(60_000));
+            lease.service = ServiceName::new(&format!("s{number}")).expect("a good name");
+            client.arm(lease).await
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.expect("does not panic").expect("arms");
+    }
+    assert_eq!(client.list().await.expect("lists").len(), 100);
+}
+
+#[tokio::test]
+async fn a_guard_that_hangs_is_gone() {
+    let guard = Guard::start();
+    let client = GuardClient::new(&guard.socket(), ms(200));
+    up(&client, Link::Up).await;
+    let pid = rustix::process::Pid::from_child(&guard.child);
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stops");
+    assert_eq!(client.arm(lease(1, ms(60_000))).await, Err(GuardError::Gone));
+    up(&client, Link::Down).await;
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).expect("goes on");
+    up(&client, Link::Up).await;
+    client.list().await.expect("lists");
+}
+
+/// A control group with a process that ignores SIGTERM. `None` where groups cannot be made.
+struct Victim {
+    directory: PathBuf,
+    path: String,
+    child: Child,
+}
+
+impl Victim {
+    fn new(name: &str) -> Option<Self> {
+        let path = format!("/putex-test-{name}-{}", std::process::id());
+        // In the order in which the guard looks: beside a mounted version 2 the older hierarchy says nothing.
+        let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd"];
+        let root = roots.into_iter().find(|root| Path::new(root).join("cgroup.procs").exists())?;
+        let directory = PathBuf::from(format!("{root}{path}"));
+        if let Err(error) = fs::create_dir(&directory) {
+            eprintln!("not tested: cannot make a control group: {error}");
+            return None;
+        }
+        let child = Command::new("sh").args(["-c", "trap '' TERM; while :; do sleep 1; done"]).spawn().expect("starts");
+        fs::write(directory.join("cgroup.procs"), child.id().to_string()).expect("moves");
+        Some(Self { directory, path, child })
+    }
+
+    fn is_alive(&mut self) -> bool {
+        self.child.try_wait().expect("can be asked").is_none()
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        if let Ok(hierarchy) = Hierarchy::detect() {
+            let _ = hierarchy.kill(&self.path);
+        }
+        let _ = self.child.wait();
+        let _ = fs::remove_dir(&self.directory);
+    }
+}
+
+#[tokio::test]
+async fn units_are_killed_between_the_kill_time_and_the_end_of_s_and_again_after_it() {
+    let Some(mut victim) = Victim::new("kill") else { return };
+    let mut guard = Guard::start();
+    let client = guard.client().await;
+    let mut lease = lease(1, ms(300));
+    lease.cgroups = vec![victim.path.clone()];
+    let (kill_at, dead_by) = (lease.kill_at(), lease.dead_by());
+    client.arm(lease).await.expect("arms");
+    sleep(clock::now().until_passed(kill_at).saturating_sub(ms(50))).await;
+    assert!(victim.is_alive(), "systemd has its chance first");
+    sleep(clock::now().until_passed(dead_by).saturating_sub(ms(100))).await;
+    assert!(!victim.is_alive());
+    // A start that systemd had decided before is carried out after: it does not live either.
+    let mut late = Command::new("sleep").arg("60").spawn().expect("starts");
+    fs::write(victim.directory.join("cgroup.procs"), late.id().to_string()).expect("moves");
+    sleep(ms(400)).await;
+    assert!(late.try_wait().expect("can be asked").is_some());
+    client.disarm(&db(), Instance(1)).await.expect("disarms");
+    sleep(ms(150)).await;
+    let mut after = Command::new("sleep").arg("60").spawn().expect("starts");
+    fs::write(victim.directory.join("cgroup.procs"), after.id().to_string()).expect("moves");
+    sleep(ms(300)).await;
+    assert!(after.try_wait().expect("can be asked").is_none(), "a disarmed lease kills nothing");
+    after.kill().expect("is killed");
+    after.wait().expect("ends");
+    let log = guard.kill();
+    assert!(log.contains("<5>db: nothing of its units runs any more"), "{log}");
+    assert!(log.contains("has processes again"), "{log}");
+}
+
+/// What cannot be proven: a mount, say, while there is no systemd to ask.
+fn unprovable(on_stop_failure: OnStopFailure) -> Lease {
+    let mut lease = lease(1, ms(200));
+    lease.inactive = vec!["srv-data.mount".parse().expect("a good name")];
+    lease.on_stop_failure = on_stop_failure;
+    lease
+}
+
+#[tokio::test]
+async fn a_stop_that_is_not_proven_fences_the_host() {
+    for (on_stop_failure, letter) in [(OnStopFailure::RebootForce, "b"), (OnStopFailure::KernelPanic, "c")] {
+        let mut guard = Guard::start();
+        let client = guard.client().await;
+        client.arm(unprovable(on_stop_failure)).await.expect("arms");
+        sleep(ms(700)).await;
+        assert!(!guard.root.path().join("sysrq").exists(), "not before the end of S");
+        let (status, log) = guard.ended();
+        assert_eq!(fs::read_to_string(guard.root.path().join("sysrq")).expect("was written"), letter);
+        assert_eq!(status, Some(71));
+        assert!(log.contains("<0>db: its units are not proven dead"), "{log}");
+    }
+}
+
+#[tokio::test]
+async fn without_systemd_and_without_proof_the_guard_ends_once() {
+    let mut guard = Guard::start();
+    let client = guard.client().await;
+    client.arm(unprovable(OnStopFailure::Alert)).await.expect("arms");
+    assert_eq!(guard.ended().0, Some(71), "BindsTo= ends every lease");
+    guard.restart();
+    up(&client, Link::Down).await;
+    up(&client, Link::Up).await;
+    sleep(ms(700)).await;
+    assert!(client.list().await.expect("its successor goes on")[0].lapsed);
+    assert!(!guard.root.path().join("sysrq").exists());
+}
+
+#[test]
+fn wrong_usage_exits_64() {
+    for arguments in [&["gate"][..], &["gate", "../x"], &["--nonsense"], &["nonsense"]] {
+        let mut guard = Command::new(env!("CARGO_BIN_EXE_putex-guard"));
+        let status = guard.args(arguments).stderr(Stdio::null()).status().expect("runs");
+        assert_eq!(status.code(), Some(64), "{arguments:?}");
+    }
+    for argument in ["--help", "--version"] {
+        let mut guard = Command::new(env!("CARGO_BIN_EXE_putex-guard"));
+        assert!(guard.arg(argument).stdout(Stdio::null()).status().expect("runs").success());
+    }
+}

@@ -1,0 +1,139 @@
+//! A store with one key. A won write is durable and its revision unique in its incarnation, unless a test says otherwise.
+
+use std::time::Duration;
+
+use putexd::election::{Content, Observation, Record, Standing, WriteRequest, WriteResult};
+use putexd::types::{Incarnation, Instance, Revision};
+
+/// The store, and everything that it ever held.
+#[derive(Debug)]
+pub struct Store {
+    life: u64,
+    last_revision: u64,
+    history: Vec<(Duration, Observation)>,
+}
+
+impl Store {
+    pub fn new() -> Self {
+        let mut store = Self { life: 1, last_revision: 0, history: Vec::new() };
+        store.remember(Duration::ZERO, 0, Content::Absent);
+        store
+    }
+
+    fn incarnation(&self) -> Incarnation {
+        Incarnation(format!("life{}", self.life))
+    }
+
+    fn remember(&mut self, at: Duration, revision: u64, content: Content) {
+        let observation = Observation { incarnation: self.incarnation(), revision: Revision(revision), content };
+        self.history.push((at, observation));
+    }
+
+    pub fn latest(&self) -> &Observation {
+        &self.history.last().expect("a store holds at least its beginning").1
+    }
+
+    /// Since when the key has been there without a break, in this incarnation.
+    pub fn present_since(&self) -> Option<Duration> {
+        let is_there = |observation: &Observation| {
+            observation.content != Content::Absent && observation.incarnation == self.incarnation()
+        };
+        self.history.iter().rev().take_while(|(_, observation)| is_there(observation)).last().map(|(at, _)| *at)
+    }
+
+    pub fn record(&self) -> Option<&Record> {
+        match &self.latest().content {
+            Content::Record(record) => Some(record),
+            Content::Absent | Content::Tombstone => None,
+        }
+    }
+
+    /// What a replica that lags behind shows: what was the latest at `then`, in this incarnation.
+    pub fn as_of(&self, then: Duration) -> &Observation {
+        let incarnation = self.incarnation();
+        let of_this_life = || self.history.iter().filter(|(_, observation)| observation.incarnation == incarnation);
+        let (_, observation) = of_this_life()
+            .rfind(|(at, _)| *at <= then)
+            .or_else(|| of_this_life().next())
+            .expect("each life begins with an entry");
+        observation
+    }
+
+    /// When a proven was last written, in any incarnation.
+    pub fn proven_at(&self) -> Option<Duration> {
+        let is_proven = |content: &Content| match content {
+            Content::Record(record) => {
+                record.details.as_ref().is_some_and(|details| details.standing == Standing::Proven)
+            }
+            Content::Absent | Content::Tombstone => false,
+        };
+        self.history.iter().rev().find(|(_, observation)| is_proven(&observation.content)).map(|(at, _)| *at)
+    }
+
+    /// What `revision` made in this incarnation.
+    pub fn made_by(&self, revision: Revision) -> Option<(Incarnation, Record)> {
+        let incarnation = self.incarnation();
+        self.history.iter().rev().find_map(|(_, observation)| match &observation.content {
+            Content::Record(record) if observation.incarnation == incarnation && observation.revision == revision => {
+                Some((incarnation.clone(), record.clone()))
+            }
+            Content::Record(_) | Content::Absent | Content::Tombstone => None,
+        })
+    }
+
+    /// A compare-and-set. `blind` ones do not look at the incarnation: writes that were under way when the store was wiped.
+    pub fn compare_and_set(&mut self, at: Duration, request: &WriteRequest, blind: bool) -> WriteResult {
+        let same_life = blind || request.incarnation == self.incarnation();
+        if !same_life || self.latest().revision != request.base {
+            return WriteResult::Conflict;
+        }
+        let record = Record::decode(&request.record.encode());
+        assert_eq!(record.details.is_some(), request.record.details.is_some(), "a record survives its encoding");
+        WriteResult::Won(self.put(at, Content::Record(record)))
+    }
+
+    /// A write that compares nothing: an operator's, or a deletion.
+    pub fn put(&mut self, at: Duration, content: Content) -> Revision {
+        self.last_revision += 1;
+        self.remember(at, self.last_revision, content);
+        Revision(self.last_revision)
+    }
+
+    /// The key is purged: as if it had never been, though revisions go on.
+    pub fn purge(&mut self, at: Duration) {
+        self.remember(at, 0, Content::Absent);
+    }
+
+    /// The store is lost and made again: empty, revisions from the beginning.
+    pub fn wipe(&mut self, at: Duration) {
+        self.life += 1;
+        self.last_revision = 0;
+        self.remember(at, 0, Content::Absent);
+    }
+
+    /// A backup is restored as a new store, with what was the latest at `then` and what came before it.
+    pub fn restore(&mut self, at: Duration, then: Duration) {
+        let incarnation = self.incarnation();
+        let is_kept = |(written, old): &&(Duration, Observation)| *written <= then && old.incarnation == incarnation;
+        let mut kept: Vec<Observation> = self.history.iter().filter(is_kept).map(|(_, old)| old.clone()).collect();
+        if kept.is_empty() {
+            kept.push(self.as_of(then).clone());
+        }
+        self.life += 1;
+        for old in kept.split_off(kept.len().saturating_sub(4)) {
+            self.last_revision = old.revision.0;
+            self.remember(at, old.revision.0, old.content);
+        }
+    }
+
+    /// The store goes back to what it was at `then`, and does not say so: revisions repeat.
+    pub fn roll_back(&mut self, at: Duration, then: Duration) {
+        let old = self.as_of(then).clone();
+        self.last_revision = old.revision.0;
+        self.remember(at, old.revision.0, old.content);
+    }
+
+    pub fn instance(&self) -> Option<Instance> {
+        self.record().and_then(Record::instance)
+    }
+}

@@ -1,0 +1,421 @@
+//! One suite for all stores, run unchanged against each of them, and what is NATS's alone.
+
+#[path = "support/nats_alone.rs"]
+mod nats_alone;
+#[path = "support/nats_server.rs"]
+mod nats_server;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use putexd::store::memory::MemoryStore;
+use putexd::store::nats::NatsStore;
+use putexd::store::{Attempt, Entry, Link, Snapshot, Store, StoreError, VALUE_LIMIT_BYTES, WriteOutcome};
+use putexd::types::{Incarnation, Key, Revision, Value, WriteId};
+
+use nats_server::{NatsServer, PATIENCE};
+
+/// The call limit of all stores here: long enough for a busy machine, short enough to wait for.
+const CALL_LIMIT: Duration = Duration::from_secs(1);
+
+/// A store together with the means to mistreat it.
+trait Rig: Sized {
+    /// An empty store that is ready for use.
+    async fn start() -> Self;
+    /// Another client of the store.
+    fn open(&self) -> Arc<dyn Store>;
+    /// An administrator deletes the key, which leaves a tombstone.
+    async fn delete(&self, key: &Key);
+    /// Everything is deleted and made anew.
+    async fn wipe(&self);
+    /// Nothing is answered from now on.
+    fn hang(&self);
+    fn release(&self);
+    /// Connections break from now on.
+    fn die(&mut self);
+    fn come_back(&mut self);
+}
+
+struct MemoryRig(MemoryStore);
+
+impl Rig for MemoryRig {
+    async fn start() -> Self {
+        Self(MemoryStore::new(CALL_LIMIT))
+    }
+    fn open(&self) -> Arc<dyn Store> {
+        Arc::new(self.0.clone())
+    }
+    async fn delete(&self, key: &Key) {
+        self.0.delete(key);
+    }
+    async fn wipe(&self) {
+        self.0.wipe(false);
+    }
+    fn hang(&self) {
+        self.0.hang();
+    }
+    fn release(&self) {
+        self.0.release();
+    }
+    fn die(&mut self) {
+        self.0.go_down("the test says so");
+    }
+    fn come_back(&mut self) {
+        self.0.go_up();
+    }
+}
+
+struct NatsRig(NatsServer);
+
+impl NatsRig {
+    async fn admin(&self) -> async_nats::jetstream::Context {
+        async_nats::jetstream::new(async_nats::connect(self.0.url()).await.expect("the administrator connects"))
+    }
+}
+
+impl Rig for NatsRig {
+    async fn start() -> Self {
+        Self(NatsServer::start(""))
+    }
+    fn open(&self) -> Arc<dyn Store> {
+        Arc::new(NatsStore::new(self.0.settings(), CALL_LIMIT))
+    }
+    async fn delete(&self, key: &Key) {
+        let bucket = self.admin().await.get_key_value("locks").await.expect("the bucket");
+        bucket.delete(key.as_str()).await.expect("the key is deleted");
+    }
+    async fn wipe(&self) {
+        self.admin().await.delete_stream("KV_locks").await.expect("the bucket is deleted");
+        let store = NatsStore::new(self.0.settings(), CALL_LIMIT);
+        up(&store).await;
+    }
+    fn hang(&self) {
+        self.0.hang();
+    }
+    fn release(&self) {
+        self.0.release();
+    }
+    fn die(&mut self) {
+        self.0.die();
+    }
+    fn come_back(&mut self) {
+        self.0.come_back();
+    }
+}
+
+/// Makes a test of each function for each store.
+macro_rules! conformance {
+    ($($name:ident),* $(,)?) => {
+        mod memory {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                super::$name::<super::MemoryRig>().await;
+            })*
+        }
+        mod nats {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                super::$name::<super::NatsRig>().await;
+            })*
+        }
+    };
+}
+
+conformance! {
+    creates_once_and_reads_back,
+    replaces_exactly_the_latest_revision,
+    revisions_grow_and_keys_are_apart,
+    values_survive_unchanged,
+    an_earlier_revision_can_be_read,
+    a_deleted_key_is_a_tombstone,
+    a_foreign_incarnation_never_wins,
+    oversized_and_odd_values_are_refused,
+    a_watch_hints_at_every_key_and_ends_with_the_store,
+    one_of_many_writers_wins_each_round,
+    a_hanging_store_is_unknown_within_the_limit,
+    a_dead_store_fails_at_once_and_comes_back,
+    a_store_made_anew_is_another_incarnation,
+}
+
+async fn creates_once_and_reads_back<R: Rig>() {
+    let (_rig, store, key) = ready::<R>().await;
+    let empty = read(&*store, &key).await;
+    assert_eq!(empty.entry, None);
+
+    let revision = won(&*store, &key, &attempt(&empty, token("a"))).await;
+    assert!(revision > Revision(0));
+    let held = read(&*store, &key).await;
+    assert_eq!(held.incarnation, empty.incarnation);
+    assert_eq!(held.entry, Some(Entry { revision, value: Some(token("a")) }));
+
+    assert_eq!(store.compare_and_set(&key, &attempt(&empty, token("b"))).await, WriteOutcome::Conflict);
+    assert_eq!(read(&*store, &key).await, held);
+}
+
+async fn replaces_exactly_the_latest_revision<R: Rig>() {
+    let (_rig, store, key) = ready::<R>().await;
+    won(&*store, &key, &attempt(&read(&*store, &key).await, token("a"))).await;
+    let first = read(&*store, &key).await;
+    won(&*store, &key, &attempt(&first, token(""))).await;
+    let second = read(&*store, &key).await;
+    assert_eq!(second.entry.as_ref().and_then(|entry| entry.value.clone()), Some(token("")));
+
+    assert_eq!(store.compare_and_set(&key, &attempt(&first, token("b"))).await, WriteOutcome::Conflict);
+    let mut ahead = attempt(&second, token("b"));
+    ahead.base.0 += 1;
+    assert_eq!(store.compare_and_set(&key, &ahead).await, WriteOutcome::Conflict);
+    assert_eq!(read(&*store, &key).await, second);
+}
+
+async fn revisions_grow_and_keys_are_apart<R: Rig>() {
+    let (_rig, store, key) = ready::<R>().await;
+    let other = Key::new("app/other.lock=1").expect("a key");
+    let mut last = Revision(0);
+    for round in 0..10 {
+        for key in [&key, &other] {
+            let now = read(&*store, key).await;
+            let revision = won(&*store, key, &attempt(&now, token(&format!("{round}")))).await;
+            assert!(revision > base(&now), "{revision} after {}", base(&now));
+            last = last.max(revision);
+        }
+    }
+    assert_eq!(base(&read(&*store, &other).await), last);
+    assert!(base(&read(&*store, &key).await) < last);
+}
+
+async fn values_survive_unchanged<R: Rig>() {
+    let (_rig, store, key) = ready::<R>().await;
+    let fields = [
+        ("lease", "3000"),
+        ("paused-for", ""),
+        ("reason", " 100% \u{e4}\t\"quoted\": a\r\nPutex-Lease: 1 \n"),
+        ("by", "ops@example.org"),
+        ("next", "%41"),
+    ];
+    let fields = fields.map(|(name, text)| (name.to_owned(), text.to_owned()));
+    let bodies: [&[u8]; 3] = [b"node-1", b"", b"\x00\xff\r\n"];
+    for body in bodies {
+        let value = Value { body: body.to_vec(), fields: fields.clone().into() };
+        won(&*store, &key, &attempt(&read(&*store, &key).await, value.clone())).await;
+        assert_eq!(read(&*store, &key).await.entry.and_then(|entry| entry.value), Some(value));
+    }
+}
+
+async fn an_earlier_revision_can_be_read<R: Rig>() {
+    let (_rig, store, key) = ready::<R>().await;
+    let other = Key::new("other").expect("a key");
+    let first = won(&*store, &key, &attempt(&read(&*store, &key).await, token("a"))).await;
+    let foreign = won(&*store, &other, &attempt(&read(&*store, &other).await, token("x"))).await;
+    let second = won(&*store, &key, &attempt(&read(&*store, &key).await, token(""))).await;
+
+    let at = async |revision| store.read(&key, Some(revision)).await.expect("a snapshot").entry;
+    assert_eq!(at(first).await, Some(Entry { revision: first, value: Some(token("a")) }));
+    assert_eq!(at(second).await, Some(Entry { revision: second, value: Some(token("")) }));
+    assert_eq!(at(foreign).await, None);
+    assert_eq!(at(Revision(0)).await, None);
+    assert_eq!(at(Revision(second.0 + 1)).await, None);
+}
+
+async fn a_deleted_key_is_a_tombstone<R: Rig>() {
+    let (rig, store, key) = ready::<R>().await;
+    let empty = read(&*store, &key).await;
+    let first = won(&*store, &key, &attempt(&empty, token("a"))).await;
+    rig.delete(&key).await;
+    let deleted = read(&*store, &key).await;
+    let entry = deleted.entry.clone().expect("a tombstone");
+    assert_eq!(entry.value, None);
+    assert!(entry.revision > first);
+
+    assert_eq!(store.compare_and_set(&key, &attempt(&empty, token("b"))).await, WriteOutcome::Conflict);
+    won(&*store, &key, &attempt(&deleted, token("b"))).await;
+}
+
+async fn a_foreign_incarnation_never_wins<R: Rig>() {
+    let (_rig, store, key) = ready::<R>().await;
+    let empty = read(&*store, &key).await;
+    let mut foreign = attempt(&empty, token("a"));
+    foreign.incarnation = Incarnation("another".to_owned());
+    assert_eq!(store.compare_and_set(&key, &foreign).await, WriteOutcome::Conflict);
+    assert_eq!(read(&*store, &key).await, empty);
+}
+
+async fn oversized_and_odd_values_are_refused<R: Rig>() {
+    let (_rig, store, key) = ready::<R>().await;
+    let empty = read(&*store, &key).await;
+    let large = |length| Value { body: vec![b'x'; length], ..Value::default() };
+    let odd = Value { fields: [("No: Header\r\n".to_owned(), String::new())].into(), ..Value::default() };
+    for value in [large(VALUE_LIMIT_BYTES + 1), odd] {
+        let outcome = store.compare_and_set(&key, &attempt(&empty, value)).await;
+        assert!(matches!(&outcome, WriteOutcome::Unknown(why) if why.contains("accepted")), "{outcome:?}");
+    }
+    assert_eq!(read(&*store, &key).await, empty);
+    won(&*store, &key, &attempt(&empty, large(VALUE_LIMIT_BYTES))).await;
+}
+
+async fn a_watch_hints_at_every_key_and_ends_with_the_store<R: Rig>() {
+    let (mut rig, store, key) = ready::<R>().await;
+    let other = Key::new("other").expect("a key");
+    let writer = rig.open();
+    up(&*writer).await;
+    for _ in 0..2 {
+        let mut hints = store.watch().await.expect("a watch");
+        won(&*writer, &key, &attempt(&read(&*writer, &key).await, token("a"))).await;
+        assert_eq!(within(hints.next()).await, Some(key.clone()));
+        won(&*store, &other, &attempt(&read(&*store, &other).await, token("a"))).await;
+        assert_eq!(within(hints.next()).await, Some(other.clone()));
+        rig.die();
+        assert_eq!(within(hints.next()).await, None);
+        rig.come_back();
+        usable(&*store, &key).await;
+        usable(&*writer, &key).await;
+    }
+}
+
+async fn one_of_many_writers_wins_each_round<R: Rig>() {
+    const WRITERS: u32 = 16;
+    const ROUNDS: u32 = 1000;
+    let (rig, store, key) = ready::<R>().await;
+    let writers: Vec<Arc<dyn Store>> = (0..4).map(|_| rig.open()).collect();
+    for writer in &writers {
+        up(&**writer).await;
+    }
+    let mut now = read(&*store, &key).await;
+    for round in 0..ROUNDS {
+        let tasks: Vec<_> = (0..WRITERS)
+            .zip(writers.iter().cycle())
+            .map(|(number, writer)| {
+                let (writer, key) = (Arc::clone(writer), key.clone());
+                let attempt = attempt(&now, token(&format!("{number}")));
+                tokio::spawn(async move { (attempt.value.clone(), writer.compare_and_set(&key, &attempt).await) })
+            })
+            .collect();
+        let mut winners = Vec::new();
+        for task in tasks {
+            match task.await.expect("the writer ends") {
+                (value, WriteOutcome::Won(revision)) => winners.push(Entry { revision, value: Some(value) }),
+                (_, WriteOutcome::Conflict) => {}
+                (_, WriteOutcome::Unknown(why)) => panic!("round {round}: {why}"),
+            }
+        }
+        assert_eq!(winners.len(), 1, "round {round}: {winners:?}");
+        now.entry = winners.pop();
+    }
+    assert_eq!(read(&*store, &key).await, now);
+}
+
+async fn a_hanging_store_is_unknown_within_the_limit<R: Rig>() {
+    let (rig, store, key) = ready::<R>().await;
+    let other = Key::new("other").expect("a key");
+    let empty = read(&*store, &key).await;
+    rig.hang();
+    let since = Instant::now();
+    let outcome = store.compare_and_set(&key, &attempt(&empty, token("a"))).await;
+    assert!(matches!(outcome, WriteOutcome::Unknown(_)), "{outcome:?}");
+    let error = store.read(&other, None).await.expect_err("a hanging store gives nothing");
+    assert!(matches!(error, StoreError::Unreachable(_)), "{error}");
+    assert!(since.elapsed() < CALL_LIMIT * 3, "{:?}", since.elapsed());
+
+    rig.release();
+    usable(&*store, &key).await;
+    // The write may have arrived. Whatever is there now is the base of the next.
+    let now = read(&*store, &key).await;
+    assert!(now.entry.as_ref().is_none_or(|entry| entry.value == Some(token("a"))), "{now:?}");
+    won(&*store, &key, &attempt(&now, token("b"))).await;
+}
+
+async fn a_dead_store_fails_at_once_and_comes_back<R: Rig>() {
+    let (mut rig, store, key) = ready::<R>().await;
+    won(&*store, &key, &attempt(&read(&*store, &key).await, token("a"))).await;
+    let before = read(&*store, &key).await;
+    let mut link = store.link();
+    rig.die();
+    within(link.wait_for(|link| matches!(link, Link::Down(_)))).await.expect("the store lives");
+
+    let since = Instant::now();
+    let outcome = store.compare_and_set(&key, &attempt(&before, token("b"))).await;
+    assert!(matches!(outcome, WriteOutcome::Unknown(_)), "{outcome:?}");
+    assert!(matches!(store.read(&key, None).await, Err(StoreError::Unreachable(_))));
+    assert!(matches!(store.watch().await, Err(StoreError::Unreachable(_))));
+    assert!(since.elapsed() < CALL_LIMIT / 2, "{:?}", since.elapsed());
+
+    rig.come_back();
+    up(&*store).await;
+    // Nothing that was asked for while the store was away is carried out later.
+    assert_eq!(read(&*store, &key).await, before);
+    won(&*store, &key, &attempt(&before, token("b"))).await;
+}
+
+async fn a_store_made_anew_is_another_incarnation<R: Rig>() {
+    let (rig, store, key) = ready::<R>().await;
+    won(&*store, &key, &attempt(&read(&*store, &key).await, token("a"))).await;
+    let before = read(&*store, &key).await;
+    rig.wipe().await;
+
+    let stale = attempt(&before, token("b"));
+    let outcome = store.compare_and_set(&key, &stale).await;
+    assert!(!matches!(outcome, WriteOutcome::Won(_)), "{outcome:?}");
+    usable(&*store, &key).await;
+    let after = read(&*store, &key).await;
+    assert_ne!(after.incarnation, before.incarnation);
+    assert_eq!(after.entry, None);
+
+    let revision = won(&*store, &key, &attempt(&after, token("c"))).await;
+    assert!(revision > base(&before), "{revision} repeats {}", base(&before));
+    assert_eq!(store.compare_and_set(&key, &stale).await, WriteOutcome::Conflict);
+    assert_eq!(read(&*store, &key).await.entry.and_then(|entry| entry.value), Some(token("c")));
+}
+
+async fn ready<R: Rig>() -> (R, Arc<dyn Store>, Key) {
+    let rig = R::start().await;
+    let store = rig.open();
+    up(&*store).await;
+    (rig, store, Key::new("database").expect("a key"))
+}
+
+fn token(token: &str) -> Value {
+    let fields = [("lease".to_owned(), "3000".to_owned())];
+    Value { body: token.into(), fields: fields.into() }
+}
+
+fn base(now: &Snapshot) -> Revision {
+    now.entry.as_ref().map_or(Revision(0), |entry| entry.revision)
+}
+
+/// An attempt from what was read, with a write id of its own.
+fn attempt(now: &Snapshot, value: Value) -> Attempt {
+    static WRITES: AtomicU64 = AtomicU64::new(1);
+    let write = WriteId(WRITES.fetch_add(1, Ordering::Relaxed).into());
+    Attempt { base: base(now), incarnation: now.incarnation.clone(), write, value }
+}
+
+async fn read(store: &dyn Store, key: &Key) -> Snapshot {
+    store.read(key, None).await.expect("a snapshot")
+}
+
+async fn won(store: &dyn Store, key: &Key, attempt: &Attempt) -> Revision {
+    match store.compare_and_set(key, attempt).await {
+        WriteOutcome::Won(revision) => revision,
+        lost @ (WriteOutcome::Conflict | WriteOutcome::Unknown(_)) => panic!("not won from {}: {lost:?}", attempt.base),
+    }
+}
+
+async fn within<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, what).await.expect("it happens in time")
+}
+
+/// Waits for the connection.
+async fn up(store: &dyn Store) {
+    within(store.link().wait_for(|link| *link == Link::Up)).await.expect("the store lives");
+}
+
+/// Waits until the store answers reads again.
+async fn usable(store: &dyn Store, key: &Key) {
+    let usable = async {
+        while store.read(key, None).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    within(usable).await;
+}

@@ -1,0 +1,548 @@
+//! What only the store over NATS has: credentials, TLS, clusters, buckets by other hands, and putex 0.2.0.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use async_nats::HeaderMap;
+use async_nats::jetstream::stream;
+use data_encoding::BASE64URL_NOPAD;
+use futures_util::StreamExt;
+use nkeys::KeyPair;
+use putexd::store::nats::{Creation, NatsStore};
+use putexd::store::{Link, Store, StoreError, WriteOutcome};
+use putexd::types::store::{NatsCredentials, NatsSettings, NatsTls};
+use putexd::types::{Key, Revision, Value};
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::nats_server::{NatsServer, settings};
+use super::{CALL_LIMIT, attempt, base, read, token, up, usable, within, won};
+
+fn open(settings: &NatsSettings) -> NatsStore {
+    NatsStore::new(settings.clone(), CALL_LIMIT)
+}
+
+fn key() -> Key {
+    Key::new("database").expect("a key")
+}
+
+async fn admin(server: &NatsServer) -> async_nats::jetstream::Context {
+    async_nats::jetstream::new(async_nats::connect(server.url()).await.expect("the administrator connects"))
+}
+
+/// A whole round: create, read, replace, watch.
+async fn works(store: &NatsStore) {
+    up(store).await;
+    usable(store, &key()).await;
+    let mut hints = store.watch().await.expect("a watch");
+    let now = read(store, &key()).await;
+    won(store, &key(), &attempt(&now, token("a"))).await;
+    assert_eq!(within(hints.next()).await, Some(key()));
+}
+
+/// Waits until the store has said why it is not connected, and gives the reason and what a read says.
+async fn turned_away(store: &NatsStore) -> (String, StoreError) {
+    let mut link = store.link();
+    link.mark_unchanged();
+    within(link.changed()).await.expect("the store lives");
+    let Link::Down(reason) = link.borrow().clone() else { panic!("the server let it in") };
+    (reason, store.read(&key(), None).await.expect_err("not connected"))
+}
+
+fn write(path: &Path, text: &str) {
+    fs::write(path, text).expect("the file is written");
+}
+
+#[tokio::test]
+async fn a_store_without_a_server_is_there_at_once_and_connects_later() {
+    let mut server = NatsServer::start("");
+    server.die();
+    let since = Instant::now();
+    let store = open(&server.settings());
+    assert!(matches!(store.read(&key(), None).await, Err(StoreError::Unreachable(_))));
+    assert!(since.elapsed() < CALL_LIMIT / 2);
+    server.come_back();
+    works(&store).await;
+}
+
+#[tokio::test]
+async fn a_write_that_meets_a_dying_server_is_not_sent_to_the_next() {
+    let mut server = NatsServer::start("");
+    let store = open(&server.settings());
+    up(&store).await;
+    let now = read(&store, &key()).await;
+    server.die();
+    // The client may not have noticed yet.
+    let outcome = store.compare_and_set(&key(), &attempt(&now, token("a"))).await;
+    assert!(matches!(outcome, WriteOutcome::Unknown(_)), "{outcome:?}");
+    server.come_back();
+    usable(&store, &key()).await;
+    assert_eq!(read(&store, &key()).await, now);
+}
+
+#[tokio::test]
+async fn user_and_password_are_read_at_each_connect() {
+    let server = NatsServer::start("authorization { users: [ { user: putexd, password: \"s3 cret\" } ] }");
+    let password_file = server.folder().join("password");
+    write(&password_file, "wrong\n");
+    let credentials = NatsCredentials::UserPassword { user: "putexd".to_owned(), password_file: password_file.clone() };
+    let store = open(&NatsSettings { credentials, ..server.settings() });
+    let (reason, error) = turned_away(&store).await;
+    assert!(reason.contains("authorization violation"), "{reason}");
+    assert!(matches!(error, StoreError::Denied(_)), "{error}");
+    write(&password_file, "s3 cret\n");
+    works(&store).await;
+}
+
+#[tokio::test]
+async fn credentials_that_cannot_be_read_are_named() {
+    let server = NatsServer::start("");
+    let credentials = NatsCredentials::Creds(server.folder().join("absent.creds"));
+    let (reason, _) = turned_away(&open(&NatsSettings { credentials, ..server.settings() })).await;
+    assert!(reason.contains("absent.creds"), "{reason}");
+}
+
+#[tokio::test]
+async fn an_nkey_logs_in() {
+    let user = KeyPair::new_user();
+    let server = NatsServer::start(&format!("authorization {{ users: [ {{ nkey: {} }} ] }}", user.public_key()));
+    let seed_file = server.folder().join("seed");
+    write(&seed_file, &format!("{}\n", user.seed().expect("a seed")));
+    works(&open(&NatsSettings { credentials: NatsCredentials::NkeySeed(seed_file), ..server.settings() })).await;
+}
+
+#[tokio::test]
+async fn a_creds_file_logs_in() {
+    let (operator, account, user) = (KeyPair::new_operator(), KeyPair::new_account(), KeyPair::new_user());
+    let system = KeyPair::new_account();
+    let limits = json!({
+        "subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": true, "conn": -1, "leaf": -1,
+        "mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1,
+    });
+    let operator_token = jwt(&operator, &operator, &json!({ "type": "operator", "version": 2 }));
+    let account_token = jwt(&operator, &account, &json!({ "type": "account", "version": 2, "limits": limits }));
+    let system_token = jwt(&operator, &system, &json!({ "type": "account", "version": 2 }));
+    let user_limits = json!({ "type": "user", "version": 2, "subs": -1, "data": -1, "payload": -1 });
+    let user_token = jwt(&account, &user, &user_limits);
+
+    let (account, system) = (account.public_key(), system.public_key());
+    let server = NatsServer::start(&format!(
+        "operator: \"{operator_token}\"\nsystem_account: {system}\nresolver: MEMORY\n\
+         resolver_preload {{ {account}: \"{account_token}\", {system}: \"{system_token}\" }}"
+    ));
+    let creds = server.folder().join("user.creds");
+    let seed = user.seed().expect("a seed");
+    write(
+        &creds,
+        &format!(
+            "-----BEGIN NATS USER JWT-----\n{user_token}\n------END NATS USER JWT------\n\n\
+             -----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
+        ),
+    );
+    works(&open(&NatsSettings { credentials: NatsCredentials::Creds(creds), ..server.settings() })).await;
+}
+
+/// A token in the form of NATS: JSON that its issuer signed.
+fn jwt(issuer: &KeyPair, subject: &KeyPair, claims: &serde_json::Value) -> String {
+    let head = json!({ "typ": "JWT", "alg": "ed25519-nkey" });
+    let body = json!({
+        "jti": "test", "iat": 1_600_000_000, "name": "test",
+        "iss": issuer.public_key(), "sub": subject.public_key(), "nats": claims,
+    });
+    let encode = |json: &serde_json::Value| BASE64URL_NOPAD.encode(json.to_string().as_bytes());
+    let signed = format!("{}.{}", encode(&head), encode(&body));
+    let signature = issuer.sign(signed.as_bytes()).expect("a signature");
+    format!("{signed}.{}", BASE64URL_NOPAD.encode(&signature))
+}
+
+#[tokio::test]
+async fn an_account_with_the_least_permissions_holds_locks_and_cannot_create() {
+    let server = NatsServer::start(
+        "authorization { users: [
+            { user: admin, password: a }
+            { user: putexd, password: p, permissions: {
+                publish: [ \"$JS.API.STREAM.INFO.KV_locks\", \"$JS.API.STREAM.MSG.GET.KV_locks\",
+                           \"$JS.API.CONSUMER.CREATE.KV_locks\", \"$KV.locks.>\" ]
+                subscribe: [ \"_INBOX.>\" ]
+            } }
+        ] }",
+    );
+    let login = |user: &str, password: &str| {
+        let password_file = server.folder().join(user);
+        write(&password_file, password);
+        NatsCredentials::UserPassword { user: user.to_owned(), password_file }
+    };
+    let (admins, own) = (login("admin", "a"), login("putexd", "p"));
+    let store = open(&NatsSettings { credentials: own, create_bucket: false, ..server.settings() });
+    up(&store).await;
+    assert!(matches!(store.read(&key(), None).await, Err(StoreError::Missing(why)) if why.contains("putexctl init")));
+    let since = Instant::now();
+    let error = store.create_bucket().await.expect_err("not permitted");
+    assert!(matches!(&error, StoreError::Denied(why) if why.contains("STREAM.CREATE")), "{error}");
+    assert!(since.elapsed() < CALL_LIMIT / 2, "a violation is not waited out");
+
+    let init = open(&NatsSettings { credentials: admins, create_bucket: false, ..server.settings() });
+    up(&init).await;
+    assert_eq!(init.create_bucket().await, Ok(Creation::Created));
+    assert_eq!(init.create_bucket().await, Ok(Creation::Existed));
+    works(&store).await;
+}
+
+#[tokio::test]
+async fn tls_with_an_authority_of_ones_own_and_client_certificates() {
+    let folder = TempDir::new().expect("a temporary folder");
+    let path = |name: &str| folder.path().join(name);
+    certificate(folder.path(), "ca", "basicConstraints=critical,CA:TRUE", None);
+    certificate(folder.path(), "server", "subjectAltName=IP:127.0.0.1", Some("ca"));
+    certificate(folder.path(), "client", "extendedKeyUsage=clientAuth", Some("ca"));
+    let tls = NatsTls {
+        required: true,
+        ca_file: Some(path("ca.pem")),
+        client: Some((path("client.pem"), path("client.key"))),
+    };
+    let server = NatsServer::start_in(
+        folder,
+        "tls { cert_file: \"@/server.pem\", key_file: \"@/server.key\", ca_file: \"@/ca.pem\", verify: true }",
+    );
+    works(&open(&NatsSettings { tls: tls.clone(), servers: vec![server.tls_url()], ..server.settings() })).await;
+
+    let (reason, _) =
+        turned_away(&open(&NatsSettings { tls: NatsTls { ca_file: None, ..tls }, ..server.settings() })).await;
+    assert!(reason.contains("certificate"), "{reason}");
+}
+
+#[tokio::test]
+async fn tls_that_is_required_is_not_done_without() {
+    let server = NatsServer::start("");
+    let tls = NatsTls { required: true, ..NatsTls::default() };
+    let (_, error) = turned_away(&open(&NatsSettings { tls, ..server.settings() })).await;
+    assert!(matches!(error, StoreError::Unreachable(_)), "{error}");
+}
+
+/// Makes `NAME.pem` and `NAME.key`, signed by itself or by `issuer`.
+fn certificate(folder: &Path, name: &str, extension: &str, issuer: Option<&str>) {
+    let mut openssl = Command::new("openssl");
+    openssl.current_dir(folder).args(["req", "-x509", "-nodes", "-days", "2", "-newkey", "ec"]);
+    openssl.args(["-pkeyopt", "ec_paramgen_curve:P-256", "-subj", &format!("/CN=test {name}")]);
+    openssl.args(["-keyout", &format!("{name}.key"), "-out", &format!("{name}.pem"), "-addext", extension]);
+    if let Some(issuer) = issuer {
+        openssl.args(["-addext", "basicConstraints=critical,CA:FALSE"]);
+        openssl.args(["-CA", &format!("{issuer}.pem"), "-CAkey", &format!("{issuer}.key")]);
+    }
+    let output = openssl.output().expect("openssl runs: install the Debian package openssl");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[tokio::test]
+async fn putex_0_2_0_and_this_read_each_other() {
+    let server = NatsServer::start("");
+    let store = open(&server.settings());
+    up(&store).await;
+    let js = admin(&server).await;
+    let other = js.get_key_value("locks").await.expect("the bucket");
+
+    other.put("database", "node-a".into()).await.expect("putex 0.2.0 takes the lock");
+    let held = read(&store, &key()).await;
+    assert_eq!(held.entry.as_ref().and_then(|entry| entry.value.clone()), Some(plain("node-a")));
+    won(&store, &key(), &attempt(&held, token("node-b"))).await;
+    assert_eq!(other.get("database").await.expect("an answer").expect("a value"), "node-b");
+
+    let now = read(&store, &key()).await;
+    other.update("database", "".into(), base(&now).0).await.expect("putex 0.2.0 releases");
+    let released = read(&store, &key()).await;
+    assert_eq!(released.entry.and_then(|entry| entry.value), Some(plain("")));
+}
+
+#[tokio::test]
+async fn headers_are_as_documented_and_foreign_ones_are_ignored() {
+    let server = NatsServer::start("");
+    let store = open(&server.settings());
+    up(&store).await;
+    let js = admin(&server).await;
+    let now = read(&store, &key()).await;
+    let fields = [("paused-for", "30000"), ("lease", "3000")].map(|(name, text)| (name.to_owned(), text.to_owned()));
+    let value = Value { body: b"node-a".to_vec(), fields: fields.into() };
+    let revision = won(&store, &key(), &attempt(&now, value)).await;
+    let bucket = js.get_stream("KV_locks").await.expect("the stream");
+    let message = bucket.get_raw_message(revision.0).await.expect("the message");
+    assert_eq!(&message.payload[..], b"node-a");
+    for (name, text) in [("Putex-Lease", "3000"), ("Putex-Paused-For", "30000")] {
+        assert_eq!(message.headers.get(name).map(async_nats::HeaderValue::as_str), Some(text));
+    }
+
+    let mut headers = HeaderMap::new();
+    headers.insert("Other-Header", "1");
+    headers.insert("putex-lease", "5000");
+    let publish = js.publish_with_headers("$KV.locks.database", headers, "node-c".into()).await;
+    publish.expect("sent").await.expect("stored");
+    let entry = read(&store, &key()).await.entry.and_then(|entry| entry.value).expect("a value");
+    assert_eq!((entry.body, entry.fields), (b"node-c".to_vec(), [("lease".to_owned(), "5000".to_owned())].into()));
+}
+
+fn plain(token: &str) -> Value {
+    Value { body: token.into(), ..Value::default() }
+}
+
+#[tokio::test]
+async fn a_repeated_write_id_is_unknown_and_not_won() {
+    let server = NatsServer::start("");
+    let store = open(&server.settings());
+    up(&store).await;
+    let first = attempt(&read(&store, &key()).await, token("a"));
+    won(&store, &key(), &first).await;
+    let outcome = store.compare_and_set(&key(), &first).await;
+    assert!(matches!(outcome, WriteOutcome::Unknown(_)), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn a_missing_bucket_is_not_created_unasked() {
+    let server = NatsServer::start("");
+    let store = open(&NatsSettings { create_bucket: false, ..server.settings() });
+    up(&store).await;
+    let now = store.read(&key(), None).await;
+    assert!(matches!(&now, Err(StoreError::Missing(why)) if why.contains("putexctl init")), "{now:?}");
+    assert!(matches!(store.watch().await, Err(StoreError::Missing(_))));
+    assert!(matches!(store.facts().await, Err(StoreError::Missing(_))));
+    assert_eq!(store.create_bucket().await, Ok(Creation::Created));
+    works(&store).await;
+}
+
+#[tokio::test]
+async fn a_bucket_that_could_lose_locks_is_refused() {
+    let server = NatsServer::start("");
+    let js = admin(&server).await;
+    let store = open(&NatsSettings { create_bucket: false, ..server.settings() });
+    up(&store).await;
+    let fit = stream::Config {
+        name: "KV_locks".to_owned(),
+        subjects: vec!["$KV.locks.>".to_owned()],
+        max_messages_per_subject: 1,
+        ..stream::Config::default()
+    };
+    let unfit = [
+        ("expire", stream::Config { max_age: Duration::from_secs(60), ..fit.clone() }),
+        ("memory", stream::Config { storage: stream::StorageType::Memory, ..fit.clone() }),
+        ("retention", stream::Config { retention: stream::RetentionPolicy::Interest, ..fit.clone() }),
+        ("full", stream::Config { max_messages: 10, ..fit.clone() }),
+        ("listen", stream::Config { subjects: vec!["$KV.other.>".to_owned()], ..fit.clone() }),
+    ];
+    for (word, config) in unfit {
+        js.create_stream(config).await.expect("the stream is made");
+        let now = store.read(&key(), None).await;
+        assert!(matches!(&now, Err(StoreError::Unfit(why)) if why.contains(word)), "{word}: {now:?}");
+        js.delete_stream("KV_locks").await.expect("the stream is deleted");
+    }
+    js.create_stream(fit).await.expect("the stream is made");
+    assert_eq!(store.create_bucket().await, Ok(Creation::Existed));
+    works(&store).await;
+    assert_eq!(store.facts().await.expect("facts").history, 1);
+}
+
+#[tokio::test]
+async fn an_empty_bucket_of_an_administrator_is_seeded_before_use() {
+    let server = NatsServer::start("");
+    let js = admin(&server).await;
+    let config = stream::Config {
+        name: "KV_locks".to_owned(),
+        subjects: vec!["$KV.locks.>".to_owned()],
+        ..stream::Config::default()
+    };
+    js.create_stream(config).await.expect("the stream is made");
+    let store = open(&NatsSettings { create_bucket: false, ..server.settings() });
+    up(&store).await;
+    let now = store.read(&key(), None).await;
+    assert!(matches!(&now, Err(StoreError::Unfit(why)) if why.contains("putexctl init")), "{now:?}");
+    assert_eq!(store.create_bucket().await, Ok(Creation::Existed));
+    let revision = won(&store, &key(), &attempt(&read(&store, &key()).await, token("a"))).await;
+    assert!(is_seeded(revision), "{revision}");
+}
+
+/// Revisions begin at the time of creation in milliseconds: later than 2020, that is.
+fn is_seeded(revision: Revision) -> bool {
+    revision.0 > 1_577_000_000_000
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_hosts_create_the_bucket_at_once() {
+    let server = NatsServer::start("");
+    let stores: Vec<NatsStore> = (0..8).map(|_| open(&server.settings())).collect();
+    let mut tasks = Vec::new();
+    for (number, store) in stores.iter().cloned().enumerate() {
+        tasks.push(tokio::spawn(async move {
+            up(&store).await;
+            let key = Key::new(&format!("key-{number}")).expect("a key");
+            usable(&store, &key).await;
+            let now = read(&store, &key).await;
+            (key.clone(), now.incarnation.clone(), won(&store, &key, &attempt(&now, token("a"))).await)
+        }));
+    }
+    let mut written = Vec::new();
+    for task in tasks {
+        written.push(task.await.expect("the host ends"));
+    }
+    for (key, incarnation, revision) in written {
+        let now = read(&stores[0], &key).await;
+        assert_eq!((base(&now), &now.incarnation), (revision, &incarnation));
+        assert!(is_seeded(revision), "{revision}");
+    }
+}
+
+#[tokio::test]
+async fn revisions_and_incarnation_survive_a_restart() {
+    let mut server = NatsServer::start("");
+    let store = open(&server.settings());
+    up(&store).await;
+    let empty = read(&store, &key()).await;
+    server.die();
+    server.come_back();
+    usable(&store, &key()).await;
+    assert_eq!(read(&store, &key()).await, empty);
+    assert!(is_seeded(won(&store, &key(), &attempt(&empty, token("a"))).await));
+}
+
+#[tokio::test]
+async fn a_watch_ends_when_its_bucket_is_deleted() {
+    let server = NatsServer::start("");
+    let store = open(&server.settings());
+    up(&store).await;
+    let mut hints = store.watch().await.expect("a watch");
+    admin(&server).await.delete_stream("KV_locks").await.expect("the stream is deleted");
+    assert_eq!(within(hints.next()).await, None);
+}
+
+#[tokio::test]
+async fn a_watch_ends_when_its_server_hangs_although_nobody_calls() {
+    let server = NatsServer::start("");
+    let store = open(&server.settings());
+    up(&store).await;
+    let mut hints = store.watch().await.expect("a watch");
+    server.hang();
+    assert_eq!(within(hints.next()).await, None);
+    within(store.link().wait_for(|link| *link != Link::Up)).await.expect("the store lives");
+}
+
+#[tokio::test]
+async fn a_bucket_that_cannot_be_made_is_missing_and_init_says_why() {
+    let server = NatsServer::start("");
+    let store = open(&NatsSettings { replicas: 3, ..server.settings() });
+    up(&store).await;
+    assert!(matches!(store.read(&key(), None).await, Err(StoreError::Missing(_))));
+    let error = store.create_bucket().await.expect_err("one server cannot keep three copies");
+    assert!(matches!(&error, StoreError::Unfit(why) if why.contains("replicas")), "{error}");
+}
+
+#[tokio::test]
+async fn the_facts_are_those_of_the_server() {
+    let server = NatsServer::start("server_name: alone");
+    let store = open(&server.settings());
+    up(&store).await;
+    let facts = store.facts().await.expect("facts");
+    assert_eq!((facts.server.as_str(), facts.cluster, facts.leader), ("alone", None, None));
+    assert_eq!((facts.servers, facts.replicas, facts.current, facts.history), (1, 1, 1, 2));
+    assert!(facts.sound_compare_and_set, "one replica on {}", facts.version);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_of_three_rides_through_the_death_of_its_leader() {
+    let mut servers = NatsServer::cluster();
+    let urls: Vec<String> = servers.iter().map(NatsServer::url).collect();
+    let store = open(&NatsSettings { replicas: 3, ..settings(urls) });
+    up(&store).await;
+    usable(&store, &key()).await;
+    let first = won_in_the_end(&store, "a").await;
+    assert!(!is_seeded(first), "replicas that were purged disagree on revisions: {first}");
+
+    let facts = store.facts().await.expect("facts");
+    assert_eq!((facts.cluster.as_deref(), facts.servers, facts.replicas), (Some("test"), 3, 3));
+    let before = read(&store, &key()).await;
+    // Each leader in turn dies and comes back, so that one that came back leads at last: it has the same revisions.
+    let mut last = before.clone();
+    for body in ["b", "c"] {
+        let index = leader_of(&store).await;
+        servers[index].die();
+        usable(&store, &key()).await;
+        assert_eq!(read(&store, &key()).await, last);
+        let revision = won_in_the_end(&store, body).await;
+        assert!(revision > base(&last));
+        last = read(&store, &key()).await;
+        servers[index].come_back();
+        let all_current = async {
+            while store.facts().await.map_or(0, |facts| facts.current) < 3 {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        within(all_current).await;
+    }
+
+    let index = leader_of(&store).await;
+    let js = admin(&servers[index]).await;
+    js.delete_stream("KV_locks").await.expect("the bucket is deleted");
+    let anew = async {
+        loop {
+            match store.read(&key(), None).await {
+                Ok(now) if now.incarnation != before.incarnation => return now,
+                Ok(_) | Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    };
+    let now = within(anew).await;
+    assert_eq!(now.entry, None);
+    won_in_the_end(&store, "d").await;
+    let stale = store.compare_and_set(&key(), &attempt(&last, token("of the former life"))).await;
+    assert!(!matches!(stale, WriteOutcome::Won(_)), "{stale:?}");
+}
+
+/// The number of the server that leads the bucket.
+async fn leader_of(store: &NatsStore) -> usize {
+    let facts = store.facts().await.expect("facts");
+    let leader = facts.leader.expect("a leader");
+    leader.trim_start_matches('n').parse().expect("the number of a server")
+}
+
+/// Reads and writes until it wins: while a leader is elected, nobody does.
+async fn won_in_the_end(store: &NatsStore, body: &str) -> Revision {
+    let winning = async {
+        loop {
+            if let Ok(now) = store.read(&key(), None).await {
+                let outcome = store.compare_and_set(&key(), &attempt(&now, token(body))).await;
+                if let WriteOutcome::Won(revision) = outcome {
+                    return revision;
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    within(winning).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_of_three_never_lets_two_writers_win() {
+    const WRITERS: usize = 16;
+    const ROUNDS: u32 = 100;
+    let servers = NatsServer::cluster();
+    let urls: Vec<String> = servers.iter().map(NatsServer::url).collect();
+    let store = open(&NatsSettings { replicas: 3, ..settings(urls) });
+    up(&store).await;
+    usable(&store, &key()).await;
+    won_in_the_end(&store, "x").await;
+    let mut decided = 0;
+    for round in 0..ROUNDS {
+        let now = read(&store, &key()).await;
+        let tasks: Vec<_> = (0..WRITERS)
+            .map(|number| {
+                let (store, attempt) = (store.clone(), attempt(&now, token(&format!("{number}"))));
+                tokio::spawn(async move { store.compare_and_set(&key(), &attempt).await })
+            })
+            .collect();
+        let mut winners = 0;
+        for task in tasks {
+            winners += u32::from(matches!(task.await.expect("the writer ends"), WriteOutcome::Won(_)));
+        }
+        assert!(winners <= 1, "round {round}: {winners} writers won");
+        decided += winners;
+    }
+    // A round without a winner is no harm, but it must not be the rule.
+    assert!(decided > ROUNDS / 2, "{decided} of {ROUNDS} rounds were won");
+}

@@ -1,0 +1,229 @@
+//! Services of several units: what a timer or a socket starts moves with it, and is never on two hosts at once.
+
+use std::net::TcpStream;
+use std::time::Duration;
+
+use crate::cluster::{Cluster, Cut, Host};
+use crate::command::{now, said, since, wait_until};
+use crate::nats::Outside;
+use crate::watch::Event;
+
+const TIMINGS: &str = "renew-interval = \"1s\"\nfailures = 3\nconfirmations = 1\n";
+
+const BILLING: &str = "unit = \"billing.timer\"\nbound-units = [\"billing.service\"]\n";
+
+const TIMER: &str = "[Timer]\nOnCalendar=*:*:*\nAccuracySec=1ms\n";
+
+/// A run of a second and a half, which takes its time when it is told to stop.
+const SLOW_RUN: &str = "\
+[Unit]
+StartLimitIntervalSec=0
+
+[Service]
+Type=oneshot
+ExecStart=/usr/bin/timeout --preserve-status 1.5 /usr/local/bin/oracle
+Environment=ORACLE_STOP_DELAY_MS=400
+";
+
+/// A run without an end, which only SIGKILL ends.
+const STUBBORN_RUN: &str = "\
+[Unit]
+StartLimitIntervalSec=0
+
+[Service]
+Type=oneshot
+ExecStart=/usr/local/bin/oracle
+Environment=ORACLE_IGNORE_TERM=1
+TimeoutStopSec=1h
+";
+
+/// Everything takes place within T + W, on a busy machine.
+const LIMIT: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(10);
+
+/// Two hosts with these units, which putexd runs on one of them, and the store beside them.
+fn running(name: &str, units: &[(&str, &str)], service: &str) -> Option<(Cluster, Outside)> {
+    let cluster = Cluster::boot(name, 2)?;
+    let nats = cluster.nats_outside();
+    for host in &cluster.hosts {
+        for (unit, text) in units {
+            host.write_file(&format!("/etc/systemd/system/{unit}"), text);
+        }
+    }
+    cluster.configure(
+        |host| {
+            format!(
+                "node = \"{}\"\n[store]\ntype = \"nats\"\nservers = [\"{}\"]\nbucket = \"locks\"\nreplicas = 1\n\
+                 create-bucket = true\n",
+                host.name,
+                Outside::SERVER
+            )
+        },
+        &[("bound", &format!("{service}{TIMINGS}"))],
+    );
+    cluster.start_putexd();
+    Some((cluster, nats))
+}
+
+/// The host with the started unit, and the other one.
+fn roles<'a>(cluster: &'a Cluster, unit: &str) -> (&'a Host, &'a Host) {
+    let [one, two] = &cluster.hosts[..] else { panic!("two hosts were asked for") };
+    wait_until(LIMIT, &format!("{unit} runs on a host"), || is_active(one, unit) || is_active(two, unit));
+    if is_active(one, unit) { (one, two) } else { (two, one) }
+}
+
+fn is_active(host: &Host, unit: &str) -> bool {
+    host.property(unit, "ActiveState") == "active"
+}
+
+/// The run that has just begun: neither the one before nor the one after it.
+fn in_the_middle_of_a_run(cluster: &Cluster, host: &Host) -> Event {
+    let run = cluster.oracle.wait_for_start_on(&[host], now(), LIMIT);
+    assert!(cluster.oracle.live().contains(&run), "the run is under way");
+    run
+}
+
+/// Starting a unit by hand must fail for want of the lease.
+fn assert_gated(host: &Host, unit: &str) {
+    let started = host.output(&["systemctl", "start", unit]);
+    assert!(!started.status.success(), "{} started {unit} without the lease: {}", host.name, said(&started));
+    assert_ne!(host.property(unit, "ActiveState"), "active");
+    let journal = || host.journal(&["putex-lease@bound.target", unit]);
+    wait_until(SOON, "the journal names the assertion", || journal().contains("Assertion failed"));
+}
+
+#[test]
+fn a_timer_and_its_service_move_together() {
+    let units = [("billing.timer", TIMER), ("billing.service", SLOW_RUN)];
+    let Some((cluster, _nats)) = running("timer", &units, BILLING) else { return };
+    let (active, standby) = roles(&cluster, "billing.timer");
+    let first = in_the_middle_of_a_run(&cluster, active);
+    let second = cluster.oracle.wait_for_start_on(&[active], first.at, LIMIT);
+    assert_eq!(second.term, first.term, "all runs are under one lease");
+    assert!(first.term.is_some(), "a bound unit is given the fencing token");
+    assert_gated(standby, "billing.service");
+    assert_gated(standby, "billing.timer");
+
+    let run = in_the_middle_of_a_run(&cluster, active);
+    let asked = now();
+    active.exec(&["systemctl", "stop", "putexd.service"]);
+    let end = cluster.oracle.wait_for_end(&run, SOON);
+    let next = cluster.oracle.wait_for_start_on(&[standby], asked, LIMIT);
+    println!(
+        "stopped {:?} after the order, next run {:?} after it",
+        end.at.saturating_sub(asked),
+        next.at.saturating_sub(asked)
+    );
+    assert!(next.at >= end.at, "the run had ended before the next one began");
+    assert!(next.term > run.term, "the fencing token grows");
+    for unit in ["billing.timer", "billing.service", "putex-lease@bound.target"] {
+        assert_eq!(active.property(unit, "ActiveState"), "inactive", "{unit} is left behind");
+    }
+    assert!(is_active(standby, "billing.timer"));
+    assert_gated(active, "billing.service");
+    cluster.oracle.wait_for_start_on(&[standby], next.at, LIMIT);
+    let after = cluster.oracle.starts().into_iter().filter(|start| start.at > asked);
+    assert!(after.map(|start| start.host).all(|host| host == standby.name), "only one host runs it");
+    cluster.assert_no_violation();
+}
+
+#[test]
+fn a_bound_unit_that_ignores_sigterm_is_killed_with_its_lease() {
+    let units = [("billing.timer", TIMER), ("billing.service", STUBBORN_RUN)];
+    let Some((cluster, _nats)) = running("stubborn", &units, BILLING) else { return };
+    let (active, standby) = roles(&cluster, "billing.timer");
+    let run = cluster.oracle.wait_for_start_on(&[active], Duration::ZERO, LIMIT);
+    active.partition(Cut::Silent);
+    let cut = now();
+    let end = cluster.oracle.wait_for_end(&run, LIMIT);
+    let next = cluster.oracle.wait_for_start_on(&[standby], cut, LIMIT);
+    println!(
+        "killed {:?} after the cut, next run {:?} after it",
+        end.at.saturating_sub(cut),
+        next.at.saturating_sub(cut)
+    );
+    assert!(next.at >= end.at);
+    active.heal();
+    cluster.assert_no_violation();
+}
+
+#[test]
+fn a_socket_and_its_service_move_together() {
+    let units = [
+        ("web.socket", "[Socket]\nListenStream=7000\n"),
+        ("web.service", "[Service]\nExecStart=/usr/local/bin/oracle\nEnvironment=ORACLE_STOP_DELAY_MS=500\n"),
+    ];
+    let service = "unit = \"web.socket\"\nbound-units = [\"web.service\"]\n";
+    let Some((cluster, _nats)) = running("socket", &units, service) else { return };
+    let (active, standby) = roles(&cluster, "web.socket");
+    let connect = |host: &Host| cluster.on_the_switch(|| TcpStream::connect((host.address.as_str(), 7000)));
+    connect(standby).expect_err("a standby does not listen");
+    assert_gated(standby, "web.service");
+
+    // An administrator who takes the gate away is the only one who can start it, and not for long.
+    let gate = "/etc/systemd/system/web.service.d/50-putex.conf";
+    standby.write_file(gate, "[Unit]\n");
+    standby.exec(&["systemctl", "daemon-reload"]);
+    standby.exec(&["systemctl", "start", "web.service"]);
+    let stray = cluster.oracle.wait_for_start_on(&[standby], Duration::ZERO, SOON);
+    cluster.oracle.wait_for_end(&stray, SOON);
+    let told = || standby.journal(&["putexd.service"]).contains("does not hold the lock, and runs web.service");
+    wait_until(SOON, "the journal tells of the stray unit", told);
+    standby.exec(&["rm", gate]);
+    standby.exec(&["systemctl", "daemon-reload"]);
+
+    let _first = connect(active).expect("the active host listens");
+    let run = cluster.oracle.wait_for_start_on(&[active], stray.at, SOON);
+    let asked = now();
+    active.exec(&["systemctl", "stop", "putexd.service"]);
+    let end = cluster.oracle.wait_for_end(&run, SOON);
+    wait_until(LIMIT, "the standby listens", || is_active(standby, "web.socket"));
+    println!("stopped {:?} after the order, the socket moved within {:?}", end.at.saturating_sub(asked), since(asked));
+    connect(active).expect_err("the former holder listens no more");
+    let _second = connect(standby).expect("the new holder listens");
+    let next = cluster.oracle.wait_for_start_on(&[standby], asked, SOON);
+    assert!(next.at >= end.at);
+    cluster.assert_no_violation();
+}
+
+#[test]
+fn a_changed_list_is_a_changed_service() {
+    // Slower than putexd's patience with one call, and the sidecar writes down whether it was waited for.
+    let app = "[Unit]\nWants=sidecar.service\n\n[Service]\nExecStart=/usr/local/bin/oracle\n\
+               Environment=ORACLE_STOP_DELAY_MS=1500\n";
+    let sidecar = "[Service]\nExecStart=/usr/bin/sleep infinity\n\
+                   ExecStop=/bin/sh -c 'flock -n /srv/shared/oracle.lock echo after || echo before' \n\
+                   StandardOutput=append:/srv/shared/stops\n";
+    let units = [("app.service", app), ("sidecar.service", sidecar)];
+    let Some((cluster, _nats)) = running("list", &units, "unit = \"app.service\"\n") else { return };
+    let (active, standby) = roles(&cluster, "app.service");
+    let first = cluster.oracle.wait_for_start_on(&[active], Duration::ZERO, SOON);
+    wait_until(SOON, "the sidecar runs", || is_active(active, "sidecar.service"));
+
+    let listed = format!("unit = \"app.service\"\nbound-units = [\"sidecar.service\"]\n{TIMINGS}");
+    for host in [standby, active] {
+        host.write_file("/etc/putex.d/bound.toml", &listed);
+        host.exec(&["systemctl", "reload", "putexd.service"]);
+    }
+    cluster.oracle.wait_for_end(&first, SOON);
+    let second = cluster.oracle.wait_for_start_on(&[active, standby], first.at, LIMIT);
+    let (active, standby) = if second.host == active.name { (active, standby) } else { (standby, active) };
+    wait_until(SOON, "the sidecar runs again", || is_active(active, "sidecar.service"));
+    assert_gated(standby, "sidecar.service");
+
+    // A restart finds a lease for more units than the file names, and has all of them stopped.
+    let run = active.property("sidecar.service", "InvocationID");
+    for host in [standby, active] {
+        host.write_file("/etc/putex.d/bound.toml", &format!("unit = \"app.service\"\n{TIMINGS}"));
+        host.exec(&["systemctl", "daemon-reload"]);
+        host.exec(&["systemctl", "restart", "putexd.service"]);
+    }
+    cluster.oracle.wait_for_end(&second, SOON);
+    let third = cluster.oracle.wait_for_start_on(&[active, standby], second.at, LIMIT);
+    assert!(third.term > second.term);
+    let runs_on = is_active(active, "sidecar.service") && active.property("sidecar.service", "InvocationID") == run;
+    assert!(!runs_on, "the old run was stopped");
+    let stops = std::fs::read_to_string(cluster.shared().join("stops")).expect("the sidecar was stopped");
+    assert!(stops.lines().count() >= 2 && !stops.contains("before"), "the sidecar is stopped after the unit: {stops}");
+    cluster.assert_no_violation();
+}

@@ -1,0 +1,580 @@
+//! Hosts with a systemd of their own, on a switch of their own.
+//!
+//! A host is a container with its own process ids, mounts, control groups and network; its addresses are the same in
+//! each cluster, because each cluster has its own switch. Its disk outlives a power loss, its processes do not.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, waitpid};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::command::{now, output, run, run_with_input, said, wait_for, wait_until};
+use crate::ground::{Ground, Hierarchies, clear, ground, mount_overlay, take_place, utf8};
+use crate::nats::Outside;
+use crate::watch::Watch;
+
+/// A boot takes a second or two; a busy machine may take much longer.
+const BOOT_LIMIT: Duration = Duration::from_secs(60);
+
+/// How a host's systemd sees its control groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cgroups {
+    /// cgroup v2 alone, as every current distribution has it.
+    Unified,
+    /// v1, with a v2 tree beside it that systemd keeps its processes in.
+    Hybrid,
+    /// v1 alone.
+    Legacy,
+}
+
+impl Cgroups {
+    /// A machine that has cgroup v2 alone cannot offer v1 to its hosts.
+    pub fn can_boot(self) -> bool {
+        self == Self::Unified || Hierarchies::of_this_machine().named.is_some()
+    }
+}
+
+/// What a cluster is made of.
+#[derive(Debug, Clone, Copy)]
+pub struct Setup {
+    hosts: u8,
+    cgroups: Cgroups,
+}
+
+impl Setup {
+    pub fn hosts(hosts: u8) -> Self {
+        Self { hosts, cgroups: Cgroups::Unified }
+    }
+
+    pub fn cgroups(self, cgroups: Cgroups) -> Self {
+        Self { cgroups, ..self }
+    }
+
+    /// Boots all hosts at once. `None` where this machine cannot carry them.
+    pub fn boot(self, name: &str) -> Option<Cluster> {
+        let ground = ground()?;
+        let cluster = Cluster::wire(ground, self, name);
+        cluster.boot_all();
+        Some(cluster)
+    }
+}
+
+/// Hosts, their switch and their shared folder. Dropped, it leaves nothing behind; when the test has failed it shows the
+/// hosts' journals first.
+pub struct Cluster {
+    name: String,
+    prefix: String,
+    dir: PathBuf,
+    pub hosts: Vec<Host>,
+    /// Who ran when.
+    pub oracle: Watch,
+    _place: File,
+}
+
+impl Cluster {
+    /// A booted cluster of `hosts` hosts, with the usual control groups.
+    pub fn boot(name: &str, hosts: u8) -> Option<Self> {
+        Setup::hosts(hosts).boot(name)
+    }
+
+    fn wire(ground: &'static Ground, setup: Setup, name: &str) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(1);
+
+        let place = take_place();
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let prefix = format!("{}{number}-", ground.prefix);
+        let dir = ground.dir.join(format!("c{number}"));
+        let shared = dir.join("shared");
+        fs::create_dir_all(shared.join("live")).expect("the run's folder can be written to");
+
+        let switch = format!("{prefix}sw");
+        run("ip", &["netns", "add", &switch]);
+        run_with_input(
+            "ip",
+            &["-netns", &switch, "-batch", "-"],
+            "link set lo up\nlink add bridge type bridge\naddress add 10.77.0.1/24 dev bridge\nlink set bridge up\n",
+        );
+        let oracle = Watch::begin(&shared);
+        // The cluster exists before its hosts do, so that it is cleaned up should one of them fail.
+        let mut cluster = Self { name: name.to_owned(), prefix, dir, hosts: Vec::new(), oracle, _place: place };
+        for index in 1..=setup.hosts {
+            cluster.hosts.push(Host::wire(ground, setup.cgroups, &cluster.prefix, &cluster.dir, index));
+        }
+        cluster
+    }
+
+    pub fn boot_all(&self) {
+        for host in &self.hosts {
+            host.power_on();
+        }
+        for host in &self.hosts {
+            host.wait_booted();
+        }
+    }
+
+    /// The folder that all hosts have as /srv/shared.
+    pub fn shared(&self) -> PathBuf {
+        self.dir.join("shared")
+    }
+
+    /// The network in which all hosts can be reached.
+    pub fn switch(&self) -> String {
+        format!("{}sw", self.prefix)
+    }
+
+    /// Runs `work` where it can reach all hosts by their addresses, itself being 10.77.0.1.
+    pub fn on_the_switch<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        in_network(&self.switch(), work)
+    }
+
+    /// A NATS server beside the hosts, at nats://10.77.0.5:4222.
+    pub fn nats_outside(&self) -> Outside {
+        plug_in(&self.prefix, "out", "10.77.0.5");
+        Outside::start(&format!("{}out", self.prefix), &self.dir.join("nats-outside"))
+    }
+
+    /// Makes the oracle `database.service` on all hosts; each of `environment` is `NAME=value`.
+    pub fn install_database(&self, environment: &[&str]) {
+        for host in &self.hosts {
+            host.install_database(environment);
+        }
+    }
+
+    /// Writes /etc/putex on all hosts: putexd.toml by host, and `(service, text)` for putex.d.
+    pub fn configure(&self, daemon: impl Fn(&Host) -> String, services: &[(&str, &str)]) {
+        for host in &self.hosts {
+            host.write_file("/etc/putex/putexd.toml", &daemon(host));
+            for (service, text) in services {
+                host.write_file(&format!("/etc/putex.d/{service}.toml"), text);
+            }
+        }
+    }
+
+    /// Has systemd read its units again, generators included, and starts putexd now and at each boot.
+    pub fn start_putexd(&self) {
+        for host in &self.hosts {
+            host.exec(&["systemctl", "daemon-reload"]);
+        }
+        for host in &self.hosts {
+            host.exec(&["systemctl", "enable", "--now", "putexd.service"]);
+        }
+    }
+
+    /// The journals of all hosts in one, in the order of their times.
+    pub fn merged_journal(&self, units: &[&str]) -> String {
+        let mut lines: Vec<(f64, String)> = Vec::new();
+        for host in &self.hosts {
+            for line in host.journal_as("short-unix", units).lines() {
+                // A line that begins with no time belongs to the one before it.
+                let time = line.split(' ').next().and_then(|word| word.parse().ok());
+                let time = time.or(lines.last().map(|last| last.0)).unwrap_or_default();
+                lines.push((time, line.to_owned()));
+            }
+        }
+        lines.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let first = lines.first().map_or(0.0, |line| line.0);
+        let shown = lines.iter().map(|(time, line)| {
+            let rest = line.split_once(' ').map_or(line.as_str(), |(_, rest)| rest);
+            format!("{:8.3}  {rest}\n", time - first)
+        });
+        shown.collect()
+    }
+
+    #[track_caller]
+    pub fn assert_no_violation(&self) {
+        let violations = self.oracle.violations();
+        assert!(violations.is_empty(), "two copies were alive at once: {violations:#?}");
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("cluster {}: the oracle saw\n{}", self.name, self.oracle.text());
+            for host in &self.hosts {
+                eprintln!("cluster {}: the journal of {}\n{}", self.name, host.name, host.journal(&[]));
+            }
+        }
+        for host in &self.hosts {
+            host.kill();
+        }
+        self.oracle.end();
+        clear(&self.dir, &self.prefix);
+    }
+}
+
+/// What a partition lets through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// Nothing, in either direction. The carrier stays, so nobody is told.
+    Silent,
+    /// The host hears nothing, but is heard.
+    Deaf,
+    /// The host hears everything, but is not heard.
+    Mute,
+}
+
+/// A host of a [`Cluster`].
+pub struct Host {
+    /// `h1`, `h2`, ...
+    pub name: String,
+    /// `10.77.0.11`, `10.77.0.12`, ...
+    pub address: String,
+    prefix: String,
+    cgroups: Cgroups,
+    dir: PathBuf,
+    shared: PathBuf,
+    machine_id: String,
+    boots: AtomicU32,
+    nspawn: Mutex<Option<Child>>,
+}
+
+impl Host {
+    fn wire(ground: &Ground, cgroups: Cgroups, prefix: &str, cluster_dir: &Path, index: u8) -> Self {
+        let name = format!("h{index}");
+        let address = format!("10.77.0.{}", 10 + index);
+        let dir = cluster_dir.join(&name);
+        let (upper, work, root) = (dir.join("upper"), dir.join("work"), dir.join("root"));
+        for folder in [&upper.join("etc"), &work, &root] {
+            fs::create_dir_all(folder).expect("the cluster's folder can be written to");
+        }
+        // Unique on this machine: the bytes of a name that is.
+        let unique = format!("{prefix}{name}").bytes().fold(0_u128, |sum, byte| (sum << 8) | u128::from(byte));
+        let machine_id = format!("{unique:032x}");
+        fs::write(upper.join("etc/machine-id"), format!("{machine_id}\n")).expect("the host's disk can be written to");
+        fs::write(upper.join("etc/hostname"), format!("{name}\n")).expect("the host's disk can be written to");
+        let names = (1..=9).fold(String::new(), |all, index| all + &format!("10.77.0.{} h{index}\n", 10 + index));
+        let names = format!("127.0.0.1 localhost\n{names}10.77.0.5 outside\n");
+        fs::write(upper.join("etc/hosts"), names).expect("the host's disk can be written to");
+        mount_overlay(ground, &upper, &work, &root);
+        plug_in(prefix, &name, &address);
+        Self {
+            name,
+            address,
+            prefix: prefix.to_owned(),
+            cgroups,
+            shared: cluster_dir.join("shared"),
+            dir,
+            machine_id,
+            boots: AtomicU32::new(0),
+            nspawn: Mutex::new(None),
+        }
+    }
+
+    /// Switches the host on, and waits until all of its units have been started.
+    pub fn boot(&self) {
+        self.power_on();
+        self.wait_booted();
+    }
+
+    /// Switches the host on, and does not wait.
+    pub fn power_on(&self) {
+        self.plug();
+        self.boots.fetch_add(1, Ordering::Relaxed);
+        let mut shell = Command::new("sh");
+        // nspawn gives the host the cgroup it is started in. One of its own for each boot: processes of different hosts
+        // must not meet in one, and killing it kills the host and nothing else.
+        shell.args(["-c", "for group; do mkdir -p $group; echo $$ >$group/cgroup.procs; done; exec $NSPAWN", "sh"]);
+        shell.args(Hierarchies::of_this_machine().all().map(|hierarchy| hierarchy.join(self.cgroup())));
+        shell.env("NSPAWN", self.nspawn_command());
+        match self.cgroups {
+            Cgroups::Unified => shell.env("SYSTEMD_NSPAWN_UNIFIED_HIERARCHY", "1"),
+            Cgroups::Legacy => shell.env("SYSTEMD_NSPAWN_UNIFIED_HIERARCHY", "0"),
+            Cgroups::Hybrid => shell.env_remove("SYSTEMD_NSPAWN_UNIFIED_HIERARCHY"),
+        };
+        let console = File::create(self.dir.join("console")).expect("the host's folder can be written to");
+        shell.stdin(Stdio::null()).stderr(console.try_clone().expect("a file can be shared")).stdout(console);
+        let child = shell.spawn().expect("sh can be run");
+        let before = self.lock().replace(child);
+        assert!(before.is_none(), "{} is on already", self.name);
+    }
+
+    fn nspawn_command(&self) -> String {
+        format!(
+            "systemd-nspawn --quiet --settings=no --register=no --keep-unit --boot --console=pipe --machine={name} \
+             --hostname={name} --uuid={uuid} --network-namespace-path=/run/netns/{prefix}{name} --resolv-conf=off \
+             --timezone=off --link-journal=no --capability=CAP_NET_ADMIN --bind={shared}:/srv/shared --directory={root}",
+            name = self.name,
+            uuid = self.machine_id,
+            prefix = self.prefix,
+            shared = utf8(&self.shared),
+            root = utf8(&self.root()),
+        )
+    }
+
+    /// Waits until systemd has started everything; units that failed are the test's to judge.
+    pub fn wait_booted(&self) {
+        wait_for(BOOT_LIMIT, &format!("{} boots", self.name), || {
+            let pid = self.find_pid1()?;
+            Path::new(&format!("/proc/{pid}/root/run/systemd/private")).exists().then_some(())
+        });
+        let state = self.output(&["systemctl", "is-system-running", "--wait"]);
+        let state = String::from_utf8_lossy(&state.stdout).trim().to_owned();
+        assert!(matches!(state.as_str(), "running" | "degraded"), "{} has booted to {state:?}", self.name);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Child>> {
+        // A test that failed while holding it still has to clean up.
+        self.nspawn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The host's disk, seen from this machine.
+    pub fn root(&self) -> PathBuf {
+        self.dir.join("root")
+    }
+
+    pub fn machine_id(&self) -> &str {
+        &self.machine_id
+    }
+
+    fn cgroup(&self) -> String {
+        format!("{}{}-{}", self.prefix, self.name, self.boots.load(Ordering::Relaxed))
+    }
+
+    fn unified_cgroup(&self) -> PathBuf {
+        Hierarchies::of_this_machine().unified.expect("a prerequisite").join(self.cgroup())
+    }
+
+    fn network(&self) -> String {
+        format!("{}{}", self.prefix, self.name)
+    }
+
+    /// The host's PID 1 as this machine counts.
+    #[track_caller]
+    pub fn pid1(&self) -> u32 {
+        self.find_pid1().unwrap_or_else(|| panic!("{} is not running", self.name))
+    }
+
+    fn find_pid1(&self) -> Option<u32> {
+        let nspawn = self.lock().as_ref()?.id();
+        let children = fs::read_to_string(format!("/proc/{nspawn}/task/{nspawn}/children")).ok()?;
+        children.split_whitespace().filter_map(|pid| pid.parse().ok()).find(|pid| {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            let names = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
+            // nspawn's helper children are nobody's PID 1.
+            names.split_whitespace().count() > 1 && names.ends_with("\t1") && status.starts_with("Name:\tsystemd\n")
+        })
+    }
+
+    pub fn is_on(&self) -> bool {
+        self.find_pid1().is_some()
+    }
+
+    /// A command on the host, whatever it answers. After a minute it is killed: PID 1 may hang in a test.
+    #[track_caller]
+    pub fn output(&self, arguments: &[&str]) -> Output {
+        let pid = self.pid1().to_string();
+        let mut all = vec!["--signal=KILL", "60", "nsenter", "--target", &pid, "--all", "env", "-i"];
+        all.extend(["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin", "LANG=C.UTF-8", "SYSTEMD_PAGER="]);
+        all.extend(arguments);
+        output("timeout", &all)
+    }
+
+    /// A command on the host that must succeed; its standard output.
+    #[track_caller]
+    pub fn exec(&self, arguments: &[&str]) -> String {
+        let output = self.output(arguments);
+        assert!(output.status.success(), "on {}: {}: {}", self.name, arguments.join(" "), said(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// A line of shell on the host that must succeed; its standard output.
+    #[track_caller]
+    pub fn sh(&self, line: &str) -> String {
+        self.exec(&["sh", "-c", line])
+    }
+
+    /// One property of a unit, as `systemctl show` gives it.
+    #[track_caller]
+    pub fn property(&self, unit: &str, property: &str) -> String {
+        self.exec(&["systemctl", "show", "--value", "--property", property, unit]).trim().to_owned()
+    }
+
+    /// Writes a file, also while the host is off; folders are made.
+    pub fn write_file(&self, path: &str, text: &str) {
+        let path = self.reach(path);
+        fs::create_dir_all(path.parent().expect("a file lies in a folder")).expect("the host's disk can be written to");
+        fs::write(path, text).expect("the host's disk can be written to");
+    }
+
+    /// Reads a file, also in /run.
+    pub fn read_file(&self, path: &str) -> Option<String> {
+        fs::read_to_string(self.reach(path)).ok()
+    }
+
+    fn reach(&self, path: &str) -> PathBuf {
+        let root = self.find_pid1().map_or_else(|| self.root(), |pid| PathBuf::from(format!("/proc/{pid}/root")));
+        root.join(path.trim_start_matches('/'))
+    }
+
+    /// Makes the oracle this host's `database.service`; each of `environment` is `NAME=value`.
+    pub fn install_database(&self, environment: &[&str]) {
+        let environment = environment.iter().fold(String::new(), |all, pair| all + "Environment=" + pair + "\n");
+        let unit = format!(
+            "[Unit]\nDescription=A database that must run once\n\n\
+             [Service]\nExecStart=/usr/local/bin/oracle\nTimeoutStopSec=10s\n{environment}\n\
+             [Install]\nWantedBy=multi-user.target\n"
+        );
+        self.write_file("/etc/systemd/system/database.service", &unit);
+        self.exec(&["systemctl", "daemon-reload"]);
+    }
+
+    /// Runs `work` in the host's network.
+    pub fn in_network<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        in_network(&self.network(), work)
+    }
+
+    /// Power loss: the link falls, and everything on the host dies at once. The answer is when it began, on the clock of
+    /// [`now`]; when it returns, nothing of the host runs any more.
+    pub fn power_off_hard(&self) -> Duration {
+        self.unplug();
+        let since = now();
+        self.kill();
+        since
+    }
+
+    fn kill(&self) {
+        let leader = self.find_pid1();
+        let Some(mut nspawn) = self.lock().take() else { return };
+        let group = self.unified_cgroup();
+        let processes: Vec<_> = processes_below(&group).into_iter().filter_map(pidfd).collect();
+        fs::write(group.join("cgroup.kill"), "1").expect("the host's cgroup can be killed");
+        for process in &processes {
+            // Answers as soon as it is dead, and does not wait for the zombie to be collected.
+            let mut watched = [PollFd::new(process, PollFlags::IN)];
+            while poll(&mut watched, None) == Err(rustix::io::Errno::INTR) {}
+        }
+        nspawn.wait().expect("nspawn is a child of this process");
+        // Orphaned by nspawn, PID 1 has become a child of this process; until it is collected its cgroup stays.
+        if let Some(leader) = leader.and_then(|pid| Pid::from_raw(pid.cast_signed())) {
+            let _ = waitpid(Some(leader), WaitOptions::empty());
+        }
+    }
+
+    /// An orderly poweroff, as an administrator asks for it; returns when the host is off.
+    pub fn shutdown(&self) {
+        self.exec(&["systemctl", "poweroff"]);
+        self.wait_off(Duration::from_secs(90));
+    }
+
+    /// Waits until the host has gone off by itself. One that reboots goes off as well, and stays off until the test
+    /// switches it on: a real machine takes its time for that.
+    pub fn wait_off(&self, limit: Duration) {
+        wait_until(limit, &format!("{} goes off", self.name), || {
+            self.lock().as_mut().is_none_or(|nspawn| nspawn.try_wait().is_ok_and(|ended| ended.is_some()))
+        });
+        self.lock().take();
+    }
+
+    /// Stops every process of the host where it is, as a hypervisor that pauses a virtual machine. Clocks go on.
+    pub fn freeze(&self) {
+        self.set_frozen(true);
+    }
+
+    pub fn thaw(&self) {
+        self.set_frozen(false);
+    }
+
+    fn set_frozen(&self, frozen: bool) {
+        let group = self.unified_cgroup();
+        let (order, state) = if frozen { ("1", "frozen 1") } else { ("0", "frozen 0") };
+        fs::write(group.join("cgroup.freeze"), order).expect("the host's cgroup can be frozen");
+        wait_until(Duration::from_secs(10), state, || {
+            fs::read_to_string(group.join("cgroup.events")).is_ok_and(|events| events.contains(state))
+        });
+    }
+
+    /// Cuts the host off without taking its carrier away.
+    pub fn partition(&self, cut: Cut) {
+        let drop_in = "chain in { type filter hook input priority 0; iifname eth0 drop; }";
+        let drop_out = "chain out { type filter hook output priority 0; oifname eth0 drop; }";
+        let chains = match cut {
+            Cut::Silent => format!("{drop_in}\n{drop_out}"),
+            Cut::Deaf => drop_in.to_owned(),
+            Cut::Mute => drop_out.to_owned(),
+        };
+        // One transaction: there is no moment with half of a cut.
+        let table = format!("add table inet cut\ndelete table inet cut\ntable inet cut {{\n{chains}\n}}\n");
+        run_with_input("ip", &["netns", "exec", &self.network(), "nft", "-f", "-"], &table);
+    }
+
+    pub fn heal(&self) {
+        let table = "add table inet cut\ndelete table inet cut\n";
+        run_with_input("ip", &["netns", "exec", &self.network(), "nft", "-f", "-"], table);
+    }
+
+    /// Pulls the cable: the host sees that the carrier is gone.
+    pub fn unplug(&self) {
+        run("ip", &["-netns", &format!("{}sw", self.prefix), "link", "set", &self.name, "down"]);
+    }
+
+    pub fn plug(&self) {
+        run("ip", &["-netns", &format!("{}sw", self.prefix), "link", "set", &self.name, "up"]);
+    }
+
+    /// The journal of all boots, of all units or of some; it can be read while the host is off or frozen.
+    pub fn journal(&self, units: &[&str]) -> String {
+        self.journal_as("short-precise", units)
+    }
+
+    fn journal_as(&self, format: &str, units: &[&str]) -> String {
+        // The host's own journalctl, because this machine may have none, or an older one.
+        let root = self.root();
+        let mut arguments = vec![utf8(&root), "journalctl", "--no-pager", "--quiet", "--output", format];
+        arguments.extend(["--directory", "/var/log/journal"]);
+        for unit in units {
+            arguments.extend(["--unit", unit]);
+        }
+        let output = output("chroot", &arguments);
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+fn pidfd(pid: i32) -> Option<rustix::fd::OwnedFd> {
+    pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
+}
+
+/// Every process in a cgroup and in those below it.
+fn processes_below(group: &Path) -> Vec<i32> {
+    let listed = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    let mut pids: Vec<i32> = listed.lines().filter_map(|line| line.parse().ok()).collect();
+    for entry in fs::read_dir(group).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            pids.extend(processes_below(&entry.path()));
+        }
+    }
+    pids
+}
+
+/// A network namespace with `address` on eth0, plugged into the switch.
+fn plug_in(prefix: &str, name: &str, address: &str) {
+    let (switch, network) = (format!("{prefix}sw"), format!("{prefix}{name}"));
+    run("ip", &["netns", "add", &network]);
+    let orders = format!(
+        "link add {name} type veth peer name eth0 netns {network}\nlink set {name} master bridge\nlink set {name} up\n"
+    );
+    run_with_input("ip", &["-netns", &switch, "-batch", "-"], &orders);
+    let orders = format!("link set lo up\naddress add {address}/24 dev eth0\nlink set eth0 up\n");
+    run_with_input("ip", &["-netns", &network, "-batch", "-"], &orders);
+}
+
+/// Runs `work` on a thread of its own in a network namespace; sockets keep the namespace they were made in.
+pub fn in_network<T: Send>(network: &str, work: impl FnOnce() -> T + Send) -> T {
+    let namespace = File::open(format!("/run/netns/{network}")).expect("the network exists as long as the cluster");
+    let done = thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            move_into_link_name_space(std::os::fd::AsFd::as_fd(&namespace), Some(LinkNameSpaceType::Network))
+                .expect("root may enter a network");
+            work()
+        });
+        thread.join()
+    });
+    done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}

@@ -1,0 +1,105 @@
+//! Commands of this machine, and waiting.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// How often a condition is looked at.
+const POLL: Duration = Duration::from_millis(10);
+
+/// CLOCK_MONOTONIC, the clock of the oracle's lines: the same for this process and all hosts.
+pub fn now() -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).expect("nanoseconds are below a second"))
+}
+
+/// How long ago `earlier` was, on the clock of [`now`].
+pub fn since(earlier: Duration) -> Duration {
+    now().saturating_sub(earlier)
+}
+
+/// Looks until there is something, and fails the test after `limit`, naming `what` it waited for.
+#[track_caller]
+pub fn wait_for<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + limit;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < end, "waited {limit:?} in vain: {what}");
+        thread::sleep(POLL);
+    }
+}
+
+/// As [`wait_for`], for a plain yes or no.
+#[track_caller]
+pub fn wait_until(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+    wait_for(limit, what, || holds().then_some(()));
+}
+
+/// Fails the test when `holds` turns false within `span`: for things that must *not* happen.
+#[track_caller]
+pub fn holds_for(span: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + span;
+    while Instant::now() < end {
+        assert!(holds(), "no longer so: {what}");
+        thread::sleep(POLL);
+    }
+}
+
+/// A command of this machine, without input and whatever it answers.
+pub fn output(program: impl AsRef<Path>, arguments: &[&str]) -> Output {
+    let program = program.as_ref();
+    Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap_or_else(|error| panic!("failed to run {}: {error}", program.display()))
+}
+
+/// A command of this machine that must succeed; its standard output.
+#[track_caller]
+pub fn run(program: impl AsRef<Path>, arguments: &[&str]) -> String {
+    let program = program.as_ref();
+    let output = output(program, arguments);
+    assert!(output.status.success(), "{} {}: {}", program.display(), arguments.join(" "), said(&output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A command that reads its orders, such as `ip -batch -` or `nft -f -`, and must succeed.
+#[track_caller]
+pub fn run_with_input(program: &str, arguments: &[&str], input: &str) {
+    use std::io::Write as _;
+
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("failed to run {program}: {error}"));
+    child
+        .stdin
+        .take()
+        .expect("standard input is piped")
+        .write_all(input.as_bytes())
+        .expect("the program reads its orders");
+    let output = child.wait_with_output().expect("the program can be waited for");
+    assert!(output.status.success(), "{program} {} with\n{input}\n{}", arguments.join(" "), said(&output));
+}
+
+/// What a command said and how it ended.
+pub fn said(output: &Output) -> String {
+    let mut text = output.status.to_string();
+    for stream in [&output.stdout, &output.stderr] {
+        let stream = String::from_utf8_lossy(stream);
+        if !stream.trim().is_empty() {
+            write!(text, "\n{}", stream.trim_end()).expect("a string takes all text");
+        }
+    }
+    text
+}

@@ -1,0 +1,162 @@
+//! putexd, its guard and systemd itself are restarted, killed and stopped while the unit runs.
+
+use std::time::Duration;
+
+use crate::cluster::{Cut, Host};
+use crate::command::{now, run, wait_until};
+use crate::scene::{
+    HAND_OVER, Plan, SOON, TAKE_OVER, UNIT, WAIT, main_pid, signal, wait_for_line, wait_for_restart, wait_for_standby,
+    wait_for_status,
+};
+
+const DAEMON: &str = "putexd.service";
+const GUARD: &str = "putex-guard.service";
+
+#[test]
+fn a_daemon_that_comes_back_in_time_interrupts_nothing() {
+    let Some((scene, first)) = Plan::hosts("restart", 2).run() else { return };
+    let host = scene.host_of(&first);
+    let adopted = |what: &str, work: &dyn Fn(&Host)| {
+        let before = main_pid(host, DAEMON);
+        scene.uninterrupted(&first, WAIT, what, || {
+            work(host);
+            wait_for_restart(host, DAEMON, &before, SOON);
+            wait_for_status(host, |status| status.contains("db active"));
+        });
+        assert_eq!(first.term, scene.oracle.live()[0].term);
+    };
+    adopted("systemctl restart putexd", &|host| drop(host.exec(&["systemctl", "restart", DAEMON])));
+    adopted("SIGKILL of putexd", &|host| signal(host, DAEMON, "KILL"));
+    // The second time as well: what was adopted can be adopted.
+    adopted("SIGKILL of putexd again", &|host| signal(host, DAEMON, "KILL"));
+    let grown = wait_for_line(host, &["the guard remembers this host's lease"]);
+    println!("{grown}");
+}
+
+#[test]
+fn a_reload_of_systemd_interrupts_nothing() {
+    let Some((scene, first)) = Plan::hosts("systemd", 2).run() else { return };
+    let host = scene.host_of(&first);
+    let daemon = main_pid(host, DAEMON);
+    for verb in ["daemon-reload", "daemon-reexec", "daemon-reload"] {
+        scene.uninterrupted(&first, WAIT, verb, || host.exec(&["systemctl", verb]));
+        assert_eq!(main_pid(host, DAEMON), daemon, "{verb} does not restart putexd");
+    }
+    // Units are still driven afterwards, by jobs that a new PID 1 runs.
+    let asked = now();
+    host.exec(&["systemctl", "stop", DAEMON]);
+    scene.wait_for_takeover(&first, asked, HAND_OVER, "hand-over after a daemon-reexec");
+}
+
+#[test]
+fn a_stopped_daemon_loses_its_lease_to_the_guard() {
+    let Some((scene, first)) = Plan::hosts("sigstop", 2).run() else { return };
+    let host = scene.host_of(&first);
+    let since = now();
+    signal(host, DAEMON, "STOP");
+    let second = scene.wait_for_takeover(&first, since, TAKE_OVER, "SIGSTOP of putexd");
+    let end = scene.oracle.wait_for_end(&first, SOON);
+    println!("SIGSTOP of putexd: the guard ended the unit {:?} after it", end.after(since));
+    assert!(end.after(since) < WAIT, "the guard waits for no daemon");
+    assert_eq!(host.property("putex-lease@db.target", "ActiveState"), "inactive");
+    signal(host, DAEMON, "CONT");
+    wait_for_standby(host);
+    scene.assert_alone(&second);
+    scene.assert_no_violation();
+}
+
+#[test]
+fn without_the_guard_nothing_runs() {
+    let Some((scene, first)) = Plan::hosts("guard", 2).run() else { return };
+    let host = scene.host_of(&first);
+    let guard = main_pid(host, GUARD);
+    let since = now();
+    signal(host, GUARD, "KILL");
+    let end = scene.oracle.wait_for_end(&first, SOON);
+    println!("SIGKILL of the guard: the unit was gone {:?} after it", end.after(since));
+    assert!(end.after(since) < WAIT / 2, "the unit must be stopped at once");
+    let second = scene.wait_for_takeover(&first, since, TAKE_OVER, "SIGKILL of the guard");
+    wait_for_restart(host, GUARD, &guard, SOON);
+    wait_for_standby(host);
+
+    let (host, guard, daemon) = {
+        let host = scene.host_of(&second);
+        (host, main_pid(host, GUARD), main_pid(host, DAEMON))
+    };
+    let since = now();
+    host.exec(&["kill", "-KILL", &guard, &daemon]);
+    let end = scene.oracle.wait_for_end(&second, SOON);
+    println!("SIGKILL of both: the unit was gone {:?} after it", end.after(since));
+    assert!(end.after(since) < WAIT / 2, "the unit must be stopped at once");
+    wait_for_restart(host, GUARD, &guard, SOON);
+    wait_for_restart(host, DAEMON, &daemon, SOON);
+    let third = scene.wait_for_start(end.at, TAKE_OVER);
+    println!("SIGKILL of both: started on {} after {:?}", third.host, third.after(since));
+    assert!(third.at > end.at && third.term > second.term);
+    scene.assert_no_violation();
+
+    // A guard that is stopped on purpose ends the leases as well, and one that comes back finds the daemon waiting.
+    let host = scene.host_of(&third);
+    let since = now();
+    host.exec(&["systemctl", "restart", GUARD]);
+    let end = scene.oracle.wait_for_end(&third, SOON);
+    assert!(end.after(since) < WAIT, "the unit must be stopped at once");
+    let fourth = scene.wait_for_start(end.at, TAKE_OVER);
+    println!("systemctl restart of the guard: started on {} after {:?}", fourth.host, fourth.after(since));
+    wait_until(SOON, "one copy is alive", || scene.oracle.live() == [fourth.clone()]);
+    assert_eq!(scene.host_of(&fourth).property(UNIT, "ActiveState"), "active");
+    scene.assert_no_violation();
+}
+
+#[test]
+fn a_guard_that_hangs_is_as_good_as_none() {
+    let Some((scene, first)) = Plan::hosts("silent", 2).run() else { return };
+    let host = scene.host_of(&first);
+    let guard = main_pid(host, GUARD);
+    let since = now();
+    signal(host, GUARD, "STOP");
+    let second = scene.wait_for_takeover(&first, since, TAKE_OVER, "SIGSTOP of the guard");
+    // Its watchdog ends it, and the host can be active again.
+    wait_for_restart(host, GUARD, &guard, Duration::from_secs(40));
+    wait_for_standby(host);
+
+    // Neither the guard nor the store: the daemon itself is the one that stops the unit.
+    let host = scene.host_of(&second);
+    let since = now();
+    signal(host, GUARD, "STOP");
+    host.partition(Cut::Silent);
+    scene.wait_for_takeover(&second, since, TAKE_OVER, "SIGSTOP of the guard and a partition");
+    host.heal();
+    scene.assert_no_violation();
+}
+
+/// PID 1 hangs, and with it every way to stop a unit that goes through it. When it goes on it finds a unit that was killed
+/// without a word, and `Restart=` has it start the unit again: the unit's own assertion of the grant is in the way.
+#[test]
+fn a_systemd_that_hangs_keeps_no_unit_alive() {
+    const RESTART: &str = "[Service]\nRestart=always\nRestartSec=0\n";
+    let plan = Plan::hosts("pid1", 2).file("/etc/systemd/system/database.service.d/restart.conf", RESTART);
+    let Some((scene, first)) = plan.run() else { return };
+    let host = scene.host_of(&first);
+    let signal_pid1 = |host: &Host, signal: &str| drop(run("kill", &[&format!("-{signal}"), &host.pid1().to_string()]));
+    let since = now();
+    signal_pid1(host, "STOP");
+    host.partition(Cut::Silent);
+    let second = scene.wait_for_takeover(&first, since, TAKE_OVER, "SIGSTOP of PID 1 and a partition");
+    signal_pid1(host, "CONT");
+    host.heal();
+    wait_for_standby(host);
+
+    // The guard alone: no daemon and no PID 1.
+    let host = scene.host_of(&second);
+    let daemon = main_pid(host, DAEMON);
+    let since = now();
+    host.exec(&["kill", "-STOP", &daemon]);
+    signal_pid1(host, "STOP");
+    let third = scene.wait_for_takeover(&second, since, TAKE_OVER, "SIGSTOP of PID 1 and of putexd");
+    signal_pid1(host, "CONT");
+    host.exec(&["kill", "-CONT", &daemon]);
+    wait_for_standby(host);
+    scene.assert_alone(&third);
+    scene.assert_no_violation();
+}

@@ -1,0 +1,107 @@
+//! NATS on the hosts: how long it is without a leader decides what a lease must ride through.
+//!
+//! These tests speak JetStream's own JSON, so that they judge the servers and not putexd's store.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::cluster::Cluster;
+use crate::command::{now, since, wait_for, wait_until};
+use crate::nats::Outside;
+
+/// Longer than any election.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// One request and its answer in the network of the cluster; `None` when there is no answer in half a second, or when it
+/// is an error.
+fn request(cluster: &Cluster, servers: &[String], subject: &str, payload: &Value) -> Option<Value> {
+    let limit = Duration::from_millis(500);
+    cluster.on_the_switch(|| {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a thread may have one");
+        runtime.block_on(async {
+            let client = tokio::time::timeout(limit, async_nats::connect(servers)).await.ok()?.ok()?;
+            let answer = client.request(subject.to_owned(), payload.to_string().into());
+            let answer = tokio::time::timeout(limit, answer).await.ok()?.ok()?;
+            let answer: Value = serde_json::from_slice(&answer.payload).ok()?;
+            answer.get("error").is_none().then_some(answer)
+        })
+    })
+}
+
+fn create_bucket(cluster: &Cluster, servers: &[String], replicas: usize) -> Option<Value> {
+    let config = json!({
+        "name": "KV_test", "subjects": ["$KV.test.>"], "num_replicas": replicas, "storage": "file",
+        "max_msgs_per_subject": 1, "discard": "new", "allow_rollup_hdrs": true, "deny_delete": true,
+    });
+    request(cluster, servers, "$JS.API.STREAM.CREATE.KV_test", &config)
+}
+
+fn put(cluster: &Cluster, servers: &[String]) -> Option<u64> {
+    request(cluster, servers, "$KV.test.key", &json!("value"))?.get("seq")?.as_u64()
+}
+
+fn stream_leader(cluster: &Cluster, servers: &[String]) -> Option<String> {
+    let info = request(cluster, servers, "$JS.API.STREAM.INFO.KV_test", &json!({}))?;
+    Some(info.pointer("/cluster/leader")?.as_str()?.to_owned())
+}
+
+#[test]
+fn nats_cluster_elects_a_leader_again() {
+    let Some(cluster) = Cluster::boot("elect", 3) else { return };
+    let servers = cluster.nats_servers();
+    let began = now();
+    cluster.nats_up();
+    println!("first meta leader {:?} after the start of the servers", since(began));
+    wait_for(LIMIT, "a bucket can be made", || create_bucket(&cluster, &servers, 3));
+    wait_for(LIMIT, "the bucket takes a value", || put(&cluster, &servers));
+    println!("bucket writable after {:?}", since(began));
+
+    let leader = wait_for(LIMIT, "the stream has a leader", || stream_leader(&cluster, &servers));
+    let host = cluster.hosts.iter().find(|host| host.name == leader).expect("the leader is one of the hosts");
+    let led_meta = cluster.nats_leader_seen_by(host).as_ref() == Some(&leader);
+    let lost = host.power_off_hard();
+    let rest: Vec<String> = servers.iter().filter(|server| !server.contains(&host.address)).cloned().collect();
+    wait_for(LIMIT, "the bucket takes a value again", || put(&cluster, &rest));
+    let again = since(lost);
+    println!("bucket writable again {again:?} after its leader's power loss (which led the meta group: {led_meta})");
+    assert_ne!(cluster.wait_for_nats(), leader, "a host that is off leads nothing");
+    wait_until(LIMIT, "another host leads the stream", || {
+        stream_leader(&cluster, &rest).is_some_and(|other| other != leader)
+    });
+
+    host.boot();
+    let meta = cluster.wait_for_nats();
+    let killed = cluster.hosts.iter().find(|host| host.name == meta).expect("the leader is one of the hosts");
+    let began = now();
+    killed.nats_kill();
+    wait_until(LIMIT, "the killed server is back", || cluster.nats_leader_seen_by(killed).is_some());
+    println!("the killed server of the meta leader knows a leader after {:?}", since(began));
+
+    cluster.nats_down_all();
+    let began = now();
+    cluster.nats_up_all();
+    println!("meta leader {:?} after all servers were down", since(began));
+    wait_for(LIMIT, "the bucket takes a value after all servers were down", || put(&cluster, &servers));
+    println!("bucket writable {:?} after all servers were down", since(began));
+}
+
+#[test]
+fn a_nats_server_beside_the_hosts_outlives_them() {
+    let Some(cluster) = Cluster::boot("outside", 1) else { return };
+    let mut outside = cluster.nats_outside();
+    let servers = [Outside::SERVER.to_owned()];
+    create_bucket(&cluster, &servers, 1).expect("the server makes a bucket");
+    assert_eq!(put(&cluster, &servers), Some(1));
+    cluster.hosts[0].power_off_hard();
+    assert_eq!(put(&cluster, &servers), Some(2));
+    outside.kill();
+    assert_eq!(put(&cluster, &servers), None);
+    outside.up();
+    assert_eq!(put(&cluster, &servers), Some(3), "a restarted server has what it stored");
+    outside.wipe();
+    outside.up();
+    create_bucket(&cluster, &servers, 1).expect("the server makes a bucket");
+    assert_eq!(put(&cluster, &servers), Some(1), "a wiped server begins anew");
+}

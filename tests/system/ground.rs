@@ -1,0 +1,235 @@
+//! What the hosts stand on: the Debian root, the layer with the programs under test, the cgroups of this machine, and
+//! the traces of earlier runs.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::command::{output, run, said};
+
+const BASE: &str = "/var/tmp/putexd-tests";
+
+/// Hosts mostly wait, but each boot takes a core for a second: more clusters at once would disturb each other.
+const CLUSTERS_AT_ONCE: usize = 2;
+
+/// What all clusters of this process share.
+pub struct Ground {
+    /// The Debian root, read-only.
+    pub root: PathBuf,
+    /// putexd as `packaging/install` lays it out, and the oracle; read-only.
+    pub layer: PathBuf,
+    /// Everything of this process; whoever can lock its `owner` knows that the process is gone.
+    pub dir: PathBuf,
+    /// Names of network namespaces and cgroups begin with it.
+    pub prefix: String,
+    _owner: File,
+}
+
+/// The ground, made at the first call. `None`: this machine cannot carry hosts; said once on stderr, and where CI=true
+/// is set a failure instead, because a test that is skipped in silence is worth nothing.
+pub fn ground() -> Option<&'static Ground> {
+    static GROUND: OnceLock<Result<Ground, String>> = OnceLock::new();
+    match GROUND.get_or_init(make) {
+        Ok(ground) => Some(ground),
+        Err(missing) => {
+            assert!(std::env::var("CI").as_deref() != Ok("true"), "{missing}, and CI=true allows no skipping");
+            None
+        }
+    }
+}
+
+fn make() -> Result<Ground, String> {
+    find_prerequisites().inspect_err(|missing| {
+        // Not eprintln!: the test harness would keep it for itself.
+        let _ = writeln!(std::io::stderr(), "\n*** ALL TESTS ON REAL HOSTS ARE SKIPPED: {missing} ***\n");
+    })?;
+    // The PID 1 of a killed host comes to this process rather than to this machine's init, which may take its time.
+    let own = rustix::process::getpid();
+    rustix::process::set_child_subreaper(Some(own)).expect("every process may adopt its descendants");
+    remove_leftovers();
+
+    let pid = std::process::id();
+    let dir = Path::new(BASE).join(format!("run-{pid}"));
+    // Owned before it gets its name, so that no other run takes it for a leftover.
+    let unnamed = Path::new(BASE).join(format!("new-{pid}"));
+    fs::create_dir_all(&unnamed).expect("/var/tmp can be written to");
+    let owner = File::create(unnamed.join("owner")).expect("the run's folder can be written to");
+    flock(&owner, FlockOperation::LockExclusive).expect("nobody else owns this run");
+    fs::rename(&unnamed, &dir).expect("an earlier run with this process id was removed");
+
+    let layer = dir.join("layer");
+    let top = env!("CARGO_MANIFEST_DIR");
+    let bin_dir = Path::new(env!("CARGO_BIN_EXE_putexd")).parent().expect("a program lies in a folder");
+    let install = Path::new(top).join("packaging/install");
+    run(install, &["--bin-dir", utf8(bin_dir), utf8(&layer)]);
+    build_oracle(bin_dir);
+    fs::create_dir_all(layer.join("usr/local/bin")).expect("the layer can be written to");
+    fs::copy(bin_dir.join("examples/oracle"), layer.join("usr/local/bin/oracle")).expect("the oracle is built");
+
+    Ok(Ground { root: debian_root(), layer, dir, prefix: format!("px{pid}c"), _owner: owner })
+}
+
+/// `cargo test --test system` alone does not build examples.
+fn build_oracle(bin_dir: &Path) {
+    let target_dir = bin_dir.parent().expect("the profile's folder lies in the target folder");
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--example", "oracle", "--target-dir"]).arg(target_dir);
+    cargo.args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")]);
+    if bin_dir.ends_with("release") {
+        cargo.arg("--release");
+    }
+    // What `cargo test` told this process about its package would have build scripts run again, and half of the
+    // dependencies be built anew.
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")) {
+            cargo.env_remove(name);
+        }
+    }
+    let built = cargo.output().expect("cargo started this test, so it can be run");
+    assert!(built.status.success(), "failed to build the oracle: {}", said(&built));
+}
+
+fn debian_root() -> PathBuf {
+    let prepare = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/system/prepare");
+    PathBuf::from(run(prepare, &["--path"]).trim())
+}
+
+fn find_prerequisites() -> Result<(), String> {
+    if !rustix::process::geteuid().is_root() {
+        return Err("they need root".to_owned());
+    }
+    let root = debian_root();
+    if !root.is_dir() {
+        return Err(format!("{} is missing; tests/system/prepare makes it", root.display()));
+    }
+    for (program, option) in [("systemd-nspawn", "--version"), ("ip", "-V"), ("nft", "-v"), ("nsenter", "-V")] {
+        let found = Command::new(program).arg(option).output();
+        if !found.is_ok_and(|output| output.status.success()) {
+            return Err(format!("{program} is missing; tests/system/prepare installs it"));
+        }
+    }
+    if Hierarchies::of_this_machine().unified.is_none() {
+        return Err("no cgroup2 file system is mounted".to_owned());
+    }
+    Ok(())
+}
+
+/// Where this machine has its cgroups.
+pub struct Hierarchies {
+    /// cgroup2: the whole of it, or beside cgroup v1. Killing and freezing a host needs it.
+    pub unified: Option<PathBuf>,
+    /// v1's name=systemd.
+    pub named: Option<PathBuf>,
+}
+
+impl Hierarchies {
+    pub fn of_this_machine() -> Self {
+        let mounts = fs::read_to_string("/proc/self/mounts").expect("/proc is mounted");
+        let find = |wanted: &dyn Fn(&str, &str) -> bool| {
+            mounts.lines().find_map(|line| {
+                let mut words = line.split(' ').skip(1);
+                let (place, kind, options) = (words.next()?, words.next()?, words.next()?);
+                (place.starts_with("/sys/fs/cgroup") && wanted(kind, options)).then(|| PathBuf::from(place))
+            })
+        };
+        Self {
+            unified: find(&|kind, _| kind == "cgroup2"),
+            named: find(&|kind, options| kind == "cgroup" && options.contains("name=systemd")),
+        }
+    }
+
+    pub fn all(self) -> impl Iterator<Item = PathBuf> {
+        self.unified.into_iter().chain(self.named)
+    }
+}
+
+/// One of the places for clusters; waits until one is free, over all processes.
+pub fn take_place() -> File {
+    loop {
+        for place in 0..CLUSTERS_AT_ONCE {
+            let path = Path::new(BASE).join(format!("place-{place}"));
+            let file = File::create(path).expect("the tests' folder can be written to");
+            if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+                return file;
+            }
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// What earlier runs left behind because they crashed or were interrupted.
+fn remove_leftovers() {
+    let Ok(runs) = fs::read_dir(BASE) else { return };
+    for run in runs.flatten() {
+        let name = run.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.strip_prefix("run-")) else { continue };
+        let Ok(owner) = File::create(run.path().join("owner")) else { continue };
+        if flock(&owner, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            clear(&run.path(), &format!("px{pid}c"));
+        }
+    }
+}
+
+/// Kills, unmounts and removes everything whose name begins with `prefix`, and `dir`.
+pub fn clear(dir: &Path, prefix: &str) {
+    for hierarchy in Hierarchies::of_this_machine().all() {
+        for group in fs::read_dir(hierarchy).into_iter().flatten().flatten() {
+            if group.file_name().to_str().is_some_and(|name| name.starts_with(prefix)) {
+                remove_cgroup(&group.path());
+            }
+        }
+    }
+    for namespace in fs::read_dir("/run/netns").into_iter().flatten().flatten() {
+        if let Some(name) = namespace.file_name().to_str().filter(|name| name.starts_with(prefix)) {
+            let pids = output("ip", &["netns", "pids", name]);
+            for pid in String::from_utf8_lossy(&pids.stdout).split_whitespace() {
+                output("kill", &["-KILL", pid]);
+            }
+            output("ip", &["netns", "delete", name]);
+        }
+    }
+    let mounts = fs::read_to_string("/proc/self/mounts").expect("/proc is mounted");
+    for place in mounts.lines().filter_map(|line| line.split(' ').nth(1)) {
+        if Path::new(place).starts_with(dir) {
+            output("umount", &["--lazy", place]);
+        }
+    }
+    let _ = fs::remove_dir_all(dir);
+}
+
+/// A cgroup stays busy until the last zombie in it has been collected, by whoever inherits it.
+fn remove_cgroup(group: &Path) {
+    let _ = fs::write(group.join("cgroup.kill"), "1");
+    let end = Instant::now() + Duration::from_secs(10);
+    while group.exists() && Instant::now() < end {
+        output("find", &[utf8(group), "-depth", "-type", "d", "-exec", "rmdir", "{}", "+"]);
+        if group.exists() {
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Paths of the tests are made by the tests.
+pub fn utf8(path: &Path) -> &str {
+    path.to_str().expect("paths of the tests are UTF-8")
+}
+
+/// Mounts `root`, the layer and a host's own changes over each other.
+pub fn mount_overlay(ground: &Ground, upper: &Path, work: &Path, place: &Path) {
+    // Hosts lose their power here without this machine losing its page cache, so nothing is gained by syncing.
+    let options = format!(
+        "lowerdir={}:{},upperdir={},workdir={},volatile",
+        utf8(&ground.layer),
+        utf8(&ground.root),
+        utf8(upper),
+        utf8(work)
+    );
+    let mounted = output("mount", &["-t", "overlay", "overlay", "-o", &options, utf8(place)]);
+    assert!(mounted.status.success(), "failed to mount the root of a host: {}", said(&mounted));
+}

@@ -1,0 +1,497 @@
+//! `putexd::systemd` against a real PID 1.
+//!
+//! These tests start, kill and break units, and stop the bus, so they are ignored where they are; the first test here
+//! boots a host, and has this same executable run them in it, one after the other.
+
+use std::fs;
+use std::future::Future;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use putexd::host::cgroup::Hierarchy;
+use putexd::systemd::{
+    ActiveState, BusError, Check, JobEnd, JobType, NotDead, RunResult, StartError, Surroundings, SystemState, Systemd,
+    Unsupervisable,
+};
+use putexd::types::UnitName;
+
+use crate::cluster::Cluster;
+use crate::command::said;
+
+const LIMIT: Duration = Duration::from_secs(10);
+const CALL: Duration = Duration::from_secs(5);
+
+#[test]
+fn systemd_is_driven_as_the_daemon_relies_on() {
+    let Some(cluster) = Cluster::boot("inside", 1) else { return };
+    let executable = std::env::current_exe().expect("a test has an executable");
+    fs::copy(executable, cluster.shared().join("tests")).expect("the shared folder takes it");
+    let output = cluster.hosts[0].output(&["/srv/shared/tests", "inside::", "--ignored", "--test-threads=1"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(text.contains("test result: ok.") && !text.contains(" 0 passed"), "no test ran: {text}");
+}
+
+fn inside<F: Future<Output = ()>>(test: impl FnOnce(Systemd) -> F) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    runtime.expect("a runtime").block_on(async { test(Systemd::connect(CALL)).await });
+}
+
+fn unit(name: &str) -> UnitName {
+    UnitName::new(name).expect("a unit's name")
+}
+
+/// Writes a unit and has it loaded.
+async fn install(systemd: &Systemd, name: &str, text: &str) -> UnitName {
+    fs::write(Path::new("/run/systemd/system").join(name), text).expect("a unit file");
+    systemd.daemon_reload(LIMIT).await.expect("reloaded");
+    unit(&name.replace("@.", "@a."))
+}
+
+async fn service(systemd: &Systemd, name: &str, settings: &str) -> UnitName {
+    install(systemd, name, &format!("[Unit]\nStartLimitIntervalSec=0\n[Service]\n{settings}\n")).await
+}
+
+async fn gone(systemd: &Systemd, unit: &UnitName) {
+    systemd.stop(unit, LIMIT).await.expect("a stop");
+    systemd.prove_dead(unit).await.expect("dead");
+}
+
+async fn unsupervisable(systemd: &Systemd, unit: &UnitName, around: Surroundings<'_>) -> String {
+    systemd.supervisable(unit, around).await.expect_err("refused").to_string()
+}
+
+fn populated(group: &str) -> bool {
+    !Hierarchy::detect().expect("a hierarchy").is_empty(group).expect("readable")
+}
+
+fn run(command: &str) {
+    assert!(Command::new("/bin/sh").args(["-c", command]).status().expect("a shell").success(), "{command}");
+}
+
+#[test]
+#[ignore = "runs inside a host"]
+fn a_service_starts_and_stops() {
+    inside(|systemd| async move {
+        let unit = service(&systemd, "t-plain.service", "ExecStart=/bin/sleep 1000").await;
+        systemd.supervisable(&unit, Surroundings::default()).await.expect("supervisable");
+        let predicted = systemd.predicted_cgroup(&unit).await.expect("predicted").expect("a group");
+        assert_eq!(predicted, "/system.slice/t-plain.service");
+        systemd.prove_dead(&unit).await.expect("dead before");
+        let mut changes = systemd.changes(&unit);
+        let started = systemd.start(&unit, LIMIT).await.expect("started");
+        assert_eq!(started.state.control_group, predicted);
+        assert!(started.state.main_pid.is_some() && populated(&predicted));
+        assert!(matches!(systemd.prove_dead(&unit).await, Err(NotDead::Running(_))));
+        assert!(matches!(systemd.start(&unit, LIMIT).await, Err(StartError::AlreadyRunning(_))));
+        tokio::time::timeout(LIMIT, changes.next()).await.expect("a hint").expect("no end");
+        assert_eq!(systemd.stop(&unit, LIMIT).await, Ok(JobEnd::Ended("done".to_owned())));
+        systemd.prove_dead(&unit).await.expect("dead after");
+        let again = systemd.start(&unit, LIMIT).await.expect("started again");
+        assert_ne!(again.invocation, started.invocation);
+        gone(&systemd, &unit).await;
+    });
+}
+
+#[test]
+#[ignore = "runs inside a host"]
+fn the_private_socket_does_the_same() {
+    inside(|systemd| async move {
+        let unit = service(&systemd, "t-private.service", "ExecStart=/bin/sleep 1000").await;
+        let private = Systemd::private(CALL);
+        private.start(&unit, LIMIT).await.expect("started");
+        let mut changes = private.changes(&unit);
+        changes.next().await.expect("the first hint");
+        assert_eq!(private.stop(&unit, LIMIT).await, Ok(JobEnd::Ended("done".to_owned())));
+        tokio::time::timeout(LIMIT, changes.next()).await.expect("a hint").expect("no end");
+        private.prove_dead(&unit).await.expect("dead");
+        let check = check("t-private-check.service", &["/bin/true"], 5);
+        assert_eq!(private.run_check(&check).await, Ok(RunResult::Passed));
+        let check = self::check("t-private-fail.service", &["/bin/false"], 5);
+        assert!(matches!(private.run_check(&check).await, Ok(RunResult::Failed(_))));
+    });
+}
+
+#[test]
+#[ignore = "runs inside a host"]
+fn a_killed_service_is_dead() {
+    inside(|systemd| async move {
+        let script = "trap '' TERM; /bin/sleep 1000 & while true; do /bin/sleep 1000; done";
+        let settings = format!("ExecStart=/bin/sh -c \"{script}\"\nTimeoutStopSec=infinity");
+        let unit = service(&systemd, "t-stubborn.service", &settings).await;
+        let started = systemd.start(&unit, LIMIT).await.expect("started");
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let stop = systemd.stop(&unit, Duration::from_millis(500)).await;
+        assert_eq!(stop, Ok(JobEnd::StillQueued));
+        assert!(matches!(systemd.prove_dead(&unit).await, Err(NotDead::JobQueued { .. })));
+        assert_eq!(systemd.job_for_unit(&unit).await, Ok(Some(JobType::Stop)));
+        systemd.kill(&unit).await.expect("killed");
+        systemd.stop(&unit, LIMIT).await.expect("a stop");
+        systemd.prove_dead(&unit).await.expect("dead");
+        assert!(!populated(&started.state.control_group));
+        assert_eq!(systemd.job_for_unit(&unit).await, Ok(None));
+    });
+}
+
+#[test]
+#[ignore = "runs inside a host"]
+fn starts_that_fail_say_why() {
+    inside(|systemd| async move {
+        let unit = service(&systemd, "t-fail.service", "Type=notify\nExecStart=/bin/sh -c 'exit 3'").await;
+        let error = systemd.start(&unit, LIMIT).await.expect_err("it exits");
+        assert!(matches!(error, StartError::Failed { .. }), "{error}");
+        assert!(error.to_string().contains("exit"), "{error}");
+        systemd.prove_dead(&unit).await.expect("failed, with processes only, is dead");
+        let unit = install(
+            &systemd,
+            "t-condition.service",
+            "[Unit]\nConditionPathExists=/nowhere\n[Service]\nExecStart=/bin/sleep 1000\n",
+        )
+        .await;
+        let error = systemd.start(&unit, LIMIT).await.expect_err("skipped");
+        assert_eq!(error, StartError::Condition("ConditionPathExists=/nowhere".to_owned()));
+        let unit = install(
+            &systemd,
+            "t-assert.service",
+            "[Unit]\nAssertPathExists=/nowhere\n[Service]\nExecStart=/bin/sleep 1000\n",
+        )
+        .await;
+        let error = systemd.start(&unit, LIMIT).await.expect_err("refused");
+        assert_eq!(error, StartError::Assert("AssertPathExists=/nowhere".to_owned()));
+        let unit = service(&systemd, "t-exec.service", "ExecCondition=/bin/false\nExecStart=/bin/sleep 1000").await;
+        let error = systemd.start(&unit, LIMIT).await.expect_err("skipped");
+        assert!(matches!(&error, StartError::Condition(text) if text.contains("ExecCondition")), "{error}");
+        let missing = UnitName::new("t-missing.service").expect("a name");
+        assert!(matches!(systemd.start(&missing, LIMIT).await, Err(StartError::NotLoaded { .. })));
+        systemd.prove_dead(&missing).await.expect("what does not exist does not run");
+    });
+}
+
+#[test]
+#[ignore = "runs inside a host"]
+fn a_hanging_start_has_an_end() {
+    inside(|systemd| async move {
+        let settings = "Type=notify\nTimeoutStartSec=infinity\nExecStart=/bin/sleep 1000";
+        let unit = service(&systemd, "t-hang.service", settings).await;
+        let began = Instant::now();
+        let error = systemd.start(&unit, Duration::from_secs(2)).await.expect_err("it never is");
+        assert!(matches!(error, StartError::TimedOut { .. }), "{error}");
+        assert!(began.elapsed() < Duration::from_secs(4));
+        assert_eq!(systemd.job_for_unit(&unit).await, Ok(Some(JobType::Start)));
+        gone(&systemd, &unit).await;
+    });
+}
+
+#[test]
+#[ignore = "runs inside a host"]
+fn an_automatic_restart_counts_as_running() {
+    inside(|systemd| async move {
+        let settings = "ExecStart=/bin/sh -c 'sleep 0.3; exit 1'\nRestart=always\nRestartSec=1000";
+        let unit = service(&systemd, "t-restart.service", settings).await;
+        systemd.start(&unit, LIMIT).await.expect("started for a moment");
+        let state = loop {
+            let state = systemd.state(&unit).await.expect("a state");
+            if state.sub_state == "auto-restart" {
+                break state;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        };
+        assert_eq!(state.active_state, ActiveState::Activating);
+        assert!(state.may_run());
+        assert!(matches!(systemd.prove_dead(&unit).await, Err(NotDead::Running(_))));
+        gone(&systemd, &unit).await;
+        let settings = "ExecStart=/bin/false\nRestart=always\nRestartSec=100ms";
+        let unit = service(&systemd, "t-flap.service", settings).await;
+        // Whether it is caught in the moment between two restarts or not, it must end.
+        let _ = systemd.start(&unit, Duration::from_secs(2)).await;
+        gone(&systemd, &unit).await;
+    });
+}
+
+#[test]
+#[ignore = "runs inside a host"]
+fn processes_left_behind_are_seen_and_refused() {
+    inside(|systemd| async move {
+        let settings = "KillMode=process\nExecStart=/bin/sh -c '/bin/sleep 1000 & exec /bin/sleep 1000'";
+        let unit = service(&systemd, "t-left.service", settings).await;
+        let error = unsupervisable(&systemd, &unit, Surroundings::default()).await;
+        assert!(error.contains("KillMode=process"), "{error}");
+        systemd.start(&unit, LIMIT).await.expect("started");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        systemd.stop(&unit, LIMIT).await.expect("a stop");
+        let error = systemd.prove_dead(&unit).await.expect_err("a child is left");
+        assert_eq!(error, NotDead::ProcessesLeft("/system.slice/t-left.service".to_owned()));
+        systemd.kill(&unit).await.expect("killed");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        systemd.prove_dead(&unit).await.expect("dead");
+        let unit = service(&systemd, "t-nokill.service", "SendSIGKILL=no\nExecStart=/bin/sleep 1").await;
+        let error = unsupervisable(&systemd, &unit, Surroundings::default()).await;
+        assert!(error.contains("SendSIGKILL"), "{error}");
+        let error = unsupervisable(&systemd, &self::unit("t-missing.service"), Surroundings::default()).await;
+        assert!(error.contains("not-found"), "{error}");
+        let error = unsupervisable(&systemd, &self::unit("multi-user.target"), Surroundings::default()).await;
+        assert!(error.contains("name the units themselves"), "{error}");
+    });
+}
+
+#[test]
+#[ignore = "runs inside a host"]
+fn a_oneshot_that_remains_is_an_effect() {
+    inside(|systemd| async move {
+        let fence = Surroundings { self_fence: true, ..Surroundings::default() };
+        let settings = "Type=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true\nExecStop=/bin/true";
+        let unit = service(&systemd, "t-remain.service", settings).await;
+        let error = unsupervisable(&systemd, &unit, Surroundings::default()).await;
+        assert!(error.contains("on-stop-failure"), "{error}");
+        systemd.supervisable(&unit, fence).await.expect("supervisable with a fence");
+        let started = systemd.start(&unit, LIMIT).await.expect("started");
+        assert_eq!(started.state.sub_state, "exited");
+        gone(&systemd, &unit).await;
+        let settings = "Type=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true\nExecStop=/bin/false";
+        let unit = service(&systemd, "t-remain-bad.service", settings).await;
+        systemd.start(&unit, LIMIT).await.expect("started");
+        systemd.stop(&unit, LIMIT).await.expect("a stop");
+        let error = systemd.prove_dead(&unit).await.expect_err("its stop failed");
+        assert!(matches!(error, NotDead::FailedIsNoProof(_)), "{error}");
+        let unit = service(&systemd, "t-oneshot.service", "Type=oneshot\nExecStart=/bin/true").await;
+        let error = unsupervisable(&systemd, &unit, Surroundings::default()).await;
+        assert!(error.contains("RemainAfterExit"), "{error}");
+        let bound = Surroundings { may_end: true, ..Surroundings::default() };
+        systemd.supervisable(&unit, bound).await.expect("supervisable beside another unit");
+        assert!(matches!(systemd.start(&unit, LIMIT).await, Err(StartError::Ended(_))));
+    });
+}
+
+#[test]
+#[ignore = "runs inside a host"]
+fn mounts_are_supervised() {
+    inside(|systemd| async move {
+        let unit = install(&systemd, "mnt-t.mount", "[Mount]\nWhat=tmpfs\nWhere=/mnt/t\nType=tmpfs\n").await;
+        let error = unsupervisable(&systemd, &unit, Surroundings::default()).await;
+        assert!(error.contains("on-stop-failure"), "{error}");
+        systemd.start(&unit, LIMIT).await.expect("mounted");
+        assert!(systemd.predicted_cgroup(&unit).await.expect("predicted").expect("a group").ends_with("/mnt-t.mount"));
+        let held = fs::File::create("/mnt/t/file").expect("a file on it");
+        let _ = systemd.stop(&unit, LIMIT).await.expect("a stop");
+        assert!(matches!(systemd.prove_dead(&unit).await, Err(NotDead::Running(_))), "it is still mounted");
+        drop(held);
+        gone(&systemd, &unit).await;
+        let unit = install(&systemd, "mnt-u.mount", "[Mount]\nWhat=/dev/nowhere\nWhere=/mnt/u\nType=ext4\n").await;
+        let error = systemd.start(&unit, LIMIT).await.expect_err("no such device");
+        assert!(matches!(error, StartError::Failed { .. }), "{error}");
+        systemd.prove_dead(&unit).await.expect("nothing is mounted there");
+        let text = "[Mount]\nWhat=tmpfs\nWhere=/mnt/l\nType=tmpfs\nLazyUnmount=yes\n";
+        let unit = install(&systemd, "mnt-l.mount", text).await;
+        let error = unsupervisable(&systemd, &unit, Surroundings { self_fence: true, ..Surroundings::default() }).await;
+        assert!(error.contains("LazyUnmount"), "{error}");
+    });
+}
+
+#[test]
+#[ignore = "runs inside a host"]
+fn timers_and_sockets_need_what_they_start() {
+    inside(|systemd| async move {
+        let lazy = service(&systemd, "t-lazy.service", "ExecStart=/bin/sleep 1000").await;
+        let bound = [lazy];
+        let with = Surroundings { bound: &bound, ..Surroundings::default() };
+        for (name, text) in [
+            ("t-lazy.timer", "[Timer]\nOnActiveSec=1000\n"),
+            ("t-lazy.socket", "[Socket]\nListenStream=/run/t-lazy.sock\n"),
+        ] {
+            let unit = install(&systemd, name, text).await;
+            let error = unsupervisable(&systemd, &unit, Surroundings::default()).await;
+            assert!(error.contains("t-lazy.service"), "{error}");
+            systemd.supervisable(&unit, with).await.expect("supervisable with its service");
+            systemd.start(&unit, LIMIT).await.expect("started");
+            gone(&systemd, &unit).await;
+        }
+    });
+}
+
+#[test]
+#[ignore = "runs inside a host"]
+fn groups_are_predicted() {
+    inside(|systemd| async move {
+        for (name, settings, group) in [
+            ("db@.service", "", "/system.slice/system-db.slice/db@a.service"),
+            ("cpu.service", "", "/system.slice/_cpu.service"),
+            ("t-slice.service", "Slice=t-x-y.slice", "/t.slice/t-x.slice/t-x-y.slice/t-slice.service"),
+            ("t-root.service", "Slice=-.slice", "/t-root.service"),
+        ] {
+            let unit = service(&systemd, name, &format!("ExecStart=/bin/sleep 1000\n{settings}")).await;
+            let predicted = systemd.predicted_cgroup(&unit).await.expect("predicted");
+            let started = systemd.start(&unit, LIMIT).await.expect("started");
+            assert_eq!((predicted.as_deref(), started.state.control_group.as_str()), (Some(group), group));
+            assert!(populated(group));
+            gone(&systemd, &unit).await;
+        }
+    });
+}
+
+#[test]
+#[ignore = "runs inside a host"]
+fn a_job_is_awaited_over_a_reload_and_a_reexecution() {
+    inside(|systemd| async move {
+        for (name, command) in [("t-over.service", "daemon-reload"), ("t-through.service", "daemon-reexec")] {
+            for systemd in [systemd.clone(), Systemd::private(CALL)] {
+                let settings = "Type=oneshot\nRemainAfterExit=yes\nExecStart=/bin/sleep 4";
+                let unit = service(&systemd, name, settings).await;
+                let mut changes = systemd.changes(&unit);
+                let began = Instant::now();
+                let disturbance = async {
+                    tokio::time::sleep(Duration::from_millis(500)).await;
+                    let status = tokio::process::Command::new("systemctl").arg(command).status().await;
+                    assert!(status.expect("systemctl").success());
+                };
+                let (started, ()) = tokio::join!(systemd.start(&unit, Duration::from_secs(15)), disturbance);
+                assert_eq!(started.expect("started").state.sub_state, "exited");
+                assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+                systemd.connected(true).await;
+                while tokio::time::timeout(Duration::from_secs(2), changes.next()).await.is_ok() {}
+                systemd.stop(&unit, LIMIT).await.expect("a stop");
+                tokio::time::timeout(LIMIT, changes.next()).await.expect("hints go on").expect("no end");
+                systemd.prove_dead(&unit).await.expect("dead");
+            }
+        }
+    });
+}
+
+#[test]
+#[ignore = "runs inside a host"]
+fn a_lost_bus_is_unknown_and_comes_back() {
+    inside(|systemd| async move {
+        let unit = service(&systemd, "t-bus.service", "ExecStart=/bin/sleep 1000").await;
+        let private = Systemd::private(CALL);
+        run("systemctl stop dbus.socket dbus.service");
+        systemd.connected(false).await;
+        let quick = Systemd::connect(Duration::from_millis(500));
+        let error = quick.state(&unit).await.expect_err("no bus");
+        assert!(matches!(error, BusError::Unreachable(_)), "{error}");
+        assert!(matches!(quick.prove_dead(&unit).await, Err(NotDead::Unknown(_))));
+        let refused = quick.supervisable(&unit, Surroundings::default()).await;
+        assert!(matches!(refused, Err(Unsupervisable::Bus(_))));
+        private.start(&unit, LIMIT).await.expect("the private socket needs no bus");
+        run("systemctl start dbus.socket dbus.service");
+        tokio::time::timeout(LIMIT, systemd.connected(true)).await.expect("the bus again");
+        gone(&systemd, &unit).await;
+        assert!(matches!(systemd.system_state().await, Ok(SystemState::Running | SystemState::Degraded)));
+    });
+}
+
+fn check(name: &str, argv: &[&str], seconds: u64) -> Check {
+    Check {
+        unit: unit(name),
+        description: "A check".to_owned(),
+        argv: argv.iter().map(|&word| word.to_owned()).collect(),
+        environment: vec!["ANSWER=forty two".to_owned()],
+        user: None,
+        timeout: Duration::from_secs(seconds),
+    }
+}
+
+#[test]
+#[ignore = "runs inside a host"]
+fn checks_pass_fail_and_end() {
+    inside(|systemd| async move {
+        let passing = check("t-check.service", &["/bin/sh", "-c", "test \"$ANSWER\" = 'forty two'"], 5);
+        for _ in 0..3 {
+            assert_eq!(systemd.run_check(&passing).await, Ok(RunResult::Passed));
+        }
+        let failing = check("t-check.service", &["/bin/sh", "-c", "exit 7"], 5);
+        let result = systemd.run_check(&failing).await;
+        assert_eq!(result, Ok(RunResult::Failed("exit-code, exit status 7".to_owned())));
+        assert_eq!(systemd.run_check(&passing).await, Ok(RunResult::Passed));
+        let missing = check("t-check.service", &["/nowhere"], 5);
+        let result = systemd.run_check(&missing).await;
+        assert!(matches!(result, Ok(RunResult::Failed(_))), "{result:?}");
+        let user = Check {
+            user: Some("nobody".to_owned()),
+            ..check("t-check.service", &["/bin/sh", "-c", "test $(id -un) = nobody"], 5)
+        };
+        assert_eq!(systemd.run_check(&user).await, Ok(RunResult::Passed));
+    });
+}
+
+#[test]
+#[ignore = "runs inside a host"]
+fn a_hanging_check_is_killed_whole() {
+    inside(|systemd| async move {
+        let script = "trap '' TERM; (trap '' TERM; setsid sleep 1000) & while true; do sleep 1000; done";
+        let hanging = check("t-check-hang.service", &["/bin/sh", "-c", script], 2);
+        let began = Instant::now();
+        assert_eq!(systemd.run_check(&hanging).await, Ok(RunResult::TimedOut));
+        assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+        assert!(!populated("/system.slice/t-check-hang.service"));
+        let leaving = check("t-check-leave.service", &["/bin/sh", "-c", "setsid sleep 1000 & exit 0"], 5);
+        assert_eq!(systemd.run_check(&leaving).await, Ok(RunResult::Passed));
+        assert!(!populated("/system.slice/t-check-leave.service"));
+        let cancelled = check("t-check-hang.service", &["/bin/sh", "-c", "sleep 1000"], 100);
+        tokio::time::timeout(Duration::from_millis(500), systemd.run_check(&cancelled)).await.expect_err("it hangs");
+        let passing = check("t-check-hang.service", &["/bin/true"], 5);
+        assert_eq!(systemd.run_check(&passing).await, Ok(RunResult::Passed));
+        // A run that an earlier daemon left behind is in the way of nobody.
+        run("systemd-run --quiet --unit=t-check-left.service /bin/sleep 1000");
+        let passing = check("t-check-left.service", &["/bin/true"], 5);
+        assert_eq!(systemd.run_check(&passing).await, Ok(RunResult::Passed));
+    });
+}
+
+#[test]
+#[ignore = "runs inside a host"]
+fn a_flood_ends_at_the_limit() {
+    inside(|systemd| async move {
+        let unit = service(&systemd, "t-beside.service", "ExecStart=/bin/sleep 1000").await;
+        let flooding = check("t-check-flood.service", &["/bin/sh", "-c", "yes flood; yes flood"], 3);
+        let beside = async {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            let began = Instant::now();
+            systemd.start(&unit, LIMIT).await.expect("started beside the flood");
+            gone(&systemd, &unit).await;
+            assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+        };
+        let (result, ()) = tokio::join!(systemd.run_check(&flooding), beside);
+        assert_eq!(result, Ok(RunResult::TimedOut));
+        assert!(!populated("/system.slice/t-check-flood.service"));
+    });
+}
+
+#[test]
+#[ignore = "runs inside a host"]
+fn units_run_to_their_end() {
+    inside(|systemd| async move {
+        let unit = service(&systemd, "t-fence@.service", "Type=oneshot\nExecStart=/bin/sleep 1").await;
+        assert_eq!(systemd.run_unit_to_completion(&unit, LIMIT).await, Ok(RunResult::Passed));
+        assert_eq!(systemd.run_unit_to_completion(&unit, LIMIT).await, Ok(RunResult::Passed));
+        let unit = service(&systemd, "t-simple.service", "ExecStart=/bin/sh -c 'sleep 1; exit 4'").await;
+        let result = systemd.run_unit_to_completion(&unit, LIMIT).await;
+        assert_eq!(result, Ok(RunResult::Failed("exit-code, exit status 4".to_owned())));
+        let unit = service(
+            &systemd,
+            "t-long.service",
+            "Type=oneshot\nTimeoutStopSec=1000\nExecStart=/bin/sh -c \"trap '' TERM; sleep 1000; sleep 1000\"",
+        )
+        .await;
+        let result = systemd.run_unit_to_completion(&unit, Duration::from_secs(2)).await;
+        assert_eq!(result, Ok(RunResult::TimedOut));
+        systemd.prove_dead(&unit).await.expect("dead at the limit");
+        let settings = "Type=oneshot\nRemainAfterExit=yes\nExecStart=/bin/sh -c 'echo run >> /run/t-again'";
+        let unit = service(&systemd, "t-again.service", settings).await;
+        run("rm -f /run/t-again");
+        for _ in 0..2 {
+            assert_eq!(systemd.run_unit_to_completion(&unit, LIMIT).await, Ok(RunResult::Passed));
+        }
+        assert_eq!(fs::read_to_string("/run/t-again").expect("both runs"), "run\nrun\n");
+        let unit = install(
+            &systemd,
+            "t-skip.service",
+            "[Unit]\nConditionPathExists=/nowhere\n[Service]\nType=oneshot\nExecStart=/bin/true\n",
+        )
+        .await;
+        let result = systemd.run_unit_to_completion(&unit, LIMIT).await;
+        assert_eq!(result, Ok(RunResult::Failed("ConditionPathExists=/nowhere does not hold".to_owned())));
+        let missing = self::unit("t-missing.service");
+        assert!(matches!(systemd.run_unit_to_completion(&missing, LIMIT).await, Ok(RunResult::Failed(_))));
+    });
+}

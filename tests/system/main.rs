@@ -1,0 +1,24 @@
+//! Tests on real systemd hosts.
+//!
+//! Each test boots a few hosts (containers with their own systemd, network and disk), breaks something, and asks the
+//! oracle whether its program was ever alive twice. `tests/run` prepares the machine; without root, or without what
+//! `tests/system/prepare` makes, the tests are skipped, and say so.
+
+mod bound_units;
+mod cluster;
+mod command;
+mod daemon_faults;
+mod elections;
+mod failover;
+mod ground;
+mod harness;
+mod inside;
+mod measure;
+mod nats;
+mod partition;
+mod quickstart;
+mod reload;
+mod scene;
+mod store_faults;
+mod unit_faults;
+mod watch;

@@ -1,0 +1,131 @@
+//! The program that must never run twice: it notices a second live copy of itself, and says so.
+//!
+//! All hosts of a test share one kernel, so that `flock` on a file of the shared folder tells exactly whether another
+//! copy lives, without comparing any clocks. Two locks are held for life, by descendants as well:
+//!
+//! - `oracle.lock`, tried without waiting: whoever does not get it is a violation, writes that down, and runs on;
+//! - `live/ID`: the test waits for it, and so knows to the millisecond when the last process of this copy was gone.
+//!
+//! It appends lines `KIND HOST MONOTONIC_NS TERM ID` to `oracle.log`; CLOCK_MONOTONIC is the same on all hosts.
+//!
+//! Its environment: `ORACLE_IGNORE_TERM=1` leaves it to SIGKILL, `ORACLE_STOP_DELAY_MS=500` makes its stop slow,
+//! `ORACLE_LEAVE_CHILD=1` leaves a child behind that ignores SIGTERM. `oracle check` is a health check: it fails while
+//! /run/oracle-unhealthy exists, and hangs while /run/oracle-hangs does.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::FdFlags;
+use rustix::time::{ClockId, clock_gettime};
+use tokio::signal::unix::{SignalKind, signal};
+
+const SHARED: &str = "/srv/shared";
+
+fn main() -> io::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        match std::env::args().nth(1).as_deref() {
+            None => run().await,
+            Some("child") => ignore_sigterm().await,
+            Some("check") => check().await,
+            Some(other) => {
+                eprintln!("oracle: \"{other}\" is neither \"child\" nor \"check\"");
+                Ok(ExitCode::from(64))
+            }
+        }
+    })
+}
+
+async fn run() -> io::Result<ExitCode> {
+    // Asked for first: a SIGTERM that comes early must not look like a crash.
+    let mut terminate = signal(SignalKind::terminate())?;
+    let oracle = Oracle::begin()?;
+    if is_set("ORACLE_LEAVE_CHILD") {
+        Command::new(std::env::current_exe()?).arg("child").spawn()?;
+    }
+    loop {
+        terminate.recv().await;
+        if !is_set("ORACLE_IGNORE_TERM") {
+            break;
+        }
+        oracle.log("IGNORE")?;
+    }
+    let delay_ms = std::env::var("ORACLE_STOP_DELAY_MS").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    tokio::time::sleep(Duration::from_millis(delay_ms)).await;
+    oracle.log("STOP")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn ignore_sigterm() -> io::Result<ExitCode> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    loop {
+        terminate.recv().await;
+    }
+}
+
+async fn check() -> io::Result<ExitCode> {
+    while Path::new("/run/oracle-hangs").exists() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    Ok(if Path::new("/run/oracle-unhealthy").exists() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn is_set(name: &str) -> bool {
+    std::env::var(name).is_ok_and(|value| value == "1")
+}
+
+struct Oracle {
+    host: String,
+    term: String,
+    id: String,
+    log: File,
+    /// Held until the last process that inherited them is gone.
+    _locks: [File; 2],
+}
+
+impl Oracle {
+    fn begin() -> io::Result<Self> {
+        let host = fs::read_to_string("/proc/sys/kernel/hostname")?.trim().to_owned();
+        let term = std::env::var("PUTEX_FENCING_TOKEN").unwrap_or_else(|_| "-".to_owned());
+        let id = format!("{host}-{}-{}", std::process::id(), monotonic_ns());
+        let log = OpenOptions::new().create(true).append(true).open(format!("{SHARED}/oracle.log"))?;
+
+        // Locked before it gets its name, so that the test never finds it unlocked while this process lives.
+        fs::create_dir_all(format!("{SHARED}/live"))?;
+        let unnamed = format!("{SHARED}/.{id}");
+        let live = inherited(&unnamed)?;
+        flock(&live, FlockOperation::LockExclusive)?;
+        fs::rename(unnamed, format!("{SHARED}/live/{id}"))?;
+
+        let only = inherited(&format!("{SHARED}/oracle.lock"))?;
+        let alone = flock(&only, FlockOperation::NonBlockingLockExclusive).is_ok();
+        let oracle = Self { host, term, id, log, _locks: [live, only] };
+        if !alone {
+            oracle.log("VIOLATION")?;
+        }
+        oracle.log("START")?;
+        Ok(oracle)
+    }
+
+    /// One write, so that lines of different hosts never mix.
+    fn log(&self, kind: &str) -> io::Result<()> {
+        let line = format!("{kind} {} {} {} {}\n", self.host, monotonic_ns(), self.term, self.id);
+        (&self.log).write_all(line.as_bytes())
+    }
+}
+
+/// A file whose lock a child shares: it ends with the last of them.
+fn inherited(path: &str) -> io::Result<File> {
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
+    rustix::io::fcntl_setfd(&file, FdFlags::empty())?;
+    Ok(file)
+}
+
+fn monotonic_ns() -> u128 {
+    let now = clock_gettime(ClockId::Monotonic);
+    u128::from(now.tv_sec.unsigned_abs()) * 1_000_000_000 + u128::from(now.tv_nsec.unsigned_abs())
+}

@@ -1,0 +1,99 @@
+//! Hosts that live on but are cut off, or stand still: the old copy must be dead before the new one begins.
+
+use std::time::Duration;
+
+use crate::cluster::{Cut, Host};
+use crate::command::{holds_for, now, wait_until};
+use crate::scene::{
+    ELECTED, Plan, SOON, Scene, TAKE_OVER, UNIT, WAIT, wait_for_line, wait_for_standby, wait_for_status,
+};
+use crate::watch::Event;
+
+/// Cuts the active host off until another is active, and heals it again.
+fn cut_and_heal(scene: &Scene, active: &Event, cut: Cut, limit: Duration, what: &str) -> Event {
+    let host = scene.host_of(active);
+    let since = now();
+    host.partition(cut);
+    let next = scene.wait_for_takeover(active, since, limit, what);
+    wait_for_line(host, &["db: lapsing (was active)"]);
+    host.heal();
+    wait_for_standby(host);
+    scene.assert_alone(&next);
+    next
+}
+
+#[test]
+fn a_silent_partition_of_the_active_host() {
+    let Some((scene, first)) = Plan::hosts("cut", 2).run() else { return };
+    let second = cut_and_heal(&scene, &first, Cut::Silent, TAKE_OVER, "silent partition");
+    cut_and_heal(&scene, &second, Cut::Silent, TAKE_OVER, "silent partition of the next");
+    scene.assert_no_violation();
+}
+
+#[test]
+fn a_partition_takes_the_nats_server_of_the_host_with_it() {
+    let Some((scene, first)) = Plan::hosts("island", 3).nats_on_hosts().run() else { return };
+    let host = scene.host_of(&first);
+    let since = now();
+    host.partition(Cut::Silent);
+    scene.wait_for_takeover(&first, since, ELECTED, "silent partition with a NATS server");
+    host.heal();
+    let healed = now();
+    wait_for_status(host, |status| status.contains("db standby (h") || status.contains("db active"));
+    let last = scene.wait_for_one_active(ELECTED);
+    println!("healed: {} is active {:?} after it", last.host, now().saturating_sub(healed));
+}
+
+#[test]
+fn a_partition_in_one_direction() {
+    let Some((scene, first)) = Plan::hosts("oneway", 2).run() else { return };
+    let second = cut_and_heal(&scene, &first, Cut::Deaf, TAKE_OVER, "deaf active host");
+    cut_and_heal(&scene, &second, Cut::Mute, TAKE_OVER, "mute active host");
+    scene.assert_no_violation();
+}
+
+#[test]
+fn a_standby_that_is_cut_off_disturbs_nobody() {
+    let Some((scene, first)) = Plan::hosts("aside", 2).run() else { return };
+    let standby = scene.other(&first);
+    scene.uninterrupted(&first, WAIT * 2, "standby cut off", || standby.partition(Cut::Silent));
+    scene.uninterrupted(&first, WAIT, "standby back", || {
+        standby.heal();
+        wait_for_standby(standby);
+    });
+}
+
+fn is_active(host: &Host) -> bool {
+    host.property(UNIT, "ActiveState") == "active"
+}
+
+/// A hypervisor that pauses a virtual machine: nothing on the host can act, and clocks go on. The frozen copy touches
+/// nothing until the thaw, but it is there, and the oracle sees it: that one violation is what `[fence] others` is for.
+#[test]
+fn a_frozen_host_stops_its_unit_when_it_thaws() {
+    let Some((scene, first)) = Plan::hosts("thaw", 2).run() else { return };
+    let host = scene.host_of(&first);
+    scene.uninterrupted(&first, WAIT, "a pause shorter than the lease", || {
+        host.freeze();
+        holds_for(Duration::from_secs(1), "the host stands still", || true);
+        host.thaw();
+    });
+
+    let since = now();
+    host.freeze();
+    let second = scene.oracle.wait_for_start_on(&[scene.other(&first)], since, TAKE_OVER);
+    println!("freeze: {} started {:?} after it", second.host, second.after(since));
+    let violations = scene.oracle.violations();
+    assert!(violations.iter().all(|seen| seen.id == second.id), "only the frozen copy is in the way: {violations:?}");
+    assert!(scene.oracle.live().contains(&first), "the frozen copy is neither dead nor at work");
+
+    let thawed = now();
+    host.thaw();
+    let end = scene.oracle.wait_for_end(&first, SOON);
+    println!("thaw: the old copy was gone {:?} after it", end.after(thawed));
+    assert!(end.after(thawed) < Duration::from_secs(1), "the deadline had passed long before");
+    wait_until(SOON, "the unit is down where it was frozen", || !is_active(host));
+    wait_for_standby(host);
+    scene.assert_alone(&second);
+    assert_eq!(scene.oracle.violations(), violations, "nothing else was alive twice");
+}

@@ -1,0 +1,138 @@
+//! The unit itself is the trouble: it fails its check, does not stop, leaves children, or cannot be supervised at all.
+
+use std::time::Duration;
+
+use crate::cluster::{Cgroups, Cut};
+use crate::command::{holds_for, now, wait_until};
+use crate::scene::{HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, wait_for_line, wait_for_standby};
+use crate::watch::Kind;
+
+const UNHEALTHY: &str = "/run/oracle-unhealthy";
+const HANGS: &str = "/run/oracle-hangs";
+
+fn with_check(timeout: &str) -> String {
+    format!(
+        "{SERVICE}[health]\ncommand = [\"/usr/local/bin/oracle\", \"check\"]\ninterval = \"500ms\"\n\
+         timeout = \"{timeout}\"\nrise = 1\nfall = 2\n"
+    )
+}
+
+#[test]
+fn a_failed_check_hands_over() {
+    let Some((scene, first)) = Plan::hosts("check", 2).service("db", with_check("1s")).run() else { return };
+    let host = scene.host_of(&first);
+    let since = now();
+    host.write_file(UNHEALTHY, "");
+    let second = scene.wait_for_takeover(&first, since, HAND_OVER, "failed check");
+    assert!(scene.stop_of(&first).is_some(), "it was stopped in order");
+    wait_for_line(host, &["db: releasing (was active)", "the active check fails"]);
+
+    // Unhealthy as a standby too: it does not contend, even when there is nobody else.
+    let next = scene.host_of(&second);
+    next.exec(&["systemctl", "stop", "putexd.service"]);
+    scene.oracle.wait_for_end(&second, SOON);
+    holds_for(WAIT * 2, "a host that fails its standby check does not contend", || scene.oracle.live().is_empty());
+    let well = now();
+    host.exec(&["rm", UNHEALTHY]);
+    let third = scene.wait_for_start(well, TAKE_OVER);
+    println!("check passes again: {} started {:?} after it", third.host, third.after(well));
+    assert_eq!(third.host, first.host);
+    scene.assert_no_violation();
+}
+
+#[test]
+fn a_check_that_hangs_is_a_failed_check() {
+    let Some((scene, first)) = Plan::hosts("hang", 2).service("db", with_check("700ms")).run() else { return };
+    let host = scene.host_of(&first);
+    let since = now();
+    host.write_file(HANGS, "");
+    scene.wait_for_takeover(&first, since, TAKE_OVER, "check that hangs");
+    wait_for_line(host, &["db: releasing (was active)", "no answer within 700ms"]);
+    // One as standby, and the one as active that was under way when the role changed: none outlives its limit.
+    let checks = || host.output(&["pgrep", "--full", "--count", "oracle check"]).stdout;
+    holds_for(Duration::from_secs(2), "hanging checks do not pile up", || {
+        String::from_utf8_lossy(&checks()).trim().parse().is_ok_and(|count: u32| count <= 2)
+    });
+    scene.assert_no_violation();
+}
+
+#[test]
+fn a_unit_that_ignores_sigterm_is_killed_within_its_budget() {
+    let plan = Plan::hosts("deaf", 2).oracle(&["ORACLE_IGNORE_TERM=1", "ORACLE_LEAVE_CHILD=1"]);
+    let Some((scene, first)) = plan.run() else { return };
+    let host = scene.host_of(&first);
+    let since = now();
+    host.partition(Cut::Silent);
+    let second = scene.wait_for_takeover(&first, since, TAKE_OVER, "lapse of a unit that ignores SIGTERM");
+    let ignored = scene.oracle.events().into_iter().find(|event| event.id == first.id && event.kind == Kind::Ignore);
+    let ignored = ignored.expect("it was asked to stop before it was killed");
+    let end = scene.oracle.wait_for_end(&first, SOON);
+    println!("lapse: SIGTERM to the end of the last process: {:?}", end.after(ignored.at));
+    assert!(end.after(ignored.at) < Duration::from_secs(1), "S = C·R is one second");
+    host.heal();
+    wait_for_standby(host);
+
+    // A planned stop leaves it the time that its unit allows, and renews meanwhile.
+    let since = now();
+    scene.host_of(&second).exec(&["systemctl", "stop", "putexd.service"]);
+    let limit = Duration::from_secs(40);
+    scene.wait_for_takeover(&second, since, limit, "planned stop of a unit that ignores SIGTERM");
+    let end = scene.oracle.wait_for_end(&second, SOON);
+    println!("planned stop: the last process was gone after {:?}", end.after(since));
+    assert!(end.after(since) > Duration::from_secs(9), "TimeoutStopSec=10s is the unit's to use");
+}
+
+#[test]
+fn a_slow_stop_is_waited_for() {
+    let Some((scene, first)) = Plan::hosts("slow", 2).oracle(&["ORACLE_STOP_DELAY_MS=6000"]).run() else { return };
+    let since = now();
+    let host = scene.host_of(&first);
+    host.exec(&["systemctl", "stop", "--no-block", "putexd.service"]);
+    wait_until(SOON, "the unit stops", || host.property(UNIT, "ActiveState") == "deactivating");
+    // Whoever starts it now waits for the end of the stop, and finds the gate closed.
+    host.exec(&["systemctl", "start", "--no-block", UNIT]);
+    scene.wait_for_takeover(&first, since, TAKE_OVER, "planned stop that outlasts the lease");
+    let stopped = scene.stop_of(&first).expect("it was stopped in order");
+    assert!(
+        stopped.saturating_sub(since) >= Duration::from_secs(6),
+        "nobody hurried it: {:?}",
+        stopped.saturating_sub(since)
+    );
+}
+
+#[test]
+fn a_unit_that_leaves_processes_behind_is_refused() {
+    let leak = "/etc/systemd/system/database.service.d/leak.conf";
+    let plan = Plan::hosts("refused", 2).file(leak, "[Service]\nKillMode=process\n");
+    let Some(scene) = plan.begin() else { return };
+    for host in &scene.hosts {
+        wait_for_line(host, &[UNIT, "KillMode=process", "set KillMode=control-group or KillMode=mixed"]);
+    }
+    holds_for(WAIT * 2, "a unit whose stop cannot be proven is not started", || scene.oracle.starts().is_empty());
+    let mended = now();
+    for host in &scene.hosts {
+        host.exec(&["rm", leak]);
+        host.exec(&["systemctl", "daemon-reload"]);
+    }
+    let first = scene.wait_for_start(mended, TAKE_OVER);
+    println!("mended: {} started {:?} after it", first.host, first.after(mended));
+    scene.assert_no_violation();
+}
+
+/// Start, hand-over and lapse do not depend on how the host arranges its control groups.
+#[test]
+fn hosts_with_control_groups_of_old() {
+    for cgroups in [Cgroups::Hybrid, Cgroups::Legacy].into_iter().filter(|kind| kind.can_boot()) {
+        let plan = Plan::hosts("cgroups", 2).cgroups(cgroups).oracle(&["ORACLE_IGNORE_TERM=1", "ORACLE_LEAVE_CHILD=1"]);
+        let Some((scene, first)) = plan.run() else { return };
+        let host = scene.host_of(&first);
+        let since = now();
+        host.partition(Cut::Silent);
+        let second = scene.wait_for_takeover(&first, since, TAKE_OVER, &format!("{cgroups:?}: lapse"));
+        host.heal();
+        wait_for_standby(host);
+        let since = now();
+        scene.host_of(&second).exec(&["systemctl", "stop", "putexd.service"]);
+        scene.wait_for_takeover(&second, since, Duration::from_secs(40), &format!("{cgroups:?}: planned stop"));
+    }
+}
