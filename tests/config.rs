@@ -6,9 +6,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use putexd::config::{Loaded, Probe, ServiceSettings, Settings, StoreSettings, load_as};
+use putexd::config::{Loaded, Probe, ServiceSettings, Settings, load_as};
 use putexd::election::Confirmation;
-use putexd::types::store::NatsCredentials;
+use putexd::types::store::{Login, NatsCredentials, StoreSettings};
 use putexd::types::{OnStopFailure, ServiceName, UnitName};
 use tempfile::TempDir;
 
@@ -187,11 +187,11 @@ tls-key = "/etc/putex/client.key"
     }
     let loaded = load(&root);
     assert!(loaded.diagnostics.is_empty(), "{loaded}");
-    let StoreSettings::Nats(nats) = loaded.settings.expect("it is good").store;
+    let StoreSettings::Nats(nats) = loaded.settings.expect("it is good").store else { panic!("another type") };
     assert_eq!(nats.servers, ["nats://h1:4222", "tls://[fd00::1]:4222", "nats://h3"]);
     assert_eq!((nats.bucket.as_str(), nats.replicas, nats.create_bucket), ("locks", 5, true));
     assert_eq!(nats.credentials, NatsCredentials::NkeySeed("/etc/putex/seed".into()));
-    assert!(nats.tls.required);
+    assert!(nats.tls_required);
     assert_eq!(nats.tls.ca_file, Some("/etc/putex/ca.pem".into()));
     assert_eq!(nats.tls.client, Some(("/etc/putex/client.pem".into(), "/etc/putex/client.key".into())));
 }
@@ -500,10 +500,10 @@ fn secrets_are_in_files_that_are_there_and_private() {
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("the mode can be set");
     let loaded = load(&root);
     assert!(loaded.diagnostics.is_empty(), "{loaded}");
-    let StoreSettings::Nats(nats) = loaded.settings.expect("it is good").store;
+    let StoreSettings::Nats(nats) = loaded.settings.expect("it is good").store else { panic!("another type") };
     assert_eq!(
         nats.credentials,
-        NatsCredentials::UserPassword { user: "joe".to_owned(), password_file: "/etc/putex/password".into() }
+        NatsCredentials::UserPassword(Login { user: "joe".to_owned(), password_file: "/etc/putex/password".into() })
     );
     fs::remove_file(file).expect("the file can be removed");
     assert_eq!(load(&root).settings, None);

@@ -85,23 +85,44 @@ pub(super) struct HostFragment {
     pub(super) defaults: Field<DefaultsFragment>,
 }
 
-/// `[store]`.
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub(super) struct StoreFragment {
-    pub(super) r#type: Field<String>,
-    pub(super) servers: Field<Vec<Spanned<String>>>,
-    pub(super) bucket: Field<String>,
-    pub(super) replicas: Field<Count>,
-    pub(super) create_bucket: Field<bool>,
-    pub(super) creds: Field<PathBuf>,
-    pub(super) nkey_seed: Field<PathBuf>,
-    pub(super) user: Field<String>,
-    pub(super) password_file: Field<PathBuf>,
-    pub(super) tls_required: Field<bool>,
-    pub(super) tls_ca: Field<PathBuf>,
-    pub(super) tls_cert: Field<PathBuf>,
-    pub(super) tls_key: Field<PathBuf>,
+macro_rules! store_fragment {
+    ($($field:ident $key:literal: $kind:ty,)*) => {
+        /// `[store]`: the keys of all types.
+        #[derive(Deserialize, Default)]
+        #[serde(rename_all = "kebab-case", deny_unknown_fields)]
+        pub(super) struct StoreFragment {
+            $(pub(super) $field: Field<$kind>,)*
+        }
+
+        impl StoreFragment {
+            /// The keys that are there and were not taken, with their places.
+            pub(super) fn given(&self) -> Vec<(&'static str, Range<usize>)> {
+                let fields = [$(($key, self.$field.as_ref().map(Spanned::span)),)*];
+                fields.into_iter().filter_map(|(key, span)| Some((key, span?))).collect()
+            }
+        }
+    };
+}
+
+store_fragment! {
+    r#type "type": String,
+    servers "servers": Vec<Spanned<String>>,
+    bucket "bucket": String,
+    replicas "replicas": Count,
+    create_bucket "create-bucket": bool,
+    creds "creds": PathBuf,
+    nkey_seed "nkey-seed": PathBuf,
+    path "path": PathBuf,
+    endpoints "endpoints": Vec<Spanned<String>>,
+    prefix "prefix": String,
+    connection "connection": String,
+    table "table": String,
+    user "user": String,
+    password_file "password-file": PathBuf,
+    tls_required "tls-required": bool,
+    tls_ca "tls-ca": PathBuf,
+    tls_cert "tls-cert": PathBuf,
+    tls_key "tls-key": PathBuf,
 }
 
 /// The keys that a service has and `[defaults]` can set for all. serde's flatten would lose the places, so the fields

@@ -13,8 +13,9 @@ mod host_file;
 mod load;
 mod service;
 mod settings;
+mod store;
 
 pub use diagnostic::{Diagnostic, Place, Severity};
 pub use load::{Loaded, load, load_as};
 pub use service::BOUND_UNITS_LIMIT;
-pub use settings::{FenceSettings, HealthSettings, Probe, ServiceSettings, Settings, StoreSettings};
+pub use settings::{FenceSettings, HealthSettings, Probe, ServiceSettings, Settings};

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::election::Timings;
-use crate::types::store::NatsSettings;
+use crate::types::store::StoreSettings;
 use crate::types::{Key, NodeId, OnStopFailure, ServiceName, UnitName};
 
 /// The whole configuration of one host.
@@ -16,13 +16,6 @@ pub struct Settings {
     pub store: StoreSettings,
     /// In the order of their names.
     pub services: Vec<ServiceSettings>,
-}
-
-/// Where the locks are.
-#[derive(Debug, Clone, PartialEq)]
-pub enum StoreSettings {
-    /// A NATS JetStream key-value bucket.
-    Nats(NatsSettings),
 }
 
 /// One file of putex.d.

@@ -14,16 +14,16 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use super::notify;
 use super::service::{self, Handle, Host, Kept, Order};
 use crate::command_line::exit;
-use crate::config::{self, Loaded, ServiceSettings, Settings, Severity, StoreSettings};
+use crate::config::{self, Loaded, ServiceSettings, Settings, Severity};
 use crate::dbus::{self, Ask, ServiceStatus};
 use crate::election::{Remembered, State};
 use crate::guard::client::{GuardClient, Link as GuardLink};
 use crate::guard::frame::{ListedLease, SOCKET};
 use crate::host::identity;
 use crate::journal;
-use crate::store::nats::NatsStore;
-use crate::store::{Link as StoreLink, Store};
+use crate::store::{self, Link as StoreLink, Store};
 use crate::systemd::{JobType, Systemd, gate};
+use crate::types::store::StoreSettings;
 use crate::types::{ServiceName, UnitName};
 
 const STATE_DIRECTORY: &str = "/var/lib/putex";
@@ -149,8 +149,8 @@ impl Supervisor {
         notify::status("waiting for the guard");
         let guard = GuardClient::new(Path::new(SOCKET), renew_interval);
         let leases = list_leases(&guard).await;
-        let StoreSettings::Nats(nats) = &settings.store;
-        let store: Arc<dyn Store> = Arc::new(NatsStore::new(nats.clone(), call_limit));
+        let store: Arc<dyn Store> =
+            store::open(&settings.store, call_limit).map_err(|error| format!("failed to open the store: {error}"))?;
         let hints = super::hints::Hints::default();
         tokio::spawn(hints.clone().run(Arc::clone(&store)));
         let host = Host {

@@ -8,10 +8,13 @@ pub mod nats;
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::Stream;
 use tokio::sync::{mpsc, watch};
 
+use crate::types::store::StoreSettings;
 use crate::types::{Incarnation, Key, Revision, Value, WriteId};
 
 /// The future of a store's verb.
@@ -112,6 +115,50 @@ pub trait Store: Send + Sync + 'static {
 
     /// The state of the connection, and its changes. A store without connections is always `Up`.
     fn link(&self) -> watch::Receiver<Link>;
+}
+
+/// What an administrator does with a store, through `putexctl`: nothing that the daemon needs.
+pub trait Administer: Store {
+    /// Makes the store if it is not there, and gets an empty one ready for use. Takes up to 10 s.
+    fn init(&self) -> StoreFuture<'_, Result<Creation, StoreError>>;
+
+    /// The store as it is now, and what is doubtful about it.
+    fn examine(&self) -> StoreFuture<'_, Result<Examination, StoreError>>;
+
+    /// Takes away what keeps `key` from being read after a disaster, and says what it was; `None` if it can be read.
+    /// What is left has another incarnation, so that every contender waits for the holder that it knows nothing of.
+    fn mend<'a>(&'a self, _key: &'a Key) -> StoreFuture<'a, Result<Option<String>, StoreError>> {
+        Box::pin(async { Ok(None) })
+    }
+}
+
+/// What `init` found, each with what it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Creation {
+    /// It was not there and is now.
+    Created(String),
+    /// It was there already, and was left as it is.
+    Existed(String),
+}
+
+/// What `examine` found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Examination {
+    /// What it is, and how it is.
+    pub facts: Vec<(&'static str, String)>,
+    /// In whole sentences, what the administrator should know.
+    pub warnings: Vec<String>,
+}
+
+/// Opens the store that the configuration names. It connects on its own, in tasks on the current tokio runtime, and
+/// answers `Unreachable` until then. `call_limit` bounds each call, so it must not be longer than the shortest R.
+pub fn open(settings: &StoreSettings, call_limit: Duration) -> Result<Arc<dyn Administer>, StoreError> {
+    match settings {
+        StoreSettings::Nats(settings) => Ok(Arc::new(nats::NatsStore::new(settings.clone(), call_limit))),
+        StoreSettings::Directory(_) | StoreSettings::Etcd(_) | StoreSettings::Postgres(_) => {
+            Err(StoreError::Unfit("this putexd was built without it".to_owned()))
+        }
+    }
 }
 
 /// Why `value` is refused by every store before anything is sent; `None` if it is not.

@@ -29,7 +29,10 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::{Attempt, Entry, Hints, Link, Snapshot, Store, StoreError, StoreFuture, WriteOutcome, refusal};
+use super::{
+    Administer, Attempt, Creation, Entry, Examination, Hints, Link, Snapshot, Store, StoreError, StoreFuture,
+    WriteOutcome, refusal,
+};
 use crate::types::store::NatsSettings;
 use crate::types::{Key, Revision};
 pub use bucket::Facts;
@@ -47,15 +50,6 @@ const SETTLED_AFTER: u32 = 10;
 pub struct NatsStore {
     shared: Arc<Shared>,
     _task: Arc<Task>,
-}
-
-/// What `create_bucket` found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Creation {
-    /// The bucket was not there and is now.
-    Created,
-    /// The bucket was there already.
-    Existed,
 }
 
 impl NatsStore {
@@ -77,16 +71,7 @@ impl NatsStore {
         Self { shared, _task: Arc::new(Task(task)) }
     }
 
-    /// Makes the bucket if it is not there, and gets an empty one ready for use, whether or not the settings allow
-    /// putexd to do so: for `putexctl init`. Takes up to 10 s.
-    pub async fn create_bucket(&self) -> Result<Creation, StoreError> {
-        let connection = self.shared.connection()?;
-        let bucket = Bucket::new(&self.shared.settings.bucket)?;
-        let created = bucket.make(&connection, self.shared.settings.replicas, &self.shared.maker, true).await?;
-        Ok(if created { Creation::Created } else { Creation::Existed })
-    }
-
-    /// The server and the bucket as they are now: for `putexctl doctor`.
+    /// The server and the bucket as they are now.
     pub async fn facts(&self) -> Result<Facts, StoreError> {
         let connection = self.shared.connection()?;
         let bucket = Bucket::new(&self.shared.settings.bucket)?;
@@ -129,6 +114,41 @@ impl Store for NatsStore {
 
     fn link(&self) -> watch::Receiver<Link> {
         self.shared.link.subscribe()
+    }
+}
+
+impl Administer for NatsStore {
+    /// Whether or not the settings allow putexd to make the bucket.
+    fn init(&self) -> StoreFuture<'_, Result<Creation, StoreError>> {
+        Box::pin(async {
+            let NatsSettings { bucket: name, replicas, .. } = &self.shared.settings;
+            let connection = self.shared.connection()?;
+            let created = Bucket::new(name)?.make(&connection, *replicas, &self.shared.maker, true).await?;
+            Ok(if created {
+                Creation::Created(format!("the bucket {name:?} with replicas = {replicas}"))
+            } else {
+                Creation::Existed(format!("the bucket {name:?}"))
+            })
+        })
+    }
+
+    fn examine(&self) -> StoreFuture<'_, Result<Examination, StoreError>> {
+        Box::pin(async {
+            let facts = self.facts().await?;
+            let cluster = facts.cluster.as_deref().unwrap_or("none, a single server");
+            let bucket = format!("{:?}, incarnation {}", self.shared.settings.bucket, facts.incarnation);
+            Ok(Examination {
+                facts: vec![
+                    ("server", format!("{} {}", facts.server, facts.version)),
+                    ("cluster", format!("{cluster}, {} reachable", facts.servers)),
+                    ("bucket", bucket),
+                    ("replicas", format!("{}, {} of them up to date", facts.replicas, facts.current)),
+                    ("leader", facts.leader.unwrap_or_else(|| "-".to_owned())),
+                    ("history", facts.history.to_string()),
+                ],
+                warnings: facts.warnings,
+            })
+        })
     }
 }
 

@@ -3,6 +3,85 @@
 
 use std::path::PathBuf;
 
+/// Where the locks are.
+#[derive(Debug, Clone, PartialEq)]
+pub enum StoreSettings {
+    /// A NATS JetStream key-value bucket.
+    Nats(NatsSettings),
+    /// A directory that all hosts share.
+    Directory(DirectorySettings),
+    /// etcd; only with the feature `etcd`.
+    Etcd(EtcdSettings),
+    /// A table in PostgreSQL; only with the feature `postgres`.
+    Postgres(PostgresSettings),
+}
+
+impl StoreSettings {
+    /// The types that this build knows, as `type` in `[store]` names them.
+    pub const BUILT_IN: &[&str] = &[
+        "nats",
+        "directory",
+        #[cfg(feature = "etcd")]
+        "etcd",
+        #[cfg(feature = "postgres")]
+        "postgres",
+    ];
+
+    /// The types that need a Cargo feature of the same name.
+    pub const FEATURES: [&str; 2] = ["etcd", "postgres"];
+}
+
+/// `[store]` with `type = "directory"`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirectorySettings {
+    /// The directory, on a file system that all hosts mount.
+    pub path: PathBuf,
+}
+
+/// `[store]` with `type = "etcd"`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EtcdSettings {
+    /// `http://host:2379` or `https://host:2379`, all of one scheme, at least one.
+    pub endpoints: Vec<String>,
+    /// What all keys begin with; begins with `/` and ends without one.
+    pub prefix: String,
+    /// How to log in, if at all.
+    pub login: Option<Login>,
+    /// For `https`.
+    pub tls: Tls,
+}
+
+/// `[store]` with `type = "postgres"`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PostgresSettings {
+    /// `host=h1,h2 dbname=putex user=putex sslmode=require`, or a `postgres://` URL; without a password.
+    pub connection: String,
+    /// A file with the password; a newline at its end is not part of it.
+    pub password_file: Option<PathBuf>,
+    /// The table's name, with or without its schema.
+    pub table: String,
+    /// For `sslmode=require`.
+    pub tls: Tls,
+}
+
+/// A user and the file with the password.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Login {
+    /// The user's name.
+    pub user: String,
+    /// The file; a newline at its end is not part of the password.
+    pub password_file: PathBuf,
+}
+
+/// Certificates.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Tls {
+    /// Roots beside the system's.
+    pub ca_file: Option<PathBuf>,
+    /// Client certificate and key.
+    pub client: Option<(PathBuf, PathBuf)>,
+}
+
 /// `[store]` with `type = "nats"`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NatsSettings {
@@ -16,8 +95,10 @@ pub struct NatsSettings {
     pub create_bucket: bool,
     /// How to log in.
     pub credentials: NatsCredentials,
-    /// TLS beyond what `tls://` asks for.
-    pub tls: NatsTls,
+    /// Refuse to talk without TLS, which `tls://` does for its server alone.
+    pub tls_required: bool,
+    /// Certificates.
+    pub tls: Tls,
 }
 
 /// How to log in to NATS. Secrets are in files, never in the configuration itself.
@@ -31,21 +112,5 @@ pub enum NatsCredentials {
     /// A file with an nkey seed.
     NkeySeed(PathBuf),
     /// A user, and a file with the password.
-    UserPassword {
-        /// The user's name.
-        user: String,
-        /// The file; a newline at its end is not part of the password.
-        password_file: PathBuf,
-    },
-}
-
-/// TLS to the NATS servers.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct NatsTls {
-    /// Refuse to talk without TLS.
-    pub required: bool,
-    /// Roots instead of the system's.
-    pub ca_file: Option<PathBuf>,
-    /// Client certificate and key.
-    pub client: Option<(PathBuf, PathBuf)>,
+    UserPassword(Login),
 }

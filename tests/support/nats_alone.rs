@@ -10,9 +10,9 @@ use async_nats::jetstream::stream;
 use data_encoding::BASE64URL_NOPAD;
 use futures_util::StreamExt;
 use nkeys::KeyPair;
-use putexd::store::nats::{Creation, NatsStore};
-use putexd::store::{Link, Store, StoreError, WriteOutcome};
-use putexd::types::store::{NatsCredentials, NatsSettings, NatsTls};
+use putexd::store::nats::NatsStore;
+use putexd::store::{Administer, Creation, Link, Store, StoreError, WriteOutcome};
+use putexd::types::store::{Login, NatsCredentials, NatsSettings, Tls};
 use putexd::types::{Key, Revision, Value};
 use serde_json::json;
 use tempfile::TempDir;
@@ -87,7 +87,8 @@ async fn user_and_password_are_read_at_each_connect() {
     let server = NatsServer::start("authorization { users: [ { user: putexd, password: \"s3 cret\" } ] }");
     let password_file = server.folder().join("password");
     write(&password_file, "wrong\n");
-    let credentials = NatsCredentials::UserPassword { user: "putexd".to_owned(), password_file: password_file.clone() };
+    let credentials =
+        NatsCredentials::UserPassword(Login { user: "putexd".to_owned(), password_file: password_file.clone() });
     let store = open(&NatsSettings { credentials, ..server.settings() });
     let (reason, error) = turned_away(&store).await;
     assert!(reason.contains("authorization violation"), "{reason}");
@@ -172,21 +173,21 @@ async fn an_account_with_the_least_permissions_holds_locks_and_cannot_create() {
     let login = |user: &str, password: &str| {
         let password_file = server.folder().join(user);
         write(&password_file, password);
-        NatsCredentials::UserPassword { user: user.to_owned(), password_file }
+        NatsCredentials::UserPassword(Login { user: user.to_owned(), password_file })
     };
     let (admins, own) = (login("admin", "a"), login("putexd", "p"));
     let store = open(&NatsSettings { credentials: own, create_bucket: false, ..server.settings() });
     up(&store).await;
     assert!(matches!(store.read(&key(), None).await, Err(StoreError::Missing(why)) if why.contains("putexctl init")));
     let since = Instant::now();
-    let error = store.create_bucket().await.expect_err("not permitted");
+    let error = store.init().await.expect_err("not permitted");
     assert!(matches!(&error, StoreError::Denied(why) if why.contains("STREAM.CREATE")), "{error}");
     assert!(since.elapsed() < CALL_LIMIT / 2, "a violation is not waited out");
 
     let init = open(&NatsSettings { credentials: admins, create_bucket: false, ..server.settings() });
     up(&init).await;
-    assert_eq!(init.create_bucket().await, Ok(Creation::Created));
-    assert_eq!(init.create_bucket().await, Ok(Creation::Existed));
+    assert!(matches!(init.init().await, Ok(Creation::Created(_))));
+    assert!(matches!(init.init().await, Ok(Creation::Existed(_))));
     works(&store).await;
 }
 
@@ -197,27 +198,23 @@ async fn tls_with_an_authority_of_ones_own_and_client_certificates() {
     certificate(folder.path(), "ca", "basicConstraints=critical,CA:TRUE", None);
     certificate(folder.path(), "server", "subjectAltName=IP:127.0.0.1", Some("ca"));
     certificate(folder.path(), "client", "extendedKeyUsage=clientAuth", Some("ca"));
-    let tls = NatsTls {
-        required: true,
-        ca_file: Some(path("ca.pem")),
-        client: Some((path("client.pem"), path("client.key"))),
-    };
+    let tls = Tls { ca_file: Some(path("ca.pem")), client: Some((path("client.pem"), path("client.key"))) };
     let server = NatsServer::start_in(
         folder,
         "tls { cert_file: \"@/server.pem\", key_file: \"@/server.key\", ca_file: \"@/ca.pem\", verify: true }",
     );
-    works(&open(&NatsSettings { tls: tls.clone(), servers: vec![server.tls_url()], ..server.settings() })).await;
+    let settings = NatsSettings { tls_required: true, tls, ..server.settings() };
+    works(&open(&NatsSettings { servers: vec![server.tls_url()], ..settings.clone() })).await;
 
-    let (reason, _) =
-        turned_away(&open(&NatsSettings { tls: NatsTls { ca_file: None, ..tls }, ..server.settings() })).await;
+    let tls = Tls { ca_file: None, ..settings.tls.clone() };
+    let (reason, _) = turned_away(&open(&NatsSettings { tls, ..settings })).await;
     assert!(reason.contains("certificate"), "{reason}");
 }
 
 #[tokio::test]
 async fn tls_that_is_required_is_not_done_without() {
     let server = NatsServer::start("");
-    let tls = NatsTls { required: true, ..NatsTls::default() };
-    let (_, error) = turned_away(&open(&NatsSettings { tls, ..server.settings() })).await;
+    let (_, error) = turned_away(&open(&NatsSettings { tls_required: true, ..server.settings() })).await;
     assert!(matches!(error, StoreError::Unreachable(_)), "{error}");
 }
 
@@ -305,7 +302,7 @@ async fn a_missing_bucket_is_not_created_unasked() {
     assert!(matches!(&now, Err(StoreError::Missing(why)) if why.contains("putexctl init")), "{now:?}");
     assert!(matches!(store.watch().await, Err(StoreError::Missing(_))));
     assert!(matches!(store.facts().await, Err(StoreError::Missing(_))));
-    assert_eq!(store.create_bucket().await, Ok(Creation::Created));
+    assert!(matches!(store.init().await, Ok(Creation::Created(_))));
     works(&store).await;
 }
 
@@ -335,7 +332,7 @@ async fn a_bucket_that_could_lose_locks_is_refused() {
         js.delete_stream("KV_locks").await.expect("the stream is deleted");
     }
     js.create_stream(fit).await.expect("the stream is made");
-    assert_eq!(store.create_bucket().await, Ok(Creation::Existed));
+    assert!(matches!(store.init().await, Ok(Creation::Existed(_))));
     works(&store).await;
     assert_eq!(store.facts().await.expect("facts").history, 1);
 }
@@ -354,7 +351,7 @@ async fn an_empty_bucket_of_an_administrator_is_seeded_before_use() {
     up(&store).await;
     let now = store.read(&key(), None).await;
     assert!(matches!(&now, Err(StoreError::Unfit(why)) if why.contains("putexctl init")), "{now:?}");
-    assert_eq!(store.create_bucket().await, Ok(Creation::Existed));
+    assert!(matches!(store.init().await, Ok(Creation::Existed(_))));
     let revision = won(&store, &key(), &attempt(&read(&store, &key()).await, token("a"))).await;
     assert!(is_seeded(revision), "{revision}");
 }
@@ -429,7 +426,7 @@ async fn a_bucket_that_cannot_be_made_is_missing_and_init_says_why() {
     let store = open(&NatsSettings { replicas: 3, ..server.settings() });
     up(&store).await;
     assert!(matches!(store.read(&key(), None).await, Err(StoreError::Missing(_))));
-    let error = store.create_bucket().await.expect_err("one server cannot keep three copies");
+    let error = store.init().await.expect_err("one server cannot keep three copies");
     assert!(matches!(&error, StoreError::Unfit(why) if why.contains("replicas")), "{error}");
 }
 

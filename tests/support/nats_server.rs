@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use putexd::types::store::{NatsCredentials, NatsSettings, NatsTls};
+use putexd::types::store::{NatsCredentials, NatsSettings, Tls};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tempfile::TempDir;
 
@@ -134,7 +134,8 @@ pub fn settings(servers: Vec<String>) -> NatsSettings {
         replicas: 1,
         create_bucket: true,
         credentials: NatsCredentials::None,
-        tls: NatsTls::default(),
+        tls_required: false,
+        tls: Tls::default(),
     }
 }
 

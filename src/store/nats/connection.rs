@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
 
 use crate::store::StoreError;
-use crate::types::store::{NatsCredentials, NatsSettings};
+use crate::types::store::{Login, NatsCredentials, NatsSettings};
 
 /// Between two askings of [`Connection::insist`].
 const INSIST_INTERVAL: Duration = Duration::from_millis(100);
@@ -237,13 +237,13 @@ async fn options(settings: &NatsSettings) -> Result<ConnectOptions, StoreError> 
             options.credentials(&secret(path).await?).map_err(|error| unusable(path, &error))?
         }
         NatsCredentials::NkeySeed(path) => options.nkey(secret(path).await?.trim().to_owned()),
-        NatsCredentials::UserPassword { user, password_file } => {
+        NatsCredentials::UserPassword(Login { user, password_file }) => {
             let text = secret(password_file).await?;
             let password = text.strip_suffix('\n').unwrap_or(&text);
             options.user_and_password(user.clone(), password.to_owned())
         }
     };
-    options = options.require_tls(settings.tls.required);
+    options = options.require_tls(settings.tls_required);
     if let Some(path) = &settings.tls.ca_file {
         options = options.add_root_certificates(path.clone());
     }

@@ -1,0 +1,23 @@
+//! `[store]` with `type = "directory"`.
+
+use std::ops::Range;
+
+use super::required;
+use crate::config::diagnostic::Report;
+use crate::config::fragment::StoreFragment;
+use crate::types::store::DirectorySettings;
+
+/// The path is looked at by the store, not here: a share that is not mounted yet is no mistake in the file.
+pub(super) fn check(
+    table: &Range<usize>,
+    fragment: &mut StoreFragment,
+    report: &mut Report,
+) -> Option<DirectorySettings> {
+    let path = required(fragment.path.take(), "path", "\"/srv/putex\"", table, report)?;
+    if !path.get_ref().is_absolute() {
+        let shown = path.get_ref().display().to_string();
+        report.error(&path.span(), format!("{shown:?} is not a full path: write it from the root"));
+        return None;
+    }
+    Some(DirectorySettings { path: path.into_inner() })
+}
