@@ -128,7 +128,8 @@ conformance! {
     replaces_exactly_the_latest_revision,
     revisions_grow_and_keys_are_apart,
     values_survive_unchanged,
-    an_earlier_revision_can_be_read,
+    the_replaced_entry_can_be_read,
+    what_a_revision_replaced_is_never_told_wrongly,
     a_deleted_key_is_a_tombstone,
     a_foreign_incarnation_never_wins,
     oversized_and_odd_values_are_refused,
@@ -203,19 +204,43 @@ async fn values_survive_unchanged<R: Rig>() {
     }
 }
 
-async fn an_earlier_revision_can_be_read<R: Rig>() {
+async fn the_replaced_entry_can_be_read<R: Rig>() {
     let (_rig, store, key) = ready::<R>().await;
     let other = Key::new("other").expect("a key");
     let first = won(&*store, &key, &attempt(&read(&*store, &key).await, token("a"))).await;
-    let foreign = won(&*store, &other, &attempt(&read(&*store, &other).await, token("x"))).await;
+    let foreign_first = won(&*store, &other, &attempt(&read(&*store, &other).await, token("x"))).await;
     let second = won(&*store, &key, &attempt(&read(&*store, &key).await, token(""))).await;
+    let foreign_second = won(&*store, &other, &attempt(&read(&*store, &other).await, token("y"))).await;
 
-    let at = async |revision| store.read(&key, Some(revision)).await.expect("a snapshot").entry;
-    assert_eq!(at(first).await, Some(Entry { revision: first, value: Some(token("a")) }));
-    assert_eq!(at(second).await, Some(Entry { revision: second, value: Some(token("")) }));
-    assert_eq!(at(foreign).await, None);
-    assert_eq!(at(Revision(0)).await, None);
-    assert_eq!(at(Revision(second.0 + 1)).await, None);
+    let now = read(&*store, &key).await;
+    let replaced = Snapshot { entry: Some(Entry { revision: first, value: Some(token("a")) }), ..now.clone() };
+    assert_eq!(store.read(&key, Some(second)).await, Ok(replaced));
+    let nothing = Snapshot { entry: None, ..now };
+    let never = [Revision(0), Revision(second.0 + 2), Revision(u64::MAX)];
+    for revision in [first, foreign_first, foreign_second].into_iter().chain(never) {
+        assert_eq!(store.read(&key, Some(revision)).await, Ok(nothing.clone()), "{revision}");
+    }
+}
+
+async fn what_a_revision_replaced_is_never_told_wrongly<R: Rig>() {
+    let (rig, store, key) = ready::<R>().await;
+    let mut made: Vec<Entry> = Vec::new();
+    for round in 0..6 {
+        let now = read(&*store, &key).await;
+        if round == 3 {
+            rig.delete(&key).await;
+        } else {
+            won(&*store, &key, &attempt(&now, token(&format!("{round}")))).await;
+        }
+        made.extend(read(&*store, &key).await.entry);
+        // The store may have forgotten what was long ago, but never takes another entry for it.
+        for (entry, before) in made.iter().skip(1).zip(&made) {
+            let replaced = store.read(&key, Some(entry.revision)).await.expect("a snapshot").entry;
+            assert!(replaced.as_ref().is_none_or(|found| found == before), "{replaced:?} before {entry:?}");
+            let compared = made.last() == Some(entry) && entry.value.is_some();
+            assert!(replaced.is_some() || !compared, "what {entry:?} replaced is forgotten");
+        }
+    }
 }
 
 async fn a_deleted_key_is_a_tombstone<R: Rig>() {

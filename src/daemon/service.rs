@@ -27,7 +27,7 @@ use crate::host::self_fence::{SYSRQ_TRIGGER, self_fence};
 use crate::journal;
 use crate::store::{Attempt, Link as StoreLink, Snapshot, Store, WriteOutcome};
 use crate::systemd::{Surroundings, SystemState, Systemd, Unsupervisable, gate};
-use crate::types::{Incarnation, MachineId, NodeId, OnStopFailure, Revision, Term, Time, UnitName};
+use crate::types::{MachineId, NodeId, OnStopFailure, Revision, Term, Time, UnitName};
 
 /// Events that wait for the loop. It takes them faster than anybody makes them; a full channel makes their tasks wait.
 const EVENTS_LIMIT: usize = 64;
@@ -431,7 +431,7 @@ impl Service {
 impl Service {
     fn carry_out(&mut self, action: Action) {
         match action {
-            Action::Read { id, at } => self.read(id, at),
+            Action::Read { id, before } => self.read(id, before),
             Action::Write(request) => self.write(*request),
             Action::Guard(request) => self.ask_guard(request),
             Action::Fence { instance, tokens } => {
@@ -478,11 +478,11 @@ impl Service {
         })
     }
 
-    fn read(&self, id: ReadId, at: Option<Revision>) {
+    fn read(&self, id: ReadId, before: Option<Revision>) {
         let (store, key) = (Arc::clone(&self.host.store), self.settings.key.clone());
         let limit = self.settings.timings.call_limit();
         self.answer(async move {
-            let snapshot = timeout(limit, store.read(&key, at)).await;
+            let snapshot = timeout(limit, store.read(&key, before)).await;
             let answer = match snapshot {
                 Ok(Ok(snapshot)) => Some(snapshot),
                 Ok(Err(error)) => {
@@ -491,9 +491,10 @@ impl Service {
                 }
                 Err(_) => None,
             };
-            match at {
-                None => Event::Read { id, answer: answer.map(observation) },
-                Some(revision) => Event::ReadAt { id, answer: answer.and_then(|found| former(found, revision)) },
+            let answer = answer.map(observation);
+            match before {
+                None => Event::Read { id, answer },
+                Some(_) => Event::Replaced { id, answer },
             }
         });
     }
@@ -712,9 +713,4 @@ fn observation(snapshot: Snapshot) -> Observation {
         },
     };
     Observation { incarnation: snapshot.incarnation, revision, content }
-}
-
-fn former(snapshot: Snapshot, revision: Revision) -> Option<(Incarnation, Record)> {
-    let entry = snapshot.entry.filter(|entry| entry.revision == revision)?;
-    Some((snapshot.incarnation, Record::decode(&entry.value?)))
 }

@@ -100,7 +100,7 @@ impl Content {
 pub struct Observation {
     /// The store's incarnation.
     pub incarnation: Incarnation,
-    /// The key's latest revision; 0 when it does not exist.
+    /// The revision that made it; 0 when the key does not exist.
     pub revision: Revision,
     /// What it holds.
     pub content: Content,
@@ -140,11 +140,11 @@ pub enum Event {
         answer: Option<Observation>,
     },
     /// The answer to [`Action::Read`] with a revision.
-    ReadAt {
+    Replaced {
         /// The action's.
         id: ReadId,
-        /// What that revision had made, where the store remembers it; with the incarnation that says so.
-        answer: Option<(Incarnation, Record)>,
+        /// What that revision replaced; absent when it replaced nothing or the store does not know. `None`: no answer.
+        answer: Option<Observation>,
     },
     /// The answer to [`Action::Write`].
     Written {
@@ -248,12 +248,12 @@ pub enum Sight {
 /// What the driver is asked to do. Every action but the last three is answered by one event, however it ends.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
-    /// Ask the store's leader; with a revision, for what that revision made.
+    /// Ask the store's leader for the latest record, or for the one that a revision replaced.
     Read {
         /// Comes back.
         id: ReadId,
         /// `None`: the latest.
-        at: Option<Revision>,
+        before: Option<Revision>,
     },
     /// Compare-and-set.
     Write(Box<WriteRequest>),

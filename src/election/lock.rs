@@ -6,18 +6,15 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::event::{Content, Observation};
+use super::event::{Content, Observation, ReadId};
 use super::record::{Details, Record, Standing};
 use super::timings::Timings;
 use crate::types::{Incarnation, Instance, MachineId, NodeId, Revision, Time, WriteId};
 
-/// How many revisions are remembered, to verify which record a `proven` replaced.
-const SIGHTINGS: usize = 8;
-
 /// Whether what a record says of its holder's death may be believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Trust {
-    /// This host saw the lock change to it, within one incarnation: its writer kept the protocol.
+    /// This host saw the lock change to it, within one incarnation.
     Followed,
     /// The first that this host saw of this incarnation, or after a regression: it may be a copy from the past (K5).
     Found,
@@ -32,6 +29,7 @@ pub(super) struct Seen {
     /// K1: the local time of the answer that first showed it.
     pub(super) since: Time,
     trust: Trust,
+    question: Question,
 }
 
 /// What an observation brought.
@@ -71,12 +69,15 @@ struct Twin {
 /// Own attempts that are told from a twin's when they show up late.
 const OWN_WRITES: usize = 16;
 
-/// A revision that was seen, and what it held.
-#[derive(Debug)]
-struct Sighting {
-    revision: Revision,
-    instance: Option<Instance>,
-    write: Option<WriteId>,
+/// K4: which record the latest one replaced, as far as it matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Question {
+    /// To be put to the store, from then on.
+    Due(Time),
+    /// The store has not answered yet.
+    Asked(ReadId),
+    /// Whether it is the one that a `proven` has to replace.
+    Answered(bool),
 }
 
 #[derive(Debug, Default)]
@@ -85,11 +86,8 @@ pub(super) struct Lock {
     /// When the store last answered.
     answered: Option<Time>,
     own_writes: VecDeque<WriteId>,
-    sightings: VecDeque<Sighting>,
     lower: Option<(Revision, Time)>,
     twin: Option<Twin>,
-    /// A `proven` whose predecessor the store was asked for: its revision, and whether it was verified.
-    verified: Option<(Revision, bool)>,
     longest_hold: Duration,
 }
 
@@ -100,15 +98,6 @@ fn is_same(a: &Content, b: &Content) -> bool {
             (a.instance(), a.write(), &a.token) == (b.instance(), b.write(), &b.token)
         }
         (a, b) => a == b,
-    }
-}
-
-fn sighting_of(observation: &Observation) -> Sighting {
-    let record = observation.content.record();
-    Sighting {
-        revision: observation.revision,
-        instance: record.and_then(Record::instance),
-        write: record.and_then(Record::write),
     }
 }
 
@@ -153,7 +142,6 @@ impl Lock {
             return news;
         };
         if seen.incarnation != observation.incarnation {
-            self.sightings.clear();
             self.replace(observation, now, Trust::Found);
             return News::OtherStore;
         }
@@ -176,7 +164,6 @@ impl Lock {
         let lower = observation.revision;
         match self.lower {
             Some((_, first)) if now.since_at_least(first) >= timings.renew_interval => {
-                self.sightings.clear();
                 self.replace(observation, now, Trust::Found);
                 News::Regressed { from: latest }
             }
@@ -269,54 +256,67 @@ impl Lock {
                 Claim { take_at: seen.since.plus(timings.takeover_wait(Duration::ZERO)), ..unknown }
             }
             Some(_) if self.is_verified_proven() => Claim { entitled_at: seen.since, hold: Duration::ZERO, ..unknown },
+            // The answer may entitle at once, where a claim without it has to wait. One that never comes costs next to
+            // nothing: whoever has to wait is not entitled before about T.
+            Some(_) if self.is_in_question() => {
+                Claim { take_at: seen.since.plus(timings.takeover_wait(Duration::ZERO)), ..unknown }
+            }
             Some(_) | None => unknown,
         };
         Some(self.heed_words(claim, record, seen.since, node, timings))
     }
 
-    /// The revision to read in order to verify a `proven` whose predecessor was not seen (K4).
-    pub(super) fn unverified_predecessor(&self) -> Option<Revision> {
+    /// K4: the revision of a `proven` of which the store has to say what it replaced, and when to ask.
+    ///
+    /// The record's own words do not tell: somebody may have put it again, without comparing, over holdings that this host
+    /// never saw.
+    pub(super) fn question(&self) -> Option<(Revision, Time)> {
+        let (seen, _) = self.followed_proven()?;
+        match seen.question {
+            Question::Due(due) => Some((seen.revision, due)),
+            Question::Asked(_) | Question::Answered(_) => None,
+        }
+    }
+
+    /// The question was put to the store.
+    pub(super) fn asked(&mut self, id: ReadId) {
+        if let Some(seen) = &mut self.seen {
+            seen.question = Question::Asked(id);
+        }
+    }
+
+    /// The store's answer to the question: the record that the latest one replaced. Without one it is asked again from
+    /// `again` on. Meanwhile another record may have come, of which the answer says nothing.
+    pub(super) fn verify(&mut self, id: ReadId, answer: Option<&Observation>, again: Time) {
+        let expected =
+            self.followed_proven().map(|(seen, (prev, instance))| (seen.incarnation.clone(), prev, instance));
+        let Some(seen) = self.seen.as_mut().filter(|seen| seen.question == Question::Asked(id)) else { return };
+        seen.question = match answer {
+            None => Question::Due(again),
+            Some(replaced) => {
+                let instance = replaced.content.record().and_then(Record::instance);
+                let found = instance.map(|instance| (replaced.incarnation.clone(), replaced.revision, instance));
+                Question::Answered(found.is_some() && found == expected)
+            }
+        };
+    }
+
+    /// A `proven` that may be believed if it replaced its own writer's record directly; and that record's revision and
+    /// instance, as it says itself.
+    fn followed_proven(&self) -> Option<(&Seen, (Revision, Instance))> {
         let seen = self.seen.as_ref().filter(|seen| seen.trust == Trust::Followed)?;
-        let (prev, instance) = self.proven_predecessor()?;
-        let known = self.saw(prev, instance);
-        let asked = self.verified.is_some_and(|(revision, _)| revision == seen.revision);
-        (!known && !asked).then_some(prev)
-    }
-
-    /// The store's answer to the question for what `asked` made. Meanwhile another record may have come, with another
-    /// predecessor, of which the answer says nothing.
-    pub(super) fn verify(&mut self, asked: Revision, answer: Option<(Incarnation, Record)>) {
-        let Some((prev, instance)) = self.proven_predecessor() else { return };
-        let Some(seen) = self.seen.as_ref().filter(|_| prev == asked) else { return };
-        let matches = answer.is_some_and(|(incarnation, record)| {
-            incarnation == seen.incarnation && record.instance() == Some(instance)
-        });
-        self.verified = Some((seen.revision, matches));
-    }
-
-    /// The revision that a `proven` replaced, where the record says that it was the writer's own holding.
-    fn proven_predecessor(&self) -> Option<(Revision, Instance)> {
-        let record = self.record().filter(|record| !record.is_held())?;
+        let record = seen.content.record().filter(|record| !record.is_held())?;
         let details = record.details.as_ref().filter(|details| details.standing == Standing::Proven)?;
         let (prev, instance) = details.prev?;
-        (instance == Some(details.instance)).then_some((prev, details.instance))
-    }
-
-    fn saw(&self, revision: Revision, instance: Instance) -> bool {
-        self.sightings.iter().any(|sighting| (sighting.revision, sighting.instance) == (revision, Some(instance)))
+        (instance == Some(details.instance)).then_some((seen, (prev, details.instance)))
     }
 
     fn is_verified_proven(&self) -> bool {
-        let Some(seen) = self.seen.as_ref().filter(|seen| seen.trust == Trust::Followed) else { return false };
-        let Some((prev, instance)) = self.proven_predecessor() else { return false };
-        // A copy that somebody put without comparing may say that it replaced what was replaced long before.
-        let write = self.record().and_then(Record::write);
-        let copied = self.sightings.iter().any(|sighting| {
-            let replaced_before = sighting.revision > prev && sighting.instance != Some(instance);
-            replaced_before || (sighting.revision < seen.revision && sighting.write == write)
-        });
-        let witnessed = self.saw(prev, instance);
-        !copied && (witnessed || self.verified == Some((seen.revision, true)))
+        self.followed_proven().is_some_and(|(seen, _)| seen.question == Question::Answered(true))
+    }
+
+    fn is_in_question(&self) -> bool {
+        self.followed_proven().is_some_and(|(seen, _)| !matches!(seen.question, Question::Answered(_)))
     }
 
     fn heed_words(&self, claim: Claim, record: &Record, since: Time, node: &NodeId, timings: &Timings) -> Claim {
@@ -333,14 +333,9 @@ impl Lock {
     }
 
     fn replace(&mut self, observation: Observation, now: Time, trust: Trust) {
-        if self.sightings.len() == SIGHTINGS {
-            self.sightings.pop_front();
-        }
-        self.sightings.push_back(sighting_of(&observation));
         self.lower = None;
-        self.verified = None;
         let Observation { incarnation, revision, content } = observation;
-        self.seen = Some(Seen { incarnation, revision, content, since: now, trust });
+        self.seen = Some(Seen { incarnation, revision, content, since: now, trust, question: Question::Due(now) });
     }
 }
 
@@ -354,4 +349,111 @@ pub(super) fn absence_gap(timings: &Timings) -> Duration {
 /// The later of two points, on each clock.
 pub(super) fn latest(a: Time, b: Time) -> Time {
     Time { boot: a.boot.max(b.boot), raw: a.raw.max(b.raw) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::Words;
+    use super::*;
+    use crate::types::Term;
+
+    const ASKED: ReadId = ReadId(1);
+    /// Longer than the contender's own.
+    const HOLD: Duration = Duration::from_secs(4);
+
+    fn at(seconds: u64) -> Time {
+        Time::both(Duration::from_secs(seconds))
+    }
+
+    fn timings() -> Timings {
+        Timings::new(Duration::from_secs(1), 3, 1)
+    }
+
+    fn shows(revision: u64, instance: u128, standing: Standing, prev: u64) -> Observation {
+        let details = Details {
+            machine: MachineId(1),
+            instance: Instance(instance),
+            write: WriteId(revision.into()),
+            standing,
+            lease: Duration::from_secs(3),
+            hold: HOLD,
+            term: Term(5),
+            prev: Some((Revision(prev), Some(Instance(instance)))),
+            unfenced: Vec::new(),
+            words: Words::default(),
+        };
+        let token = if standing == Standing::Proven { "" } else { "h1" };
+        Observation {
+            incarnation: Incarnation("a".to_owned()),
+            revision: Revision(revision),
+            content: Content::Record(Record { token: token.to_owned(), details: Some(details) }),
+        }
+    }
+
+    /// A lock that was seen held, then, at 10 s, let go by instance 7, which says that it replaced its revision 5.
+    fn let_go() -> Lock {
+        let mut lock = Lock::new(Duration::ZERO);
+        lock.observe(shows(4, 7, Standing::Active, 3), at(9), &timings(), None);
+        lock.observe(shows(6, 7, Standing::Proven, 5), at(10), &timings(), None);
+        lock
+    }
+
+    fn claim(lock: &Lock) -> Claim {
+        lock.claim(&NodeId::new("h2").expect("a node name"), &timings()).expect("a claim")
+    }
+
+    fn answered(answer: Option<&Observation>) -> Lock {
+        let mut lock = let_go();
+        assert_eq!(lock.question(), Some((Revision(6), at(10))));
+        lock.asked(ASKED);
+        assert_eq!(lock.question(), None);
+        lock.verify(ASKED, answer, at(11));
+        lock
+    }
+
+    #[test]
+    fn a_proven_that_replaced_its_writers_record_entitles_at_once() {
+        let claim = claim(&answered(Some(&shows(5, 7, Standing::Active, 4))));
+        assert_eq!((claim.take_at, claim.entitled_at), (at(10), at(10)));
+    }
+
+    #[test]
+    fn a_proven_that_replaced_anything_else_is_waited_out() {
+        let absent =
+            Observation { revision: Revision(0), content: Content::Absent, ..shows(5, 7, Standing::Active, 4) };
+        let elsewhere = Observation { incarnation: Incarnation("b".to_owned()), ..shows(5, 7, Standing::Active, 4) };
+        let others = [shows(4, 7, Standing::Active, 3), shows(5, 8, Standing::Active, 4), absent, elsewhere];
+        for replaced in others {
+            let claim = claim(&answered(Some(&replaced)));
+            assert_eq!(claim.take_at, at(10), "{replaced:?}");
+            assert_eq!(claim.entitled_at, at(10).plus(timings().wait(HOLD)), "{replaced:?}");
+        }
+    }
+
+    #[test]
+    fn an_unanswered_question_is_asked_again_and_does_not_hold_the_lock_up_for_ever() {
+        let lock = answered(None);
+        assert_eq!(lock.question(), Some((Revision(6), at(11))));
+        let claim = claim(&lock);
+        assert_eq!(claim.take_at, at(10).plus(timings().takeover_wait(Duration::ZERO)));
+        assert_eq!(claim.entitled_at, at(10).plus(timings().wait(HOLD)));
+    }
+
+    #[test]
+    fn an_answer_says_nothing_of_the_record_that_came_meanwhile() {
+        let mut lock = let_go();
+        lock.asked(ASKED);
+        lock.observe(shows(9, 7, Standing::Proven, 5), at(11), &timings(), None);
+        lock.verify(ASKED, Some(&shows(5, 7, Standing::Active, 4)), at(12));
+        assert_eq!(lock.question(), Some((Revision(9), at(11))));
+        assert!(!lock.is_verified_proven());
+    }
+
+    #[test]
+    fn nothing_is_asked_about_what_may_be_a_copy_from_the_past() {
+        let mut lock = Lock::new(Duration::ZERO);
+        lock.observe(shows(6, 7, Standing::Proven, 5), at(10), &timings(), None);
+        assert_eq!(lock.question(), None);
+        assert_eq!(claim(&lock).entitled_at, at(10).plus(timings().wait(HOLD)));
+    }
 }

@@ -172,7 +172,7 @@ impl MemoryStore {
         tokio::time::timeout(self.shared.call_limit, hanging.wait_for(|hangs| !hangs)).await.is_ok()
     }
 
-    async fn read_at(&self, key: &Key, at: Option<Revision>) -> Result<Snapshot, StoreError> {
+    async fn look(&self, key: &Key, before: Option<Revision>) -> Result<Snapshot, StoreError> {
         if let Some(reason) = self.down() {
             return Err(StoreError::Unreachable(reason));
         }
@@ -188,8 +188,11 @@ impl MemoryStore {
             None => (state.incarnation, &state.keys),
         };
         let entries = keys.get(key).map_or(&[][..], Vec::as_slice);
-        let entry = match at {
-            Some(revision) => entries.iter().find(|entry| entry.revision == revision),
+        let entry = match before {
+            Some(revision) => entries
+                .windows(2)
+                .find(|neighbours| neighbours[1].revision == revision)
+                .map(|neighbours| &neighbours[0]),
             None => entries.last(),
         };
         Ok(Snapshot { incarnation: name_of(incarnation), entry: entry.cloned() })
@@ -221,8 +224,8 @@ impl MemoryStore {
 }
 
 impl Store for MemoryStore {
-    fn read<'a>(&'a self, key: &'a Key, at: Option<Revision>) -> StoreFuture<'a, Result<Snapshot, StoreError>> {
-        Box::pin(self.read_at(key, at))
+    fn read<'a>(&'a self, key: &'a Key, before: Option<Revision>) -> StoreFuture<'a, Result<Snapshot, StoreError>> {
+        Box::pin(self.look(key, before))
     }
 
     fn compare_and_set<'a>(&'a self, key: &'a Key, attempt: &'a Attempt) -> StoreFuture<'a, WriteOutcome> {

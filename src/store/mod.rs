@@ -40,7 +40,7 @@ pub struct Entry {
 pub struct Snapshot {
     /// The store's incarnation when this was true.
     pub incarnation: Incarnation,
-    /// `None`: the key does not exist.
+    /// `None`: the key does not exist, or nothing is known to have been replaced.
     pub entry: Option<Entry>,
 }
 
@@ -101,9 +101,12 @@ pub enum StoreError {
 
 /// A lock store. Each call ends within the store's call limit or is dropped by the caller; a dropped write is `Unknown`.
 pub trait Store: Send + Sync + 'static {
-    /// The latest entry as the store's leader knows it, linearizable; or, with `at`, the entry which that revision of the
-    /// key made, as long as the store remembers it (`entry: None` when it does not).
-    fn read<'a>(&'a self, key: &'a Key, at: Option<Revision>) -> StoreFuture<'a, Result<Snapshot, StoreError>>;
+    /// The latest entry as the store's leader knows it, linearizable.
+    ///
+    /// With `before`: the entry that this revision of the key replaced, which is the one right before it, whoever wrote
+    /// either and whatever they say of it. `entry: None` when it replaced none, when `before` is no revision of this key,
+    /// and when the store does not know for certain; what the latest revision replaced it should know.
+    fn read<'a>(&'a self, key: &'a Key, before: Option<Revision>) -> StoreFuture<'a, Result<Snapshot, StoreError>>;
 
     /// Writes if and only if `attempt.base` is the latest revision of the key in `attempt.incarnation`; with base 0, if
     /// and only if the key does not exist.

@@ -4,6 +4,8 @@
 //!
 //! - A publish with the expected last sequence of its subject is the compare-and-set; the stream's sequence numbers are
 //!   the revisions, and `record` says how a value becomes a message.
+//! - That condition stays with the message, and so the store itself says which entry a revision replaced. It is the
+//!   server that compared; what the value says of it is never asked.
 //! - Reads and the bucket's own data come from the stream's leader. A leader that was deposed and does not know it yet
 //!   may answer with the past: a read is a hint as well, and only a won write grants anything.
 //! - The incarnation is the time of the stream's creation. NATS does not send it with a message or an acknowledgement, so
@@ -80,10 +82,10 @@ impl NatsStore {
 }
 
 impl Store for NatsStore {
-    fn read<'a>(&'a self, key: &'a Key, at: Option<Revision>) -> StoreFuture<'a, Result<Snapshot, StoreError>> {
+    fn read<'a>(&'a self, key: &'a Key, before: Option<Revision>) -> StoreFuture<'a, Result<Snapshot, StoreError>> {
         Box::pin(async move {
             let connection = self.shared.connection()?;
-            let read = connection.bounded(self.shared.read(&connection, key, at)).await;
+            let read = connection.bounded(self.shared.read(&connection, key, before)).await;
             if let Err(StoreError::Missing(_)) = &read {
                 connection.repair.notify_one();
             }
@@ -180,23 +182,24 @@ impl Shared {
         lock(&self.slot).clone()
     }
 
-    async fn read(&self, connection: &Connection, key: &Key, at: Option<Revision>) -> Result<Snapshot, StoreError> {
+    async fn read(&self, connection: &Connection, key: &Key, before: Option<Revision>) -> Result<Snapshot, StoreError> {
         let bucket = Bucket::new(&self.settings.bucket)?;
-        let mut before = lock(&self.seen).clone();
+        let mut known = lock(&self.seen).clone();
         // The first round may only learn the incarnation, the second must find it unchanged, and the third is for a
         // bucket that was made anew in between.
         for _ in 0..3 {
-            let message = match &before {
-                Some(_) => bucket.message(connection, key, at).await?,
-                None => None,
+            let message = match (&known, before) {
+                (Some(_), Some(revision)) => bucket.replaced_by(connection, key, revision).await?,
+                (Some(_), None) => bucket.latest(connection, key).await?,
+                (None, _) => None,
             };
             let after = self.identity(connection, &bucket).await?;
-            if before.as_ref() == Some(&after) {
+            if known.as_ref() == Some(&after) {
                 let entry = message
                     .map(|message| Entry { revision: Revision(message.sequence), value: record::value(&message) });
                 return Ok(Snapshot { incarnation: after.incarnation, entry });
             }
-            before = Some(after);
+            known = Some(after);
         }
         Err(StoreError::Unreachable("the bucket is being made anew".to_owned()))
     }

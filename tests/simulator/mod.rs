@@ -53,7 +53,7 @@ impl Default for Pace {
 #[derive(Debug)]
 enum Ask {
     Latest(ReadId),
-    MadeBy(ReadId, Revision),
+    ReplacedBy(ReadId, Revision),
     Write(Box<WriteRequest>),
 }
 
@@ -309,9 +309,9 @@ impl Sim {
 
     fn perform(&mut self, h: usize, action: Action) {
         match action {
-            Action::Read { id, at: None } => self.call(h, Event::Read { id, answer: None }, Ask::Latest(id)),
-            Action::Read { id, at: Some(revision) } => {
-                self.call(h, Event::ReadAt { id, answer: None }, Ask::MadeBy(id, revision));
+            Action::Read { id, before: None } => self.call(h, Event::Read { id, answer: None }, Ask::Latest(id)),
+            Action::Read { id, before: Some(revision) } => {
+                self.call(h, Event::Replaced { id, answer: None }, Ask::ReplacedBy(id, revision));
             }
             Action::Write(request) => {
                 let silence = Event::Written { write: request.write, result: WriteResult::Unknown };
@@ -384,7 +384,10 @@ impl Sim {
                     if lag.is_zero() { self.store.latest() } else { self.store.as_of(self.now.saturating_sub(lag)) };
                 Event::Read { id, answer: Some(shown.clone()) }
             }
-            Ask::MadeBy(id, revision) => Event::ReadAt { id, answer: self.store.made_by(revision) },
+            Ask::ReplacedBy(id, revision) => {
+                let then = self.now.saturating_sub(self.hosts[h].lag);
+                Event::Replaced { id, answer: Some(self.store.replaced_by(revision, then)) }
+            }
             Ask::Write(request) => {
                 let blind = self.blind_writes && sent_in_life != self.store_life;
                 let result = self.store.compare_and_set(self.now, &request, blind);

@@ -70,15 +70,15 @@ impl Store {
         self.history.iter().rev().find(|(_, observation)| is_proven(&observation.content)).map(|(at, _)| *at)
     }
 
-    /// What `revision` made in this incarnation.
-    pub fn made_by(&self, revision: Revision) -> Option<(Incarnation, Record)> {
+    /// What `revision` replaced in this incarnation, as a replica knows it that shows what was the latest at `then`.
+    pub fn replaced_by(&self, revision: Revision, then: Duration) -> Observation {
         let incarnation = self.incarnation();
-        self.history.iter().rev().find_map(|(_, observation)| match &observation.content {
-            Content::Record(record) if observation.incarnation == incarnation && observation.revision == revision => {
-                Some((incarnation.clone(), record.clone()))
-            }
-            Content::Record(_) | Content::Absent | Content::Tombstone => None,
-        })
+        let is_of_it = |(at, old): &&(Duration, Observation)| old.incarnation == incarnation && *at <= then;
+        let mut earlier = self.history.iter().filter(is_of_it).map(|(_, old)| old).rev();
+        let is_there = revision > Revision(0) && earlier.any(|old| old.revision == revision);
+        // After a roll-back higher revisions come before lower ones.
+        let replaced = earlier.find(|old| old.revision < revision).filter(|_| is_there).cloned();
+        replaced.unwrap_or(Observation { incarnation, revision: Revision(0), content: Content::Absent })
     }
 
     /// A compare-and-set. `blind` ones do not look at the incarnation: writes that were under way when the store was wiped.

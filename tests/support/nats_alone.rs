@@ -294,6 +294,43 @@ async fn a_repeated_write_id_is_unknown_and_not_won() {
 }
 
 #[tokio::test]
+async fn what_a_message_put_by_hand_replaced_is_not_known() {
+    let server = NatsServer::start("");
+    let store = open(&server.settings());
+    up(&store).await;
+    let first = won(&store, &key(), &attempt(&read(&store, &key()).await, token("a"))).await;
+    let second = won(&store, &key(), &attempt(&read(&store, &key()).await, token("b"))).await;
+    let replaced = async |revision| store.read(&key(), Some(revision)).await.expect("a snapshot").entry;
+    assert_eq!(replaced(second).await.map(|entry| entry.revision), Some(first));
+
+    let js = admin(&server).await;
+    let stream = js.get_stream("KV_locks").await.expect("the bucket");
+    let old = stream.get_raw_message(second.0).await.expect("the message");
+    let copy_of = |keeps: fn(&str) -> bool| {
+        let headers: HeaderMap = old
+            .headers
+            .iter()
+            .filter(|(name, _)| keeps(name.as_ref()))
+            .map(|(name, texts)| (name.clone(), texts[0].clone()))
+            .collect();
+        js.publish_with_headers("$KV.locks.database", headers, old.payload.clone())
+    };
+    // With its condition the server compares too, and refuses.
+    let ack = copy_of(|name| name != "Nats-Msg-Id").await;
+    ack.expect("it is sent").await.expect_err("the revision is not the latest any more");
+    let ack = copy_of(|name| name.starts_with("Putex-")).await;
+    let copy = Revision(ack.expect("it is sent").await.expect("it is taken").sequence);
+    assert_eq!(
+        read(&store, &key()).await.entry.map(|entry| (entry.revision, entry.value)),
+        Some((copy, Some(token("b"))))
+    );
+    assert_eq!(replaced(copy).await, None);
+
+    let third = won(&store, &key(), &attempt(&read(&store, &key()).await, token("c"))).await;
+    assert_eq!(replaced(third).await.map(|entry| entry.revision), Some(copy));
+}
+
+#[tokio::test]
 async fn a_missing_bucket_is_not_created_unasked() {
     let server = NatsServer::start("");
     let store = open(&NatsSettings { create_bucket: false, ..server.settings() });
@@ -335,6 +372,8 @@ async fn a_bucket_that_could_lose_locks_is_refused() {
     assert!(matches!(store.init().await, Ok(Creation::Existed(_))));
     works(&store).await;
     assert_eq!(store.facts().await.expect("facts").history, 1);
+    let second = won(&store, &key(), &attempt(&read(&store, &key()).await, token("b"))).await;
+    assert_eq!(store.read(&key(), Some(second)).await.expect("a snapshot").entry, None);
 }
 
 #[tokio::test]

@@ -57,7 +57,6 @@ impl Election {
         };
         // A read that looked before this write must not be taken for an answer about it.
         self.reads.pending = None;
-        self.reads.pending_at = None;
         self.phase = Phase::Claiming(holding);
         self.renew(at);
     }

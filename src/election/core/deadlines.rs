@@ -116,18 +116,15 @@ impl Election {
             return;
         }
         self.read_when_due(at.now);
-        if let Some(revision) = self.lock.unverified_predecessor()
+        if let Some((revision, due)) = self.lock.question()
             && self.connected
-            && self.reads.pending_at.is_none()
+            && at.now.has_waited_until(due)
         {
             let id = self.reads.issue();
-            self.reads.pending_at = Some((id, revision));
-            self.actions.push(Action::Read { id, at: Some(revision) });
+            self.lock.asked(id);
+            self.actions.push(Action::Read { id, before: Some(revision) });
         }
-        // K4: an answer may entitle at once, where a claim without it has to wait for the longest hold.
-        if self.lock.unverified_predecessor().is_none() {
-            self.claim(at);
-        }
+        self.claim(at);
     }
 
     pub(super) fn read_when_due(&mut self, now: Time) {
@@ -135,7 +132,7 @@ impl Election {
             let id = self.reads.issue();
             self.reads.pending = Some(id);
             self.reads.again = false;
-            self.actions.push(Action::Read { id, at: None });
+            self.actions.push(Action::Read { id, before: None });
         }
     }
 

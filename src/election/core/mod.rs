@@ -108,8 +108,6 @@ struct Reads {
     last_id: u64,
     /// The read of the latest record that has not been answered.
     pending: Option<ReadId>,
-    /// The read of a former revision that has not been answered.
-    pending_at: Option<(ReadId, Revision)>,
     /// No read before this.
     due: Time,
     /// A hint came while a read was under way, which may have looked too early.
@@ -323,6 +321,7 @@ impl Election {
             Phase::Idle => {
                 let claim = self.lock.claim(&self.settings.node, &self.settings.timings);
                 spans.extend(claim.map(|claim| now.until_waited(claim.take_at)));
+                spans.extend(self.lock.question().map(|(_, due)| now.until_waited(due)));
             }
             Phase::Confirming(holding) => spans.push(now.until_waited(holding.entitled_at)),
             Phase::Releasing(release) => {

@@ -17,11 +17,7 @@ impl Election {
             Event::StoreDown => self.store_down(),
             Event::Hint => self.hint(at.now),
             Event::Read { id, answer } => self.read(at.now, id, answer),
-            Event::ReadAt { id, answer } => {
-                if let Some((_, revision)) = self.reads.pending_at.take_if(|(pending, _)| *pending == id) {
-                    self.lock.verify(revision, answer);
-                }
-            }
+            Event::Replaced { id, answer } => self.lock.verify(id, answer.as_ref(), at.now.plus(self.pace())),
             Event::Written { write, result } => self.written(at.now, write, result),
             Event::GuardUp => self.guard_is_up(),
             Event::GuardDown => self.guard_is_down(at.now),
@@ -58,7 +54,6 @@ impl Election {
     pub(super) fn store_up(&mut self, now: Time) {
         self.connected = true;
         self.reads.pending = None;
-        self.reads.pending_at = None;
         self.reads.due = now;
     }
 

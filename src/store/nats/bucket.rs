@@ -15,6 +15,7 @@ use time::format_description::well_known::Rfc3339;
 use tokio::time::Instant;
 
 use super::connection::{Connection, Refusal};
+use super::record;
 use crate::store::StoreError;
 use crate::types::{Incarnation, Key, Revision};
 
@@ -57,7 +58,7 @@ pub struct Facts {
     pub leader: Option<String>,
     /// The bucket's incarnation.
     pub incarnation: Incarnation,
-    /// Entries kept for each key; with 1, `read` finds no earlier revision.
+    /// Entries kept for each key; with 1, no `read` finds what a revision replaced.
     pub history: u64,
     /// Whether the server checks the expected revision and writes as one step. Where it does not, a write that is
     /// answered with `Conflict` may be there all the same, and nothing may start unsealed or unconfirmed.
@@ -160,22 +161,54 @@ impl Bucket {
         }
     }
 
-    /// The last message of a key, or the one that made revision `at`, from the stream's leader.
-    pub(super) async fn message(
+    /// The last message of a key, from the stream's leader.
+    pub(super) async fn latest(&self, connection: &Connection, key: &Key) -> Result<Option<StreamMessage>, StoreError> {
+        self.message(connection, key, &json!({ "last_by_subj": self.subject(key)? })).await
+    }
+
+    /// The message of a key that the one at `revision` replaced, from the stream's leader.
+    ///
+    /// The message names it by its condition, which the server compared. A server whose check and write are two steps may
+    /// have put another in between, so that is looked at as well: first what follows the one that is named, then whether
+    /// it is still there. In this order nothing in between can have been forgotten meanwhile, because the oldest is
+    /// forgotten first. A message without a condition replaced whatever was there, and nobody took note of it.
+    pub(super) async fn replaced_by(
         &self,
         connection: &Connection,
         key: &Key,
-        at: Option<Revision>,
+        revision: Revision,
+    ) -> Result<Option<StreamMessage>, StoreError> {
+        let Some(message) = self.at(connection, key, revision).await? else { return Ok(None) };
+        let Some(base) = record::base(&message) else { return Ok(None) };
+        if self.first_after(connection, key, base).await? != Some(revision) {
+            return Ok(None);
+        }
+        self.at(connection, key, base).await
+    }
+
+    /// The message of a key that made `revision`.
+    async fn at(
+        &self,
+        connection: &Connection,
+        key: &Key,
+        revision: Revision,
+    ) -> Result<Option<StreamMessage>, StoreError> {
+        if revision == Revision(0) {
+            // No write ever makes it, and the server does not take the question.
+            return Ok(None);
+        }
+        self.message(connection, key, &json!({ "seq": revision.0 })).await
+    }
+
+    async fn message(
+        &self,
+        connection: &Connection,
+        key: &Key,
+        question: &serde_json::Value,
     ) -> Result<Option<StreamMessage>, StoreError> {
         let subject = self.subject(key)?;
-        let question = match at {
-            // No write ever makes it, and the server does not take the question.
-            Some(Revision(0)) => return Ok(None),
-            Some(revision) => json!({ "seq": revision.0 }),
-            None => json!({ "last_by_subj": subject }),
-        };
         // Revisions are counted over all keys: the one asked for may be another key's.
-        let raw = self.raw_message(connection, &question).await?.filter(|raw| raw.subject == subject);
+        let raw = self.raw_message(connection, question).await?.filter(|raw| raw.subject == subject);
         raw.map(StreamMessage::try_from)
             .transpose()
             .map_err(|error| StoreError::Garbled(format!("the message under {key}: {error}")))

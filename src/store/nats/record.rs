@@ -10,7 +10,7 @@ use async_nats::jetstream::message::StreamMessage;
 use async_nats::{HeaderMap, HeaderName, HeaderValue, header};
 
 use crate::store::Attempt;
-use crate::types::Value;
+use crate::types::{Revision, Value};
 
 /// Headers of ours; everybody else's are ignored.
 const PREFIX: &str = "Putex-";
@@ -39,6 +39,12 @@ pub(super) fn headers(attempt: &Attempt, stream: &str) -> Result<HeaderMap, Stri
         insert(&header_name(name), &encode(text))?;
     }
     Ok(headers)
+}
+
+/// The revision that a message was to replace, by the condition that the server checked; 0 was to create the key.
+pub(super) fn base(message: &StreamMessage) -> Option<Revision> {
+    let text = message.headers.get(header::NATS_EXPECTED_LAST_SUBJECT_SEQUENCE)?;
+    text.as_str().parse().ok().map(Revision)
 }
 
 /// The value that a message holds; `None` for a tombstone.
