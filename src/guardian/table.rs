@@ -109,7 +109,7 @@ impl Table {
             .reduce(|one, other| Time { boot: one.boot.min(other.boot), raw: one.raw.min(other.raw) })
     }
 
-    /// How long the guard may be silent before systemd has to put another in its place, so that this one sends SIGKILL
+    /// How long the guard may be silent before systemd has to put another in its place, so that the other sends SIGKILL
     /// when it is due although putexd is gone as well. `None`: as long as it likes.
     ///
     /// Never less than half of what is left of the shortest lease: a host that stands still for so long is about to lose
