@@ -1,5 +1,7 @@
 //! One suite for all stores, run unchanged against each of them, and what is NATS's alone.
 
+#[path = "support/directory_alone.rs"]
+mod directory_alone;
 #[path = "support/directory_rig.rs"]
 mod directory_rig;
 #[path = "support/faulty_fs.rs"]

@@ -2,24 +2,23 @@
 
 use std::fs;
 use std::sync::Arc;
+use std::time::Duration;
 
 use putexd::store::directory::DirectoryStore;
 use putexd::store::{Administer, Store};
 use putexd::types::Key;
 use putexd::types::store::DirectorySettings;
 
-use super::faulty_fs::{FaultyFs, Mischief};
+use super::faulty_fs::{FaultyFs, Hang};
 use super::{CALL_LIMIT, Rig};
 
 pub struct DirectoryRig(pub FaultyFs);
 
 impl DirectoryRig {
-    /// A store in a folder that is calm while it is made and wild afterwards.
-    pub async fn start_with(mischief: Mischief) -> Self {
-        let rig = Self(FaultyFs::mount(mischief));
-        rig.0.set(Mischief::default());
+    /// A store of which the kernel may believe for `ttl` what it was told.
+    pub async fn start_with(ttl: Duration) -> Self {
+        let rig = Self(FaultyFs::mount(ttl));
         rig.make().await;
-        rig.0.set(mischief);
         rig
     }
 
@@ -36,7 +35,7 @@ impl DirectoryRig {
 
 impl Rig for DirectoryRig {
     async fn start() -> Self {
-        Self::start_with(Mischief::default()).await
+        Self::start_with(Duration::from_secs(1)).await
     }
     fn open(&self) -> Arc<dyn Store> {
         Arc::new(self.store())
@@ -51,7 +50,7 @@ impl Rig for DirectoryRig {
         self.make().await;
     }
     fn hang(&self) {
-        self.0.hang();
+        self.0.hang(Hang::All);
     }
     fn release(&self) {
         self.0.release();

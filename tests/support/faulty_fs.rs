@@ -19,9 +19,6 @@ use fuser::{
 };
 use tempfile::TempDir;
 
-/// The kernel may believe what it was told for so long, where nothing but this file system changes the folder.
-const CALM_TTL: Duration = Duration::from_secs(1);
-
 /// What may go wrong, each in so many of a hundred calls.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Mischief {
@@ -35,12 +32,22 @@ pub struct Mischief {
     pub repeat: u64,
 }
 
+/// What hangs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hang {
+    All,
+    /// What is done in this folder, and in those in it.
+    Below(&'static str),
+    /// Renames in this folder.
+    RenamesIn(&'static str),
+}
+
 /// The mounted file system. It is unmounted when it is dropped, also by a test that panics.
 pub struct FaultyFs {
     inner: Arc<Inner>,
     _session: BackgroundSession,
     mount: TempDir,
-    _backing: TempDir,
+    backing: TempDir,
 }
 
 /// Whether there is FUSE here. Without it the tests that need it are skipped, which is said once, and loudly; with CI=true
@@ -60,19 +67,21 @@ pub fn is_there() -> bool {
 }
 
 impl FaultyFs {
-    pub fn mount(mischief: Mischief) -> Self {
+    /// The kernel may believe for `ttl` what it was told: zero where calls fail that did their work, or where the folder
+    /// behind it is changed.
+    pub fn mount(ttl: Duration) -> Self {
         // In memory where there is such a place: what is tested is not the disk.
         let backing = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder");
         let mount = tempfile::tempdir().expect("a folder");
-        let wild = mischief.delay + mischief.fail + mischief.fail_after + mischief.repeat > 0;
         let root = backing.path().to_owned();
         let inner = Arc::new(Inner {
-            ttl: if wild { Duration::ZERO } else { CALM_TTL },
+            root: root.clone(),
+            ttl,
             inodes: Mutex::new(Inodes { paths: [(1, root.clone())].into(), numbers: [(root, 1)].into() }),
             next: AtomicU64::new(2),
             files: Mutex::default(),
             listings: Mutex::default(),
-            weather: Mutex::new(Weather { mischief, dead: false, hanging: None }),
+            weather: Mutex::new(Weather { mischief: Mischief::default(), dead: false, hanging: None }),
             random: AtomicU64::new(0x9e37_79b9_7f4a_7c15),
         });
         let mut config = Config::default();
@@ -80,7 +89,7 @@ impl FaultyFs {
         config.clone_fd = true;
         let session = fuser::spawn_mount(Passthrough(Arc::clone(&inner)), mount.path(), &config)
             .unwrap_or_else(|error| panic!("cannot mount ({error}): install the Debian package fuse3"));
-        Self { inner, _session: session, mount, _backing: backing }
+        Self { inner, _session: session, mount, backing }
     }
 
     pub fn path(&self) -> &Path {
@@ -91,15 +100,25 @@ impl FaultyFs {
         self.inner.weather().mischief = mischief;
     }
 
-    /// Nothing is answered from now on.
-    pub fn hang(&self) {
-        self.inner.weather().hanging.get_or_insert_default();
+    /// What `hang` says is not answered from now on.
+    pub fn hang(&self, hang: Hang) {
+        self.inner.weather().hanging.get_or_insert((hang, Vec::new()));
+    }
+
+    /// The folder behind it, where no weather is: as another host has it.
+    pub fn behind(&self) -> &Path {
+        self.backing.path()
+    }
+
+    /// How many calls hang.
+    pub fn hanging(&self) -> usize {
+        self.inner.weather().hanging.as_ref().map_or(0, |(_, waiting)| waiting.len())
     }
 
     /// What hangs is carried out now.
     pub fn release(&self) {
         let waiting = self.inner.weather().hanging.take();
-        for work in waiting.into_iter().flatten() {
+        for work in waiting.into_iter().flat_map(|(_, waiting)| waiting) {
             work();
         }
     }
@@ -131,7 +150,7 @@ impl Drop for FaultyFs {
 struct Weather {
     mischief: Mischief,
     dead: bool,
-    hanging: Option<Vec<Box<dyn FnOnce() + Send>>>,
+    hanging: Option<(Hang, Vec<Box<dyn FnOnce() + Send>>)>,
 }
 
 /// Numbers for paths, which follow what is renamed. A number whose path is gone is never another's.
@@ -141,6 +160,7 @@ struct Inodes {
 }
 
 struct Inner {
+    root: PathBuf,
     ttl: Duration,
     inodes: Mutex<Inodes>,
     next: AtomicU64,
@@ -224,6 +244,15 @@ impl Inner {
         lock(&self.files).get(&handle.0).cloned().ok_or_else(|| io::Error::from_raw_os_error(9))
     }
 
+    fn hangs(&self, hang: &Hang, doing: Doing, inode: INodeNo) -> bool {
+        let within = |folder: &str| self.path(inode).is_ok_and(|path| path.starts_with(self.root.join(folder)));
+        match hang {
+            Hang::All => true,
+            Hang::Below(folder) => within(folder),
+            Hang::RenamesIn(folder) => doing == Doing::Rename && within(folder),
+        }
+    }
+
     /// SplitMix64.
     fn draw(&self, below: u64) -> u64 {
         let mut random = self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
@@ -261,6 +290,14 @@ impl Inner {
     }
 }
 
+/// What a call does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Doing {
+    Look,
+    Change,
+    Rename,
+}
+
 struct Passthrough(Arc<Inner>);
 
 impl Passthrough {
@@ -268,7 +305,8 @@ impl Passthrough {
     /// rest has no state that a repeated call could change.
     fn answer<T: 'static, Reply: Send + 'static>(
         &self,
-        changes: bool,
+        doing: Doing,
+        inode: INodeNo,
         reply: Reply,
         call: impl Fn(&Inner) -> io::Result<T> + Send + 'static,
         answer: impl FnOnce(Reply, &Inner, Result<T, Errno>) + Send + 'static,
@@ -276,15 +314,17 @@ impl Passthrough {
         let inner = Arc::clone(&self.0);
         let mut weather = self.0.weather();
         let (fate, wait) = inner.fate(weather.mischief);
-        let fate = if changes || fate == Fate::Fails { fate } else { Fate::Good };
+        let fate = if doing != Doing::Look || fate == Fate::Fails { fate } else { Fate::Good };
         let work = move || {
             let dead = inner.weather().dead;
             let fate = if dead { Fate::Fails } else { fate };
             let done = inner.carry_out(fate, || call(&inner));
             answer(reply, &inner, done);
         };
-        if let Some(hanging) = &mut weather.hanging {
-            hanging.push(Box::new(work));
+        if let Some((hang, waiting)) = &mut weather.hanging
+            && self.0.hangs(hang, doing, inode)
+        {
+            waiting.push(Box::new(work));
             return;
         }
         drop(weather);
@@ -298,12 +338,14 @@ impl Passthrough {
         }
     }
 
-    fn change(&self, reply: ReplyEmpty, call: impl Fn(&Inner) -> io::Result<()> + Send + 'static) {
-        self.answer(true, reply, call, |reply, _, done| empty(reply, done));
-    }
-
-    fn look(&self, reply: ReplyEmpty, call: impl Fn(&Inner) -> io::Result<()> + Send + 'static) {
-        self.answer(false, reply, call, |reply, _, done| empty(reply, done));
+    fn change(
+        &self,
+        doing: Doing,
+        inode: INodeNo,
+        reply: ReplyEmpty,
+        call: impl Fn(&Inner) -> io::Result<()> + Send + 'static,
+    ) {
+        self.answer(doing, inode, reply, call, |reply, _, done| empty(reply, done));
     }
 }
 
@@ -311,7 +353,7 @@ impl Filesystem for Passthrough {
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = name.to_owned();
         let find = move |inner: &Inner| inner.attributes(&inner.child(parent, &name)?);
-        self.answer(false, reply, find, entry);
+        self.answer(Doing::Look, parent, reply, find, entry);
     }
 
     fn getattr(&self, _: &Request, inode: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
@@ -319,7 +361,7 @@ impl Filesystem for Passthrough {
             Some(file) => Ok(attributes(inode.0, &file.metadata()?)),
             None => inner.attributes(&inner.path(inode)?),
         };
-        self.answer(false, reply, find, attribute);
+        self.answer(Doing::Look, inode, reply, find, attribute);
     }
 
     fn setattr(
@@ -347,7 +389,7 @@ impl Filesystem for Passthrough {
             }
             inner.attributes(&path)
         };
-        self.answer(true, reply, set, attribute);
+        self.answer(Doing::Change, inode, reply, set, attribute);
     }
 
     fn mkdir(&self, _: &Request, parent: INodeNo, name: &OsStr, _: u32, _: u32, reply: ReplyEntry) {
@@ -357,12 +399,12 @@ impl Filesystem for Passthrough {
             fs::create_dir(&path)?;
             inner.attributes(&path)
         };
-        self.answer(true, reply, make, entry);
+        self.answer(Doing::Change, parent, reply, make, entry);
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.to_owned();
-        self.change(reply, move |inner| {
+        self.change(Doing::Change, parent, reply, move |inner| {
             let path = inner.child(parent, &name)?;
             fs::remove_file(&path)?;
             inner.forget(&path);
@@ -372,7 +414,7 @@ impl Filesystem for Passthrough {
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.to_owned();
-        self.change(reply, move |inner| {
+        self.change(Doing::Change, parent, reply, move |inner| {
             let path = inner.child(parent, &name)?;
             fs::remove_dir(&path)?;
             inner.forget(&path);
@@ -391,7 +433,7 @@ impl Filesystem for Passthrough {
         reply: ReplyEmpty,
     ) {
         let (name, new_name) = (name.to_owned(), new_name.to_owned());
-        self.change(reply, move |inner| {
+        self.change(Doing::Rename, parent, reply, move |inner| {
             inner.rename(&inner.child(parent, &name)?, &inner.child(new_parent, &new_name)?)
         });
     }
@@ -406,7 +448,7 @@ impl Filesystem for Passthrough {
             let handle = inner.open(options.open(&path)?);
             Ok((handle, inner.attributes(&path)?))
         };
-        self.answer(true, reply, create, |reply, inner, done| match done {
+        self.answer(Doing::Change, parent, reply, create, |reply, inner, done| match done {
             Ok((handle, attributes)) => {
                 reply.created(&inner.ttl, &attributes, Generation(0), handle, FopenFlags::FOPEN_DIRECT_IO);
             }
@@ -418,13 +460,13 @@ impl Filesystem for Passthrough {
         let writes = flags.0 & 0o3 != 0;
         let open =
             move |inner: &Inner| Ok(inner.open(OpenOptions::new().read(true).write(writes).open(inner.path(inode)?)?));
-        self.answer(false, reply, open, opened);
+        self.answer(Doing::Look, inode, reply, open, opened);
     }
 
     fn read(
         &self,
         _: &Request,
-        _: INodeNo,
+        inode: INodeNo,
         handle: FileHandle,
         offset: u64,
         size: u32,
@@ -438,7 +480,7 @@ impl Filesystem for Passthrough {
             bytes.truncate(length);
             Ok(bytes)
         };
-        self.answer(false, reply, read, |reply, _, done| match done {
+        self.answer(Doing::Look, inode, reply, read, |reply, _, done| match done {
             Ok(bytes) => reply.data(&bytes),
             Err(error) => reply.error(error),
         });
@@ -447,7 +489,7 @@ impl Filesystem for Passthrough {
     fn write(
         &self,
         _: &Request,
-        _: INodeNo,
+        inode: INodeNo,
         handle: FileHandle,
         offset: u64,
         data: &[u8],
@@ -461,14 +503,10 @@ impl Filesystem for Passthrough {
             inner.file(handle)?.write_all_at(&data, offset)?;
             Ok(u32::try_from(data.len()).expect("it came in one"))
         };
-        self.answer(true, reply, write, |reply, _, done| match done {
+        self.answer(Doing::Change, inode, reply, write, |reply, _, done| match done {
             Ok(length) => reply.written(length),
             Err(error) => reply.error(error),
         });
-    }
-
-    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        self.look(reply, |_| Ok(()));
     }
 
     fn release(
@@ -486,8 +524,8 @@ impl Filesystem for Passthrough {
     }
 
     /// The power does not fail here: that it was asked for is enough.
-    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.change(reply, |_| Ok(()));
+    fn fsync(&self, _: &Request, inode: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        self.change(Doing::Change, inode, reply, |_| Ok(()));
     }
 
     fn opendir(&self, _: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
@@ -503,7 +541,7 @@ impl Filesystem for Passthrough {
             lock(&inner.listings).insert(handle, Arc::new(listing));
             Ok(FileHandle(handle))
         };
-        self.answer(false, reply, list, |reply, _, done| match done {
+        self.answer(Doing::Look, inode, reply, list, |reply, _, done| match done {
             Ok(handle) => reply.opened(handle, FopenFlags::empty()),
             Err(error) => reply.error(error),
         });
@@ -525,8 +563,8 @@ impl Filesystem for Passthrough {
         reply.ok();
     }
 
-    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.change(reply, |_| Ok(()));
+    fn fsyncdir(&self, _: &Request, inode: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        self.change(Doing::Change, inode, reply, |_| Ok(()));
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
