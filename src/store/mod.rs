@@ -3,6 +3,8 @@
 //! Used by the daemon's driver, by `putexctl`, and by the conformance suite. A store knows keys, values, revisions and
 //! its own incarnation; what a value means is the election's business.
 
+#[cfg(feature = "etcd")]
+pub mod etcd;
 pub mod memory;
 pub mod nats;
 
@@ -158,7 +160,11 @@ pub struct Examination {
 pub fn open(settings: &StoreSettings, call_limit: Duration) -> Result<Arc<dyn Administer>, StoreError> {
     match settings {
         StoreSettings::Nats(settings) => Ok(Arc::new(nats::NatsStore::new(settings.clone(), call_limit))),
-        StoreSettings::Directory(_) | StoreSettings::Etcd(_) | StoreSettings::Postgres(_) => {
+        #[cfg(feature = "etcd")]
+        StoreSettings::Etcd(settings) => Ok(Arc::new(etcd::EtcdStore::new(settings.clone(), call_limit))),
+        #[cfg(not(feature = "etcd"))]
+        StoreSettings::Etcd(_) => Err(StoreError::Unfit("this putexd was built without it".to_owned())),
+        StoreSettings::Directory(_) | StoreSettings::Postgres(_) => {
             Err(StoreError::Unfit("this putexd was built without it".to_owned()))
         }
     }

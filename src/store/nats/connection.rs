@@ -215,7 +215,7 @@ async fn violation_about(violation: &mut watch::Receiver<String>, quoted: &str) 
 }
 
 /// An error with everything that caused it, on one line.
-pub(super) fn with_sources(error: &dyn std::error::Error) -> String {
+pub(in crate::store) fn with_sources(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
