@@ -1,5 +1,8 @@
-//! One suite for all stores, run unchanged against each of them, and what is NATS's alone.
+//! One suite for all stores, run unchanged against each of them, and what is one store's alone.
 
+#[cfg(feature = "etcd")]
+#[path = "support/etcd_alone.rs"]
+mod etcd_alone;
 #[cfg(feature = "etcd")]
 #[path = "support/etcd_rig.rs"]
 mod etcd_rig;

@@ -273,7 +273,7 @@ impl Shared {
         for (index, endpoint) in endpoints.clone().skip(first).chain(endpoints.take(first)) {
             let opened = async {
                 let connection = Connection::open(&self.settings, endpoint, self.call_limit).await?;
-                connection.bounded(connection.get(&self.names.incarnation())).await?;
+                connection.prove(&self.names.incarnation()).await?;
                 Ok(connection)
             };
             match opened.await {

@@ -42,13 +42,13 @@ impl EtcdServer {
         server
     }
 
-    /// Three members of a cluster.
-    pub fn cluster() -> Vec<Self> {
+    /// Three members of a cluster, with `extra` among their arguments.
+    pub fn cluster(extra: &[&str]) -> Vec<Self> {
         let peers: Vec<String> = (0..3).map(|_| format!("http://127.0.0.1:{}", free_port())).collect();
         let all: Vec<String> = peers.iter().enumerate().map(|(index, peer)| format!("n{index}={peer}")).collect();
         let member = |(index, peer): (usize, &String)| {
             let folder = TempDir::new().expect("a temporary folder");
-            Self::member(folder, "http", &format!("n{index}"), peer, &all.join(","), &[])
+            Self::member(folder, "http", &format!("n{index}"), peer, &all.join(","), extra)
         };
         let mut members: Vec<Self> = peers.iter().enumerate().map(member).collect();
         // None of them is healthy alone.

@@ -66,6 +66,13 @@ impl Connection {
         Ok(connection)
     }
 
+    /// Whether the member answers a linearizable read, and lets us read. Takes no longer than the call limit.
+    pub(super) async fn prove(&self, key: &str) -> Result<(), StoreError> {
+        let mut client = self.client.kv_client();
+        let reading = async { Box::pin(client.get(key, None)).await.map(drop).map_err(|error| meaning(&error)) };
+        self.bounded(reading).await
+    }
+
     /// Waits until the connection is lost, and says why.
     pub(super) async fn lost(&self) -> String {
         let mut lost = self.lost_signal();
