@@ -221,9 +221,11 @@ impl Shared {
             conditions.push(Compare::create_revision(name.as_str(), CompareOp::Equal, 0));
             let ticket = self.names.ticket(key);
             let take = TxnOp::put(ticket.as_str(), attempt.write.to_string(), None);
-            let taken = connection.transact(Txn::new().when(conditions.clone()).and_then([take])).await?;
+            let look = TxnOp::get(name.as_str(), None);
+            let first = Txn::new().when(conditions.clone()).and_then([take]).or_else([look]);
+            let taken = connection.transact(first).await?;
             if !taken.succeeded() {
-                return Ok(WriteOutcome::Conflict);
+                return Ok(not_won(&taken, attempt));
             }
             conditions.push(Compare::mod_revision(ticket, CompareOp::Equal, revision_in(taken.header())?));
         } else {
@@ -235,13 +237,7 @@ impl Shared {
         if answer.succeeded() {
             return Ok(WriteOutcome::Won(unsigned(revision_in(answer.header())?)?));
         }
-        // We send a request once. A proxy on the way may do otherwise, and then its second finds what its first has
-        // written. Whether that still is the write and no copy of it by other hands, a read will tell.
-        let ours = |kv: &KeyValue| record::is_by(kv.value(), attempt.write);
-        if found(&answer).is_some_and(|kv| ours(&kv)) {
-            return Ok(WriteOutcome::Unknown("the request was carried out twice".to_owned()));
-        }
-        Ok(WriteOutcome::Conflict)
+        Ok(not_won(&answer, attempt))
     }
 
     async fn init(&self, connection: &Connection) -> Result<Creation, StoreError> {
@@ -259,7 +255,7 @@ impl Shared {
     async fn incarnation(&self, connection: &Connection) -> Result<(i64, Incarnation), StoreError> {
         let name = self.names.incarnation();
         let (Some(found), _) = connection.get(&name).await? else {
-            return Err(StoreError::Missing(format!("there is no {name} in etcd; `putexctl init` creates it")));
+            return Err(StoreError::Missing(format!("there is no {name} in etcd: run \"putexctl init\" on one host")));
         };
         let text = found.value_str().map_err(|_| StoreError::Garbled(format!("{name} is not text")))?;
         Ok((found.mod_revision(), Incarnation(text.to_owned())))
@@ -270,6 +266,7 @@ impl Shared {
     async fn connect(&self, first: usize) -> Result<(Arc<Connection>, usize), StoreError> {
         let endpoints = self.settings.endpoints.iter().enumerate();
         let mut reasons = Vec::new();
+        let mut unfit = None;
         for (index, endpoint) in endpoints.clone().skip(first).chain(endpoints.take(first)) {
             let opened = async {
                 let connection = Connection::open(&self.settings, endpoint, self.call_limit).await?;
@@ -279,11 +276,12 @@ impl Shared {
             match opened.await {
                 Ok(connection) => return Ok((Arc::new(connection), (index + 1) % self.settings.endpoints.len())),
                 Err(StoreError::Unreachable(reason)) => reasons.push(format!("{endpoint}: {reason}")),
-                // The others would say the same, or cannot say anything.
-                Err(error) => return Err(error),
+                // Users are the same everywhere.
+                Err(error @ StoreError::Denied(_)) => return Err(error),
+                Err(error) => unfit = unfit.or(Some(error)),
             }
         }
-        Err(StoreError::Unreachable(reasons.join("; ")))
+        Err(unfit.unwrap_or_else(|| StoreError::Unreachable(reasons.join("; "))))
     }
 
     /// Shows the connection, or why there is none, to calls and to whoever watches the link.
@@ -329,12 +327,16 @@ async fn keep_connected(shared: Arc<Shared>) {
     }
 }
 
-/// What the read of a transaction found.
-fn found(answer: &TxnResponse) -> Option<KeyValue> {
-    match answer.op_responses().pop()? {
-        TxnOpResponse::Get(read) => read.kvs().first().cloned(),
-        TxnOpResponse::Put(_) | TxnOpResponse::Delete(_) | TxnOpResponse::Txn(_) => None,
-    }
+/// What it means that the conditions of a transaction were not met, which has read the key instead.
+///
+/// We send a request once. A proxy on the way may do otherwise, and then its second finds what its first has written.
+/// Whether that still is the write, and no copy of it by other hands, a read will tell.
+fn not_won(answer: &TxnResponse, attempt: &Attempt) -> WriteOutcome {
+    let is_ours = answer.op_responses().iter().any(|response| match response {
+        TxnOpResponse::Get(read) => read.kvs().iter().any(|found| record::is_by(found.value(), attempt.write)),
+        TxnOpResponse::Put(_) | TxnOpResponse::Delete(_) | TxnOpResponse::Txn(_) => false,
+    });
+    if is_ours { WriteOutcome::Unknown("the write was carried out before".to_owned()) } else { WriteOutcome::Conflict }
 }
 
 fn entry_of(kv: &KeyValue) -> Result<Entry, StoreError> {

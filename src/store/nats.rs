@@ -40,7 +40,6 @@ use crate::types::{Key, Revision};
 pub use bucket::Facts;
 use bucket::{Bucket, Identity};
 use connection::Connection;
-pub(super) use connection::with_sources;
 
 /// The first and the longest pause between two attempts to connect; the call limit bounds it as well.
 const BACKOFF_RANGE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));

@@ -26,8 +26,7 @@ use tonic::codegen::Service;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity, Uri};
 use tonic::{Code, Status};
 
-use crate::store::StoreError;
-use crate::store::nats::with_sources;
+use crate::store::{StoreError, with_sources};
 use crate::types::store::{EtcdSettings, Login, Tls};
 
 /// A connection, as long as it lasts.
