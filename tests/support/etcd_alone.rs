@@ -20,6 +20,7 @@ use tokio::sync::Notify;
 
 use super::etcd_rig::{EtcdServer, init, settings};
 use super::nats_alone::certificate;
+use super::nats_server::free_port;
 use super::{CALL_LIMIT, attempt, base, read, token, up, usable, within, won};
 
 fn open(settings: &EtcdSettings) -> EtcdStore {
@@ -199,6 +200,18 @@ async fn a_member_without_the_others_is_no_store() {
     while within(hints.next()).await.is_some() {}
     members[1].come_back();
     works(&store).await;
+}
+
+#[tokio::test]
+async fn endpoints_where_nobody_answers_are_passed_over_and_named_when_there_is_no_other() {
+    let (mut server, _) = ready().await;
+    let nobody = format!("http://127.0.0.1:{}", free_port());
+    let store = open(&settings(vec![nobody.clone(), server.url()]));
+    works(&store).await;
+    server.die();
+    let mut link = store.link();
+    let all = |link: &Link| matches!(link, Link::Down(why) if why.contains(&nobody) && why.contains(&server.url()));
+    within(link.wait_for(all)).await.expect("the store lives");
 }
 
 #[tokio::test]

@@ -38,7 +38,7 @@ pub(super) async fn examine(settings: &EtcdSettings, connection: &Connection) ->
                     used_bytes / 1024
                 )
             }
-            Err(error) => format!("{endpoint}, {error}"),
+            Err(error) => format!("{endpoint}, {}", reason(error)),
         };
         examination.facts.push(("endpoint", text));
         match answer {
@@ -46,7 +46,9 @@ pub(super) async fn examine(settings: &EtcdSettings, connection: &Connection) ->
                 examination.warnings.extend(defects(version(&answer.version), members.as_ref().map_or(0, Vec::len)));
                 examination.warnings.extend(answer.errors.iter().map(|error| complaint(endpoint, error)));
             }
-            Err(error) => examination.warnings.push(format!("The endpoint {endpoint} gives no answer: {error}.")),
+            Err(error) => {
+                examination.warnings.push(format!("The endpoint {endpoint} gives no answer: {}.", reason(error)));
+            }
         }
     }
     let leader = answers.values().flatten().map(|answer| answer.leader).find(|leader| *leader != 0);
@@ -81,6 +83,10 @@ impl From<&StatusResponse> for Answer {
             errors: status.errors().to_vec(),
         }
     }
+}
+
+fn reason(error: &StoreError) -> String {
+    if let StoreError::Unreachable(reason) = error { reason.clone() } else { error.to_string() }
 }
 
 fn named<'a>(members: impl Iterator<Item = &'a Member>) -> String {
