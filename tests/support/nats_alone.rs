@@ -219,7 +219,7 @@ async fn tls_that_is_required_is_not_done_without() {
 }
 
 /// Makes `NAME.pem` and `NAME.key`, signed by itself or by `issuer`.
-fn certificate(folder: &Path, name: &str, extension: &str, issuer: Option<&str>) {
+pub fn certificate(folder: &Path, name: &str, extension: &str, issuer: Option<&str>) {
     let mut openssl = Command::new("openssl");
     openssl.current_dir(folder).args(["req", "-x509", "-nodes", "-days", "2", "-newkey", "ec"]);
     openssl.args(["-pkeyopt", "ec_paramgen_curve:P-256", "-subj", &format!("/CN=test {name}")]);
