@@ -5,6 +5,8 @@
 
 pub mod memory;
 pub mod nats;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -158,7 +160,11 @@ pub struct Examination {
 pub fn open(settings: &StoreSettings, call_limit: Duration) -> Result<Arc<dyn Administer>, StoreError> {
     match settings {
         StoreSettings::Nats(settings) => Ok(Arc::new(nats::NatsStore::new(settings.clone(), call_limit))),
-        StoreSettings::Directory(_) | StoreSettings::Etcd(_) | StoreSettings::Postgres(_) => {
+        #[cfg(feature = "postgres")]
+        StoreSettings::Postgres(settings) => Ok(Arc::new(postgres::PostgresStore::new(settings.clone(), call_limit))),
+        #[cfg(not(feature = "postgres"))]
+        StoreSettings::Postgres(_) => Err(StoreError::Unfit("this putexd was built without it".to_owned())),
+        StoreSettings::Directory(_) | StoreSettings::Etcd(_) => {
             Err(StoreError::Unfit("this putexd was built without it".to_owned()))
         }
     }
