@@ -125,9 +125,14 @@ impl Session {
         self.client.query_typed(statement, parameters).await
     }
 
-    /// Several statements in one transaction.
-    pub(super) async fn execute(&self, statements: &str) -> Result<(), Error> {
-        self.client.batch_execute(statements).await
+    /// Several statements in one transaction, and how many rows they wrote.
+    pub(super) async fn execute(&self, statements: &str) -> Result<u64, Error> {
+        let answer = self.client.simple_query(statements).await?;
+        let written = answer.iter().filter_map(|message| {
+            let SimpleQueryMessage::CommandComplete(rows) = message else { return None };
+            Some(rows)
+        });
+        Ok(written.sum())
     }
 
     /// The first row of the answer, as text; `None` if there is none, or the server does not understand the question,
@@ -159,7 +164,7 @@ impl Session {
     /// Subscribes to hints; `false` if the server has none.
     pub(super) async fn listen(&self, table: &Table) -> Result<bool, StoreError> {
         match self.execute(&format!("LISTEN \"{}\"", table.channel)).await {
-            Ok(()) => Ok(true),
+            Ok(_) => Ok(true),
             Err(error) if error.as_db_error().is_some() => Ok(false),
             Err(error) => Err(failure(&error)),
         }

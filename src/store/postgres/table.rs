@@ -140,7 +140,7 @@ impl Table {
     /// Makes the table, or what is missing of it. `false`: somebody else was faster.
     pub(super) async fn make(&self, session: &Session) -> Result<bool, StoreError> {
         match session.execute(&DEFINITION.replace(DEFINED_NAME, &self.quoted)).await {
-            Ok(()) => Ok(true),
+            Ok(inserted) => Ok(inserted > 0),
             // `IF NOT EXISTS` is no protection from a creation at the same moment.
             Err(error)
                 if error.code().is_some_and(|code| {
