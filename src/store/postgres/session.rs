@@ -294,6 +294,10 @@ fn is_warning(notice: &DbError) -> bool {
 pub(super) fn failure(error: &Error) -> StoreError {
     let text = describe(error);
     let Some(code) = error.code() else {
+        if text.contains("invalid peer certificate") {
+            let remedy = "name its authority with tls-ca, or set sslmode=disable where nobody else is on the network";
+            return StoreError::Unreachable(format!("{text}; {remedy}"));
+        }
         // The client has no other mark of what it missed in the settings.
         return if text.starts_with("invalid configuration") || text.starts_with("authentication error") {
             StoreError::Denied(text)
