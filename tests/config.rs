@@ -8,7 +8,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use putexd::config::{Loaded, Probe, ServiceSettings, Settings, load_as};
 use putexd::election::Confirmation;
-use putexd::types::store::{Login, NatsCredentials, StoreSettings};
+use putexd::types::store::{DirectorySettings, Login, NatsCredentials, StoreSettings};
 use putexd::types::{OnStopFailure, ServiceName, UnitName};
 use tempfile::TempDir;
 
@@ -194,6 +194,34 @@ tls-key = "/etc/putex/client.key"
     assert!(nats.tls_required);
     assert_eq!(nats.tls.ca_file, Some("/etc/putex/ca.pem".into()));
     assert_eq!(nats.tls.client, Some(("/etc/putex/client.pem".into(), "/etc/putex/client.key".into())));
+}
+
+#[test]
+fn the_directory_of_the_locks_is_taken() {
+    let root = root(&[("etc/putex/putexd.toml", "[store]\ntype = \"directory\"\npath = \"/srv/putex\"\n")]);
+    let loaded = load(&root);
+    assert!(loaded.diagnostics.is_empty(), "{loaded}");
+    let store = loaded.settings.expect("it is good").store;
+    assert_eq!(store, StoreSettings::Directory(DirectorySettings { path: "/srv/putex".into() }));
+}
+
+#[test]
+fn what_does_not_belong_to_the_type_of_the_store_is_refused() {
+    let said = |store: &str| {
+        let loaded = load(&root(&[("etc/putex/putexd.toml", &format!("[store]\n{store}"))]));
+        assert_eq!(loaded.settings, None, "{store}");
+        loaded.to_string()
+    };
+    let text = said("type = \"directory\"\npath = \"/srv/putex\"\nbucket = \"locks\"\n");
+    assert!(text.contains("4:10: error: the key \"bucket\" has no meaning for the store type \"directory\""), "{text}");
+    let text = said("type = \"nats\"\nservers = [\"nats://h1\"]\nbucket = \"locks\"\npath = \"/srv\"\n");
+    assert!(text.contains("5:8: error: the key \"path\" has no meaning"), "{text}");
+    let text = said("type = \"directory\"\npath = \"srv\"\n");
+    assert!(text.contains("3:8: error: \"srv\" is not a full path"), "{text}");
+    let text = said("type = \"directory\"\n");
+    assert!(text.contains("the key \"path\" is missing in [store]"), "{text}");
+    let text = said("type = \"redis\"\n");
+    assert!(text.contains("2:8: error: the store type \"redis\" is unknown: \"nats\", \"directory\""), "{text}");
 }
 
 #[test]

@@ -51,7 +51,7 @@ async fn connect(root: &Path) -> Result<Arc<dyn Administer>, Failure> {
         Link::Up => String::new(),
         Link::Down(reason) => reason.clone(),
     };
-    Err(unavailable(format!("failed to reach the store within {CONNECT_LIMIT:?}: {reason}")))
+    Err(unavailable(format!("failed to reach {} within {CONNECT_LIMIT:?}: {reason}", settings.store)))
 }
 
 fn unavailable(message: String) -> Failure {

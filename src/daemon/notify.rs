@@ -1,8 +1,12 @@
 //! What systemd is told by sd_notify. Failing to tell is logged at debug only: without a NOTIFY_SOCKET nobody listens.
+//! What is said once has to be heard; nobody waits for systemd to hear what is said again and again.
 
+use std::io;
 use std::time::Duration;
 
 use sd_notify::NotifyState;
+
+use crate::systemd::notify::try_tell;
 
 /// The bus is reached and every election runs.
 pub(super) fn ready() {
@@ -24,17 +28,17 @@ pub(super) fn stopping(status: &str) {
 
 /// One line for `systemctl status`.
 pub(super) fn status(status: &str) {
-    tell(&[NotifyState::Status(status)]);
+    repeat(&[NotifyState::Status(status)]);
 }
 
 /// Every service's loop makes progress.
 pub(super) fn watchdog() {
-    tell(&[NotifyState::Watchdog]);
+    repeat(&[NotifyState::Watchdog]);
 }
 
 /// A stop is under way and needs this much more time.
 pub(super) fn extend_timeout(by: Duration) {
-    tell(&[NotifyState::ExtendTimeoutUsec(u32::try_from(by.as_micros()).unwrap_or(u32::MAX))]);
+    repeat(&[NotifyState::ExtendTimeoutUsec(u32::try_from(by.as_micros()).unwrap_or(u32::MAX))]);
 }
 
 /// How often systemd wants to hear from the watchdog, if at all.
@@ -43,7 +47,15 @@ pub(super) fn watchdog_interval() -> Option<Duration> {
 }
 
 fn tell(states: &[NotifyState]) {
-    if let Err(error) = sd_notify::notify(states) {
+    note(sd_notify::notify(states));
+}
+
+fn repeat(states: &[NotifyState]) {
+    note(try_tell(states));
+}
+
+fn note(told: io::Result<()>) {
+    if let Err(error) = told {
         tracing::debug!("failed to notify systemd: {error}");
     }
 }

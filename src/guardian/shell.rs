@@ -23,7 +23,12 @@ use crate::host::cgroup::Hierarchy;
 use crate::host::clock::{self, BootTimer};
 use crate::host::identity;
 use crate::host::self_fence::self_fence;
+use crate::systemd::notify;
 use crate::types::{BootId, ServiceName};
+
+/// Beats in the time after which systemd misses them: a host that stands still for most of it is not yet taken for a guard
+/// that hangs.
+const BEATS: u32 = 6;
 
 /// Why the guard ends.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +69,8 @@ struct Shell<'a> {
     enforcements: BTreeMap<ServiceName, Enforcement>,
     listener: UnixListener,
     connection: Option<Connection>,
+    /// How long systemd bears with a silent guard when nothing is at stake; `None`: it does not watch it.
+    watchdog: Option<Duration>,
 }
 
 impl<'a> Shell<'a> {
@@ -101,26 +108,41 @@ impl<'a> Shell<'a> {
             enforcements: BTreeMap::new(),
             listener: listen(&paths.socket).map_err(host("listen"))?,
             connection: None,
+            watchdog: sd_notify::watchdog_enabled(),
         };
         shell.carry_out(effects)?;
         shell.expire()?;
         if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
             say(Level::Warning, &format!("cannot tell systemd that the guard is ready, ignoring: {error}"));
         }
+        shell.beat();
         Ok(shell)
     }
 
     fn serve(&mut self) -> Result<Infallible, Fatal> {
-        let watchdog = sd_notify::watchdog_enabled().map(|span| span / 3);
         loop {
-            self.wait(watchdog).map_err(|error| Fatal::Host("wait", error))?;
+            self.wait().map_err(|error| Fatal::Host("wait", error))?;
             self.expire()?;
             self.accept().map_err(|error| Fatal::Host("accept connections", error))?;
             self.converse()?;
-            if watchdog.is_some() {
-                // A lost beat is systemd's to judge.
-                let _ = sd_notify::notify(&[NotifyState::Watchdog]);
-            }
+            self.beat();
+        }
+    }
+
+    /// How long systemd is to bear with a silent guard from now on. It counts on `CLOCK_MONOTONIC`, of which an eighth is
+    /// left out as in [`Shell::wait`].
+    fn patience(&self) -> Option<Duration> {
+        let most = self.watchdog?;
+        let patience = self.table.patience(clock::now());
+        Some(patience.map_or(most, |patience| patience.saturating_sub(patience / 8).min(most)))
+    }
+
+    /// Tells systemd that the guard lives, and when to give it up.
+    fn beat(&self) {
+        if let Some(patience) = self.patience() {
+            let patience = u32::try_from(patience.as_micros()).unwrap_or(u32::MAX);
+            // A lost beat is systemd's to judge.
+            let _ = notify::try_tell(&[NotifyState::Watchdog, NotifyState::WatchdogUsec(patience)]);
         }
     }
 
@@ -128,12 +150,12 @@ impl<'a> Shell<'a> {
     ///
     /// The timer is on `CLOCK_BOOTTIME`. The raw clock has no timers: poll(2) counts on `CLOCK_MONOTONIC`, which may be
     /// slewed against it by a tenth, so seven eighths of the time are waited, and then seven eighths of the rest.
-    fn wait(&self, watchdog: Option<Duration>) -> io::Result<()> {
+    fn wait(&self) -> io::Result<()> {
         let next = self.table.poll_timeout();
         self.timer.set(next.map(|at| at.boot))?;
         let raw = next.map(|at| at.raw.saturating_sub(clock::now().raw));
         let raw = raw.map(|left| left.saturating_sub(left / 8).max(Duration::from_micros(100)));
-        let limit = match (raw, watchdog) {
+        let limit = match (raw, self.patience().map(|patience| patience / BEATS)) {
             (Some(one), Some(other)) => Some(one.min(other)),
             (one, other) => one.or(other),
         };
@@ -291,6 +313,8 @@ impl<'a> Shell<'a> {
             return Ok(Outcome::Refused { reason: format!("cannot keep the table: {error}") });
         }
         self.table = table;
+        // Before the grant too, so that no unit runs under a guard that may hang for longer than its lease.
+        self.beat();
         self.timer
             .set(self.table.poll_timeout().map(|at| at.boot))
             .map_err(|error| Fatal::Host("set the timer", error))?;

@@ -1,11 +1,20 @@
 //! The leases and their deadlines. Pure: time is an argument, and what is to be done in the world is returned.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::guard::frame::{CGROUP_LIMIT_BYTES, Command, LEASE_LIMIT, Lease, ListedLease, MEMBER_LIMIT, Outcome};
 use crate::types::{Instance, Revision, ServiceName, Time, WriteId};
+
+/// How long it takes until a guard that is silent for longer than [`Table::patience`] has a successor that enforces.
+/// systemd's timers are up to 250 ms late, and there are two of them, the watchdog and `RestartSec=`, which is 100 ms; the
+/// rest is for the start.
+const SUCCESSION: Duration = Duration::from_millis(750);
+
+/// Shorter a watchdog is never, because a busy host must not look like a guard that hangs.
+const LEAST_PATIENCE: Duration = Duration::from_millis(250);
 
 /// All leases that are not disarmed.
 ///
@@ -98,6 +107,27 @@ impl Table {
                 Phase::Stopped | Phase::GivenUp => None,
             })
             .reduce(|one, other| Time { boot: one.boot.min(other.boot), raw: one.raw.min(other.raw) })
+    }
+
+    /// How long the guard may be silent before systemd has to put another in its place, so that the other sends SIGKILL
+    /// when it is due although putexd is gone as well. `None`: as long as it likes.
+    ///
+    /// Never less than half of what is left of the shortest lease: a host that stands still for so long is about to lose
+    /// it anyway. The successor of a guard that begins to hang too late for that is late itself, by no more than
+    /// [`LEAST_PATIENCE`] and [`SUCCESSION`] together.
+    #[must_use]
+    pub fn patience(&self, now: Time) -> Option<Duration> {
+        let patience_for = |Entry { lease, phase }: &Entry| {
+            let least = match phase {
+                Phase::Open | Phase::Closing => now.until_passed(lease.deadline) / 2,
+                Phase::Lapsed { .. } => Duration::ZERO,
+                // There is nothing left that a successor would do better.
+                Phase::Stopped | Phase::GivenUp => return None,
+            };
+            let in_time = now.until_passed(lease.kill_at()).saturating_sub(SUCCESSION);
+            Some(in_time.max(least).max(LEAST_PATIENCE))
+        };
+        self.entries.values().filter_map(patience_for).min()
     }
 
     /// The units of a lapsed lease were seen dead, at or after the time of SIGKILL.
@@ -371,6 +401,41 @@ mod tests {
         assert_eq!(table.poll_timeout(), Some(at(10)));
         assert_eq!(listed(&mut table), [ListedLease { lease: lease("db", 1, 10), lapsed: false }]);
         assert!(table.expire(at(9)).is_empty(), "a call too early does nothing");
+    }
+
+    #[test]
+    fn a_guard_that_hangs_has_a_successor_when_sigkill_is_due() {
+        assert_eq!(Table::default().patience(at(0)), None);
+        // SIGKILL is due at 13.
+        let mut table = armed();
+        let ms = Duration::from_millis;
+        let at_ms = |milliseconds| Time::both(ms(milliseconds));
+        assert_eq!(table.patience(at(4)), Some(ms(8250)));
+        for milliseconds in (1000..12_000).step_by(100) {
+            table.expire(at_ms(milliseconds));
+            let patience = table.patience(at_ms(milliseconds)).expect("there is a lease");
+            assert!(ms(milliseconds) + patience + SUCCESSION <= ms(13_000), "{patience:?} at {milliseconds} ms");
+        }
+        // The other lease has longer to go.
+        table.handle(at(12), Command::Arm { lease: lease("other", 2, 14) });
+        for late in [12_000, 12_900, 13_500] {
+            assert_eq!(table.patience(at_ms(late)), Some(LEAST_PATIENCE));
+        }
+        table.stopped(&name("db"));
+        assert_eq!(table.patience(at_ms(13_500)), Some(ms(2750)));
+        table.handle(at(13), disarm(1));
+        assert_eq!(table.patience(at_ms(13_500)), Some(ms(2750)));
+    }
+
+    #[test]
+    fn a_host_that_stands_still_for_less_than_half_a_short_lease_is_borne_with() {
+        let mut table = Table::default();
+        let mut short = lease("db", 1, 3);
+        (short.stop_budget, short.kill_reserve) = (Duration::from_millis(200), Duration::from_millis(50));
+        table.handle(at(1), Command::Arm { lease: short });
+        assert_eq!(table.patience(at(1)), Some(Duration::from_millis(1400)));
+        assert_eq!(table.patience(at(2)), Some(Duration::from_millis(500)));
+        assert_eq!(table.patience(at(3)), Some(LEAST_PATIENCE));
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod changes;
 pub mod gate;
 mod job;
 mod link;
+pub mod notify;
 mod private;
 mod properties;
 mod proxy;

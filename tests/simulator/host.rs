@@ -82,6 +82,11 @@ impl Lease {
         self.deadline.plus(self.stop_budget.saturating_sub(self.kill_reserve))
     }
 
+    /// From the end of a guard that hung until its successor enforces; a guard tells systemd so much earlier to miss it.
+    pub fn succession(&self) -> Duration {
+        self.stop_budget.saturating_sub(self.kill_reserve) / 4
+    }
+
     pub fn remembered(&self) -> Remembered {
         Remembered {
             instance: self.instance,
@@ -112,6 +117,8 @@ pub struct Guard {
     pub connection: u64,
     pub unserved: VecDeque<(u64, GuardRequest)>,
     pub lease: Option<Lease>,
+    /// Counts the times it began to hang.
+    pub hangs: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

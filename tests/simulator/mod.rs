@@ -66,6 +66,7 @@ enum Due {
     AtStore { life: u64, call: u64, ask: Ask, sent_in_life: u64 },
     GuardServes,
     GuardTimer,
+    Watchdog { hang: u64 },
     StartJob { job: u64, instance: Option<Instance>, term: Option<Term> },
     UnitStarted { unit_life: u64 },
     UnitEnds { unit_life: u64 },
@@ -243,6 +244,7 @@ impl Sim {
             }
             Due::GuardServes => self.guard_serves(h),
             Due::GuardTimer => self.guard_looks(h, false),
+            Due::Watchdog { hang } => self.watchdog(h, hang),
             Due::StartJob { job, instance, term } => self.start_job(h, job, instance, term),
             Due::UnitStarted { unit_life } => self.unit_started(h, unit_life),
             Due::UnitEnds { unit_life } => self.unit_ends(h, unit_life),
@@ -723,7 +725,7 @@ impl Sim {
             settings,
             clocks: Clocks::new(self.now),
             disk: Memory::default(),
-            guard: Guard { life: GuardLife::Up, connection: 0, unserved: VecDeque::new(), lease: None },
+            guard: Guard { life: GuardLife::Up, connection: 0, unserved: VecDeque::new(), lease: None, hangs: 0 },
             unit: Unit { state: UnitState::Dead, life: 0, nature, starting_for: None },
             daemon: Daemon {
                 election: None,
@@ -799,10 +801,6 @@ impl Sim {
 
     pub fn pause_daemon(&mut self, h: usize) {
         if self.hosts[h].daemon.election.is_some() && !self.hosts[h].daemon.paused && self.hosts[h].runs() {
-            // Of guard and daemon one enforces (assumption c): a hung guard meets its watchdog.
-            if self.hosts[h].guard.life == GuardLife::Hung {
-                self.kill_guard(h);
-            }
             self.hosts[h].daemon.paused = true;
             self.note(Some(h), "putexd is paused");
         }
@@ -857,6 +855,10 @@ impl Sim {
 
     pub fn freeze(&mut self, h: usize) {
         if self.hosts[h].runs() {
+            // A guard does not hang over it (assumption c): what wakes first is not its watchdog.
+            if self.hosts[h].guard.life == GuardLife::Hung {
+                self.restart_guard(h);
+            }
             self.hosts[h].frozen = true;
             self.note(Some(h), "host: everything stands still");
         }
@@ -921,7 +923,8 @@ impl Sim {
         if let Some(lease) = &mut host.guard.lease {
             lease.open = false;
             lease.closing = true;
-            reserve = Some(lease.stop_budget.saturating_sub(lease.kill_reserve));
+            let left = host.clocks.read(self.now).until_passed(lease.kill_at());
+            reserve = Some(lease.stop_budget.saturating_sub(lease.kill_reserve).min(left));
         }
         let unit_life = host.unit.life;
         self.note(Some(h), "guard: is gone");
@@ -967,12 +970,22 @@ impl Sim {
         }
     }
 
-    /// The guard neither answers nor enforces; the daemon notices after R.
+    /// The guard neither answers nor enforces; the daemon notices after R. systemd misses it so early that its successor
+    /// sends SIGKILL when that is due; later than that no guard begins to hang (assumption c).
     pub fn hang_guard(&mut self, h: usize) {
+        let now = self.now;
         let host = &mut self.hosts[h];
-        if host.guard.life != GuardLife::Up || host.daemon.paused || host.daemon.election.is_none() || !host.runs() {
+        if host.guard.life != GuardLife::Up || !host.runs() {
             return;
         }
+        if let Some(lease) = host.guard.lease.as_ref().filter(|lease| host.unit.is_alive() || !lease.lapsed) {
+            let kill_at = host.clocks.real_when_passed(now, lease.kill_at()).unwrap_or(now);
+            let Some(missed) = kill_at.checked_sub(lease.succession()).filter(|missed| *missed > now) else { return };
+            let hang = host.guard.hangs + 1;
+            self.push(h, missed, Due::Watchdog { hang });
+        }
+        let host = &mut self.hosts[h];
+        host.guard.hangs += 1;
         host.guard.life = GuardLife::Hung;
         let silence = host.settings.timings.renew_interval;
         self.note(Some(h), "guard: hangs");
@@ -981,6 +994,16 @@ impl Sim {
                 sim.lose_guard(h);
             }
         });
+    }
+
+    fn watchdog(&mut self, h: usize, hang: u64) {
+        let guard = &self.hosts[h].guard;
+        if guard.life == GuardLife::Hung && guard.hangs == hang {
+            let succession = guard.lease.as_ref().map(Lease::succession).unwrap_or_default();
+            self.note(Some(h), "guard: systemd misses it");
+            self.kill_guard(h);
+            self.after(succession, move |sim| sim.restart_guard(h));
+        }
     }
 
     /// The guard goes on where it hung; the daemon connects anew.

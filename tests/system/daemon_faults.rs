@@ -1,7 +1,5 @@
 //! putexd, its guard and systemd itself are restarted, killed and stopped while the unit runs.
 
-use std::time::Duration;
-
 use crate::cluster::{Cut, Host};
 use crate::command::{now, run, wait_until};
 use crate::scene::{
@@ -115,10 +113,17 @@ fn a_guard_that_hangs_is_as_good_as_none() {
     let guard = main_pid(host, GUARD);
     let since = now();
     signal(host, GUARD, "STOP");
-    let second = scene.wait_for_takeover(&first, since, TAKE_OVER, "SIGSTOP of the guard");
-    // Its watchdog ends it, and the host can be active again.
-    wait_for_restart(host, GUARD, &guard, Duration::from_secs(40));
-    wait_for_standby(host);
+    let end = scene.oracle.wait_for_end(&first, SOON);
+    println!("SIGSTOP of the guard: the unit was gone {:?} after it", end.after(since));
+    assert!(end.after(since) < WAIT, "putexd stops it");
+    // systemd misses the guard before the lease is taken over, and so this host is as good as the other.
+    wait_for_restart(host, GUARD, &guard, WAIT + SOON);
+    let second = scene.wait_for_start(end.at, TAKE_OVER);
+    println!("SIGSTOP of the guard: started on {} {:?} after it", second.host, second.after(since));
+    scene.assert_alone(&second);
+    for other in scene.others(&second) {
+        wait_for_standby(other);
+    }
 
     // Neither the guard nor the store: the daemon itself is the one that stops the unit.
     let host = scene.host_of(&second);
@@ -127,6 +132,30 @@ fn a_guard_that_hangs_is_as_good_as_none() {
     host.partition(Cut::Silent);
     scene.wait_for_takeover(&second, since, TAKE_OVER, "SIGSTOP of the guard and a partition");
     host.heal();
+    scene.assert_no_violation();
+}
+
+/// Nobody enforces the lease until systemd misses the guard. The program is deaf to SIGTERM: what ends it is SIGKILL, which
+/// only the guard's successor sends.
+#[test]
+fn a_guard_that_hangs_while_the_daemon_does_has_a_successor_in_time() {
+    let plan = Plan::hosts("both", 2).oracle(&["ORACLE_IGNORE_TERM=1"]);
+    let Some((scene, first)) = plan.run() else { return };
+    let mut active = first;
+    for round in ["first", "second"] {
+        let host = scene.host_of(&active);
+        let (guard, daemon) = (main_pid(host, GUARD), main_pid(host, DAEMON));
+        let since = now();
+        host.exec(&["kill", "-STOP", &guard, &daemon]);
+        let next = scene.wait_for_takeover(&active, since, TAKE_OVER, "SIGSTOP of guard and putexd");
+        let end = scene.oracle.wait_for_end(&active, SOON);
+        println!("SIGSTOP of both, {round} time: the unit was gone {:?} after it", end.after(since));
+        assert!(end.after(since) < WAIT, "it has to be dead before the wait of the others is over");
+        wait_for_restart(host, GUARD, &guard, SOON);
+        signal(host, DAEMON, "CONT");
+        wait_for_standby(host);
+        active = next;
+    }
     scene.assert_no_violation();
 }
 

@@ -1,8 +1,11 @@
 //! Holding: H1 to H6 and K8. Here are the rules that stop a unit: `lapse` and `release`.
 
+use std::time::Duration;
+
 use super::{Election, Phase, ReleaseStep};
 use crate::election::event::{Action, Content, GuardRequest, Moment, Observation, Remembered, WriteRequest};
 use crate::election::holding::{Attempt, Guarded, Holding, Resolution};
+use crate::election::lock;
 use crate::election::record::{Details, Record, Standing, Words};
 use crate::election::state::State;
 use crate::types::{Instance, NodeId, Revision, Time, WriteId};
@@ -246,7 +249,7 @@ impl Election {
             self.actions.push(Action::Guard(GuardRequest::Close { instance }));
         }
         self.actions.push(Action::Stop { kill_at: Some(from.plus(budget.saturating_sub(reserve))) });
-        self.become_lapsing(instance, from.plus(budget), reason);
+        self.become_lapsing(instance, proof_due(now, from, budget, reserve), reason);
     }
 
     /// K8.
@@ -257,10 +260,10 @@ impl Election {
         let over = remembered.lapsed || now.has_passed(remembered.deadline);
         let Some(incarnation) = incarnation.filter(|_| !over) else {
             let from = if now.has_passed(remembered.deadline) { remembered.deadline } else { now };
-            let kill_at = from.plus(remembered.stop_budget.saturating_sub(remembered.kill_reserve));
-            self.actions.push(Action::Stop { kill_at: Some(kill_at) });
+            let (budget, reserve) = (remembered.stop_budget, remembered.kill_reserve);
+            self.actions.push(Action::Stop { kill_at: Some(from.plus(budget.saturating_sub(reserve))) });
             let reason = if over { "the lease ended while putexd was away" } else { "the lease's store is not known" };
-            self.become_lapsing(remembered.instance, from.plus(remembered.stop_budget), reason);
+            self.become_lapsing(remembered.instance, proof_due(now, from, budget, reserve), reason);
             return;
         };
         let holding = Holding::adopted(remembered, incarnation, now);
@@ -274,4 +277,10 @@ impl Election {
             self.change(State::Active, "the guard remembers this host's lease");
         }
     }
+}
+
+/// When a stop that began at `from` has to be proven. Whoever wakes so late that the budget is over as well still gets the
+/// time that SIGKILL takes: the unit may have been dead for long, and nobody has looked yet.
+fn proof_due(now: Time, from: Time, budget: Duration, reserve: Duration) -> Time {
+    lock::latest(from.plus(budget), now.plus(reserve))
 }
