@@ -317,6 +317,78 @@ fn the_defaults_reach_the_services_and_what_follows_from_them_follows_the_servic
     assert_eq!(services[1].on_stop_failure, OnStopFailure::Alert);
 }
 
+#[cfg(feature = "postgres")]
+#[test]
+fn every_key_of_a_store_in_postgresql_is_taken() {
+    let host = r#"
+[store]
+type = "postgres"
+connection = "host=h1,h2 port=5433 dbname=putex user=putex sslmode=require"
+password-file = "/etc/putex/password"
+table = "ha.locks"
+tls-ca = "/etc/putex/ca.pem"
+tls-cert = "/etc/putex/client.pem"
+tls-key = "/etc/putex/client.key"
+"#;
+    let root = root(&[("etc/putex/putexd.toml", host), ("etc/putex/ca.pem", ""), ("etc/putex/client.pem", "")]);
+    for secret in ["etc/putex/password", "etc/putex/client.key"] {
+        write(root.path(), secret, "");
+        let private = fs::Permissions::from_mode(0o640);
+        fs::set_permissions(root.path().join(secret), private).expect("the mode can be set");
+    }
+    let loaded = load(&root);
+    assert!(loaded.diagnostics.is_empty(), "{loaded}");
+    let StoreSettings::Postgres(postgres) = loaded.settings.expect("it is good").store else { panic!("another type") };
+    assert_eq!(postgres.connection, "host=h1,h2 port=5433 dbname=putex user=putex sslmode=require");
+    assert_eq!(postgres.password_file, Some("/etc/putex/password".into()));
+    assert_eq!(postgres.table, "ha.locks");
+    assert_eq!(postgres.tls.ca_file, Some("/etc/putex/ca.pem".into()));
+    assert_eq!(postgres.tls.client, Some(("/etc/putex/client.pem".into(), "/etc/putex/client.key".into())));
+
+    let url = "[store]\ntype = \"postgres\"\nconnection = \"postgres://putex@h1:5433,h2/putex\"\n";
+    write(root.path(), "etc/putex/putexd.toml", url);
+    let StoreSettings::Postgres(postgres) = settings(&root).store else { panic!("another type") };
+    assert_eq!((postgres.table.as_str(), postgres.password_file), ("putex_locks", None));
+}
+
+#[cfg(feature = "postgres")]
+#[test]
+fn each_bad_value_of_a_store_in_postgresql_has_its_message() {
+    let refused = |keys: &str, part: &str| {
+        let root = root(&[("etc/putex/ca.pem", "")]);
+        write(root.path(), "etc/putex/putexd.toml", &format!("[store]\ntype = \"postgres\"\n{keys}\n"));
+        let loaded = load(&root);
+        assert_eq!(loaded.settings, None, "{keys} was accepted");
+        let text = loaded.to_string();
+        assert!(text.contains(part), "{text}\nlacks {part:?}");
+        assert!(!text.contains("s3cret"), "a password stays out of messages: {text}");
+    };
+    let connection = |text: &str, part: &str| refused(&format!("connection = \"{text}\""), part);
+    refused(
+        "",
+        "the key \"connection\" is missing in [store]: add connection = \"host=h1,h2 dbname=putex user=putex\"",
+    );
+    connection("host=h1 password=s3cret", "must not carry a password: use password-file");
+    connection("postgres://putex:s3cret@h1/putex", "must not carry a password: use password-file");
+    connection("user=putex", "names no server: add host=h1");
+    connection("host=h1 hots=h2", "unknown option `hots`");
+    connection("host=h1 sslmode=verify-full", "disable, prefer and require are known");
+    connection("host=h1 sslrootcert=/ca.pem", "use tls-ca, tls-cert and tls-key");
+    connection("host=h1 port=http", "invalid value for option `port`");
+    connection("host=h1,h2,h3 port=1,2", "2 ports for 3 servers");
+    connection("host=h1,h2 hostaddr=10.0.0.1", "2 times host and 1 times hostaddr");
+    connection("host=h1 target_session_attrs=read-only", "remove target_session_attrs");
+    connection("host='h1", "unterminated");
+
+    let good = "connection = \"host=h1\"\n";
+    for table in ["Locks", "a.b.c", "", "x-y", "1st"] {
+        refused(&format!("{good}table = \"{table}\""), "lower case letters, digits and '_' are accepted");
+    }
+    refused(&format!("{good}tls-ca = \"/etc/putex/ca.pem\""), "certificates need sslmode=require");
+    refused(&format!("{good}password-file = \"/etc/putex/none\""), "/etc/putex/none cannot be used");
+    refused(&format!("{good}bucket = \"locks\""), "the key \"bucket\" has no meaning for the store type \"postgres\"");
+}
+
 #[test]
 fn the_node_is_called_after_the_host_unless_said_otherwise() {
     let file = HOST.replace("node = \"h1\"\n", "");

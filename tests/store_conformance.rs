@@ -12,10 +12,18 @@ mod etcd_alone;
 #[cfg(feature = "etcd")]
 #[path = "support/etcd_rig.rs"]
 mod etcd_rig;
+#[path = "support/certificates.rs"]
+mod certificates;
 #[path = "support/nats_alone.rs"]
 mod nats_alone;
 #[path = "support/nats_server.rs"]
 mod nats_server;
+#[cfg(feature = "postgres")]
+#[path = "support/postgres_alone.rs"]
+mod postgres_alone;
+#[cfg(feature = "postgres")]
+#[path = "support/postgres_rig.rs"]
+mod postgres_rig;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,7 +46,7 @@ trait Rig: Sized {
     async fn start() -> Self;
     /// Another client of the store.
     fn open(&self) -> Arc<dyn Store>;
-    /// An administrator deletes the key, which leaves a tombstone.
+    /// An administrator deletes the key, which leaves a tombstone or nothing.
     async fn delete(&self, key: &Key);
     /// Everything is deleted and made anew.
     async fn wipe(&self);
@@ -260,7 +268,8 @@ async fn the_replaced_entry_can_be_read<R: Rig>() {
 
 async fn what_a_revision_replaced_is_never_told_wrongly<R: Rig>() {
     let (rig, store, key) = ready::<R>().await;
-    let mut made: Vec<Entry> = Vec::new();
+    // `None`: nothing was left of the key.
+    let mut made: Vec<Option<Entry>> = Vec::new();
     for round in 0..6 {
         let now = read(&*store, &key).await;
         if round == 3 {
@@ -274,13 +283,18 @@ async fn what_a_revision_replaced_is_never_told_wrongly<R: Rig>() {
             made.clear();
         }
         made.extend(after.entry);
+        made.push(read(&*store, &key).await.entry);
         // The store may have forgotten what was long ago, but never takes another entry for it.
         for (entry, before) in made.iter().skip(1).zip(&made) {
+            let Some(entry) = entry else { continue };
             let replaced = store.read(&key, Some(entry.revision)).await.expect("a snapshot").entry;
             assert!(replaced.as_ref().is_none_or(|found| found == before), "{replaced:?} before {entry:?}");
             // Where the key was absent, and no tombstone stood for it, there was nothing to replace.
             let compared = made.last() == Some(entry) && entry.value.is_some() && now.entry.is_some();
             assert!(replaced.is_some() || !compared, "what {entry:?} replaced is forgotten");
+            assert!(replaced.is_none() || replaced == *before, "{replaced:?} before {entry:?}");
+            let compared = made.last().and_then(Option::as_ref) == Some(entry) && entry.value.is_some();
+            assert!(replaced == *before || !compared, "what {entry:?} replaced is forgotten");
         }
     }
 }

@@ -8,6 +8,8 @@ pub mod directory;
 pub mod etcd;
 pub mod memory;
 pub mod nats;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 
 use std::future::Future;
 use std::pin::Pin;
