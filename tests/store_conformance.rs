@@ -1,19 +1,19 @@
 //! One suite for all stores, run unchanged against each of them, and what is one store's alone.
 
+#[path = "support/certificates.rs"]
+mod certificates;
 #[path = "support/directory_alone.rs"]
 mod directory_alone;
 #[path = "support/directory_rig.rs"]
 mod directory_rig;
-#[path = "support/faulty_fs.rs"]
-mod faulty_fs;
 #[cfg(feature = "etcd")]
 #[path = "support/etcd_alone.rs"]
 mod etcd_alone;
 #[cfg(feature = "etcd")]
 #[path = "support/etcd_rig.rs"]
 mod etcd_rig;
-#[path = "support/certificates.rs"]
-mod certificates;
+#[path = "support/faulty_fs.rs"]
+mod faulty_fs;
 #[path = "support/nats_alone.rs"]
 mod nats_alone;
 #[path = "support/nats_server.rs"]
@@ -282,16 +282,11 @@ async fn what_a_revision_replaced_is_never_told_wrongly<R: Rig>() {
             // What was before is of another life.
             made.clear();
         }
-        made.extend(after.entry);
-        made.push(read(&*store, &key).await.entry);
+        made.push(after.entry);
         // The store may have forgotten what was long ago, but never takes another entry for it.
         for (entry, before) in made.iter().skip(1).zip(&made) {
             let Some(entry) = entry else { continue };
             let replaced = store.read(&key, Some(entry.revision)).await.expect("a snapshot").entry;
-            assert!(replaced.as_ref().is_none_or(|found| found == before), "{replaced:?} before {entry:?}");
-            // Where the key was absent, and no tombstone stood for it, there was nothing to replace.
-            let compared = made.last() == Some(entry) && entry.value.is_some() && now.entry.is_some();
-            assert!(replaced.is_some() || !compared, "what {entry:?} replaced is forgotten");
             assert!(replaced.is_none() || replaced == *before, "{replaced:?} before {entry:?}");
             let compared = made.last().and_then(Option::as_ref) == Some(entry) && entry.value.is_some();
             assert!(replaced == *before || !compared, "what {entry:?} replaced is forgotten");

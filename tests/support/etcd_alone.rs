@@ -18,8 +18,8 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
+use super::certificates::certificate;
 use super::etcd_rig::{EtcdServer, init, settings};
-use super::nats_alone::certificate;
 use super::nats_server::free_port;
 use super::{CALL_LIMIT, attempt, base, read, token, up, usable, within, won};
 
