@@ -27,7 +27,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_postgres::Config;
@@ -176,21 +176,12 @@ impl Shared {
         drop(lent.session().take_warning());
         let written = self.table.write(lent.session(), key, attempt).await;
         let warning = lent.session().take_warning();
-        Ok(match (written, warning) {
-            (Err(error), _) => {
-                lent.done();
-                return Err(error);
-            }
-            (Ok(_), Some(warning)) => {
-                lent.done();
-                WriteOutcome::Unknown(format!("the server warned: {warning}"))
-            }
-            (Ok(None), None) => {
-                lent.done();
-                WriteOutcome::Conflict
-            }
-            (Ok(Some(revision)), None) => {
-                connection.notify(key, lent);
+        lent.done();
+        Ok(match (written?, warning) {
+            (_, Some(warning)) => WriteOutcome::Unknown(format!("the server warned: {warning}")),
+            (None, None) => WriteOutcome::Conflict,
+            (Some(revision), None) => {
+                connection.hint(key);
                 WriteOutcome::Won(revision)
             }
         })
@@ -221,7 +212,7 @@ impl Shared {
     }
 
     /// Connects to the first server that may hold locks, reading all secrets anew.
-    async fn connect(&self) -> Result<Arc<Connection>, StoreError> {
+    async fn connect(&self) -> Result<(Arc<Connection>, mpsc::Receiver<Key>), StoreError> {
         let mut config: Config = self.settings.connection.parse().map_err(|error| session::failure(&error))?;
         if let Some(path) = &self.settings.password_file {
             config.password(secret(path).await?);
@@ -230,7 +221,8 @@ impl Shared {
         let tls = tokio::task::spawn_blocking(move || tls::connector(&with, &of_tls)).await;
         let tls = tls.map_err(|error| StoreError::Unreachable(error.to_string()))??;
         let endpoints = Endpoint::all(&config, &tls, self.call_limit);
-        Ok(Arc::new(Connection::open(endpoints, &self.table, self.call_limit).await?))
+        let (connection, written) = Connection::open(endpoints, &self.table, self.call_limit).await?;
+        Ok((Arc::new(connection), written))
     }
 
     /// Tells the log what is doubtful about the server, once for each thing.
@@ -261,12 +253,12 @@ async fn keep_connected(shared: Arc<Shared>) {
     let mut told = None;
     loop {
         let error = match shared.connect().await {
-            Ok(connection) => {
+            Ok((connection, written)) => {
                 let since = Instant::now();
                 tracing::info!("connected to PostgreSQL on {}", connection.address());
                 told = None;
                 shared.show(Ok(Arc::clone(&connection)));
-                let (reason, ()) = tokio::join!(connection.keep(), shared.warn(&connection));
+                let (reason, ()) = tokio::join!(connection.keep(written), shared.warn(&connection));
                 if since.elapsed() >= shared.call_limit * SETTLED_AFTER {
                     failures = 0;
                 }

@@ -170,6 +170,29 @@ async fn a_lock_that_waits_for_its_row_keeps_no_other_waiting() {
     won(&store, &key(), &attempt(&now, token("d"))).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hints_that_cannot_be_given_keep_no_write_waiting() {
+    const ROUNDS: u32 = 24;
+    let server = PostgresServer::start("");
+    made(&open(&server.settings())).await;
+    server.sql("CREATE ROLE putexd LOGIN SUPERUSER; ALTER ROLE putexd SET synchronous_commit = local").await;
+    alter(&server, "synchronous_standby_names", "absent").await;
+    let store = open(&settings(&format!("host=127.0.0.1 port={} user=putexd dbname=postgres", server.port)));
+    up(&store).await;
+    // Whoever notifies keeps all others from it until the end of its transaction.
+    let other = server.admin().await;
+    let other = tokio::spawn(async move { other.batch_execute("BEGIN; CREATE TABLE x (); NOTIFY y; COMMIT").await });
+    answered(&server, SYNC_WAITS, |pids| pids.len() == 1).await;
+    let mut hints = store.watch().await.expect("a watch");
+    for round in 0..ROUNDS {
+        won(&store, &key(), &attempt(&read(&store, &key()).await, token(&format!("{round}")))).await;
+    }
+    assert_eq!(*store.link().borrow(), Link::Up);
+    alter(&server, "synchronous_standby_names", "").await;
+    within(other).await.expect("the other's transaction ends").expect("it is committed");
+    assert_eq!(within(hints.next()).await, Some(key()));
+}
+
 #[tokio::test]
 async fn settings_that_lose_acknowledged_writes_are_refused() {
     let server = PostgresServer::start("synchronous_commit = off");
@@ -195,13 +218,12 @@ async fn settings_that_lose_acknowledged_writes_are_refused() {
 async fn a_session_keeps_waiting_for_the_disk_when_the_server_is_told_not_to() {
     let (server, store) = ready().await;
     won(&store, &key(), &attempt(&read(&store, &key()).await, token("a"))).await;
-    let same_session = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'putexd'";
-    let before = server.sql(same_session).await;
+    let before = server.sql("SELECT pid FROM pg_stat_activity WHERE application_name = 'putexd'").await;
     alter(&server, "synchronous_commit", "off").await;
     // A commit that does not wait for the disk would not wait for a standby either.
     alter(&server, "synchronous_standby_names", "absent").await;
-    let (write, _) = waiting_write(&server, &store, "b").await;
-    assert_eq!(server.sql(same_session).await, before, "no new session was needed");
+    let (write, pid) = waiting_write(&server, &store, "b").await;
+    assert!(before.contains(&pid), "a new session would have seen the new setting: {pid} after {before:?}");
     unknown(within(write).await.expect("the write ends"));
 }
 

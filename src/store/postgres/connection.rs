@@ -1,15 +1,17 @@
-//! The connection to one server: a session that listens and proves that the server is there, and others for the calls.
+//! The connection to one server: a session that listens and proves that the server is there, one that gives hints, and
+//! others for the calls.
 //!
 //! A call has its session for itself, because a server answers one statement of a session after the other: one that waits
 //! for a row would keep the calls of all other services waiting. A session whose call was not answered in time is closed
-//! and its statement cancelled, so that the server does not carry it out much later.
+//! and its statement cancelled, so that the server does not carry it out much later. A hint has to wait for all other
+//! transactions of the server with hints, and those may wait for a standby, so no call may wait for a hint.
 //!
 //! When the first session is lost, all of them are given up, and the next connection may be to another server.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
 use super::hints::Watchers;
@@ -21,6 +23,9 @@ use crate::types::Key;
 
 /// Calls at the same time; more wait for their turn, within their time limit.
 const SESSION_LIMIT: usize = 8;
+
+/// Hints that wait to be given; more are dropped.
+const HINT_LIMIT: usize = 64;
 
 /// A session that no call needed for this many call limits is closed.
 const IDLE_LIMIT: u32 = 10;
@@ -36,20 +41,20 @@ pub(super) struct Connection {
     idle: Mutex<Vec<(Instant, Session)>>,
     turns: Arc<Semaphore>,
     watchers: Arc<Watchers>,
-    /// Whether the server knows notifications.
-    notifies: bool,
+    /// Keys that were written, if the server knows notifications.
+    written: Option<mpsc::Sender<Key>>,
     /// A call was not answered.
     suspected: Notify,
     lost: watch::Sender<Option<String>>,
 }
 
 impl Connection {
-    /// Connects to the first of the servers that may hold locks.
+    /// Connects to the first of the servers that may hold locks. The other part is for [`keep`](Self::keep).
     pub(super) async fn open(
         endpoints: Vec<Endpoint>,
         table: &Arc<Table>,
         call_limit: Duration,
-    ) -> Result<Self, StoreError> {
+    ) -> Result<(Self, mpsc::Receiver<Key>), StoreError> {
         let mut reasons = Vec::new();
         let mut refusal = None;
         for endpoint in endpoints {
@@ -61,7 +66,8 @@ impl Connection {
             };
             match tokio::time::timeout(call_limit, opening).await {
                 Ok(Ok((first, notifies))) => {
-                    return Ok(Self {
+                    let (sender, written) = mpsc::channel(HINT_LIMIT);
+                    let connection = Self {
                         first,
                         endpoint,
                         table: Arc::clone(table),
@@ -69,10 +75,11 @@ impl Connection {
                         idle: Mutex::default(),
                         turns: Arc::new(Semaphore::new(SESSION_LIMIT)),
                         watchers,
-                        notifies,
+                        written: notifies.then_some(sender),
                         suspected: Notify::new(),
                         lost: watch::Sender::new(None),
-                    });
+                    };
+                    return Ok((connection, written));
                 }
                 Ok(Err(StoreError::Unreachable(reason))) => reasons.push(reason),
                 Ok(Err(error)) => refusal = refusal.or(Some(error)),
@@ -90,28 +97,62 @@ impl Connection {
 
     /// Whether hints are to be had.
     pub(super) fn notifies(&self) -> bool {
-        self.notifies
+        self.written.is_some()
     }
 
     /// Waits until the connection is lost, and says why. Whoever keeps the connection must wait here: this is also what
-    /// looks whether the server is still there.
-    pub(super) async fn keep(&self) -> String {
-        let reason = loop {
+    /// looks whether the server is still there, and gives the hints.
+    pub(super) async fn keep(&self, written: mpsc::Receiver<Key>) -> String {
+        let reason = tokio::select! {
+            reason = self.look_after() => reason,
+            reason = self.give_hints(written) => reason,
+        };
+        self.lost.send_replace(Some(reason.clone()));
+        self.watchers.end();
+        reason
+    }
+
+    async fn look_after(&self) -> String {
+        loop {
             tokio::select! {
-                reason = self.first.lost() => break reason,
+                reason = self.first.lost() => return reason,
                 () = self.suspected.notified() => {}
                 () = tokio::time::sleep(self.call_limit) => {}
             }
             match tokio::time::timeout(self.call_limit, self.first.ping()).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => break error.to_string(),
-                Err(_) => break format!("{} does not answer within {:?}", self.address(), self.call_limit),
+                Ok(Err(error)) => return error.to_string(),
+                Err(_) => return format!("{} does not answer within {:?}", self.address(), self.call_limit),
             }
             lock(&self.idle).retain(|(since, _)| since.elapsed() < self.call_limit * IDLE_LIMIT);
-        };
-        self.lost.send_replace(Some(reason.clone()));
-        self.watchers.end();
-        reason
+        }
+    }
+
+    /// Never ends by itself.
+    async fn give_hints(&self, mut written: mpsc::Receiver<Key>) -> String {
+        let mut session = None;
+        while let Some(key) = written.recv().await {
+            match tokio::time::timeout(self.call_limit, self.give_hint(session.take(), &key)).await {
+                Ok(Ok(with)) => session = Some(with),
+                Ok(Err(error)) => tracing::debug!("no hint was given: {error}, ignoring"),
+                Err(_) => tracing::debug!("no hint was given in time, ignoring"),
+            }
+        }
+        // Without a sender the server knows no hints.
+        std::future::pending().await
+    }
+
+    /// Gives one hint, with this session or a new one, and gives back the session for the next.
+    async fn give_hint(&self, session: Option<Session>, key: &Key) -> Result<Session, StoreError> {
+        if let Some(session) = session
+            // It may have ended since the last hint.
+            && self.table.notify(&session, key).await.is_ok()
+        {
+            return Ok(session);
+        }
+        let session = Session::open(&self.endpoint, &self.table, self.call_limit, None).await?;
+        self.table.notify(&session, key).await?;
+        Ok(session)
     }
 
     /// Hints, until the connection is lost.
@@ -158,22 +199,12 @@ impl Connection {
         Ok(Lent { session: Some(session), home: Arc::clone(self), _turn: turn })
     }
 
-    /// Hints at `key`, without keeping anybody waiting.
-    pub(super) fn notify(self: &Arc<Self>, key: &Key, lent: Lent) {
-        if !self.notifies {
-            return lent.done();
+    /// Has all who watch told that `key` was written.
+    pub(super) fn hint(&self, key: &Key) {
+        if let Some(written) = &self.written {
+            // A full queue means that hints have to wait anyway.
+            drop(written.try_send(key.clone()));
         }
-        let (connection, key) = (Arc::clone(self), key.clone());
-        tokio::spawn(async move {
-            let notifying = connection.bounded(async {
-                let sent = connection.table.notify(lent.session(), &key).await;
-                lent.done();
-                sent
-            });
-            if let Err(error) = notifying.await {
-                tracing::debug!("no hint was given: {error}, ignoring");
-            }
-        });
     }
 }
 

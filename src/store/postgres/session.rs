@@ -135,12 +135,12 @@ impl Session {
         Ok(written.sum())
     }
 
-    /// The first row of the answer, as text; `None` if there is none, or the server does not understand the question,
-    /// as one may that is not PostgreSQL itself.
+    /// The first row of the answer, as text; `None` if there is none, if the server does not understand the question, as
+    /// one may that is not PostgreSQL itself, or does not answer it to this user.
     pub(super) async fn ask(&self, question: &str) -> Result<Option<Vec<String>>, StoreError> {
         let answer = match self.client.simple_query(question).await {
             Ok(answer) => answer,
-            Err(error) if error.as_db_error().is_some() => return Ok(None),
+            Err(error) if is_not_understood(&error) => return Ok(None),
             Err(error) => return Err(failure(&error)),
         };
         Ok(answer.iter().find_map(|message| {
@@ -165,7 +165,7 @@ impl Session {
     pub(super) async fn listen(&self, table: &Table) -> Result<bool, StoreError> {
         match self.execute(&format!("LISTEN \"{}\"", table.channel)).await {
             Ok(_) => Ok(true),
-            Err(error) if error.as_db_error().is_some() => Ok(false),
+            Err(error) if is_not_understood(&error) => Ok(false),
             Err(error) => Err(failure(&error)),
         }
     }
@@ -288,6 +288,12 @@ async fn drive<S>(
 /// Servers that do not say how severe a notice is are old; theirs counts.
 fn is_warning(notice: &DbError) -> bool {
     notice.parsed_severity().is_none_or(|severity| severity == Severity::Warning)
+}
+
+/// Whether a question is beyond the server or the user, so that asking again is no use.
+fn is_not_understood(error: &Error) -> bool {
+    // The class of syntax errors, unknown names and missing privileges.
+    error.code().is_some_and(|code| *code == SqlState::FEATURE_NOT_SUPPORTED || code.code().starts_with("42"))
 }
 
 /// What an error means to the caller of a verb.
