@@ -216,6 +216,12 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         if thread::panicking() {
             eprintln!("cluster {}: the oracle saw\n{}", self.name, self.oracle.text());
+            let putex = output("find", &[utf8(&self.dir.join("putex")), "-printf", "%P %Tr\n"]);
+            eprintln!(
+                "cluster {}: the folder of the locks holds\n{}",
+                self.name,
+                String::from_utf8_lossy(&putex.stdout)
+            );
             for host in &self.hosts {
                 eprintln!("cluster {}: the journal of {}\n{}", self.name, host.name, host.journal(&[]));
             }

@@ -168,7 +168,12 @@ impl Locks {
                 server.up();
             }
             Place::OnHosts(_) => unreachable!("no test asks for it"),
-            Place::Nowhere => cluster.empty_share(),
+            // Hanging meanwhile: a host must not make a lock of the former store beside what is deleted.
+            Place::Nowhere => {
+                self.lose(cluster);
+                cluster.empty_share();
+                self.regain(cluster);
+            }
         }
         self.init(cluster);
     }
