@@ -324,13 +324,7 @@ impl Shared {
 
     fn describe_root(&self) -> String {
         let shown = self.root.display();
-        match Mount::of(&self.root) {
-            Ok(mount) => {
-                let warnings: String = mount.warnings().iter().map(|warning| format!("\nwarning: {warning}")).collect();
-                format!("{shown}, {}{warnings}", mount.describe())
-            }
-            Err(_) => shown.to_string(),
-        }
+        Mount::of(&self.root).map_or_else(|_| shown.to_string(), |mount| format!("{shown}, {}", mount.describe()))
     }
 }
 

@@ -58,7 +58,7 @@ async fn nothing_is_made_before_init_and_once_by_it() {
     assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 0);
 
     let creation = store.init().await.expect("the store is made");
-    assert!(matches!(&creation, Creation::Created(what) if what.contains("local to this host")), "{creation:?}");
+    assert!(matches!(&creation, Creation::Created(what) if what.contains(" from ")), "{creation:?}");
     let other = open(folder.path());
     up(&other).await;
     assert!(matches!(other.init().await, Ok(Creation::Existed(_))));
@@ -77,9 +77,9 @@ async fn a_share_that_is_not_mounted_is_no_store_and_nothing_is_made_in_its_plac
     let now = read(&store, &key()).await;
     won(&store, &key(), &attempt(&now, token("a"))).await;
     let held = read(&store, &key()).await;
-    let (share, elsewhere) = (folder.path().join("../share"), folder.path().with_extension("share"));
+    let elsewhere = folder.path().with_extension("share");
     fs::rename(folder.path(), &elsewhere).expect("it is unmounted");
-    assert!(down(&store).await.contains("mount the share"), "{share:?}");
+    assert!(down(&store).await.contains("mount the share"));
     fs::create_dir(folder.path()).expect("an empty place for it");
     up(&store).await;
     assert!(matches!(store.read(&key(), None).await, Err(StoreError::Missing(_))));

@@ -504,10 +504,8 @@ pub(super) fn gone(removed: io::Result<()>) -> io::Result<()> {
 
 pub(super) fn unreachable(path: &Path, error: &io::Error) -> StoreError {
     let text = format!("{}: {error}", path.display());
-    match error.kind() {
-        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => StoreError::Denied(text),
-        _ => StoreError::Unreachable(text),
-    }
+    let denied = matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem);
+    if denied { StoreError::Denied(text) } else { StoreError::Unreachable(text) }
 }
 
 /// The witness bears its maker's nonce, so that one that is there already is the same.
@@ -523,11 +521,10 @@ fn there(path: &Path) -> Result<bool, Fault> {
 }
 
 fn fault(path: &Path, error: io::Error) -> Fault {
-    match error.kind() {
-        ErrorKind::NotFound => Fault::Odd(format!("{} is missing", path.display())),
-        ErrorKind::NotADirectory | ErrorKind::IsADirectory => Fault::Odd(format!("{}: {error}", path.display())),
-        _ => Fault::Io(path.to_owned(), error),
+    if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::IsADirectory) {
+        return Fault::Odd(format!("{}: {error}", path.display()));
     }
+    Fault::Io(path.to_owned(), error)
 }
 
 #[cfg(test)]
