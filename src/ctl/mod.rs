@@ -39,13 +39,13 @@ enum Command {
         #[arg(long, default_value = "an operator asked for it")]
         reason: String,
     },
-    /// Make the bucket that /etc/putex/putexd.toml names, with the replicas given there
+    /// Make the store that /etc/putex/putexd.toml names
     Init {
         /// Look for the configuration below this directory
         #[arg(long, value_name = "DIRECTORY", default_value = "/")]
         root: PathBuf,
     },
-    /// Look at the store: servers, replicas, and what to be careful with
+    /// Look at the store: what it is, how it is, and what to be careful with
     Doctor {
         /// Look for the configuration below this directory
         #[arg(long, value_name = "DIRECTORY", default_value = "/")]

@@ -119,6 +119,24 @@ async fn a_damaged_lock_is_mended_into_another_incarnation_and_the_others_are_le
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_system_that_renames_onto_what_is_there_is_refused() {
+    if !faulty_fs::is_there() {
+        return;
+    }
+    let rig = DirectoryRig::start().await;
+    rig.0.replace();
+    let store = rig.open();
+    assert!(down(&*store).await.contains("renames a folder onto another one"));
+    assert!(matches!(store.read(&key(), None).await, Err(StoreError::Unfit(_))));
+    let fresh = tempfile::tempdir_in(rig.0.path()).expect("a folder");
+    let store = open(fresh.path());
+    up(&store).await;
+    assert!(matches!(store.init().await, Err(StoreError::Unfit(_))));
+    // Let go of before it is unmounted.
+    fresh.close().expect("nothing is left in it");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_hangs_delays_no_other() {
     if !faulty_fs::is_there() {
         return;
@@ -300,7 +318,13 @@ async fn writes_until_it_is_killed_if_a_test_asks_for_it() {
     usable(&store, &key()).await;
     let process = std::process::id();
     for number in 0.. {
-        let now = read(&store, &key()).await;
+        let now = match store.read(&key(), None).await {
+            Ok(now) => now,
+            Err(error) => {
+                assert!(is_slowness(&error.to_string()), "{error}");
+                continue;
+            }
+        };
         let value = format!("{}-{process}-{number}", base(&now));
         let attempt = attempt(&now, Value { body: value.clone().into(), ..Value::default() });
         match store.compare_and_set(&key(), &attempt).await {
@@ -308,10 +332,14 @@ async fn writes_until_it_is_killed_if_a_test_asks_for_it() {
                 log.write_all(format!("{revision} {} {value}\n", base(&now)).as_bytes()).expect("it is noted");
             }
             WriteOutcome::Conflict => {}
-            // Only what is slow can be unknown on a good file system.
-            WriteOutcome::Unknown(why) => assert!(why.contains("does not answer"), "{why}"),
+            WriteOutcome::Unknown(why) => assert!(is_slowness(&why), "{why}"),
         }
     }
+}
+
+/// On a good file system nothing else is an error, or unknown.
+fn is_slowness(why: &str) -> bool {
+    why.contains("does not answer")
 }
 
 /// Processes that are killed when the test ends, also when it panics.
@@ -319,21 +347,23 @@ struct Writers(Vec<Child>);
 
 impl Writers {
     fn start(folder: &Path, log: &Path) -> Child {
+        let output = fs::File::create(log.with_extension("output")).expect("a file");
         Command::new(std::env::current_exe().expect("a test has an executable"))
             .args(["--exact", "directory_alone::writes_until_it_is_killed_if_a_test_asks_for_it"])
             .env(WRITER, format!("{}:{}", folder.display(), log.display()))
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(output)
             .spawn()
             .expect("the test starts itself")
     }
 
-    /// SIGKILL; `false` if it had ended by itself, which it never should.
-    fn kill(child: &mut Child) -> bool {
-        let lived = child.try_wait().expect("it is ours").is_none();
+    /// SIGKILL. It never ends by itself.
+    fn kill(child: &mut Child, log: &Path) {
+        let ended = child.try_wait().expect("it is ours");
+        let said = || fs::read_to_string(log.with_extension("output")).unwrap_or_default();
+        assert!(ended.is_none(), "a writer failed: {}", said());
         child.kill().expect("it is killed");
         child.wait().expect("it is reaped");
-        lived
     }
 }
 
@@ -363,12 +393,12 @@ async fn writers_that_are_killed_at_random_points_leave_one_winner_for_each_revi
         let random = getrandom::u64().expect("random bits");
         tokio::time::sleep(Duration::from_micros(random % 40_000)).await;
         let number = usize::try_from(random >> 32).expect("it fits") % WRITERS;
-        assert!(Writers::kill(&mut writers.0[number]), "writer {number} failed");
+        Writers::kill(&mut writers.0[number], &log(number));
         writers.0[number] = Writers::start(folder.path(), &log(number));
         kills += 1;
     }
-    for child in &mut writers.0 {
-        assert!(Writers::kill(child), "a writer failed");
+    for (number, child) in writers.0.iter_mut().enumerate() {
+        Writers::kill(child, &log(number));
     }
 
     let mut wins: BTreeMap<u64, String> = BTreeMap::new();

@@ -81,7 +81,7 @@ impl FaultyFs {
             next: AtomicU64::new(2),
             files: Mutex::default(),
             listings: Mutex::default(),
-            weather: Mutex::new(Weather { mischief: Mischief::default(), dead: false, hanging: None }),
+            weather: Mutex::new(Weather { mischief: Mischief::default(), dead: false, replaces: false, hanging: None }),
             random: AtomicU64::new(0x9e37_79b9_7f4a_7c15),
         });
         let mut config = Config::default();
@@ -123,6 +123,11 @@ impl FaultyFs {
         }
     }
 
+    /// A rename onto a folder replaces it from now on, whatever is in it.
+    pub fn replace(&self) {
+        self.inner.weather().replaces = true;
+    }
+
     /// Every call fails at once from now on.
     pub fn die(&self) {
         self.inner.weather().dead = true;
@@ -156,6 +161,7 @@ type Listing = Arc<Vec<(OsString, FileType)>>;
 struct Weather {
     mischief: Mischief,
     dead: bool,
+    replaces: bool,
     hanging: Option<(Hang, Vec<Work>)>,
 }
 
@@ -221,6 +227,9 @@ impl Inner {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        if self.weather().replaces && to.is_dir() {
+            fs::remove_dir_all(to)?;
+        }
         fs::rename(from, to)?;
         self.forget(to);
         let mut inodes = lock(&self.inodes);

@@ -402,10 +402,7 @@ impl<'a> Write<'a> {
         let folder = layout::revision(&self.lock.folder, self.revision());
         match fs::rename(self.draft(), &folder) {
             Ok(()) => Ok(Placed::There),
-            Err(error) if exists(&layout::inner(&folder, &self.nonce))? => {
-                tracing::debug!("{} is there although its rename failed: {error}, ignoring", folder.display());
-                Ok(Placed::There)
-            }
+            Err(_) if exists(&layout::inner(&folder, &self.nonce))? => Ok(Placed::There),
             Err(error) => Ok(Placed::NotThere(error)),
         }
     }
