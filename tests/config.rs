@@ -205,6 +205,79 @@ fn the_directory_of_the_locks_is_taken() {
     assert_eq!(store, StoreSettings::Directory(DirectorySettings { path: "/srv/putex".into() }));
 }
 
+#[cfg(feature = "etcd")]
+#[test]
+fn every_key_of_a_store_in_etcd_is_taken() {
+    let host = r#"
+[store]
+type = "etcd"
+endpoints = ["https://h1:2379", "https://[fd00::1]:2379/"]
+prefix = "/site/putex"
+user = "putexd"
+password-file = "/etc/putex/password"
+tls-ca = "/etc/putex/ca.pem"
+tls-cert = "/etc/putex/client.pem"
+tls-key = "/etc/putex/client.key"
+"#;
+    let root = root(&[("etc/putex/putexd.toml", host), ("etc/putex/ca.pem", ""), ("etc/putex/client.pem", "")]);
+    for secret in ["etc/putex/password", "etc/putex/client.key"] {
+        write(root.path(), secret, "");
+        let private = fs::Permissions::from_mode(0o600);
+        fs::set_permissions(root.path().join(secret), private).expect("the mode can be set");
+    }
+    let loaded = load(&root);
+    assert!(loaded.diagnostics.is_empty(), "{loaded}");
+    let StoreSettings::Etcd(etcd) = loaded.settings.expect("it is good").store else { panic!("another type") };
+    assert_eq!(etcd.endpoints, ["https://h1:2379", "https://[fd00::1]:2379"]);
+    assert_eq!(etcd.prefix, "/site/putex");
+    let login = etcd.login.expect("there is a login");
+    assert_eq!((login.user.as_str(), login.password_file), ("putexd", "/etc/putex/password".into()));
+    assert_eq!(etcd.tls.ca_file, Some("/etc/putex/ca.pem".into()));
+    assert_eq!(etcd.tls.client, Some(("/etc/putex/client.pem".into(), "/etc/putex/client.key".into())));
+}
+
+#[cfg(feature = "etcd")]
+#[test]
+fn what_is_wrong_with_a_store_in_etcd_is_said() {
+    let said = |keys: &str| {
+        let host = format!("[store]\ntype = \"etcd\"\n{keys}\n");
+        let ca = ("etc/putex/ca.pem", "");
+        load(&root(&[("etc/putex/putexd.toml", &host), ca])).to_string()
+    };
+    let h1 = "endpoints = [\"http://h1:2379\"]";
+    for (keys, message) in [
+        ("", "the key \"endpoints\" is missing in [store]: add endpoints = [\"http://h1:2379\"]"),
+        ("endpoints = []", "3:13: error: endpoints is empty: name at least one"),
+        ("endpoints = [\"h1:2379\"]", "3:14: error: the endpoint \"h1:2379\" does not begin with http:// or https://"),
+        ("endpoints = [\"http://h1\"]", "the endpoint \"http://h1\" is not a host with a port"),
+        ("endpoints = [\"http://h1:2379/v3\"]", "the endpoint \"http://h1:2379/v3\" is not a host with a port"),
+        ("endpoints = [\"http://a:b@h1:2379\"]", "an endpoint must not carry a user or a password"),
+        ("endpoints = [\"http://h1:2379\", \"https://h2:2379\"]", "some endpoints are http and some https"),
+        ("endpoints = [\"http://h1:2379\", \"http://h1:2379/\"]", "warning: \"http://h1:2379\" is named twice"),
+        (
+            &format!("{h1}\nprefix = \"putex\""),
+            "4:10: error: the prefix \"putex\" will not do: write it like \"/putex\"",
+        ),
+        (&format!("{h1}\nprefix = \"/putex/\""), "the prefix \"/putex/\" will not do"),
+        (&format!("{h1}\nprefix = \"/\""), "the prefix \"/\" will not do"),
+        (&format!("{h1}\nuser = \"putexd\""), "user needs password-file"),
+        (&format!("{h1}\ntls-ca = \"/etc/putex/ca.pem\""), "certificates need endpoints that begin with \"https://\""),
+        (&format!("{h1}\nbucket = \"locks\""), "the key \"bucket\" has no meaning for the store type \"etcd\""),
+    ] {
+        let text = said(keys);
+        assert!(text.contains(message), "{keys}: {text}");
+        assert!(!text.contains("a:b"), "{text}");
+    }
+}
+
+#[cfg(not(feature = "etcd"))]
+#[test]
+fn a_store_in_etcd_needs_its_feature() {
+    let host = "[store]\ntype = \"etcd\"\nendpoints = [\"http://h1:2379\"]\n";
+    let text = load(&root(&[("etc/putex/putexd.toml", host)])).to_string();
+    assert!(text.contains("built without etcd: build it with \"cargo build --features etcd\""), "{text}");
+}
+
 #[test]
 fn what_does_not_belong_to_the_type_of_the_store_is_refused() {
     let said = |store: &str| {
@@ -242,6 +315,78 @@ fn the_defaults_reach_the_services_and_what_follows_from_them_follows_the_servic
     assert_eq!(services[1].timings.stop_budget, Duration::from_secs(2));
     assert_eq!(services[1].timings.margin, Duration::from_millis(100));
     assert_eq!(services[1].on_stop_failure, OnStopFailure::Alert);
+}
+
+#[cfg(feature = "postgres")]
+#[test]
+fn every_key_of_a_store_in_postgresql_is_taken() {
+    let host = r#"
+[store]
+type = "postgres"
+connection = "host=h1,h2 port=5433 dbname=putex user=putex sslmode=require"
+password-file = "/etc/putex/password"
+table = "ha.locks"
+tls-ca = "/etc/putex/ca.pem"
+tls-cert = "/etc/putex/client.pem"
+tls-key = "/etc/putex/client.key"
+"#;
+    let root = root(&[("etc/putex/putexd.toml", host), ("etc/putex/ca.pem", ""), ("etc/putex/client.pem", "")]);
+    for secret in ["etc/putex/password", "etc/putex/client.key"] {
+        write(root.path(), secret, "");
+        let private = fs::Permissions::from_mode(0o640);
+        fs::set_permissions(root.path().join(secret), private).expect("the mode can be set");
+    }
+    let loaded = load(&root);
+    assert!(loaded.diagnostics.is_empty(), "{loaded}");
+    let StoreSettings::Postgres(postgres) = loaded.settings.expect("it is good").store else { panic!("another type") };
+    assert_eq!(postgres.connection, "host=h1,h2 port=5433 dbname=putex user=putex sslmode=require");
+    assert_eq!(postgres.password_file, Some("/etc/putex/password".into()));
+    assert_eq!(postgres.table, "ha.locks");
+    assert_eq!(postgres.tls.ca_file, Some("/etc/putex/ca.pem".into()));
+    assert_eq!(postgres.tls.client, Some(("/etc/putex/client.pem".into(), "/etc/putex/client.key".into())));
+
+    let url = "[store]\ntype = \"postgres\"\nconnection = \"postgres://putex@h1:5433,h2/putex\"\n";
+    write(root.path(), "etc/putex/putexd.toml", url);
+    let StoreSettings::Postgres(postgres) = settings(&root).store else { panic!("another type") };
+    assert_eq!((postgres.table.as_str(), postgres.password_file), ("putex_locks", None));
+}
+
+#[cfg(feature = "postgres")]
+#[test]
+fn each_bad_value_of_a_store_in_postgresql_has_its_message() {
+    let refused = |keys: &str, part: &str| {
+        let root = root(&[("etc/putex/ca.pem", "")]);
+        write(root.path(), "etc/putex/putexd.toml", &format!("[store]\ntype = \"postgres\"\n{keys}\n"));
+        let loaded = load(&root);
+        assert_eq!(loaded.settings, None, "{keys} was accepted");
+        let text = loaded.to_string();
+        assert!(text.contains(part), "{text}\nlacks {part:?}");
+        assert!(!text.contains("s3cret"), "a password stays out of messages: {text}");
+    };
+    let connection = |text: &str, part: &str| refused(&format!("connection = \"{text}\""), part);
+    refused(
+        "",
+        "the key \"connection\" is missing in [store]: add connection = \"host=h1,h2 dbname=putex user=putex\"",
+    );
+    connection("host=h1 password=s3cret", "must not carry a password: use password-file");
+    connection("postgres://putex:s3cret@h1/putex", "must not carry a password: use password-file");
+    connection("user=putex", "names no server: add host=h1");
+    connection("host=h1 hots=h2", "unknown option `hots`");
+    connection("host=h1 sslmode=verify-full", "disable, prefer and require are known");
+    connection("host=h1 sslrootcert=/ca.pem", "use tls-ca, tls-cert and tls-key");
+    connection("host=h1 port=http", "invalid value for option `port`");
+    connection("host=h1,h2,h3 port=1,2", "2 ports for 3 servers");
+    connection("host=h1,h2 hostaddr=10.0.0.1", "2 times host and 1 times hostaddr");
+    connection("host=h1 target_session_attrs=read-only", "remove target_session_attrs");
+    connection("host='h1", "unterminated");
+
+    let good = "connection = \"host=h1\"\n";
+    for table in ["Locks", "a.b.c", "", "x-y", "1st"] {
+        refused(&format!("{good}table = \"{table}\""), "lower case letters, digits and '_' are accepted");
+    }
+    refused(&format!("{good}tls-ca = \"/etc/putex/ca.pem\""), "certificates need sslmode=require");
+    refused(&format!("{good}password-file = \"/etc/putex/none\""), "/etc/putex/none cannot be used");
+    refused(&format!("{good}bucket = \"locks\""), "the key \"bucket\" has no meaning for the store type \"postgres\"");
 }
 
 #[test]

@@ -1,15 +1,29 @@
-//! One suite for all stores, run unchanged against each of them, and what is NATS's alone.
+//! One suite for all stores, run unchanged against each of them, and what is one store's alone.
 
+#[path = "support/certificates.rs"]
+mod certificates;
 #[path = "support/directory_alone.rs"]
 mod directory_alone;
 #[path = "support/directory_rig.rs"]
 mod directory_rig;
+#[cfg(feature = "etcd")]
+#[path = "support/etcd_alone.rs"]
+mod etcd_alone;
+#[cfg(feature = "etcd")]
+#[path = "support/etcd_rig.rs"]
+mod etcd_rig;
 #[path = "support/faulty_fs.rs"]
 mod faulty_fs;
 #[path = "support/nats_alone.rs"]
 mod nats_alone;
 #[path = "support/nats_server.rs"]
 mod nats_server;
+#[cfg(feature = "postgres")]
+#[path = "support/postgres_alone.rs"]
+mod postgres_alone;
+#[cfg(feature = "postgres")]
+#[path = "support/postgres_rig.rs"]
+mod postgres_rig;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +46,7 @@ trait Rig: Sized {
     async fn start() -> Self;
     /// Another client of the store.
     fn open(&self) -> Arc<dyn Store>;
-    /// An administrator deletes the key, which leaves a tombstone.
+    /// An administrator deletes the key, which leaves a tombstone or nothing.
     async fn delete(&self, key: &Key);
     /// Everything is deleted and made anew.
     async fn wipe(&self);
@@ -132,6 +146,20 @@ macro_rules! conformance {
                 if super::faulty_fs::is_there() {
                     super::$name::<super::directory_rig::DirectoryRig>().await;
                 }
+            })*
+        }
+        #[cfg(feature = "etcd")]
+        mod etcd {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                super::$name::<super::etcd_rig::EtcdRig>().await;
+            })*
+        }
+        #[cfg(feature = "postgres")]
+        mod postgres {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                super::$name::<super::postgres_rig::PostgresRig>().await;
             })*
         }
     };
@@ -240,7 +268,8 @@ async fn the_replaced_entry_can_be_read<R: Rig>() {
 
 async fn what_a_revision_replaced_is_never_told_wrongly<R: Rig>() {
     let (rig, store, key) = ready::<R>().await;
-    let mut made: Vec<Entry> = Vec::new();
+    // `None`: nothing was left of the key.
+    let mut made: Vec<Option<Entry>> = Vec::new();
     for round in 0..6 {
         let now = read(&*store, &key).await;
         if round == 3 {
@@ -253,13 +282,14 @@ async fn what_a_revision_replaced_is_never_told_wrongly<R: Rig>() {
             // What was before is of another life.
             made.clear();
         }
-        made.extend(after.entry);
+        made.push(after.entry);
         // The store may have forgotten what was long ago, but never takes another entry for it.
         for (entry, before) in made.iter().skip(1).zip(&made) {
+            let Some(entry) = entry else { continue };
             let replaced = store.read(&key, Some(entry.revision)).await.expect("a snapshot").entry;
-            assert!(replaced.as_ref().is_none_or(|found| found == before), "{replaced:?} before {entry:?}");
-            let compared = made.last() == Some(entry) && entry.value.is_some();
-            assert!(replaced.is_some() || !compared, "what {entry:?} replaced is forgotten");
+            assert!(replaced.is_none() || replaced == *before, "{replaced:?} before {entry:?}");
+            let compared = made.last().and_then(Option::as_ref) == Some(entry) && entry.value.is_some();
+            assert!(replaced == *before || !compared, "what {entry:?} replaced is forgotten");
         }
     }
 }

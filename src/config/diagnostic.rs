@@ -137,12 +137,18 @@ fn place(text: &str, span: &Range<usize>) -> Place {
     }
 }
 
-/// Hides `user:password@` in URLs, and the value of a `password` key, which does not exist but will be tried.
+/// Hides `user:password@` in URLs, and what is said to be a password, be it by a key, which does not exist but will be
+/// tried, or within the connection to PostgreSQL.
 fn mask_secrets(line: &str) -> String {
     let mut masked: Vec<char> = line.chars().collect();
-    let key = line.split('=').next().unwrap_or_default();
-    if line.contains('=') && key.trim().trim_matches('"') == "password" {
-        masked.iter_mut().skip(key.chars().count() + 1).for_each(|character| *character = '*');
+    let named = line.to_ascii_lowercase().match_indices("password").find_map(|(at, name)| {
+        let after = &line[at + name.len()..];
+        let secret =
+            after.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, '"' | '\'')).strip_prefix('=')?;
+        Some(masked.len() - secret.chars().count())
+    });
+    if let Some(start) = named {
+        masked[start..].fill('*');
     }
     let ends: Vec<usize> = (0..masked.len()).filter(|index| masked[*index] == '@').collect();
     // The last one of a word first: a password may have the character too.
@@ -184,6 +190,9 @@ mod tests {
         let shown = mask_secrets(r#"servers = ["nats://a:1", "nats://joe:se@cret@x", "joe:secret@y"]"#);
         assert_eq!(shown, r#"servers = ["nats://a:1", "nats://***********@x", "**********@y"]"#);
         assert_eq!(mask_secrets("password = \"a\""), "password =****");
+        assert_eq!(mask_secrets("\"Password\"= 'a'"), "\"Password\"=****");
+        assert_eq!(mask_secrets("connection = \"host=h1 password=a b=c\""), "connection = \"host=h1 password=******");
+        assert_eq!(mask_secrets("password-file = \"/a\""), "password-file = \"/a\"");
         assert_eq!(mask_secrets("unit = \"db@main.service\""), "unit = \"db@main.service\"");
     }
 

@@ -84,5 +84,5 @@ async fn open(settings: &Settings) -> Result<Arc<dyn Administer>, Failure> {
         Link::Up => String::new(),
         Link::Down(reason) => reason.clone(),
     };
-    Err(Failure::unavailable(format!("failed to reach the store within {CONNECT_LIMIT:?}: {reason}")))
+    Err(Failure::unavailable(format!("failed to reach {} within {CONNECT_LIMIT:?}: {reason}", settings.store)))
 }

@@ -4,8 +4,12 @@
 //! its own incarnation; what a value means is the election's business.
 
 pub mod directory;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 pub mod memory;
 pub mod nats;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -162,9 +166,13 @@ pub fn open(settings: &StoreSettings, call_limit: Duration) -> Result<Arc<dyn Ad
         StoreSettings::Directory(settings) => {
             Ok(Arc::new(directory::DirectoryStore::new(settings.clone(), call_limit)))
         }
-        StoreSettings::Etcd(_) | StoreSettings::Postgres(_) => {
-            Err(StoreError::Unfit("this putexd was built without it".to_owned()))
-        }
+        #[cfg(feature = "etcd")]
+        StoreSettings::Etcd(settings) => Ok(Arc::new(etcd::EtcdStore::new(settings.clone(), call_limit))),
+        #[cfg(feature = "postgres")]
+        StoreSettings::Postgres(settings) => Ok(Arc::new(postgres::PostgresStore::new(settings.clone(), call_limit))),
+        // The configuration has said it better, with its place.
+        #[cfg(not(all(feature = "etcd", feature = "postgres")))]
+        _ => Err(StoreError::Unfit("this putexd was built without it".to_owned())),
     }
 }
 
@@ -188,6 +196,20 @@ fn hints(receiver: mpsc::Receiver<Key>) -> Hints {
         let key = receiver.recv().await?;
         Some((key, receiver))
     }))
+}
+
+/// An error with everything that caused it, on one line.
+fn with_sources(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
 }
 
 fn is_field_name(name: &str) -> bool {

@@ -45,7 +45,7 @@ use connection::Connection;
 const BACKOFF_RANGE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
 /// A connection that lived for this many call limits ends the back-off.
-const SETTLED_AFTER: u32 = 10;
+pub(super) const SETTLED_AFTER: u32 = 10;
 
 /// A lock store in a bucket of NATS JetStream KV. Clones share one connection, which ends with the last of them.
 #[derive(Clone)]
@@ -335,7 +335,7 @@ async fn keep_connected(shared: Arc<Shared>) {
 }
 
 /// A doubling pause, of which the second half is random: the hosts of a cluster lose a server at the same moment.
-fn pause(failures: u32, call_limit: Duration) -> Duration {
+pub(super) fn pause(failures: u32, call_limit: Duration) -> Duration {
     let longest = call_limit.clamp(BACKOFF_RANGE.0, BACKOFF_RANGE.1);
     let pause = BACKOFF_RANGE.0.saturating_mul(1 << failures.min(10)).min(longest);
     // Without randomness the whole pause is as good.
@@ -359,7 +359,7 @@ fn refused(error: &connection::Refusal) -> WriteOutcome {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Nothing panics while it holds one of these locks, and what they guard is replaced as a whole.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,6 +1,7 @@
 //! How a store is reached, as the configuration says it and the store takes it: the words that both share, so that
 //! neither imports the other.
 
+use std::fmt;
 use std::path::PathBuf;
 
 /// Where the locks are.
@@ -29,6 +30,18 @@ impl StoreSettings {
 
     /// The types that need a Cargo feature of the same name.
     pub const FEATURES: [&str; 2] = ["etcd", "postgres"];
+}
+
+/// Where it is, as an operator knows it: the servers or the path.
+impl fmt::Display for StoreSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nats(nats) => f.write_str(&nats.servers.join(", ")),
+            Self::Directory(directory) => write!(f, "{}", directory.path.display()),
+            Self::Etcd(etcd) => f.write_str(&etcd.endpoints.join(", ")),
+            Self::Postgres(postgres) => f.write_str(&postgres.connection),
+        }
+    }
 }
 
 /// `[store]` with `type = "directory"`.

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use async_nats::HeaderMap;
@@ -17,6 +16,7 @@ use putexd::types::{Key, Revision, Value};
 use serde_json::json;
 use tempfile::TempDir;
 
+use super::certificates::certificate;
 use super::nats_server::{NatsServer, settings};
 use super::{CALL_LIMIT, attempt, base, read, token, up, usable, within, won};
 
@@ -216,20 +216,6 @@ async fn tls_that_is_required_is_not_done_without() {
     let server = NatsServer::start("");
     let (_, error) = turned_away(&open(&NatsSettings { tls_required: true, ..server.settings() })).await;
     assert!(matches!(error, StoreError::Unreachable(_)), "{error}");
-}
-
-/// Makes `NAME.pem` and `NAME.key`, signed by itself or by `issuer`.
-fn certificate(folder: &Path, name: &str, extension: &str, issuer: Option<&str>) {
-    let mut openssl = Command::new("openssl");
-    openssl.current_dir(folder).args(["req", "-x509", "-nodes", "-days", "2", "-newkey", "ec"]);
-    openssl.args(["-pkeyopt", "ec_paramgen_curve:P-256", "-subj", &format!("/CN=test {name}")]);
-    openssl.args(["-keyout", &format!("{name}.key"), "-out", &format!("{name}.pem"), "-addext", extension]);
-    if let Some(issuer) = issuer {
-        openssl.args(["-addext", "basicConstraints=critical,CA:FALSE"]);
-        openssl.args(["-CA", &format!("{issuer}.pem"), "-CAkey", &format!("{issuer}.key")]);
-    }
-    let output = openssl.output().expect("openssl runs: install the Debian package openssl");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[tokio::test]

@@ -148,7 +148,7 @@ pub fn eventually(what: &str, mut done: impl FnMut() -> bool, report: impl FnOnc
     }
 }
 
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback port");
     listener.local_addr().expect("the port's address").port()
 }

@@ -3,6 +3,7 @@
 mod directory;
 mod etcd;
 mod nats;
+#[cfg(feature = "postgres")]
 mod postgres;
 
 use std::ops::Range;
@@ -31,6 +32,7 @@ pub(super) fn check(
     let settings = match name {
         "directory" => directory::check(span, &mut fragment, report).map(StoreSettings::Directory),
         "etcd" => etcd::check(root, span, &mut fragment, report).map(StoreSettings::Etcd),
+        #[cfg(feature = "postgres")]
         "postgres" => postgres::check(root, span, &mut fragment, report).map(StoreSettings::Postgres),
         _ => nats::check(root, span, &mut fragment, report).map(StoreSettings::Nats),
     };

@@ -3,12 +3,14 @@
 use std::ops::Range;
 use std::path::Path;
 
+use tokio_postgres::Config;
+use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 use toml::Spanned;
 
 use super::{Secrecy, check_file, required, take_certificates};
 use crate::config::diagnostic::Report;
 use crate::config::fragment::{StoreFragment, take};
-use crate::types::store::PostgresSettings;
+use crate::types::store::{PostgresSettings, Tls};
 
 /// The table if nothing is said.
 const TABLE: &str = "putex_locks";
@@ -22,8 +24,8 @@ pub(super) fn check(
     report: &mut Report,
 ) -> Option<PostgresSettings> {
     const EXAMPLE: &str = "\"host=h1,h2 dbname=putex user=putex\"";
-    let connection = required(fragment.connection.take(), "connection", EXAMPLE, table, report)
-        .and_then(|connection| check_connection(connection, report));
+    let connection = required(fragment.connection.take(), "connection", EXAMPLE, table, report);
+    let connection = connection.and_then(|connection| check_connection(connection, report));
     let name = match take(fragment.table.take(), report) {
         Some(name) => check_table(name, report),
         None => Some(TABLE.to_owned()),
@@ -32,26 +34,70 @@ pub(super) fn check(
     if let Some(file) = &password_file {
         check_file(root, file, Secrecy::Secret, report);
     }
+    let certificates = [&fragment.tls_ca, &fragment.tls_cert].map(|field| field.as_ref().map(Spanned::span));
     let tls = take_certificates(root, fragment, report);
-    Some(PostgresSettings {
-        connection: connection?,
-        password_file: password_file.map(Spanned::into_inner),
-        table: name?,
-        tls,
-    })
+    let (connection, encrypted) = connection?;
+    if let Some(span) = certificates.into_iter().flatten().next().filter(|_| !encrypted && tls != Tls::default()) {
+        // Otherwise whoever stands between the two talks them out of TLS.
+        report.error(&span, "certificates need sslmode=require in the connection");
+    }
+    Some(PostgresSettings { connection, password_file: password_file.map(Spanned::into_inner), table: name?, tls })
 }
 
-/// A password is refused, and the message does not repeat it. The rest is for the library that connects to judge.
-fn check_connection(connection: Spanned<String>, report: &mut Report) -> Option<String> {
+/// The connection, and whether it is always encrypted. A password is refused, and no message repeats it.
+fn check_connection(connection: Spanned<String>, report: &mut Report) -> Option<(String, bool)> {
+    const PASSWORD: &str = "the connection must not carry a password: use password-file";
     let span = connection.span();
     let text = connection.into_inner();
     let authority = text.split_once("://").map_or("", |(_, rest)| rest.split(['/', '?']).next().unwrap_or_default());
     let in_url = authority.rsplit_once('@').is_some_and(|(user, _)| user.contains(':'));
     if in_url || text.to_ascii_lowercase().contains("password") {
-        report.error(&span, "the connection must not carry a password: use password-file");
+        report.error(&span, PASSWORD);
         return None;
     }
-    Some(text)
+    let parsed = match text.parse::<Config>() {
+        Ok(config) if config.get_password().is_some() => Err(PASSWORD.to_owned()),
+        Ok(config) => config_problem(&config).map_or(Ok(config), Err),
+        Err(error) => Err(unusable(&text, &error)),
+    };
+    match parsed {
+        Ok(config) => Some((text, config.get_ssl_mode() == SslMode::Require)),
+        Err(problem) => {
+            report.error(&span, problem);
+            None
+        }
+    }
+}
+
+fn unusable(text: &str, error: &tokio_postgres::Error) -> String {
+    let cause = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
+    let remedy = if cause.contains("`sslmode`") {
+        "; disable, prefer and require are known, and a server with TLS is verified in any case"
+    } else if text.contains("sslrootcert") || text.contains("sslcert") || text.contains("sslkey") {
+        "; use tls-ca, tls-cert and tls-key for certificates"
+    } else {
+        ""
+    };
+    format!("the connection cannot be used: {cause}{remedy}")
+}
+
+/// What the client would say at each connect only.
+fn config_problem(config: &Config) -> Option<String> {
+    let (hosts, addresses, ports) = (config.get_hosts().len(), config.get_hostaddrs().len(), config.get_ports().len());
+    let servers = hosts.max(addresses);
+    if servers == 0 {
+        return Some("the connection names no server: add host=h1".to_owned());
+    }
+    if addresses != 0 && hosts != 0 && addresses != hosts {
+        return Some(format!("the connection has {hosts} times host and {addresses} times hostaddr: name each server"));
+    }
+    if ports > 1 && ports != servers {
+        return Some(format!("the connection has {ports} ports for {servers} servers: one for all, or one for each"));
+    }
+    if config.get_target_session_attrs() == TargetSessionAttrs::ReadOnly {
+        return Some("locks are written, on the primary: remove target_session_attrs from the connection".to_owned());
+    }
+    None
 }
 
 /// `table` or `schema.table`, of names that need no quotes.

@@ -1,0 +1,376 @@
+//! The store over a table in PostgreSQL.
+//!
+//! What PostgreSQL gives, and what is made of it:
+//!
+//! - Each verb is one statement in a transaction of its own, on the primary. `UPDATE … WHERE revision = …` is the
+//!   compare-and-set; of two at once the second waits for the first and then finds another revision. `table` has them.
+//! - The incarnation stands in a row of the store itself and in each lock's row, so that the same statement that writes
+//!   compares it too.
+//! - The row remembers what its last write replaced.
+//! - A write is won when its transaction's end was acknowledged without a warning. The server also acknowledges, with a
+//!   warning, a transaction whose wait for the synchronous standby was cancelled: that one is written here and may not be
+//!   there, so it is unknown. It can be read, too: a read is a hint, and only a won write grants anything.
+//! - A server that promises less than it should, by its settings, is refused; `session` says which. What the server
+//!   cannot promise by itself is that a standby that is promoted has all that was acknowledged, and that the former primary
+//!   is dead: that is the administrator's, and `examine` warns where it looks wrong.
+//! - One connection serves all services of the host, with a session for each call under way; `connection` says why. It is
+//!   dropped as a whole when the server does not answer any more, and made anew with a back-off; while there is none,
+//!   calls fail at once.
+
+mod connection;
+mod hints;
+mod session;
+mod table;
+mod tls;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_postgres::Config;
+
+use super::nats::{lock, pause};
+use super::{
+    Administer, Attempt, Creation, Examination, Hints, Link, Snapshot, Store, StoreError, StoreFuture, WriteOutcome,
+    refusal,
+};
+use crate::types::store::PostgresSettings;
+use crate::types::{Key, Revision};
+use connection::Connection;
+use session::{Endpoint, Session};
+use table::Table;
+
+/// A connection that lived for this many call limits ends the back-off.
+const SETTLED_AFTER: u32 = 10;
+
+/// How long `init` may take.
+const CREATE_LIMIT: Duration = Duration::from_secs(10);
+
+/// A lock store in a table of PostgreSQL. Clones share one connection, which ends with the last of them.
+#[derive(Clone)]
+pub struct PostgresStore {
+    shared: Arc<Shared>,
+    _task: Arc<Task>,
+}
+
+impl PostgresStore {
+    /// Begins to connect, in a task of its own on the current tokio runtime, without which it panics, and returns at once.
+    /// `call_limit` bounds each call and is the interval of pings, so it must not be longer than the shortest R.
+    #[must_use]
+    pub fn new(settings: PostgresSettings, call_limit: Duration) -> Self {
+        let reason = "not connected yet".to_owned();
+        let shared = Arc::new(Shared {
+            table: Arc::new(Table::new(&settings.table)),
+            settings,
+            call_limit,
+            slot: Mutex::new(Err(StoreError::Unreachable(reason.clone()))),
+            link: watch::Sender::new(Link::Down(reason)),
+            warned: Mutex::new(Vec::new()),
+        });
+        let task = tokio::spawn(keep_connected(Arc::clone(&shared)));
+        Self { shared, _task: Arc::new(Task(task)) }
+    }
+}
+
+impl Store for PostgresStore {
+    fn read<'a>(&'a self, key: &'a Key, before: Option<Revision>) -> StoreFuture<'a, Result<Snapshot, StoreError>> {
+        Box::pin(async move {
+            let connection = self.shared.connection()?;
+            let reading = async {
+                let lent = connection.lend().await?;
+                let read = self.shared.table.read(lent.session(), key, before).await;
+                lent.done();
+                read
+            };
+            connection.bounded(reading).await
+        })
+    }
+
+    fn compare_and_set<'a>(&'a self, key: &'a Key, attempt: &'a Attempt) -> StoreFuture<'a, WriteOutcome> {
+        Box::pin(async move {
+            if let Some(reason) = refusal(&attempt.value) {
+                return WriteOutcome::Unknown(reason);
+            }
+            let written = async {
+                let connection = self.shared.connection()?;
+                connection.bounded(self.shared.write(&connection, key, attempt)).await
+            };
+            written.await.unwrap_or_else(|error: StoreError| WriteOutcome::Unknown(error.to_string()))
+        })
+    }
+
+    fn watch(&self) -> StoreFuture<'_, Result<Hints, StoreError>> {
+        Box::pin(async { Ok(self.shared.connection()?.watch()) })
+    }
+
+    fn link(&self) -> watch::Receiver<Link> {
+        self.shared.link.subscribe()
+    }
+}
+
+impl Administer for PostgresStore {
+    fn init(&self) -> StoreFuture<'_, Result<Creation, StoreError>> {
+        Box::pin(async {
+            let connection = self.shared.connection()?;
+            let table = &self.shared.table;
+            let making = async {
+                let lent = connection.lend().await?;
+                let made = match table.incarnation(lent.session()).await {
+                    Ok(_) => Ok(false),
+                    Err(StoreError::Missing(_)) => table.make(lent.session()).await,
+                    Err(error) => Err(error),
+                };
+                lent.done();
+                made
+            };
+            let what = format!("the table {} on {}", table.name, connection.address());
+            let made = connection.bounded_by(CREATE_LIMIT, making).await?;
+            Ok(if made { Creation::Created(what) } else { Creation::Existed(what) })
+        })
+    }
+
+    fn examine(&self) -> StoreFuture<'_, Result<Examination, StoreError>> {
+        Box::pin(async {
+            let connection = self.shared.connection()?;
+            connection.bounded(self.shared.examine(&connection)).await
+        })
+    }
+}
+
+struct Shared {
+    settings: PostgresSettings,
+    table: Arc<Table>,
+    call_limit: Duration,
+    /// The connection, or why there is none.
+    slot: Mutex<Result<Arc<Connection>, StoreError>>,
+    link: watch::Sender<Link>,
+    /// What the administrator was last warned of.
+    warned: Mutex<Vec<String>>,
+}
+
+/// A task that ends with its owner.
+struct Task(JoinHandle<()>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Shared {
+    fn connection(&self) -> Result<Arc<Connection>, StoreError> {
+        lock(&self.slot).clone()
+    }
+
+    async fn write(
+        &self,
+        connection: &Arc<Connection>,
+        key: &Key,
+        attempt: &Attempt,
+    ) -> Result<WriteOutcome, StoreError> {
+        let lent = connection.lend().await?;
+        // Whatever it was, it was not about this write.
+        drop(lent.session().take_warning());
+        let written = self.table.write(lent.session(), key, attempt).await;
+        let warning = lent.session().take_warning();
+        lent.done();
+        Ok(match (written?, warning) {
+            (_, Some(warning)) => WriteOutcome::Unknown(format!("the server warned: {warning}")),
+            (None, None) => WriteOutcome::Conflict,
+            (Some(revision), None) => {
+                connection.hint(key);
+                WriteOutcome::Won(revision)
+            }
+        })
+    }
+
+    async fn examine(&self, connection: &Arc<Connection>) -> Result<Examination, StoreError> {
+        let lent = connection.lend().await?;
+        let incarnation = self.table.incarnation(lent.session()).await;
+        let facts = Facts::ask(lent.session()).await;
+        lent.done();
+        let (incarnation, facts) = (incarnation?, facts?);
+        let shown = |fact: &Option<String>| match fact.as_deref() {
+            None => "unknown".to_owned(),
+            Some("") => "none".to_owned(),
+            Some(text) => text.to_owned(),
+        };
+        Ok(Examination {
+            facts: vec![
+                ("server", format!("{}, version {}", connection.address(), shown(&facts.version))),
+                ("table", format!("{}, incarnation {incarnation}", self.table.name)),
+                ("commits", format!("synchronous_commit = {}", shown(&facts.synchronous_commit))),
+                ("synchronous", format!("standbys {}", shown(&facts.synchronous_standbys))),
+                ("connected", format!("standbys {}", shown(&facts.standbys))),
+                ("hints", if connection.notifies() { "by NOTIFY" } else { "none, polled" }.to_owned()),
+            ],
+            warnings: facts.warnings(),
+        })
+    }
+
+    /// Connects to the first server that may hold locks, reading all secrets anew.
+    async fn connect(&self) -> Result<(Arc<Connection>, mpsc::Receiver<Key>), StoreError> {
+        let mut config: Config = self.settings.connection.parse().map_err(|error| session::failure(&error))?;
+        if let Some(path) = &self.settings.password_file {
+            config.password(secret(path).await?);
+        }
+        let (of_tls, with) = (self.settings.tls.clone(), config.clone());
+        let tls = tokio::task::spawn_blocking(move || tls::connector(&with, &of_tls)).await;
+        let tls = tls.map_err(|error| StoreError::Unreachable(error.to_string()))??;
+        let endpoints = Endpoint::all(&config, &tls, self.call_limit);
+        let (connection, written) = Connection::open(endpoints, &self.table, self.call_limit).await?;
+        Ok((Arc::new(connection), written))
+    }
+
+    /// Tells the log what is doubtful about the server, once for each thing.
+    async fn warn(&self, connection: &Arc<Connection>) {
+        // What goes wrong here is met again by the calls, which say so to their callers.
+        let Ok(examination) = connection.bounded(self.examine(connection)).await else { return };
+        let warned = std::mem::replace(&mut *lock(&self.warned), examination.warnings.clone());
+        for warning in examination.warnings.iter().filter(|warning| !warned.contains(warning)) {
+            tracing::warn!(table = self.table.name, "{warning}");
+        }
+    }
+
+    /// Shows the connection, or why there is none, to calls and to whoever watches the link.
+    fn show(&self, slot: Result<Arc<Connection>, StoreError>) {
+        let link = match &slot {
+            Ok(_) => Link::Up,
+            Err(StoreError::Unreachable(reason)) => Link::Down(reason.clone()),
+            Err(error) => Link::Down(error.to_string()),
+        };
+        *lock(&self.slot) = slot;
+        self.link.send_replace(link);
+    }
+}
+
+/// Runs until it is aborted. Logs each change of the connection once, not each attempt.
+async fn keep_connected(shared: Arc<Shared>) {
+    let mut failures = 0;
+    let mut told = None;
+    loop {
+        let error = match shared.connect().await {
+            Ok((connection, written)) => {
+                let since = Instant::now();
+                tracing::info!("connected to PostgreSQL on {}", connection.address());
+                told = None;
+                shared.show(Ok(Arc::clone(&connection)));
+                let (reason, ()) = tokio::join!(connection.keep(written), shared.warn(&connection));
+                if since.elapsed() >= shared.call_limit * SETTLED_AFTER {
+                    failures = 0;
+                }
+                StoreError::Unreachable(reason)
+            }
+            Err(error) => error,
+        };
+        let kind = Some(std::mem::discriminant(&error));
+        if told != kind {
+            tracing::warn!("{error}; connecting to PostgreSQL again until it succeeds");
+            told = kind;
+        }
+        shared.show(Err(error));
+        tokio::time::sleep(pause(failures, shared.call_limit)).await;
+        failures = failures.saturating_add(1);
+    }
+}
+
+/// What `examine` asks the server; `None` where it does not say.
+#[derive(Default)]
+struct Facts {
+    version: Option<String>,
+    synchronous_commit: Option<String>,
+    synchronous_standbys: Option<String>,
+    /// How many standbys are connected.
+    standbys: Option<String>,
+    full_page_writes: Option<String>,
+}
+
+impl Facts {
+    async fn ask(session: &Session) -> Result<Self, StoreError> {
+        let questions = [
+            "SHOW server_version",
+            "SHOW synchronous_commit",
+            "SHOW synchronous_standby_names",
+            "SELECT count(*) FROM pg_stat_replication",
+            "SHOW full_page_writes",
+        ];
+        let mut answers = session.ask_all(&questions).await?.into_iter();
+        let mut next = || answers.next().flatten();
+        Ok(Self {
+            version: next(),
+            synchronous_commit: next(),
+            synchronous_standbys: next(),
+            standbys: next(),
+            full_page_writes: next(),
+        })
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let is = |fact: &Option<String>, value: &str| fact.as_deref() == Some(value);
+        let connected = self.standbys.as_ref().is_some_and(|number| number != "0");
+        let synchronous = self.synchronous_standbys.as_ref().is_some_and(|names| !names.is_empty());
+        if connected && !synchronous {
+            warnings.push(
+                "Standbys are connected and none of them is synchronous: one that is promoted may lack writes that were \
+                 acknowledged, and locks go back in time; set synchronous_standby_names."
+                    .to_owned(),
+            );
+        }
+        if synchronous && is(&self.synchronous_commit, "local") {
+            warnings.push(
+                "synchronous_commit = local does not wait for the synchronous standbys: set it to on for putexd's user."
+                    .to_owned(),
+            );
+        }
+        if synchronous && is(&self.standbys, "0") {
+            warnings.push(
+                "synchronous_standby_names names standbys and none is connected: no write is acknowledged until one is."
+                    .to_owned(),
+            );
+        }
+        if is(&self.full_page_writes, "off") {
+            warnings.push(
+                "full_page_writes is off: a power loss can tear pages, unless the file system never does.".to_owned(),
+            );
+        }
+        warnings
+    }
+}
+
+/// The password; a newline at the end is not part of it.
+async fn secret(path: &Path) -> Result<String, StoreError> {
+    let text = tokio::fs::read_to_string(path)
+        .await
+        .map_err(|error| StoreError::Denied(format!("the password in {} cannot be used: {error}", path.display())))?;
+    Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_doubt_has_its_warning() {
+        let some = |text: &str| Some(text.to_owned());
+        let sound = || Facts {
+            synchronous_commit: some("on"),
+            synchronous_standbys: some(""),
+            standbys: some("0"),
+            full_page_writes: some("on"),
+            ..Facts::default()
+        };
+        assert_eq!(sound().warnings(), Vec::<String>::new());
+        assert_eq!(Facts::default().warnings(), Vec::<String>::new());
+        let warning = |facts: Facts| facts.warnings().join("\n");
+        let (one, names) = (some("1"), some("ANY 1 (a, b)"));
+        assert!(warning(Facts { standbys: one.clone(), ..sound() }).contains("none of them is synchronous"));
+        assert!(warning(Facts { synchronous_standbys: names.clone(), ..sound() }).contains("none is connected"));
+        let local = Facts { synchronous_commit: some("local"), synchronous_standbys: names, standbys: one, ..sound() };
+        assert!(warning(local).contains("= local"));
+        assert!(warning(Facts { full_page_writes: some("off"), ..sound() }).contains("full_page_writes"));
+    }
+}

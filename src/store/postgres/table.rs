@@ -1,0 +1,253 @@
+//! The table: its statements, and how an entry becomes a row.
+//!
+//! Each verb is one statement in a transaction of its own, so that what it says is true at one moment, the incarnation
+//! included. The statements are plain enough for other servers that speak PostgreSQL's language.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use tokio_postgres::Row;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::{ToSql, Type};
+
+use super::session::{Session, failure};
+use crate::store::{Attempt, Entry, Snapshot, StoreError};
+use crate::types::{Incarnation, Key, Revision, Value};
+
+/// What an administrator may execute by hand as well, and the name of the table in it.
+const DEFINITION: &str = include_str!("../../../packaging/usr/share/putexd/postgres.sql");
+const DEFINED_NAME: &str = "putex_locks";
+
+/// The name of the row that holds the incarnation; no key can be called so.
+const STORE_ROW: &str = "(store)";
+
+/// The server's time in microseconds. Revisions of one row grow more slowly, so a row that is made again after it was
+/// deleted begins beyond all revisions of its former life.
+const FIRST_REVISION: &str = "CAST(extract(epoch FROM now()) * 1000000 AS bigint)";
+
+/// What each verb says to the server.
+pub(super) struct Table {
+    /// As the configuration names it.
+    pub(super) name: String,
+    /// The channel of the hints: the table's name without its schema, because a channel has no schema.
+    pub(super) channel: String,
+    quoted: String,
+    read: String,
+    create: String,
+    replace: String,
+}
+
+impl Table {
+    /// For a name that the configuration has checked.
+    pub(super) fn new(name: &str) -> Self {
+        let parts: Vec<String> = name.split('.').map(|part| format!("\"{part}\"")).collect();
+        let quoted = parts.join(".");
+        let read = format!(
+            "SELECT store.incarnation, held.incarnation, held.revision, held.token, held.fields, \
+             held.replaced_revision, held.replaced_token, held.replaced_fields \
+             FROM {quoted} AS store LEFT JOIN {quoted} AS held ON held.name = $1 WHERE store.name = '{STORE_ROW}'"
+        );
+        let create = format!(
+            "INSERT INTO {quoted} (name, incarnation, token, fields, write_id, heartbeat, revision, fencing_token) \
+             SELECT $1, incarnation, $3, $4, $5, now(), {FIRST_REVISION}, {FIRST_REVISION} \
+             FROM {quoted} WHERE name = '{STORE_ROW}' AND incarnation = $2 \
+             ON CONFLICT (name) DO NOTHING RETURNING revision"
+        );
+        // On the right of each `=` stand the values before the write.
+        let replace = format!(
+            "UPDATE {quoted} SET token = $3, fields = $4, write_id = $5, heartbeat = now(), revision = revision + 1, \
+             fencing_token = CASE WHEN token = $3 THEN fencing_token ELSE revision + 1 END, \
+             replaced_revision = revision, replaced_token = token, replaced_fields = fields \
+             WHERE name = $1 AND incarnation = $2 AND revision = $6 RETURNING revision"
+        );
+        let channel = name.rsplit('.').next().unwrap_or(name).to_owned();
+        Self { name: name.to_owned(), channel, quoted, read, create, replace }
+    }
+
+    /// The latest entry of a key, or the one which `before` replaced.
+    pub(super) async fn read(
+        &self,
+        session: &Session,
+        key: &Key,
+        before: Option<Revision>,
+    ) -> Result<Snapshot, StoreError> {
+        let rows = session.query(&self.read, &[(&key.as_str(), Type::TEXT)]).await.map_err(|error| failure(&error))?;
+        let row = rows.first().ok_or_else(|| self.missing("it lacks the row of the store itself"))?;
+        let incarnation: String = column(row, 0)?;
+        let entry = match column::<Option<String>>(row, 1)? {
+            None => None,
+            Some(of_row) if of_row != incarnation => {
+                return Err(StoreError::Unfit(format!(
+                    "the row {:?} of {} is of another incarnation than its row {STORE_ROW:?}: delete the row",
+                    key.as_str(),
+                    self.name
+                )));
+            }
+            Some(_) => match before {
+                None => Some(entry(row, [2, 3, 4])?),
+                Some(revision) => replaced(row, revision)?,
+            },
+        };
+        Ok(Snapshot { incarnation: Incarnation(incarnation), entry })
+    }
+
+    /// The revision that the write made; `None` if its base is not the latest, or its incarnation is another.
+    pub(super) async fn write(
+        &self,
+        session: &Session,
+        key: &Key,
+        attempt: &Attempt,
+    ) -> Result<Option<Revision>, StoreError> {
+        // No row has a larger one.
+        let Ok(base) = i64::try_from(attempt.base.0) else { return Ok(None) };
+        let fields = serde_json::to_string(&attempt.value.fields);
+        let fields = fields.map_err(|error| StoreError::Garbled(error.to_string()))?;
+        let (token, write) = (escape(&attempt.value.body), attempt.write.to_string());
+        let mut parameters: Vec<(&(dyn ToSql + Sync), Type)> = vec![
+            (&attempt.incarnation.0, Type::TEXT),
+            (&token, Type::TEXT),
+            (&fields, Type::TEXT),
+            (&write, Type::TEXT),
+        ];
+        let name = key.as_str();
+        parameters.insert(0, (&name, Type::TEXT));
+        let statement = if base == 0 {
+            &self.create
+        } else {
+            parameters.push((&base, Type::INT8));
+            &self.replace
+        };
+        let rows = session.query(statement, &parameters).await.map_err(|error| failure(&error))?;
+        rows.first().map(|row| revision(column(row, 0)?)).transpose()
+    }
+
+    /// Hints at `key` to all who listen. Apart from the write: the server lets only one transaction with a notification
+    /// commit at a time, of all its databases' programs, and a write may have to wait for a standby.
+    pub(super) async fn notify(&self, session: &Session, key: &Key) -> Result<(), StoreError> {
+        let parameters: [(&(dyn ToSql + Sync), Type); 2] = [(&self.channel, Type::TEXT), (&key.as_str(), Type::TEXT)];
+        let sent = session.query("SELECT pg_notify($1, $2)", &parameters).await;
+        sent.map(drop).map_err(|error| failure(&error))
+    }
+
+    /// The incarnation, if the table is there and ready.
+    pub(super) async fn incarnation(&self, session: &Session) -> Result<Incarnation, StoreError> {
+        let question = format!("SELECT incarnation FROM {} WHERE name = '{STORE_ROW}'", self.quoted);
+        let rows = session.query(&question, &[]).await.map_err(|error| failure(&error))?;
+        let row = rows.first().ok_or_else(|| self.missing("it lacks the row of the store itself"))?;
+        Ok(Incarnation(column(row, 0)?))
+    }
+
+    /// Makes the table, or what is missing of it. `false`: somebody else was faster.
+    pub(super) async fn make(&self, session: &Session) -> Result<bool, StoreError> {
+        match session.execute(&DEFINITION.replace(DEFINED_NAME, &self.quoted)).await {
+            Ok(inserted) => Ok(inserted > 0),
+            // `IF NOT EXISTS` is no protection from a creation at the same moment.
+            Err(error)
+                if error.code().is_some_and(|code| {
+                    [SqlState::UNIQUE_VIOLATION, SqlState::DUPLICATE_TABLE, SqlState::DUPLICATE_OBJECT].contains(code)
+                }) =>
+            {
+                Ok(false)
+            }
+            Err(error) => Err(failure(&error)),
+        }
+    }
+
+    /// Asks for the kind and the persistence of the table, in two columns.
+    pub(super) fn kind_question(&self) -> String {
+        format!("SELECT relkind, relpersistence FROM pg_class WHERE oid = to_regclass('{}')", self.quoted)
+    }
+
+    fn missing(&self, why: &str) -> StoreError {
+        StoreError::Missing(format!("the table {}: {why}; run \"putexctl init\" on one host", self.name))
+    }
+}
+
+/// What the row's revision replaced, if it is `by`.
+fn replaced(row: &Row, by: Revision) -> Result<Option<Entry>, StoreError> {
+    if revision(column(row, 2)?)? != by || column::<Option<i64>>(row, 5)?.is_none() {
+        return Ok(None);
+    }
+    let before = entry(row, [5, 6, 7])?;
+    // An administrator who wrote by hand may have counted on, and left alone what the write before had replaced.
+    Ok(Some(before).filter(|before| before.revision.0.checked_add(1) == Some(by.0)))
+}
+
+fn entry(row: &Row, [at, token, fields]: [usize; 3]) -> Result<Entry, StoreError> {
+    let fields: BTreeMap<String, String> = serde_json::from_str(&column::<String>(row, fields)?)
+        .map_err(|error| StoreError::Garbled(format!("the fields of a lock are no JSON object of strings: {error}")))?;
+    let body = unescape(&column::<String>(row, token)?);
+    Ok(Entry { revision: revision(column(row, at)?)?, value: Some(Value { body, fields }) })
+}
+
+fn column<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, index: usize) -> Result<T, StoreError> {
+    row.try_get(index).map_err(|error| StoreError::Garbled(format!("a row of the table: {error}")))
+}
+
+fn revision(number: i64) -> Result<Revision, StoreError> {
+    let revision = u64::try_from(number).map_err(|_| StoreError::Garbled(format!("the revision {number}")))?;
+    Ok(Revision(revision))
+}
+
+/// A body as text that a person can read and the server takes: printable ASCII but for backslashes as it is.
+fn escape(body: &[u8]) -> String {
+    let mut text = String::with_capacity(body.len());
+    for &byte in body {
+        if (b' '..=b'~').contains(&byte) && byte != b'\\' {
+            text.push(char::from(byte));
+        } else {
+            // Writing to a string does not fail.
+            let _ = write!(text, "\\x{byte:02x}");
+        }
+    }
+    text
+}
+
+/// The reverse of [`escape`]; what it would not have written is taken as it is.
+fn unescape(text: &str) -> Vec<u8> {
+    let mut body = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((byte, after)) = escaped(rest).or_else(|| rest.split_first().map(|(byte, after)| (*byte, after))) {
+        body.push(byte);
+        rest = after;
+    }
+    body
+}
+
+/// The byte that `\xHH` at the beginning of `text` stands for, and what follows it.
+fn escaped(text: &[u8]) -> Option<(u8, &[u8])> {
+    let ([b'\\', b'x', high, low], rest) = text.split_first_chunk()? else { return None };
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    Some((u8::try_from(digit(*high)? * 16 + digit(*low)?).ok()?, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bodies_survive_as_readable_text() {
+        assert_eq!(escape(b"node-1"), "node-1");
+        assert_eq!(escape(b"\x00\xff\r\n\\x"), "\\x00\\xff\\x0d\\x0a\\x5cx");
+        let all: Vec<u8> = (0..=255).collect();
+        for body in [&b""[..], b"node-1", b"\\x41", b"\\", b"\\x4", &all] {
+            assert_eq!(unescape(&escape(body)), body, "{body:?}");
+        }
+    }
+
+    #[test]
+    fn text_by_other_hands_is_taken_as_it_is() {
+        assert_eq!(unescape("h\u{e4}nd"), "h\u{e4}nd".as_bytes());
+        assert_eq!(unescape("a\\xzz\\"), b"a\\xzz\\");
+        assert_eq!(unescape("\\x+1"), b"\\x+1");
+    }
+
+    #[test]
+    fn the_definition_gets_the_name_of_the_table_in_all_places() {
+        let table = Table::new("ha.locks");
+        assert_eq!((table.quoted.as_str(), table.channel.as_str()), ("\"ha\".\"locks\"", "locks"));
+        let text = DEFINITION.replace(DEFINED_NAME, &table.quoted);
+        assert!(text.contains("CREATE TABLE IF NOT EXISTS \"ha\".\"locks\" (") && !text.contains(DEFINED_NAME));
+        assert!(text.contains(&format!("'{STORE_ROW}'")));
+    }
+}

@@ -1,0 +1,53 @@
+//! TLS: the server's certificate is always verified, by the system's roots and those of the settings.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem};
+use rustls::{ClientConfig, RootCertStore};
+use tokio_postgres::Config;
+use tokio_postgres::config::{SslMode, SslNegotiation};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::store::StoreError;
+use crate::types::store::Tls;
+
+/// Reads all certificates anew. Files are read, so it is for a thread that may block.
+pub(super) fn connector(config: &Config, tls: &Tls) -> Result<MakeRustlsConnect, StoreError> {
+    let mut roots = RootCertStore::empty();
+    if config.get_ssl_mode() != SslMode::Disable {
+        // A system without roots has none that could be added; what then cannot be verified is said at the connect.
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    }
+    if let Some(path) = &tls.ca_file {
+        for certificate in certificates(path)? {
+            roots.add(certificate).map_err(|error| unusable(path, &error))?;
+        }
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| StoreError::Unfit(format!("TLS: {error}")))?
+        .with_root_certificates(roots);
+    let mut client = match &tls.client {
+        None => builder.with_no_client_auth(),
+        Some((certificate, key)) => {
+            let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| unusable(key, &error))?;
+            builder.with_client_auth_cert(certificates(certificate)?, secret).map_err(|error| unusable(key, &error))?
+        }
+    };
+    if config.get_ssl_negotiation() == SslNegotiation::Direct {
+        client.alpn_protocols = vec![b"postgresql".to_vec()];
+    }
+    Ok(MakeRustlsConnect::new(client))
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, StoreError> {
+    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, pem::Error>>);
+    read.map_err(|error| unusable(path, &error))
+}
+
+fn unusable(path: &Path, error: &dyn std::fmt::Display) -> StoreError {
+    StoreError::Denied(format!("{} cannot be used: {error}", path.display()))
+}
