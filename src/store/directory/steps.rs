@@ -80,25 +80,28 @@ impl Lock {
 
     /// The latest revision; `None` if there is no lock. Makes the witness that a writer owes which did not get to it.
     pub(super) fn look(&self) -> Result<Option<Top>, StoreError> {
-        self.look_and(|revision, nonce| self.value_in(&self.inner(revision, nonce)).map(Some))
+        let highest = self.highest()?;
+        self.look_from(highest, |revision, nonce| self.value_in(&self.inner(revision, nonce)).map(Some))
     }
 
-    /// `look`, where `value` reads the value, or does without.
-    fn look_and(
+    /// `look` from the highest number that was just seen, where `value` reads the value, or does without.
+    fn look_from(
         &self,
+        mut highest: Option<Revision>,
         value: impl Fn(Revision, &Nonce) -> Result<Option<Value>, Fault>,
     ) -> Result<Option<Top>, StoreError> {
         let mut before = None;
         for _ in 0..ROUNDS {
-            let Some(highest) = self.highest()? else { return Ok(None) };
-            match self.look_at(highest, &value) {
+            let Some(number) = highest else { return Ok(None) };
+            match self.look_at(number, &value) {
                 Ok(top) => return Ok(Some(top)),
                 Err(Fault::Io(path, error)) => return Err(unreachable(&path, &error)),
-                Err(Fault::Odd(why)) if before.as_ref() == Some(&(highest, why.clone())) => {
+                Err(Fault::Odd(why)) if before.as_ref() == Some(&(number, why.clone())) => {
                     return Err(self.damaged(&why));
                 }
-                Err(Fault::Odd(why)) => before = Some((highest, why)),
+                Err(Fault::Odd(why)) => before = Some((number, why)),
             }
+            highest = self.highest()?;
         }
         let folder = self.folder.display();
         Err(StoreError::Unreachable(format!("{folder} changes faster than it can be read")))
@@ -119,12 +122,13 @@ impl Lock {
     /// disturbs.
     pub(super) fn compare_and_set(&self, attempt: &Attempt, is_awaited: impl Fn() -> bool) -> WriteOutcome {
         let unknown = |doing: &str, error: &dyn Display| WriteOutcome::Unknown(format!("failed to {doing}: {error}"));
-        // Most who lose can be told by the names alone.
-        if self.highest().is_ok_and(|highest| highest.is_some_and(|highest| highest != attempt.base)) {
-            return WriteOutcome::Conflict;
-        }
-        // Whoever names the base has read its value already.
-        let base = match self.look_and(|_, _| Ok(None)) {
+        // Whoever names the base has read its value already; and if another one is the latest, its number is enough.
+        let base = match self.highest() {
+            Ok(Some(highest)) if highest != attempt.base => return WriteOutcome::Conflict,
+            Ok(highest) => self.look_from(highest, |_, _| Ok(None)),
+            Err(error) => Err(error),
+        };
+        let base = match base {
             Ok(Some(top)) => top,
             Ok(None) => return WriteOutcome::Unknown(format!("{} is not there", self.folder.display())),
             Err(error) => return WriteOutcome::Unknown(error.to_string()),
@@ -431,7 +435,12 @@ impl<'a> Write<'a> {
     /// Instead of 3: `true` if the draft was never put into its place and never will be, though a call for it may be under
     /// way still. Its name is taken from it, in one step.
     pub(super) fn withdraw(&self) -> bool {
-        discard(&self.lock.folder, &self.draft())
+        let Some(discarded) = take_name(&self.lock.folder, &self.draft()) else { return false };
+        // What is in it is known, and what stays is swept later.
+        let inner = layout::inner(&discarded, &self.nonce);
+        let removed = fs::remove_file(inner.join(VALUE)).and_then(|()| fs::remove_dir(&inner));
+        let _ = removed.and_then(|()| fs::remove_dir(&discarded));
+        true
     }
 
     /// Of a write that was withdrawn: whether somebody else's is there instead, or was.
@@ -491,14 +500,20 @@ pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
 
 /// Takes the draft's name from it, so that it cannot be renamed into place any more, and removes it. `true` if it had it.
 pub(super) fn discard(folder: &Path, draft: &Path) -> bool {
-    let name = draft.file_name().map(|name| layout::discarded(&name.to_string_lossy())).unwrap_or_default();
+    let discarded = take_name(folder, draft);
+    if let Some(discarded) = &discarded {
+        // What stays is swept later.
+        let _ = fs::remove_dir_all(discarded);
+    }
+    discarded.is_some()
+}
+
+/// Where the draft is now, if it had its name still.
+fn take_name(folder: &Path, draft: &Path) -> Option<PathBuf> {
+    let name = layout::discarded(&draft.file_name()?.to_string_lossy());
     let discarded = folder.join(name);
     let taken = fs::rename(draft, &discarded).is_ok() || exists(&discarded).unwrap_or(false);
-    if taken {
-        // What stays is swept later.
-        let _ = fs::remove_dir_all(&discarded);
-    }
-    taken
+    taken.then_some(discarded)
 }
 
 pub(super) fn gone(removed: io::Result<()>) -> io::Result<()> {
