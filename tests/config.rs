@@ -205,6 +205,79 @@ fn the_directory_of_the_locks_is_taken() {
     assert_eq!(store, StoreSettings::Directory(DirectorySettings { path: "/srv/putex".into() }));
 }
 
+#[cfg(feature = "etcd")]
+#[test]
+fn every_key_of_a_store_in_etcd_is_taken() {
+    let host = r#"
+[store]
+type = "etcd"
+endpoints = ["https://h1:2379", "https://[fd00::1]:2379/"]
+prefix = "/site/putex"
+user = "putexd"
+password-file = "/etc/putex/password"
+tls-ca = "/etc/putex/ca.pem"
+tls-cert = "/etc/putex/client.pem"
+tls-key = "/etc/putex/client.key"
+"#;
+    let root = root(&[("etc/putex/putexd.toml", host), ("etc/putex/ca.pem", ""), ("etc/putex/client.pem", "")]);
+    for secret in ["etc/putex/password", "etc/putex/client.key"] {
+        write(root.path(), secret, "");
+        let private = fs::Permissions::from_mode(0o600);
+        fs::set_permissions(root.path().join(secret), private).expect("the mode can be set");
+    }
+    let loaded = load(&root);
+    assert!(loaded.diagnostics.is_empty(), "{loaded}");
+    let StoreSettings::Etcd(etcd) = loaded.settings.expect("it is good").store else { panic!("another type") };
+    assert_eq!(etcd.endpoints, ["https://h1:2379", "https://[fd00::1]:2379"]);
+    assert_eq!(etcd.prefix, "/site/putex");
+    let login = etcd.login.expect("there is a login");
+    assert_eq!((login.user.as_str(), login.password_file), ("putexd", "/etc/putex/password".into()));
+    assert_eq!(etcd.tls.ca_file, Some("/etc/putex/ca.pem".into()));
+    assert_eq!(etcd.tls.client, Some(("/etc/putex/client.pem".into(), "/etc/putex/client.key".into())));
+}
+
+#[cfg(feature = "etcd")]
+#[test]
+fn what_is_wrong_with_a_store_in_etcd_is_said() {
+    let said = |keys: &str| {
+        let host = format!("[store]\ntype = \"etcd\"\n{keys}\n");
+        let ca = ("etc/putex/ca.pem", "");
+        load(&root(&[("etc/putex/putexd.toml", &host), ca])).to_string()
+    };
+    let h1 = "endpoints = [\"http://h1:2379\"]";
+    for (keys, message) in [
+        ("", "the key \"endpoints\" is missing in [store]: add endpoints = [\"http://h1:2379\"]"),
+        ("endpoints = []", "3:13: error: endpoints is empty: name at least one"),
+        ("endpoints = [\"h1:2379\"]", "3:14: error: the endpoint \"h1:2379\" does not begin with http:// or https://"),
+        ("endpoints = [\"http://h1\"]", "the endpoint \"http://h1\" is not a host with a port"),
+        ("endpoints = [\"http://h1:2379/v3\"]", "the endpoint \"http://h1:2379/v3\" is not a host with a port"),
+        ("endpoints = [\"http://a:b@h1:2379\"]", "an endpoint must not carry a user or a password"),
+        ("endpoints = [\"http://h1:2379\", \"https://h2:2379\"]", "some endpoints are http and some https"),
+        ("endpoints = [\"http://h1:2379\", \"http://h1:2379/\"]", "warning: \"http://h1:2379\" is named twice"),
+        (
+            &format!("{h1}\nprefix = \"putex\""),
+            "4:10: error: the prefix \"putex\" will not do: write it like \"/putex\"",
+        ),
+        (&format!("{h1}\nprefix = \"/putex/\""), "the prefix \"/putex/\" will not do"),
+        (&format!("{h1}\nprefix = \"/\""), "the prefix \"/\" will not do"),
+        (&format!("{h1}\nuser = \"putexd\""), "user needs password-file"),
+        (&format!("{h1}\ntls-ca = \"/etc/putex/ca.pem\""), "certificates need endpoints that begin with \"https://\""),
+        (&format!("{h1}\nbucket = \"locks\""), "the key \"bucket\" has no meaning for the store type \"etcd\""),
+    ] {
+        let text = said(keys);
+        assert!(text.contains(message), "{keys}: {text}");
+        assert!(!text.contains("a:b"), "{text}");
+    }
+}
+
+#[cfg(not(feature = "etcd"))]
+#[test]
+fn a_store_in_etcd_needs_its_feature() {
+    let host = "[store]\ntype = \"etcd\"\nendpoints = [\"http://h1:2379\"]\n";
+    let text = load(&root(&[("etc/putex/putexd.toml", host)])).to_string();
+    assert!(text.contains("built without etcd: build it with \"cargo build --features etcd\""), "{text}");
+}
+
 #[test]
 fn what_does_not_belong_to_the_type_of_the_store_is_refused() {
     let said = |store: &str| {

@@ -3,10 +3,14 @@
 //! Used by the daemon's driver, by `putexctl`, and by the conformance suite. A store knows keys, values, revisions and
 //! its own incarnation; what a value means is the election's business.
 
+pub mod directory;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 pub mod memory;
 pub mod nats;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+mod slot;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -160,13 +164,16 @@ pub struct Examination {
 pub fn open(settings: &StoreSettings, call_limit: Duration) -> Result<Arc<dyn Administer>, StoreError> {
     match settings {
         StoreSettings::Nats(settings) => Ok(Arc::new(nats::NatsStore::new(settings.clone(), call_limit))),
+        StoreSettings::Directory(settings) => {
+            Ok(Arc::new(directory::DirectoryStore::new(settings.clone(), call_limit)))
+        }
+        #[cfg(feature = "etcd")]
+        StoreSettings::Etcd(settings) => Ok(Arc::new(etcd::EtcdStore::new(settings.clone(), call_limit))),
         #[cfg(feature = "postgres")]
         StoreSettings::Postgres(settings) => Ok(Arc::new(postgres::PostgresStore::new(settings.clone(), call_limit))),
-        #[cfg(not(feature = "postgres"))]
-        StoreSettings::Postgres(_) => Err(StoreError::Unfit("this putexd was built without it".to_owned())),
-        StoreSettings::Directory(_) | StoreSettings::Etcd(_) => {
-            Err(StoreError::Unfit("this putexd was built without it".to_owned()))
-        }
+        // The configuration has said it better, with its place.
+        #[cfg(not(all(feature = "etcd", feature = "postgres")))]
+        _ => Err(StoreError::Unfit("this putexd was built without it".to_owned())),
     }
 }
 
@@ -190,6 +197,20 @@ fn hints(receiver: mpsc::Receiver<Key>) -> Hints {
         let key = receiver.recv().await?;
         Some((key, receiver))
     }))
+}
+
+/// An error with everything that caused it, on one line.
+fn with_sources(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
 }
 
 fn is_field_name(name: &str) -> bool {

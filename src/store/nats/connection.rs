@@ -15,7 +15,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
 
-use crate::store::StoreError;
+use crate::store::{StoreError, with_sources};
 use crate::types::store::{Login, NatsCredentials, NatsSettings};
 
 /// Between two askings of [`Connection::insist`].
@@ -212,20 +212,6 @@ async fn violation_about(violation: &mut watch::Receiver<String>, quoted: &str) 
             return text;
         }
     }
-}
-
-/// An error with everything that caused it, on one line.
-pub(super) fn with_sources(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }
 
 /// Who we are, and how the connection is encrypted.

@@ -17,11 +17,10 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Config, Error, Row, SimpleQueryMessage, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::Task;
 use super::hints::Watchers;
 use super::table::Table;
 use crate::store::StoreError;
-use crate::store::nats::lock;
+use crate::store::slot::{Task, lock};
 use crate::types::Key;
 
 /// One server, and how to get there.
@@ -109,7 +108,7 @@ impl Session {
         let (client, connection) = endpoint.config.connect(endpoint.tls.clone()).await.map_err(|e| failure(&e))?;
         let warning = Arc::default();
         let (sender, lost) = watch::channel(None);
-        let driver = Task(tokio::spawn(drive(connection, Arc::clone(&warning), hints, sender)));
+        let driver = Task::spawn(drive(connection, Arc::clone(&warning), hints, sender));
         let session = Self { client, tls: endpoint.tls.clone(), warning, lost, _driver: driver };
         session.prepare(endpoint, table, call_limit).await?;
         Ok(session)

@@ -1,0 +1,361 @@
+//! The store in a directory that all hosts share.
+//!
+//! Of the file system only this is trusted: that making a folder is atomic and fails where there is one, and that
+//! renaming a folder is atomic and fails onto one that is not empty. The rename is tried out at each connect. There are
+//! no lock files, no clocks of other hosts, no locks of the kernel's.
+//!
+//! ```text
+//! /srv/putex/putex-store/value                  the marker: this is a store, with its id
+//! /srv/putex/lock-<key>/identity                the lock's id, which is its incarnation; never written again
+//! /srv/putex/lock-<key>/r-<number>/n-<nonce>/   one folder for each revision, and the nonce of its writer
+//!     value                                     what the key held
+//!     w-<nonce>/                                the witness of the revision that replaced it
+//! t-<nonce>, d-<nonce>, x-<key>-<nonce>         being built; being removed; put aside by `putexctl clear`
+//! ```
+//!
+//! - Making the next revision *is* the compare-and-set: it is built beside the others and renamed to the next number,
+//!   which fails if that is there. Then its witness is made in the revision that it replaces; without it, it is not won.
+//!   `steps` says what that proves. The old ones are collected, oldest first.
+//! - No answer of a call is believed that says "no": a call may be repeated on its way and fail although it was carried
+//!   out. After an error it counts what is there, under a name that only its maker knows.
+//! - A crash leaves a draft, which is swept when it has been seen for a minute; or a revision in its place without its
+//!   witness, which then the next who looks makes; or a half collected one, which the next writer collects.
+//! - A lock's folder is made when its key is first read, and has a random id. If it is deleted and made again, that is
+//!   another incarnation. Renaming it into place never replaces one.
+//! - A directory without the marker is no store, and nothing is made in it: where a share is not mounted there is an empty
+//!   directory, and each host would have locks of its own in it.
+//! - Each call into the file system has a thread that is left to itself when the file system hangs; `threads` says how.
+//!
+//! Caches of a network file system may show the past. A read is a hint anyway; and a win rests on what was made, which no
+//! cache answers for.
+
+mod file_system;
+mod hints;
+mod layout;
+mod root;
+mod steps;
+mod threads;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
+
+use super::slot::{Task, lock};
+use super::{
+    Administer, Attempt, Creation, Entry, Examination, Hints, Link, Snapshot, Store, StoreError, StoreFuture,
+    WriteOutcome, refusal,
+};
+use crate::types::store::DirectorySettings;
+use crate::types::{Key, Revision};
+use file_system::Mount;
+use root::Orphans;
+use steps::Lock;
+use threads::{Answer, Threads};
+
+/// Threads for one lock, and for all of them.
+const THREADS: (usize, usize) = (4, 64);
+
+/// Threads that look whether the file system answers, or at all locks, or work for an administrator.
+const SERVICE_THREADS: (usize, usize) = (4, 12);
+
+/// The shortest and the longest pause between two looks at the marker.
+const LOOK_RANGE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
+
+/// How often the folder of the store is swept.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How long an administrator is kept waiting.
+const ADMINISTRATION_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a lock must look damaged, again and again, before it is taken for it.
+const DAMAGED_FOR: Duration = Duration::from_secs(1);
+
+/// A lock store in a shared directory. Clones share it.
+#[derive(Clone)]
+pub struct DirectoryStore {
+    shared: Arc<Shared>,
+    _task: Arc<Task>,
+}
+
+impl DirectoryStore {
+    /// Begins to look at the directory, in a task on the current tokio runtime, without which it panics, and returns at
+    /// once. `call_limit` bounds each call.
+    #[must_use]
+    pub fn new(settings: DirectorySettings, call_limit: Duration) -> Self {
+        let reason = "not looked at yet".to_owned();
+        let shared = Arc::new(Shared {
+            root: settings.path,
+            call_limit,
+            threads: Threads::new(THREADS.0, THREADS.1),
+            service: Threads::new(SERVICE_THREADS.0, SERVICE_THREADS.1),
+            state: Mutex::new(Err(StoreError::Unreachable(reason.clone()))),
+            link: watch::Sender::new(Link::Down(reason)),
+            orphans: Mutex::default(),
+        });
+        let task = Task::spawn(keep_looking(Arc::clone(&shared)));
+        Self { shared, _task: Arc::new(task) }
+    }
+}
+
+impl Store for DirectoryStore {
+    fn read<'a>(&'a self, key: &'a Key, before: Option<Revision>) -> StoreFuture<'a, Result<Snapshot, StoreError>> {
+        Box::pin(async move {
+            let key_read = key.clone();
+            let read = self.shared.in_lane(key, move |shared| {
+                let lock = shared.lock(&key_read)?;
+                let top = lock.look_or_make()?;
+                let entry = match before {
+                    Some(revision) if revision <= top.revision => {
+                        let value = lock.replaced_by(revision, &top.incarnation)?;
+                        value.map(|value| Entry { revision: Revision(revision.0 - 1), value: Some(value) })
+                    }
+                    Some(_) => None,
+                    None => top.value.map(|value| Entry { revision: top.revision, value: Some(value) }),
+                };
+                Ok(Snapshot { incarnation: top.incarnation, entry })
+            });
+            read.await?
+        })
+    }
+
+    fn compare_and_set<'a>(&'a self, key: &'a Key, attempt: &'a Attempt) -> StoreFuture<'a, WriteOutcome> {
+        Box::pin(async move {
+            if let Some(reason) = refusal(&attempt.value) {
+                return WriteOutcome::Unknown(reason);
+            }
+            let (key_written, attempt) = (key.clone(), attempt.clone());
+            let written = self.shared.in_lane_and_on(key, move |shared, answer| {
+                shared.write(&key_written, &attempt, answer);
+            });
+            written.await.unwrap_or_else(|error| WriteOutcome::Unknown(error.to_string()))
+        })
+    }
+
+    fn watch(&self) -> StoreFuture<'_, Result<Hints, StoreError>> {
+        Box::pin(async {
+            self.shared.ready()?;
+            let known = self.shared.look_at_all().await?;
+            let (sender, receiver) = mpsc::channel(hints::HINT_LIMIT);
+            let shared = Arc::clone(&self.shared);
+            let limit = shared.call_limit;
+            tokio::spawn(async move { hints::poll(known, limit, sender, || shared.look_at_all()).await });
+            Ok(super::hints(receiver))
+        })
+    }
+
+    fn link(&self) -> watch::Receiver<Link> {
+        self.shared.link.subscribe()
+    }
+}
+
+impl Administer for DirectoryStore {
+    fn init(&self) -> StoreFuture<'_, Result<Creation, StoreError>> {
+        Box::pin(async {
+            let made = self.shared.serve("init", ADMINISTRATION_LIMIT, |shared| {
+                let (id, made) = root::make(&shared.root)?;
+                let what = format!("the store {id} in {}", shared.describe_root());
+                Ok(if made { Creation::Created(what) } else { Creation::Existed(what) })
+            });
+            let made = made.await?;
+            if made.is_ok() {
+                // The next call need not wait for the next look.
+                self.shared.show(self.shared.look(false).await);
+            }
+            made
+        })
+    }
+
+    fn examine(&self) -> StoreFuture<'_, Result<Examination, StoreError>> {
+        Box::pin(async {
+            let examined = self.shared.serve("examine", self.shared.call_limit, |shared| {
+                let id = root::store_id(&shared.root)?;
+                let latest = hints::look(&shared.root)?;
+                let mount = Mount::of(&shared.root).map_err(|error| steps::unreachable(&shared.root, &error))?;
+                Ok(Examination {
+                    facts: vec![
+                        ("directory", shared.root.display().to_string()),
+                        ("file system", mount.describe()),
+                        ("store", format!("{id}; it must be the same on all hosts")),
+                        ("locks", format!("{} that were held at some time", latest.len())),
+                    ],
+                    warnings: mount.warnings(),
+                })
+            });
+            examined.await?
+        })
+    }
+
+    fn mend<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<Option<String>, StoreError>> {
+        Box::pin(async move {
+            let key = key.clone();
+            let mended = self.shared.serve("mend", ADMINISTRATION_LIMIT, move |shared| {
+                let lock = shared.lock(&key)?;
+                let begin = Instant::now();
+                loop {
+                    match lock.look() {
+                        Ok(_) => return Ok(None),
+                        Err(StoreError::Garbled(_)) if begin.elapsed() >= DAMAGED_FOR => return lock.put_aside(),
+                        Err(StoreError::Garbled(_)) => std::thread::sleep(DAMAGED_FOR / 10),
+                        Err(error) => return Err(error),
+                    }
+                }
+            });
+            mended.await?
+        })
+    }
+}
+
+struct Shared {
+    root: PathBuf,
+    call_limit: Duration,
+    threads: Threads,
+    service: Threads,
+    /// Whether calls have a chance, and why not. `Missing` is an answer of a file system that is there.
+    state: Mutex<Result<(), StoreError>>,
+    link: watch::Sender<Link>,
+    orphans: Mutex<Orphans>,
+}
+
+impl Shared {
+    fn ready(&self) -> Result<(), StoreError> {
+        lock(&self.state).clone()
+    }
+
+    /// The lock of `key`, if the store is there: looked at anew each time, for a share may be gone at any moment.
+    fn lock(&self, key: &Key) -> Result<Lock, StoreError> {
+        Ok(Lock::new(&self.root, key, &root::store_id(&self.root)?))
+    }
+
+    /// Runs `work` in the lane of `key`.
+    async fn in_lane<T: Send + 'static>(
+        self: &Arc<Self>,
+        key: &Key,
+        work: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.in_lane_and_on(key, move |shared, answer| answer.give(work(shared))).await
+    }
+
+    /// `in_lane` with something to do after the answer.
+    async fn in_lane_and_on<T: Send + 'static>(
+        self: &Arc<Self>,
+        key: &Key,
+        work: impl FnOnce(&Self, Answer<T>) + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.ready()?;
+        let shared = Arc::clone(self);
+        bounded(self.call_limit, self.threads.run(key.as_str(), move |answer| work(&shared, answer))).await
+    }
+
+    /// Runs `work` for something other than a lock, whatever the state is.
+    async fn serve<T: Send + 'static>(
+        self: &Arc<Self>,
+        lane: &str,
+        limit: Duration,
+        work: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let shared = Arc::clone(self);
+        bounded(limit, self.service.run(lane, move |answer| answer.give(work(&shared)))).await
+    }
+
+    fn write(&self, key: &Key, attempt: &Attempt, answer: Answer<WriteOutcome>) {
+        let lock = match self.lock(key) {
+            Ok(lock) => lock,
+            Err(error) => return answer.give(WriteOutcome::Unknown(error.to_string())),
+        };
+        let outcome = lock.compare_and_set(attempt, || answer.is_awaited());
+        answer.give(outcome.clone());
+        if let WriteOutcome::Won(revision) = outcome {
+            let swept = || lock.collect(revision).and_then(|()| self.sweep(lock.folder()));
+            if let Err(error) = swept() {
+                tracing::debug!("failed to collect old revisions of {key}: {error}, ignoring");
+            }
+        }
+    }
+
+    fn sweep(&self, folder: &Path) -> std::io::Result<()> {
+        // Whoever is at it may hang in another folder; then this one is for another time.
+        self.orphans.try_lock().map_or(Ok(()), |mut orphans| orphans.sweep(folder, Instant::now()))
+    }
+
+    async fn look_at_all(self: &Arc<Self>) -> Result<hints::Latest, StoreError> {
+        let looked = self.serve("watch", self.call_limit, |shared| {
+            root::store_id(&shared.root)?;
+            hints::look(&shared.root)
+        });
+        looked.await?
+    }
+
+    /// Whether the store answers; with `probe`, also whether its file system can hold locks.
+    async fn look(self: &Arc<Self>, probe: bool) -> Result<(), StoreError> {
+        let looked = self.serve("link", self.call_limit, move |shared| {
+            root::store_id(&shared.root)?;
+            if probe { root::probe(&shared.root) } else { Ok(()) }
+        });
+        looked.await?
+    }
+
+    /// Shows what was found to calls and to whoever watches the link. That the store was never made is for `read` to
+    /// say; otherwise `putexctl init` would wait for what only it can make.
+    fn show(&self, state: Result<(), StoreError>) {
+        let link = match &state {
+            Ok(()) | Err(StoreError::Missing(_)) => Link::Up,
+            Err(StoreError::Unreachable(reason)) => Link::Down(reason.clone()),
+            Err(error) => Link::Down(error.to_string()),
+        };
+        *lock(&self.state) = state;
+        self.link.send_if_modified(|shown| {
+            let changed = *shown != link;
+            *shown = link;
+            changed
+        });
+    }
+
+    fn describe_root(&self) -> String {
+        let shown = self.root.display();
+        match Mount::of(&self.root) {
+            Ok(mount) => {
+                let warnings: String = mount.warnings().iter().map(|warning| format!("\nwarning: {warning}")).collect();
+                format!("{shown}, {}{warnings}", mount.describe())
+            }
+            Err(_) => shown.to_string(),
+        }
+    }
+}
+
+/// Runs until it is aborted. Logs each change once, not each look.
+async fn keep_looking(shared: Arc<Shared>) {
+    let pause = (shared.call_limit / 2).clamp(LOOK_RANGE.0, LOOK_RANGE.1);
+    // The kind of the last failure; `Some(None)`: there was none.
+    let mut told = None;
+    let mut swept = None;
+    loop {
+        let probe = !matches!(told, Some(None));
+        let state = shared.look(probe).await;
+        let kind = Some(state.as_ref().err().map(std::mem::discriminant));
+        if told != kind {
+            match &state {
+                Ok(()) => tracing::info!("the store in {} answers", shared.root.display()),
+                Err(error) => tracing::warn!("{error}; looking again until it is there"),
+            }
+            told = kind;
+        }
+        let answers = state.is_ok();
+        shared.show(state);
+        if answers && swept.is_none_or(|swept: Instant| swept.elapsed() >= SWEEP_INTERVAL) {
+            swept = Some(Instant::now());
+            // What stays now is swept next time.
+            let _ = shared.serve("sweep", shared.call_limit, |shared| shared.sweep(&shared.root)).await;
+        }
+        tokio::time::sleep(pause).await;
+    }
+}
+
+async fn bounded<T>(limit: Duration, work: impl Future<Output = Result<T, String>>) -> Result<T, StoreError> {
+    match timeout(limit, work).await {
+        Ok(done) => done.map_err(StoreError::Unreachable),
+        Err(_) => Err(StoreError::Unreachable(format!("the file system does not answer within {limit:?}"))),
+    }
+}

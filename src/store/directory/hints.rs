@@ -1,0 +1,77 @@
+//! The watch: the highest revision of every lock, looked at again and again.
+//!
+//! The kernel could tell of changes, but only of those that this host made: what other hosts write on a share it learns
+//! when it looks.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+
+use super::layout;
+use super::steps::{names, unreachable};
+use crate::store::StoreError;
+use crate::types::{Key, Revision};
+
+/// Hints that wait for their reader; what finds no room is found anew at the next look.
+pub(super) const HINT_LIMIT: usize = 64;
+
+/// The shortest and the longest interval between two looks.
+const INTERVAL_RANGE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
+
+/// The latest revision of each lock; `None` for one that could not be looked at: the others must not suffer, and its own
+/// readers hear of it. One without revisions is not in it: that a folder was made for it is no news.
+pub(super) type Latest = HashMap<Key, Option<Revision>>;
+
+/// Looks at all locks.
+pub(super) fn look(root: &Path) -> Result<Latest, StoreError> {
+    let folders = names(root).map_err(|error| unreachable(root, &error))?;
+    let keys = folders.iter().filter_map(|name| Some((layout::key_of(name)?, root.join(name))));
+    let latest = keys.map(|(key, folder)| (key, highest(&folder).ok()));
+    Ok(latest.filter(|(_, revision)| *revision != Some(Revision(0))).collect())
+}
+
+fn highest(folder: &Path) -> io::Result<Revision> {
+    let revisions = match names(folder) {
+        // A deleted one is as one without revisions.
+        Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+        names => names?,
+    };
+    Ok(revisions.iter().filter_map(|name| layout::revision_of(name)).max().unwrap_or_default())
+}
+
+/// Hints at what changes from `known` on, until `look` fails or nobody listens any more.
+pub(super) async fn poll<Looking>(
+    mut known: Latest,
+    call_limit: Duration,
+    sender: mpsc::Sender<Key>,
+    look: impl Fn() -> Looking,
+) where
+    Looking: Future<Output = Result<Latest, StoreError>>,
+{
+    let interval = (call_limit / 10).clamp(INTERVAL_RANGE.0, INTERVAL_RANGE.1);
+    loop {
+        tokio::select! {
+            () = sender.closed() => return,
+            () = tokio::time::sleep(interval) => {}
+        }
+        let Ok(latest) = look().await else { return };
+        let gone: Vec<Key> = known.keys().filter(|key| !latest.contains_key(*key)).cloned().collect();
+        let found = latest.into_iter().filter(|(_, revision)| revision.is_some());
+        for (key, revision) in found.chain(gone.into_iter().map(|key| (key, None))) {
+            if known.get(&key) == Some(&revision) {
+                continue;
+            }
+            match sender.try_send(key.clone()) {
+                Ok(()) if revision.is_some() => drop(known.insert(key, revision)),
+                Ok(()) => drop(known.remove(&key)),
+                Err(TrySendError::Full(_)) => {}
+                Err(TrySendError::Closed(_)) => return,
+            }
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! The folder of the store: its marker, what its file system can do, and what is left lying about in it.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::layout::{self, MARKER, Nonce, VALUE};
+use super::steps::{discard, exists, gone, make_folder, names, read, sync_folder, unreachable, write};
+use crate::store::StoreError;
+use crate::types::Value;
+
+/// The id of the store in `root`, or that there is none.
+pub(super) fn store_id(root: &Path) -> Result<String, StoreError> {
+    let path = root.join(MARKER).join(VALUE);
+    match read(&path) {
+        Ok(bytes) => {
+            let marker = layout::decode(&bytes);
+            let id = marker.map(|marker| marker.fields.get("store").cloned());
+            id.ok().flatten().ok_or_else(|| StoreError::Garbled(format!("{} is damaged", path.display())))
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => match fs::metadata(root) {
+            Ok(_) => Err(StoreError::Missing(format!(
+                "{} has no {MARKER}: mount the share there, or run \"putexctl init\" on one host",
+                root.display()
+            ))),
+            Err(error) if error.kind() == ErrorKind::NotFound => Err(StoreError::Unreachable(format!(
+                "{} is not there: mount the share there, or make the folder",
+                root.display()
+            ))),
+            Err(error) => Err(unreachable(root, &error)),
+        },
+        Err(error) => Err(unreachable(&path, &error)),
+    }
+}
+
+/// Makes the store if there is none; the id, and whether it was made.
+pub(super) fn make(root: &Path) -> Result<(String, bool), StoreError> {
+    match store_id(root) {
+        Ok(id) => return Ok((id, false)),
+        Err(StoreError::Missing(_)) => {}
+        Err(error) => return Err(error),
+    }
+    probe(root)?;
+    let id = place_marker(root).map_err(|error| unreachable(root, &error))?;
+    // Another host may have been quicker.
+    let found = store_id(root)?;
+    Ok((found.clone(), found == id))
+}
+
+/// A folder, because it is folders whose rename replaces nothing.
+fn place_marker(root: &Path) -> io::Result<String> {
+    let id = Nonce::draw()?.to_string();
+    let draft = layout::draft(root, &Nonce::draw()?);
+    make_folder(&draft)?;
+    let fields = [("store".to_owned(), id.clone())].into();
+    write(&draft.join(VALUE), &Value { body: Vec::new(), fields })?;
+    sync_folder(&draft)?;
+    let marker = root.join(MARKER);
+    let renamed = fs::rename(&draft, &marker);
+    if renamed.is_err() {
+        discard(root, &draft);
+        if !exists(&marker)? {
+            renamed?;
+        }
+    }
+    sync_folder(root)?;
+    Ok(id)
+}
+
+/// Whether the file system does what everything else rests on: a folder can be renamed, but not onto one that has
+/// something in it, and is not made where there is one.
+pub(super) fn probe(root: &Path) -> Result<(), StoreError> {
+    let folder = Nonce::draw().map(|nonce| layout::draft(root, &nonce)).map_err(|error| unreachable(root, &error))?;
+    let probed = probe_in(&folder);
+    discard(root, &folder);
+    match probed {
+        Ok(None) => Ok(()),
+        Ok(Some(what)) => Err(StoreError::Unfit(format!("the file system of {} {what}", root.display()))),
+        Err(error) => Err(unreachable(&folder, &error)),
+    }
+}
+
+fn probe_in(folder: &Path) -> io::Result<Option<&'static str>> {
+    let [first, second, third] = ["a", "b", "c"].map(|name| folder.join(name));
+    make_folder(folder)?;
+    for path in [&first, &second] {
+        make_folder(path)?;
+        make_folder(&path.join(path.file_name().unwrap_or_default()))?;
+    }
+    if fs::create_dir(&second).is_ok() {
+        return Ok(Some("makes a folder where there is one already"));
+    }
+    // What the call answers is not asked: another file system may lie in between that repeats it.
+    let _ = fs::rename(&first, &second);
+    if !exists(&first.join("a"))? || !exists(&second.join("b"))? {
+        return Ok(Some("renames a folder onto another one that is not empty"));
+    }
+    let _ = fs::rename(&first, &third);
+    if exists(&first)? || !exists(&third.join("a"))? {
+        return Ok(Some("cannot rename a folder"));
+    }
+    Ok(None)
+}
+
+/// What processes that died left behind, and since when this process has seen it.
+///
+/// Clocks of other hosts are not asked: a draft is old when it has been seen for long, by the clock of whoever looks. Each
+/// has a name of its own, so that what is there under the same name is the same.
+#[derive(Debug, Default)]
+pub(super) struct Orphans(HashMap<PathBuf, Instant>);
+
+/// A draft that was seen for so long has nobody any more. If it has, its writer finds it gone and knows no harm.
+const ORPHANED_AFTER: Duration = Duration::from_secs(60);
+
+/// At most as many are swept at once.
+const SWEPT_AT_ONCE: usize = 8;
+
+impl Orphans {
+    /// Removes what is old in `folder`, a few at a time.
+    pub(super) fn sweep(&mut self, folder: &Path, now: Instant) -> io::Result<()> {
+        let names = names(folder)?;
+        let drafts: Vec<PathBuf> =
+            names.iter().filter(|name| layout::is_draft(name)).map(|name| folder.join(name)).collect();
+        self.0.retain(|path, _| path.parent() != Some(folder) || drafts.contains(path));
+        for draft in &drafts {
+            self.0.entry(draft.clone()).or_insert(now);
+        }
+        let is_old = |draft: &&PathBuf| self.0.get(*draft).is_some_and(|seen| now - *seen >= ORPHANED_AFTER);
+        for draft in drafts.iter().filter(is_old).take(SWEPT_AT_ONCE) {
+            discard(folder, draft);
+        }
+        for name in names.iter().filter(|name| layout::is_discarded(name)).take(SWEPT_AT_ONCE) {
+            gone(fs::remove_dir_all(folder.join(name)))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_is_made_once_and_a_folder_without_its_marker_is_none() {
+        let folder = tempfile::tempdir().expect("a folder");
+        assert!(matches!(store_id(folder.path()), Err(StoreError::Missing(_))));
+        let (id, made) = make(folder.path()).expect("it is made");
+        assert!(made);
+        assert_eq!(make(folder.path()), Ok((id.clone(), false)));
+        assert_eq!(place_marker(folder.path()).expect("too late").len(), 32);
+        assert_eq!(store_id(folder.path()), Ok(id));
+        assert_eq!(names(folder.path()).expect("names"), [MARKER]);
+        assert!(matches!(store_id(&folder.path().join("absent")), Err(StoreError::Unreachable(_))));
+    }
+
+    #[test]
+    fn drafts_are_swept_by_how_long_they_were_seen() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let old = folder.path().join("t-old");
+        fs::create_dir(&old).expect("a draft");
+        fs::create_dir(folder.path().join("d-discarded")).expect("a draft");
+        fs::create_dir(folder.path().join("x-aside")).expect("evidence");
+        let mut orphans = Orphans::default();
+        let begin = Instant::now();
+        orphans.sweep(folder.path(), begin).expect("swept");
+        assert!(old.exists() && !folder.path().join("d-discarded").exists());
+        let young = folder.path().join("t-young");
+        fs::create_dir(&young).expect("a draft");
+        orphans.sweep(folder.path(), begin + ORPHANED_AFTER / 2).expect("swept");
+        orphans.sweep(folder.path(), begin + ORPHANED_AFTER).expect("swept");
+        assert!(!old.exists() && young.exists() && folder.path().join("x-aside").exists());
+        orphans.sweep(folder.path(), begin + ORPHANED_AFTER * 2).expect("swept");
+        assert!(!young.exists());
+    }
+}

@@ -1,0 +1,767 @@
+//! The synchronous steps of one lock, each of which may be the last that its process does.
+//!
+//! What the proofs rest on, in the words of the parent module:
+//!
+//! 1. A revision is *genuine* if it was the first of its number in its lock's folder. `r-0` is.
+//! 2. A witness `w-B` in a revision A says that A is genuine and B is its genuine successor. It is made by B's writer, over
+//!    an A that it found genuine, or by whoever finds it missing, over an A that has a witness itself. Either makes it
+//!    *after* it saw B in its place, and by A's nonce: if A was still there then, its successor had never been collected,
+//!    for revisions are collected in ascending order; so B was the first.
+//! 3. Nobody makes a successor of B without B's witness. So of the revisions that are there only the highest can be
+//!    without one, when its writer has died between two steps or is about to take the second.
+//!
+//! That a revision is genuine stays true for ever. So a cache that shows what was there before does no harm; and what must
+//! not be old, that A is still there when its witness is made, is asked by making something in it, which no cache answers.
+
+use std::fmt::Display;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read, Write as _};
+use std::path::{Path, PathBuf};
+
+use super::layout::{self, FILE_LIMIT_BYTES, IDENTITY, Nonce, VALUE};
+use crate::store::{Attempt, StoreError, WriteOutcome};
+use crate::types::{Incarnation, Key, Revision, Value};
+
+/// How often a lock that changes while it is looked at is looked at again.
+const ROUNDS: usize = 16;
+
+/// Revisions that are kept, the latest included.
+pub(super) const KEPT: u64 = 16;
+
+/// Revisions that one write collects, at most.
+const COLLECTED_AT_ONCE: usize = 4;
+
+/// One lock in the store's folder.
+#[derive(Debug, Clone)]
+pub(super) struct Lock {
+    root: PathBuf,
+    folder: PathBuf,
+    key: Key,
+    store: String,
+}
+
+/// The latest revision of a lock, which is genuine and has its witness.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Top {
+    pub(super) incarnation: Incarnation,
+    pub(super) revision: Revision,
+    pub(super) nonce: Nonce,
+    /// `None` for revision 0, and where it was not asked for.
+    pub(super) value: Option<Value>,
+}
+
+/// What became of a rename.
+#[derive(Debug)]
+pub(super) enum Placed {
+    /// It is in its place, whatever the call answered.
+    There,
+    /// It is not.
+    NotThere(io::Error),
+}
+
+/// Why a look came to nothing.
+#[derive(Debug)]
+enum Fault {
+    Io(PathBuf, io::Error),
+    /// What was found does not fit together: the lock changed meanwhile, or it is damaged.
+    Odd(String),
+}
+
+impl Lock {
+    /// `store` is the id in the store's marker.
+    pub(super) fn new(root: &Path, key: &Key, store: &str) -> Self {
+        Self { root: root.to_owned(), folder: layout::lock(root, key), key: key.clone(), store: store.to_owned() }
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The latest revision; `None` if there is no lock. Makes the witness that a writer owes which did not get to it.
+    pub(super) fn look(&self) -> Result<Option<Top>, StoreError> {
+        self.look_and(|revision, nonce| self.value_in(&self.inner(revision, nonce)).map(Some))
+    }
+
+    /// `look`, where `value` reads the value, or does without.
+    fn look_and(
+        &self,
+        value: impl Fn(Revision, &Nonce) -> Result<Option<Value>, Fault>,
+    ) -> Result<Option<Top>, StoreError> {
+        let mut before = None;
+        for _ in 0..ROUNDS {
+            let Some(highest) = self.highest()? else { return Ok(None) };
+            match self.look_at(highest, &value) {
+                Ok(top) => return Ok(Some(top)),
+                Err(Fault::Io(path, error)) => return Err(unreachable(&path, &error)),
+                Err(Fault::Odd(why)) if before.as_ref() == Some(&(highest, why.clone())) => {
+                    return Err(self.damaged(&why));
+                }
+                Err(Fault::Odd(why)) => before = Some((highest, why)),
+            }
+        }
+        let folder = self.folder.display();
+        Err(StoreError::Unreachable(format!("{folder} changes faster than it can be read")))
+    }
+
+    /// The latest revision of a lock that is made if it is not there.
+    pub(super) fn look_or_make(&self) -> Result<Top, StoreError> {
+        for _ in 0..ROUNDS {
+            if let Some(top) = self.look()? {
+                return Ok(top);
+            }
+            self.make()?;
+        }
+        Err(StoreError::Unreachable(format!("{} goes away as soon as it is made", self.folder.display())))
+    }
+
+    /// All steps of one attempt. Nothing is put into its place after the caller has given up: what comes late only
+    /// disturbs.
+    pub(super) fn compare_and_set(&self, attempt: &Attempt, is_awaited: impl Fn() -> bool) -> WriteOutcome {
+        let unknown = |doing: &str, error: &dyn Display| WriteOutcome::Unknown(format!("failed to {doing}: {error}"));
+        // Whoever names the base has read its value already.
+        let base = match self.look_and(|_, _| Ok(None)) {
+            Ok(Some(top)) => top,
+            Ok(None) => return WriteOutcome::Unknown(format!("{} is not there", self.folder.display())),
+            Err(error) => return WriteOutcome::Unknown(error.to_string()),
+        };
+        if base.incarnation != attempt.incarnation || base.revision != attempt.base {
+            return WriteOutcome::Conflict;
+        }
+        let write = match Write::new(self, base.revision) {
+            Ok(write) => write,
+            Err(error) => return unknown("draw a random name", &error),
+        };
+        if let Err(error) = write.build(Some(&attempt.value)) {
+            write.withdraw();
+            return unknown("write the new revision", &error);
+        }
+        if !is_awaited() {
+            write.withdraw();
+            return WriteOutcome::Unknown("the caller has given up".to_owned());
+        }
+        match write.place() {
+            Ok(Placed::There) => {}
+            Ok(Placed::NotThere(error)) => {
+                // Withdrawn, and the place is taken: only then it can never win.
+                let lost = write.withdraw() && write.is_late();
+                return if lost { WriteOutcome::Conflict } else { unknown("place the new revision", &error) };
+            }
+            Err(error) => return unknown("see what became of the new revision", &error),
+        }
+        if let Err(error) = write.witness(&base.nonce) {
+            return unknown("prove the new revision", &error);
+        }
+        match write.seal() {
+            Ok(()) => WriteOutcome::Won(write.revision()),
+            Err(error) => unknown("keep the new revision", &error),
+        }
+    }
+
+    /// The value that `revision` replaced, if that is certain. Both must be genuine, which the witness of the one in the
+    /// other says; and in one incarnation, of which `incarnation` was read before.
+    pub(super) fn replaced_by(
+        &self,
+        revision: Revision,
+        incarnation: &Incarnation,
+    ) -> Result<Option<Value>, StoreError> {
+        let Some(before) = revision.0.checked_sub(1).filter(|before| *before > 0).map(Revision) else {
+            return Ok(None);
+        };
+        let find = || {
+            let replaced = self.inner(before, &self.nonce_in(before)?);
+            if !there(&layout::witness(&replaced, &self.nonce_in(revision)?))? {
+                return Ok(None);
+            }
+            let value = self.value_in(&replaced)?;
+            Ok((self.incarnation()? == *incarnation).then_some(value))
+        };
+        match find() {
+            Ok(value) => Ok(value),
+            Err(Fault::Odd(_)) => Ok(None),
+            Err(Fault::Io(path, error)) => Err(unreachable(&path, &error)),
+        }
+    }
+
+    /// The highest number, without any proof; `None` if there is no lock, revision 0 if it has no revisions at all.
+    pub(super) fn highest(&self) -> Result<Option<Revision>, StoreError> {
+        let names = match names(&self.folder) {
+            Ok(names) => names,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(unreachable(&self.folder, &error)),
+        };
+        Ok(Some(names.iter().filter_map(|name| layout::revision_of(name)).max().unwrap_or_default()))
+    }
+
+    /// Collects what is old, a few at a time and in ascending order. A revision goes only after its predecessor has: as
+    /// long as that is there, a slow writer may find a witness in it. Whether it is gone is asked by making it, because a
+    /// file system may answer from a cache that nothing is there, but not that something could be made.
+    pub(super) fn collect(&self, latest: Revision) -> io::Result<()> {
+        let Some(bound) = latest.0.checked_sub(KEPT) else { return Ok(()) };
+        let mut old: Vec<Revision> = names(&self.folder)?
+            .iter()
+            .filter_map(|name| layout::revision_of(name))
+            .filter(|revision| revision.0 <= bound)
+            .collect();
+        old.sort_unstable();
+        for revision in old.into_iter().take(COLLECTED_AT_ONCE) {
+            if let Some(before) = revision.0.checked_sub(1) {
+                let before = layout::revision(&self.folder, Revision(before));
+                fs::create_dir(&before)?;
+                fs::remove_dir(&before)?;
+            }
+            gone(fs::remove_dir_all(layout::revision(&self.folder, revision)))?;
+        }
+        Ok(())
+    }
+
+    /// Puts the lock's folder aside if it is damaged, and says what could be read of it; `None` if it is not damaged.
+    ///
+    /// A writer may be at work in it, and may hold on to the folder where the file system lets it. So the number after the
+    /// highest is taken first: whatever that writer had in mind, it is too late.
+    pub(super) fn put_aside(&self) -> Result<Option<String>, StoreError> {
+        let Err(StoreError::Garbled(why)) = self.look() else { return Ok(None) };
+        let shown = self.folder.display();
+        let highest = self.highest()?.unwrap_or_default();
+        let whose = self.last_readable(highest);
+        let doing = |path: &Path| {
+            let path = path.to_owned();
+            move |error: io::Error| unreachable(&path, &error)
+        };
+        let nonce = Nonce::draw().map_err(doing(&self.folder))?;
+        if let Some(next) = highest.0.checked_add(1) {
+            let end = Write { lock: self, base: highest, nonce: nonce.clone() };
+            end.build(None).map_err(doing(&self.folder))?;
+            if let Placed::NotThere(error) = end.place().map_err(doing(&self.folder))? {
+                end.withdraw();
+                return Err(unreachable(&layout::revision(&self.folder, Revision(next)), &error));
+            }
+        }
+        let aside = layout::aside(&self.root, &self.key, &nonce);
+        if let Err(error) = fs::rename(&self.folder, &aside)
+            && !aside.is_dir()
+        {
+            return Err(unreachable(&self.folder, &error));
+        }
+        sync_folder(&self.root).map_err(doing(&self.root))?;
+        Ok(Some(format!("{shown} was damaged ({why}); {whose}; it is kept as {}", aside.display())))
+    }
+
+    fn look_at(
+        &self,
+        highest: Revision,
+        value: &impl Fn(Revision, &Nonce) -> Result<Option<Value>, Fault>,
+    ) -> Result<Top, Fault> {
+        let nonce = self.nonce_in(highest)?;
+        self.settle(highest, &nonce)?;
+        // Read after the nonce: if the nonce is there later on as well, the folder was the same all the time.
+        let incarnation = self.incarnation()?;
+        let value = if highest == Revision(0) {
+            if incarnation.0 != nonce.as_str() {
+                return Err(Fault::Odd("revision 0 is that of another lock".to_owned()));
+            }
+            None
+        } else {
+            value(highest, &nonce)?
+        };
+        Ok(Top { incarnation, revision: highest, nonce, value })
+    }
+
+    /// Sees to it that the highest revision has its witness.
+    fn settle(&self, highest: Revision, nonce: &Nonce) -> Result<(), Fault> {
+        let Some(before) = highest.0.checked_sub(1).map(Revision) else { return Ok(()) };
+        let predecessor = self.nonce_in(before)?;
+        let witness = layout::witness(&self.inner(before, &predecessor), nonce);
+        if there(&witness)? {
+            return Ok(());
+        }
+        if let Some(second) = before.0.checked_sub(1).map(Revision) {
+            let proof = layout::witness(&self.inner(second, &self.nonce_in(second)?), &predecessor);
+            if !there(&proof)? {
+                return Err(Fault::Odd(format!("revision {before} has no witness, and {highest} came after it")));
+            }
+        }
+        make_witness(&witness).map_err(|error| fault(&witness, error))
+    }
+
+    fn incarnation(&self) -> Result<Incarnation, Fault> {
+        let path = self.folder.join(IDENTITY);
+        let identity = self.file(&path)?;
+        let field = |name: &str| identity.fields.get(name).map_or("", String::as_str);
+        if field("key") != self.key.as_str() {
+            // Also said by a file system for which "A" and "a" are one name.
+            return Err(Fault::Odd(format!("it is the lock {:?}", field("key"))));
+        }
+        if field("store") != self.store {
+            return Err(Fault::Odd(format!("it was made in another store, {}", field("store"))));
+        }
+        Ok(Incarnation(field("lock").to_owned()))
+    }
+
+    fn value_in(&self, inner: &Path) -> Result<Value, Fault> {
+        self.file(&inner.join(VALUE))
+    }
+
+    fn file(&self, path: &Path) -> Result<Value, Fault> {
+        let bytes = read(path).map_err(|error| fault(path, error))?;
+        layout::decode(&bytes).map_err(|why| Fault::Odd(format!("{} {why}", self.below(path))))
+    }
+
+    fn inner(&self, revision: Revision, nonce: &Nonce) -> PathBuf {
+        layout::inner(&layout::revision(&self.folder, revision), nonce)
+    }
+
+    fn nonce_in(&self, revision: Revision) -> Result<Nonce, Fault> {
+        let folder = layout::revision(&self.folder, revision);
+        let names = names(&folder).map_err(|error| fault(&folder, error))?;
+        let mut nonces = names.iter().filter_map(|name| Nonce::of_folder(name));
+        match (nonces.next(), nonces.next()) {
+            (Some(nonce), None) => Ok(nonce),
+            (None, _) => Err(Fault::Odd(format!("{} is empty", self.below(&folder)))),
+            (Some(_), Some(_)) => Err(Fault::Odd(format!("{} is two revisions", self.below(&folder)))),
+        }
+    }
+
+    fn below(&self, path: &Path) -> String {
+        path.strip_prefix(&self.folder).unwrap_or(path).display().to_string()
+    }
+
+    fn damaged(&self, why: &str) -> StoreError {
+        StoreError::Garbled(format!("{} is damaged: {why}; see \"putexctl clear\"", self.folder.display()))
+    }
+
+    /// Whose the lock was, by the highest revision that can be read.
+    fn last_readable(&self, highest: Revision) -> String {
+        let readable = (0..KEPT).filter_map(|back| highest.0.checked_sub(back)).find_map(|number| {
+            let revision = Revision(number);
+            let value = self.value_in(&self.inner(revision, &self.nonce_in(revision).ok()?)).ok()?;
+            let holder = String::from_utf8_lossy(&value.body).trim().to_owned();
+            let holder = if holder.is_empty() { "nobody's".to_owned() } else { format!("{holder}'s") };
+            Some(format!("by its revision {number} of {highest} it was {holder}"))
+        });
+        readable.unwrap_or_else(|| "whose it was cannot be read".to_owned())
+    }
+
+    /// Builds the lock's folder aside and renames it into place. An error after which it is there is none, whoever made it.
+    fn make(&self) -> Result<(), StoreError> {
+        let made = || {
+            let (nonce, id) = (Nonce::draw()?, Nonce::draw()?);
+            let draft = layout::draft(&self.root, &nonce);
+            let first = layout::revision(&draft, Revision(0));
+            let inner = layout::inner(&first, &id);
+            for folder in [&draft, &first, &inner] {
+                make_folder(folder)?;
+            }
+            let fields = [("key", self.key.as_str()), ("lock", id.as_str()), ("store", &self.store)];
+            let fields = fields.map(|(name, text)| (name.to_owned(), text.to_owned())).into();
+            write(&draft.join(IDENTITY), &Value { body: Vec::new(), fields })?;
+            for folder in [&inner, &first, &draft] {
+                sync_folder(folder)?;
+            }
+            let renamed = fs::rename(&draft, &self.folder);
+            if renamed.is_err() {
+                discard(&self.root, &draft);
+                if !exists(&self.folder)? {
+                    return renamed;
+                }
+            }
+            sync_folder(&self.root)
+        };
+        made().map_err(|error| unreachable(&self.folder, &error))
+    }
+}
+
+/// One compare-and-set, step by step.
+#[derive(Debug)]
+pub(super) struct Write<'a> {
+    lock: &'a Lock,
+    base: Revision,
+    nonce: Nonce,
+}
+
+impl<'a> Write<'a> {
+    pub(super) fn new(lock: &'a Lock, base: Revision) -> io::Result<Self> {
+        Ok(Self { lock, base, nonce: Nonce::draw()? })
+    }
+
+    /// 1: the whole revision, beside the others. Nobody looks at it there.
+    pub(super) fn build(&self, value: Option<&Value>) -> io::Result<()> {
+        let draft = self.draft();
+        let inner = layout::inner(&draft, &self.nonce);
+        make_folder(&draft)?;
+        make_folder(&inner)?;
+        if let Some(value) = value {
+            write(&inner.join(VALUE), value)?;
+        }
+        sync_folder(&inner)?;
+        sync_folder(&draft)
+    }
+
+    /// 2: into its place, which must be free. A repeated call reports that the draft is gone, or that the place is taken,
+    /// though the first one did it; so after an error it counts what is there.
+    pub(super) fn place(&self) -> io::Result<Placed> {
+        let folder = layout::revision(&self.lock.folder, self.revision());
+        match fs::rename(self.draft(), &folder) {
+            Ok(()) => Ok(Placed::There),
+            Err(error) if exists(&layout::inner(&folder, &self.nonce))? => {
+                tracing::debug!("{} is there although its rename failed: {error}, ignoring", folder.display());
+                Ok(Placed::There)
+            }
+            Err(error) => Ok(Placed::NotThere(error)),
+        }
+    }
+
+    /// 3: the base was still there. Without this a writer that slept while its base was replaced and all up to its
+    /// successor was collected would make that successor a second time.
+    pub(super) fn witness(&self, base: &Nonce) -> io::Result<()> {
+        make_witness(&layout::witness(&self.lock.inner(self.base, base), &self.nonce))
+    }
+
+    /// 4: it outlives a power loss. The first revision takes the lock's folder with it.
+    pub(super) fn seal(&self) -> io::Result<()> {
+        sync_folder(&self.lock.folder)?;
+        if self.base == Revision(0) { sync_folder(&self.lock.root) } else { Ok(()) }
+    }
+
+    /// Instead of 3: `true` if the draft was never put into its place and never will be, though a call for it may be under
+    /// way still. Its name is taken from it, in one step.
+    pub(super) fn withdraw(&self) -> bool {
+        discard(&self.lock.folder, &self.draft())
+    }
+
+    /// Of a write that was withdrawn: whether somebody else's is there instead, or was.
+    pub(super) fn is_late(&self) -> bool {
+        self.lock.highest().is_ok_and(|highest| highest >= Some(self.revision()))
+    }
+
+    pub(super) fn revision(&self) -> Revision {
+        Revision(self.base.0.saturating_add(1))
+    }
+
+    fn draft(&self) -> PathBuf {
+        layout::draft(&self.lock.folder, &self.nonce)
+    }
+}
+
+/// Makes a folder with a name of one's own; a repeated call finds it there.
+pub(super) fn make_folder(path: &Path) -> io::Result<()> {
+    match fs::create_dir(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
+}
+
+/// Writes a file that nobody looks at yet, and waits until it is on the disk.
+pub(super) fn write(path: &Path, value: &Value) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(&layout::encode(value))?;
+    file.sync_all()
+}
+
+pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(FILE_LIMIT_BYTES).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+pub(super) fn names(folder: &Path) -> io::Result<Vec<String>> {
+    fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+}
+
+pub(super) fn exists(path: &Path) -> io::Result<bool> {
+    match fs::symlink_metadata(path) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
+    match File::open(path)?.sync_all() {
+        // A file system that has nothing to do for a folder.
+        Err(error) if error.kind() == ErrorKind::InvalidInput => Ok(()),
+        synced => synced,
+    }
+}
+
+/// Takes the draft's name from it, so that it cannot be renamed into place any more, and removes it. `true` if it had it.
+pub(super) fn discard(folder: &Path, draft: &Path) -> bool {
+    let name = draft.file_name().map(|name| layout::discarded(&name.to_string_lossy())).unwrap_or_default();
+    let discarded = folder.join(name);
+    let taken = fs::rename(draft, &discarded).is_ok() || exists(&discarded).unwrap_or(false);
+    if taken {
+        // What stays is swept later.
+        let _ = fs::remove_dir_all(&discarded);
+    }
+    taken
+}
+
+pub(super) fn gone(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+pub(super) fn unreachable(path: &Path, error: &io::Error) -> StoreError {
+    let text = format!("{}: {error}", path.display());
+    match error.kind() {
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => StoreError::Denied(text),
+        _ => StoreError::Unreachable(text),
+    }
+}
+
+/// The witness bears its maker's nonce, so that one that is there already is the same.
+fn make_witness(path: &Path) -> io::Result<()> {
+    match make_folder(path) {
+        Err(_) if exists(path)? => Ok(()),
+        made => made,
+    }
+}
+
+fn there(path: &Path) -> Result<bool, Fault> {
+    exists(path).map_err(|error| fault(path, error))
+}
+
+fn fault(path: &Path, error: io::Error) -> Fault {
+    match error.kind() {
+        ErrorKind::NotFound => Fault::Odd(format!("{} is missing", path.display())),
+        ErrorKind::NotADirectory | ErrorKind::IsADirectory => Fault::Odd(format!("{}: {error}", path.display())),
+        _ => Fault::Io(path.to_owned(), error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::store::directory::root;
+    use crate::types::WriteId;
+
+    fn lock() -> (TempDir, Lock) {
+        // In memory where there is such a place: these are many writes, and the disk is not what is tested.
+        let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder");
+        let (store, _) = root::make(folder.path()).expect("a store");
+        let lock = Lock::new(folder.path(), &Key::new("db").expect("a key"), &store);
+        lock.look_or_make().expect("a lock");
+        (folder, lock)
+    }
+
+    fn value(body: &str) -> Value {
+        Value { body: body.into(), ..Value::default() }
+    }
+
+    fn top(lock: &Lock) -> Top {
+        lock.look().expect("it can be read").expect("there is a lock")
+    }
+
+    fn attempt(top: &Top, body: &str) -> Attempt {
+        let Top { incarnation, revision, .. } = top.clone();
+        Attempt { base: revision, incarnation, write: WriteId(1), value: value(body) }
+    }
+
+    /// Writes over whatever is there, and collects.
+    fn go_on(lock: &Lock, writes: usize) -> Top {
+        for _ in 0..writes {
+            let outcome = lock.compare_and_set(&attempt(&top(lock), "other"), || true);
+            let WriteOutcome::Won(revision) = outcome else { panic!("{outcome:?}") };
+            lock.collect(revision).expect("the old ones go");
+        }
+        top(lock)
+    }
+
+    fn revisions(lock: &Lock) -> Vec<u64> {
+        let names = names(&lock.folder).expect("names");
+        let mut revisions: Vec<u64> = names.iter().filter_map(|name| Some(layout::revision_of(name)?.0)).collect();
+        revisions.sort_unstable();
+        revisions
+    }
+
+    /// A writer that goes as far as `steps` and then dies.
+    fn dies_after<'a>(lock: &'a Lock, base: &Top, steps: usize) -> Write<'a> {
+        let write = Write::new(lock, base.revision).expect("a name");
+        let doing: [&dyn Fn(); 4] = [
+            &|| write.build(Some(&value("dead"))).expect("built"),
+            &|| assert!(matches!(write.place(), Ok(Placed::There))),
+            &|| write.witness(&base.nonce).expect("the base is there"),
+            &|| write.seal().expect("sealed"),
+        ];
+        for step in &doing[..steps] {
+            step();
+        }
+        write
+    }
+
+    #[test]
+    fn a_writer_may_die_after_each_step_and_the_others_go_on() {
+        for writes_before in [0, 1, 40] {
+            for steps in 0..=4 {
+                let (_folder, lock) = lock();
+                let base = go_on(&lock, writes_before);
+                dies_after(&lock, &base, steps);
+                let found = top(&lock);
+                let expected = if steps >= 2 { base.revision.0 + 1 } else { base.revision.0 };
+                assert_eq!(found.revision.0, expected, "died after {steps} of {writes_before}");
+                if steps >= 2 {
+                    assert_eq!(found.value, Some(value("dead")));
+                    // What it replaced is known too, though its writer did not get so far as to prove it.
+                    let replaced = lock.replaced_by(found.revision, &found.incarnation).expect("it can be read");
+                    assert_eq!(replaced, base.value);
+                }
+                let after = go_on(&lock, 40);
+                assert_eq!(after.revision.0, expected + 40);
+                assert_eq!(revisions(&lock), (after.revision.0 - KEPT + 1..=after.revision.0).collect::<Vec<_>>());
+            }
+        }
+    }
+
+    #[test]
+    fn a_slow_writer_whose_place_was_collected_takes_it_again_and_has_not_won() {
+        for writes_before in [0, 1, 5] {
+            let (_folder, lock) = lock();
+            let base = go_on(&lock, writes_before);
+            let slow = Write::new(&lock, base.revision).expect("a name");
+            slow.build(Some(&value("slow"))).expect("built");
+            let after = go_on(&lock, 40);
+            // The number is free again. Without the next step this would be a second winner of it.
+            assert!(matches!(slow.place(), Ok(Placed::There)));
+            assert_eq!(slow.witness(&base.nonce).expect_err("too late").kind(), ErrorKind::NotFound);
+
+            // Nor can anybody prove it for the slow one, or take it for what it seems to be.
+            assert_eq!(top(&lock), after);
+            assert_eq!(lock.replaced_by(slow.revision(), &after.incarnation), Ok(None));
+            let second = Write::new(&lock, slow.revision()).expect("a name");
+            second.build(Some(&value("slower"))).expect("built");
+            assert!(matches!(second.place(), Ok(Placed::There)));
+            assert_eq!(lock.replaced_by(second.revision(), &after.incarnation), Ok(None));
+            let error = lock.settle(second.revision(), &second.nonce).expect_err("it is not genuine");
+            assert!(matches!(error, Fault::Odd(_)), "{error:?}");
+            let last = go_on(&lock, 8);
+            assert_eq!(revisions(&lock), (last.revision.0 - KEPT + 1..=last.revision.0).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_witness_under_the_number_alone_would_let_a_slow_writer_win() {
+        let (_folder, lock) = lock();
+        let base = go_on(&lock, 5);
+        let [first, second] = [0, 1].map(|ahead| {
+            let write = Write::new(&lock, Revision(base.revision.0 + ahead)).expect("a name");
+            write.build(Some(&value("slow"))).expect("built");
+            write
+        });
+        let genuine = top_after(&lock, &first);
+        go_on(&lock, 40);
+        assert!(matches!(first.place(), Ok(Placed::There)));
+        assert!(matches!(second.place(), Ok(Placed::There)));
+        // Its base's number is there again, and would take a witness. Only the nonce tells it from the true one.
+        assert!(second.witness(&first.nonce).is_ok());
+        assert!(second.witness(&genuine.nonce).is_err());
+    }
+
+    #[test]
+    fn a_late_rename_of_one_who_gave_up_loses_against_what_came_before_it() {
+        let (_folder, lock) = lock();
+        let base = go_on(&lock, 3);
+        let abandoned = Write::new(&lock, base.revision).expect("a name");
+        abandoned.build(Some(&value("late"))).expect("built");
+        assert_eq!(lock.compare_and_set(&attempt(&base, "never"), || false), given_up());
+        let after = go_on(&lock, 1);
+        assert!(matches!(abandoned.place(), Ok(Placed::NotThere(_))));
+        assert!(abandoned.withdraw() && abandoned.is_late());
+        assert_eq!(top(&lock), after);
+
+        // With nothing before it, it is applied late: what was `Unknown` was true.
+        let abandoned = Write::new(&lock, after.revision).expect("a name");
+        abandoned.build(Some(&value("late"))).expect("built");
+        assert_eq!(top(&lock), after);
+        assert!(matches!(abandoned.place(), Ok(Placed::There)));
+        assert_eq!(top(&lock).value, Some(value("late")));
+        assert!(!abandoned.withdraw());
+    }
+
+    /// The revision that somebody else makes at the number that `slow` is after.
+    fn top_after(lock: &Lock, slow: &Write) -> Top {
+        let top = go_on(lock, 1);
+        assert_eq!(top.revision, slow.revision());
+        top
+    }
+
+    fn given_up() -> WriteOutcome {
+        WriteOutcome::Unknown("the caller has given up".to_owned())
+    }
+
+    #[test]
+    fn a_withdrawn_draft_cannot_be_placed() {
+        let (_folder, lock) = lock();
+        let base = top(&lock);
+        let write = Write::new(&lock, base.revision).expect("a name");
+        write.build(Some(&value("a"))).expect("built");
+        assert!(write.withdraw());
+        assert!(!write.is_late());
+        assert!(matches!(write.place(), Ok(Placed::NotThere(_))));
+        assert_eq!(top(&lock), base);
+    }
+
+    #[test]
+    fn one_who_stops_while_collecting_leaves_it_to_the_next() {
+        let (_folder, lock) = lock();
+        go_on(&lock, 16);
+        let folder = |number| layout::revision(&lock.folder, Revision(number));
+        // Half of revision 1 is gone, and the empty folder with which it was asked for is still there.
+        fs::create_dir(folder(0)).expect("it was collected");
+        let inner = lock.inner(Revision(1), &lock.nonce_in(Revision(1)).expect("a nonce"));
+        fs::remove_file(inner.join(VALUE)).expect("half of it");
+        let after = go_on(&lock, 4);
+        assert_eq!(revisions(&lock), (after.revision.0 - KEPT + 1..=after.revision.0).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_lock_made_anew_is_another_incarnation_even_at_revision_0() {
+        let (_folder, lock) = lock();
+        let old = top(&lock);
+        let slow = Write::new(&lock, old.revision).expect("a name");
+        fs::remove_dir_all(&lock.folder).expect("deleted");
+        assert_eq!(lock.look(), Ok(None));
+        let new = lock.look_or_make().expect("a lock");
+        assert_ne!(new.incarnation, old.incarnation);
+        assert_eq!(lock.compare_and_set(&attempt(&old, "a"), || true), WriteOutcome::Conflict);
+        // It had looked before the lock was deleted.
+        slow.build(Some(&value("slow"))).expect("built");
+        assert!(matches!(slow.place(), Ok(Placed::There)));
+        assert!(slow.witness(&old.nonce).is_err());
+    }
+
+    #[test]
+    fn a_damaged_lock_is_said_to_be_and_is_put_aside_with_its_holder_told() {
+        let (folder, lock) = lock();
+        let damaged = go_on(&lock, 20);
+        assert_eq!(lock.put_aside(), Ok(None));
+        let path = lock.inner(damaged.revision, &damaged.nonce).join(VALUE);
+        fs::write(&path, &layout::encode(&value("h1"))[..20]).expect("cut short");
+        let error = lock.look().expect_err("damaged");
+        assert!(matches!(&error, StoreError::Garbled(why) if why.contains("putexctl clear")), "{error}");
+
+        let late = Write::new(&lock, damaged.revision).expect("a name");
+        late.build(Some(&value("late"))).expect("built");
+        let told = lock.put_aside().expect("it is put aside").expect("it was damaged");
+        assert!(told.contains("revision 19 of 20 it was other's"), "{told}");
+        assert_eq!(lock.look(), Ok(None));
+        // Whoever holds on to the old folder finds the number taken.
+        let names = names(folder.path()).expect("names");
+        let aside = names.iter().find(|name| name.starts_with("x-db-")).expect("it is kept");
+        assert!(folder.path().join(aside).join("r-00000000000000000021").is_dir());
+        assert_ne!(lock.look_or_make().expect("a lock").incarnation, damaged.incarnation);
+        assert!(matches!(late.place(), Ok(Placed::NotThere(_))));
+    }
+
+    #[test]
+    fn names_that_differ_in_case_alone_and_locks_of_other_stores_are_noticed() {
+        let (folder, lock) = lock();
+        let upper = Lock::new(folder.path(), &Key::new("DB").expect("a key"), &lock.store);
+        std::os::unix::fs::symlink(&lock.folder, &upper.folder).expect("one name for both");
+        assert!(matches!(upper.look(), Err(StoreError::Garbled(why)) if why.contains("it is the lock \"db\"")));
+        let foreign = Lock { store: "another".to_owned(), ..lock };
+        assert!(matches!(foreign.look(), Err(StoreError::Garbled(why)) if why.contains("another store")));
+    }
+}

@@ -1,0 +1,316 @@
+//! The store over etcd.
+//!
+//! What etcd gives, and what is made of it:
+//!
+//! - A transaction that compares and writes in one step is the compare-and-set. It compares the incarnation as well, so a
+//!   write that is won was won in the incarnation that it was meant for. `mod_revision` is the revision; it is counted over
+//!   all keys of the cluster.
+//! - The incarnation is a random text under `<prefix>/incarnation`, which `putexctl init` makes once. Somebody who wipes
+//!   the cluster wipes it too. (A cluster that was restored from a snapshot has it still: that is a roll-back of the same
+//!   incarnation, which the election notices by its revisions.)
+//! - Reads are linearizable, and say lock and incarnation of one moment. etcd keeps the past until it is compacted, and so
+//!   tells which entry a revision replaced.
+//! - A deleted key is gone without a trace, so that an attempt to create it, delayed on its way since before somebody else
+//!   created it, would win once that is deleted. The election does not expect it so late. Hence a key is created in two
+//!   steps: the first takes a ticket, `<prefix>/tickets/<key>`, if the key does not exist; the second creates the key if
+//!   the ticket has not been taken anew since, and everybody who created the key meanwhile has done that. So whoever
+//!   creates a key saw it absent within the same call, and nobody created it in between. A first step that arrives late
+//!   makes another creator's second fail, which tries again.
+//! - There is no etcd lease: when one expires, the key that hangs on it is deleted, and looks as if it had never been.
+//! - One connection to one member serves all services of the host; `connection` says why. When it is lost, the next goes
+//!   to the next endpoint; while there is none, calls fail at once.
+
+mod connection;
+mod hints;
+mod record;
+mod survey;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use etcd_client::{Compare, CompareOp, KeyValue, Txn, TxnOp, TxnOpResponse, TxnResponse};
+use tokio::sync::watch;
+
+use super::slot::{Dial, Slot, Task, keep_connected};
+use super::{
+    Administer, Attempt, Creation, Entry, Examination, Hints, Link, Snapshot, Store, StoreError, StoreFuture,
+    WriteOutcome, refusal,
+};
+use crate::types::store::EtcdSettings;
+use crate::types::{Incarnation, Key, Revision};
+use connection::{Connection, revision_in};
+
+/// How long `putexctl init` may take.
+const INIT_LIMIT: Duration = Duration::from_secs(10);
+
+/// A lock store in etcd. Clones share one connection, which ends with the last of them.
+#[derive(Clone)]
+pub struct EtcdStore {
+    shared: Arc<Shared>,
+    _task: Arc<Task>,
+}
+
+impl EtcdStore {
+    /// Begins to connect, in a task of its own on the current tokio runtime, without which it panics, and returns at once.
+    /// `call_limit` bounds each call, so it must not be longer than the shortest R.
+    #[must_use]
+    pub fn new(settings: EtcdSettings, call_limit: Duration) -> Self {
+        let shared = Arc::new(Shared {
+            names: Names { prefix: settings.prefix.clone() },
+            settings,
+            call_limit,
+            first: AtomicUsize::new(0),
+            slot: Slot::new(),
+        });
+        let task = Task::spawn(keep_connected(Arc::clone(&shared)));
+        Self { shared, _task: Arc::new(task) }
+    }
+}
+
+impl Store for EtcdStore {
+    fn read<'a>(&'a self, key: &'a Key, before: Option<Revision>) -> StoreFuture<'a, Result<Snapshot, StoreError>> {
+        Box::pin(async move {
+            let connection = self.shared.slot.connection()?;
+            match before {
+                None => connection.bounded(self.shared.latest(&connection, key)).await,
+                Some(revision) => connection.bounded(self.shared.replaced_by(&connection, key, revision)).await,
+            }
+        })
+    }
+
+    fn compare_and_set<'a>(&'a self, key: &'a Key, attempt: &'a Attempt) -> StoreFuture<'a, WriteOutcome> {
+        Box::pin(async move {
+            if let Some(reason) = refusal(&attempt.value) {
+                return WriteOutcome::Unknown(reason);
+            }
+            let written = async {
+                let connection = self.shared.slot.connection()?;
+                connection.bounded(self.shared.write(&connection, key, attempt)).await
+            };
+            // Most errors mean that nothing was written, but not all, and some etcd raises when the write is under way.
+            written.await.unwrap_or_else(|error: StoreError| WriteOutcome::Unknown(error.to_string()))
+        })
+    }
+
+    fn watch(&self) -> StoreFuture<'_, Result<Hints, StoreError>> {
+        Box::pin(async {
+            let connection = self.shared.slot.connection()?;
+            connection.bounded(hints::watch(&connection, self.shared.names.locks())).await
+        })
+    }
+
+    fn link(&self) -> watch::Receiver<Link> {
+        self.shared.slot.link()
+    }
+}
+
+impl Administer for EtcdStore {
+    fn init(&self) -> StoreFuture<'_, Result<Creation, StoreError>> {
+        Box::pin(async {
+            let connection = self.shared.slot.connection()?;
+            connection.bounded_by(INIT_LIMIT, self.shared.init(&connection)).await
+        })
+    }
+
+    fn examine(&self) -> StoreFuture<'_, Result<Examination, StoreError>> {
+        Box::pin(async {
+            let connection = self.shared.slot.connection()?;
+            let (_, incarnation) = connection.bounded(self.shared.incarnation(&connection)).await?;
+            let mut examination = survey::examine(&self.shared.settings, &connection).await?;
+            let prefix = format!("{:?}, incarnation {incarnation}", self.shared.settings.prefix);
+            examination.facts.push(("prefix", prefix));
+            Ok(examination)
+        })
+    }
+}
+
+struct Shared {
+    settings: EtcdSettings,
+    names: Names,
+    call_limit: Duration,
+    /// The endpoint to begin with when the connection is lost.
+    first: AtomicUsize,
+    slot: Slot<Connection>,
+}
+
+/// The names of our keys in etcd.
+struct Names {
+    prefix: String,
+}
+
+impl Names {
+    fn incarnation(&self) -> String {
+        format!("{}/incarnation", self.prefix)
+    }
+
+    fn locks(&self) -> String {
+        format!("{}/locks/", self.prefix)
+    }
+
+    fn lock(&self, key: &Key) -> String {
+        format!("{}/locks/{key}", self.prefix)
+    }
+
+    fn ticket(&self, key: &Key) -> String {
+        format!("{}/tickets/{key}", self.prefix)
+    }
+}
+
+impl Shared {
+    /// Two reads and not a transaction of both: before 3.4.23 and 3.5.7, etcd may crash when somebody who asked for a
+    /// transaction that only reads does not wait for the answer (etcd#14110, #14891).
+    async fn latest(&self, connection: &Connection, key: &Key) -> Result<Snapshot, StoreError> {
+        // The second round is for an incarnation that was made between the two reads.
+        for _ in 0..2 {
+            let (lock, revision) = connection.get(&self.names.lock(key)).await?;
+            let (made, incarnation) = self.incarnation(connection).await?;
+            if made <= revision {
+                // What has not changed since was the same when the lock was read.
+                return Ok(Snapshot { incarnation, entry: lock.as_ref().map(entry_of).transpose()? });
+            }
+        }
+        Err(StoreError::Unreachable("the store is being made anew".to_owned()))
+    }
+
+    /// The past does not change, so it may be read step by step.
+    async fn replaced_by(
+        &self,
+        connection: &Connection,
+        key: &Key,
+        revision: Revision,
+    ) -> Result<Snapshot, StoreError> {
+        let name = self.names.lock(key);
+        let (_, incarnation) = self.incarnation(connection).await?;
+        let nothing = Snapshot { incarnation: incarnation.clone(), entry: None };
+        // Revision 1 is the empty cluster's. To ask for 0 would be to ask for the latest.
+        let Some(asked) = i64::try_from(revision.0).ok().filter(|asked| *asked > 1) else { return Ok(nothing) };
+        // The revision may be another key's, and then this one stood there unchanged.
+        let made = connection.get_at(&name, asked).await?;
+        if made.is_none_or(|made| made.mod_revision() != asked) {
+            return Ok(nothing);
+        }
+        // A key that was deleted and is there again replaced nothing: there is none right before it.
+        let replaced = connection.get_at(&name, asked - 1).await?;
+        Ok(Snapshot { incarnation, entry: replaced.as_ref().map(entry_of).transpose()? })
+    }
+
+    async fn write(&self, connection: &Connection, key: &Key, attempt: &Attempt) -> Result<WriteOutcome, StoreError> {
+        // No revision of etcd is as high.
+        let Ok(base) = i64::try_from(attempt.base.0) else { return Ok(WriteOutcome::Conflict) };
+        let name = self.names.lock(key);
+        let value = record::encode(attempt).map_err(|error| StoreError::Garbled(error.to_string()))?;
+        let incarnation = attempt.incarnation.0.as_str();
+        let mut conditions = vec![Compare::value(self.names.incarnation(), CompareOp::Equal, incarnation)];
+        if base == 0 {
+            conditions.push(Compare::create_revision(name.as_str(), CompareOp::Equal, 0));
+            let ticket = self.names.ticket(key);
+            let take = TxnOp::put(ticket.as_str(), attempt.write.to_string(), None);
+            let look = TxnOp::get(name.as_str(), None);
+            let first = Txn::new().when(conditions.clone()).and_then([take]).or_else([look]);
+            let taken = connection.transact(first).await?;
+            if !taken.succeeded() {
+                return Ok(not_won(&taken, attempt));
+            }
+            conditions.push(Compare::mod_revision(ticket, CompareOp::Equal, revision_in(taken.header())?));
+        } else {
+            conditions.push(Compare::mod_revision(name.as_str(), CompareOp::Equal, base));
+        }
+        let write = TxnOp::put(name.as_str(), value, None);
+        let look = TxnOp::get(name, None);
+        let answer = connection.transact(Txn::new().when(conditions).and_then([write]).or_else([look])).await?;
+        if answer.succeeded() {
+            return Ok(WriteOutcome::Won(unsigned(revision_in(answer.header())?)?));
+        }
+        Ok(not_won(&answer, attempt))
+    }
+
+    async fn init(&self, connection: &Connection) -> Result<Creation, StoreError> {
+        let random = || getrandom::u64().map_err(|error| StoreError::Unfit(format!("no randomness: {error}")));
+        let incarnation = format!("{:016x}{:016x}", random()?, random()?);
+        let name = self.names.incarnation();
+        let absent = Compare::create_revision(name.as_str(), CompareOp::Equal, 0);
+        let put = TxnOp::put(name.as_str(), incarnation, None);
+        let answer = connection.transact(Txn::new().when([absent]).and_then([put])).await?;
+        let what = format!("{name} in etcd");
+        Ok(if answer.succeeded() { Creation::Created(what) } else { Creation::Existed(what) })
+    }
+
+    /// The incarnation, and the revision since when it is that.
+    async fn incarnation(&self, connection: &Connection) -> Result<(i64, Incarnation), StoreError> {
+        let name = self.names.incarnation();
+        let (Some(found), _) = connection.get(&name).await? else {
+            return Err(StoreError::Missing(format!("there is no {name} in etcd: run \"putexctl init\" on one host")));
+        };
+        let text = found.value_str().map_err(|_| StoreError::Garbled(format!("{name} is not text")))?;
+        Ok((found.mod_revision(), Incarnation(text.to_owned())))
+    }
+}
+
+impl Dial for Shared {
+    type Connection = Connection;
+
+    const SERVER: &'static str = "etcd";
+
+    fn address(connection: &Connection) -> String {
+        connection.endpoint.clone()
+    }
+
+    fn slot(&self) -> &Slot<Connection> {
+        &self.slot
+    }
+
+    fn call_limit(&self) -> Duration {
+        self.call_limit
+    }
+
+    /// Connects to the first endpoint whose member answers a linearizable read, from the one after the last on.
+    async fn connect(&self) -> Result<Arc<Connection>, StoreError> {
+        let first = self.first.load(Ordering::Relaxed);
+        let endpoints = self.settings.endpoints.iter().enumerate();
+        let mut reasons = Vec::new();
+        let mut unfit = None;
+        for (index, endpoint) in endpoints.clone().skip(first).chain(endpoints.take(first)) {
+            let opened = async {
+                let connection = Connection::open(&self.settings, endpoint, self.call_limit).await?;
+                connection.prove(&self.names.incarnation()).await?;
+                Ok(connection)
+            };
+            match opened.await {
+                Ok(connection) => {
+                    self.first.store((index + 1) % self.settings.endpoints.len(), Ordering::Relaxed);
+                    return Ok(Arc::new(connection));
+                }
+                Err(StoreError::Unreachable(reason)) => reasons.push(format!("{endpoint}: {reason}")),
+                // Users are the same everywhere.
+                Err(error @ StoreError::Denied(_)) => return Err(error),
+                Err(error) => unfit = unfit.or(Some(error)),
+            }
+        }
+        Err(unfit.unwrap_or_else(|| StoreError::Unreachable(reasons.join("; "))))
+    }
+
+    async fn outlast(&self, connection: &Arc<Connection>) -> String {
+        connection.lost().await
+    }
+}
+
+/// What it means that the conditions of a transaction were not met, which has read the key instead.
+///
+/// We send a request once. A proxy on the way may do otherwise, and then its second finds what its first has written.
+/// Whether that still is the write, and no copy of it by other hands, a read will tell.
+fn not_won(answer: &TxnResponse, attempt: &Attempt) -> WriteOutcome {
+    let is_ours = answer.op_responses().iter().any(|response| match response {
+        TxnOpResponse::Get(read) => read.kvs().iter().any(|found| record::is_by(found.value(), attempt.write)),
+        TxnOpResponse::Put(_) | TxnOpResponse::Delete(_) | TxnOpResponse::Txn(_) => false,
+    });
+    if is_ours { WriteOutcome::Unknown("the write was carried out before".to_owned()) } else { WriteOutcome::Conflict }
+}
+
+fn entry_of(kv: &KeyValue) -> Result<Entry, StoreError> {
+    Ok(Entry { revision: unsigned(kv.mod_revision())?, value: Some(record::decode(kv.value())) })
+}
+
+fn unsigned(revision: i64) -> Result<Revision, StoreError> {
+    u64::try_from(revision).map(Revision).map_err(|_| StoreError::Garbled(format!("the revision {revision}")))
+}

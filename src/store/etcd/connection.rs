@@ -1,0 +1,308 @@
+//! One connection to one member of the cluster, which is never repaired: when it is lost, it and all its handles are
+//! dropped, and the next goes to the next endpoint.
+//!
+//! Why not let the client balance over all endpoints and reconnect by itself, as it would: a member that hangs or is cut
+//! off from the others keeps its share of the calls, nobody is told when a connection breaks, and a call may wait for
+//! another connection. Here the channel dials once, over a socket that tells when it is gone. Nothing below sends a
+//! request a second time: tonic hands it to the one HTTP/2 connection or fails, and the client's own repetition, with a
+//! new token after an expired one, is off; the next connection logs in anew.
+//!
+//! HTTP/2 pings are off as well: etcd closes connections that ping more often than every 5 s. A member that hangs is
+//! noticed by the next call that is not answered in time.
+
+use std::future::Future;
+use std::io;
+use std::path::Path;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use etcd_client::{Channel, Client, ConnectOptions, Error, GetOptions, KeyValue, ResponseHeader, Txn, TxnResponse};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tonic::codegen::Service;
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity, Uri};
+use tonic::{Code, Status};
+
+use crate::store::{StoreError, with_sources};
+use crate::types::store::{EtcdSettings, Login, Tls};
+
+/// A connection, as long as it lasts.
+pub(super) struct Connection {
+    pub(super) client: Client,
+    pub(super) endpoint: String,
+    pub(super) call_limit: Duration,
+    lost: Lost,
+}
+
+/// Why the connection is lost, for all who wait for it.
+#[derive(Clone)]
+struct Lost(watch::Sender<Option<String>>);
+
+impl Connection {
+    /// Connects once, reading all secrets anew. Each of its steps is bounded by the call limit.
+    pub(super) async fn open(
+        settings: &EtcdSettings,
+        endpoint: &str,
+        call_limit: Duration,
+    ) -> Result<Self, StoreError> {
+        let lost = Lost(watch::Sender::new(None));
+        let line = self::endpoint(endpoint, &settings.tls).await?.connect_timeout(call_limit);
+        let channel = line
+            .connect_with_connector(Dialer { lost: lost.clone(), used: false })
+            .await
+            .map_err(|error| StoreError::Unreachable(with_sources(&error)))?;
+        // Without a leader a member could only let us wait.
+        let options = ConnectOptions::new().with_require_leader(true);
+        let client =
+            Client::from_channel(Channel::Tonic(channel), Some(options)).await.map_err(|error| meaning(&error))?;
+        let mut connection = Self { client, endpoint: endpoint.to_owned(), call_limit, lost };
+        if let Some(login) = &settings.login {
+            connection.log_in(login).await?;
+        }
+        Ok(connection)
+    }
+
+    /// Whether the member answers a linearizable read, and lets us read. Takes no longer than the call limit.
+    pub(super) async fn prove(&self, key: &str) -> Result<(), StoreError> {
+        let mut client = self.client.kv_client();
+        let reading = async { Box::pin(client.get(key, None)).await.map(drop).map_err(|error| meaning(&error)) };
+        self.bounded(reading).await
+    }
+
+    /// Waits until the connection is lost, and says why.
+    pub(super) async fn lost(&self) -> String {
+        let mut lost = self.lost_signal();
+        let reason = lost.wait_for(Option::is_some).await.map(|reason| reason.clone());
+        reason.ok().flatten().unwrap_or_default()
+    }
+
+    /// Becomes `Some` when the connection is lost. Holds no handle of the client.
+    pub(super) fn lost_signal(&self) -> watch::Receiver<Option<String>> {
+        self.lost.0.subscribe()
+    }
+
+    /// Runs `call` until the call limit, or the end of the connection. A call that takes longer ends the connection: the
+    /// member hangs or is cut off from the others, and the next connection goes to another.
+    pub(super) async fn bounded<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        self.bounded_by(self.call_limit, call).await
+    }
+
+    /// `bounded` with a limit of its own.
+    pub(super) async fn bounded_by<T>(
+        &self,
+        limit: Duration,
+        call: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        tokio::select! {
+            answer = tokio::time::timeout(limit, call) => answer.unwrap_or_else(|_| {
+                let reason = format!("no answer within {limit:?}");
+                self.lost.tell(&reason);
+                Err(StoreError::Unreachable(reason))
+            }),
+            reason = self.lost() => Err(StoreError::Unreachable(reason)),
+        }
+    }
+
+    /// One transaction, which must write. Not bounded by itself.
+    pub(super) async fn transact(&self, transaction: Txn) -> Result<TxnResponse, StoreError> {
+        Box::pin(self.client.kv_client().txn(transaction)).await.map_err(|error| self.fails(&error))
+    }
+
+    /// A key as it is now, linearizable, and the revision that the cluster is at. Not bounded by itself.
+    pub(super) async fn get(&self, key: &str) -> Result<(Option<KeyValue>, i64), StoreError> {
+        let answer = Box::pin(self.client.kv_client().get(key, None)).await.map_err(|error| self.fails(&error))?;
+        Ok((answer.kvs().first().cloned(), revision_in(answer.header())?))
+    }
+
+    /// A key as it was at a revision of the past; `None` too if that is compacted or in the future. Not bounded by itself.
+    pub(super) async fn get_at(&self, key: &str, revision: i64) -> Result<Option<KeyValue>, StoreError> {
+        let then = GetOptions::new().with_revision(revision);
+        match Box::pin(self.client.kv_client().get(key, Some(then))).await {
+            Ok(answer) => Ok(answer.kvs().first().cloned()),
+            Err(Error::GRpcStatus(status)) if status.code() == Code::OutOfRange => Ok(None),
+            Err(error) => Err(self.fails(&error)),
+        }
+    }
+
+    /// What an error means for us. If another connection may fare better, this one is lost by it.
+    pub(super) fn fails(&self, error: &Error) -> StoreError {
+        let meaning = meaning(error);
+        let stale = status(error).is_some_and(is_about_login);
+        if stale || matches!(meaning, StoreError::Unreachable(_)) {
+            self.lost.tell(&meaning.to_string());
+        }
+        // A login that ended is made anew by the next connection; only if that is refused, so are we.
+        if stale { StoreError::Unreachable(meaning.to_string()) } else { meaning }
+    }
+
+    /// A cluster that asks for no login is taken without one, as its own tools do.
+    async fn log_in(&mut self, login: &Login) -> Result<(), StoreError> {
+        let text = secret(&login.password_file).await?;
+        let password = text.strip_suffix('\n').unwrap_or(&text).to_owned();
+        let mut client = self.client.clone();
+        let logging_in = async {
+            match client.update_user(Some((login.user.clone(), password))).await {
+                Err(Error::GRpcStatus(status)) if status.code() == Code::FailedPrecondition => Ok(()),
+                Err(error) => Err(meaning(&error)),
+                Ok(()) => Ok(()),
+            }
+        };
+        self.bounded(logging_in).await
+    }
+}
+
+/// The revision that the cluster is at, or that a transaction made.
+pub(super) fn revision_in(header: Option<&ResponseHeader>) -> Result<i64, StoreError> {
+    header.map(ResponseHeader::revision).ok_or_else(|| StoreError::Garbled("an answer without a header".to_owned()))
+}
+
+impl Lost {
+    fn tell(&self, reason: &str) {
+        // The first reason is the cause, later ones are consequences.
+        self.0.send_if_modified(|lost| {
+            let first = lost.is_none();
+            if first {
+                *lost = Some(reason.to_owned());
+            }
+            first
+        });
+    }
+}
+
+/// Makes one connection, and no other after it.
+struct Dialer {
+    lost: Lost,
+    used: bool,
+}
+
+impl Service<Uri> for Dialer {
+    type Response = TokioIo<Line>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let used = std::mem::replace(&mut self.used, true);
+        let lost = self.lost.clone();
+        Box::pin(async move {
+            if used {
+                return Err(io::Error::other("the connection is lost"));
+            }
+            let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+            let stream = TcpStream::connect((host, uri.port_u16().unwrap_or(2379))).await?;
+            stream.set_nodelay(true)?;
+            Ok(TokioIo::new(Line { stream, lost }))
+        })
+    }
+}
+
+/// A socket that tells when it is gone.
+struct Line {
+    stream: TcpStream,
+    lost: Lost,
+}
+
+impl AsyncRead for Line {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if let Poll::Ready(Err(error)) = &read {
+            self.lost.tell(&error.to_string());
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Line {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.lost.tell("the server closed the connection");
+    }
+}
+
+/// Where to connect, and how it is encrypted.
+async fn endpoint(url: &str, tls: &Tls) -> Result<Endpoint, StoreError> {
+    let unfit = |error: tonic::transport::Error| StoreError::Unfit(format!("{url}: {}", with_sources(&error)));
+    let endpoint = Endpoint::from_shared(url.to_owned()).map_err(unfit)?;
+    if !url.starts_with("https://") {
+        return Ok(endpoint);
+    }
+    let mut certificates = ClientTlsConfig::new();
+    if let Some(path) = &tls.ca_file {
+        certificates = certificates.ca_certificate(Certificate::from_pem(secret(path).await?));
+    }
+    if let Some((certificate, key)) = &tls.client {
+        certificates = certificates.identity(Identity::from_pem(secret(certificate).await?, secret(key).await?));
+    }
+    match endpoint.clone().tls_config(certificates.clone().with_native_roots()) {
+        // A system without roots of its own needs none beside ours.
+        Err(_) if tls.ca_file.is_some() => endpoint.tls_config(certificates).map_err(unfit),
+        configured => configured.map_err(unfit),
+    }
+}
+
+async fn secret(path: &Path) -> Result<String, StoreError> {
+    tokio::fs::read_to_string(path)
+        .await
+        .map_err(|error| StoreError::Denied(format!("the credentials in {} cannot be used: {error}", path.display())))
+}
+
+fn status(error: &Error) -> Option<&Status> {
+    if let Error::GRpcStatus(status) = error { Some(status) } else { None }
+}
+
+/// Whether the server does not know us, or not any more: a token that expired, or was given before the last change of
+/// users and roles, or none since a login is asked for.
+fn is_about_login(status: &Status) -> bool {
+    const WORDS: [&str; 4] =
+        ["user name is empty", "revision of auth store", "authentication failed", "invalid auth token"];
+    status.code() == Code::Unauthenticated
+        || status.code() == Code::InvalidArgument && WORDS.iter().any(|words| status.message().contains(words))
+}
+
+fn meaning(error: &Error) -> StoreError {
+    let Some(status) = status(error) else { return StoreError::Unreachable(with_sources(error)) };
+    let text = status.message().to_owned();
+    if is_about_login(status) {
+        return StoreError::Denied(text);
+    }
+    match status.code() {
+        Code::PermissionDenied => StoreError::Denied(text),
+        // The quota of the database is used up, it is corrupt, or this is no etcd of version 3.
+        Code::ResourceExhausted | Code::DataLoss | Code::Unimplemented => StoreError::Unfit(text),
+        Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange | Code::NotFound | Code::AlreadyExists => {
+            StoreError::Garbled(text)
+        }
+        // No leader, another leader, no quorum, shutting down, or nobody there.
+        Code::Ok
+        | Code::Cancelled
+        | Code::Unknown
+        | Code::DeadlineExceeded
+        | Code::Aborted
+        | Code::Internal
+        | Code::Unavailable
+        | Code::Unauthenticated => StoreError::Unreachable(with_sources(status)),
+    }
+}

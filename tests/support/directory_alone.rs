@@ -1,0 +1,420 @@
+//! What only the store in a shared directory has: a folder that may be absent, local or not mounted, a file system that
+//! misbehaves, and writers that are killed in the middle of it.
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use putexd::store::directory::DirectoryStore;
+use putexd::store::{Administer, Creation, Link, Store, StoreError, WriteOutcome};
+use putexd::types::store::DirectorySettings;
+use putexd::types::{Key, Revision, Value};
+use tempfile::TempDir;
+
+use super::directory_rig::DirectoryRig;
+use super::faulty_fs::{self, Hang, Mischief};
+use super::nats_server::eventually;
+use super::{CALL_LIMIT, Rig, attempt, base, read, token, up, usable, within, won};
+
+/// Set for the processes that only write.
+const WRITER: &str = "PUTEX_TEST_DIRECTORY_WRITER";
+
+fn open(path: &Path) -> DirectoryStore {
+    DirectoryStore::new(DirectorySettings { path: path.to_owned() }, CALL_LIMIT)
+}
+
+fn key() -> Key {
+    Key::new("database").expect("a key")
+}
+
+/// A folder in memory where there is such a place, with a store in it.
+async fn made() -> (TempDir, DirectoryStore) {
+    let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder");
+    let store = open(folder.path());
+    up(&store).await;
+    store.init().await.expect("the store is made");
+    (folder, store)
+}
+
+async fn down(store: &dyn Store) -> String {
+    let mut link = store.link();
+    let link = within(link.wait_for(|link| matches!(link, Link::Down(why) if !why.contains("not looked at")))).await;
+    let Link::Down(reason) = link.expect("the store lives").clone() else { panic!("it is up") };
+    reason
+}
+
+#[tokio::test]
+async fn nothing_is_made_before_init_and_once_by_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = open(folder.path());
+    up(&store).await;
+    let error = store.read(&key(), None).await.expect_err("there is no store");
+    assert!(matches!(&error, StoreError::Missing(why) if why.contains("putexctl init")), "{error}");
+    assert!(matches!(store.watch().await, Err(StoreError::Missing(_))));
+    assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 0);
+
+    let creation = store.init().await.expect("the store is made");
+    assert!(matches!(&creation, Creation::Created(what) if what.contains("local to this host")), "{creation:?}");
+    let other = open(folder.path());
+    up(&other).await;
+    assert!(matches!(other.init().await, Ok(Creation::Existed(_))));
+    let now = read(&store, &key()).await;
+    won(&store, &key(), &attempt(&now, token("a"))).await;
+    usable(&other, &key()).await;
+    assert_eq!(read(&other, &key()).await, read(&store, &key()).await);
+    let examination = store.examine().await.expect("it can be looked at");
+    assert!(examination.facts.iter().any(|(name, _)| *name == "file system"));
+    assert!(examination.warnings.iter().any(|warning| warning.contains("local to this host")));
+}
+
+#[tokio::test]
+async fn a_share_that_is_not_mounted_is_no_store_and_nothing_is_made_in_its_place() {
+    let (folder, store) = made().await;
+    let now = read(&store, &key()).await;
+    won(&store, &key(), &attempt(&now, token("a"))).await;
+    let held = read(&store, &key()).await;
+    let (share, elsewhere) = (folder.path().join("../share"), folder.path().with_extension("share"));
+    fs::rename(folder.path(), &elsewhere).expect("it is unmounted");
+    assert!(down(&store).await.contains("mount the share"), "{share:?}");
+    fs::create_dir(folder.path()).expect("an empty place for it");
+    up(&store).await;
+    assert!(matches!(store.read(&key(), None).await, Err(StoreError::Missing(_))));
+    let outcome = store.compare_and_set(&key(), &attempt(&held, token("b"))).await;
+    assert!(matches!(outcome, WriteOutcome::Unknown(_)), "{outcome:?}");
+    assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 0);
+
+    fs::remove_dir(folder.path()).expect("the empty place");
+    fs::rename(&elsewhere, folder.path()).expect("it is mounted again");
+    usable(&store, &key()).await;
+    assert_eq!(read(&store, &key()).await, held);
+    won(&store, &key(), &attempt(&held, token("b"))).await;
+}
+
+#[tokio::test]
+async fn a_damaged_lock_is_mended_into_another_incarnation_and_the_others_are_left_alone() {
+    let (folder, store) = made().await;
+    for body in ["h1", "h2"] {
+        let now = read(&store, &key()).await;
+        won(&store, &key(), &attempt(&now, token(body))).await;
+    }
+    assert_eq!(store.mend(&key()).await, Ok(None));
+    let held = read(&store, &key()).await;
+    let revision = folder.path().join("lock-database/r-00000000000000000002");
+    let inner = fs::read_dir(&revision).expect("a revision").next().expect("an entry").expect("a name").path();
+    fs::write(inner.join("value"), "putexd 1\nbody 2\nh").expect("it is cut short");
+
+    let error = store.read(&key(), None).await.expect_err("it is damaged");
+    assert!(matches!(&error, StoreError::Garbled(why) if why.contains("putexctl clear")), "{error}");
+    let told = store.mend(&key()).await.expect("it is mended").expect("it was damaged");
+    assert!(told.contains("by its revision 1 of 2 it was h1's"), "{told}");
+    let anew = read(&store, &key()).await;
+    assert_eq!(anew.entry, None);
+    assert_ne!(anew.incarnation, held.incarnation);
+    assert_eq!(store.compare_and_set(&key(), &attempt(&held, token("h2"))).await, WriteOutcome::Conflict);
+    won(&store, &key(), &attempt(&anew, token("h3"))).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_hangs_delays_no_other() {
+    if !faulty_fs::is_there() {
+        return;
+    }
+    let rig = DirectoryRig::start().await;
+    let (store, other) = (rig.open(), Key::new("other").expect("a key"));
+    usable(&*store, &key()).await;
+    let now = read(&*store, &other).await;
+    rig.0.hang(Hang::Below("lock-database"));
+    // More than there are threads for one lock.
+    let calls: Vec<_> = (0..16)
+        .map(|_| {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move { store.read(&key(), None).await })
+        })
+        .collect();
+    eventually("the lock hangs", || rig.0.hanging() > 0, String::new);
+    won(&*store, &other, &attempt(&now, token("a"))).await;
+    for call in calls {
+        assert!(matches!(call.await.expect("it ends"), Err(StoreError::Unreachable(_))));
+    }
+    let now = read(&*store, &other).await;
+    won(&*store, &other, &attempt(&now, token("b"))).await;
+    assert_eq!(*store.link().borrow(), Link::Up);
+    rig.0.release();
+    usable(&*store, &key()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rename_that_comes_late_takes_nothing_from_anybody() {
+    if !faulty_fs::is_there() {
+        return;
+    }
+    // How much the other host writes meanwhile: nothing, one write, so much that the late one's place is free again.
+    for writes in [0, 1, 40] {
+        let rig = DirectoryRig::start_with(Duration::ZERO).await;
+        let (slow, other) = (rig.open(), open(rig.0.behind()));
+        usable(&*slow, &key()).await;
+        usable(&other, &key()).await;
+        let before = read(&other, &key()).await;
+        let first = won(&other, &key(), &attempt(&before, token("a"))).await;
+        let begin = read(&other, &key()).await;
+
+        rig.0.hang(Hang::RenamesIn("lock-database"));
+        let late = slow.compare_and_set(&key(), &attempt(&begin, token("late"))).await;
+        assert!(matches!(late, WriteOutcome::Unknown(_)), "{late:?}");
+        assert_eq!(rig.0.hanging(), 1);
+        let mut last = begin.clone();
+        for number in 0..writes {
+            won(&other, &key(), &attempt(&last, token(&format!("{number}")))).await;
+            last = read(&other, &key()).await;
+        }
+        rig.0.release();
+        if writes == 0 {
+            // It may still have been applied, which is what `Unknown` says.
+            let applied = || fs::exists(rig.0.behind().join("lock-database/r-00000000000000000002")).expect("a look");
+            eventually("the late write is applied", applied, String::new);
+            last = read(&other, &key()).await;
+            assert_eq!(last.entry.as_ref().and_then(|entry| entry.value.clone()), Some(token("late")));
+            let replaced = other.read(&key(), Some(base(&last))).await.expect("a snapshot").entry;
+            assert_eq!(replaced.map(|entry| entry.revision), Some(first));
+        }
+        usable(&*slow, &key()).await;
+        assert_eq!(read(&*slow, &key()).await, last);
+        won(&*slow, &key(), &attempt(&last, token("after"))).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn delays_errors_and_repeated_calls_make_no_second_winner() {
+    const WRITERS: usize = 6;
+    if !faulty_fs::is_there() {
+        return;
+    }
+    let repeats = Mischief { repeat: 30, delay: 5, ..Mischief::default() };
+    let errors = Mischief { fail: 1, fail_after: 2, repeat: 5, delay: 10 };
+    for (mischief, attempts) in [(repeats, 20), (errors, 30)] {
+        let rig = DirectoryRig::start_with(Duration::ZERO).await;
+        let seen = Arc::new(Seen::default());
+        let stores: Vec<Arc<dyn Store>> = (0..WRITERS).map(|_| rig.open()).collect();
+        for store in &stores {
+            usable(&**store, &key()).await;
+        }
+        rig.0.set(mischief);
+        let writers: Vec<_> = stores
+            .iter()
+            .enumerate()
+            .map(|(writer, store)| {
+                let (store, seen) = (Arc::clone(store), Arc::clone(&seen));
+                tokio::spawn(async move { write_and_look(&*store, &seen, writer, attempts).await })
+            })
+            .collect();
+        for writer in writers {
+            writer.await.expect("the writer ends");
+        }
+        rig.0.set(Mischief::default());
+        usable(&*stores[0], &key()).await;
+        let last = read(&*stores[0], &key()).await;
+        seen.note(base(&last), last.entry.as_ref().and_then(|entry| entry.value.as_ref()));
+        let summary = seen.check();
+        println!("{mischief:?}: {summary}");
+        won(&*stores[0], &key(), &attempt(&last, token("after"))).await;
+    }
+}
+
+/// What all writers learnt of one lock.
+#[derive(Default)]
+struct Seen {
+    values: Mutex<BTreeMap<Revision, Vec<u8>>>,
+    won: Mutex<Vec<(Revision, Vec<u8>)>>,
+    lost: Mutex<Vec<Vec<u8>>>,
+    unknown: Mutex<u32>,
+}
+
+impl Seen {
+    /// No revision ever shows two values.
+    fn note(&self, revision: Revision, value: Option<&Value>) {
+        let Some(value) = value else { return };
+        let mut values = self.values.lock().expect("no writer panicked");
+        let known = values.entry(revision).or_insert_with(|| value.body.clone());
+        assert_eq!(*known, value.body, "{revision} shows two values");
+    }
+
+    fn check(&self) -> String {
+        let values = self.values.lock().expect("no writer panicked");
+        let won = self.won.lock().expect("no writer panicked");
+        let lost = self.lost.lock().expect("no writer panicked");
+        let mut winners: BTreeMap<Revision, &[u8]> = BTreeMap::new();
+        for (revision, body) in won.iter() {
+            assert_eq!(winners.insert(*revision, body), None, "{revision} was won twice");
+            assert!(values.get(revision).is_none_or(|value| value == body), "{revision} shows another's value");
+        }
+        for body in lost.iter() {
+            assert!(values.values().all(|value| value != body), "a lost one is there");
+        }
+        assert!(!won.is_empty(), "nobody ever won");
+        let unknown = *self.unknown.lock().expect("no writer panicked");
+        format!("{} won, {} lost, {unknown} unknown", won.len(), lost.len())
+    }
+}
+
+async fn write_and_look(store: &dyn Store, seen: &Seen, writer: usize, attempts: usize) {
+    let mut made = 0;
+    while made < attempts {
+        let Ok(now) = store.read(&key(), None).await else {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            continue;
+        };
+        seen.note(base(&now), now.entry.as_ref().and_then(|entry| entry.value.as_ref()));
+        if let Ok(replaced) = store.read(&key(), Some(base(&now))).await
+            && let Some(entry) = replaced.entry
+        {
+            assert_eq!(entry.revision.0 + 1, base(&now).0);
+            seen.note(entry.revision, entry.value.as_ref());
+        }
+        let value = token(&format!("{writer}-{made}"));
+        made += 1;
+        let body = value.body.clone();
+        match store.compare_and_set(&key(), &attempt(&now, value)).await {
+            WriteOutcome::Won(revision) => {
+                assert_eq!(revision.0, base(&now).0 + 1);
+                seen.won.lock().expect("no writer panicked").push((revision, body));
+            }
+            WriteOutcome::Conflict => seen.lost.lock().expect("no writer panicked").push(body),
+            WriteOutcome::Unknown(_) => *seen.unknown.lock().expect("no writer panicked") += 1,
+        }
+    }
+}
+
+/// Not a test, but what the processes of the next one run. It replaces the value again and again, and notes each win as
+/// a line `REVISION BASE VALUE` before it goes on.
+#[tokio::test]
+async fn writes_until_it_is_killed_if_a_test_asks_for_it() {
+    let Some(arguments) = std::env::var_os(WRITER) else { return };
+    let arguments = arguments.into_string().expect("text");
+    let (folder, log) = arguments.split_once(':').expect("a folder and a log");
+    let mut log = OpenOptions::new().create(true).append(true).open(log).expect("the log");
+    let store = open(Path::new(folder));
+    usable(&store, &key()).await;
+    let process = std::process::id();
+    for number in 0.. {
+        let now = read(&store, &key()).await;
+        let value = format!("{}-{process}-{number}", base(&now));
+        let attempt = attempt(&now, Value { body: value.clone().into(), ..Value::default() });
+        match store.compare_and_set(&key(), &attempt).await {
+            WriteOutcome::Won(revision) => {
+                log.write_all(format!("{revision} {} {value}\n", base(&now)).as_bytes()).expect("it is noted");
+            }
+            WriteOutcome::Conflict => {}
+            // Only what is slow can be unknown on a good file system.
+            WriteOutcome::Unknown(why) => assert!(why.contains("does not answer"), "{why}"),
+        }
+    }
+}
+
+/// Processes that are killed when the test ends, also when it panics.
+struct Writers(Vec<Child>);
+
+impl Writers {
+    fn start(folder: &Path, log: &Path) -> Child {
+        Command::new(std::env::current_exe().expect("a test has an executable"))
+            .args(["--exact", "directory_alone::writes_until_it_is_killed_if_a_test_asks_for_it"])
+            .env(WRITER, format!("{}:{}", folder.display(), log.display()))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("the test starts itself")
+    }
+
+    /// SIGKILL; `false` if it had ended by itself, which it never should.
+    fn kill(child: &mut Child) -> bool {
+        let lived = child.try_wait().expect("it is ours").is_none();
+        child.kill().expect("it is killed");
+        child.wait().expect("it is reaped");
+        lived
+    }
+}
+
+impl Drop for Writers {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // Nothing to be done about a failure here.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// For 10 s, or for `PUTEX_SECONDS`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writers_that_are_killed_at_random_points_leave_one_winner_for_each_revision() {
+    const WRITERS: usize = 8;
+    let seconds = std::env::var("PUTEX_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(10);
+    let (folder, store) = made().await;
+    let logs = tempfile::tempdir().expect("a folder");
+    let incarnation = read(&store, &key()).await.incarnation;
+    let log = |number: usize| logs.path().join(number.to_string());
+    let mut writers = Writers((0..WRITERS).map(|number| Writers::start(folder.path(), &log(number))).collect());
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let mut kills = 0;
+    while Instant::now() < end {
+        let random = getrandom::u64().expect("random bits");
+        tokio::time::sleep(Duration::from_micros(random % 40_000)).await;
+        let number = usize::try_from(random >> 32).expect("it fits") % WRITERS;
+        assert!(Writers::kill(&mut writers.0[number]), "writer {number} failed");
+        writers.0[number] = Writers::start(folder.path(), &log(number));
+        kills += 1;
+    }
+    for child in &mut writers.0 {
+        assert!(Writers::kill(child), "a writer failed");
+    }
+
+    let mut wins: BTreeMap<u64, String> = BTreeMap::new();
+    for number in 0..WRITERS {
+        for line in fs::read_to_string(log(number)).unwrap_or_default().lines() {
+            let [revision, base, value]: [&str; 3] =
+                line.split(' ').collect::<Vec<_>>().try_into().expect("three words in a line");
+            let (revision, base): (u64, u64) = (revision.parse().expect("a number"), base.parse().expect("a number"));
+            assert_eq!(revision, base + 1, "{line}");
+            let other = wins.insert(revision, value.to_owned());
+            assert_eq!(other, None, "{revision} was won twice");
+        }
+    }
+    usable(&store, &key()).await;
+    let last = read(&store, &key()).await;
+    assert_eq!(last.incarnation, incarnation);
+    let before = store.read(&key(), Some(base(&last))).await.expect("a snapshot");
+    for entry in [&last, &before].into_iter().filter_map(|found| found.entry.as_ref()) {
+        let body = entry.value.as_ref().map(|value| String::from_utf8_lossy(&value.body)).expect("a value");
+        assert!(body.starts_with(&format!("{}-", entry.revision.0 - 1)), "{entry:?}");
+        assert!(wins.get(&entry.revision.0).is_none_or(|won| *won == body), "{entry:?}");
+    }
+    assert!(wins.keys().last() <= Some(&base(&last).0));
+    won(&store, &key(), &attempt(&last, token("after"))).await;
+    println!("{} of {} revisions were won by writers that lived to tell; {kills} were killed", wins.len(), base(&last));
+    assert!(wins.len() > 10, "{} wins", wins.len());
+}
+
+/// Prints how long a compare-and-set takes, with all that proves it, in `PUTEX_DIRECTORY` or where temporary files are.
+#[tokio::test]
+async fn round_trip() {
+    const ROUNDS: usize = 100;
+    let place = std::env::var_os("PUTEX_DIRECTORY").map_or_else(std::env::temp_dir, Into::into);
+    let folder = tempfile::tempdir_in(place).expect("a folder");
+    let store = open(folder.path());
+    up(&store).await;
+    store.init().await.expect("the store is made");
+    let mut now = read(&store, &key()).await;
+    let mut spans = Vec::new();
+    for _ in 0..ROUNDS {
+        let attempt = attempt(&now, token("a"));
+        let begin = Instant::now();
+        won(&store, &key(), &attempt).await;
+        spans.push(begin.elapsed());
+        now = read(&store, &key()).await;
+    }
+    spans.sort_unstable();
+    println!("directory: a compare-and-set takes {:?} (median of {ROUNDS})", spans[ROUNDS / 2]);
+}

@@ -1,0 +1,64 @@
+//! The suite's rig of the store in a shared directory, on a file system of our own that can hang and die.
+
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use putexd::store::directory::DirectoryStore;
+use putexd::store::{Administer, Store};
+use putexd::types::Key;
+use putexd::types::store::DirectorySettings;
+
+use super::faulty_fs::{FaultyFs, Hang};
+use super::{CALL_LIMIT, Rig};
+
+pub struct DirectoryRig(pub FaultyFs);
+
+impl DirectoryRig {
+    /// A store of which the kernel may believe for `ttl` what it was told.
+    pub async fn start_with(ttl: Duration) -> Self {
+        let rig = Self(FaultyFs::mount(ttl));
+        rig.make().await;
+        rig
+    }
+
+    pub fn store(&self) -> DirectoryStore {
+        DirectoryStore::new(DirectorySettings { path: self.0.path().to_owned() }, CALL_LIMIT)
+    }
+
+    async fn make(&self) {
+        let store = self.store();
+        super::up(&store).await;
+        store.init().await.expect("the store is made");
+    }
+}
+
+impl Rig for DirectoryRig {
+    async fn start() -> Self {
+        Self::start_with(Duration::from_secs(1)).await
+    }
+    fn open(&self) -> Arc<dyn Store> {
+        Arc::new(self.store())
+    }
+    async fn delete(&self, key: &Key) {
+        fs::remove_dir_all(self.0.path().join(format!("lock-{key}"))).expect("the lock is deleted");
+    }
+    async fn wipe(&self) {
+        for entry in fs::read_dir(self.0.path()).expect("the store") {
+            fs::remove_dir_all(entry.expect("an entry").path()).expect("it is deleted");
+        }
+        self.make().await;
+    }
+    fn hang(&self) {
+        self.0.hang(Hang::All);
+    }
+    fn release(&self) {
+        self.0.release();
+    }
+    fn die(&mut self) {
+        self.0.die();
+    }
+    fn come_back(&mut self) {
+        self.0.come_back();
+    }
+}

@@ -1,0 +1,226 @@
+//! Real etcd servers on free loopback ports, with everything they write in a temporary folder; killed on drop.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use etcd_client::{Client, DeleteOptions};
+use putexd::store::etcd::EtcdStore;
+use putexd::store::{Administer, Store};
+use putexd::types::Key;
+use putexd::types::store::{EtcdSettings, Tls};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use tempfile::TempDir;
+
+use super::nats_server::{eventually, free_port};
+use super::{CALL_LIMIT, Rig, up};
+
+/// One member, running or not.
+pub struct EtcdServer {
+    port: u16,
+    health_port: u16,
+    arguments: Vec<String>,
+    child: Option<Child>,
+    folder: TempDir,
+}
+
+impl EtcdServer {
+    /// A single member, with `extra` among its arguments.
+    pub fn start(extra: &[&str]) -> Self {
+        Self::start_in(TempDir::new().expect("a temporary folder"), "http", extra)
+    }
+
+    /// `start` in a folder that has files already, which `@` stands for in `extra`; clients use `scheme`.
+    pub fn start_in(folder: TempDir, scheme: &str, extra: &[&str]) -> Self {
+        let peer = format!("http://127.0.0.1:{}", free_port());
+        let mut server = Self::member(folder, scheme, "n0", &peer, &format!("n0={peer}"), extra);
+        server.come_back();
+        server
+    }
+
+    /// Three members of a cluster, with `extra` among their arguments.
+    pub fn cluster(extra: &[&str]) -> Vec<Self> {
+        let peers: Vec<String> = (0..3).map(|_| format!("http://127.0.0.1:{}", free_port())).collect();
+        let all: Vec<String> = peers.iter().enumerate().map(|(index, peer)| format!("n{index}={peer}")).collect();
+        let member = |(index, peer): (usize, &String)| {
+            let folder = TempDir::new().expect("a temporary folder");
+            Self::member(folder, "http", &format!("n{index}"), peer, &all.join(","), extra)
+        };
+        let mut members: Vec<Self> = peers.iter().enumerate().map(member).collect();
+        // None of them is healthy alone.
+        members.iter_mut().for_each(Self::launch);
+        members.iter().for_each(Self::wait_until_healthy);
+        members
+    }
+
+    fn member(folder: TempDir, scheme: &str, name: &str, peer: &str, cluster: &str, extra: &[&str]) -> Self {
+        let (port, health_port) = (free_port(), free_port());
+        let path = folder.path().display().to_string();
+        let urls = [
+            ("--name", name.to_owned()),
+            ("--data-dir", format!("{path}/data")),
+            ("--listen-client-urls", format!("{scheme}://127.0.0.1:{port}")),
+            ("--advertise-client-urls", format!("{scheme}://127.0.0.1:{port}")),
+            ("--listen-metrics-urls", format!("http://127.0.0.1:{health_port}")),
+            ("--listen-peer-urls", peer.to_owned()),
+            ("--initial-advertise-peer-urls", peer.to_owned()),
+            ("--initial-cluster", cluster.to_owned()),
+            ("--logger", "zap".to_owned()),
+            ("--log-level", "warn".to_owned()),
+        ];
+        let mut arguments: Vec<String> = urls.into_iter().flat_map(|(flag, text)| [flag.to_owned(), text]).collect();
+        // The servers die, the machine does not.
+        arguments.push("--unsafe-no-fsync".to_owned());
+        arguments.extend(extra.iter().map(|text| text.replace('@', &path)));
+        Self { port, health_port, arguments, child: None, folder }
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Settings for this member alone.
+    pub fn settings(&self) -> EtcdSettings {
+        settings(vec![self.url()])
+    }
+
+    pub async fn admin(&self) -> Client {
+        Client::connect([self.url()], None).await.expect("the administrator connects")
+    }
+
+    /// SIGKILL.
+    pub fn die(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().expect("the server is killed");
+            child.wait().expect("the server is reaped");
+        }
+    }
+
+    /// Its data is gone, as if it had never run.
+    pub fn forget(&mut self) {
+        self.die();
+        fs::remove_dir_all(self.folder.path().join("data")).expect("the data is deleted");
+    }
+
+    /// Starts it again on the same port with the same data, and waits until it has a leader.
+    pub fn come_back(&mut self) {
+        self.launch();
+        self.wait_until_healthy();
+    }
+
+    fn launch(&mut self) {
+        let log = fs::File::options().create(true).append(true).open(self.log()).expect("the server's log");
+        let child = Command::new("etcd")
+            .args(&self.arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap_or_else(|error| panic!("etcd cannot be started ({error}): install the Debian package etcd-server"));
+        self.child = Some(child);
+    }
+
+    fn wait_until_healthy(&self) {
+        let report = || fs::read_to_string(self.log()).unwrap_or_default();
+        eventually("the server answers", || is_healthy(self.health_port), report);
+    }
+
+    fn log(&self) -> std::path::PathBuf {
+        self.folder.path().join("log")
+    }
+
+    /// SIGSTOP: the server keeps its connections and answers nothing.
+    pub fn hang(&self) {
+        kill_process(self.pid(), Signal::STOP).expect("the signal is sent");
+        // Its threads stop one by one, and only the parent is told when the last has.
+        waitpid(Some(self.pid()), WaitOptions::UNTRACED).expect("the server stops");
+    }
+
+    /// SIGCONT.
+    pub fn release(&self) {
+        kill_process(self.pid(), Signal::CONT).expect("the signal is sent");
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(self.child.as_ref().expect("the server runs"))
+    }
+}
+
+impl Drop for EtcdServer {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // Nothing to be done about a failure here; the folder goes away all the same.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Settings without a login.
+pub fn settings(endpoints: Vec<String>) -> EtcdSettings {
+    EtcdSettings { endpoints, prefix: "/putex".to_owned(), login: None, tls: Tls::default() }
+}
+
+/// Makes what `putexctl init` makes.
+pub async fn init(settings: &EtcdSettings) {
+    let store = EtcdStore::new(settings.clone(), CALL_LIMIT);
+    up(&store).await;
+    store.init().await.expect("the store is made");
+}
+
+/// Whether the member has a leader and answers reads.
+fn is_healthy(port: u16) -> bool {
+    let asked = || {
+        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+        stream.write_all(b"GET /health HTTP/1.0\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).map(|_| answer)
+    };
+    asked().is_ok_and(|answer| answer.contains("\"health\":\"true\""))
+}
+
+pub struct EtcdRig(EtcdServer);
+
+impl Rig for EtcdRig {
+    async fn start() -> Self {
+        let server = EtcdServer::start(&[]);
+        init(&server.settings()).await;
+        Self(server)
+    }
+    fn open(&self) -> Arc<dyn Store> {
+        Arc::new(EtcdStore::new(self.0.settings(), CALL_LIMIT))
+    }
+    async fn delete(&self, key: &Key) {
+        self.0.admin().await.delete(format!("/putex/locks/{key}"), None).await.expect("the key is deleted");
+    }
+    async fn wipe(&self) {
+        let all = DeleteOptions::new().with_prefix();
+        self.0.admin().await.delete("/putex/", Some(all)).await.expect("everything is deleted");
+        init(&self.0.settings()).await;
+    }
+    fn hang(&self) {
+        self.0.hang();
+    }
+    fn release(&self) {
+        self.0.release();
+    }
+    fn die(&mut self) {
+        self.0.die();
+    }
+    fn come_back(&mut self) {
+        self.0.come_back();
+    }
+}
