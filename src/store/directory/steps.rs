@@ -19,6 +19,7 @@ use std::io::{self, ErrorKind, Read, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::layout::{self, FILE_LIMIT_BYTES, IDENTITY, Nonce, VALUE};
+use super::root;
 use crate::store::{Attempt, StoreError, WriteOutcome};
 use crate::types::{Incarnation, Key, Revision, Value};
 
@@ -68,7 +69,7 @@ enum Fault {
 }
 
 impl Lock {
-    /// `store` is the id in the store's marker.
+    /// `store` is the id in the store's marker, as it was last seen.
     pub(super) fn new(root: &Path, key: &Key, store: &str) -> Self {
         Self { root: root.to_owned(), folder: layout::lock(root, key), key: key.clone(), store: store.to_owned() }
     }
@@ -118,6 +119,10 @@ impl Lock {
     /// disturbs.
     pub(super) fn compare_and_set(&self, attempt: &Attempt, is_awaited: impl Fn() -> bool) -> WriteOutcome {
         let unknown = |doing: &str, error: &dyn Display| WriteOutcome::Unknown(format!("failed to {doing}: {error}"));
+        // Most who lose can be told by the names alone.
+        if self.highest().is_ok_and(|highest| highest.is_some_and(|highest| highest != attempt.base)) {
+            return WriteOutcome::Conflict;
+        }
         // Whoever names the base has read its value already.
         let base = match self.look_and(|_, _| Ok(None)) {
             Ok(Some(top)) => top,
@@ -343,6 +348,10 @@ impl Lock {
 
     /// Builds the lock's folder aside and renames it into place. An error after which it is there is none, whoever made it.
     fn make(&self) -> Result<(), StoreError> {
+        // Where the share is gone there may be an empty folder, which is no place for a lock.
+        if root::store_id(&self.root)? != self.store {
+            return Err(StoreError::Unreachable(format!("{} has become another store", self.root.display())));
+        }
         let made = || {
             let (nonce, id) = (Nonce::draw()?, Nonce::draw()?);
             let draft = layout::draft(&self.root, &nonce);
@@ -402,10 +411,7 @@ impl<'a> Write<'a> {
         let folder = layout::revision(&self.lock.folder, self.revision());
         match fs::rename(self.draft(), &folder) {
             Ok(()) => Ok(Placed::There),
-            Err(error) if exists(&layout::inner(&folder, &self.nonce))? => {
-                tracing::debug!("{} is there although its rename failed: {error}, ignoring", folder.display());
-                Ok(Placed::There)
-            }
+            Err(_) if exists(&layout::inner(&folder, &self.nonce))? => Ok(Placed::There),
             Err(error) => Ok(Placed::NotThere(error)),
         }
     }
@@ -504,10 +510,8 @@ pub(super) fn gone(removed: io::Result<()>) -> io::Result<()> {
 
 pub(super) fn unreachable(path: &Path, error: &io::Error) -> StoreError {
     let text = format!("{}: {error}", path.display());
-    match error.kind() {
-        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => StoreError::Denied(text),
-        _ => StoreError::Unreachable(text),
-    }
+    let denied = matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem);
+    if denied { StoreError::Denied(text) } else { StoreError::Unreachable(text) }
 }
 
 /// The witness bears its maker's nonce, so that one that is there already is the same.
@@ -523,11 +527,10 @@ fn there(path: &Path) -> Result<bool, Fault> {
 }
 
 fn fault(path: &Path, error: io::Error) -> Fault {
-    match error.kind() {
-        ErrorKind::NotFound => Fault::Odd(format!("{} is missing", path.display())),
-        ErrorKind::NotADirectory | ErrorKind::IsADirectory => Fault::Odd(format!("{}: {error}", path.display())),
-        _ => Fault::Io(path.to_owned(), error),
+    if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::IsADirectory) {
+        return Fault::Odd(format!("{}: {error}", path.display()));
     }
+    Fault::Io(path.to_owned(), error)
 }
 
 #[cfg(test)]
@@ -535,7 +538,6 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::store::directory::root;
     use crate::types::WriteId;
 
     fn lock() -> (TempDir, Lock) {
