@@ -731,24 +731,58 @@ fn every_shipped_sample_is_valid() {
 /// The commented lines of the sample name each key with its default: taken out of their comments they change nothing.
 #[test]
 fn the_sample_names_the_true_defaults() {
+    let text = sample();
+    let uncommented = spelled_out(&text);
+    let db = ("etc/putex.d/db.toml", "unit = \"database.service\"\n");
+    let sample = root(&[("etc/putex/putexd.toml", &text), db]);
+    let spelled_out = root(&[("etc/putex/putexd.toml", &uncommented), db]);
+    let (sample, spelled_out) = (settings(&sample), settings(&spelled_out));
+    assert_eq!(sample.services, spelled_out.services);
+    assert!(uncommented.contains("\nstop-limit ="), "the keys of [defaults] are named");
+}
+
+/// The other stores are blocks of comments, each of which can take the place of the first.
+#[test]
+fn each_store_of_the_sample_is_accepted() {
+    let text = sample();
+    let blocks: Vec<&str> = text.split("\n\n").collect();
+    let first = blocks.iter().find(|block| block.contains("\n[store]\n")).expect("the sample has a store");
+    let mut types = Vec::new();
+    for block in blocks.iter().filter(|block| block.starts_with("# [store]\n")) {
+        let lines: Vec<&str> =
+            block.lines().map(|line| line.strip_prefix("# ").expect("the whole block is a comment")).collect();
+        let alternative = lines.join("\n") + "\n";
+        let kind = alternative.lines().find_map(|line| line.strip_prefix("type = ")).expect("a store has a type");
+        types.push(kind.trim_matches('"').to_owned());
+        if !StoreSettings::BUILT_IN.contains(&kind.trim_matches('"')) {
+            continue;
+        }
+        let everything = spelled_out(&alternative);
+        assert_ne!(alternative, everything);
+        for store in [alternative, everything] {
+            let root = root(&[("etc/putex/putexd.toml", &text.replace(first, &store))]);
+            for file in ["putexd.creds", "password", "ca.pem", "client.pem", "client.key"] {
+                write(root.path(), &format!("etc/putex/{file}"), "");
+            }
+            settings(&root);
+        }
+    }
+    assert_eq!(types, ["nats", "etcd", "postgres"]);
+}
+
+fn sample() -> String {
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/putexd.toml");
-    let text = fs::read_to_string(shipped).expect("the sample is there");
-    let uncommented: String = text
-        .lines()
+    fs::read_to_string(shipped).expect("the sample is there")
+}
+
+/// Every key that is named in a comment taken out of it.
+fn spelled_out(text: &str) -> String {
+    text.lines()
         .map(|line| match line.strip_prefix('#') {
             Some(rest) if rest.starts_with(|character: char| character.is_ascii_lowercase()) => format!("{rest}\n"),
             _ => format!("{line}\n"),
         })
-        .collect();
-    let db = ("etc/putex.d/db.toml", "unit = \"database.service\"\n");
-    let sample = root(&[("etc/putex/putexd.toml", &text), db]);
-    let spelled_out = root(&[("etc/putex/putexd.toml", &uncommented), db]);
-    for path in ["etc/putex/putexd.creds", "etc/putex/ca.pem", "etc/putex/client.pem", "etc/putex/client.key"] {
-        write(spelled_out.path(), path, "");
-    }
-    let (sample, spelled_out) = (settings(&sample), settings(&spelled_out));
-    assert_eq!(sample.services, spelled_out.services);
-    assert!(uncommented.contains("\nstop-limit ="), "the keys of [defaults] are named");
+        .collect()
 }
 
 /// An unknown key is answered with the list of the known ones, so that there is no list to keep here.

@@ -37,13 +37,13 @@ mod steps;
 mod threads;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use super::slot::{Task, lock};
 use super::{
     Administer, Attempt, Creation, Entry, Examination, Hints, Link, Snapshot, Store, StoreError, StoreFuture,
     WriteOutcome, refusal,
@@ -95,8 +95,8 @@ impl DirectoryStore {
             link: watch::Sender::new(Link::Down(reason)),
             orphans: Mutex::default(),
         });
-        let task = tokio::spawn(keep_looking(Arc::clone(&shared)));
-        Self { shared, _task: Arc::new(Task(task)) }
+        let task = Task::spawn(keep_looking(Arc::clone(&shared)));
+        Self { shared, _task: Arc::new(task) }
     }
 }
 
@@ -217,15 +217,6 @@ struct Shared {
     state: Mutex<Result<String, StoreError>>,
     link: watch::Sender<Link>,
     orphans: Mutex<Orphans>,
-}
-
-/// The task that looks at the directory; it ends with the last store that uses it.
-struct Task(JoinHandle<()>);
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 impl Shared {
@@ -364,9 +355,4 @@ async fn bounded<T>(limit: Duration, work: impl Future<Output = Result<T, String
         Ok(done) => done.map_err(StoreError::Unreachable),
         Err(_) => Err(StoreError::Unreachable(format!("the file system does not answer within {limit:?}"))),
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics while it holds one of these locks.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -25,15 +25,14 @@ mod hints;
 mod record;
 mod survey;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use etcd_client::{Compare, CompareOp, KeyValue, Txn, TxnOp, TxnOpResponse, TxnResponse};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
-use super::nats::{SETTLED_AFTER, lock, pause};
+use super::slot::{Dial, Slot, Task, keep_connected};
 use super::{
     Administer, Attempt, Creation, Entry, Examination, Hints, Link, Snapshot, Store, StoreError, StoreFuture,
     WriteOutcome, refusal,
@@ -57,23 +56,22 @@ impl EtcdStore {
     /// `call_limit` bounds each call, so it must not be longer than the shortest R.
     #[must_use]
     pub fn new(settings: EtcdSettings, call_limit: Duration) -> Self {
-        let reason = "not connected yet".to_owned();
         let shared = Arc::new(Shared {
             names: Names { prefix: settings.prefix.clone() },
             settings,
             call_limit,
-            slot: Mutex::new(Err(StoreError::Unreachable(reason.clone()))),
-            link: watch::Sender::new(Link::Down(reason)),
+            first: AtomicUsize::new(0),
+            slot: Slot::new(),
         });
-        let task = tokio::spawn(keep_connected(Arc::clone(&shared)));
-        Self { shared, _task: Arc::new(Task(task)) }
+        let task = Task::spawn(keep_connected(Arc::clone(&shared)));
+        Self { shared, _task: Arc::new(task) }
     }
 }
 
 impl Store for EtcdStore {
     fn read<'a>(&'a self, key: &'a Key, before: Option<Revision>) -> StoreFuture<'a, Result<Snapshot, StoreError>> {
         Box::pin(async move {
-            let connection = self.shared.connection()?;
+            let connection = self.shared.slot.connection()?;
             match before {
                 None => connection.bounded(self.shared.latest(&connection, key)).await,
                 Some(revision) => connection.bounded(self.shared.replaced_by(&connection, key, revision)).await,
@@ -87,7 +85,7 @@ impl Store for EtcdStore {
                 return WriteOutcome::Unknown(reason);
             }
             let written = async {
-                let connection = self.shared.connection()?;
+                let connection = self.shared.slot.connection()?;
                 connection.bounded(self.shared.write(&connection, key, attempt)).await
             };
             // Most errors mean that nothing was written, but not all, and some etcd raises when the write is under way.
@@ -97,27 +95,27 @@ impl Store for EtcdStore {
 
     fn watch(&self) -> StoreFuture<'_, Result<Hints, StoreError>> {
         Box::pin(async {
-            let connection = self.shared.connection()?;
+            let connection = self.shared.slot.connection()?;
             connection.bounded(hints::watch(&connection, self.shared.names.locks())).await
         })
     }
 
     fn link(&self) -> watch::Receiver<Link> {
-        self.shared.link.subscribe()
+        self.shared.slot.link()
     }
 }
 
 impl Administer for EtcdStore {
     fn init(&self) -> StoreFuture<'_, Result<Creation, StoreError>> {
         Box::pin(async {
-            let connection = self.shared.connection()?;
+            let connection = self.shared.slot.connection()?;
             connection.bounded_by(INIT_LIMIT, self.shared.init(&connection)).await
         })
     }
 
     fn examine(&self) -> StoreFuture<'_, Result<Examination, StoreError>> {
         Box::pin(async {
-            let connection = self.shared.connection()?;
+            let connection = self.shared.slot.connection()?;
             let (_, incarnation) = connection.bounded(self.shared.incarnation(&connection)).await?;
             let mut examination = survey::examine(&self.shared.settings, &connection).await?;
             let prefix = format!("{:?}, incarnation {incarnation}", self.shared.settings.prefix);
@@ -131,9 +129,9 @@ struct Shared {
     settings: EtcdSettings,
     names: Names,
     call_limit: Duration,
-    /// The connection, or why there is none.
-    slot: Mutex<Result<Arc<Connection>, StoreError>>,
-    link: watch::Sender<Link>,
+    /// The endpoint to begin with when the connection is lost.
+    first: AtomicUsize,
+    slot: Slot<Connection>,
 }
 
 /// The names of our keys in etcd.
@@ -159,20 +157,7 @@ impl Names {
     }
 }
 
-/// The task that keeps the connection; it ends with the last store that uses it.
-struct Task(JoinHandle<()>);
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 impl Shared {
-    fn connection(&self) -> Result<Arc<Connection>, StoreError> {
-        lock(&self.slot).clone()
-    }
-
     /// Two reads and not a transaction of both: before 3.4.23 and 3.5.7, etcd may crash when somebody who asked for a
     /// transaction that only reads does not wait for the answer (etcd#14110, #14891).
     async fn latest(&self, connection: &Connection, key: &Key) -> Result<Snapshot, StoreError> {
@@ -260,10 +245,28 @@ impl Shared {
         let text = found.value_str().map_err(|_| StoreError::Garbled(format!("{name} is not text")))?;
         Ok((found.mod_revision(), Incarnation(text.to_owned())))
     }
+}
 
-    /// Connects to the first endpoint, from the one at `first` on, whose member answers a linearizable read, and says at
-    /// which one to begin when it is lost.
-    async fn connect(&self, first: usize) -> Result<(Arc<Connection>, usize), StoreError> {
+impl Dial for Shared {
+    type Connection = Connection;
+
+    const SERVER: &'static str = "etcd";
+
+    fn address(connection: &Connection) -> String {
+        connection.endpoint.clone()
+    }
+
+    fn slot(&self) -> &Slot<Connection> {
+        &self.slot
+    }
+
+    fn call_limit(&self) -> Duration {
+        self.call_limit
+    }
+
+    /// Connects to the first endpoint whose member answers a linearizable read, from the one after the last on.
+    async fn connect(&self) -> Result<Arc<Connection>, StoreError> {
+        let first = self.first.load(Ordering::Relaxed);
         let endpoints = self.settings.endpoints.iter().enumerate();
         let mut reasons = Vec::new();
         let mut unfit = None;
@@ -274,7 +277,10 @@ impl Shared {
                 Ok(connection)
             };
             match opened.await {
-                Ok(connection) => return Ok((Arc::new(connection), (index + 1) % self.settings.endpoints.len())),
+                Ok(connection) => {
+                    self.first.store((index + 1) % self.settings.endpoints.len(), Ordering::Relaxed);
+                    return Ok(Arc::new(connection));
+                }
                 Err(StoreError::Unreachable(reason)) => reasons.push(format!("{endpoint}: {reason}")),
                 // Users are the same everywhere.
                 Err(error @ StoreError::Denied(_)) => return Err(error),
@@ -284,46 +290,8 @@ impl Shared {
         Err(unfit.unwrap_or_else(|| StoreError::Unreachable(reasons.join("; "))))
     }
 
-    /// Shows the connection, or why there is none, to calls and to whoever watches the link.
-    fn show(&self, slot: Result<Arc<Connection>, StoreError>) {
-        let link = match &slot {
-            Ok(_) => Link::Up,
-            Err(StoreError::Unreachable(reason)) => Link::Down(reason.clone()),
-            Err(error) => Link::Down(error.to_string()),
-        };
-        *lock(&self.slot) = slot;
-        self.link.send_replace(link);
-    }
-}
-
-/// Runs until it is aborted. Logs each change of the connection once, not each attempt.
-async fn keep_connected(shared: Arc<Shared>) {
-    let mut failures = 0;
-    let mut first = 0;
-    let mut told = None;
-    loop {
-        let error = match shared.connect(first).await {
-            Ok((connection, next)) => {
-                let since = Instant::now();
-                tracing::info!(endpoint = connection.endpoint, "connected to etcd");
-                (told, first) = (None, next);
-                shared.show(Ok(Arc::clone(&connection)));
-                let reason = connection.lost().await;
-                if since.elapsed() >= shared.call_limit * SETTLED_AFTER {
-                    failures = 0;
-                }
-                StoreError::Unreachable(reason)
-            }
-            Err(error) => error,
-        };
-        let kind = Some(std::mem::discriminant(&error));
-        if told != kind {
-            tracing::warn!("{error}; connecting to etcd again until it succeeds");
-            told = kind;
-        }
-        shared.show(Err(error));
-        tokio::time::sleep(pause(failures, shared.call_limit)).await;
-        failures = failures.saturating_add(1);
+    async fn outlast(&self, connection: &Arc<Connection>) -> String {
+        connection.lost().await
     }
 }
 

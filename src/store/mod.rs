@@ -10,6 +10,7 @@ pub mod memory;
 pub mod nats;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+mod slot;
 
 use std::future::Future;
 use std::pin::Pin;

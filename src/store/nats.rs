@@ -20,7 +20,7 @@ mod connection;
 mod hints;
 mod record;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_nats::Request;
@@ -28,9 +28,8 @@ use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::publish::PublishAck;
 use async_nats::jetstream::response::Response;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
+use super::slot::{Dial, Slot, Task, keep_connected, lock};
 use super::{
     Administer, Attempt, Creation, Entry, Examination, Hints, Link, Snapshot, Store, StoreError, StoreFuture,
     WriteOutcome, refusal,
@@ -40,12 +39,6 @@ use crate::types::{Key, Revision};
 pub use bucket::Facts;
 use bucket::{Bucket, Identity};
 use connection::Connection;
-
-/// The first and the longest pause between two attempts to connect; the call limit bounds it as well.
-const BACKOFF_RANGE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
-
-/// A connection that lived for this many call limits ends the back-off.
-pub(super) const SETTLED_AFTER: u32 = 10;
 
 /// A lock store in a bucket of NATS JetStream KV. Clones share one connection, which ends with the last of them.
 #[derive(Clone)]
@@ -59,23 +52,21 @@ impl NatsStore {
     /// `call_limit` bounds each call and is the interval of pings, so it must not be longer than the shortest R.
     #[must_use]
     pub fn new(settings: NatsSettings, call_limit: Duration) -> Self {
-        let reason = "not connected yet".to_owned();
         let shared = Arc::new(Shared {
             settings,
             call_limit,
             maker: maker(),
-            slot: Mutex::new(Err(StoreError::Unreachable(reason.clone()))),
-            link: watch::Sender::new(Link::Down(reason)),
+            slot: Slot::new(),
             seen: Mutex::new(None),
             warned: Mutex::new(Vec::new()),
         });
-        let task = tokio::spawn(keep_connected(Arc::clone(&shared)));
-        Self { shared, _task: Arc::new(Task(task)) }
+        let task = Task::spawn(keep_connected(Arc::clone(&shared)));
+        Self { shared, _task: Arc::new(task) }
     }
 
     /// The server and the bucket as they are now.
     pub async fn facts(&self) -> Result<Facts, StoreError> {
-        let connection = self.shared.connection()?;
+        let connection = self.shared.slot.connection()?;
         let bucket = Bucket::new(&self.shared.settings.bucket)?;
         connection.bounded(bucket.facts(&connection)).await
     }
@@ -84,7 +75,7 @@ impl NatsStore {
 impl Store for NatsStore {
     fn read<'a>(&'a self, key: &'a Key, before: Option<Revision>) -> StoreFuture<'a, Result<Snapshot, StoreError>> {
         Box::pin(async move {
-            let connection = self.shared.connection()?;
+            let connection = self.shared.slot.connection()?;
             let read = connection.bounded(self.shared.read(&connection, key, before)).await;
             if let Err(StoreError::Missing(_)) = &read {
                 connection.repair.notify_one();
@@ -99,7 +90,7 @@ impl Store for NatsStore {
                 return WriteOutcome::Unknown(reason);
             }
             let written = async {
-                let connection = self.shared.connection()?;
+                let connection = self.shared.slot.connection()?;
                 connection.bounded(self.shared.write(&connection, key, attempt)).await
             };
             written.await.unwrap_or_else(|error: StoreError| WriteOutcome::Unknown(error.to_string()))
@@ -108,14 +99,14 @@ impl Store for NatsStore {
 
     fn watch(&self) -> StoreFuture<'_, Result<Hints, StoreError>> {
         Box::pin(async {
-            let connection = self.shared.connection()?;
+            let connection = self.shared.slot.connection()?;
             let bucket = Bucket::new(&self.shared.settings.bucket)?;
             connection.bounded(hints::watch(&connection, &bucket)).await
         })
     }
 
     fn link(&self) -> watch::Receiver<Link> {
-        self.shared.link.subscribe()
+        self.shared.slot.link()
     }
 }
 
@@ -124,7 +115,7 @@ impl Administer for NatsStore {
     fn init(&self) -> StoreFuture<'_, Result<Creation, StoreError>> {
         Box::pin(async {
             let NatsSettings { bucket: name, replicas, .. } = &self.shared.settings;
-            let connection = self.shared.connection()?;
+            let connection = self.shared.slot.connection()?;
             let created = Bucket::new(name)?.make(&connection, *replicas, &self.shared.maker, true).await?;
             Ok(if created {
                 Creation::Created(format!("the bucket {name:?} with replicas = {replicas}"))
@@ -159,29 +150,14 @@ struct Shared {
     call_limit: Duration,
     /// Who we are when we make the bucket; new with each store.
     maker: String,
-    /// The connection, or why there is none.
-    slot: Mutex<Result<Arc<Connection>, StoreError>>,
-    link: watch::Sender<Link>,
+    slot: Slot<Connection>,
     /// What the bucket was when it was last seen.
     seen: Mutex<Option<Identity>>,
     /// What the administrator was last warned of.
     warned: Mutex<Vec<String>>,
 }
 
-/// The task that keeps the connection; it ends with the last store that uses it.
-struct Task(JoinHandle<()>);
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 impl Shared {
-    fn connection(&self) -> Result<Arc<Connection>, StoreError> {
-        lock(&self.slot).clone()
-    }
-
     async fn read(&self, connection: &Connection, key: &Key, before: Option<Revision>) -> Result<Snapshot, StoreError> {
         let bucket = Bucket::new(&self.settings.bucket)?;
         let mut known = lock(&self.seen).clone();
@@ -247,22 +223,6 @@ impl Shared {
         Ok(identity)
     }
 
-    /// Connects, and makes or seeds the bucket where the settings allow it, before the first call can come.
-    async fn connect(&self) -> Result<Arc<Connection>, StoreError> {
-        let attempts = u32::try_from(self.settings.servers.len()).unwrap_or(u32::MAX).max(1);
-        let limit = self.call_limit.saturating_mul(attempts).saturating_add(self.call_limit);
-        let opened = tokio::time::timeout(limit, Connection::open(&self.settings, self.call_limit));
-        let connection = opened
-            .await
-            .unwrap_or_else(|_| Err(StoreError::Unreachable(format!("no server answers within {limit:?}"))))?;
-        self.prepare(&connection).await;
-        let lost = connection.lost_signal().borrow().clone();
-        match lost {
-            Some(reason) => Err(StoreError::Unreachable(reason)),
-            None => Ok(Arc::new(connection)),
-        }
-    }
-
     /// Makes the connection's bucket ready. What goes wrong here is met again by the calls, which say so to their
     /// callers; it is logged because a bucket that cannot be made looks to them like one that is missing.
     async fn prepare(&self, connection: &Connection) {
@@ -286,61 +246,50 @@ impl Shared {
             tracing::warn!(bucket = self.settings.bucket, "{warning}");
         }
     }
-
-    /// Shows the connection, or why there is none, to calls and to whoever watches the link.
-    fn show(&self, slot: Result<Arc<Connection>, StoreError>) {
-        let link = match &slot {
-            Ok(_) => Link::Up,
-            Err(StoreError::Unreachable(reason)) => Link::Down(reason.clone()),
-            Err(error) => Link::Down(error.to_string()),
-        };
-        *lock(&self.slot) = slot;
-        self.link.send_replace(link);
-    }
 }
 
-/// Runs until it is aborted. Logs each change of the connection once, not each attempt.
-async fn keep_connected(shared: Arc<Shared>) {
-    let mut failures = 0;
-    let mut told = None;
-    loop {
-        let error = match shared.connect().await {
-            Ok(connection) => {
-                let since = Instant::now();
-                tracing::info!("connected to NATS");
-                told = None;
-                shared.show(Ok(Arc::clone(&connection)));
-                let reason = loop {
-                    tokio::select! {
-                        reason = connection.lost() => break reason,
-                        () = connection.repair.notified() => shared.prepare(&connection).await,
-                    }
-                };
-                if since.elapsed() >= shared.call_limit * SETTLED_AFTER {
-                    failures = 0;
-                }
-                StoreError::Unreachable(reason)
-            }
-            Err(error) => error,
-        };
-        let kind = Some(std::mem::discriminant(&error));
-        if told != kind {
-            tracing::warn!("{error}; connecting to NATS again until it succeeds");
-            told = kind;
+impl Dial for Shared {
+    type Connection = Connection;
+
+    const SERVER: &'static str = "NATS";
+
+    fn address(connection: &Connection) -> String {
+        let info = connection.client.server_info();
+        format!("{}:{}", info.host, info.port)
+    }
+
+    fn slot(&self) -> &Slot<Connection> {
+        &self.slot
+    }
+
+    fn call_limit(&self) -> Duration {
+        self.call_limit
+    }
+
+    /// Makes or seeds the bucket where the settings allow it, before the first call can come.
+    async fn connect(&self) -> Result<Arc<Connection>, StoreError> {
+        let attempts = u32::try_from(self.settings.servers.len()).unwrap_or(u32::MAX).max(1);
+        let limit = self.call_limit.saturating_mul(attempts).saturating_add(self.call_limit);
+        let opened = tokio::time::timeout(limit, Connection::open(&self.settings, self.call_limit));
+        let connection = opened
+            .await
+            .unwrap_or_else(|_| Err(StoreError::Unreachable(format!("no server answers within {limit:?}"))))?;
+        self.prepare(&connection).await;
+        let lost = connection.lost_signal().borrow().clone();
+        match lost {
+            Some(reason) => Err(StoreError::Unreachable(reason)),
+            None => Ok(Arc::new(connection)),
         }
-        shared.show(Err(error));
-        tokio::time::sleep(pause(failures, shared.call_limit)).await;
-        failures = failures.saturating_add(1);
     }
-}
 
-/// A doubling pause, of which the second half is random: the hosts of a cluster lose a server at the same moment.
-pub(super) fn pause(failures: u32, call_limit: Duration) -> Duration {
-    let longest = call_limit.clamp(BACKOFF_RANGE.0, BACKOFF_RANGE.1);
-    let pause = BACKOFF_RANGE.0.saturating_mul(1 << failures.min(10)).min(longest);
-    // Without randomness the whole pause is as good.
-    let share = getrandom::u32().map_or(1.0, |random| f64::from(random) / f64::from(u32::MAX));
-    pause.mul_f64(0.5 + share / 2.0)
+    async fn outlast(&self, connection: &Arc<Connection>) -> String {
+        loop {
+            tokio::select! {
+                reason = connection.lost() => return reason,
+                () = connection.repair.notified() => self.prepare(connection).await,
+            }
+        }
+    }
 }
 
 fn maker() -> String {
@@ -356,27 +305,5 @@ fn refused(error: &connection::Refusal) -> WriteOutcome {
             WriteOutcome::Conflict
         }
         _ => WriteOutcome::Unknown(error.to_string()),
-    }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics while it holds one of these locks, and what they guard is replaced as a whole.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_double_up_to_their_limit() {
-        let within = |failures, low, high| {
-            let pause = pause(failures, Duration::from_secs(1));
-            assert!((Duration::from_millis(low)..=Duration::from_millis(high)).contains(&pause), "{pause:?}");
-        };
-        within(0, 25, 50);
-        within(1, 50, 100);
-        within(3, 200, 400);
-        within(60, 250, 500);
     }
 }

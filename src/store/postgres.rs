@@ -27,12 +27,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
-use tokio::time::Instant;
+use tokio::sync::watch;
 use tokio_postgres::Config;
 
-use super::nats::{lock, pause};
+use super::slot::{Dial, Slot, Task, keep_connected, lock};
 use super::{
     Administer, Attempt, Creation, Examination, Hints, Link, Snapshot, Store, StoreError, StoreFuture, WriteOutcome,
     refusal,
@@ -42,9 +40,6 @@ use crate::types::{Key, Revision};
 use connection::Connection;
 use session::{Endpoint, Session};
 use table::Table;
-
-/// A connection that lived for this many call limits ends the back-off.
-const SETTLED_AFTER: u32 = 10;
 
 /// How long `init` may take.
 const CREATE_LIMIT: Duration = Duration::from_secs(10);
@@ -61,24 +56,22 @@ impl PostgresStore {
     /// `call_limit` bounds each call and is the interval of pings, so it must not be longer than the shortest R.
     #[must_use]
     pub fn new(settings: PostgresSettings, call_limit: Duration) -> Self {
-        let reason = "not connected yet".to_owned();
         let shared = Arc::new(Shared {
             table: Arc::new(Table::new(&settings.table)),
             settings,
             call_limit,
-            slot: Mutex::new(Err(StoreError::Unreachable(reason.clone()))),
-            link: watch::Sender::new(Link::Down(reason)),
+            slot: Slot::new(),
             warned: Mutex::new(Vec::new()),
         });
-        let task = tokio::spawn(keep_connected(Arc::clone(&shared)));
-        Self { shared, _task: Arc::new(Task(task)) }
+        let task = Task::spawn(keep_connected(Arc::clone(&shared)));
+        Self { shared, _task: Arc::new(task) }
     }
 }
 
 impl Store for PostgresStore {
     fn read<'a>(&'a self, key: &'a Key, before: Option<Revision>) -> StoreFuture<'a, Result<Snapshot, StoreError>> {
         Box::pin(async move {
-            let connection = self.shared.connection()?;
+            let connection = self.shared.slot.connection()?;
             let reading = async {
                 let lent = connection.lend().await?;
                 let read = self.shared.table.read(lent.session(), key, before).await;
@@ -95,7 +88,7 @@ impl Store for PostgresStore {
                 return WriteOutcome::Unknown(reason);
             }
             let written = async {
-                let connection = self.shared.connection()?;
+                let connection = self.shared.slot.connection()?;
                 connection.bounded(self.shared.write(&connection, key, attempt)).await
             };
             written.await.unwrap_or_else(|error: StoreError| WriteOutcome::Unknown(error.to_string()))
@@ -103,18 +96,18 @@ impl Store for PostgresStore {
     }
 
     fn watch(&self) -> StoreFuture<'_, Result<Hints, StoreError>> {
-        Box::pin(async { Ok(self.shared.connection()?.watch()) })
+        Box::pin(async { Ok(self.shared.slot.connection()?.watch()) })
     }
 
     fn link(&self) -> watch::Receiver<Link> {
-        self.shared.link.subscribe()
+        self.shared.slot.link()
     }
 }
 
 impl Administer for PostgresStore {
     fn init(&self) -> StoreFuture<'_, Result<Creation, StoreError>> {
         Box::pin(async {
-            let connection = self.shared.connection()?;
+            let connection = self.shared.slot.connection()?;
             let table = &self.shared.table;
             let making = async {
                 let lent = connection.lend().await?;
@@ -134,7 +127,7 @@ impl Administer for PostgresStore {
 
     fn examine(&self) -> StoreFuture<'_, Result<Examination, StoreError>> {
         Box::pin(async {
-            let connection = self.shared.connection()?;
+            let connection = self.shared.slot.connection()?;
             connection.bounded(self.shared.examine(&connection)).await
         })
     }
@@ -144,27 +137,12 @@ struct Shared {
     settings: PostgresSettings,
     table: Arc<Table>,
     call_limit: Duration,
-    /// The connection, or why there is none.
-    slot: Mutex<Result<Arc<Connection>, StoreError>>,
-    link: watch::Sender<Link>,
+    slot: Slot<Connection>,
     /// What the administrator was last warned of.
     warned: Mutex<Vec<String>>,
 }
 
-/// A task that ends with its owner.
-struct Task(JoinHandle<()>);
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 impl Shared {
-    fn connection(&self) -> Result<Arc<Connection>, StoreError> {
-        lock(&self.slot).clone()
-    }
-
     async fn write(
         &self,
         connection: &Arc<Connection>,
@@ -211,20 +189,6 @@ impl Shared {
         })
     }
 
-    /// Connects to the first server that may hold locks, reading all secrets anew.
-    async fn connect(&self) -> Result<(Arc<Connection>, mpsc::Receiver<Key>), StoreError> {
-        let mut config: Config = self.settings.connection.parse().map_err(|error| session::failure(&error))?;
-        if let Some(path) = &self.settings.password_file {
-            config.password(secret(path).await?);
-        }
-        let (of_tls, with) = (self.settings.tls.clone(), config.clone());
-        let tls = tokio::task::spawn_blocking(move || tls::connector(&with, &of_tls)).await;
-        let tls = tls.map_err(|error| StoreError::Unreachable(error.to_string()))??;
-        let endpoints = Endpoint::all(&config, &tls, self.call_limit);
-        let (connection, written) = Connection::open(endpoints, &self.table, self.call_limit).await?;
-        Ok((Arc::new(connection), written))
-    }
-
     /// Tells the log what is doubtful about the server, once for each thing.
     async fn warn(&self, connection: &Arc<Connection>) {
         // What goes wrong here is met again by the calls, which say so to their callers.
@@ -234,46 +198,41 @@ impl Shared {
             tracing::warn!(table = self.table.name, "{warning}");
         }
     }
-
-    /// Shows the connection, or why there is none, to calls and to whoever watches the link.
-    fn show(&self, slot: Result<Arc<Connection>, StoreError>) {
-        let link = match &slot {
-            Ok(_) => Link::Up,
-            Err(StoreError::Unreachable(reason)) => Link::Down(reason.clone()),
-            Err(error) => Link::Down(error.to_string()),
-        };
-        *lock(&self.slot) = slot;
-        self.link.send_replace(link);
-    }
 }
 
-/// Runs until it is aborted. Logs each change of the connection once, not each attempt.
-async fn keep_connected(shared: Arc<Shared>) {
-    let mut failures = 0;
-    let mut told = None;
-    loop {
-        let error = match shared.connect().await {
-            Ok((connection, written)) => {
-                let since = Instant::now();
-                tracing::info!("connected to PostgreSQL on {}", connection.address());
-                told = None;
-                shared.show(Ok(Arc::clone(&connection)));
-                let (reason, ()) = tokio::join!(connection.keep(written), shared.warn(&connection));
-                if since.elapsed() >= shared.call_limit * SETTLED_AFTER {
-                    failures = 0;
-                }
-                StoreError::Unreachable(reason)
-            }
-            Err(error) => error,
-        };
-        let kind = Some(std::mem::discriminant(&error));
-        if told != kind {
-            tracing::warn!("{error}; connecting to PostgreSQL again until it succeeds");
-            told = kind;
+impl Dial for Shared {
+    type Connection = Connection;
+
+    const SERVER: &'static str = "PostgreSQL";
+
+    fn address(connection: &Connection) -> String {
+        connection.address().to_owned()
+    }
+
+    fn slot(&self) -> &Slot<Connection> {
+        &self.slot
+    }
+
+    fn call_limit(&self) -> Duration {
+        self.call_limit
+    }
+
+    /// Connects to the first server that may hold locks, reading all secrets anew.
+    async fn connect(&self) -> Result<Arc<Connection>, StoreError> {
+        let mut config: Config = self.settings.connection.parse().map_err(|error| session::failure(&error))?;
+        if let Some(path) = &self.settings.password_file {
+            config.password(secret(path).await?);
         }
-        shared.show(Err(error));
-        tokio::time::sleep(pause(failures, shared.call_limit)).await;
-        failures = failures.saturating_add(1);
+        let (of_tls, with) = (self.settings.tls.clone(), config.clone());
+        let tls = tokio::task::spawn_blocking(move || tls::connector(&with, &of_tls)).await;
+        let tls = tls.map_err(|error| StoreError::Unreachable(error.to_string()))??;
+        let endpoints = Endpoint::all(&config, &tls, self.call_limit);
+        Ok(Arc::new(Connection::open(endpoints, &self.table, self.call_limit).await?))
+    }
+
+    async fn outlast(&self, connection: &Arc<Connection>) -> String {
+        let (reason, ()) = tokio::join!(connection.keep(), self.warn(connection));
+        reason
     }
 }
 

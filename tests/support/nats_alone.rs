@@ -575,3 +575,24 @@ async fn a_cluster_of_three_never_lets_two_writers_win() {
     // A round without a winner is no harm, but it must not be the rule.
     assert!(decided > ROUNDS / 2, "{decided} of {ROUNDS} rounds were won");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_round_trip_is_measured() {
+    const ROUNDS: usize = 200;
+    let servers = NatsServer::cluster();
+    let urls: Vec<String> = servers.iter().map(NatsServer::url).collect();
+    let store = open(&NatsSettings { replicas: 3, ..settings(urls) });
+    up(&store).await;
+    usable(&store, &key()).await;
+    won_in_the_end(&store, "x").await;
+    let mut spans = Vec::new();
+    while spans.len() < ROUNDS {
+        let attempt = attempt(&read(&store, &key()).await, token("a"));
+        let since = Instant::now();
+        if let WriteOutcome::Won(_) = store.compare_and_set(&key(), &attempt).await {
+            spans.push(since.elapsed());
+        }
+    }
+    spans.sort();
+    println!("NATS, three servers: a compare-and-set takes {:?}, the median of {ROUNDS}", spans[ROUNDS / 2]);
+}

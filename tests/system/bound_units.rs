@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::cluster::{Cluster, Cut, Host};
 use crate::command::{now, said, since, wait_until};
-use crate::nats::Outside;
+use crate::lockstore::{Locks, Lockstore};
 use crate::watch::Event;
 
 const TIMINGS: &str = "renew-interval = \"1s\"\nfailures = 3\nconfirmations = 1\n";
@@ -42,27 +42,19 @@ const LIMIT: Duration = Duration::from_secs(30);
 const SOON: Duration = Duration::from_secs(10);
 
 /// Two hosts with these units, which putexd runs on one of them, and the store beside them.
-fn running(name: &str, units: &[(&str, &str)], service: &str) -> Option<(Cluster, Outside)> {
+fn running(name: &str, units: &[(&str, &str)], service: &str) -> Option<(Cluster, Locks)> {
     let cluster = Cluster::boot(name, 2)?;
-    let nats = cluster.nats_outside();
+    let locks = Locks::start(Lockstore::Nats, &cluster, false);
+    let store = locks.configuration(&cluster);
     for host in &cluster.hosts {
         for (unit, text) in units {
             host.write_file(&format!("/etc/systemd/system/{unit}"), text);
         }
     }
-    cluster.configure(
-        |host| {
-            format!(
-                "node = \"{}\"\n[store]\ntype = \"nats\"\nservers = [\"{}\"]\nbucket = \"locks\"\nreplicas = 1\n\
-                 create-bucket = true\n",
-                host.name,
-                Outside::SERVER
-            )
-        },
-        &[("bound", &format!("{service}{TIMINGS}"))],
-    );
+    cluster
+        .configure(|host| format!("node = \"{}\"\n{store}", host.name), &[("bound", &format!("{service}{TIMINGS}"))]);
     cluster.start_putexd();
-    Some((cluster, nats))
+    Some((cluster, locks))
 }
 
 /// The host with the started unit, and the other one.
@@ -95,7 +87,7 @@ fn assert_gated(host: &Host, unit: &str) {
 #[test]
 fn a_timer_and_its_service_move_together() {
     let units = [("billing.timer", TIMER), ("billing.service", SLOW_RUN)];
-    let Some((cluster, _nats)) = running("timer", &units, BILLING) else { return };
+    let Some((cluster, _locks)) = running("timer", &units, BILLING) else { return };
     let (active, standby) = roles(&cluster, "billing.timer");
     let first = in_the_middle_of_a_run(&cluster, active);
     let second = cluster.oracle.wait_for_start_on(&[active], first.at, LIMIT);
@@ -130,7 +122,7 @@ fn a_timer_and_its_service_move_together() {
 #[test]
 fn a_bound_unit_that_ignores_sigterm_is_killed_with_its_lease() {
     let units = [("billing.timer", TIMER), ("billing.service", STUBBORN_RUN)];
-    let Some((cluster, _nats)) = running("stubborn", &units, BILLING) else { return };
+    let Some((cluster, _locks)) = running("stubborn", &units, BILLING) else { return };
     let (active, standby) = roles(&cluster, "billing.timer");
     let run = cluster.oracle.wait_for_start_on(&[active], Duration::ZERO, LIMIT);
     active.partition(Cut::Silent);
@@ -154,7 +146,7 @@ fn a_socket_and_its_service_move_together() {
         ("web.service", "[Service]\nExecStart=/usr/local/bin/oracle\nEnvironment=ORACLE_STOP_DELAY_MS=500\n"),
     ];
     let service = "unit = \"web.socket\"\nbound-units = [\"web.service\"]\n";
-    let Some((cluster, _nats)) = running("socket", &units, service) else { return };
+    let Some((cluster, _locks)) = running("socket", &units, service) else { return };
     let (active, standby) = roles(&cluster, "web.socket");
     let connect = |host: &Host| cluster.on_the_switch(|| TcpStream::connect((host.address.as_str(), 7000)));
     connect(standby).expect_err("a standby does not listen");
@@ -195,7 +187,7 @@ fn a_changed_list_is_a_changed_service() {
                    ExecStop=/bin/sh -c 'flock -n /srv/shared/oracle.lock echo after || echo before' \n\
                    StandardOutput=append:/srv/shared/stops\n";
     let units = [("app.service", app), ("sidecar.service", sidecar)];
-    let Some((cluster, _nats)) = running("list", &units, "unit = \"app.service\"\n") else { return };
+    let Some((cluster, _locks)) = running("list", &units, "unit = \"app.service\"\n") else { return };
     let (active, standby) = roles(&cluster, "app.service");
     let first = cluster.oracle.wait_for_start_on(&[active], Duration::ZERO, SOON);
     wait_until(SOON, "the sidecar runs", || is_active(active, "sidecar.service"));

@@ -17,7 +17,9 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::command::{now, output, run, run_with_input, said, wait_for, wait_until};
 use crate::ground::{Ground, Hierarchies, clear, ground, mount_overlay, take_place, utf8};
-use crate::nats::Outside;
+use crate::lockstore::Lockstore;
+use crate::server::{self, Server};
+use crate::share::{self, Share};
 use crate::watch::Watch;
 
 /// A boot takes a second or two; a busy machine may take much longer.
@@ -46,11 +48,17 @@ impl Cgroups {
 pub struct Setup {
     hosts: u8,
     cgroups: Cgroups,
+    share: bool,
 }
 
 impl Setup {
     pub fn hosts(hosts: u8) -> Self {
-        Self { hosts, cgroups: Cgroups::Unified }
+        Self { hosts, cgroups: Cgroups::Unified, share: false }
+    }
+
+    /// A folder for the locks, as /srv/putex of all hosts.
+    pub fn share(self, share: bool) -> Self {
+        Self { share, ..self }
     }
 
     pub fn cgroups(self, cgroups: Cgroups) -> Self {
@@ -92,7 +100,9 @@ impl Cluster {
         let prefix = format!("{}{number}-", ground.prefix);
         let dir = ground.dir.join(format!("c{number}"));
         let shared = dir.join("shared");
-        fs::create_dir_all(shared.join("live")).expect("the run's folder can be written to");
+        for folder in ["shared/live", "putex"] {
+            fs::create_dir_all(dir.join(folder)).expect("the run's folder can be written to");
+        }
 
         let switch = format!("{prefix}sw");
         run("ip", &["netns", "add", &switch]);
@@ -105,7 +115,7 @@ impl Cluster {
         // The cluster exists before its hosts do, so that it is cleaned up should one of them fail.
         let mut cluster = Self { name: name.to_owned(), prefix, dir, hosts: Vec::new(), oracle, _place: place };
         for index in 1..=setup.hosts {
-            cluster.hosts.push(Host::wire(ground, setup.cgroups, &cluster.prefix, &cluster.dir, index));
+            cluster.hosts.push(Host::wire(ground, setup, &cluster.prefix, &cluster.dir, index));
         }
         cluster
     }
@@ -134,10 +144,18 @@ impl Cluster {
         in_network(&self.switch(), work)
     }
 
-    /// A NATS server beside the hosts, at nats://10.77.0.5:4222.
-    pub fn nats_outside(&self) -> Outside {
-        plug_in(&self.prefix, "out", "10.77.0.5");
-        Outside::start(&format!("{}out", self.prefix), &self.dir.join("nats-outside"))
+    /// A server beside the hosts, at [`server::ADDRESS`].
+    pub fn server_beside(&self, store: Lockstore) -> Server {
+        plug_in(&self.prefix, "out", server::ADDRESS);
+        Server::start(store, format!("{}out", self.prefix), &self.dir.join("server"))
+    }
+
+    /// Deletes all that is in the folder that the hosts share as /srv/putex.
+    pub fn empty_share(&self) {
+        let folder = self.dir.join("putex");
+        for entry in fs::read_dir(folder).expect("the folder can be read").flatten() {
+            fs::remove_dir_all(entry.path()).expect("the folder can be written to");
+        }
     }
 
     /// Makes the oracle `database.service` on all hosts; each of `environment` is `NAME=value`.
@@ -231,13 +249,14 @@ pub struct Host {
     cgroups: Cgroups,
     dir: PathBuf,
     shared: PathBuf,
+    share: Option<Share>,
     machine_id: String,
     boots: AtomicU32,
     nspawn: Mutex<Option<Child>>,
 }
 
 impl Host {
-    fn wire(ground: &Ground, cgroups: Cgroups, prefix: &str, cluster_dir: &Path, index: u8) -> Self {
+    fn wire(ground: &Ground, setup: Setup, prefix: &str, cluster_dir: &Path, index: u8) -> Self {
         let name = format!("h{index}");
         let address = format!("10.77.0.{}", 10 + index);
         let dir = cluster_dir.join(&name);
@@ -251,15 +270,17 @@ impl Host {
         fs::write(upper.join("etc/machine-id"), format!("{machine_id}\n")).expect("the host's disk can be written to");
         fs::write(upper.join("etc/hostname"), format!("{name}\n")).expect("the host's disk can be written to");
         let names = (1..=9).fold(String::new(), |all, index| all + &format!("10.77.0.{} h{index}\n", 10 + index));
-        let names = format!("127.0.0.1 localhost\n{names}10.77.0.5 outside\n");
+        let names = format!("127.0.0.1 localhost\n{names}{} outside\n", server::ADDRESS);
         fs::write(upper.join("etc/hosts"), names).expect("the host's disk can be written to");
         mount_overlay(ground, &upper, &work, &root);
         plug_in(prefix, &name, &address);
+        let share = || Share::new(cluster_dir.join("putex"), &dir, format!("{prefix}{name}"));
         Self {
+            share: setup.share.then(share),
             name,
             address,
             prefix: prefix.to_owned(),
-            cgroups,
+            cgroups: setup.cgroups,
             shared: cluster_dir.join("shared"),
             dir,
             machine_id,
@@ -277,6 +298,9 @@ impl Host {
     /// Switches the host on, and does not wait.
     pub fn power_on(&self) {
         self.plug();
+        if let Some(share) = &self.share {
+            share.mount();
+        }
         self.boots.fetch_add(1, Ordering::Relaxed);
         let mut shell = Command::new("sh");
         // nspawn gives the host the cgroup it is started in. One of its own for each boot: processes of different hosts
@@ -297,14 +321,16 @@ impl Host {
     }
 
     fn nspawn_command(&self) -> String {
+        let share = self.share.as_ref().map(|share| format!(" --bind={}:{}", utf8(share.place()), share::PLACE));
         format!(
             "systemd-nspawn --quiet --settings=no --register=no --keep-unit --boot --console=pipe --machine={name} \
              --hostname={name} --uuid={uuid} --network-namespace-path=/run/netns/{prefix}{name} --resolv-conf=off \
-             --timezone=off --link-journal=no --capability=CAP_NET_ADMIN --bind={shared}:/srv/shared --directory={root}",
+             --timezone=off --link-journal=no --capability=CAP_NET_ADMIN --bind={shared}:/srv/shared{share} --directory={root}",
             name = self.name,
             uuid = self.machine_id,
             prefix = self.prefix,
             shared = utf8(&self.shared),
+            share = share.unwrap_or_default(),
             root = utf8(&self.root()),
         )
     }
@@ -446,6 +472,7 @@ impl Host {
         let group = self.unified_cgroup();
         let processes: Vec<_> = processes_below(&group).into_iter().filter_map(pidfd).collect();
         fs::write(group.join("cgroup.kill"), "1").expect("the host's cgroup can be killed");
+        self.unmount_share();
         for process in &processes {
             // Answers as soon as it is dead, and does not wait for the zombie to be collected.
             let mut watched = [PollFd::new(process, PollFlags::IN)];
@@ -471,6 +498,18 @@ impl Host {
             self.lock().as_mut().is_none_or(|nspawn| nspawn.try_wait().is_ok_and(|ended| ended.is_some()))
         });
         self.lock().take();
+        self.unmount_share();
+    }
+
+    fn unmount_share(&self) {
+        if let Some(share) = &self.share {
+            share.unmount();
+        }
+    }
+
+    /// The folder that the host shares with the others.
+    pub fn share(&self) -> &Share {
+        self.share.as_ref().expect("the setup has one")
     }
 
     /// Stops every process of the host where it is, as a hypervisor that pauses a virtual machine. Clocks go on.
@@ -491,7 +530,7 @@ impl Host {
         });
     }
 
-    /// Cuts the host off without taking its carrier away.
+    /// Cuts the host off without taking its carrier away. What it shares with the others hangs, whatever the cut.
     pub fn partition(&self, cut: Cut) {
         let drop_in = "chain in { type filter hook input priority 0; iifname eth0 drop; }";
         let drop_out = "chain out { type filter hook output priority 0; oifname eth0 drop; }";
@@ -503,9 +542,15 @@ impl Host {
         // One transaction: there is no moment with half of a cut.
         let table = format!("add table inet cut\ndelete table inet cut\ntable inet cut {{\n{chains}\n}}\n");
         run_with_input("ip", &["netns", "exec", &self.network(), "nft", "-f", "-"], &table);
+        if let Some(share) = &self.share {
+            share.hang();
+        }
     }
 
     pub fn heal(&self) {
+        if let Some(share) = &self.share {
+            share.go_on();
+        }
         let table = "add table inet cut\ndelete table inet cut\n";
         run_with_input("ip", &["netns", "exec", &self.network(), "nft", "-f", "-"], table);
     }

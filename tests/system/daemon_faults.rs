@@ -2,17 +2,27 @@
 
 use crate::cluster::{Cut, Host};
 use crate::command::{now, run, wait_until};
+use crate::lockstore::{Lockstore, on_each_store};
 use crate::scene::{
     HAND_OVER, Plan, SOON, TAKE_OVER, UNIT, WAIT, main_pid, signal, wait_for_line, wait_for_restart, wait_for_standby,
     wait_for_status,
 };
 
+on_each_store! {
+    a_daemon_that_comes_back_in_time_interrupts_nothing,
+    a_reload_of_systemd_interrupts_nothing,
+    a_stopped_daemon_loses_its_lease_to_the_guard,
+    without_the_guard_nothing_runs,
+    a_guard_that_hangs_is_as_good_as_none,
+    a_guard_that_hangs_while_the_daemon_does_has_a_successor_in_time,
+    a_systemd_that_hangs_keeps_no_unit_alive,
+}
+
 const DAEMON: &str = "putexd.service";
 const GUARD: &str = "putex-guard.service";
 
-#[test]
-fn a_daemon_that_comes_back_in_time_interrupts_nothing() {
-    let Some((scene, first)) = Plan::hosts("restart", 2).run() else { return };
+fn a_daemon_that_comes_back_in_time_interrupts_nothing(store: Lockstore) {
+    let Some((scene, first)) = Plan::hosts("restart", 2, store).run() else { return };
     let host = scene.host_of(&first);
     let adopted = |what: &str, work: &dyn Fn(&Host)| {
         let before = main_pid(host, DAEMON);
@@ -31,9 +41,8 @@ fn a_daemon_that_comes_back_in_time_interrupts_nothing() {
     println!("{grown}");
 }
 
-#[test]
-fn a_reload_of_systemd_interrupts_nothing() {
-    let Some((scene, first)) = Plan::hosts("systemd", 2).run() else { return };
+fn a_reload_of_systemd_interrupts_nothing(store: Lockstore) {
+    let Some((scene, first)) = Plan::hosts("systemd", 2, store).run() else { return };
     let host = scene.host_of(&first);
     let daemon = main_pid(host, DAEMON);
     for verb in ["daemon-reload", "daemon-reexec", "daemon-reload"] {
@@ -46,9 +55,8 @@ fn a_reload_of_systemd_interrupts_nothing() {
     scene.wait_for_takeover(&first, asked, HAND_OVER, "hand-over after a daemon-reexec");
 }
 
-#[test]
-fn a_stopped_daemon_loses_its_lease_to_the_guard() {
-    let Some((scene, first)) = Plan::hosts("sigstop", 2).run() else { return };
+fn a_stopped_daemon_loses_its_lease_to_the_guard(store: Lockstore) {
+    let Some((scene, first)) = Plan::hosts("sigstop", 2, store).run() else { return };
     let host = scene.host_of(&first);
     let since = now();
     signal(host, DAEMON, "STOP");
@@ -63,9 +71,8 @@ fn a_stopped_daemon_loses_its_lease_to_the_guard() {
     scene.assert_no_violation();
 }
 
-#[test]
-fn without_the_guard_nothing_runs() {
-    let Some((scene, first)) = Plan::hosts("guard", 2).run() else { return };
+fn without_the_guard_nothing_runs(store: Lockstore) {
+    let Some((scene, first)) = Plan::hosts("guard", 2, store).run() else { return };
     let host = scene.host_of(&first);
     let guard = main_pid(host, GUARD);
     let since = now();
@@ -106,9 +113,8 @@ fn without_the_guard_nothing_runs() {
     scene.assert_no_violation();
 }
 
-#[test]
-fn a_guard_that_hangs_is_as_good_as_none() {
-    let Some((scene, first)) = Plan::hosts("silent", 2).run() else { return };
+fn a_guard_that_hangs_is_as_good_as_none(store: Lockstore) {
+    let Some((scene, first)) = Plan::hosts("silent", 2, store).run() else { return };
     let host = scene.host_of(&first);
     let guard = main_pid(host, GUARD);
     let since = now();
@@ -137,9 +143,8 @@ fn a_guard_that_hangs_is_as_good_as_none() {
 
 /// Nobody enforces the lease until systemd misses the guard. The program is deaf to SIGTERM: what ends it is SIGKILL, which
 /// only the guard's successor sends.
-#[test]
-fn a_guard_that_hangs_while_the_daemon_does_has_a_successor_in_time() {
-    let plan = Plan::hosts("both", 2).oracle(&["ORACLE_IGNORE_TERM=1"]);
+fn a_guard_that_hangs_while_the_daemon_does_has_a_successor_in_time(store: Lockstore) {
+    let plan = Plan::hosts("both", 2, store).oracle(&["ORACLE_IGNORE_TERM=1"]);
     let Some((scene, first)) = plan.run() else { return };
     let mut active = first;
     for round in ["first", "second"] {
@@ -161,10 +166,9 @@ fn a_guard_that_hangs_while_the_daemon_does_has_a_successor_in_time() {
 
 /// PID 1 hangs, and with it every way to stop a unit that goes through it. When it goes on it finds a unit that was killed
 /// without a word, and `Restart=` has it start the unit again: the unit's own assertion of the grant is in the way.
-#[test]
-fn a_systemd_that_hangs_keeps_no_unit_alive() {
+fn a_systemd_that_hangs_keeps_no_unit_alive(store: Lockstore) {
     const RESTART: &str = "[Service]\nRestart=always\nRestartSec=0\n";
-    let plan = Plan::hosts("pid1", 2).file("/etc/systemd/system/database.service.d/restart.conf", RESTART);
+    let plan = Plan::hosts("pid1", 2, store).file("/etc/systemd/system/database.service.d/restart.conf", RESTART);
     let Some((scene, first)) = plan.run() else { return };
     let host = scene.host_of(&first);
     let signal_pid1 = |host: &Host, signal: &str| drop(run("kill", &[&format!("-{signal}"), &host.pid1().to_string()]));

@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
 use crate::command::{now, since, wait_for, wait_until};
-use crate::nats::Outside;
+use crate::lockstore::Lockstore;
+use crate::on_hosts::OnHosts;
+use crate::server::ADDRESS;
 
 /// Longer than any election.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -50,9 +52,9 @@ fn stream_leader(cluster: &Cluster, servers: &[String]) -> Option<String> {
 #[test]
 fn nats_cluster_elects_a_leader_again() {
     let Some(cluster) = Cluster::boot("elect", 3) else { return };
-    let servers = cluster.nats_servers();
+    let servers = OnHosts::Nats.urls(&cluster);
     let began = now();
-    cluster.nats_up();
+    OnHosts::Nats.start(&cluster);
     println!("first meta leader {:?} after the start of the servers", since(began));
     wait_for(LIMIT, "a bucket can be made", || create_bucket(&cluster, &servers, 3));
     wait_for(LIMIT, "the bucket takes a value", || put(&cluster, &servers));
@@ -60,28 +62,27 @@ fn nats_cluster_elects_a_leader_again() {
 
     let leader = wait_for(LIMIT, "the stream has a leader", || stream_leader(&cluster, &servers));
     let host = cluster.hosts.iter().find(|host| host.name == leader).expect("the leader is one of the hosts");
-    let led_meta = cluster.nats_leader_seen_by(host).as_ref() == Some(&leader);
+    let led_meta = OnHosts::Nats.leader_seen_by(&cluster, host).is_some_and(|seen| seen.itself);
     let lost = host.power_off_hard();
     let rest: Vec<String> = servers.iter().filter(|server| !server.contains(&host.address)).cloned().collect();
     wait_for(LIMIT, "the bucket takes a value again", || put(&cluster, &rest));
     let again = since(lost);
     println!("bucket writable again {again:?} after its leader's power loss (which led the meta group: {led_meta})");
-    assert_ne!(cluster.wait_for_nats(), leader, "a host that is off leads nothing");
+    assert_ne!(OnHosts::Nats.wait_for_leader(&cluster).name, leader, "a host that is off leads nothing");
     wait_until(LIMIT, "another host leads the stream", || {
         stream_leader(&cluster, &rest).is_some_and(|other| other != leader)
     });
 
     host.boot();
-    let meta = cluster.wait_for_nats();
-    let killed = cluster.hosts.iter().find(|host| host.name == meta).expect("the leader is one of the hosts");
+    let killed = OnHosts::Nats.wait_for_leader(&cluster);
     let began = now();
-    killed.nats_kill();
-    wait_until(LIMIT, "the killed server is back", || cluster.nats_leader_seen_by(killed).is_some());
+    OnHosts::kill(killed);
+    wait_until(LIMIT, "the killed server is back", || OnHosts::Nats.leader_seen_by(&cluster, killed).is_some());
     println!("the killed server of the meta leader knows a leader after {:?}", since(began));
 
-    cluster.nats_down_all();
+    OnHosts::down(&cluster);
     let began = now();
-    cluster.nats_up_all();
+    OnHosts::Nats.up(&cluster);
     println!("meta leader {:?} after all servers were down", since(began));
     wait_for(LIMIT, "the bucket takes a value after all servers were down", || put(&cluster, &servers));
     println!("bucket writable {:?} after all servers were down", since(began));
@@ -90,8 +91,8 @@ fn nats_cluster_elects_a_leader_again() {
 #[test]
 fn a_nats_server_beside_the_hosts_outlives_them() {
     let Some(cluster) = Cluster::boot("outside", 1) else { return };
-    let mut outside = cluster.nats_outside();
-    let servers = [Outside::SERVER.to_owned()];
+    let outside = cluster.server_beside(Lockstore::Nats);
+    let servers = [format!("nats://{ADDRESS}:{}", Lockstore::NATS_PORT)];
     create_bucket(&cluster, &servers, 1).expect("the server makes a bucket");
     assert_eq!(put(&cluster, &servers), Some(1));
     cluster.hosts[0].power_off_hard();

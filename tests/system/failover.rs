@@ -5,19 +5,33 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::command::{now, wait_for, wait_until};
+use crate::lockstore::{Lockstore, on_each_store};
 use crate::scene::{
     ELECTED, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, entries, wait_for_line, wait_for_standby,
     wait_for_status,
 };
 use crate::watch::{Event, Kind};
 
+on_each_store! {
+    power_loss_of_the_active_host,
+    fencing_follows_a_power_loss_but_no_hand_over,
+    planned_stops_hand_over,
+    the_unit_does_not_start_without_the_lease,
+    the_journal_of_the_unit_tells_of_each_transition,
+    a_unit_that_dies_by_itself_is_started_elsewhere;
+    postgres: power_loss_of_the_active_host, planned_stops_hand_over;
+}
+
 /// Runs for each holder that is fenced, and writes down when.
 const FENCE: &str =
     "[Service]\nType=oneshot\nExecStart=/bin/sh -c 'read up rest </proc/uptime; echo %i $up >>/srv/shared/fenced'\n";
 
-#[test]
-fn power_loss_of_the_active_host() {
-    let Some((scene, first)) = Plan::hosts("power", 3).nats_on_hosts().run() else { return };
+/// Where the store has servers of its own on the hosts, one of them is lost as well.
+fn power_loss_of_the_active_host(store: Lockstore) {
+    let Some((scene, _)) = Plan::hosts("power", 3, store).servers_on_hosts().run() else { return };
+    let first = scene.wait_for_one_active(ELECTED);
+    scene.locks.have_lead(&scene, scene.host_of(&first));
+    let first = scene.wait_for_one_active(ELECTED);
     let lost = scene.host_of(&first).power_off_hard();
     scene.wait_for_takeover(&first, lost, ELECTED, "power loss");
     scene.host_of(&first).boot();
@@ -26,10 +40,9 @@ fn power_loss_of_the_active_host() {
     println!("booted again: {} is active {:?} after it", one.host, now().saturating_sub(back));
 }
 
-#[test]
-fn fencing_follows_a_power_loss_but_no_hand_over() {
+fn fencing_follows_a_power_loss_but_no_hand_over(store: Lockstore) {
     let service = format!("{SERVICE}[fence]\nothers = \"fence@.service\"\n");
-    let plan = Plan::hosts("fence", 2).service("db", service).file("/etc/systemd/system/fence@.service", FENCE);
+    let plan = Plan::hosts("fence", 2, store).service("db", service).file("/etc/systemd/system/fence@.service", FENCE);
     let Some((scene, first)) = plan.run() else { return };
     let fenced = || std::fs::read_to_string(scene.shared().join("fenced")).unwrap_or_default();
 
@@ -50,9 +63,8 @@ fn fencing_follows_a_power_loss_but_no_hand_over() {
     assert!(at < third.at, "fenced {at:?}, started {:?}", third.at);
 }
 
-#[test]
-fn planned_stops_hand_over() {
-    let Some((scene, first)) = Plan::hosts("planned", 2).run() else { return };
+fn planned_stops_hand_over(store: Lockstore) {
+    let Some((scene, first)) = Plan::hosts("planned", 2, store).run() else { return };
     let old = scene.host_of(&first);
 
     let asked = now();
@@ -90,9 +102,8 @@ fn planned_stops_hand_over() {
     scene.assert_no_violation();
 }
 
-#[test]
-fn the_unit_does_not_start_without_the_lease() {
-    let Some((scene, first)) = Plan::hosts("gate", 2).run() else { return };
+fn the_unit_does_not_start_without_the_lease(store: Lockstore) {
+    let Some((scene, first)) = Plan::hosts("gate", 2, store).run() else { return };
     let standby = scene.other(&first);
     let start = standby.output(&["systemctl", "start", UNIT]);
     assert!(!start.status.success(), "the start by hand must fail");
@@ -123,9 +134,8 @@ fn the_unit_does_not_start_without_the_lease() {
     scene.assert_no_violation();
 }
 
-#[test]
-fn the_journal_of_the_unit_tells_of_each_transition() {
-    let Some((scene, first)) = Plan::hosts("journal", 2).run() else { return };
+fn the_journal_of_the_unit_tells_of_each_transition(store: Lockstore) {
+    let Some((scene, first)) = Plan::hosts("journal", 2, store).run() else { return };
     let (one, two) = (scene.host_of(&first), scene.other(&first));
     let to = |state: &'static str| move |entry: &&Value| entry["PUTEX_TO"] == state;
     let entry =
@@ -160,9 +170,8 @@ fn was_told_to_stop(events: &[Event], start: &Event) -> bool {
     events.iter().any(|event| event.id == start.id && matches!(event.kind, Kind::Stop | Kind::Ignore))
 }
 
-#[test]
-fn a_unit_that_dies_by_itself_is_started_elsewhere() {
-    let Some((scene, first)) = Plan::hosts("dies", 2).run() else { return };
+fn a_unit_that_dies_by_itself_is_started_elsewhere(store: Lockstore) {
+    let Some((scene, first)) = Plan::hosts("dies", 2, store).run() else { return };
     let since = now();
     scene.host_of(&first).exec(&["systemctl", "kill", "--signal=KILL", UNIT]);
     let second = scene.wait_for_takeover(&first, since, HAND_OVER, "the unit killed");

@@ -15,8 +15,9 @@ use crate::command::{output, run, said};
 
 const BASE: &str = "/var/tmp/putexd-tests";
 
-/// Hosts mostly wait, but each boot takes a core for a second: more clusters at once would disturb each other.
-const CLUSTERS_AT_ONCE: usize = 2;
+/// Hosts mostly wait, but each boot takes a core for a second: more clusters at once would disturb each other. For as many
+/// the test harness has to have threads: `tests/run` sees to it.
+const CLUSTERS_AT_ONCE: usize = 4;
 
 /// What all clusters of this process share.
 pub struct Ground {
@@ -84,6 +85,12 @@ fn build_oracle(bin_dir: &Path) {
     if bin_dir.ends_with("release") {
         cargo.arg("--release");
     }
+    // As the programs were built, or everything beside them would be built anew without.
+    for (feature, enabled) in [("etcd", cfg!(feature = "etcd")), ("postgres", cfg!(feature = "postgres"))] {
+        if enabled {
+            cargo.args(["--features", feature]);
+        }
+    }
     // What `cargo test` told this process about its package would have build scripts run again, and half of the
     // dependencies be built anew.
     for (name, _) in std::env::vars_os() {
@@ -108,7 +115,9 @@ fn find_prerequisites() -> Result<(), String> {
     if !root.is_dir() {
         return Err(format!("{} is missing; tests/system/prepare makes it", root.display()));
     }
-    for (program, option) in [("systemd-nspawn", "--version"), ("ip", "-V"), ("nft", "-v"), ("nsenter", "-V")] {
+    for (program, option) in
+        [("systemd-nspawn", "--version"), ("ip", "-V"), ("nft", "-v"), ("nsenter", "-V"), ("bindfs", "-V")]
+    {
         let found = Command::new(program).arg(option).output();
         if !found.is_ok_and(|output| output.status.success()) {
             return Err(format!("{program} is missing; tests/system/prepare installs it"));

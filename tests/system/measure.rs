@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use crate::cluster::{Cluster, Cut};
 use crate::command::{holds_for, now, wait_until};
+use crate::lockstore::Lockstore;
 use crate::scene::{ELECTED, Plan, SOON, Scene, WAIT, wait_for_status};
 use crate::watch::Event;
 
@@ -91,7 +92,7 @@ async fn put(servers: &[String], ended: &AtomicBool, puts: &mpsc::Sender<Duratio
 
 /// Waits until all servers agree and one host has held the lock for a while: each run begins from the same rest.
 fn at_rest(scene: &Scene) -> Event {
-    scene.wait_for_nats();
+    scene.locks.on_hosts().wait_for_leader(scene);
     loop {
         let one = scene.wait_for_one_active(ELECTED);
         for host in scene.others(&one) {
@@ -116,7 +117,7 @@ fn servers_but(cluster: &Cluster, start: &Event) -> Vec<String> {
 #[test]
 #[ignore = "takes minutes, and its figures need a machine that does nothing else"]
 fn measure() {
-    let Some((scene, _)) = Plan::hosts("measure", 3).nats_on_hosts().run() else { return };
+    let Some((scene, _)) = Plan::hosts("measure", 3, Lockstore::Nats).servers_on_hosts().run() else { return };
     let mut table = Table::default();
     for run in 1..=RUNS {
         planned(&scene, run, &mut table);

@@ -4,10 +4,19 @@ use std::time::Duration;
 
 use crate::cluster::{Cut, Host};
 use crate::command::{holds_for, now, wait_until};
+use crate::lockstore::{Lockstore, on_each_store};
 use crate::scene::{
     ELECTED, Plan, SOON, Scene, TAKE_OVER, UNIT, WAIT, wait_for_line, wait_for_standby, wait_for_status,
 };
 use crate::watch::Event;
+
+on_each_store! {
+    a_silent_partition_of_the_active_host,
+    a_standby_that_is_cut_off_disturbs_nobody,
+    a_frozen_host_stops_its_unit_when_it_thaws;
+    nats: a_partition_takes_the_server_of_the_host_with_it, a_partition_in_one_direction;
+    etcd: a_partition_takes_the_server_of_the_host_with_it, a_partition_in_one_direction;
+}
 
 /// Cuts the active host off until another is active, and heals it again.
 fn cut_and_heal(scene: &Scene, active: &Event, cut: Cut, limit: Duration, what: &str) -> Event {
@@ -22,21 +31,19 @@ fn cut_and_heal(scene: &Scene, active: &Event, cut: Cut, limit: Duration, what: 
     next
 }
 
-#[test]
-fn a_silent_partition_of_the_active_host() {
-    let Some((scene, first)) = Plan::hosts("cut", 2).run() else { return };
+fn a_silent_partition_of_the_active_host(store: Lockstore) {
+    let Some((scene, first)) = Plan::hosts("cut", 2, store).run() else { return };
     let second = cut_and_heal(&scene, &first, Cut::Silent, TAKE_OVER, "silent partition");
     cut_and_heal(&scene, &second, Cut::Silent, TAKE_OVER, "silent partition of the next");
     scene.assert_no_violation();
 }
 
-#[test]
-fn a_partition_takes_the_nats_server_of_the_host_with_it() {
-    let Some((scene, first)) = Plan::hosts("island", 3).nats_on_hosts().run() else { return };
+fn a_partition_takes_the_server_of_the_host_with_it(store: Lockstore) {
+    let Some((scene, first)) = Plan::hosts("island", 3, store).servers_on_hosts().run() else { return };
     let host = scene.host_of(&first);
     let since = now();
     host.partition(Cut::Silent);
-    scene.wait_for_takeover(&first, since, ELECTED, "silent partition with a NATS server");
+    scene.wait_for_takeover(&first, since, ELECTED, "silent partition with a server");
     host.heal();
     let healed = now();
     wait_for_status(host, |status| status.contains("db standby (h") || status.contains("db active"));
@@ -44,17 +51,15 @@ fn a_partition_takes_the_nats_server_of_the_host_with_it() {
     println!("healed: {} is active {:?} after it", last.host, now().saturating_sub(healed));
 }
 
-#[test]
-fn a_partition_in_one_direction() {
-    let Some((scene, first)) = Plan::hosts("oneway", 2).run() else { return };
+fn a_partition_in_one_direction(store: Lockstore) {
+    let Some((scene, first)) = Plan::hosts("oneway", 2, store).run() else { return };
     let second = cut_and_heal(&scene, &first, Cut::Deaf, TAKE_OVER, "deaf active host");
     cut_and_heal(&scene, &second, Cut::Mute, TAKE_OVER, "mute active host");
     scene.assert_no_violation();
 }
 
-#[test]
-fn a_standby_that_is_cut_off_disturbs_nobody() {
-    let Some((scene, first)) = Plan::hosts("aside", 2).run() else { return };
+fn a_standby_that_is_cut_off_disturbs_nobody(store: Lockstore) {
+    let Some((scene, first)) = Plan::hosts("aside", 2, store).run() else { return };
     let standby = scene.other(&first);
     scene.uninterrupted(&first, WAIT * 2, "standby cut off", || standby.partition(Cut::Silent));
     scene.uninterrupted(&first, WAIT, "standby back", || {
@@ -69,9 +74,8 @@ fn is_active(host: &Host) -> bool {
 
 /// A hypervisor that pauses a virtual machine: nothing on the host can act, and clocks go on. The frozen copy touches
 /// nothing until the thaw, but it is there, and the oracle sees it: that one violation is what `[fence] others` is for.
-#[test]
-fn a_frozen_host_stops_its_unit_when_it_thaws() {
-    let Some((scene, first)) = Plan::hosts("thaw", 2).run() else { return };
+fn a_frozen_host_stops_its_unit_when_it_thaws(store: Lockstore) {
+    let Some((scene, first)) = Plan::hosts("thaw", 2, store).run() else { return };
     let host = scene.host_of(&first);
     scene.uninterrupted(&first, WAIT, "a pause shorter than the lease", || {
         host.freeze();

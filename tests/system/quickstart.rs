@@ -3,22 +3,13 @@
 use std::io::{Write as _, stdout};
 use std::time::Duration;
 
-use crate::cluster::{Cluster, Host};
+use crate::cluster::Setup;
 use crate::command::{now, since};
-use crate::nats::Outside;
+use crate::lockstore::{Locks, Lockstore};
 
 const SERVICE: &str = "unit = \"database.service\"\nrenew-interval = \"1s\"\n";
 
 const UNITS: [&str; 3] = ["putexd.service", "putex-guard.service", "database.service"];
-
-fn daemon(host: &Host) -> String {
-    format!(
-        "node = \"{}\"\n\n[store]\ntype = \"nats\"\nservers = [\"{}\"]\nbucket = \"locks\"\nreplicas = 1\n\
-         create-bucket = true\n",
-        host.name,
-        Outside::SERVER
-    )
-}
 
 /// Not print!: the tour is shown whether or not the test harness shows the output of tests.
 fn say(text: &str) {
@@ -34,17 +25,23 @@ fn indented(text: &str) -> String {
 #[ignore = "a tour for people: packaging/quickstart runs it"]
 fn quickstart() {
     let began = now();
-    say("\n1. Two hosts, h1 and h2, each with its own systemd, and a NATS server beside them.");
-    let cluster = Cluster::boot("quickstart", 2).expect("packaging/quickstart has prepared the machine");
-    let _nats = cluster.nats_outside();
+    say("\n1. Two hosts, h1 and h2, each with its own systemd. They share a folder, and nothing else.");
+    let setup = Setup::hosts(2).share(true);
+    let cluster = setup.boot("quickstart").expect("packaging/quickstart has prepared the machine");
+    let locks = Locks::start(Lockstore::Directory, &cluster, false);
     say(&format!("   Up after {:.1} s.", since(began).as_secs_f64()));
 
-    say("\n2. Both are told to run database.service on one of them at a time, in /etc/putex.d/database.toml:\n");
+    say("\n2. Both are told where the locks are, in /etc/putex/putexd.toml:\n");
+    let store = locks.configuration(&cluster);
+    say(&indented(&store));
+    say("   and to run database.service on one of them at a time, in /etc/putex.d/database.toml:\n");
     say(&indented(SERVICE));
     cluster.install_database(&[]);
-    cluster.configure(daemon, &[("database", SERVICE)]);
-    cluster.start_putexd();
+    cluster.configure(|host| format!("node = \"{}\"\n\n{store}", host.name), &[("database", SERVICE)]);
     let [one, two] = &cluster.hosts[..] else { panic!("two hosts were asked for") };
+    say("   The store is made once, on one host:\n");
+    say(&indented(&format!("h1# putexctl init\n{}", one.exec(&["putexctl", "init"]))));
+    cluster.start_putexd();
     let limit = Duration::from_secs(60);
     let first = cluster.oracle.wait_for_start_on(&[one, two], Duration::ZERO, limit);
     let (active, standby) = if first.host == one.name { (one, two) } else { (two, one) };

@@ -4,7 +4,13 @@ use std::time::Duration;
 
 use crate::cluster::Host;
 use crate::command::{holds_for, now, wait_for, wait_until};
+use crate::lockstore::{Lockstore, on_each_store};
 use crate::scene::{HAND_OVER, Plan, SERVICE, SOON, Scene, TAKE_OVER, WAIT, main_pid, wait_for_line, wait_for_standby};
+
+on_each_store! {
+    two_services_do_not_disturb_each_other,
+    a_reload_touches_what_has_changed_and_nothing_else,
+}
 
 /// A second program that must run once: it does not start while another copy has the lock.
 const WEB: &str = "[Unit]\nDescription=A web server that must run once\n\n\
@@ -28,9 +34,8 @@ fn reload(host: &Host) {
     host.exec(&["systemctl", "reload", "putexd.service"]);
 }
 
-#[test]
-fn two_services_do_not_disturb_each_other() {
-    let plan = Plan::hosts("two", 2).file(WEB_UNIT, WEB).service("web", WEB_SERVICE);
+fn two_services_do_not_disturb_each_other(store: Lockstore) {
+    let plan = Plan::hosts("two", 2, store).file(WEB_UNIT, WEB).service("web", WEB_SERVICE);
     let Some((scene, first)) = plan.run() else { return };
     let web = wait_for_web(&scene, TAKE_OVER);
     scene.uninterrupted(&first, WAIT, "the other service's unit killed", || {
@@ -53,9 +58,8 @@ fn two_services_do_not_disturb_each_other() {
     assert_eq!((invocations("web.service"), invocations("database.service")), ("success".into(), "success".into()));
 }
 
-#[test]
-fn a_reload_touches_what_has_changed_and_nothing_else() {
-    let Some((scene, first)) = Plan::hosts("reload", 2).file(WEB_UNIT, WEB).run() else { return };
+fn a_reload_touches_what_has_changed_and_nothing_else(store: Lockstore) {
+    let Some((scene, first)) = Plan::hosts("reload", 2, store).file(WEB_UNIT, WEB).run() else { return };
     let host = scene.host_of(&first);
     let daemon = main_pid(host, "putexd.service");
     let write = |name: &str, text: &str| {

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::cluster::{Cgroups, Cluster, Host, Setup};
 use crate::command::{holds_for, now, wait_for, wait_until};
-use crate::nats::Outside;
+use crate::lockstore::{Locks, Lockstore};
 use crate::watch::{Event, Kind};
 
 /// T = 3 s and W = 1 s.
@@ -27,14 +27,15 @@ pub const TAKE_OVER: Duration = Duration::from_secs(15);
 pub const HAND_OVER: Duration = Duration::from_secs(8);
 /// Within it what needs no waiting is done.
 pub const SOON: Duration = Duration::from_secs(10);
-/// As [`TAKE_OVER`], with the elections of NATS in it.
+/// As [`TAKE_OVER`], with the elections of the store's servers in it.
 pub const ELECTED: Duration = Duration::from_secs(60);
 
 /// What is set up before putexd is started.
 pub struct Plan {
     name: &'static str,
+    store: Lockstore,
     setup: Setup,
-    nats_on_hosts: bool,
+    servers_on_hosts: bool,
     services: Vec<(&'static str, String)>,
     oracle: &'static [&'static str],
     files: Vec<(&'static str, &'static str)>,
@@ -42,12 +43,13 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// One service, `db`, with the timings of [`SERVICE`], and a NATS server beside the hosts.
-    pub fn hosts(name: &'static str, hosts: u8) -> Self {
+    /// One service, `db`, with the timings of [`SERVICE`], and the store's server beside the hosts.
+    pub fn hosts(name: &'static str, hosts: u8, store: Lockstore) -> Self {
         Self {
             name,
-            setup: Setup::hosts(hosts),
-            nats_on_hosts: false,
+            store,
+            setup: Setup::hosts(hosts).share(store == Lockstore::Directory),
+            servers_on_hosts: false,
             services: vec![("db", SERVICE.to_owned())],
             oracle: &[],
             files: Vec::new(),
@@ -55,14 +57,14 @@ impl Plan {
         }
     }
 
-    /// The server beside the hosts is down while they start.
+    /// The store is not there while the hosts start.
     pub fn without_store(self) -> Self {
         Self { without_store: true, ..self }
     }
 
-    /// A NATS cluster on the hosts, which loses a server with each host.
-    pub fn nats_on_hosts(self) -> Self {
-        Self { nats_on_hosts: true, ..self }
+    /// A server on each host, which is lost with it, if the servers of the store form clusters.
+    pub fn servers_on_hosts(self) -> Self {
+        Self { servers_on_hosts: true, ..self }
     }
 
     pub fn cgroups(self, cgroups: Cgroups) -> Self {
@@ -90,19 +92,8 @@ impl Plan {
     /// Boots, and starts putexd everywhere. `None` where this machine cannot carry hosts.
     pub fn begin(self) -> Option<Scene> {
         let cluster = self.setup.boot(self.name)?;
-        let (mut outside, servers, replicas) = if self.nats_on_hosts {
-            cluster.nats_up();
-            (None, cluster.nats_servers(), 3)
-        } else {
-            (Some(cluster.nats_outside()), vec![Outside::SERVER.to_owned()], 1)
-        };
-        if let Some(server) = outside.as_mut().filter(|_| self.without_store) {
-            server.kill();
-        }
-        let store = format!(
-            "[store]\ntype = \"nats\"\nservers = {servers:?}\nbucket = \"locks\"\nreplicas = {replicas}\n\
-             create-bucket = true\n"
-        );
+        let locks = Locks::start(self.store, &cluster, self.servers_on_hosts);
+        let store = locks.configuration(&cluster);
         for host in &cluster.hosts {
             for (path, text) in &self.files {
                 host.write_file(path, text);
@@ -111,18 +102,23 @@ impl Plan {
         cluster.install_database(self.oracle);
         let services: Vec<(&str, &str)> = self.services.iter().map(|(name, text)| (*name, text.as_str())).collect();
         cluster.configure(|host| format!("node = \"{}\"\n{store}", host.name), &services);
+        locks.init(&cluster);
+        if self.without_store {
+            locks.lose(&cluster);
+        }
         cluster.start_putexd();
-        Some(Scene { outside, cluster })
+        Some(Scene { locks, cluster })
     }
 
     /// As [`begin`](Self::begin), and waits until one host runs the unit and the others know it.
     pub fn run(self) -> Option<(Scene, Event)> {
         let began = now();
-        let (name, limit) = (self.name, if self.nats_on_hosts { ELECTED } else { TAKE_OVER });
+        let (name, store) = (self.name, self.store);
+        let limit = if self.servers_on_hosts { ELECTED } else { TAKE_OVER };
         let scene = self.begin()?;
         let configured = now();
         let first = scene.wait_for_start(began, limit);
-        println!("{name}: first start {:?} after putexd's, on {}", first.after(configured), first.host);
+        println!("{name} on {store:?}: first start {:?} after putexd's, on {}", first.after(configured), first.host);
         for host in scene.others(&first) {
             wait_for_standby(host);
         }
@@ -133,7 +129,7 @@ impl Plan {
 /// A cluster that runs.
 pub struct Scene {
     // Ends before the network that it is in.
-    pub outside: Option<Outside>,
+    pub locks: Locks,
     cluster: Cluster,
 }
 
@@ -203,8 +199,8 @@ impl Scene {
         new
     }
 
-    /// Waits until exactly one copy is alive and its host's putexd knows itself active. With the NATS servers on the
-    /// hosts a host that comes back may cost an election, which a lease of three seconds does not ride through.
+    /// Waits until exactly one copy is alive and its host's putexd knows itself active. With servers on the hosts a host
+    /// that comes back may cost an election, which a lease of three seconds does not ride through.
     #[track_caller]
     pub fn wait_for_one_active(&self, limit: Duration) -> Event {
         let one = wait_for(limit, "one host is active", || match &self.oracle.live()[..] {

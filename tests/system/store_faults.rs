@@ -3,57 +3,71 @@
 use std::time::Duration;
 
 use crate::command::{holds_for, now};
-use crate::scene::{ELECTED, Plan, SERVICE, SOON, TAKE_OVER, WAIT, wait_for_status};
+use crate::lockstore::{Lockstore, on_each_store};
+use crate::on_hosts::OnHosts;
+use crate::scene::{ELECTED, Plan, SERVICE, SOON, TAKE_OVER, WAIT, wait_for_line, wait_for_standby, wait_for_status};
+use crate::share::PLACE;
+
+on_each_store! {
+    the_daemon_starts_without_its_store_and_waits_for_it,
+    the_store_is_away_for_long,
+    a_store_that_blinks_is_not_noticed_by_the_unit,
+    a_store_that_was_wiped_starts_nothing_at_once;
+    nats: a_store_that_hangs_keeps_no_unit_alive, the_servers_are_killed_and_come_back_within_the_lease,
+          the_server_of_the_active_host_is_killed;
+    directory: a_share_that_is_not_mounted_is_no_store;
+    etcd: a_store_that_hangs_keeps_no_unit_alive, the_server_of_the_active_host_is_killed;
+    postgres: the_store_is_away_for_long, a_store_that_hangs_keeps_no_unit_alive,
+              a_store_that_blinks_is_not_noticed_by_the_unit;
+}
 
 /// T = 24 s rides through an election of NATS, which takes up to nine.
 const PATIENT: &str = "unit = \"database.service\"\nrenew-interval = \"8s\"\nfailures = 3\nconfirmations = 1\n";
 
-#[test]
-fn the_daemon_starts_without_its_store_and_waits_for_it() {
+fn the_daemon_starts_without_its_store_and_waits_for_it(store: Lockstore) {
     // `begin` returns when systemd counts putexd as started, which is after its READY=1.
-    let Some(mut scene) = Plan::hosts("nostore", 2).without_store().begin() else { return };
+    let Some(scene) = Plan::hosts("nostore", 2, store).without_store().begin() else { return };
     for host in &scene.hosts {
         wait_for_status(host, |status| status.contains("db no-store"));
     }
     assert!(scene.oracle.starts().is_empty(), "without a store nobody starts");
     let since = now();
-    scene.outside.as_mut().expect("the plan has a server beside the hosts").up();
+    scene.locks.regain(&scene);
     let first = scene.wait_for_start(since, TAKE_OVER);
     println!("the store came up: {} started {:?} after it", first.host, first.after(since));
     scene.wait_for_one_active(TAKE_OVER);
 }
 
-#[test]
-fn the_nats_servers_are_killed_and_come_back_within_the_lease() {
-    let Some((scene, first)) = Plan::hosts("election", 3).nats_on_hosts().service("db", PATIENT).run() else { return };
+fn the_servers_are_killed_and_come_back_within_the_lease(store: Lockstore) {
+    let Some((scene, first)) = Plan::hosts("election", 3, store).servers_on_hosts().service("db", PATIENT).run() else {
+        return;
+    };
     let host = scene.host_of(&first);
-    scene.uninterrupted(&first, Duration::from_secs(10), "the active host's NATS server killed", || host.nats_kill());
-    scene.uninterrupted(&first, Duration::from_secs(28), "all NATS servers killed", || {
+    scene.uninterrupted(&first, Duration::from_secs(10), "the active host's server killed", || OnHosts::kill(host));
+    scene.uninterrupted(&first, Duration::from_secs(28), "all servers killed", || {
         for host in &scene.hosts {
-            host.nats_kill();
+            OnHosts::kill(host);
         }
-        scene.wait_for_nats();
+        scene.locks.on_hosts().wait_for_leader(&scene);
     });
     wait_for_status(host, |status| status.contains("db active"));
 }
 
-#[test]
-fn the_nats_server_of_the_active_host_is_killed() {
-    let Some((scene, first)) = Plan::hosts("server", 3).nats_on_hosts().run() else { return };
-    // Whether this costs an election is up to NATS; a lease of three seconds need not survive one.
+fn the_server_of_the_active_host_is_killed(store: Lockstore) {
+    let Some((scene, first)) = Plan::hosts("server", 3, store).servers_on_hosts().run() else { return };
+    // Whether this costs an election is up to the servers; a lease of three seconds need not survive one.
     let since = now();
-    scene.host_of(&first).nats_kill();
-    scene.wait_for_nats();
+    OnHosts::kill(scene.host_of(&first));
+    scene.locks.on_hosts().wait_for_leader(&scene);
     holds_for(WAIT * 2, "no second copy", || scene.oracle.violations().is_empty());
     let last = scene.wait_for_one_active(ELECTED);
-    println!("NATS server killed: {} is active {:?} after it", last.host, now().saturating_sub(since));
+    println!("server killed: {} is active {:?} after it", last.host, now().saturating_sub(since));
 }
 
-#[test]
-fn the_whole_nats_cluster_is_away_for_long() {
-    let Some((scene, first)) = Plan::hosts("away", 3).nats_on_hosts().run() else { return };
+fn the_store_is_away_for_long(store: Lockstore) {
+    let Some((scene, first)) = Plan::hosts("away", 3, store).servers_on_hosts().run() else { return };
     let since = now();
-    scene.nats_down_all();
+    scene.locks.lose(&scene);
     let end = scene.oracle.wait_for_end(&first, SOON);
     println!("without a store: the unit was stopped {:?} after its loss", end.after(since));
     holds_for(WAIT * 2, "without a store nobody starts", || scene.oracle.live().is_empty());
@@ -61,34 +75,68 @@ fn the_whole_nats_cluster_is_away_for_long() {
         wait_for_status(host, |status| status.contains("db no-store"));
     }
     let back = now();
-    scene.nats_up_all();
+    scene.locks.regain(&scene);
     let next = scene.wait_for_start(back, ELECTED);
     println!("the store is back: {} started {:?} after it", next.host, next.after(back));
     scene.wait_for_one_active(ELECTED);
 }
 
-#[test]
-fn a_server_that_restarts_is_not_noticed_by_the_unit() {
+/// Connections stay, and nobody answers. The folder of the hosts is never away in another way.
+fn a_store_that_hangs_keeps_no_unit_alive(store: Lockstore) {
+    let Some((scene, first)) = Plan::hosts("hung", 2, store).run() else { return };
+    let since = now();
+    scene.locks.hang(&scene);
+    let end = scene.oracle.wait_for_end(&first, SOON);
+    println!("the store hangs: the unit was stopped {:?} after it", end.after(since));
+    assert!(end.after(since) < WAIT, "the lease ends, whatever the store does");
+    for host in &scene.hosts {
+        wait_for_status(host, |status| status.contains("db no-store"));
+    }
+    let back = now();
+    scene.locks.go_on(&scene);
+    let next = scene.wait_for_start(back, TAKE_OVER);
+    println!("the store goes on: {} started {:?} after it", next.host, next.after(back));
+    scene.wait_for_one_active(TAKE_OVER);
+}
+
+fn a_store_that_blinks_is_not_noticed_by_the_unit(store: Lockstore) {
     let service = SERVICE.replace("\"1s\"", "\"3s\"");
-    let Some((mut scene, first)) = Plan::hosts("blink", 2).service("db", service).run() else { return };
-    let mut outside = scene.outside.take().expect("the plan has a server beside the hosts");
-    scene.uninterrupted(&first, Duration::from_secs(11), "the store restarted", || {
-        outside.kill();
-        outside.up();
+    let Some((scene, first)) = Plan::hosts("blink", 2, store).service("db", service).run() else { return };
+    scene.uninterrupted(&first, Duration::from_secs(11), "the store away for a moment", || {
+        scene.locks.lose(&scene);
+        holds_for(Duration::from_secs(2), "the unit runs on", || scene.oracle.live() == [first.clone()]);
+        scene.locks.regain(&scene);
     });
 }
 
 /// A store that has forgotten the lock knows no holder; the one that lives still counts as one.
-#[test]
-fn a_store_that_was_wiped_starts_nothing_at_once() {
-    let Some((mut scene, first)) = Plan::hosts("wiped", 2).run() else { return };
-    let mut outside = scene.outside.take().expect("the plan has a server beside the hosts");
-    outside.wipe();
+fn a_store_that_was_wiped_starts_nothing_at_once(store: Lockstore) {
+    let Some((scene, first)) = Plan::hosts("wiped", 2, store).run() else { return };
     let since = now();
-    outside.up();
+    scene.locks.make_anew(&scene);
     let end = scene.oracle.wait_for_end(&first, TAKE_OVER);
     let next = scene.wait_for_start(since, TAKE_OVER + TAKE_OVER);
     println!("wiped: {} started {:?} after it, {:?} after the end", next.host, next.after(since), next.after(end.at));
     assert!(next.term > first.term, "the fencing token grows over a wipe");
     scene.wait_for_one_active(TAKE_OVER);
+}
+
+/// Where nothing is mounted there is an empty folder, in which the host must not have locks of its own.
+fn a_share_that_is_not_mounted_is_no_store(store: Lockstore) {
+    let Some((scene, first)) = Plan::hosts("unmount", 2, store).run() else { return };
+    let host = scene.host_of(&first);
+    host.sh(&format!("mkdir /srv/kept && mount --bind {PLACE} /srv/kept"));
+    let since = now();
+    host.exec(&["umount", "--lazy", PLACE]);
+    let second = scene.wait_for_takeover(&first, since, TAKE_OVER, "the share unmounted");
+    wait_for_line(host, &["the store does not exist", "mount the share there", "putexctl init"]);
+    host.exec(&["systemctl", "restart", "putexd.service"]);
+    wait_for_status(host, |status| status.contains("db no-store"));
+    scene.uninterrupted(&second, WAIT, "a host without the share", || {});
+    assert_eq!(host.sh(&format!("ls -A {PLACE}")), "", "nothing is made behind the administrator's back");
+
+    host.exec(&["mount", "--bind", "/srv/kept", PLACE]);
+    wait_for_standby(host);
+    scene.assert_alone(&second);
+    scene.assert_no_violation();
 }

@@ -4,8 +4,18 @@ use std::time::Duration;
 
 use crate::cluster::{Cgroups, Cut};
 use crate::command::{holds_for, now, wait_until};
+use crate::lockstore::{Lockstore, on_each_store};
 use crate::scene::{HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, wait_for_line, wait_for_standby};
 use crate::watch::Kind;
+
+on_each_store! {
+    a_failed_check_hands_over,
+    a_check_that_hangs_is_a_failed_check,
+    a_unit_that_ignores_sigterm_is_killed_within_its_budget,
+    a_slow_stop_is_waited_for,
+    a_unit_that_leaves_processes_behind_is_refused,
+    hosts_with_control_groups_of_old,
+}
 
 const UNHEALTHY: &str = "/run/oracle-unhealthy";
 const HANGS: &str = "/run/oracle-hangs";
@@ -17,9 +27,8 @@ fn with_check(timeout: &str) -> String {
     )
 }
 
-#[test]
-fn a_failed_check_hands_over() {
-    let Some((scene, first)) = Plan::hosts("check", 2).service("db", with_check("1s")).run() else { return };
+fn a_failed_check_hands_over(store: Lockstore) {
+    let Some((scene, first)) = Plan::hosts("check", 2, store).service("db", with_check("1s")).run() else { return };
     let host = scene.host_of(&first);
     let since = now();
     host.write_file(UNHEALTHY, "");
@@ -40,9 +49,8 @@ fn a_failed_check_hands_over() {
     scene.assert_no_violation();
 }
 
-#[test]
-fn a_check_that_hangs_is_a_failed_check() {
-    let Some((scene, first)) = Plan::hosts("hang", 2).service("db", with_check("700ms")).run() else { return };
+fn a_check_that_hangs_is_a_failed_check(store: Lockstore) {
+    let Some((scene, first)) = Plan::hosts("hang", 2, store).service("db", with_check("700ms")).run() else { return };
     let host = scene.host_of(&first);
     let since = now();
     host.write_file(HANGS, "");
@@ -56,9 +64,8 @@ fn a_check_that_hangs_is_a_failed_check() {
     scene.assert_no_violation();
 }
 
-#[test]
-fn a_unit_that_ignores_sigterm_is_killed_within_its_budget() {
-    let plan = Plan::hosts("deaf", 2).oracle(&["ORACLE_IGNORE_TERM=1", "ORACLE_LEAVE_CHILD=1"]);
+fn a_unit_that_ignores_sigterm_is_killed_within_its_budget(store: Lockstore) {
+    let plan = Plan::hosts("deaf", 2, store).oracle(&["ORACLE_IGNORE_TERM=1", "ORACLE_LEAVE_CHILD=1"]);
     let Some((scene, first)) = plan.run() else { return };
     let host = scene.host_of(&first);
     let since = now();
@@ -82,9 +89,10 @@ fn a_unit_that_ignores_sigterm_is_killed_within_its_budget() {
     assert!(end.after(since) > Duration::from_secs(9), "TimeoutStopSec=10s is the unit's to use");
 }
 
-#[test]
-fn a_slow_stop_is_waited_for() {
-    let Some((scene, first)) = Plan::hosts("slow", 2).oracle(&["ORACLE_STOP_DELAY_MS=6000"]).run() else { return };
+fn a_slow_stop_is_waited_for(store: Lockstore) {
+    let Some((scene, first)) = Plan::hosts("slow", 2, store).oracle(&["ORACLE_STOP_DELAY_MS=6000"]).run() else {
+        return;
+    };
     let since = now();
     let host = scene.host_of(&first);
     host.exec(&["systemctl", "stop", "--no-block", "putexd.service"]);
@@ -100,10 +108,9 @@ fn a_slow_stop_is_waited_for() {
     );
 }
 
-#[test]
-fn a_unit_that_leaves_processes_behind_is_refused() {
+fn a_unit_that_leaves_processes_behind_is_refused(store: Lockstore) {
     let leak = "/etc/systemd/system/database.service.d/leak.conf";
-    let plan = Plan::hosts("refused", 2).file(leak, "[Service]\nKillMode=process\n");
+    let plan = Plan::hosts("refused", 2, store).file(leak, "[Service]\nKillMode=process\n");
     let Some(scene) = plan.begin() else { return };
     for host in &scene.hosts {
         wait_for_line(host, &[UNIT, "KillMode=process", "set KillMode=control-group or KillMode=mixed"]);
@@ -120,10 +127,10 @@ fn a_unit_that_leaves_processes_behind_is_refused() {
 }
 
 /// Start, hand-over and lapse do not depend on how the host arranges its control groups.
-#[test]
-fn hosts_with_control_groups_of_old() {
+fn hosts_with_control_groups_of_old(store: Lockstore) {
     for cgroups in [Cgroups::Hybrid, Cgroups::Legacy].into_iter().filter(|kind| kind.can_boot()) {
-        let plan = Plan::hosts("cgroups", 2).cgroups(cgroups).oracle(&["ORACLE_IGNORE_TERM=1", "ORACLE_LEAVE_CHILD=1"]);
+        let plan =
+            Plan::hosts("cgroups", 2, store).cgroups(cgroups).oracle(&["ORACLE_IGNORE_TERM=1", "ORACLE_LEAVE_CHILD=1"]);
         let Some((scene, first)) = plan.run() else { return };
         let host = scene.host_of(&first);
         let since = now();

@@ -11,13 +11,13 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
 use super::hints::Watchers;
 use super::session::{Endpoint, Session};
 use super::table::Table;
-use crate::store::nats::lock;
+use crate::store::slot::lock;
 use crate::store::{Hints, StoreError};
 use crate::types::Key;
 
@@ -43,18 +43,20 @@ pub(super) struct Connection {
     watchers: Arc<Watchers>,
     /// Keys that were written, if the server knows notifications.
     written: Option<mpsc::Sender<Key>>,
+    /// The other end, for [`keep`](Self::keep).
+    hints_due: AsyncMutex<mpsc::Receiver<Key>>,
     /// A call was not answered.
     suspected: Notify,
     lost: watch::Sender<Option<String>>,
 }
 
 impl Connection {
-    /// Connects to the first of the servers that may hold locks. The other part is for [`keep`](Self::keep).
+    /// Connects to the first of the servers that may hold locks.
     pub(super) async fn open(
         endpoints: Vec<Endpoint>,
         table: &Arc<Table>,
         call_limit: Duration,
-    ) -> Result<(Self, mpsc::Receiver<Key>), StoreError> {
+    ) -> Result<Self, StoreError> {
         let mut reasons = Vec::new();
         let mut refusal = None;
         for endpoint in endpoints {
@@ -67,7 +69,7 @@ impl Connection {
             match tokio::time::timeout(call_limit, opening).await {
                 Ok(Ok((first, notifies))) => {
                     let (sender, written) = mpsc::channel(HINT_LIMIT);
-                    let connection = Self {
+                    return Ok(Self {
                         first,
                         endpoint,
                         table: Arc::clone(table),
@@ -76,10 +78,10 @@ impl Connection {
                         turns: Arc::new(Semaphore::new(SESSION_LIMIT)),
                         watchers,
                         written: notifies.then_some(sender),
+                        hints_due: AsyncMutex::new(written),
                         suspected: Notify::new(),
                         lost: watch::Sender::new(None),
-                    };
-                    return Ok((connection, written));
+                    });
                 }
                 Ok(Err(StoreError::Unreachable(reason))) => reasons.push(reason),
                 Ok(Err(error)) => refusal = refusal.or(Some(error)),
@@ -102,10 +104,10 @@ impl Connection {
 
     /// Waits until the connection is lost, and says why. Whoever keeps the connection must wait here: this is also what
     /// looks whether the server is still there, and gives the hints.
-    pub(super) async fn keep(&self, written: mpsc::Receiver<Key>) -> String {
+    pub(super) async fn keep(&self) -> String {
         let reason = tokio::select! {
             reason = self.look_after() => reason,
-            reason = self.give_hints(written) => reason,
+            reason = self.give_hints() => reason,
         };
         self.lost.send_replace(Some(reason.clone()));
         self.watchers.end();
@@ -129,8 +131,9 @@ impl Connection {
     }
 
     /// Never ends by itself.
-    async fn give_hints(&self, mut written: mpsc::Receiver<Key>) -> String {
+    async fn give_hints(&self) -> String {
         let mut session = None;
+        let mut written = self.hints_due.lock().await;
         while let Some(key) = written.recv().await {
             match tokio::time::timeout(self.call_limit, self.give_hint(session.take(), &key)).await {
                 Ok(Ok(with)) => session = Some(with),

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use tokio::sync::mpsc;
 
 use crate::store::Hints;
-use crate::store::nats::lock;
+use crate::store::slot::lock;
 use crate::types::Key;
 
 /// Hints that wait for their reader; more are dropped, because one is as good as many.

@@ -1,0 +1,191 @@
+//! Where the locks are, and how each such place is lost and comes back.
+
+use crate::cluster::{Cluster, Host};
+use crate::on_hosts::{OnHosts, etcd_leads};
+use crate::server::{ADDRESS, Server};
+use crate::share::PLACE;
+
+/// What holds the locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lockstore {
+    Nats,
+    /// A folder that all hosts share.
+    Directory,
+    Etcd,
+    Postgres,
+}
+
+impl Lockstore {
+    pub const NATS_PORT: u16 = 4222;
+    pub const ETCD_PORT: u16 = 2379;
+}
+
+/// Makes a test of each function for each store, as `store::function`: those of the first list for the three that the
+/// whole fault suite runs on, the others for the stores that are named.
+macro_rules! on_each_store {
+    (
+        $($every:ident),* $(,)?
+        $(; nats: $($nats:ident),+)?
+        $(; directory: $($directory:ident),+)?
+        $(; etcd: $($etcd:ident),+)?
+        $(; postgres: $($postgres:ident),+)?
+        $(;)?
+    ) => {
+        mod nats {
+            $(crate::lockstore::on_store!($every, Nats);)*
+            $($(crate::lockstore::on_store!($nats, Nats);)+)?
+        }
+        mod directory {
+            $(crate::lockstore::on_store!($every, Directory);)*
+            $($(crate::lockstore::on_store!($directory, Directory);)+)?
+        }
+        mod etcd {
+            $(crate::lockstore::on_store!($every, Etcd, "etcd");)*
+            $($(crate::lockstore::on_store!($etcd, Etcd, "etcd");)+)?
+        }
+        $(mod postgres {
+            $(crate::lockstore::on_store!($postgres, Postgres, "postgres");)+
+        })?
+    };
+}
+pub(crate) use on_each_store;
+
+/// The test of a function for a store, which a Cargo feature may have to be there for.
+macro_rules! on_store {
+    ($test:ident, $store:ident $(, $feature:literal)?) => {
+        #[test]
+        $(#[cfg_attr(not(feature = $feature), ignore = "this putexd was built without the store: --all-features")])?
+        fn $test() {
+            super::$test(crate::lockstore::Lockstore::$store);
+        }
+    };
+}
+pub(crate) use on_store;
+
+/// The lock store of a cluster.
+pub struct Locks {
+    store: Lockstore,
+    place: Place,
+}
+
+/// Where its servers are.
+pub enum Place {
+    /// A server beside the hosts.
+    Beside(Server),
+    /// A server on each host, which is lost with it.
+    OnHosts(OnHosts),
+    /// It needs none: the hosts share a folder.
+    Nowhere,
+}
+
+impl Locks {
+    /// Has the servers running on a cluster that has booted; with `on_hosts` they are there, if they form clusters.
+    pub fn start(store: Lockstore, cluster: &Cluster, on_hosts: bool) -> Self {
+        let place = match store {
+            Lockstore::Directory => Place::Nowhere,
+            Lockstore::Nats if on_hosts => Place::OnHosts(OnHosts::Nats),
+            Lockstore::Etcd if on_hosts => Place::OnHosts(OnHosts::Etcd),
+            Lockstore::Nats | Lockstore::Etcd | Lockstore::Postgres => Place::Beside(cluster.server_beside(store)),
+        };
+        if let Place::OnHosts(servers) = place {
+            servers.start(cluster);
+        }
+        Self { store, place }
+    }
+
+    /// `[store]` of putexd.toml.
+    pub fn configuration(&self, cluster: &Cluster) -> String {
+        let urls = |scheme: &str, port: u16| match self.place {
+            Place::OnHosts(servers) => servers.urls(cluster),
+            Place::Beside(_) | Place::Nowhere => vec![format!("{scheme}://{ADDRESS}:{port}")],
+        };
+        match self.store {
+            Lockstore::Nats => {
+                let servers = urls("nats", Lockstore::NATS_PORT);
+                let replicas = servers.len();
+                format!(
+                    "[store]\ntype = \"nats\"\nservers = {servers:?}\nbucket = \"locks\"\nreplicas = {replicas}\n\
+                     create-bucket = true\n"
+                )
+            }
+            Lockstore::Directory => format!("[store]\ntype = \"directory\"\npath = \"{PLACE}\"\n"),
+            Lockstore::Etcd => {
+                format!("[store]\ntype = \"etcd\"\nendpoints = {:?}\n", urls("http", Lockstore::ETCD_PORT))
+            }
+            Lockstore::Postgres => {
+                format!("[store]\ntype = \"postgres\"\nconnection = \"host={ADDRESS} user=postgres dbname=postgres\"\n")
+            }
+        }
+    }
+
+    /// As an administrator does it, once, on one host. A NATS bucket is made by putexd, for which `create-bucket` asks.
+    pub fn init(&self, cluster: &Cluster) {
+        if self.store != Lockstore::Nats {
+            cluster.hosts[0].exec(&["putexctl", "init"]);
+        }
+    }
+
+    /// The store is gone for all hosts: its servers are no more, or the shared folder hangs.
+    pub fn lose(&self, cluster: &Cluster) {
+        match &self.place {
+            Place::Beside(server) => server.kill(),
+            Place::OnHosts(_) => OnHosts::down(cluster),
+            Place::Nowhere => cluster.hosts.iter().for_each(|host| host.share().hang()),
+        }
+    }
+
+    /// The store is there for all hosts, and answers none.
+    pub fn hang(&self, cluster: &Cluster) {
+        match &self.place {
+            Place::Beside(server) => server.hang(),
+            Place::OnHosts(_) => unreachable!("no test asks for it"),
+            Place::Nowhere => self.lose(cluster),
+        }
+    }
+
+    pub fn go_on(&self, cluster: &Cluster) {
+        match &self.place {
+            Place::Beside(server) => server.go_on(),
+            Place::OnHosts(_) => unreachable!("no test asks for it"),
+            Place::Nowhere => self.regain(cluster),
+        }
+    }
+
+    /// The store is back, with what it held.
+    pub fn regain(&self, cluster: &Cluster) {
+        match &self.place {
+            Place::Beside(server) => server.up(),
+            Place::OnHosts(servers) => servers.up(cluster),
+            Place::Nowhere => cluster.hosts.iter().for_each(|host| host.share().go_on()),
+        }
+    }
+
+    /// All that was stored is lost; the store is there again, and knows nothing.
+    pub fn make_anew(&self, cluster: &Cluster) {
+        match &self.place {
+            Place::Beside(server) => {
+                server.wipe();
+                server.up();
+            }
+            Place::OnHosts(_) => unreachable!("no test asks for it"),
+            Place::Nowhere => cluster.empty_share(),
+        }
+        self.init(cluster);
+    }
+
+    /// Has the server of `host` lead those on the hosts, where there are any and it can be told to.
+    pub fn have_lead(&self, cluster: &Cluster, host: &Host) {
+        match self.place {
+            Place::OnHosts(OnHosts::Etcd) => etcd_leads(cluster, host),
+            Place::OnHosts(OnHosts::Nats) | Place::Beside(_) | Place::Nowhere => {}
+        }
+    }
+
+    /// The servers on the hosts, which the plan asked for.
+    pub fn on_hosts(&self) -> OnHosts {
+        match self.place {
+            Place::OnHosts(servers) => servers,
+            Place::Beside(_) | Place::Nowhere => panic!("there are no servers on the hosts"),
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Servers on the hosts: NATS or etcd, one on each host as its unit `locks.service`, which is lost with the host.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, Host};
+use crate::command::{wait_for, wait_until};
+use crate::lockstore::Lockstore;
+use crate::server::{get_json, post_json};
+
+const UNIT: &str = "locks.service";
+
+/// Elections take seconds; a busy machine adds to them.
+const ELECTION_LIMIT: Duration = Duration::from_secs(60);
+
+/// The servers of one store, a cluster of as many as there are hosts.
+#[derive(Debug, Clone, Copy)]
+pub enum OnHosts {
+    Nats,
+    Etcd,
+}
+
+impl OnHosts {
+    /// Starts the servers, now and at each boot, and waits until the cluster can be written to.
+    pub fn start(self, cluster: &Cluster) {
+        for host in &cluster.hosts {
+            let command = match self {
+                Self::Nats => {
+                    let route = |host: &Host| format!("\"nats://{}:6222\"", host.address);
+                    let routes: Vec<String> = cluster.hosts.iter().map(route).collect();
+                    host.write_file("/etc/nats.conf", &nats_configuration(&host.name, "/var/lib/locks", &routes));
+                    "/usr/sbin/nats-server -c /etc/nats.conf".to_owned()
+                }
+                Self::Etcd => {
+                    let member = |host: &Host| format!("{}=http://{}:2380", host.name, host.address);
+                    let members: Vec<String> = cluster.hosts.iter().map(member).collect();
+                    let etcd = etcd_command(&host.name, "/var/lib/locks", &host.address, &members);
+                    format!("/usr/bin/{etcd}")
+                }
+            };
+            let unit = format!(
+                "[Unit]\nDescription=Lock server of the tests\n\n\
+                 [Service]\nExecStart={command}\nRestart=always\nRestartSec=100ms\nStateDirectory=locks\n\n\
+                 [Install]\nWantedBy=multi-user.target\n"
+            );
+            host.write_file(&format!("/etc/systemd/system/{UNIT}"), &unit);
+            host.exec(&["systemctl", "daemon-reload"]);
+            host.exec(&["systemctl", "enable", "--now", UNIT]);
+        }
+        self.wait_for_leader(cluster);
+    }
+
+    /// Stops the servers on all hosts.
+    pub fn down(cluster: &Cluster) {
+        for host in &cluster.hosts {
+            host.exec(&["systemctl", "stop", UNIT]);
+        }
+    }
+
+    /// Starts the servers again and waits until the cluster can be written to.
+    pub fn up(self, cluster: &Cluster) {
+        for host in &cluster.hosts {
+            host.exec(&["systemctl", "start", UNIT]);
+        }
+        self.wait_for_leader(cluster);
+    }
+
+    /// SIGKILL for the server of one host; systemd starts it again at once.
+    pub fn kill(host: &Host) {
+        host.exec(&["systemctl", "kill", "--signal=KILL", UNIT]);
+    }
+
+    /// What a client connects to.
+    pub fn urls(self, cluster: &Cluster) -> Vec<String> {
+        let (scheme, port) = match self {
+            Self::Nats => ("nats", Lockstore::NATS_PORT),
+            Self::Etcd => ("http", Lockstore::ETCD_PORT),
+        };
+        cluster.hosts.iter().map(|host| format!("{scheme}://{}:{port}", host.address)).collect()
+    }
+
+    /// Waits for a leader that all running hosts agree on, and that is one of them: for seconds after its end they still
+    /// agree on the old one. With NATS it is the one that leads the servers, not a bucket.
+    #[track_caller]
+    pub fn wait_for_leader(self, cluster: &Cluster) -> &Host {
+        let running: Vec<&Host> = cluster.hosts.iter().filter(|host| host.is_on()).collect();
+        wait_for(ELECTION_LIMIT, "the servers have a leader", || {
+            let seen: Option<Vec<Leader>> = running.iter().map(|host| self.leader_seen_by(cluster, host)).collect();
+            let seen = seen?;
+            let leader = seen.iter().position(|leader| leader.itself)?;
+            seen.iter().all(|leader| leader.name == seen[0].name).then(|| running[leader])
+        })
+    }
+
+    /// Who leads in the eyes of the server of `host`.
+    pub fn leader_seen_by(self, cluster: &Cluster, host: &Host) -> Option<Leader> {
+        match self {
+            Self::Nats => {
+                let state = cluster.on_the_switch(|| get_json(&host.address, 8222, "/jsz"))?;
+                let name = state.pointer("/meta_cluster/leader")?.as_str()?.to_owned();
+                Some(Leader { itself: name == host.name, name })
+            }
+            Self::Etcd => {
+                let status = etcd_asked(cluster, host, "status", &json!({}))?;
+                let name = status.get("leader")?.as_str()?.to_owned();
+                Some(Leader { itself: status.pointer("/header/member_id")?.as_str()? == name, name })
+            }
+        }
+    }
+}
+
+/// Has the etcd server of `host` lead. Who leads a NATS bucket is NATS's to say.
+pub fn etcd_leads(cluster: &Cluster, host: &Host) {
+    let leader = OnHosts::Etcd.wait_for_leader(cluster);
+    if leader.name != host.name {
+        let status = etcd_asked(cluster, host, "status", &json!({})).expect("the server answers");
+        let order = json!({ "targetID": status["header"]["member_id"] });
+        etcd_asked(cluster, leader, "transfer-leadership", &order).expect("the leader takes the order");
+    }
+    wait_until(ELECTION_LIMIT, "the host's server leads", || OnHosts::Etcd.wait_for_leader(cluster).name == host.name);
+}
+
+/// Whom a server follows.
+pub struct Leader {
+    /// What the servers call it.
+    pub name: String,
+    /// It is the server that was asked.
+    pub itself: bool,
+}
+
+fn etcd_asked(cluster: &Cluster, host: &Host, what: &str, order: &Value) -> Option<Value> {
+    let path = format!("/v3/maintenance/{what}");
+    cluster.on_the_switch(|| post_json(&host.address, Lockstore::ETCD_PORT, &path, order))
+}
+
+/// The configuration of a NATS server that keeps its data in `store`; with `routes`, of one of a cluster.
+pub fn nats_configuration(name: &str, store: &str, routes: &[String]) -> String {
+    let mut text = format!(
+        "server_name: {name}\nlisten: \"0.0.0.0:4222\"\nhttp: \"0.0.0.0:8222\"\n\
+         jetstream {{ store_dir: \"{store}\", max_memory_store: 64M, max_file_store: 512M }}\n"
+    );
+    if routes.len() > 1 {
+        let cluster = format!(
+            "cluster {{ name: putexd, listen: \"0.0.0.0:6222\", routes: [{}], connect_retries: 10 }}\n",
+            routes.join(", ")
+        );
+        text.push_str(&cluster);
+    }
+    text
+}
+
+/// An etcd server that keeps its data in `store`, and is one of `members`, each of which is `NAME=URL`.
+pub fn etcd_command(name: &str, store: &str, address: &str, members: &[String]) -> String {
+    format!(
+        "etcd --name {name} --data-dir {store} --listen-client-urls http://0.0.0.0:2379 \
+         --advertise-client-urls http://{address}:2379 --listen-peer-urls http://{address}:2380 \
+         --initial-advertise-peer-urls http://{address}:2380 --initial-cluster {}",
+        members.join(",")
+    )
+}

@@ -1,0 +1,198 @@
+//! A server beside the hosts, of any store that has servers: the hosts' power losses do not touch it.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::cluster::in_network;
+use crate::command::{output, run, said, wait_until};
+use crate::ground::utf8;
+use crate::lockstore::Lockstore;
+use crate::on_hosts::{etcd_command, nats_configuration};
+
+/// Of every server beside the hosts.
+pub const ADDRESS: &str = "10.77.0.5";
+
+/// Servers answer within a second or two; a busy machine may take much longer.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// The server, running or not. Dropped, it is gone.
+pub struct Server {
+    store: Lockstore,
+    network: String,
+    dir: PathBuf,
+    process: Mutex<Option<Child>>,
+}
+
+impl Server {
+    /// Starts a server of `store` in `network`, and waits until it answers.
+    pub fn start(store: Lockstore, network: String, dir: &Path) -> Self {
+        fs::create_dir_all(dir).expect("the cluster's folder can be written to");
+        let server = Self { store, network, dir: dir.to_owned(), process: Mutex::new(None) };
+        if store == Lockstore::Nats {
+            let text = nats_configuration("outside", utf8(&server.data()), &[]);
+            fs::write(dir.join("nats.conf"), text).expect("the cluster's folder can be written to");
+        }
+        server.up();
+        server
+    }
+
+    /// Starts the server, on what it had stored, and waits until it answers.
+    pub fn up(&self) {
+        if self.store == Lockstore::Postgres && !self.data().exists() {
+            self.make_database();
+        }
+        let log = fs::File::options().create(true).append(true).open(self.dir.join("log"));
+        let log = log.expect("the cluster's folder can be written to");
+        let process = Command::new("ip")
+            .args(["netns", "exec", &self.network])
+            .args(self.command())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a file can be shared"))
+            .stderr(log)
+            .spawn();
+        let before = self.lock().replace(process.expect("ip can be run"));
+        assert!(before.is_none(), "the server runs already");
+        wait_until(START_LIMIT, "the server beside the hosts answers", || {
+            let ended = self.lock().as_mut().is_some_and(|process| process.try_wait().is_ok_and(|end| end.is_some()));
+            let log = || fs::read_to_string(self.dir.join("log")).unwrap_or_default();
+            assert!(!ended, "the server beside the hosts has ended: {}", log());
+            self.answers()
+        });
+    }
+
+    /// SIGKILL.
+    pub fn kill(&self) {
+        if let Some(mut process) = self.lock().take() {
+            self.signal("-KILL");
+            process.wait().expect("the server is a child of this process");
+            // PostgreSQL does not start again beside a process of its former life.
+            wait_until(START_LIMIT, "the server's processes are gone", || self.processes().is_empty());
+        }
+    }
+
+    /// SIGSTOP: connections stay, and nobody answers.
+    pub fn hang(&self) {
+        self.signal("-STOP");
+    }
+
+    pub fn go_on(&self) {
+        self.signal("-CONT");
+    }
+
+    /// Throws away what is stored, as a disk that was replaced.
+    pub fn wipe(&self) {
+        self.kill();
+        fs::remove_dir_all(self.data()).expect("the server has stored something");
+    }
+
+    fn data(&self) -> PathBuf {
+        self.dir.join("store")
+    }
+
+    fn command(&self) -> Vec<OsString> {
+        let words = match self.store {
+            Lockstore::Nats => format!("nats-server -c {}", utf8(&self.dir.join("nats.conf"))),
+            Lockstore::Etcd => {
+                etcd_command("outside", utf8(&self.data()), ADDRESS, &[format!("outside=http://{ADDRESS}:2380")])
+            }
+            Lockstore::Postgres => format!(
+                "setpriv --reuid=postgres --regid=postgres --clear-groups {} -D {data} -h 0.0.0.0 -k {data}",
+                utf8(&postgres_program("postgres")),
+                data = utf8(&self.data())
+            ),
+            Lockstore::Directory => unreachable!("a shared folder has no server"),
+        };
+        words.split(' ').map(OsString::from).collect()
+    }
+
+    fn answers(&self) -> bool {
+        match self.store {
+            Lockstore::Nats => in_network(&self.network, || get_json(ADDRESS, 8222, "/healthz")).is_some(),
+            Lockstore::Etcd => in_network(&self.network, || get_json(ADDRESS, Lockstore::ETCD_PORT, "/health"))
+                .is_some_and(|health| health["health"] == "true"),
+            Lockstore::Postgres => {
+                let is_ready = postgres_program("pg_isready");
+                let asked = ["netns", "exec", &self.network, utf8(&is_ready), "-q", "-h", ADDRESS];
+                output("ip", &asked).status.success()
+            }
+            Lockstore::Directory => unreachable!("a shared folder has no server"),
+        }
+    }
+
+    /// An empty database cluster, which belongs to the one user that PostgreSQL agrees to run as.
+    fn make_database(&self) {
+        run("chown", &["postgres:", utf8(&self.dir)]);
+        let initdb = postgres_program("initdb");
+        let asked =
+            ["--reuid=postgres", "--regid=postgres", "--clear-groups", utf8(&initdb), "--no-sync", "--auth=trust"];
+        let data = self.data();
+        let made = output("setpriv", &[&asked[..], &["-D", utf8(&data)]].concat());
+        assert!(made.status.success(), "initdb: {}", said(&made));
+        let everyone = "host all all 10.77.0.0/24 trust\n";
+        fs::write(data.join("pg_hba.conf"), everyone).expect("the cluster's folder can be written to");
+    }
+
+    /// Sent to all of its processes at once: PostgreSQL has one for each connection.
+    fn signal(&self, signal: &str) {
+        let processes = self.processes();
+        let mut arguments = vec![signal];
+        arguments.extend(processes.iter().map(String::as_str));
+        output("kill", &arguments);
+    }
+
+    /// Nothing else lives in its network.
+    fn processes(&self) -> Vec<String> {
+        let listed = run("ip", &["netns", "pids", &self.network]);
+        listed.split_whitespace().map(str::to_owned).collect()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Child>> {
+        // A test that failed while holding it still has to clean up.
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Debian keeps a folder of programs for each version; the newest one will do.
+fn postgres_program(name: &str) -> PathBuf {
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let newest = versions.map(|version| version.path().join("bin").join(name)).filter(|program| program.exists()).max();
+    newest.expect("tests/system/prepare installs PostgreSQL")
+}
+
+/// A GET in the network of this thread; `None` when it is not answered with 200 and JSON.
+pub fn get_json(address: &str, port: u16, path: &str) -> Option<Value> {
+    ask(address, port, &format!("GET {path} HTTP/1.0\r\n\r\n"))
+}
+
+/// As [`get_json`], a POST.
+pub fn post_json(address: &str, port: u16, path: &str, body: &Value) -> Option<Value> {
+    let body = body.to_string();
+    ask(address, port, &format!("POST {path} HTTP/1.0\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
+}
+
+/// In HTTP/1.0, so that the answer comes in one piece and the server closes.
+fn ask(address: &str, port: u16, request: &str) -> Option<Value> {
+    let limit = Duration::from_secs(1);
+    let address = SocketAddr::new(address.parse().expect("addresses of the tests are addresses"), port);
+    let mut stream = TcpStream::connect_timeout(&address, limit).ok()?;
+    stream.set_read_timeout(Some(limit)).ok()?;
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    head.lines().next()?.contains(" 200 ").then(|| serde_json::from_str(body).ok())?
+}
