@@ -749,8 +749,9 @@ fn each_store_of_the_sample_is_accepted() {
     let first = blocks.iter().find(|block| block.contains("\n[store]\n")).expect("the sample has a store");
     let mut types = Vec::new();
     for block in blocks.iter().filter(|block| block.starts_with("# [store]\n")) {
-        let lines = block.lines().map(|line| line.strip_prefix("# ").expect("the whole block is a comment"));
-        let alternative: String = lines.map(|line| format!("{line}\n")).collect();
+        let lines: Vec<&str> =
+            block.lines().map(|line| line.strip_prefix("# ").expect("the whole block is a comment")).collect();
+        let alternative = lines.join("\n") + "\n";
         let kind = alternative.lines().find_map(|line| line.strip_prefix("type = ")).expect("a store has a type");
         types.push(kind.trim_matches('"').to_owned());
         if !StoreSettings::BUILT_IN.contains(&kind.trim_matches('"')) {

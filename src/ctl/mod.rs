@@ -1,5 +1,6 @@
 //! `putexctl`: the operator's command. It asks the running putexd over D-Bus, and the store for what must work without one.
 
+mod clear;
 mod store;
 
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ use zbus::fdo;
 
 use crate::command_line::{self, exit};
 use crate::dbus::{ManagerProxy, ServiceStatus};
-use crate::types::ServiceName;
+use crate::types::{Key, ServiceName};
 
 /// Shows and steers the services that putexd runs on one host at a time.
 #[derive(Debug, Parser)]
@@ -38,14 +39,29 @@ enum Command {
         #[arg(long, default_value = "an operator asked for it")]
         reason: String,
     },
-    /// Make the bucket that /etc/putex/putexd.toml names, with the replicas given there
+    /// Make the store that /etc/putex/putexd.toml names
     Init {
         /// Look for the configuration below this directory
         #[arg(long, value_name = "DIRECTORY", default_value = "/")]
         root: PathBuf,
     },
-    /// Look at the store: servers, replicas, and what to be careful with
+    /// Look at the store: what it is, how it is, and what to be careful with
     Doctor {
+        /// Look for the configuration below this directory
+        #[arg(long, value_name = "DIRECTORY", default_value = "/")]
+        root: PathBuf,
+    },
+    /// Clear the lock of a holder that is gone for good, or one that cannot be read any more, and say whose it was
+    ///
+    /// The lock is watched for its lease first; if it changes meanwhile, it is not stale and is left alone. Clearing it
+    /// does not hasten a take-over: nothing proves that the holder's unit is dead, so contenders wait their whole time.
+    Clear {
+        /// The service, as this host's configuration has it
+        #[arg(required_unless_present = "key")]
+        service: Option<ServiceName>,
+        /// Name the lock itself, where this host does not have the service
+        #[arg(long, conflicts_with = "service", value_parser = Key::new)]
+        key: Option<Key>,
         /// Look for the configuration below this directory
         #[arg(long, value_name = "DIRECTORY", default_value = "/")]
         root: PathBuf,
@@ -61,6 +77,10 @@ struct Failure {
 impl Failure {
     fn new(status: u8, message: impl Into<String>) -> Self {
         Self { status, message: message.into() }
+    }
+
+    fn unavailable(message: String) -> Self {
+        Self::new(exit::UNAVAILABLE, message)
     }
 }
 
@@ -117,6 +137,7 @@ async fn run(command: Command) -> Result<(), Failure> {
         }
         Command::Init { root } => store::init(&root).await,
         Command::Doctor { root } => store::doctor(&root).await,
+        Command::Clear { service, key, root } => store::clear(&root, service, key).await,
     }
 }
 

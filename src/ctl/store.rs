@@ -7,28 +7,37 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::Failure;
+use super::clear::{self, Subject};
 use crate::command_line::exit;
-use crate::config;
+use crate::config::{self, Settings};
 use crate::store::{self, Administer, Creation, Link, StoreError};
+use crate::types::{Key, ServiceName};
 
 /// How long an operator is kept waiting for a server.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// How long one call may take.
 const CALL_LIMIT: Duration = Duration::from_secs(5);
+/// How long a lock is watched that neither its record nor the configuration has a lease for.
+const FOREIGN_LEASE: Duration = Duration::from_secs(60);
 
 /// Makes what the configuration names.
 pub(super) async fn init(root: &Path) -> Result<(), Failure> {
-    match connect(root).await?.init().await {
+    let store = connect(root).await?;
+    match store.init().await {
         Ok(Creation::Created(what)) => println!("made {what}"),
         Ok(Creation::Existed(what)) => println!("{what} was there already and is left as it is"),
-        Err(error) => return Err(unavailable(format!("failed to make the store: {error}"))),
+        Err(error) => return Err(Failure::unavailable(format!("failed to make the store: {error}"))),
+    }
+    // It is made; what is doubtful about it can also be asked for later.
+    for warning in store.examine().await.map(|examination| examination.warnings).unwrap_or_default() {
+        println!("warning: {warning}");
     }
     Ok(())
 }
 
 /// Tells what the store is, and what is wrong with it.
 pub(super) async fn doctor(root: &Path) -> Result<(), Failure> {
-    let examination = connect(root).await?.examine().await.map_err(|error| unavailable(error.to_string()))?;
+    let examination = connect(root).await?.examine().await.map_err(|error| Failure::unavailable(error.to_string()))?;
     let warnings = examination.warnings.iter().map(|warning| ("warning", warning.clone()));
     for (name, text) in examination.facts.into_iter().chain(warnings) {
         println!("{name:<12} {text}");
@@ -36,12 +45,36 @@ pub(super) async fn doctor(root: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn connect(root: &Path) -> Result<Arc<dyn Administer>, Failure> {
-    let loaded = config::load(root);
-    let Some(settings) = &loaded.settings else {
-        return Err(Failure::new(exit::CONFIGURATION, loaded.to_string()));
+/// Clears a lock that nobody renews, by the service's name or its own.
+pub(super) async fn clear(root: &Path, service: Option<ServiceName>, key: Option<Key>) -> Result<(), Failure> {
+    let settings = load(root)?;
+    let (subject, key, lease) = match (service, key) {
+        (Some(name), _) => {
+            let service = settings.services.iter().find(|service| service.name == name).ok_or_else(|| {
+                let text = format!("no service called {name} is configured here; name its lock with --key instead");
+                Failure::new(exit::REFUSED, text)
+            })?;
+            (Subject::Service(name), service.key.clone(), service.timings.lease())
+        }
+        (None, Some(key)) => (Subject::Key(key.clone()), key, FOREIGN_LEASE),
+        (None, None) => return Err(Failure::new(exit::USAGE, "a service or --key is needed")),
     };
-    let store = store::open(&settings.store, CALL_LIMIT).map_err(|error: StoreError| unavailable(error.to_string()))?;
+    clear::clear(&*open(&settings).await?, &key, &subject, lease).await
+}
+
+async fn connect(root: &Path) -> Result<Arc<dyn Administer>, Failure> {
+    open(&load(root)?).await
+}
+
+fn load(root: &Path) -> Result<Settings, Failure> {
+    let loaded = config::load(root);
+    let shown = loaded.to_string();
+    loaded.settings.ok_or_else(|| Failure::new(exit::CONFIGURATION, shown))
+}
+
+async fn open(settings: &Settings) -> Result<Arc<dyn Administer>, Failure> {
+    let store = store::open(&settings.store, CALL_LIMIT)
+        .map_err(|error: StoreError| Failure::unavailable(error.to_string()))?;
     let mut link = store.link();
     let up = timeout(CONNECT_LIMIT, link.wait_for(|link| *link == Link::Up)).await.is_ok();
     if up {
@@ -51,9 +84,5 @@ async fn connect(root: &Path) -> Result<Arc<dyn Administer>, Failure> {
         Link::Up => String::new(),
         Link::Down(reason) => reason.clone(),
     };
-    Err(unavailable(format!("failed to reach {} within {CONNECT_LIMIT:?}: {reason}", settings.store)))
-}
-
-fn unavailable(message: String) -> Failure {
-    Failure::new(exit::UNAVAILABLE, message)
+    Err(Failure::unavailable(format!("failed to reach {} within {CONNECT_LIMIT:?}: {reason}", settings.store)))
 }

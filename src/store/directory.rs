@@ -213,20 +213,20 @@ struct Shared {
     call_limit: Duration,
     threads: Threads,
     service: Threads,
-    /// Whether calls have a chance, and why not. `Missing` is an answer of a file system that is there.
-    state: Mutex<Result<(), StoreError>>,
+    /// The store's id, or why calls have no chance. `Missing` is an answer of a file system that is there.
+    state: Mutex<Result<String, StoreError>>,
     link: watch::Sender<Link>,
     orphans: Mutex<Orphans>,
 }
 
 impl Shared {
-    fn ready(&self) -> Result<(), StoreError> {
+    fn ready(&self) -> Result<String, StoreError> {
         lock(&self.state).clone()
     }
 
-    /// The lock of `key`, if the store is there: looked at anew each time, for a share may be gone at any moment.
+    /// The lock of `key` in the store that was there when it was last looked at.
     fn lock(&self, key: &Key) -> Result<Lock, StoreError> {
-        Ok(Lock::new(&self.root, key, &root::store_id(&self.root)?))
+        Ok(Lock::new(&self.root, key, &self.ready()?))
     }
 
     /// Runs `work` in the lane of `key`.
@@ -288,20 +288,23 @@ impl Shared {
         looked.await?
     }
 
-    /// Whether the store answers; with `probe`, also whether its file system can hold locks.
-    async fn look(self: &Arc<Self>, probe: bool) -> Result<(), StoreError> {
+    /// The store's id, if it answers; with `probe`, also if its file system can hold locks.
+    async fn look(self: &Arc<Self>, probe: bool) -> Result<String, StoreError> {
         let looked = self.serve("link", self.call_limit, move |shared| {
-            root::store_id(&shared.root)?;
-            if probe { root::probe(&shared.root) } else { Ok(()) }
+            let id = root::store_id(&shared.root)?;
+            if probe {
+                root::probe(&shared.root)?;
+            }
+            Ok(id)
         });
         looked.await?
     }
 
     /// Shows what was found to calls and to whoever watches the link. That the store was never made is for `read` to
     /// say; otherwise `putexctl init` would wait for what only it can make.
-    fn show(&self, state: Result<(), StoreError>) {
+    fn show(&self, state: Result<String, StoreError>) {
         let link = match &state {
-            Ok(()) | Err(StoreError::Missing(_)) => Link::Up,
+            Ok(_) | Err(StoreError::Missing(_)) => Link::Up,
             Err(StoreError::Unreachable(reason)) => Link::Down(reason.clone()),
             Err(error) => Link::Down(error.to_string()),
         };
@@ -315,13 +318,7 @@ impl Shared {
 
     fn describe_root(&self) -> String {
         let shown = self.root.display();
-        match Mount::of(&self.root) {
-            Ok(mount) => {
-                let warnings: String = mount.warnings().iter().map(|warning| format!("\nwarning: {warning}")).collect();
-                format!("{shown}, {}{warnings}", mount.describe())
-            }
-            Err(_) => shown.to_string(),
-        }
+        Mount::of(&self.root).map_or_else(|_| shown.to_string(), |mount| format!("{shown}, {}", mount.describe()))
     }
 }
 
@@ -337,7 +334,7 @@ async fn keep_looking(shared: Arc<Shared>) {
         let kind = Some(state.as_ref().err().map(std::mem::discriminant));
         if told != kind {
             match &state {
-                Ok(()) => tracing::info!("the store in {} answers", shared.root.display()),
+                Ok(_) => tracing::info!("the store in {} answers", shared.root.display()),
                 Err(error) => tracing::warn!("{error}; looking again until it is there"),
             }
             told = kind;

@@ -53,12 +53,12 @@ pub struct FaultyFs {
 /// Whether there is FUSE here. Without it the tests that need it are skipped, which is said once, and loudly; with CI=true
 /// that is a failure.
 pub fn is_there() -> bool {
+    static ONCE: Once = Once::new();
     let missing = match OpenOptions::new().read(true).write(true).open("/dev/fuse") {
         Ok(_) => return true,
         Err(error) => format!("/dev/fuse cannot be opened: {error}"),
     };
     assert!(std::env::var("CI").as_deref() != Ok("true"), "{missing}, and CI=true allows no skipping");
-    static ONCE: Once = Once::new();
     // The test harness swallows what is printed, but not what goes to the descriptor itself.
     ONCE.call_once(|| {
         let _ = writeln!(io::stderr(), "\n*** ALL TESTS OF THE SHARED DIRECTORY ARE SKIPPED: {missing} ***\n");
@@ -81,7 +81,7 @@ impl FaultyFs {
             next: AtomicU64::new(2),
             files: Mutex::default(),
             listings: Mutex::default(),
-            weather: Mutex::new(Weather { mischief: Mischief::default(), dead: false, hanging: None }),
+            weather: Mutex::new(Weather { mischief: Mischief::default(), dead: false, replaces: false, hanging: None }),
             random: AtomicU64::new(0x9e37_79b9_7f4a_7c15),
         });
         let mut config = Config::default();
@@ -123,6 +123,11 @@ impl FaultyFs {
         }
     }
 
+    /// A rename onto a folder replaces it from now on, whatever is in it.
+    pub fn replace(&self) {
+        self.inner.weather().replaces = true;
+    }
+
     /// Every call fails at once from now on.
     pub fn die(&self) {
         self.inner.weather().dead = true;
@@ -147,10 +152,17 @@ impl Drop for FaultyFs {
     }
 }
 
+/// A call that waits to be carried out.
+type Work = Box<dyn FnOnce() + Send>;
+
+/// What a folder had when it was opened.
+type Listing = Arc<Vec<(OsString, FileType)>>;
+
 struct Weather {
     mischief: Mischief,
     dead: bool,
-    hanging: Option<(Hang, Vec<Box<dyn FnOnce() + Send>>)>,
+    replaces: bool,
+    hanging: Option<(Hang, Vec<Work>)>,
 }
 
 /// Numbers for paths, which follow what is renamed. A number whose path is gone is never another's.
@@ -165,7 +177,7 @@ struct Inner {
     inodes: Mutex<Inodes>,
     next: AtomicU64,
     files: Mutex<HashMap<u64, Arc<File>>>,
-    listings: Mutex<HashMap<u64, Arc<Vec<(OsString, FileType)>>>>,
+    listings: Mutex<HashMap<u64, Listing>>,
     weather: Mutex<Weather>,
     random: AtomicU64,
 }
@@ -215,6 +227,9 @@ impl Inner {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        if self.weather().replaces && to.is_dir() {
+            fs::remove_dir_all(to)?;
+        }
         fs::rename(from, to)?;
         self.forget(to);
         let mut inodes = lock(&self.inodes);
@@ -276,18 +291,18 @@ impl Inner {
         };
         (fate, wait)
     }
+}
 
-    /// Carries a call out as the weather is.
-    fn carry_out<T>(&self, fate: Fate, call: impl Fn() -> io::Result<T>) -> Result<T, Errno> {
-        let input_output = || io::Error::from_raw_os_error(5);
-        let done = match fate {
-            Fate::Good => call(),
-            Fate::Fails => Err(input_output()),
-            Fate::FailsAfter => call().and_then(|_| Err(input_output())),
-            Fate::Repeats => call().and_then(|_| call()),
-        };
-        done.map_err(Errno::from)
-    }
+/// Carries a call out as the weather is.
+fn carry_out<T>(fate: Fate, call: impl Fn() -> io::Result<T>) -> Result<T, Errno> {
+    let input_output = || io::Error::from_raw_os_error(5);
+    let done = match fate {
+        Fate::Good => call(),
+        Fate::Fails => Err(input_output()),
+        Fate::FailsAfter => call().and_then(|_| Err(input_output())),
+        Fate::Repeats => call().and_then(|_| call()),
+    };
+    done.map_err(Errno::from)
 }
 
 /// What a call does.
@@ -318,7 +333,7 @@ impl Passthrough {
         let work = move || {
             let dead = inner.weather().dead;
             let fate = if dead { Fate::Fails } else { fate };
-            let done = inner.carry_out(fate, || call(&inner));
+            let done = carry_out(fate, || call(&inner));
             answer(reply, &inner, done);
         };
         if let Some((hang, waiting)) = &mut weather.hanging

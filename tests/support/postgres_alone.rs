@@ -119,6 +119,24 @@ async fn a_write_whose_wait_for_the_standby_was_cancelled_is_unknown_though_it_c
     won(&store, &key(), &attempt(&read(&store, &key()).await, token("last"))).await;
 }
 
+#[tokio::test]
+async fn a_write_with_a_warning_that_is_not_known_is_unknown() {
+    let (server, store) = ready().await;
+    won(&store, &key(), &attempt(&read(&store, &key()).await, token("a"))).await;
+    server
+        .sql(
+            "CREATE FUNCTION warn() RETURNS trigger LANGUAGE plpgsql AS
+                 $$ BEGIN RAISE WARNING 'of another kind'; RETURN NEW; END $$;
+             CREATE TRIGGER warn BEFORE UPDATE ON putex_locks FOR EACH ROW EXECUTE FUNCTION warn()",
+        )
+        .await;
+    let why = unknown(store.compare_and_set(&key(), &attempt(&read(&store, &key()).await, token("b"))).await);
+    assert!(why.contains("of another kind"), "{why}");
+    assert_eq!(held(&store).await, "b");
+    server.sql("DROP TRIGGER warn ON putex_locks").await;
+    won(&store, &key(), &attempt(&read(&store, &key()).await, token("c"))).await;
+}
+
 async fn held(store: &PostgresStore) -> String {
     let body = read(store, &key()).await.entry.and_then(|entry| entry.value).map(|value| value.body);
     String::from_utf8(body.unwrap_or_default()).expect("a token")

@@ -19,6 +19,7 @@ use std::io::{self, ErrorKind, Read, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::layout::{self, FILE_LIMIT_BYTES, IDENTITY, Nonce, VALUE};
+use super::root;
 use crate::store::{Attempt, StoreError, WriteOutcome};
 use crate::types::{Incarnation, Key, Revision, Value};
 
@@ -68,7 +69,7 @@ enum Fault {
 }
 
 impl Lock {
-    /// `store` is the id in the store's marker.
+    /// `store` is the id in the store's marker, as it was last seen.
     pub(super) fn new(root: &Path, key: &Key, store: &str) -> Self {
         Self { root: root.to_owned(), folder: layout::lock(root, key), key: key.clone(), store: store.to_owned() }
     }
@@ -79,25 +80,28 @@ impl Lock {
 
     /// The latest revision; `None` if there is no lock. Makes the witness that a writer owes which did not get to it.
     pub(super) fn look(&self) -> Result<Option<Top>, StoreError> {
-        self.look_and(|revision, nonce| self.value_in(&self.inner(revision, nonce)).map(Some))
+        let highest = self.highest()?;
+        self.look_from(highest, |revision, nonce| self.value_in(&self.inner(revision, nonce)).map(Some))
     }
 
-    /// `look`, where `value` reads the value, or does without.
-    fn look_and(
+    /// `look` from the highest number that was just seen, where `value` reads the value, or does without.
+    fn look_from(
         &self,
+        mut highest: Option<Revision>,
         value: impl Fn(Revision, &Nonce) -> Result<Option<Value>, Fault>,
     ) -> Result<Option<Top>, StoreError> {
         let mut before = None;
         for _ in 0..ROUNDS {
-            let Some(highest) = self.highest()? else { return Ok(None) };
-            match self.look_at(highest, &value) {
+            let Some(number) = highest else { return Ok(None) };
+            match self.look_at(number, &value) {
                 Ok(top) => return Ok(Some(top)),
                 Err(Fault::Io(path, error)) => return Err(unreachable(&path, &error)),
-                Err(Fault::Odd(why)) if before.as_ref() == Some(&(highest, why.clone())) => {
+                Err(Fault::Odd(why)) if before.as_ref() == Some(&(number, why.clone())) => {
                     return Err(self.damaged(&why));
                 }
-                Err(Fault::Odd(why)) => before = Some((highest, why)),
+                Err(Fault::Odd(why)) => before = Some((number, why)),
             }
+            highest = self.highest()?;
         }
         let folder = self.folder.display();
         Err(StoreError::Unreachable(format!("{folder} changes faster than it can be read")))
@@ -118,8 +122,13 @@ impl Lock {
     /// disturbs.
     pub(super) fn compare_and_set(&self, attempt: &Attempt, is_awaited: impl Fn() -> bool) -> WriteOutcome {
         let unknown = |doing: &str, error: &dyn Display| WriteOutcome::Unknown(format!("failed to {doing}: {error}"));
-        // Whoever names the base has read its value already.
-        let base = match self.look_and(|_, _| Ok(None)) {
+        // Whoever names the base has read its value already; and if another one is the latest, its number is enough.
+        let base = match self.highest() {
+            Ok(Some(highest)) if highest != attempt.base => return WriteOutcome::Conflict,
+            Ok(highest) => self.look_from(highest, |_, _| Ok(None)),
+            Err(error) => Err(error),
+        };
+        let base = match base {
             Ok(Some(top)) => top,
             Ok(None) => return WriteOutcome::Unknown(format!("{} is not there", self.folder.display())),
             Err(error) => return WriteOutcome::Unknown(error.to_string()),
@@ -343,6 +352,10 @@ impl Lock {
 
     /// Builds the lock's folder aside and renames it into place. An error after which it is there is none, whoever made it.
     fn make(&self) -> Result<(), StoreError> {
+        // Where the share is gone there may be an empty folder, which is no place for a lock.
+        if root::store_id(&self.root)? != self.store {
+            return Err(StoreError::Unreachable(format!("{} has become another store", self.root.display())));
+        }
         let made = || {
             let (nonce, id) = (Nonce::draw()?, Nonce::draw()?);
             let draft = layout::draft(&self.root, &nonce);
@@ -402,10 +415,7 @@ impl<'a> Write<'a> {
         let folder = layout::revision(&self.lock.folder, self.revision());
         match fs::rename(self.draft(), &folder) {
             Ok(()) => Ok(Placed::There),
-            Err(error) if exists(&layout::inner(&folder, &self.nonce))? => {
-                tracing::debug!("{} is there although its rename failed: {error}, ignoring", folder.display());
-                Ok(Placed::There)
-            }
+            Err(_) if exists(&layout::inner(&folder, &self.nonce))? => Ok(Placed::There),
             Err(error) => Ok(Placed::NotThere(error)),
         }
     }
@@ -425,7 +435,12 @@ impl<'a> Write<'a> {
     /// Instead of 3: `true` if the draft was never put into its place and never will be, though a call for it may be under
     /// way still. Its name is taken from it, in one step.
     pub(super) fn withdraw(&self) -> bool {
-        discard(&self.lock.folder, &self.draft())
+        let Some(discarded) = take_name(&self.lock.folder, &self.draft()) else { return false };
+        // What is in it is known, and what stays is swept later.
+        let inner = layout::inner(&discarded, &self.nonce);
+        let removed = fs::remove_file(inner.join(VALUE)).and_then(|()| fs::remove_dir(&inner));
+        let _ = removed.and_then(|()| fs::remove_dir(&discarded));
+        true
     }
 
     /// Of a write that was withdrawn: whether somebody else's is there instead, or was.
@@ -485,14 +500,20 @@ pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
 
 /// Takes the draft's name from it, so that it cannot be renamed into place any more, and removes it. `true` if it had it.
 pub(super) fn discard(folder: &Path, draft: &Path) -> bool {
-    let name = draft.file_name().map(|name| layout::discarded(&name.to_string_lossy())).unwrap_or_default();
+    let discarded = take_name(folder, draft);
+    if let Some(discarded) = &discarded {
+        // What stays is swept later.
+        let _ = fs::remove_dir_all(discarded);
+    }
+    discarded.is_some()
+}
+
+/// Where the draft is now, if it had its name still.
+fn take_name(folder: &Path, draft: &Path) -> Option<PathBuf> {
+    let name = layout::discarded(&draft.file_name()?.to_string_lossy());
     let discarded = folder.join(name);
     let taken = fs::rename(draft, &discarded).is_ok() || exists(&discarded).unwrap_or(false);
-    if taken {
-        // What stays is swept later.
-        let _ = fs::remove_dir_all(&discarded);
-    }
-    taken
+    taken.then_some(discarded)
 }
 
 pub(super) fn gone(removed: io::Result<()>) -> io::Result<()> {
@@ -504,10 +525,8 @@ pub(super) fn gone(removed: io::Result<()>) -> io::Result<()> {
 
 pub(super) fn unreachable(path: &Path, error: &io::Error) -> StoreError {
     let text = format!("{}: {error}", path.display());
-    match error.kind() {
-        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => StoreError::Denied(text),
-        _ => StoreError::Unreachable(text),
-    }
+    let denied = matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem);
+    if denied { StoreError::Denied(text) } else { StoreError::Unreachable(text) }
 }
 
 /// The witness bears its maker's nonce, so that one that is there already is the same.
@@ -523,11 +542,10 @@ fn there(path: &Path) -> Result<bool, Fault> {
 }
 
 fn fault(path: &Path, error: io::Error) -> Fault {
-    match error.kind() {
-        ErrorKind::NotFound => Fault::Odd(format!("{} is missing", path.display())),
-        ErrorKind::NotADirectory | ErrorKind::IsADirectory => Fault::Odd(format!("{}: {error}", path.display())),
-        _ => Fault::Io(path.to_owned(), error),
+    if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::IsADirectory) {
+        return Fault::Odd(format!("{}: {error}", path.display()));
     }
+    Fault::Io(path.to_owned(), error)
 }
 
 #[cfg(test)]
@@ -535,7 +553,6 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::store::directory::root;
     use crate::types::WriteId;
 
     fn lock() -> (TempDir, Lock) {

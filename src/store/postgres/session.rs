@@ -284,9 +284,17 @@ async fn drive<S>(
     }
 }
 
-/// Servers that do not say how severe a notice is are old; theirs counts.
 fn is_warning(notice: &DbError) -> bool {
-    notice.parsed_severity().is_none_or(|severity| severity == Severity::Warning)
+    casts_doubt(notice.parsed_severity(), notice.file())
+}
+
+/// Whether a notice during a write may be about its end. The one that is has no code of its own, and a text in the
+/// server's language, so all warnings count but those that are known: the source file of the server tells them apart.
+fn casts_doubt(severity: Option<Severity>, file: Option<&str>) -> bool {
+    // Servers that do not say how severe a notice is are old; theirs counts.
+    let warning = severity.is_none_or(|severity| severity == Severity::Warning);
+    // It warns, with each write from then on, that some database must be vacuumed soon: transactions' numbers run out.
+    warning && file != Some("varsup.c")
 }
 
 /// Whether a question is beyond the server or the user, so that asking again is no use.
@@ -367,6 +375,14 @@ mod tests {
             assert_eq!((one.get_application_name(), one.get_options()), (Some("x"), Some("-c a=b")));
             assert_eq!(one.get_ssl_mode(), tokio_postgres::config::SslMode::Disable);
         }
+    }
+
+    #[test]
+    fn all_warnings_cast_doubt_but_those_that_are_known() {
+        assert!(casts_doubt(Some(Severity::Warning), Some("syncrep.c")));
+        assert!(casts_doubt(Some(Severity::Warning), None) && casts_doubt(None, None));
+        assert!(!casts_doubt(Some(Severity::Notice), Some("syncrep.c")));
+        assert!(!casts_doubt(Some(Severity::Warning), Some("varsup.c")));
     }
 
     #[test]

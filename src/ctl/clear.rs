@@ -1,0 +1,128 @@
+//! `putexctl clear`: a lock whose holder is gone for good, or that a disaster left unreadable.
+//!
+//! What it leaves is an empty value without a proof, or a lock of another incarnation. Contenders take either for an
+//! unknown holder's and wait their whole time before they start, so that even a wrong use does not break the promise.
+
+use std::time::{Duration, Instant};
+
+use super::Failure;
+use crate::command_line::exit;
+use crate::election::Record;
+use crate::host::identity;
+use crate::store::{Administer, Attempt, Entry, Snapshot, WriteOutcome};
+use crate::types::{Key, Value, WriteId};
+
+/// How often the lock is looked at.
+const INTERVAL: Duration = Duration::from_millis(250);
+
+/// Clears the lock, if nobody renews it. `subject` is what the operator called it, `lease` how long its holder is watched
+/// where its record does not say.
+pub(super) async fn clear(
+    store: &dyn Administer,
+    key: &Key,
+    subject: &Subject,
+    lease: Duration,
+) -> Result<(), Failure> {
+    if let Some(what) = store.mend(key).await.map_err(|error| Failure::unavailable(error.to_string()))? {
+        println!("{what}");
+        println!("{subject}: cleared; contenders wait their whole time before they start");
+        return Ok(());
+    }
+    let found = read(store, key).await?;
+    let Some(Entry { revision, value }) = &found.entry else {
+        return Err(Failure::new(exit::REFUSED, format!("{subject}: there is no lock {key} in the store")));
+    };
+    let record = Record::decode(value.as_ref().unwrap_or(&Value::default()));
+    if !record.is_held() {
+        println!("{subject}: nobody holds it; nothing is to be cleared");
+        return Ok(());
+    }
+    let holder = &record.token;
+    let (lease, details) = match &record.details {
+        Some(details) => {
+            let words =
+                format!(", machine {}, fencing token {}, lease {:?}", details.machine, details.term, details.lease);
+            (details.lease, words)
+        }
+        None => (lease, ", not written by putexd".to_owned()),
+    };
+    println!("{subject}: held by {holder}, revision {revision}{details}");
+    println!("watching for {lease:?} whether {holder} still renews it");
+    watch(store, key, subject, holder, &found, lease).await?;
+    let attempt = Attempt {
+        base: *revision,
+        incarnation: found.incarnation.clone(),
+        write: WriteId(identity::random()),
+        value: Value::default(),
+    };
+    match store.compare_and_set(key, &attempt).await {
+        WriteOutcome::Won(_) => {
+            println!("{subject}: cleared, it was {holder}'s; contenders wait their whole time before they start");
+            Ok(())
+        }
+        WriteOutcome::Conflict => Err(renewed(subject, holder)),
+        WriteOutcome::Unknown(why) => {
+            let text = format!("{subject}: whether it was cleared is not known: {why}; run it again to find out");
+            Err(Failure::unavailable(text))
+        }
+    }
+}
+
+/// What the operator asked for.
+#[derive(Debug)]
+pub(super) enum Subject {
+    /// A service of this host.
+    Service(crate::types::ServiceName),
+    /// A lock by its name.
+    Key(Key),
+}
+
+impl std::fmt::Display for Subject {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Service(service) => service.fmt(f),
+            Self::Key(key) => key.fmt(f),
+        }
+    }
+}
+
+/// Looks on for the time in which whoever lives must renew.
+async fn watch(
+    store: &dyn Administer,
+    key: &Key,
+    subject: &Subject,
+    holder: &str,
+    found: &Snapshot,
+    lease: Duration,
+) -> Result<(), Failure> {
+    let begin = Instant::now();
+    let mut told = 0;
+    loop {
+        let left = lease.saturating_sub(begin.elapsed());
+        tokio::time::sleep(left.min(INTERVAL)).await;
+        if read(store, key).await? != *found {
+            return Err(renewed(subject, holder));
+        }
+        if left.is_zero() {
+            return Ok(());
+        }
+        let seconds = begin.elapsed().as_secs();
+        if seconds > told {
+            told = seconds;
+            println!("  unchanged for {seconds} s");
+        }
+    }
+}
+
+async fn read(store: &dyn Administer, key: &Key) -> Result<Snapshot, Failure> {
+    store.read(key, None).await.map_err(|error| Failure::unavailable(error.to_string()))
+}
+
+fn renewed(subject: &Subject, holder: &str) -> Failure {
+    let remedy = match subject {
+        Subject::Service(service) => format!("\"putexctl step-down {service}\" there"),
+        Subject::Key(_) => "\"putexctl step-down\" there".to_owned(),
+    };
+    let text = format!("{subject}: it changes while {holder} holds it, so it is not stale; to let it go, {remedy}");
+    Failure::new(exit::REFUSED, text)
+}

@@ -1,0 +1,170 @@
+//! `putexctl clear`, on locks in a directory.
+
+use std::fs;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use putexd::election::{Details, Record, Standing, Words};
+use putexd::store::directory::DirectoryStore;
+use putexd::store::{Attempt, Link, Snapshot, Store, WriteOutcome};
+use putexd::types::store::DirectorySettings;
+use putexd::types::{Instance, Key, MachineId, Revision, Term, WriteId};
+use tempfile::TempDir;
+
+const LEASE: Duration = Duration::from_secs(1);
+
+/// A host with a service `db` and a store that was made.
+struct Host {
+    root: TempDir,
+    store: DirectoryStore,
+}
+
+impl Host {
+    async fn new() -> Self {
+        let root = tempfile::tempdir().expect("a folder");
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().expect("a file has a folder")).expect("a folder");
+            fs::write(path, text).expect("a file");
+        };
+        let path = root.path().join("srv");
+        fs::create_dir(&path).expect("a folder");
+        let host = format!("node = \"h1\"\n[store]\ntype = \"directory\"\npath = {:?}\n", path.display().to_string());
+        write("etc/putex/putexd.toml", &host);
+        write("etc/putex.d/db.toml", "unit = \"database.service\"\nkey = \"the/lock\"\n");
+        let store = DirectoryStore::new(DirectorySettings { path }, Duration::from_secs(5));
+        let host = Self { root, store };
+        let made = host.putexctl(&["init"]);
+        assert!(made.status.success() && text(&made.stdout).contains("warning:"), "{}", text(&made.stdout));
+        host.store.link().wait_for(|link| *link == Link::Up).await.expect("the store lives");
+        while host.store.read(&key(), None).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        host
+    }
+
+    fn putexctl(&self, arguments: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_putexctl"))
+            .args(arguments)
+            .arg("--root")
+            .arg(self.root.path())
+            .output()
+            .expect("the program starts")
+    }
+
+    async fn read(&self) -> Snapshot {
+        self.store.read(&key(), None).await.expect("a snapshot")
+    }
+
+    async fn write(&self, now: &Snapshot, record: &Record) {
+        let base = now.entry.as_ref().map_or(Revision(0), |entry| entry.revision);
+        let attempt = Attempt { base, incarnation: now.incarnation.clone(), write: WriteId(1), value: record.encode() };
+        let outcome = self.store.compare_and_set(&key(), &attempt).await;
+        assert!(matches!(outcome, WriteOutcome::Won(_)), "{outcome:?}");
+    }
+}
+
+fn key() -> Key {
+    Key::new("the/lock").expect("a key")
+}
+
+fn record(lease: Duration) -> Record {
+    let details = Details {
+        machine: MachineId(1),
+        instance: Instance(2),
+        write: WriteId(3),
+        standing: Standing::Active,
+        lease,
+        hold: lease,
+        term: Term(7),
+        prev: None,
+        unfenced: Vec::new(),
+        words: Words::default(),
+    };
+    Record { token: "h2".to_owned(), details: Some(details) }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[tokio::test]
+async fn a_stale_lock_is_cleared_and_its_holder_is_told() {
+    let host = Host::new().await;
+    host.write(&host.read().await, &record(LEASE)).await;
+    let output = host.putexctl(&["clear", "db"]);
+    let (said, errors) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{said}{errors}");
+    for words in ["db: held by h2, revision 1", "fencing token 7, lease 1s", "watching for 1s", "it was h2's"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let now = host.read().await;
+    let entry = now.entry.expect("an entry");
+    assert_eq!(entry.revision, Revision(2));
+    // Nobody's, and without a proof: contenders wait their whole time.
+    let record = Record::decode(&entry.value.expect("a value"));
+    assert!(!record.is_held() && record.details.is_none());
+
+    let again = host.putexctl(&["clear", "db"]);
+    assert!(again.status.success() && text(&again.stdout).contains("nobody holds it"), "{}", text(&again.stdout));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_is_renewed_is_refused_and_left_alone() {
+    let host = Host::new().await;
+    let record = record(Duration::from_secs(20));
+    host.write(&host.read().await, &record).await;
+    let begin = std::time::Instant::now();
+    let path = host.root.path().to_owned();
+    let clearing = tokio::task::spawn_blocking(move || {
+        let program = env!("CARGO_BIN_EXE_putexctl");
+        let arguments = ["clear", "--key", "the/lock", "--root"];
+        Command::new(program).args(arguments).arg(path).output().expect("the program starts")
+    });
+    // Renewed until it is noticed: when it begins to watch is not known here.
+    while !clearing.is_finished() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        host.write(&host.read().await, &record).await;
+    }
+    let output = clearing.await.expect("it ends");
+    assert!(begin.elapsed() < Duration::from_secs(20), "it does not wait for the rest of the lease");
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stdout));
+    let error = text(&output.stderr);
+    assert!(error.contains("it changes while h2 holds it") && error.contains("step-down"), "{error}");
+    let entry = host.read().await.entry.expect("an entry");
+    assert_eq!(Record::decode(&entry.value.expect("a value")), record);
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_said_so() {
+    let host = Host::new().await;
+    for (arguments, status, words) in [
+        (&["clear", "unknown"][..], 1, "no service called unknown"),
+        (&["clear", "db"], 1, "db: there is no lock the/lock"),
+        (&["clear", "--key", "unknown"], 1, "there is no lock unknown"),
+        (&["clear"], 64, "required"),
+        (&["clear", "--key", "a b"], 64, "letters, digits"),
+    ] {
+        let output = host.putexctl(arguments);
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}");
+        assert!(text(&output.stderr).contains(words), "{arguments:?}: {}", text(&output.stderr));
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_lock_is_put_aside_and_its_holder_is_told() {
+    let host = Host::new().await;
+    host.write(&host.read().await, &record(LEASE)).await;
+    host.write(&host.read().await, &record(LEASE)).await;
+    let before = host.read().await;
+    let revision = host.root.path().join("srv/lock-the+lock/r-00000000000000000002");
+    let inner = fs::read_dir(revision).expect("a revision").next().expect("an entry").expect("a name").path();
+    fs::write(inner.join("value"), "").expect("it is emptied");
+    let output = host.putexctl(&["clear", "db"]);
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{said}{}", text(&output.stderr));
+    assert!(said.contains("it was h2's") && said.contains("db: cleared"), "{said}");
+    let after = host.read().await;
+    assert_eq!(after.entry, None);
+    assert_ne!(after.incarnation, before.incarnation);
+}
