@@ -38,14 +38,14 @@ use putexd::types::{Incarnation, Key, Revision, Value, WriteId};
 use nats_server::{NatsServer, PATIENCE};
 
 /// The call limit of all stores here: long enough for a busy machine, short enough to wait for.
-const CALL_LIMIT: Duration = Duration::from_secs(1);
+const CALL_LIMIT: Duration = Duration::from_secs(2);
 
 /// A store together with the means to mistreat it.
 trait Rig: Sized {
     /// An empty store that is ready for use.
     async fn start() -> Self;
     /// Another client of the store.
-    fn open(&self) -> Arc<dyn Store>;
+    fn open(&self, call_limit: Duration) -> Arc<dyn Store>;
     /// An administrator deletes the key, which leaves a tombstone or nothing.
     async fn delete(&self, key: &Key);
     /// Everything is deleted and made anew.
@@ -64,7 +64,7 @@ impl Rig for MemoryRig {
     async fn start() -> Self {
         Self(MemoryStore::new(CALL_LIMIT))
     }
-    fn open(&self) -> Arc<dyn Store> {
+    fn open(&self, _call_limit: Duration) -> Arc<dyn Store> {
         Arc::new(self.0.clone())
     }
     async fn delete(&self, key: &Key) {
@@ -99,8 +99,8 @@ impl Rig for NatsRig {
     async fn start() -> Self {
         Self(NatsServer::start(""))
     }
-    fn open(&self) -> Arc<dyn Store> {
-        Arc::new(NatsStore::new(self.0.settings(), CALL_LIMIT))
+    fn open(&self, call_limit: Duration) -> Arc<dyn Store> {
+        Arc::new(NatsStore::new(self.0.settings(), call_limit))
     }
     async fn delete(&self, key: &Key) {
         let bucket = self.admin().await.get_key_value("locks").await.expect("the bucket");
@@ -341,7 +341,7 @@ async fn oversized_and_odd_values_are_refused<R: Rig>() {
 async fn a_watch_hints_at_every_key_and_ends_with_the_store<R: Rig>() {
     let (mut rig, store, key) = ready::<R>().await;
     let other = Key::new("other").expect("a key");
-    let writer = rig.open();
+    let writer = rig.open(CALL_LIMIT);
     up(&*writer).await;
     for _ in 0..2 {
         let mut hints = store.watch().await.expect("a watch");
@@ -361,7 +361,8 @@ async fn one_of_many_writers_wins_each_round<R: Rig>() {
     const WRITERS: u32 = 16;
     const ROUNDS: u32 = 1000;
     let (rig, store, key) = ready::<R>().await;
-    let writers: Vec<Arc<dyn Store>> = (0..4).map(|_| rig.open()).collect();
+    // With all the time that a busy disk takes: this is about who wins.
+    let writers: Vec<Arc<dyn Store>> = (0..4).map(|_| rig.open(PATIENCE)).collect();
     for writer in &writers {
         up(&**writer).await;
     }
@@ -452,7 +453,7 @@ async fn a_store_made_anew_is_another_incarnation<R: Rig>() {
 
 async fn ready<R: Rig>() -> (R, Arc<dyn Store>, Key) {
     let rig = R::start().await;
-    let store = rig.open();
+    let store = rig.open(CALL_LIMIT);
     up(&*store).await;
     (rig, store, Key::new("database").expect("a key"))
 }

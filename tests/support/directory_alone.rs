@@ -125,7 +125,7 @@ async fn a_file_system_that_renames_onto_what_is_there_is_refused() {
     }
     let rig = DirectoryRig::start().await;
     rig.0.replace();
-    let store = rig.open();
+    let store = rig.open(CALL_LIMIT);
     assert!(down(&*store).await.contains("renames a folder onto another one"));
     assert!(matches!(store.read(&key(), None).await, Err(StoreError::Unfit(_))));
     let fresh = tempfile::tempdir_in(rig.0.path()).expect("a folder");
@@ -142,7 +142,7 @@ async fn a_lock_that_hangs_delays_no_other() {
         return;
     }
     let rig = DirectoryRig::start().await;
-    let (store, other) = (rig.open(), Key::new("other").expect("a key"));
+    let (store, other) = (rig.open(CALL_LIMIT), Key::new("other").expect("a key"));
     usable(&*store, &key()).await;
     let now = read(&*store, &other).await;
     rig.0.hang(Hang::Below("lock-database"));
@@ -173,7 +173,7 @@ fn a_file_system_that_hangs_is_no_store_and_keeps_no_program_from_ending() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let rig = runtime.block_on(DirectoryRig::start());
     runtime.block_on(async {
-        let store = rig.open();
+        let store = rig.open(CALL_LIMIT);
         usable(&*store, &key()).await;
         rig.0.hang(Hang::All);
         assert!(matches!(store.read(&key(), None).await, Err(StoreError::Unreachable(_))));
@@ -196,7 +196,7 @@ async fn a_rename_that_comes_late_takes_nothing_from_anybody() {
     // How much the other host writes meanwhile: nothing, one write, so much that the late one's place is free again.
     for writes in [0, 1, 40] {
         let rig = DirectoryRig::start_with(Duration::ZERO).await;
-        let (slow, other) = (rig.open(), open(rig.0.behind()));
+        let (slow, other) = (rig.open(CALL_LIMIT), open(rig.0.behind()));
         usable(&*slow, &key()).await;
         usable(&other, &key()).await;
         let before = read(&other, &key()).await;
@@ -239,7 +239,7 @@ async fn delays_errors_and_repeated_calls_make_no_second_winner() {
     for (mischief, attempts) in [(repeats, 20), (errors, 30)] {
         let rig = DirectoryRig::start_with(Duration::ZERO).await;
         let seen = Arc::new(Seen::default());
-        let stores: Vec<Arc<dyn Store>> = (0..WRITERS).map(|_| rig.open()).collect();
+        let stores: Vec<Arc<dyn Store>> = (0..WRITERS).map(|_| rig.open(CALL_LIMIT)).collect();
         for store in &stores {
             usable(&**store, &key()).await;
         }

@@ -22,12 +22,12 @@ impl DirectoryRig {
         rig
     }
 
-    pub fn store(&self) -> DirectoryStore {
-        DirectoryStore::new(DirectorySettings { path: self.0.path().to_owned() }, CALL_LIMIT)
+    pub fn store(&self, call_limit: Duration) -> DirectoryStore {
+        DirectoryStore::new(DirectorySettings { path: self.0.path().to_owned() }, call_limit)
     }
 
     async fn make(&self) {
-        let store = self.store();
+        let store = self.store(CALL_LIMIT);
         super::up(&store).await;
         store.init().await.expect("the store is made");
     }
@@ -37,8 +37,8 @@ impl Rig for DirectoryRig {
     async fn start() -> Self {
         Self::start_with(Duration::from_secs(1)).await
     }
-    fn open(&self) -> Arc<dyn Store> {
-        Arc::new(self.store())
+    fn open(&self, call_limit: Duration) -> Arc<dyn Store> {
+        Arc::new(self.store(call_limit))
     }
     async fn delete(&self, key: &Key) {
         fs::remove_dir_all(self.0.path().join(format!("lock-{key}"))).expect("the lock is deleted");

@@ -200,8 +200,8 @@ impl Rig for EtcdRig {
         init(&server.settings()).await;
         Self(server)
     }
-    fn open(&self) -> Arc<dyn Store> {
-        Arc::new(EtcdStore::new(self.0.settings(), CALL_LIMIT))
+    fn open(&self, call_limit: Duration) -> Arc<dyn Store> {
+        Arc::new(EtcdStore::new(self.0.settings(), call_limit))
     }
     async fn delete(&self, key: &Key) {
         self.0.admin().await.delete(format!("/putex/locks/{key}"), None).await.expect("the key is deleted");

@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use putexd::store::postgres::PostgresStore;
 use putexd::store::{Administer, Store};
@@ -172,8 +173,8 @@ impl Rig for PostgresRig {
         rig.make().await;
         rig
     }
-    fn open(&self) -> Arc<dyn Store> {
-        Arc::new(PostgresStore::new(self.0.settings(), CALL_LIMIT))
+    fn open(&self, call_limit: Duration) -> Arc<dyn Store> {
+        Arc::new(PostgresStore::new(self.0.settings(), call_limit))
     }
     async fn delete(&self, key: &Key) {
         self.0.sql(&format!("DELETE FROM putex_locks WHERE name = '{key}'")).await;
