@@ -1,8 +1,8 @@
 //! One service: its task feeds the election with what happens, and has its actions carried out.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::io::unix::AsyncFd;
@@ -25,9 +25,9 @@ use crate::host::clock::{self, BootTimer};
 use crate::host::identity;
 use crate::host::self_fence::{SYSRQ_TRIGGER, self_fence};
 use crate::journal;
-use crate::store::{Attempt, Link as StoreLink, Snapshot, Store, WriteOutcome};
+use crate::store::{Attempt, Link as StoreLink, Snapshot, Store, StoreError, WriteOutcome};
 use crate::systemd::{Surroundings, SystemState, Systemd, Unsupervisable, gate};
-use crate::types::{MachineId, NodeId, OnStopFailure, Revision, Term, Time, UnitName};
+use crate::types::{Key, MachineId, NodeId, OnStopFailure, Revision, Term, Time, UnitName};
 
 /// Events that wait for the loop. It takes them faster than anybody makes them; a full channel makes their tasks wait.
 const EVENTS_LIMIT: usize = 64;
@@ -136,6 +136,7 @@ struct Service {
     timer: AsyncFd<BootTimer>,
     /// Where the tasks that carry out actions send what became of them.
     events: mpsc::Sender<Event>,
+    unreadable: Arc<Unreadable>,
     inbox: mpsc::Receiver<Event>,
     sights: mpsc::Receiver<Seen>,
     /// Counts the starts and proven stops: what was seen before one says nothing after it.
@@ -159,6 +160,32 @@ struct Service {
     status: watch::Sender<Status>,
     progress: Arc<AtomicU64>,
     changed: Arc<Notify>,
+}
+
+/// Why the lock could not be read when it was last told.
+#[derive(Debug, Default)]
+struct Unreadable(Mutex<Option<String>>);
+
+impl Unreadable {
+    /// Tells each change once. That the store is not reachable its connection tells, for all services.
+    fn tell(&self, key: &Key, error: Option<&StoreError>) {
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match error {
+            None => {
+                if told.take().is_some() {
+                    tracing::info!("the lock {key} can be read again");
+                }
+            }
+            Some(StoreError::Unreachable(why)) => tracing::debug!("failed to read the lock {key}: {why}"),
+            Some(error) => {
+                let why = error.to_string();
+                if told.as_ref() != Some(&why) {
+                    tracing::warn!("failed to read the lock {key}: {why}; nothing starts here before it can be read");
+                    *told = Some(why);
+                }
+            }
+        }
+    }
 }
 
 impl Service {
@@ -212,6 +239,7 @@ impl Service {
             alive: Vec::new(),
             timer,
             events,
+            unreadable: Arc::default(),
             inbox,
             sights,
             epoch,
@@ -481,17 +509,15 @@ impl Service {
     fn read(&self, id: ReadId, before: Option<Revision>) {
         let (store, key) = (Arc::clone(&self.host.store), self.settings.key.clone());
         let limit = self.settings.timings.call_limit();
+        let unreadable = Arc::clone(&self.unreadable);
         self.answer(async move {
-            let snapshot = timeout(limit, store.read(&key, before)).await;
-            let answer = match snapshot {
-                Ok(Ok(snapshot)) => Some(snapshot),
-                Ok(Err(error)) => {
-                    tracing::debug!("failed to read {key}: {error}");
-                    None
+            let answer = match timeout(limit, store.read(&key, before)).await {
+                Ok(read) => {
+                    unreadable.tell(&key, read.as_ref().err());
+                    read.ok().map(observation)
                 }
                 Err(_) => None,
             };
-            let answer = answer.map(observation);
             match before {
                 None => Event::Read { id, answer },
                 Some(_) => Event::Replaced { id, answer },

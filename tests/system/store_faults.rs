@@ -15,7 +15,7 @@ on_each_store! {
     a_store_that_was_wiped_starts_nothing_at_once;
     nats: a_store_that_hangs_keeps_no_unit_alive, the_servers_are_killed_and_come_back_within_the_lease,
           the_server_of_the_active_host_is_killed;
-    directory: a_share_that_is_not_mounted_is_no_store;
+    directory: a_share_that_is_not_mounted_is_no_store, a_damaged_lock_is_said_and_cleared;
     etcd: a_store_that_hangs_keeps_no_unit_alive, the_server_of_the_active_host_is_killed;
     postgres: the_store_is_away_for_long, a_store_that_hangs_keeps_no_unit_alive,
               a_store_that_blinks_is_not_noticed_by_the_unit;
@@ -138,5 +138,29 @@ fn a_share_that_is_not_mounted_is_no_store(store: Lockstore) {
     host.exec(&["mount", "--bind", "/srv/kept", PLACE]);
     wait_for_standby(host);
     scene.assert_alone(&second);
+    scene.assert_no_violation();
+}
+
+/// Whoever knows the lock from before writes over the damage. Where a disaster took all of them, nobody can tell who holds
+/// it, so nobody runs the unit until an administrator says that the lock may be forgotten, and then only after the wait
+/// that an unknown holder is owed.
+fn a_damaged_lock_is_said_and_cleared(store: Lockstore) {
+    let Some((scene, first)) = Plan::hosts("damaged", 2, store).run() else { return };
+    let other = scene.other(&first);
+    other.exec(&["systemctl", "stop", "putexd.service"]);
+    scene.host_of(&first).power_off_hard();
+    other.sh(&format!("for file in {PLACE}/lock-db/r-*/n-*/value; do echo damaged >$file; done"));
+    other.exec(&["systemctl", "start", "putexd.service"]);
+    wait_for_line(other, &["failed to read the lock db", "is damaged", "putexctl clear"]);
+    holds_for(WAIT * 2, "with a damaged lock nobody starts", || scene.oracle.live().is_empty());
+
+    let cleared = now();
+    let said = other.exec(&["putexctl", "clear", "db"]);
+    assert!(said.contains("was damaged") && said.contains("db: cleared"), "{said}");
+    let next = scene.wait_for_start(cleared, TAKE_OVER);
+    println!("damaged: {} started {:?} after it was cleared", next.host, next.after(cleared));
+    assert!(next.after(cleared) > WAIT / 2, "an unknown holder is waited for");
+    scene.wait_for_one_active(TAKE_OVER);
+    wait_for_line(other, &["the lock db can be read again"]);
     scene.assert_no_violation();
 }
