@@ -4,8 +4,8 @@
 //!
 //! - A publish with the expected last sequence of its subject is the compare-and-set; the stream's sequence numbers are
 //!   the revisions, and `record` says how a value becomes a message.
-//! - That condition stays with the message, and so the store itself says which entry a revision replaced. It is the
-//!   server that compared; what the value says of it is never asked.
+//! - The stream keeps the messages of a key in their order, and so the store itself says which entry a revision replaced;
+//!   what the value says of it is never asked.
 //! - Reads and the bucket's own data come from the stream's leader. A leader that was deposed and does not know it yet
 //!   may answer with the past: a read is a hint as well, and only a won write grants anything.
 //! - The incarnation is the time of the stream's creation. NATS does not send it with a message or an acknowledgement, so

@@ -311,6 +311,10 @@ async fn what_a_message_put_by_hand_replaced_is_not_known() {
         Some((copy, Some(token("b"))))
     );
     assert_eq!(replaced(copy).await, None);
+    // One that says what the first of them had replaced is found out.
+    let ack = copy_of(|name| name.starts_with("Putex")).await;
+    let copy = Revision(ack.expect("it is sent").await.expect("it is taken").sequence);
+    assert_eq!(replaced(copy).await, None);
 
     let third = won(&store, &key(), &attempt(&read(&store, &key()).await, token("c"))).await;
     assert_eq!(replaced(third).await.map(|entry| entry.revision), Some(copy));
@@ -488,6 +492,8 @@ async fn a_cluster_of_three_rides_through_the_death_of_its_leader() {
         assert_eq!(read(&store, &key()).await, last);
         let revision = won_in_the_end(&store, body).await;
         assert!(revision > base(&last));
+        let replaced = store.read(&key(), Some(revision)).await.expect("a snapshot");
+        assert_eq!(replaced, last, "a planned hand-over hangs on it");
         last = read(&store, &key()).await;
         servers[index].come_back();
         let all_current = async {

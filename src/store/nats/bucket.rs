@@ -168,10 +168,10 @@ impl Bucket {
 
     /// The message of a key that the one at `revision` replaced, from the stream's leader.
     ///
-    /// The message names it by its condition, which the server compared. A server whose check and write are two steps may
-    /// have put another in between, so that is looked at as well: first what follows the one that is named, then whether
-    /// it is still there. In this order nothing in between can have been forgotten meanwhile, because the oldest is
-    /// forgotten first. A message without a condition replaced whatever was there, and nobody took note of it.
+    /// What the message says of it is only where to look. It is true if the first message after the one that is named is
+    /// this one: whoever says something else, such as a copy of an old message, has another in between. That is looked at
+    /// first, and then whether the named one is still there: in this order nothing in between can have been forgotten
+    /// meanwhile, because the oldest is forgotten first.
     pub(super) async fn replaced_by(
         &self,
         connection: &Connection,

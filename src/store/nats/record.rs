@@ -15,6 +15,10 @@ use crate::types::{Revision, Value};
 /// Headers of ours; everybody else's are ignored.
 const PREFIX: &str = "Putex-";
 
+/// Where to look for what a message replaced. The condition that the server checks says the same, but a cluster does not
+/// keep it. Not among our fields, whose names begin otherwise.
+const BASE: &str = "Putexd-Base";
+
 /// The header by which KV clients mark a deletion.
 const KV_OPERATION: &str = "KV-Operation";
 
@@ -35,16 +39,16 @@ pub(super) fn headers(attempt: &Attempt, stream: &str) -> Result<HeaderMap, Stri
     insert(header::NATS_EXPECTED_LAST_SUBJECT_SEQUENCE.as_ref(), &attempt.base.to_string())?;
     insert(header::NATS_EXPECTED_STREAM.as_ref(), stream)?;
     insert(header::NATS_MESSAGE_ID.as_ref(), &attempt.write.to_string())?;
+    insert(BASE, &attempt.base.to_string())?;
     for (name, text) in &attempt.value.fields {
         insert(&header_name(name), &encode(text))?;
     }
     Ok(headers)
 }
 
-/// The revision that a message was to replace, by the condition that the server checked; 0 was to create the key.
+/// The revision that a message says it replaced; 0 was to create the key.
 pub(super) fn base(message: &StreamMessage) -> Option<Revision> {
-    let text = message.headers.get(header::NATS_EXPECTED_LAST_SUBJECT_SEQUENCE)?;
-    text.as_str().parse().ok().map(Revision)
+    message.headers.get(BASE)?.as_str().parse().ok().map(Revision)
 }
 
 /// The value that a message holds; `None` for a tombstone.
