@@ -25,6 +25,8 @@ mod postgres_alone;
 #[path = "support/postgres_rig.rs"]
 mod postgres_rig;
 
+use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -455,7 +457,11 @@ async fn ready<R: Rig>() -> (R, Arc<dyn Store>, Key) {
     let rig = R::start().await;
     let store = rig.open(CALL_LIMIT);
     up(&*store).await;
-    (rig, store, Key::new("database").expect("a key"))
+    (rig, store, key())
+}
+
+fn key() -> Key {
+    Key::new("database").expect("a key")
 }
 
 fn token(token: &str) -> Value {
@@ -502,4 +508,27 @@ async fn usable(store: &dyn Store, key: &Key) {
         }
     };
     within(usable).await;
+}
+
+/// A whole round: create, read, replace, watch.
+async fn works(store: &dyn Store) {
+    up(store).await;
+    usable(store, &key()).await;
+    let mut hints = store.watch().await.expect("a watch");
+    let now = read(store, &key()).await;
+    won(store, &key(), &attempt(&now, token("a"))).await;
+    assert_eq!(within(hints.next()).await, Some(key()));
+}
+
+/// Waits until the store has said why it is not connected, and gives the reason and what a read says.
+async fn turned_away(store: &dyn Store) -> (String, StoreError) {
+    let mut link = store.link();
+    link.mark_unchanged();
+    within(link.changed()).await.expect("the store lives");
+    let Link::Down(reason) = link.borrow().clone() else { panic!("the server let it in") };
+    (reason, store.read(&key(), None).await.expect_err("not connected"))
+}
+
+fn write(path: &Path, text: &str) {
+    fs::write(path, text).expect("the file is written");
 }

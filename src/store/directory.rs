@@ -46,7 +46,7 @@ use tokio::time::timeout;
 use super::slot::{Task, lock};
 use super::{
     Administer, Attempt, Creation, Entry, Examination, Hints, Link, Snapshot, Store, StoreError, StoreFuture,
-    WriteOutcome, refusal,
+    WriteOutcome, attempted,
 };
 use crate::types::store::DirectorySettings;
 use crate::types::{Key, Revision};
@@ -122,16 +122,11 @@ impl Store for DirectoryStore {
     }
 
     fn compare_and_set<'a>(&'a self, key: &'a Key, attempt: &'a Attempt) -> StoreFuture<'a, WriteOutcome> {
-        Box::pin(async move {
-            if let Some(reason) = refusal(&attempt.value) {
-                return WriteOutcome::Unknown(reason);
-            }
-            let (key_written, attempt) = (key.clone(), attempt.clone());
-            let written = self.shared.in_lane_and_on(key, move |shared, answer| {
-                shared.write(&key_written, &attempt, answer);
-            });
-            written.await.unwrap_or_else(|error| WriteOutcome::Unknown(error.to_string()))
-        })
+        let (key_written, wanted) = (key.clone(), attempt.clone());
+        let write = self.shared.in_lane_and_on(key, move |shared, answer| {
+            shared.write(&key_written, &wanted, answer);
+        });
+        attempted(attempt, write)
     }
 
     fn watch(&self) -> StoreFuture<'_, Result<Hints, StoreError>> {

@@ -35,7 +35,7 @@ use tokio::sync::watch;
 use super::slot::{Dial, Slot, Task, keep_connected};
 use super::{
     Administer, Attempt, Creation, Entry, Examination, Hints, Link, Snapshot, Store, StoreError, StoreFuture,
-    WriteOutcome, refusal,
+    WriteOutcome, attempted,
 };
 use crate::types::store::EtcdSettings;
 use crate::types::{Incarnation, Key, Revision};
@@ -80,16 +80,10 @@ impl Store for EtcdStore {
     }
 
     fn compare_and_set<'a>(&'a self, key: &'a Key, attempt: &'a Attempt) -> StoreFuture<'a, WriteOutcome> {
-        Box::pin(async move {
-            if let Some(reason) = refusal(&attempt.value) {
-                return WriteOutcome::Unknown(reason);
-            }
-            let written = async {
-                let connection = self.shared.slot.connection()?;
-                connection.bounded(self.shared.write(&connection, key, attempt)).await
-            };
-            // Most errors mean that nothing was written, but not all, and some etcd raises when the write is under way.
-            written.await.unwrap_or_else(|error: StoreError| WriteOutcome::Unknown(error.to_string()))
+        // Most errors mean that nothing was written, but not all, and some etcd raises when the write is under way.
+        attempted(attempt, async move {
+            let connection = self.shared.slot.connection()?;
+            connection.bounded(self.shared.write(&connection, key, attempt)).await
         })
     }
 

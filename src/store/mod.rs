@@ -6,6 +6,7 @@
 pub mod directory;
 #[cfg(feature = "etcd")]
 pub mod etcd;
+mod lost;
 pub mod memory;
 pub mod nats;
 #[cfg(feature = "postgres")]
@@ -13,6 +14,7 @@ pub mod postgres;
 mod slot;
 
 use std::future::Future;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -189,6 +191,28 @@ pub fn refusal(value: &Value) -> Option<String> {
     }
     let odd = value.fields.keys().find(|name| !is_field_name(name))?;
     Some(format!("the field name {odd:?} is refused; lower case letters, digits and '-' after a letter are accepted"))
+}
+
+/// A compare-and-set whose value may be refused, and of which a failure to write says nothing.
+fn attempted<'a>(
+    attempt: &'a Attempt,
+    write: impl Future<Output = Result<WriteOutcome, StoreError>> + Send + 'a,
+) -> StoreFuture<'a, WriteOutcome> {
+    Box::pin(async move {
+        match refusal(&attempt.value) {
+            Some(reason) => WriteOutcome::Unknown(reason),
+            None => write.await.unwrap_or_else(|error| WriteOutcome::Unknown(error.to_string())),
+        }
+    })
+}
+
+/// The text of a file with a secret or a certificate.
+async fn secret(path: &Path) -> Result<String, StoreError> {
+    tokio::fs::read_to_string(path).await.map_err(|error| unusable(path, &error))
+}
+
+fn unusable(path: &Path, error: &std::io::Error) -> StoreError {
+    StoreError::Denied(format!("the credentials in {} cannot be used: {error}", path.display()))
 }
 
 /// The hints that come in at `receiver`; they end when all of its senders are gone.

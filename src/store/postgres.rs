@@ -33,7 +33,7 @@ use tokio_postgres::Config;
 use super::slot::{Dial, Slot, Task, keep_connected, lock};
 use super::{
     Administer, Attempt, Creation, Examination, Hints, Link, Snapshot, Store, StoreError, StoreFuture, WriteOutcome,
-    refusal,
+    attempted,
 };
 use crate::types::store::PostgresSettings;
 use crate::types::{Key, Revision};
@@ -83,15 +83,9 @@ impl Store for PostgresStore {
     }
 
     fn compare_and_set<'a>(&'a self, key: &'a Key, attempt: &'a Attempt) -> StoreFuture<'a, WriteOutcome> {
-        Box::pin(async move {
-            if let Some(reason) = refusal(&attempt.value) {
-                return WriteOutcome::Unknown(reason);
-            }
-            let written = async {
-                let connection = self.shared.slot.connection()?;
-                connection.bounded(self.shared.write(&connection, key, attempt)).await
-            };
-            written.await.unwrap_or_else(|error: StoreError| WriteOutcome::Unknown(error.to_string()))
+        attempted(attempt, async move {
+            let connection = self.shared.slot.connection()?;
+            connection.bounded(self.shared.write(&connection, key, attempt)).await
         })
     }
 

@@ -18,17 +18,13 @@ use tempfile::TempDir;
 use super::directory_rig::DirectoryRig;
 use super::faulty_fs::{self, Hang, Mischief};
 use super::nats_server::eventually;
-use super::{CALL_LIMIT, Rig, attempt, base, read, token, up, usable, within, won};
+use super::{CALL_LIMIT, Rig, attempt, base, key, read, token, up, usable, within, won};
 
 /// Set for the processes that only write.
 const WRITER: &str = "PUTEX_TEST_DIRECTORY_WRITER";
 
 fn open(path: &Path) -> DirectoryStore {
     DirectoryStore::new(DirectorySettings { path: path.to_owned() }, CALL_LIMIT)
-}
-
-fn key() -> Key {
-    Key::new("database").expect("a key")
 }
 
 /// A folder in memory where there is such a place, with a store in it.

@@ -1,7 +1,5 @@
 //! What only the store over etcd has: several members, logins, TLS, compaction, and requests that come late or twice.
 
-use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -11,7 +9,7 @@ use futures_util::StreamExt;
 use putexd::store::etcd::EtcdStore;
 use putexd::store::{Administer, Creation, Link, Store, StoreError, WriteOutcome};
 use putexd::types::store::{EtcdSettings, Login, Tls};
-use putexd::types::{Key, Revision, Value};
+use putexd::types::{Revision, Value};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -21,14 +19,10 @@ use tokio::sync::Notify;
 use super::certificates::certificate;
 use super::etcd_rig::{EtcdServer, init, settings};
 use super::nats_server::free_port;
-use super::{CALL_LIMIT, attempt, base, read, token, up, usable, within, won};
+use super::{CALL_LIMIT, attempt, base, key, read, token, turned_away, up, usable, within, won, works, write};
 
 fn open(settings: &EtcdSettings) -> EtcdStore {
     EtcdStore::new(settings.clone(), CALL_LIMIT)
-}
-
-fn key() -> Key {
-    Key::new("database").expect("a key")
 }
 
 /// A single member with a store that was made.
@@ -38,29 +32,6 @@ async fn ready() -> (EtcdServer, EtcdStore) {
     let store = open(&server.settings());
     up(&store).await;
     (server, store)
-}
-
-/// A whole round: create, read, replace, watch.
-async fn works(store: &EtcdStore) {
-    up(store).await;
-    usable(store, &key()).await;
-    let mut hints = store.watch().await.expect("a watch");
-    let now = read(store, &key()).await;
-    won(store, &key(), &attempt(&now, token("a"))).await;
-    assert_eq!(within(hints.next()).await, Some(key()));
-}
-
-/// Waits until the store has said why it is not connected, and gives the reason and what a read says.
-async fn turned_away(store: &EtcdStore) -> (String, StoreError) {
-    let mut link = store.link();
-    link.mark_unchanged();
-    within(link.changed()).await.expect("the store lives");
-    let Link::Down(reason) = link.borrow().clone() else { panic!("the server let it in") };
-    (reason, store.read(&key(), None).await.expect_err("not connected"))
-}
-
-fn write(path: &Path, text: &str) {
-    fs::write(path, text).expect("the file is written");
 }
 
 /// Polls until `done` says yes.

@@ -1,7 +1,5 @@
 //! What only the store over NATS has: credentials, TLS, clusters, buckets by other hands, and putex 0.2.0.
 
-use std::fs;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use async_nats::HeaderMap;
@@ -18,41 +16,14 @@ use tempfile::TempDir;
 
 use super::certificates::certificate;
 use super::nats_server::{NatsServer, settings};
-use super::{CALL_LIMIT, attempt, base, read, token, up, usable, within, won};
+use super::{CALL_LIMIT, attempt, base, key, read, token, turned_away, up, usable, within, won, works, write};
 
 fn open(settings: &NatsSettings) -> NatsStore {
     NatsStore::new(settings.clone(), CALL_LIMIT)
 }
 
-fn key() -> Key {
-    Key::new("database").expect("a key")
-}
-
 async fn admin(server: &NatsServer) -> async_nats::jetstream::Context {
     async_nats::jetstream::new(async_nats::connect(server.url()).await.expect("the administrator connects"))
-}
-
-/// A whole round: create, read, replace, watch.
-async fn works(store: &NatsStore) {
-    up(store).await;
-    usable(store, &key()).await;
-    let mut hints = store.watch().await.expect("a watch");
-    let now = read(store, &key()).await;
-    won(store, &key(), &attempt(&now, token("a"))).await;
-    assert_eq!(within(hints.next()).await, Some(key()));
-}
-
-/// Waits until the store has said why it is not connected, and gives the reason and what a read says.
-async fn turned_away(store: &NatsStore) -> (String, StoreError) {
-    let mut link = store.link();
-    link.mark_unchanged();
-    within(link.changed()).await.expect("the store lives");
-    let Link::Down(reason) = link.borrow().clone() else { panic!("the server let it in") };
-    (reason, store.read(&key(), None).await.expect_err("not connected"))
-}
-
-fn write(path: &Path, text: &str) {
-    fs::write(path, text).expect("the file is written");
 }
 
 #[tokio::test]

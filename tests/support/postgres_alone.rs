@@ -15,17 +15,13 @@ use putexd::types::{Key, Revision, Value};
 use super::certificates::certificate;
 use super::nats_server::PATIENCE;
 use super::postgres_rig::{PostgresServer, folder, give, settings};
-use super::{CALL_LIMIT, attempt, base, read, token, up, usable, within, won};
+use super::{CALL_LIMIT, attempt, base, key, read, token, turned_away, up, usable, within, won, works};
 
 /// Every wait of a session for a standby.
 const SYNC_WAITS: &str = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
 
 fn open(settings: &PostgresSettings) -> PostgresStore {
     PostgresStore::new(settings.clone(), CALL_LIMIT)
-}
-
-fn key() -> Key {
-    Key::new("database").expect("a key")
 }
 
 /// A server with the table, and a store on it.
@@ -39,25 +35,6 @@ async fn ready() -> (PostgresServer, PostgresStore) {
 async fn made(store: &PostgresStore) {
     up(store).await;
     store.init().await.expect("the table is made");
-}
-
-/// A whole round: read, write, watch.
-async fn works(store: &PostgresStore) {
-    up(store).await;
-    usable(store, &key()).await;
-    let mut hints = store.watch().await.expect("a watch");
-    let now = read(store, &key()).await;
-    won(store, &key(), &attempt(&now, token("a"))).await;
-    assert_eq!(within(hints.next()).await, Some(key()));
-}
-
-/// Waits until the store has said why it is not connected, and gives the reason and what a read says.
-async fn turned_away(store: &PostgresStore) -> (String, StoreError) {
-    let mut link = store.link();
-    link.mark_unchanged();
-    within(link.changed()).await.expect("the store lives");
-    let Link::Down(reason) = link.borrow().clone() else { panic!("the server let it in") };
-    (reason, store.read(&key(), None).await.expect_err("not connected"))
 }
 
 /// Asks the administrator's question until the answer fits.

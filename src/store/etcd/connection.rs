@@ -12,7 +12,6 @@
 
 use std::future::Future;
 use std::io;
-use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -26,7 +25,8 @@ use tonic::codegen::Service;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity, Uri};
 use tonic::{Code, Status};
 
-use crate::store::{StoreError, with_sources};
+use crate::store::lost::Lost;
+use crate::store::{StoreError, secret, with_sources};
 use crate::types::store::{EtcdSettings, Login, Tls};
 
 /// A connection, as long as it lasts.
@@ -37,10 +37,6 @@ pub(super) struct Connection {
     lost: Lost,
 }
 
-/// Why the connection is lost, for all who wait for it.
-#[derive(Clone)]
-struct Lost(watch::Sender<Option<String>>);
-
 impl Connection {
     /// Connects once, reading all secrets anew. Each of its steps is bounded by the call limit.
     pub(super) async fn open(
@@ -48,7 +44,7 @@ impl Connection {
         endpoint: &str,
         call_limit: Duration,
     ) -> Result<Self, StoreError> {
-        let lost = Lost(watch::Sender::new(None));
+        let lost = Lost::new();
         let line = self::endpoint(endpoint, &settings.tls).await?.connect_timeout(call_limit);
         let channel = line
             .connect_with_connector(Dialer { lost: lost.clone(), used: false })
@@ -74,14 +70,12 @@ impl Connection {
 
     /// Waits until the connection is lost, and says why.
     pub(super) async fn lost(&self) -> String {
-        let mut lost = self.lost_signal();
-        let reason = lost.wait_for(Option::is_some).await.map(|reason| reason.clone());
-        reason.ok().flatten().unwrap_or_default()
+        self.lost.reason().await
     }
 
     /// Becomes `Some` when the connection is lost. Holds no handle of the client.
     pub(super) fn lost_signal(&self) -> watch::Receiver<Option<String>> {
-        self.lost.0.subscribe()
+        self.lost.signal()
     }
 
     /// Runs `call` until the call limit, or the end of the connection. A call that takes longer ends the connection: the
@@ -96,14 +90,7 @@ impl Connection {
         limit: Duration,
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        tokio::select! {
-            answer = tokio::time::timeout(limit, call) => answer.unwrap_or_else(|_| {
-                let reason = format!("no answer within {limit:?}");
-                self.lost.tell(&reason);
-                Err(StoreError::Unreachable(reason))
-            }),
-            reason = self.lost() => Err(StoreError::Unreachable(reason)),
-        }
+        self.lost.bound(limit, call).await
     }
 
     /// One transaction, which must write. Not bounded by itself.
@@ -157,19 +144,6 @@ impl Connection {
 /// The revision that the cluster is at, or that a transaction made.
 pub(super) fn revision_in(header: Option<&ResponseHeader>) -> Result<i64, StoreError> {
     header.map(ResponseHeader::revision).ok_or_else(|| StoreError::Garbled("an answer without a header".to_owned()))
-}
-
-impl Lost {
-    fn tell(&self, reason: &str) {
-        // The first reason is the cause, later ones are consequences.
-        self.0.send_if_modified(|lost| {
-            let first = lost.is_none();
-            if first {
-                *lost = Some(reason.to_owned());
-            }
-            first
-        });
-    }
 }
 
 /// Makes one connection, and no other after it.
@@ -261,12 +235,6 @@ async fn endpoint(url: &str, tls: &Tls) -> Result<Endpoint, StoreError> {
         Err(_) if tls.ca_file.is_some() => endpoint.tls_config(certificates).map_err(unfit),
         configured => configured.map_err(unfit),
     }
-}
-
-async fn secret(path: &Path) -> Result<String, StoreError> {
-    tokio::fs::read_to_string(path)
-        .await
-        .map_err(|error| StoreError::Denied(format!("the credentials in {} cannot be used: {error}", path.display())))
 }
 
 fn status(error: &Error) -> Option<&Status> {

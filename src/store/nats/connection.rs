@@ -4,7 +4,6 @@
 //! has long given up; a compare-and-set that arrives late is exactly what a lease must not do. A client without handles
 //! discards its queue instead. So nothing outside of this folder ever holds a handle of the client beyond one call.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,7 +14,8 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
 
-use crate::store::{StoreError, with_sources};
+use crate::store::lost::Lost;
+use crate::store::{StoreError, secret, unusable, with_sources};
 use crate::types::store::{Login, NatsCredentials, NatsSettings};
 
 /// Between two askings of [`Connection::insist`].
@@ -38,8 +38,7 @@ pub(super) struct Connection {
 /// What the client's event callback reports. Apart from the connection, because the client keeps the callback alive, and
 /// a callback that kept the client alive would keep both for ever.
 struct Signals {
-    /// Why the connection is lost.
-    lost: watch::Sender<Option<String>>,
+    lost: Lost,
     /// The last violation of permissions: the server reports it beside the request, which then just runs out of time.
     violation: watch::Sender<String>,
 }
@@ -47,7 +46,7 @@ struct Signals {
 impl Connection {
     /// Connects once to one of the servers, reading all secrets anew.
     pub(super) async fn open(settings: &NatsSettings, call_limit: Duration) -> Result<Self, StoreError> {
-        let signals = Arc::new(Signals { lost: watch::Sender::new(None), violation: watch::Sender::default() });
+        let signals = Arc::new(Signals { lost: Lost::new(), violation: watch::Sender::default() });
         let connected = Arc::new(AtomicBool::new(false));
         let options = options(settings).await?;
         let options = timing(options, call_limit, settings.servers.len(), &connected);
@@ -72,21 +71,14 @@ impl Connection {
         Ok(Self { client, call_limit, signals, repair: Notify::new() })
     }
 
-    /// Declares the connection lost: every call on it ends, and its owner drops it.
-    pub(super) fn lose(&self, reason: &str) {
-        self.signals.lose(reason);
-    }
-
     /// Waits until the connection is lost, and says why.
     pub(super) async fn lost(&self) -> String {
-        let mut lost = self.lost_signal();
-        let reason = lost.wait_for(Option::is_some).await.map(|reason| reason.clone());
-        reason.ok().flatten().unwrap_or_default()
+        self.signals.lost.reason().await
     }
 
     /// Becomes `Some` when the connection is lost. Holds no handle of the client.
     pub(super) fn lost_signal(&self) -> watch::Receiver<Option<String>> {
-        self.signals.lost.subscribe()
+        self.signals.lost.signal()
     }
 
     /// Runs `call` until the call limit, or the end of the connection. A call that takes longer ends the connection: it
@@ -101,14 +93,7 @@ impl Connection {
         limit: Duration,
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        tokio::select! {
-            answer = tokio::time::timeout(limit, call) => answer.unwrap_or_else(|_| {
-                let reason = format!("no answer within {limit:?}");
-                self.lose(&reason);
-                Err(StoreError::Unreachable(reason))
-            }),
-            reason = self.lost() => Err(StoreError::Unreachable(reason)),
-        }
+        self.signals.lost.bound(limit, call).await
     }
 
     /// Asks the same again and again, without giving up the earlier askings, until one of them is answered. For a bucket
@@ -169,28 +154,19 @@ impl Connection {
 }
 
 impl Signals {
-    fn lose(&self, reason: &str) {
-        // The first reason is the cause, later ones are consequences.
-        self.lost.send_if_modified(|lost| {
-            let first = lost.is_none();
-            if first {
-                *lost = Some(reason.to_owned());
-            }
-            first
-        });
-    }
-
     fn handle(&self, event: Event) {
         match event {
-            Event::Disconnected | Event::Closed => self.lose("the server closed the connection"),
-            Event::LameDuckMode => self.lose("the server is about to shut down"),
+            Event::Disconnected | Event::Closed => self.lost.tell("the server closed the connection"),
+            Event::LameDuckMode => self.lost.tell("the server is about to shut down"),
             Event::ServerError(ServerError::Other(text)) => {
                 // Everything else that matters is followed by a disconnect.
                 if text.to_ascii_lowercase().contains("permissions violation") {
                     self.violation.send_replace(text);
                 }
             }
-            Event::ServerError(ServerError::AuthorizationViolation) => self.lose("the server withdrew its permission"),
+            Event::ServerError(ServerError::AuthorizationViolation) => {
+                self.lost.tell("the server withdrew its permission");
+            }
             Event::Connected
             | Event::Draining
             | Event::SlowConsumer(_)
@@ -237,14 +213,6 @@ async fn options(settings: &NatsSettings) -> Result<ConnectOptions, StoreError> 
         options = options.add_client_certificate(certificate.clone(), key.clone());
     }
     Ok(options)
-}
-
-async fn secret(path: &Path) -> Result<String, StoreError> {
-    tokio::fs::read_to_string(path).await.map_err(|error| unusable(path, &error))
-}
-
-fn unusable(path: &Path, error: &std::io::Error) -> StoreError {
-    StoreError::Denied(format!("the credentials in {} cannot be used: {error}", path.display()))
 }
 
 /// Time limits, and the end of the client's own attempts to reconnect.
