@@ -236,15 +236,22 @@ impl Lock {
         let unknown_hold = self.longest_hold.max(timings.hold()).max(timings.longest_hold.unwrap_or_default());
         let unknown =
             Claim { take_at: seen.since, entitled_at: seen.since.plus(timings.wait(unknown_hold)), hold: unknown_hold };
-        let record = match &seen.content {
-            Content::Absent | Content::Tombstone => return Some(unknown),
-            Content::Record(record) => record,
+        let claim = match &seen.content {
+            Content::Absent | Content::Tombstone => unknown,
+            Content::Record(record) => {
+                let claim = self.claim_of_record(seen, record, unknown, timings);
+                self.heed_words(claim, record, seen.since, node, timings)
+            }
         };
-        let claim = match &record.details {
+        Some(Claim { take_at: turn(&claim, node, seen.revision, timings), ..claim })
+    }
+
+    fn claim_of_record(&self, seen: &Seen, record: &Record, unknown: Claim, timings: &Timings) -> Claim {
+        match &record.details {
             Some(details) if record.is_held() => {
                 let hold = match seen.trust {
                     Trust::Followed => details.hold,
-                    Trust::Found => details.hold.max(unknown_hold),
+                    Trust::Found => details.hold.max(unknown.hold),
                 };
                 Claim {
                     take_at: seen.since.plus(timings.takeover_wait(details.lease)),
@@ -262,8 +269,7 @@ impl Lock {
                 Claim { take_at: seen.since.plus(timings.takeover_wait(Duration::ZERO)), ..unknown }
             }
             Some(_) | None => unknown,
-        };
-        Some(self.heed_words(claim, record, seen.since, node, timings))
+        }
     }
 
     /// K4: the revision of a `proven` of which the store has to say what it replaced, and when to ask.
@@ -346,6 +352,29 @@ pub(super) fn absence_gap(timings: &Timings) -> Duration {
     timings.renew_interval * 3
 }
 
+/// K2 lets a contender write as late as it likes: each node has a turn of its own in the first R/2 of the time in which a
+/// claim only waits. Contenders mostly see the last renewal at the same moment, and some stores let two writes through that
+/// come at the same moment, of which none may be confirmed then. Whoever comes second sees the first one's claim instead.
+/// The start is no later for it; where the start may be immediate, so is the claim.
+fn turn(claim: &Claim, node: &NodeId, revision: Revision, timings: &Timings) -> Time {
+    let boot = claim.entitled_at.boot.saturating_sub(claim.take_at.boot);
+    let raw = claim.entitled_at.raw.saturating_sub(claim.take_at.raw);
+    let turns = boot.min(raw).min(timings.renew_interval) / 2;
+    claim.take_at.plus(turns * place(node, revision) / PLACES)
+}
+
+/// How many turns there are.
+const PLACES: u32 = 256;
+
+/// FNV-1a over both and murmur's last mix, so that nodes of like names part, and those that meet in one turn part in the next.
+fn place(node: &NodeId, revision: Revision) -> u32 {
+    let bytes = node.as_str().bytes().chain(revision.0.to_le_bytes());
+    let mut hash = bytes.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    hash = (hash ^ (hash >> 16)).wrapping_mul(0x85eb_ca6b);
+    hash = (hash ^ (hash >> 13)).wrapping_mul(0xc2b2_ae35);
+    (hash ^ (hash >> 16)) % PLACES
+}
+
 /// The later of two points, on each clock.
 pub(super) fn latest(a: Time, b: Time) -> Time {
     Time { boot: a.boot.max(b.boot), raw: a.raw.max(b.raw) }
@@ -402,6 +431,11 @@ mod tests {
         lock.claim(&NodeId::new("h2").expect("a node name"), &timings()).expect("a claim")
     }
 
+    /// Whether the lock may be taken from `earliest` on, or as little later as turns take.
+    fn in_turn(claim: &Claim, earliest: Time) -> bool {
+        claim.take_at.boot >= earliest.boot && claim.take_at.since_at_most(earliest) < timings().renew_interval / 2
+    }
+
     fn answered(answer: Option<&Observation>) -> Lock {
         let mut lock = let_go();
         assert_eq!(lock.question(), Some((Revision(6), at(10))));
@@ -425,7 +459,7 @@ mod tests {
         let others = [shows(4, 7, Standing::Active, 3), shows(5, 8, Standing::Active, 4), absent, elsewhere];
         for replaced in others {
             let claim = claim(&answered(Some(&replaced)));
-            assert_eq!(claim.take_at, at(10), "{replaced:?}");
+            assert!(in_turn(&claim, at(10)), "{replaced:?}");
             assert_eq!(claim.entitled_at, at(10).plus(timings().wait(HOLD)), "{replaced:?}");
         }
     }
@@ -435,8 +469,31 @@ mod tests {
         let lock = answered(None);
         assert_eq!(lock.question(), Some((Revision(6), at(11))));
         let claim = claim(&lock);
-        assert_eq!(claim.take_at, at(10).plus(timings().takeover_wait(Duration::ZERO)));
+        assert!(in_turn(&claim, at(10).plus(timings().takeover_wait(Duration::ZERO))));
         assert_eq!(claim.entitled_at, at(10).plus(timings().wait(HOLD)));
+    }
+
+    #[test]
+    fn nodes_take_turns_and_other_turns_the_next_time() {
+        let turns = |revision| -> Vec<Duration> {
+            let mut lock = Lock::new(Duration::ZERO);
+            lock.observe(shows(revision, 7, Standing::Active, revision - 1), at(9), &timings(), None);
+            let nodes = (1..=8).map(|number| NodeId::new(&format!("h{number}")).expect("a node name"));
+            nodes.map(|node| lock.claim(&node, &timings()).expect("a claim").take_at.boot).collect()
+        };
+        let (first, next) = (turns(20), turns(21));
+        let earliest = at(9).plus(timings().takeover_wait(Duration::from_secs(3))).boot;
+        assert!(first.iter().all(|turn| (earliest..earliest + Duration::from_millis(500)).contains(turn)), "{first:?}");
+        let mut apart = first.clone();
+        apart.sort_unstable();
+        apart.dedup();
+        assert!(apart.len() >= 7, "{apart:?}");
+        let order = |turns: &[Duration]| {
+            let mut order: Vec<usize> = (0..turns.len()).collect();
+            order.sort_by_key(|&node| turns[node]);
+            order
+        };
+        assert_ne!(order(&first), order(&next));
     }
 
     #[test]
