@@ -476,11 +476,14 @@ async fn an_examination_shows_each_endpoint_and_what_is_doubtful() {
     init(&settings(endpoints.clone())).await;
     let store = open(&settings(endpoints));
     up(&store).await;
-    // Two members are enough to begin with; the third may come later.
-    warned(&store, <[String]>::is_empty).await;
+    // Two members are enough to begin with; the third may come later. Of some versions it is warned whatever they do.
+    let of_members = |warnings: &[String]| -> Vec<String> {
+        warnings.iter().filter(|warning| !warning.contains("upgrade it")).cloned().collect()
+    };
+    warned(&store, |warnings| of_members(warnings).is_empty()).await;
     members[2].die();
     let dead = members[2].url();
-    warned(&store, |warnings| matches!(warnings, [warning] if warning.contains(&dead))).await;
+    warned(&store, |warnings| matches!(&of_members(warnings)[..], [warning] if warning.contains(&dead))).await;
 }
 
 /// Waits until an examination warns of what is `wanted`.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use async_nats::HeaderMap;
-use async_nats::jetstream::stream;
+use async_nats::jetstream::{self, stream};
 use data_encoding::BASE64URL_NOPAD;
 use futures_util::StreamExt;
 use nkeys::KeyPair;
@@ -240,14 +240,15 @@ fn plain(token: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_repeated_write_id_is_unknown_and_not_won() {
+async fn a_repeated_write_id_is_not_won_again() {
     let server = NatsServer::start("");
     let store = open(&server.settings());
     up(&store).await;
     let first = attempt(&read(&store, &key()).await, token("a"));
     won(&store, &key(), &first).await;
+    // A server before 2.12 looks at the write's id first, a newer one at the revision.
     let outcome = store.compare_and_set(&key(), &first).await;
-    assert!(matches!(outcome, WriteOutcome::Unknown(_)), "{outcome:?}");
+    assert!(matches!(outcome, WriteOutcome::Unknown(_) | WriteOutcome::Conflict), "{outcome:?}");
 }
 
 #[tokio::test]
@@ -304,6 +305,16 @@ async fn a_missing_bucket_is_not_created_unasked() {
     works(&store).await;
 }
 
+/// A stream that was deleted a moment ago can be made again when its files are gone.
+async fn make(js: &jetstream::Context, config: &stream::Config) {
+    within(async {
+        while js.create_stream(config.clone()).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_bucket_that_could_lose_locks_is_refused() {
     let server = NatsServer::start("");
@@ -324,12 +335,12 @@ async fn a_bucket_that_could_lose_locks_is_refused() {
         ("listen", stream::Config { subjects: vec!["$KV.other.>".to_owned()], ..fit.clone() }),
     ];
     for (word, config) in unfit {
-        js.create_stream(config).await.expect("the stream is made");
+        make(&js, &config).await;
         let now = store.read(&key(), None).await;
         assert!(matches!(&now, Err(StoreError::Unfit(why)) if why.contains(word)), "{word}: {now:?}");
         js.delete_stream("KV_locks").await.expect("the stream is deleted");
     }
-    js.create_stream(fit).await.expect("the stream is made");
+    make(&js, &fit).await;
     assert!(matches!(store.init().await, Ok(Creation::Existed(_))));
     works(&store).await;
     assert_eq!(store.facts().await.expect("facts").history, 1);
@@ -436,7 +447,9 @@ async fn the_facts_are_those_of_the_server() {
     let store = open(&server.settings());
     up(&store).await;
     let facts = store.facts().await.expect("facts");
-    assert_eq!((facts.server.as_str(), facts.cluster, facts.leader), ("alone", None, None));
+    // From 2.10 on a server that is alone calls itself the leader.
+    assert_eq!((facts.server.as_str(), facts.cluster), ("alone", None));
+    assert!(facts.leader.is_none_or(|leader| leader == "alone"));
     assert_eq!((facts.servers, facts.replicas, facts.current, facts.history), (1, 1, 1, 2));
     assert!(facts.sound_compare_and_set, "one replica on {}", facts.version);
 }
