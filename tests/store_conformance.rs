@@ -24,6 +24,8 @@ mod postgres_alone;
 #[cfg(feature = "postgres")]
 #[path = "support/postgres_rig.rs"]
 mod postgres_rig;
+#[path = "support/process.rs"]
+mod process;
 
 use std::fs;
 use std::path::Path;
@@ -37,7 +39,8 @@ use putexd::store::nats::NatsStore;
 use putexd::store::{Attempt, Entry, Link, Snapshot, Store, StoreError, VALUE_LIMIT_BYTES, WriteOutcome};
 use putexd::types::{Incarnation, Key, Revision, Value, WriteId};
 
-use nats_server::{NatsServer, PATIENCE};
+use nats_server::NatsServer;
+use process::PATIENCE;
 
 /// The call limit of all stores here: long enough for a busy machine, short enough to wait for.
 const CALL_LIMIT: Duration = Duration::from_secs(2);

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 use super::directory_rig::DirectoryRig;
 use super::faulty_fs::{self, Hang, Mischief};
-use super::nats_server::eventually;
+use super::process::eventually;
 use super::{CALL_LIMIT, Rig, attempt, base, key, read, token, up, usable, within, won};
 
 /// Set for the processes that only write.

@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 
 use super::certificates::certificate;
 use super::etcd_rig::{EtcdServer, init, settings};
-use super::nats_server::free_port;
+use super::process::free_port;
 use super::{CALL_LIMIT, attempt, base, key, read, token, turned_away, up, usable, within, won, works, write};
 
 fn open(settings: &EtcdSettings) -> EtcdStore {

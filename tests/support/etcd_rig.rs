@@ -4,7 +4,6 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,18 +12,16 @@ use putexd::store::etcd::EtcdStore;
 use putexd::store::{Administer, Store};
 use putexd::types::Key;
 use putexd::types::store::{EtcdSettings, Tls};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tempfile::TempDir;
 
-use super::nats_server::{eventually, free_port};
+use super::process::{ServerProcess, free_port};
 use super::{CALL_LIMIT, Rig, up};
 
 /// One member, running or not.
 pub struct EtcdServer {
     port: u16,
     health_port: u16,
-    arguments: Vec<String>,
-    child: Option<Child>,
+    process: ServerProcess,
     folder: TempDir,
 }
 
@@ -52,7 +49,9 @@ impl EtcdServer {
         };
         let mut members: Vec<Self> = peers.iter().enumerate().map(member).collect();
         // None of them is healthy alone.
-        members.iter_mut().for_each(Self::launch);
+        for member in &mut members {
+            member.process.launch();
+        }
         members.iter().for_each(Self::wait_until_healthy);
         members
     }
@@ -76,7 +75,8 @@ impl EtcdServer {
         // The servers die, the machine does not.
         arguments.push("--unsafe-no-fsync".to_owned());
         arguments.extend(extra.iter().map(|text| text.replace('@', &path)));
-        Self { port, health_port, arguments, child: None, folder }
+        let process = ServerProcess::new("etcd", "etcd-server", arguments, folder.path().join("log"));
+        Self { port, health_port, process, folder }
     }
 
     pub fn port(&self) -> u16 {
@@ -102,10 +102,7 @@ impl EtcdServer {
 
     /// SIGKILL.
     pub fn die(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            child.kill().expect("the server is killed");
-            child.wait().expect("the server is reaped");
-        }
+        self.process.die();
     }
 
     /// Its data is gone, as if it had never run.
@@ -116,55 +113,22 @@ impl EtcdServer {
 
     /// Starts it again on the same port with the same data, and waits until it has a leader.
     pub fn come_back(&mut self) {
-        self.launch();
+        self.process.launch();
         self.wait_until_healthy();
     }
 
-    fn launch(&mut self) {
-        let log = fs::File::options().create(true).append(true).open(self.log()).expect("the server's log");
-        let child = Command::new("etcd")
-            .args(&self.arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .unwrap_or_else(|error| panic!("etcd cannot be started ({error}): install the Debian package etcd-server"));
-        self.child = Some(child);
-    }
-
     fn wait_until_healthy(&self) {
-        let report = || fs::read_to_string(self.log()).unwrap_or_default();
-        eventually("the server answers", || is_healthy(self.health_port), report);
-    }
-
-    fn log(&self) -> std::path::PathBuf {
-        self.folder.path().join("log")
+        self.process.wait_until(|| is_healthy(self.health_port));
     }
 
     /// SIGSTOP: the server keeps its connections and answers nothing.
     pub fn hang(&self) {
-        kill_process(self.pid(), Signal::STOP).expect("the signal is sent");
-        // Its threads stop one by one, and only the parent is told when the last has.
-        waitpid(Some(self.pid()), WaitOptions::UNTRACED).expect("the server stops");
+        self.process.hang();
     }
 
     /// SIGCONT.
     pub fn release(&self) {
-        kill_process(self.pid(), Signal::CONT).expect("the signal is sent");
-    }
-
-    fn pid(&self) -> Pid {
-        Pid::from_child(self.child.as_ref().expect("the server runs"))
-    }
-}
-
-impl Drop for EtcdServer {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            // Nothing to be done about a failure here; the folder goes away all the same.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        self.process.release();
     }
 }
 

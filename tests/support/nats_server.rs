@@ -2,23 +2,19 @@
 
 use std::fs;
 use std::io::Read;
-use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::Duration;
 
 use putexd::types::store::{NatsCredentials, NatsSettings, Tls};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tempfile::TempDir;
 
-/// How long a server may take to start, or a cluster to elect its leader. Far more than either needs.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+use super::process::{ServerProcess, free_port};
 
 /// One server, running or not.
 pub struct NatsServer {
     port: u16,
-    config: PathBuf,
-    child: Option<Child>,
+    process: ServerProcess,
     folder: TempDir,
 }
 
@@ -31,13 +27,15 @@ impl NatsServer {
     /// `start` in a folder that has files already.
     pub fn start_in(folder: TempDir, extra: &str) -> Self {
         let port = free_port();
-        let mut server = Self { port, config: folder.path().join("nats.conf"), child: None, folder };
-        let path = server.folder.path().display();
+        let (path, config) = (folder.path().display(), folder.path().join("nats.conf"));
         let text = format!(
             "listen: \"127.0.0.1:{port}\"\njetstream {{ store_dir: \"{path}/data\" }}\n{}\n",
             extra.replace('@', &path.to_string())
         );
-        fs::write(&server.config, text).expect("the configuration is written");
+        fs::write(&config, text).expect("the configuration is written");
+        let arguments = vec!["-c".to_owned(), config.display().to_string()];
+        let process = ServerProcess::new("nats-server", "nats-server", arguments, folder.path().join("log"));
+        let mut server = Self { port, process, folder };
         server.come_back();
         server
     }
@@ -74,55 +72,23 @@ impl NatsServer {
 
     /// SIGKILL.
     pub fn die(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            child.kill().expect("the server is killed");
-            child.wait().expect("the server is reaped");
-        }
+        self.process.die();
     }
 
     /// Starts it again on the same port with the same data, and waits until it answers.
     pub fn come_back(&mut self) {
-        let log = self.folder.path().join("log");
-        let output = fs::File::options().create(true).append(true).open(&log).expect("the server's log");
-        let child = Command::new("nats-server")
-            .arg("-c")
-            .arg(&self.config)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(output)
-            .spawn()
-            .unwrap_or_else(|error| {
-                panic!("nats-server cannot be started ({error}): install the Debian package nats-server")
-            });
-        self.child = Some(child);
-        let port = self.port;
-        eventually("the server answers", || greets(port), || fs::read_to_string(&log).unwrap_or_default());
+        self.process.launch();
+        self.process.wait_until(|| greets(self.port));
     }
 
     /// SIGSTOP: the server keeps its connections and answers nothing.
     pub fn hang(&self) {
-        kill_process(self.pid(), Signal::STOP).expect("the signal is sent");
-        // Its threads stop one by one, and only the parent is told when the last has.
-        waitpid(Some(self.pid()), WaitOptions::UNTRACED).expect("the server stops");
+        self.process.hang();
     }
 
     /// SIGCONT.
     pub fn release(&self) {
-        kill_process(self.pid(), Signal::CONT).expect("the signal is sent");
-    }
-
-    fn pid(&self) -> Pid {
-        Pid::from_child(self.child.as_ref().expect("the server runs"))
-    }
-}
-
-impl Drop for NatsServer {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            // Nothing to be done about a failure here; the folder goes away all the same.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        self.process.release();
     }
 }
 
@@ -137,20 +103,6 @@ pub fn settings(servers: Vec<String>) -> NatsSettings {
         tls_required: false,
         tls: Tls::default(),
     }
-}
-
-/// Looks every few milliseconds until `done` says yes; panics with `report` when that takes too long.
-pub fn eventually(what: &str, mut done: impl FnMut() -> bool, report: impl FnOnce() -> String) {
-    let end = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < end, "{what}: not within {PATIENCE:?}\n{}", report());
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback port");
-    listener.local_addr().expect("the port's address").port()
 }
 
 /// A server that is ready greets with INFO.

@@ -13,8 +13,8 @@ use putexd::types::store::{PostgresSettings, Tls};
 use putexd::types::{Key, Revision, Value};
 
 use super::certificates::certificate;
-use super::nats_server::PATIENCE;
 use super::postgres_rig::{PostgresServer, folder, give, settings};
+use super::process::PATIENCE;
 use super::{CALL_LIMIT, attempt, base, key, read, token, turned_away, up, usable, within, won, works};
 
 /// Every wait of a session for a standby.

@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
-use super::nats_server::{eventually, free_port};
+use super::process::{eventually, free_port};
 use super::{CALL_LIMIT, Rig, up};
 
 /// One server, running or not.
