@@ -19,7 +19,6 @@ const RETRY: Duration = Duration::from_millis(100);
 const _: () = assert!(BOUND_UNITS_LIMIT < MEMBER_LIMIT);
 
 /// What the guard needs to know beside the election's words.
-#[derive(Debug, Clone)]
 pub(super) struct Desk {
     pub(super) service: ServiceName,
     pub(super) node: NodeId,

@@ -9,10 +9,10 @@ use futures_util::future::join_all;
 use futures_util::stream::{SelectAll, StreamExt as _, select_all};
 use tokio::time::{sleep, timeout};
 
+use super::machine::Machine;
 use crate::config::{FenceSettings, ServiceSettings};
 use crate::election::Sight;
-use crate::host::{cgroup, clock};
-use crate::systemd::{BusError, Changes, JobEnd, NotDead, RunResult, Systemd};
+use crate::systemd::{BusError, ChangeHints, JobEnd, Manager, NotDead, RunResult};
 use crate::types::{Time, UnitName};
 
 /// How long a start is waited for. The unit's own TimeoutStartSec= ends it long before; a database that recovers may
@@ -26,14 +26,15 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const FENCE_TRIES: u32 = 3;
 
 /// The units of a service, and the lease that they are bound to.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) struct Units {
     /// Whose life is the service's.
     pub(super) main: UnitName,
     /// What follows it.
     bound: Vec<UnitName>,
     lease: UnitName,
-    pub(super) systemd: Systemd,
+    pub(super) systemd: Arc<dyn Manager>,
+    machine: Arc<dyn Machine>,
     known: Arc<Mutex<Vec<Known>>>,
     /// Units of an earlier configuration that may still run under the lease.
     former: Arc<Mutex<Vec<UnitName>>>,
@@ -82,12 +83,18 @@ impl Sighting {
 
 impl Units {
     /// `former` may still run, though they belong to the service no longer.
-    pub(super) fn new(settings: &ServiceSettings, former: Vec<UnitName>, systemd: &Systemd) -> Self {
+    pub(super) fn new(
+        settings: &ServiceSettings,
+        former: Vec<UnitName>,
+        systemd: Arc<dyn Manager>,
+        machine: Arc<dyn Machine>,
+    ) -> Self {
         Self {
             main: settings.unit.clone(),
             bound: settings.bound_units.clone(),
             lease: settings.name.lease_target(),
-            systemd: systemd.clone(),
+            systemd,
+            machine,
             known: Arc::default(),
             former: Arc::new(Mutex::new(former)),
         }
@@ -129,7 +136,7 @@ impl Units {
     pub(super) async fn start(&self) -> Result<(), String> {
         for bound in &self.bound {
             // What failed for want of the lease must not be refused now for having failed too often.
-            self.systemd.reset_failed(bound.as_str()).await.map_err(|error| error.to_string())?;
+            self.systemd.reset_failed(bound).await.map_err(|error| error.to_string())?;
         }
         let started = self.systemd.start(&self.main, START_LIMIT).await.map_err(|error| error.to_string())?;
         self.check_cgroup(&self.main, &started.state.control_group)?;
@@ -158,11 +165,11 @@ impl Units {
     pub(super) async fn stop(&self, kill_at: Option<Time>) {
         let mut told = String::new();
         loop {
-            let late = kill_at.is_some_and(|at| clock::now().has_passed(at));
+            let late = kill_at.is_some_and(|at| self.machine.now().has_passed(at));
             if late {
                 self.kill().await;
             }
-            let slice = kill_at.map_or(STOP_SLICE, |at| at_most(clock::now().until_passed(at), STOP_SLICE));
+            let slice = kill_at.map_or(STOP_SLICE, |at| at_most(self.machine.now().until_passed(at), STOP_SLICE));
             self.ask_to_stop(slice, late).await;
             match self.proof().await {
                 Ok(()) => {
@@ -197,7 +204,9 @@ impl Units {
 
     async fn proof(&self) -> Result<(), (UnitName, NotDead)> {
         for name in self.all() {
-            self.systemd.prove_dead(&name).await.map_err(|trouble| (name, trouble))?;
+            if let Err(trouble) = self.systemd.prove_dead(&name).await {
+                return Err((name, trouble));
+            }
         }
         let lease = self.systemd.state(&self.lease).await.map_err(|error| (self.lease.clone(), error.into()))?;
         if lease.may_run() {
@@ -217,9 +226,8 @@ impl Units {
             return;
         }
         let Some(path) = self.known_cgroup(name) else { return };
-        let killed = tokio::task::spawn_blocking(move || cgroup::Hierarchy::detect().and_then(|h| h.kill(&path))).await;
-        if let Ok(Err(error)) = killed {
-            tracing::error!("failed to kill the control group of {name}: {error}, trying again");
+        if let Err(error) = self.systemd.kill_group(&path).await {
+            tracing::error!("{name}: failed to {error}, trying again");
         }
     }
 
@@ -232,26 +240,26 @@ impl Units {
 
     async fn look_at(&self, name: &UnitName) -> Option<Sight> {
         match self.systemd.prove_dead(name).await {
-            Ok(proof) => Some(Sight::Dead { result: proof.state().in_words() }),
+            Ok(state) => Some(Sight::Dead { result: state.in_words() }),
             Err(NotDead::Unknown(_)) => None,
             Err(_) => Some(Sight::Alive),
         }
     }
 
     /// Hints that one of the units may have changed.
-    pub(super) fn changes(&self) -> SelectAll<Changes> {
+    pub(super) fn changes(&self) -> SelectAll<ChangeHints> {
         select_all(self.all().iter().map(|name| self.systemd.changes(name)))
     }
 
     /// Returns when a unit may have changed, and after `interval` at the latest.
-    pub(super) async fn changed(changes: &mut SelectAll<Changes>, interval: Duration) {
+    pub(super) async fn changed(changes: &mut SelectAll<ChangeHints>, interval: Duration) {
         // Both outcomes mean the same: look.
         let _ = timeout(interval, changes.next()).await;
     }
 }
 
 /// Fences each of `tokens`, all at once. Those that may fail, may.
-pub(super) async fn fence(systemd: &Systemd, settings: &FenceSettings, tokens: &[String]) -> Result<(), String> {
+pub(super) async fn fence(systemd: &dyn Manager, settings: &FenceSettings, tokens: &[String]) -> Result<(), String> {
     let Some(template) = &settings.others else { return Ok(()) };
     let runs = tokens.iter().map(|token| fence_one(systemd, template, token, settings.timeout));
     let failures: Vec<String> = join_all(runs).await.into_iter().filter_map(Result::err).collect();
@@ -266,7 +274,7 @@ pub(super) async fn fence(systemd: &Systemd, settings: &FenceSettings, tokens: &
     Ok(())
 }
 
-async fn fence_one(systemd: &Systemd, template: &str, token: &str, limit: Duration) -> Result<(), String> {
+async fn fence_one(systemd: &dyn Manager, template: &str, token: &str, limit: Duration) -> Result<(), String> {
     let unit = UnitName::from_template(template, token).map_err(|error| error.to_string())?;
     let mut reason = String::new();
     for _ in 0..FENCE_TRIES {
@@ -279,7 +287,7 @@ async fn fence_one(systemd: &Systemd, template: &str, token: &str, limit: Durati
 }
 
 /// Runs a unit to its end.
-pub(super) async fn run(systemd: &Systemd, unit: &UnitName, limit: Duration) -> Result<(), String> {
+pub(super) async fn run(systemd: &dyn Manager, unit: &UnitName, limit: Duration) -> Result<(), String> {
     match systemd.run_unit_to_completion(unit, limit).await {
         Ok(RunResult::Passed) => Ok(()),
         Ok(RunResult::Failed(reason)) => Err(format!("{unit}: {reason}")),

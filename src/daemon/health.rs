@@ -2,6 +2,7 @@
 //!
 //! A check never holds up a renewal: all that reaches the election is its verdict.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
@@ -10,7 +11,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::config::{HealthSettings, Probe};
 use crate::election::{Event, State};
-use crate::systemd::{Check, RunResult, Systemd};
+use crate::systemd::{Check, Manager, RunResult};
 use crate::types::{NodeId, ServiceName, UnitName};
 
 /// What a check is asked about.
@@ -48,12 +49,11 @@ impl Role {
 }
 
 /// Checks one service.
-#[derive(Debug)]
 pub(super) struct Checker {
     pub(super) service: ServiceName,
     pub(super) node: NodeId,
     pub(super) settings: HealthSettings,
-    pub(super) systemd: Systemd,
+    pub(super) systemd: Arc<dyn Manager>,
     pub(super) role: watch::Receiver<Option<Role>>,
     pub(super) events: mpsc::Sender<Event>,
 }
@@ -109,8 +109,9 @@ impl Checker {
             let next = Instant::now() + self.settings.interval;
             let mut role_changes = self.role.clone();
             let outcome = tokio::select! {
-                outcome = self.probe(role) => outcome,
+                biased;
                 changed = role_changes.changed() => return changed.is_ok(),
+                outcome = self.probe(role) => outcome,
             };
             if let Some(event) = outcome.and_then(|result| tally.count(role, &self.settings, result))
                 && self.events.send(event).await.is_err()
@@ -118,8 +119,9 @@ impl Checker {
                 return false;
             }
             tokio::select! {
-                () = sleep_until(next) => {}
+                biased;
                 changed = self.role.changed() => return changed.is_ok(),
+                () = sleep_until(next) => {}
             }
         }
     }

@@ -17,7 +17,7 @@ const BACK_OFF_MAX: Duration = Duration::from_secs(10);
 
 /// Who wants to hear of which key.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Hints {
+pub struct Hints {
     board: Arc<Mutex<HashMap<Key, Arc<Notify>>>>,
 }
 
@@ -29,7 +29,7 @@ impl Hints {
     }
 
     /// Watches `store`, for ever.
-    pub(super) async fn run(self, store: Arc<dyn Store>) {
+    pub async fn run(self, store: Arc<dyn Store>) {
         let mut back_off = BACK_OFF_MIN;
         loop {
             // The reason is the connection's to tell; the services read every R all the same.

@@ -8,19 +8,24 @@
 //! | [`desk`] | the service's requests to the guard, in order |
 //! | [`health`] | health checks, their rise and fall |
 //! | [`hints`] | one watch of the store for all services |
+//! | [`machine`] | what a service needs of its host: clocks, timers, tasks, memory |
 //! | [`disk`] | what outlives the daemon |
 //! | [`notify`] | what systemd is told |
 //!
 //! **Architecture invariant:** a service's task never waits for anything but its next event. Whatever can hang runs in a
 //! task of its own and comes back as an event, so that no call can keep a deadline from being noticed.
+//!
+//! **Architecture invariant:** a service reaches the world through its [`service::Host`] alone: store, guard, PID 1 and
+//! [`machine`]. What it does can so be seen on simulated hosts, and `tests/simulation.rs` does.
 
 mod desk;
 mod disk;
 mod hands;
 mod health;
-mod hints;
+pub mod hints;
+pub mod machine;
 mod notify;
-mod service;
+pub mod service;
 mod supervisor;
 
 use std::path::PathBuf;

@@ -1,32 +1,29 @@
 //! One service: its task feeds the election with what happens, and has its actions carried out.
 
-use std::path::{Path, PathBuf};
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::desk::Desk;
-use super::disk::Disk;
 use super::hands::{self, Sighting, Units};
 use super::health::{Checker, Role};
 use super::hints::Hints;
+use super::machine::{Machine, Timer};
 use crate::config::ServiceSettings;
 use crate::election::{
     self, Action, Alarm, Content, Election, Event, GuardRequest, Moment, Observation, ReadId, Record, Remembered,
     Sight, State, Transition, WriteRequest, WriteResult,
 };
 use crate::guard::client::{GuardClient, Link as GuardLink};
-use crate::host::clock::{self, BootTimer};
-use crate::host::identity;
-use crate::host::self_fence::{SYSRQ_TRIGGER, self_fence};
+use crate::guard::frame::ListedLease;
 use crate::journal;
 use crate::store::{Attempt, Link as StoreLink, Snapshot, Store, StoreError, WriteOutcome};
-use crate::systemd::{Surroundings, SystemState, Systemd, Unsupervisable, gate};
+use crate::systemd::{Manager, Surroundings, SystemState, Unsupervisable};
 use crate::types::{Key, MachineId, NodeId, OnStopFailure, Revision, Term, Time, UnitName};
 
 /// Events that wait for the loop. It takes them faster than anybody makes them; a full channel makes their tasks wait.
@@ -40,19 +37,26 @@ const ADMISSION_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What all services of the host share.
 #[derive(Clone)]
-pub(super) struct Host {
-    pub(super) node: NodeId,
-    pub(super) machine: MachineId,
-    pub(super) store: Arc<dyn Store>,
-    pub(super) guard: GuardClient,
-    pub(super) systemd: Systemd,
-    pub(super) hints: Hints,
-    pub(super) state_directory: PathBuf,
+pub struct Host {
+    /// Its token.
+    pub node: NodeId,
+    /// Its machine id.
+    pub machine_id: MachineId,
+    /// Where the locks are.
+    pub store: Arc<dyn Store>,
+    /// The way to its guard.
+    pub guard: GuardClient,
+    /// Its PID 1.
+    pub systemd: Arc<dyn Manager>,
+    /// The store's hints; somebody has to run them.
+    pub hints: Hints,
+    /// Everything else of it.
+    pub machine: Arc<dyn Machine>,
 }
 
 /// What a service is told from outside.
 #[derive(Debug)]
-pub(super) enum Order {
+pub enum Order {
     /// Go on with these settings; units and key are the same.
     Reconfigure(Box<ServiceSettings>),
     /// Let the lock go now, contend again later; the reason.
@@ -63,22 +67,43 @@ pub(super) enum Order {
 
 /// What a service shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Status {
-    pub(super) state: State,
+pub struct Status {
+    /// Where it stands.
+    pub state: State,
     /// The lock's holder; empty = nobody.
-    pub(super) holder: String,
-    pub(super) revision: Revision,
-    pub(super) term: Term,
+    pub holder: String,
+    /// The lock's revision.
+    pub revision: Revision,
+    /// The fencing token of its own holding, else the highest seen.
+    pub term: Term,
     /// Why it does not contend.
-    pub(super) hindrance: Option<String>,
+    pub hindrance: Option<String>,
 }
 
 /// A lease that the guard remembers.
 #[derive(Debug)]
-pub(super) struct Kept {
-    pub(super) remembered: Remembered,
+pub struct Kept {
+    remembered: Remembered,
     /// What it was armed for, which the configuration may name no longer.
-    pub(super) units: Vec<UnitName>,
+    units: Vec<UnitName>,
+}
+
+impl From<&ListedLease> for Kept {
+    fn from(listed: &ListedLease) -> Self {
+        let lease = &listed.lease;
+        let remembered = Remembered {
+            instance: lease.instance,
+            write: lease.write,
+            revision: lease.revision,
+            term: lease.term,
+            deadline: lease.deadline,
+            stop_budget: lease.stop_budget,
+            kill_reserve: lease.kill_reserve,
+            closing: lease.closing,
+            lapsed: listed.lapsed,
+        };
+        Self { remembered, units: lease.units.clone() }
+    }
 }
 
 /// What was seen of the units.
@@ -91,17 +116,21 @@ struct Seen {
 }
 
 /// A running service.
-pub(super) struct Handle {
-    pub(super) settings: ServiceSettings,
-    pub(super) orders: mpsc::Sender<Order>,
-    pub(super) status: watch::Receiver<Status>,
+pub struct Handle {
+    /// What it runs with.
+    pub settings: ServiceSettings,
+    /// Takes orders.
+    pub orders: mpsc::Sender<Order>,
+    /// What it shows.
+    pub status: watch::Receiver<Status>,
     /// Grows as long as the loop makes progress.
-    pub(super) progress: Arc<AtomicU64>,
-    pub(super) task: JoinHandle<()>,
+    pub progress: Arc<AtomicU64>,
+    /// Ends when the service has retired, and not before.
+    pub task: JoinHandle<()>,
 }
 
-/// Starts a service's task. `kept` is what the guard knows of its lease.
-pub(super) fn spawn(
+/// Starts a service's task. `kept` is what the guard knows of its lease; `changed` rings when the status changes.
+pub fn spawn(
     host: &Host,
     settings: ServiceSettings,
     kept: Option<Kept>,
@@ -117,7 +146,7 @@ pub(super) fn spawn(
     });
     let progress = Arc::new(AtomicU64::new(0));
     let service = Service::new(host, settings.clone(), kept, status, Arc::clone(&progress), changed)?;
-    let task = tokio::spawn(service.run(inbox));
+    let task = host.machine.spawn(Box::pin(service.run(inbox)));
     Ok(Handle { settings, orders, status: shown, progress, task })
 }
 
@@ -127,13 +156,12 @@ struct Service {
     /// The same, for the tasks that outlast a reload.
     shown: watch::Sender<ServiceSettings>,
     election: Election,
-    disk: Disk,
     units: Units,
     /// Whether the lease that the guard remembers is for other units than these.
     units_changed: bool,
     /// The units that were alive when they were last looked at.
     alive: Vec<UnitName>,
-    timer: AsyncFd<BootTimer>,
+    timer: Box<dyn Timer>,
     /// Where the tasks that carry out actions send what became of them.
     events: mpsc::Sender<Event>,
     unreadable: Arc<Unreadable>,
@@ -207,11 +235,12 @@ impl Service {
         });
         let mut former = leased.unwrap_or_default();
         former.retain(|unit| !settings.units().any(|other| other == unit));
-        let units = Units::new(&settings, former, &host.systemd);
+        let machine = &host.machine;
+        let units = Units::new(&settings, former, Arc::clone(&host.systemd), Arc::clone(machine));
         let epoch = Arc::new(AtomicU64::new(0));
-        let state_file = Disk::new(&host.state_directory, &settings.name, &settings.key);
+        let memory = machine.recall(&settings.name, &settings.key);
         let election_settings = election_settings(host, &settings);
-        let election = Election::new(election_settings, state_file.load(), remembered, clock::now());
+        let election = Election::new(election_settings, memory, remembered, machine.now());
         let (role, _) = watch::channel(Role::of(election.state()));
         let (shown, _) = watch::channel(settings.clone());
         let desk_task = Desk {
@@ -222,18 +251,14 @@ impl Service {
             settings: shown.subscribe(),
         };
         let watcher = watch_units(units.clone(), shown.subscribe(), Arc::clone(&epoch), sight);
-        let helpers = vec![tokio::spawn(desk_task.run(requests, events.clone())), tokio::spawn(watcher)];
-        #[expect(
-            deprecated,
-            reason = "its replacement is unsafe; the timer owns its descriptor and never gives it away"
-        )]
-        let timer = AsyncFd::new(BootTimer::new()?)?;
+        let desk_task = desk_task.run(requests, events.clone());
+        let helpers = vec![machine.spawn(Box::pin(desk_task)), machine.spawn(Box::pin(watcher))];
+        let timer = machine.timer()?;
         let mut service = Self {
             host: host.clone(),
             settings,
             shown,
             election,
-            disk: state_file,
             units,
             units_changed,
             alive: Vec::new(),
@@ -271,7 +296,8 @@ impl Service {
         let mut heartbeat = interval(HEARTBEAT);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (admission, mut admitted) = mpsc::channel(1);
-        self.helpers.push(tokio::spawn(admit(self.units.clone(), self.shown.subscribe(), admission)));
+        let admit = admit(self.units.clone(), self.shown.subscribe(), admission);
+        self.helpers.push(self.host.machine.spawn(Box::pin(admit)));
         self.handle(Event::Timeout);
         while self.election.state() != State::Retired {
             if let Err(reason) = &self.admission
@@ -282,13 +308,7 @@ impl Service {
             self.set_timer();
             let event = tokio::select! {
                 biased;
-                fired = self.timer.readable() => {
-                    if let Ok(mut guard) = fired {
-                        let _ = guard.get_inner().take_fired();
-                        guard.clear_ready();
-                    }
-                    Event::Timeout
-                }
+                () = poll_fn(|context| self.timer.poll_fired(context)) => Event::Timeout,
                 Some(event) = self.inbox.recv() => event,
                 Some(stop) = self.stopped.recv() => {
                     if stop != self.stops {
@@ -364,7 +384,8 @@ impl Service {
         if let Event::StandbyCheck(verdict) | Event::ActiveCheck(verdict) = &event {
             self.note_verdict(verdict.clone());
         }
-        let moment = Moment { now: clock::now(), wall: clock::wall(), random: identity::random() };
+        let machine = &self.host.machine;
+        let moment = Moment { now: machine.now(), wall: machine.wall(), random: machine.random() };
         for action in self.election.handle(&moment, event) {
             self.carry_out(action);
         }
@@ -395,7 +416,7 @@ impl Service {
             holder: self.election.holder().to_owned(),
             revision: self.election.revision(),
             term: self.election.term(),
-            hindrance: self.election.hindrance(clock::now()),
+            hindrance: self.election.hindrance(self.host.machine.now()),
         };
         let modified = self.status.send_if_modified(|shown| {
             let modified = *shown != status;
@@ -409,7 +430,7 @@ impl Service {
 
     fn set_timer(&self) {
         let at = self.election.poll_timeout().map(|time| time.boot);
-        if let Err(error) = self.timer.get_ref().set(at) {
+        if let Err(error) = self.timer.set(at) {
             // The heartbeat still drives the election, and the guard has a timer of its own.
             tracing::error!("failed to set a timer: {error}");
         }
@@ -447,11 +468,11 @@ impl Service {
             service: self.settings.name.clone(),
             node: self.host.node.clone(),
             settings: health,
-            systemd: self.host.systemd.clone(),
+            systemd: Arc::clone(&self.host.systemd),
             role: self.role.subscribe(),
             events: self.events.clone(),
         };
-        self.checker = Some(tokio::spawn(checker.run()));
+        self.checker = Some(self.host.machine.spawn(Box::pin(checker.run())));
     }
 }
 
@@ -463,16 +484,16 @@ impl Service {
             Action::Write(request) => self.write(*request),
             Action::Guard(request) => self.ask_guard(request),
             Action::Fence { instance, tokens } => {
-                let (systemd, fence) = (self.host.systemd.clone(), self.settings.fence.clone());
+                let (systemd, fence) = (Arc::clone(&self.host.systemd), self.settings.fence.clone());
                 self.answer(async move {
-                    Event::Fenced { instance, result: hands::fence(&systemd, &fence, &tokens).await }
+                    Event::Fenced { instance, result: hands::fence(&*systemd, &fence, &tokens).await }
                 });
             }
             Action::Unfence { instance } => {
-                let (systemd, fence) = (self.host.systemd.clone(), self.settings.fence.clone());
+                let (systemd, fence) = (Arc::clone(&self.host.systemd), self.settings.fence.clone());
                 self.answer(async move {
                     let result = match &fence.unfence {
-                        Some(unit) => hands::run(&systemd, unit, fence.timeout).await,
+                        Some(unit) => hands::run(&*systemd, unit, fence.timeout).await,
                         None => Ok(()),
                     };
                     Event::Unfenced { instance, result }
@@ -483,14 +504,7 @@ impl Service {
                 self.start = Some(self.answer(async move { Event::Started { instance, result: units.start().await } }));
             }
             Action::Stop { kill_at } => self.stop(kill_at),
-            Action::Persist(memory) => {
-                let disk = self.disk.clone();
-                tokio::task::spawn_blocking(move || {
-                    if let Err(error) = disk.store(&memory) {
-                        tracing::error!("failed to write to /var/lib/putex: {error}, ignoring");
-                    }
-                });
-            }
+            Action::Persist(memory) => self.host.machine.keep(&self.settings.name, &self.settings.key, memory),
             Action::Report(transition) => self.report(&transition),
             Action::Alarm(alarm) => self.alarm(&alarm),
         }
@@ -499,11 +513,11 @@ impl Service {
     /// Runs `work` in a task of its own; what it answers comes back as an event.
     fn answer(&self, work: impl Future<Output = Event> + Send + 'static) -> JoinHandle<()> {
         let events = self.events.clone();
-        tokio::spawn(async move {
+        self.host.machine.spawn(Box::pin(async move {
             let event = work.await;
             // Nobody listens any more when the service has ended.
             let _ = events.send(event).await;
-        })
+        }))
     }
 
     fn read(&self, id: ReadId, before: Option<Revision>) {
@@ -548,8 +562,7 @@ impl Service {
         if self.desk.try_send(request).is_err() {
             // So many unanswered requests mean a guard that hangs.
             tracing::error!("{}: the guard does not keep up", self.settings.name);
-            let events = self.events.clone();
-            tokio::spawn(async move { events.send(Event::GuardDown).await });
+            self.answer(async { Event::GuardDown });
         }
     }
 
@@ -562,11 +575,11 @@ impl Service {
         }
         self.stops += 1;
         let (units, prove, stop) = (self.units.clone(), self.prove.clone(), self.stops);
-        self.stop = Some(tokio::spawn(async move {
+        self.stop = Some(self.host.machine.spawn(Box::pin(async move {
             units.stop(kill_at).await;
             // Nobody listens any more when the service has ended.
             let _ = prove.send(stop).await;
-        }));
+        })));
     }
 
     fn report(&self, transition: &Transition) {
@@ -625,7 +638,7 @@ impl Service {
         journal::alarm(kind, &subject, &reason);
         if matches!(alarm, Alarm::StopLimit | Alarm::StopUnproven) && settings.on_stop_failure != OnStopFailure::Alert {
             journal::alarm(journal::Alarm::SelfFence, &subject, "the stop cannot be proven, so this host goes down");
-            if let Err(error) = self_fence(settings.on_stop_failure, Path::new(SYSRQ_TRIGGER)) {
+            if let Err(error) = self.host.machine.fence(settings.on_stop_failure) {
                 tracing::error!("failed to take this host down: {error}");
             }
         }
@@ -669,7 +682,7 @@ async fn admit(units: Units, settings: watch::Receiver<ServiceSettings>, admissi
     let mut last = None;
     loop {
         let current = settings.borrow().clone();
-        let admission = admission(&units.systemd, &current).await;
+        let admission = admission(&*units.systemd, &current).await;
         // What is not known when a start is due is asked for then.
         let _ = units.learn().await;
         if admission.is_some() && admission != last {
@@ -685,7 +698,7 @@ async fn admit(units: Units, settings: watch::Receiver<ServiceSettings>, admissi
 }
 
 /// `None`: PID 1 did not answer, and nothing is known against the units.
-async fn admission(systemd: &Systemd, settings: &ServiceSettings) -> Option<Result<(), String>> {
+async fn admission(systemd: &dyn Manager, settings: &ServiceSettings) -> Option<Result<(), String>> {
     let all: Vec<UnitName> = settings.units().cloned().collect();
     for unit in &all {
         let around = Surroundings {
@@ -694,7 +707,7 @@ async fn admission(systemd: &Systemd, settings: &ServiceSettings) -> Option<Resu
             may_end: *unit != settings.unit,
         };
         match systemd.supervisable(unit, around).await {
-            Ok(()) if gate::is_gated(&settings.name, unit) => {}
+            Ok(()) if systemd.is_gated(&settings.name, unit) => {}
             Ok(()) => {
                 return Some(Err(format!(
                     "the drop-in that binds {unit} to {} is not loaded; run \"systemctl daemon-reload\"",
@@ -717,7 +730,7 @@ fn names<'a>(units: impl IntoIterator<Item = &'a UnitName>) -> String {
 fn election_settings(host: &Host, settings: &ServiceSettings) -> election::Settings {
     election::Settings {
         node: host.node.clone(),
-        machine: host.machine,
+        machine: host.machine_id,
         timings: settings.timings,
         stop_limit: settings.stop_limit,
         // A pass counts for T, or for as long as it takes to fail `fall` times where that is longer.

@@ -11,12 +11,13 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
+use super::machine::ThisMachine;
 use super::notify;
 use super::service::{self, Handle, Host, Kept, Order};
 use crate::command_line::exit;
 use crate::config::{self, Loaded, ServiceSettings, Settings, Severity};
 use crate::dbus::{self, Ask, ServiceStatus};
-use crate::election::{Remembered, State};
+use crate::election::State;
 use crate::guard::client::{GuardClient, Link as GuardLink};
 use crate::guard::frame::{ListedLease, SOCKET};
 use crate::host::identity;
@@ -126,6 +127,7 @@ struct Retiring {
 struct Supervisor {
     root: PathBuf,
     host: Host,
+    systemd: Systemd,
     store_settings: StoreSettings,
     services: BTreeMap<ServiceName, Handle>,
     retiring: Vec<Retiring>,
@@ -139,7 +141,7 @@ struct Supervisor {
 impl Supervisor {
     /// Reaches bus and guard, however long that takes, and starts every election.
     async fn start(root: &Path, settings: Settings) -> Result<Self, String> {
-        let machine = identity::machine_id().map_err(|error| format!("failed to read the machine id: {error}"))?;
+        let machine_id = identity::machine_id().map_err(|error| format!("failed to read the machine id: {error}"))?;
         let shortest = |span: fn(&ServiceSettings) -> Duration| settings.services.iter().map(span).min();
         let renew_interval = shortest(|service| service.timings.renew_interval).unwrap_or(IDLE_LIMIT);
         let call_limit = shortest(|service| service.timings.call_limit()).unwrap_or(IDLE_LIMIT);
@@ -155,12 +157,12 @@ impl Supervisor {
         tokio::spawn(hints.clone().run(Arc::clone(&store)));
         let host = Host {
             node: settings.node.clone(),
-            machine,
+            machine_id,
             store,
             guard,
-            systemd,
+            systemd: Arc::new(systemd.clone()),
             hints,
-            state_directory: PathBuf::from(STATE_DIRECTORY),
+            machine: Arc::new(ThisMachine { state_directory: PathBuf::from(STATE_DIRECTORY) }),
         };
         let (ask, asks) = mpsc::channel(ASKS_LIMIT);
         tokio::spawn(dbus::serve(ask));
@@ -168,6 +170,7 @@ impl Supervisor {
         let mut supervisor = Self {
             root: root.to_owned(),
             host,
+            systemd,
             store_settings: settings.store,
             services: BTreeMap::new(),
             retiring: Vec::new(),
@@ -177,7 +180,7 @@ impl Supervisor {
         };
         supervisor.gate(&settings.services).await;
         for service in settings.services {
-            let kept = leases.iter().find(|listed| listed.lease.service == service.name).map(kept);
+            let kept = leases.iter().find(|listed| listed.lease.service == service.name).map(Kept::from);
             supervisor.add(service, kept);
         }
         Ok(supervisor)
@@ -230,7 +233,7 @@ impl Supervisor {
     /// Has PID 1 run the generators where a unit is not yet bound to its lease. One reload for all of them.
     async fn gate(&self, services: &[ServiceSettings]) {
         let ungated = services.iter().any(|service| service.units().any(|unit| !gate::is_gated(&service.name, unit)));
-        if ungated && let Err(error) = self.host.systemd.daemon_reload(DAEMON_RELOAD_LIMIT).await {
+        if ungated && let Err(error) = self.systemd.daemon_reload(DAEMON_RELOAD_LIMIT).await {
             tracing::error!("failed to have the units bound to their leases: failed to {error}");
         }
     }
@@ -384,7 +387,7 @@ impl Supervisor {
         // The bus may be gone already when the host goes down; the private socket is not.
         let private = Systemd::private(BUS_LIMIT_MIN);
         let Ok(unit) = UnitName::new(OWN_UNIT) else { return Ending::Release };
-        for systemd in [&self.host.systemd, &private] {
+        for systemd in [&self.systemd, &private] {
             match systemd.job_for_unit(&unit).await {
                 Ok(Some(JobType::Restart | JobType::Start) | None) => return Ending::Leave,
                 Ok(Some(JobType::Stop | JobType::Other(_))) => return Ending::Release,
@@ -498,20 +501,4 @@ async fn list_leases(guard: &GuardClient) -> Vec<ListedLease> {
             }
         }
     }
-}
-
-fn kept(listed: &ListedLease) -> Kept {
-    let lease = &listed.lease;
-    let remembered = Remembered {
-        instance: lease.instance,
-        write: lease.write,
-        revision: lease.revision,
-        term: lease.term,
-        deadline: lease.deadline,
-        stop_budget: lease.stop_budget,
-        kill_reserve: lease.kill_reserve,
-        closing: lease.closing,
-        lapsed: listed.lapsed,
-    };
-    Kept { remembered, units: lease.units.clone() }
 }

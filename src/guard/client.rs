@@ -6,12 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -56,10 +55,26 @@ impl GuardClient {
     /// tokio runtime; does not wait for the connection.
     #[must_use]
     pub fn new(socket: &Path, limit: Duration) -> Self {
+        let socket = socket.to_owned();
+        let (client, connection) = Self::over(limit, move || UnixStream::connect(socket.clone()));
+        tokio::spawn(connection);
+        client
+    }
+
+    /// The same over any stream that `connect` makes, once for each connection. Somebody has to run the future that
+    /// comes with the client: it owns the connection, and ends with the last clone.
+    pub fn over<S, F>(
+        limit: Duration,
+        connect: impl FnMut() -> F + Send + 'static,
+    ) -> (Self, impl Future<Output = ()> + Send + 'static)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        F: Future<Output = io::Result<S>> + Send + 'static,
+    {
         let (asks, receiver) = mpsc::channel(QUEUE_LIMIT);
         let (sender, link) = watch::channel(Link::Down);
-        tokio::spawn(Driver { socket: socket.to_owned(), limit, asks: receiver, link: sender }.run());
-        Self { asks, link, limit }
+        let driver = Driver { connect, limit, asks: receiver, link: sender };
+        (Self { asks, link, limit }, driver.run())
     }
 
     /// Whether the guard answers, and each change of it. When it comes up again the leases of before may be closed or
@@ -133,18 +148,23 @@ struct Ask {
 }
 
 /// Owns the connection. A request whose `answer` is dropped has failed with [`GuardError::Gone`].
-struct Driver {
-    socket: PathBuf,
+struct Driver<C> {
+    connect: C,
     limit: Duration,
     asks: mpsc::Receiver<Ask>,
     link: watch::Sender<Link>,
 }
 
-impl Driver {
-    async fn run(mut self) {
+impl<C> Driver<C> {
+    async fn run<S, F>(mut self)
+    where
+        C: FnMut() -> F,
+        S: AsyncRead + AsyncWrite + Unpin,
+        F: Future<Output = io::Result<S>>,
+    {
         let mut back_off = BACK_OFF_MIN;
         loop {
-            let started = timeout(self.limit, Session::start(&self.socket)).await;
+            let started = timeout(self.limit, Session::start((self.connect)())).await;
             if let Ok(Ok(mut session)) = started {
                 self.link.send_replace(Link::Up);
                 let ended = session.serve(&mut self.asks, self.limit).await;
@@ -160,6 +180,7 @@ impl Driver {
             back_off = (back_off * 2).min(BACK_OFF_MAX);
             loop {
                 tokio::select! {
+                    biased;
                     () = &mut pause => break,
                     // Without a connection the answer is known at once.
                     ask = self.asks.recv() => if ask.is_none() { return },
@@ -170,19 +191,17 @@ impl Driver {
 }
 
 /// One connection.
-struct Session {
-    reader: OwnedReadHalf,
-    writer: OwnedWriteHalf,
+struct Session<S> {
+    stream: S,
     unread: Vec<u8>,
     next_id: u64,
     pending: BTreeMap<u64, (Instant, oneshot::Sender<Outcome>)>,
 }
 
-impl Session {
+impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
     /// Connects, and has the guard answer something: a socket alone is no sign of life.
-    async fn start(socket: &Path) -> io::Result<Self> {
-        let (reader, writer) = UnixStream::connect(socket).await?.into_split();
-        let mut session = Self { reader, writer, unread: Vec::new(), next_id: 1, pending: BTreeMap::new() };
+    async fn start(connect: impl Future<Output = io::Result<S>>) -> io::Result<Self> {
+        let mut session = Self { stream: connect.await?, unread: Vec::new(), next_id: 1, pending: BTreeMap::new() };
         session.send(0, Command::List).await?;
         session.receive().await?;
         Ok(session)
@@ -194,7 +213,11 @@ impl Session {
             // Requests have the same limit, so the oldest is the first to be late; its lateness condemns the connection.
             let late = self.pending.values().map(|(until, _)| *until).next();
             tokio::select! {
+                biased;
                 reply = self.receive() => self.settle(reply?),
+                () = sleep_until(late.unwrap_or_else(Instant::now)), if late.is_some() => {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
                 ask = asks.recv() => {
                     let Some(ask) = ask else { return Ok(()) };
                     if ask.answer.is_closed() {
@@ -204,9 +227,6 @@ impl Session {
                     self.next_id += 1;
                     self.pending.insert(id, (ask.until, ask.answer));
                     timeout(limit, self.send(id, ask.command)).await??;
-                }
-                () = sleep_until(late.unwrap_or_else(Instant::now)), if late.is_some() => {
-                    return Err(io::ErrorKind::TimedOut.into());
                 }
             }
         }
@@ -222,7 +242,7 @@ impl Session {
     async fn send(&mut self, id: u64, command: Command) -> io::Result<()> {
         let mut line = serde_json::to_vec(&Request { id, command })?;
         line.push(b'\n');
-        self.writer.write_all(&line).await
+        self.stream.write_all(&line).await
     }
 
     /// The next reply. Nothing is lost when this is dropped half-way.
@@ -237,7 +257,7 @@ impl Session {
             if searched >= REPLY_LIMIT_BYTES {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "a reply is too long"));
             }
-            if self.reader.read_buf(&mut self.unread).await? == 0 {
+            if self.stream.read_buf(&mut self.unread).await? == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }

@@ -84,7 +84,8 @@ pub fn gate(directory: &Path, service: &ServiceName) -> Result<(), GateError> {
     judge(&grant, &found, clock::now())
 }
 
-fn judge(grant: &str, found: &str, now: Time) -> Result<(), GateError> {
+/// What the gate says: `grant` is the grant's text, `found` the fencing token in the unit's environment.
+pub fn judge(grant: &str, found: &str, now: Time) -> Result<(), GateError> {
     let number = |name: &'static str| {
         grant
             .lines()
@@ -103,7 +104,13 @@ fn judge(grant: &str, found: &str, now: Time) -> Result<(), GateError> {
     Ok(())
 }
 
-fn render(lease: &Lease) -> String {
+/// The text of a grant: an environment file.
+///
+/// # Panics
+///
+/// Never: writing to a string does not fail.
+#[must_use]
+pub fn render(lease: &Lease) -> String {
     let mut node = String::new();
     for character in lease.node.as_str().chars() {
         // Within double quotes systemd's EnvironmentFile= unescapes these four and no others.

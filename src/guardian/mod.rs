@@ -15,10 +15,10 @@
 //! lease, and `RuntimeDirectory=` has it remove every grant. So an error that leaves a lease in doubt ends the program.
 
 mod enforce;
-mod grant;
+pub mod grant;
 mod pid1;
 mod shell;
-mod table;
+pub mod table;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

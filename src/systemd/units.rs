@@ -150,6 +150,12 @@ impl Systemd {
         Ok(())
     }
 
+    /// SIGKILL to every process of a control group as PID 1 names it, for when PID 1 does not answer.
+    pub async fn kill_group(&self, path: &str) -> Result<(), KillError> {
+        let path = path.to_owned();
+        self.blocking(move |hierarchy| hierarchy.kill(&path)).await.map_err(KillError::Cgroup)
+    }
+
     /// The control group that the unit has while it runs, known before it does; `None` for types without processes.
     pub async fn predicted_cgroup(&self, unit: &UnitName) -> Result<Option<String>, BusError> {
         self.predicted(&self.read(unit.as_str()).await?).await

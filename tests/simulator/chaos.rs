@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use putexd::election::{Confirmation, Content, Event, Record, Timings};
 
-use super::host::{Link, TRUE_RATE};
+use super::clocks::TRUE_RATE;
+use super::host::Link;
 use super::rng::Rng;
 use super::store::Store;
 use super::{Sim, node, settings};

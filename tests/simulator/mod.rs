@@ -7,6 +7,7 @@
 #![allow(dead_code, reason = "each test file uses its own part of the simulator")]
 
 pub mod chaos;
+pub mod clocks;
 pub mod host;
 pub mod rng;
 pub mod script;
@@ -22,7 +23,8 @@ use putexd::election::{
 };
 use putexd::types::{Instance, MachineId, NodeId, Revision, Term, Time};
 
-use host::{Clocks, Daemon, Guard, GuardLife, Host, Lease, Link, Stop, TRUE_RATE, Unit, UnitNature, UnitState};
+use clocks::{Clocks, TRUE_RATE};
+use host::{Daemon, Guard, GuardLife, Host, Lease, Link, Stop, Unit, UnitNature, UnitState};
 use rng::Rng;
 use store::Store;
 

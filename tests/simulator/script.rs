@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use putexd::election::{Content, Event, Record, Timings};
 
-use super::host::{Link, TRUE_RATE};
+use super::clocks::TRUE_RATE;
+use super::host::Link;
 use super::store::Store;
 use super::{Sim, node, settings};
 

@@ -1,0 +1,140 @@
+//! What the daemon asks of PID 1: [`Systemd`] answers it over D-Bus, a simulated host answers it in memory.
+
+use std::fmt;
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures_util::Stream;
+
+use super::{
+    BusError, Check, JobEnd, KillError, NotDead, RunResult, StartError, Started, Surroundings, SystemState, Systemd,
+    UnitState, Unsupervisable, gate,
+};
+use crate::types::{ServiceName, UnitName};
+
+/// The future of a manager's verb.
+pub type ManagerFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Hints that a unit may have changed. The stream never ends.
+pub type ChangeHints = Pin<Box<dyn Stream<Item = ()> + Send>>;
+
+/// Whoever runs the units of a host. Each call but `start` and the two runs is bounded in time by the manager itself; a
+/// call that is dropped may have taken effect. What each verb promises is written at the method of [`Systemd`] with its
+/// name.
+pub trait Manager: fmt::Debug + Send + Sync + 'static {
+    /// What a unit is now.
+    fn state<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<UnitState, BusError>>;
+
+    /// The control group that a unit has while it runs.
+    fn predicted_cgroup<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Option<String>, BusError>>;
+
+    /// Whether the stop of a unit can be proven.
+    fn supervisable<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        around: Surroundings<'a>,
+    ) -> ManagerFuture<'a, Result<(), Unsupervisable>>;
+
+    /// Whether a unit is bound to the lease of `service`, so that nobody can start it without the lease.
+    fn is_gated(&self, service: &ServiceName, unit: &UnitName) -> bool;
+
+    /// Whether the host is up or going down.
+    fn system_state(&self) -> ManagerFuture<'_, Result<SystemState, BusError>>;
+
+    /// Forgets how a unit failed, and how often it was started.
+    fn reset_failed<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<(), BusError>>;
+
+    /// Starts a unit and waits until it is started.
+    fn start<'a>(&'a self, unit: &'a UnitName, limit: Duration) -> ManagerFuture<'a, Result<Started, StartError>>;
+
+    /// Queues a stop and waits for the end of its job, which says nothing of the unit.
+    fn stop<'a>(&'a self, unit: &'a UnitName, limit: Duration) -> ManagerFuture<'a, Result<JobEnd, BusError>>;
+
+    /// SIGKILL to every process of a unit.
+    fn kill<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<(), KillError>>;
+
+    /// SIGKILL to every process of a control group, without asking PID 1.
+    fn kill_group<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<(), KillError>>;
+
+    /// Shows that nothing of a unit runs; what it was read from.
+    fn prove_dead<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<UnitState, NotDead>>;
+
+    /// Hints that a unit's state should be read again.
+    fn changes(&self, unit: &UnitName) -> ChangeHints;
+
+    /// Starts a unit that comes to an end by itself, and waits for that.
+    fn run_unit_to_completion<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        limit: Duration,
+    ) -> ManagerFuture<'a, Result<RunResult, BusError>>;
+
+    /// Runs a command in a unit of its own and waits for its end.
+    fn run_check<'a>(&'a self, check: &'a Check) -> ManagerFuture<'a, Result<RunResult, BusError>>;
+}
+
+impl Manager for Systemd {
+    fn state<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<UnitState, BusError>> {
+        Box::pin(Systemd::state(self, unit))
+    }
+
+    fn predicted_cgroup<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Option<String>, BusError>> {
+        Box::pin(Systemd::predicted_cgroup(self, unit))
+    }
+
+    fn supervisable<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        around: Surroundings<'a>,
+    ) -> ManagerFuture<'a, Result<(), Unsupervisable>> {
+        Box::pin(Systemd::supervisable(self, unit, around))
+    }
+
+    fn is_gated(&self, service: &ServiceName, unit: &UnitName) -> bool {
+        gate::is_gated(service, unit)
+    }
+
+    fn system_state(&self) -> ManagerFuture<'_, Result<SystemState, BusError>> {
+        Box::pin(Systemd::system_state(self))
+    }
+
+    fn reset_failed<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<(), BusError>> {
+        Box::pin(Systemd::reset_failed(self, unit.as_str()))
+    }
+
+    fn start<'a>(&'a self, unit: &'a UnitName, limit: Duration) -> ManagerFuture<'a, Result<Started, StartError>> {
+        Box::pin(Systemd::start(self, unit, limit))
+    }
+
+    fn stop<'a>(&'a self, unit: &'a UnitName, limit: Duration) -> ManagerFuture<'a, Result<JobEnd, BusError>> {
+        Box::pin(Systemd::stop(self, unit, limit))
+    }
+
+    fn kill<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<(), KillError>> {
+        Box::pin(Systemd::kill(self, unit))
+    }
+
+    fn kill_group<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<(), KillError>> {
+        Box::pin(Systemd::kill_group(self, path))
+    }
+
+    fn prove_dead<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<UnitState, NotDead>> {
+        Box::pin(async move { Ok(Systemd::prove_dead(self, unit).await?.state().clone()) })
+    }
+
+    fn changes(&self, unit: &UnitName) -> ChangeHints {
+        Box::pin(Systemd::changes(self, unit))
+    }
+
+    fn run_unit_to_completion<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        limit: Duration,
+    ) -> ManagerFuture<'a, Result<RunResult, BusError>> {
+        Box::pin(Systemd::run_unit_to_completion(self, unit, limit))
+    }
+
+    fn run_check<'a>(&'a self, check: &'a Check) -> ManagerFuture<'a, Result<RunResult, BusError>> {
+        Box::pin(Systemd::run_check(self, check))
+    }
+}

@@ -1,0 +1,94 @@
+//! Scenes from seeds.
+
+use std::time::Duration;
+
+use putexd::election::{Confirmation, Timings};
+
+use crate::clocks::TRUE_RATE;
+use crate::rng::Rng;
+use crate::scene::{Fault, HostScene, Kind, Scene, share_the_longest_hold};
+
+/// Faults begin in this time.
+pub const STORMY: Duration = Duration::from_secs(25);
+
+/// The scene of a seed.
+pub fn scene(seed: u64) -> Scene {
+    let mut rng = Rng::new(seed ^ 0x5EED_0F5C_E4E5);
+    let rng = &mut rng;
+    let error_ppm = *pick(rng, &[1000, 10_000, 40_000]);
+    let differing = rng.chance(30);
+    let mut palette: Vec<Timings> = (0..if differing { 3 } else { 1 }).map(|_| timings(rng, error_ppm)).collect();
+    share_the_longest_hold(&mut palette);
+    let shortest_budget = palette.iter().map(|timings| timings.stop_budget).min().expect("at least one");
+    let number = if rng.chance(40) { 2 } else { 3 };
+    let hosts = (0..number).map(|_| host(rng, palette.len(), error_ppm, shortest_budget)).collect();
+    let (checked, fenced) = (rng.chance(30), rng.chance(20));
+    let count = 2 + rng.below(11);
+    let mut faults: Vec<Fault> = (0..count).map(|_| fault(rng, number)).collect();
+    faults.sort_by_key(|fault| fault.at);
+    Scene { seed, palette, checked, fenced, hosts, faults, expectations: Vec::new() }
+}
+
+/// Safe timings, with a stop budget up to the largest that is safe.
+fn timings(rng: &mut Rng, error_ppm: u32) -> Timings {
+    loop {
+        let renew = Duration::from_millis(*pick(rng, &[300, 500, 1000]));
+        let failures = u32::try_from(2 + rng.below(3)).expect("small");
+        let confirmations = u32::try_from(rng.below(3)).expect("small");
+        let mut timings = Timings::new(renew, failures, confirmations);
+        timings.clock_error_ppm = error_ppm;
+        if rng.chance(25) {
+            timings.confirmation = Confirmation::Minimal;
+        }
+        timings.stop_budget = renew * 3;
+        while timings.stop_budget > renew / 3 {
+            timings.kill_reserve = Timings::default_kill_reserve(timings.stop_budget);
+            if timings.validate().is_ok() {
+                return timings;
+            }
+            timings.stop_budget -= Duration::from_millis(10);
+        }
+    }
+}
+
+/// SIGKILL always empties the control group within k (assumption c); SIGTERM may take any time, or do nothing.
+fn host(rng: &mut Rng, palette: usize, error_ppm: u32, shortest_budget: Duration) -> HostScene {
+    let error = u64::from(error_ppm);
+    let kill_reserve = Timings::default_kill_reserve(shortest_budget);
+    let raw_rate = TRUE_RATE - error + rng.below(2 * error + 1);
+    HostScene {
+        timings: usize::try_from(rng.below(palette as u64)).expect("small"),
+        start_takes: millis(rng, 1, 600),
+        stop_takes: (!rng.chance(25)).then(|| millis(rng, 1, as_millis(shortest_budget * 2))),
+        kill_takes: millis(rng, 1, as_millis(kill_reserve * 7 / 10)),
+        stop_timeout: millis(rng, 500, 20_000),
+        restart: rng.chance(40).then(|| millis(rng, 10, 500)),
+        // Slewing bends CLOCK_BOOTTIME by far more than ρ.
+        boot_rate: if rng.chance(25) { TRUE_RATE - 100_000 + rng.below(200_001) } else { raw_rate },
+        raw_rate,
+        begins: millis(rng, 0, 1500),
+    }
+}
+
+fn fault(rng: &mut Rng, hosts: u64) -> Fault {
+    let kind = *pick(rng, Kind::ALL);
+    let longest = if rng.chance(50) { 1500 } else { 8000 };
+    Fault {
+        at: millis(rng, 0, as_millis(STORMY)),
+        host: (!kind.is_of_the_store()).then(|| usize::try_from(rng.below(hosts)).expect("small")),
+        kind,
+        lasts: millis(rng, 10, longest),
+    }
+}
+
+fn pick<'a, T>(rng: &mut Rng, from: &'a [T]) -> &'a T {
+    &from[usize::try_from(rng.below(from.len() as u64)).expect("small")]
+}
+
+fn millis(rng: &mut Rng, from: u64, to: u64) -> Duration {
+    Duration::from_millis(from + rng.below(to.saturating_sub(from) + 1))
+}
+
+fn as_millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).expect("short")
+}

@@ -1,0 +1,280 @@
+//! A simulated guard around the real table, the real frames and the real grants.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use putexd::guard::frame::{Command, Lease, Outcome, Reply, Request};
+use putexd::guardian::grant;
+use putexd::guardian::table::{Effect, Entry, Table};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+use tokio::sync::Notify;
+
+use crate::world::{Sim, World};
+
+/// As in `guardian::enforce`.
+const KILL_INTERVAL: Duration = Duration::from_millis(20);
+const WATCH_INTERVAL: Duration = Duration::from_millis(100);
+/// Room for every frame that can be under way.
+const SOCKET_BYTES: usize = 1 << 20;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Life {
+    #[default]
+    Dead,
+    Up,
+    /// Neither answers nor enforces; its files stay.
+    Hung,
+}
+
+/// One host's guard, and its files in /run.
+#[derive(Default)]
+pub struct Guard {
+    pub life: Life,
+    /// Counts guards and the times one began to hang.
+    era: u64,
+    table: Table,
+    saved: Vec<Entry>,
+    pub grant: Option<String>,
+    /// Counts connections: the latest is served.
+    pub connection: u64,
+    /// Rings when whoever waits for its turn should look again.
+    pub bell: Arc<Notify>,
+    enforcement: Option<Lease>,
+    /// Counts enforcements.
+    enforced: u64,
+    timer: u64,
+}
+
+impl Guard {
+    pub fn of_next_boot(&self) -> Self {
+        Self { connection: self.connection + 1, ..Self::default() }
+    }
+}
+
+/// What a request meets.
+enum Turn {
+    Answer(Box<Outcome>),
+    Wait,
+    Gone,
+}
+
+/// A new connection to the guard of host `h`.
+pub async fn connect(sim: Sim, h: usize) -> io::Result<DuplexStream> {
+    let mut world = sim.lock();
+    let guard = &mut world.hosts[h].guard;
+    if guard.life == Life::Dead {
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
+    guard.connection += 1;
+    guard.bell.notify_waiters();
+    let connection = guard.connection;
+    let (client, server) = duplex(SOCKET_BYTES);
+    tokio::spawn(serve(sim.clone(), h, connection, server));
+    Ok(client)
+}
+
+/// Answers one request after the other until the connection is over.
+async fn serve(sim: Sim, h: usize, connection: u64, mut stream: DuplexStream) {
+    let mut unread = Vec::new();
+    loop {
+        let bell = Arc::clone(&sim.lock().hosts[h].guard.bell);
+        let rung = bell.notified();
+        if sim.lock().hosts[h].guard.connection != connection {
+            return;
+        }
+        tokio::select! {
+            biased;
+            () = rung => {}
+            read = stream.read_buf(&mut unread) => if !matches!(read, Ok(1..)) { return },
+        }
+        while let Some(end) = unread.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = unread.drain(..=end).collect();
+            let request: Request = serde_json::from_slice(&line).expect("a request");
+            let Some(result) = answer(&sim, h, connection, request.command).await else { return };
+            let mut line = serde_json::to_vec(&Reply { id: request.id, result }).expect("a reply");
+            line.push(b'\n');
+            if stream.write_all(&line).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+async fn answer(sim: &Sim, h: usize, connection: u64, command: Command) -> Option<Outcome> {
+    loop {
+        let bell = Arc::clone(&sim.lock().hosts[h].guard.bell);
+        let rung = bell.notified();
+        let turn = sim.lock().guard_turn(h, connection, &command);
+        match turn {
+            Turn::Answer(outcome) => return Some(*outcome),
+            Turn::Wait => rung.await,
+            Turn::Gone => return None,
+        }
+    }
+}
+
+impl World {
+    fn guard_turn(&mut self, h: usize, connection: u64, command: &Command) -> Turn {
+        let host = &self.hosts[h];
+        if host.guard.connection != connection || host.guard.life == Life::Dead || !host.powered {
+            return Turn::Gone;
+        }
+        if host.frozen || host.guard.life == Life::Hung {
+            return Turn::Wait;
+        }
+        self.guard_looks(h);
+        let now = self.clock(h);
+        let guard = &mut self.hosts[h].guard;
+        let (outcome, effects) = guard.table.handle(now, command.clone());
+        self.guard_acts(h, effects);
+        if let Outcome::Refused { reason } = &outcome {
+            self.note(Some(h), &format!("the guard refuses: {reason}"));
+        }
+        Turn::Answer(Box::new(outcome))
+    }
+
+    /// What the passing of time asks for.
+    pub fn guard_looks(&mut self, h: usize) {
+        if self.hosts[h].guard.life != Life::Up || !self.hosts[h].runs() {
+            return;
+        }
+        let now = self.clock(h);
+        let effects = self.hosts[h].guard.table.expire(now);
+        self.guard_acts(h, effects);
+    }
+
+    /// Carries out, keeps the table, sets the timer.
+    fn guard_acts(&mut self, h: usize, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Grant(lease) => self.hosts[h].guard.grant = Some(grant::render(&lease)),
+                Effect::Withdraw(_) => self.hosts[h].guard.grant = None,
+                Effect::Enforce(lease) => self.enforce(h, lease),
+                Effect::Forget(_) => self.hosts[h].guard.enforcement = None,
+                Effect::GiveUp(_) => self.note(Some(h), "the guard: the unit is not proven dead in time"),
+            }
+        }
+        let now = self.now();
+        let host = &mut self.hosts[h];
+        host.guard.saved = host.guard.table.entries();
+        host.guard.timer += 1;
+        let timer = host.guard.timer;
+        let next = host.guard.table.poll_timeout();
+        if let Some(at) = next.and_then(|next| host.clocks.real_when_passed(now, next)) {
+            self.on_host(h, at.saturating_sub(now), move |world| {
+                if world.hosts[h].guard.timer == timer {
+                    world.guard_looks(h);
+                }
+            });
+        }
+    }
+
+    fn enforce(&mut self, h: usize, lease: Lease) {
+        self.note(Some(h), "the guard: the lease has lapsed");
+        let guard = &mut self.hosts[h].guard;
+        guard.enforced += 1;
+        let number = guard.enforced;
+        guard.enforcement = Some(lease);
+        let ask = self.millis(1, 3);
+        self.on_host(h, ask, move |world| {
+            if world.hosts[h].guard.enforced == number && world.hosts[h].guard.life == Life::Up {
+                world.stop_lease(h);
+            }
+        });
+        self.enforce_further(h, number, Duration::ZERO);
+    }
+
+    /// One look of the enforcement, and the next.
+    fn enforce_further(&mut self, h: usize, number: u64, after: Duration) {
+        self.on_host(h, after, move |world| {
+            let guard = &world.hosts[h].guard;
+            let Some(lease) = guard.enforcement.clone().filter(|_| guard.enforced == number) else { return };
+            let now = world.clock(h);
+            let mut pause = WATCH_INTERVAL.min(now.until_passed(lease.kill_at())).max(Duration::from_millis(1));
+            if world.hosts[h].guard.life == Life::Up && now.has_passed(lease.kill_at()) {
+                if world.hosts[h].unit.alive {
+                    world.kill_unit(h);
+                    pause = KILL_INTERVAL;
+                } else {
+                    let service = world.service.clone();
+                    world.hosts[h].guard.table.stopped(&service);
+                    world.guard_acts(h, Vec::new());
+                    pause = WATCH_INTERVAL;
+                }
+            }
+            world.enforce_further(h, number, pause);
+        });
+    }
+
+    /// A guard that enforces what its predecessor left, and serves.
+    pub fn start_guard(&mut self, h: usize) {
+        let now = self.clock(h);
+        let guard = &mut self.hosts[h].guard;
+        if guard.life != Life::Dead {
+            return;
+        }
+        let (table, effects) = Table::resume(now, std::mem::take(&mut guard.saved));
+        guard.life = Life::Up;
+        guard.era += 1;
+        guard.grant = None;
+        guard.table = table;
+        guard.bell.notify_waiters();
+        self.note(Some(h), "the guard starts");
+        self.guard_acts(h, effects);
+        self.guard_looks(h);
+    }
+
+    /// systemd ends what is bound to the guard, removes the grants, and starts another one.
+    pub fn kill_guard(&mut self, h: usize) {
+        let guard = &mut self.hosts[h].guard;
+        if guard.life == Life::Dead {
+            return;
+        }
+        guard.life = Life::Dead;
+        guard.era += 1;
+        guard.grant = None;
+        guard.enforcement = None;
+        guard.enforced += 1;
+        guard.timer += 1;
+        guard.connection += 1;
+        guard.bell.notify_waiters();
+        self.note(Some(h), "the guard is gone");
+        self.stop_lease(h);
+        let succession = self.millis(120, 400);
+        self.on_host(h, succession, move |world| world.start_guard(h));
+    }
+
+    pub fn hang_guard(&mut self, h: usize) {
+        if self.hosts[h].guard.life != Life::Up {
+            return;
+        }
+        let now = self.clock(h);
+        let guard = &mut self.hosts[h].guard;
+        guard.life = Life::Hung;
+        guard.era += 1;
+        let era = guard.era;
+        let patience = guard.table.patience(now);
+        self.note(Some(h), "the guard hangs");
+        if let Some(patience) = patience {
+            let late = self.millis(0, 300);
+            self.on_host(h, patience + late, move |world| {
+                if world.hosts[h].guard.era == era {
+                    world.kill_guard(h);
+                }
+            });
+        }
+    }
+
+    pub fn unhang_guard(&mut self, h: usize) {
+        let guard = &mut self.hosts[h].guard;
+        if guard.life != Life::Hung {
+            return;
+        }
+        guard.life = Life::Up;
+        guard.era += 1;
+        guard.bell.notify_waiters();
+        self.note(Some(h), "the guard goes on");
+        self.guard_looks(h);
+    }
+}

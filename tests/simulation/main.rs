@@ -1,0 +1,125 @@
+//! The daemon's own driver on simulated hosts: two units never execute at once, and after the last fault the service
+//! comes back, on each of its hosts.
+//!
+//! `daemon::service` runs as it is, with the guard's real client, table and grants, over the store in memory and a
+//! simulated PID 1, on a virtual clock. What befalls the hosts is drawn from a seed, and is data: a scene that fails is
+//! shrunk, and printed as a script that can be put into `tests/simulation/scripts`.
+//!
+//! `PUTEX_RUNS=N` for more seeds than CI has time for, `PUTEX_SEED=N cargo test --test simulation -- one_seed --nocapture`
+//! to see one.
+
+#[path = "../simulator/clocks.rs"]
+mod clocks;
+mod draw;
+mod guard;
+mod pid1;
+mod process;
+#[path = "../simulator/rng.rs"]
+#[expect(dead_code, reason = "spans are whole milliseconds here")]
+mod rng;
+mod run;
+mod scene;
+mod shrink;
+mod wire;
+mod world;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use run::{Outcome, run};
+use scene::{Kind, Scene};
+use shrink::shrink;
+use world::Failure;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|text| text.parse().ok())
+}
+
+fn search(first: u64) {
+    let begun = Instant::now();
+    let runs = number("PUTEX_RUNS").unwrap_or(1000);
+    let (mut failures, mut starts) = (Vec::new(), 0);
+    for seed in first..first + runs {
+        let outcome = run(&draw::scene(seed));
+        starts += outcome.starts;
+        failures.extend(outcome.failure.map(|failure| (seed, failure)));
+    }
+    println!("seeds {first} to {}: {starts} starts in {:.0?}", first + runs - 1, begun.elapsed());
+    let Some((seed, failure)) = failures.first() else { return };
+    println!("{} of {runs} seeds failed", failures.len());
+    failures.iter().for_each(|(seed, failure)| println!("{seed}: {failure:?}"));
+    // One of them is shrunk; the others are found again by their seeds.
+    panic!("{} of {runs} seeds failed\n{}", failures.len(), tell(*seed, failure));
+}
+
+/// A failure as a script, with the log of its run.
+fn tell(seed: u64, failure: &Failure) -> String {
+    let small = shrink(&draw::scene(seed), failure);
+    format!("\nseed {seed}, shrunk:\n\n{small}\n{}\n", run(&small).log.join("\n"))
+}
+
+#[test]
+fn never_two_units_and_always_one_again_a() {
+    search(0);
+}
+
+#[test]
+fn never_two_units_and_always_one_again_b() {
+    search(1_000_000);
+}
+
+#[test]
+fn one_seed() {
+    let Some(seed) = number("PUTEX_SEED") else { return };
+    let Outcome { log, failure, .. } = run(&draw::scene(seed));
+    println!("{}\n{}", draw::scene(seed), log.join("\n"));
+    if let Some(failure) = failure {
+        panic!("seed {seed}: {failure:?}\n{}", tell(seed, &failure));
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    for seed in 0..20 {
+        let logs = [seed, seed].map(|seed| run(&draw::scene(seed)).log);
+        assert_eq!(logs[0], logs[1], "seed {seed}");
+    }
+}
+
+#[test]
+fn a_scene_is_read_as_it_is_printed() {
+    for seed in 0..200 {
+        let scene = draw::scene(seed);
+        assert_eq!(Scene::parse(&scene.to_string()), Ok(scene));
+    }
+}
+
+#[test]
+fn every_kind_of_fault_is_drawn() {
+    let drawn: Vec<Kind> = (0..500).flat_map(|seed| draw::scene(seed).faults).map(|fault| fault.kind).collect();
+    let missing: Vec<&Kind> = Kind::ALL.iter().filter(|kind| !drawn.contains(kind)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+fn scripts() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/simulation/scripts");
+    let entries = fs::read_dir(folder).expect("the folder of the scripts");
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry of the folder").path()).collect();
+    paths.sort();
+    paths
+}
+
+#[test]
+fn scripts_come_out_as_they_say() {
+    let mut failures = Vec::new();
+    for path in scripts() {
+        let text = fs::read_to_string(&path).expect("a script");
+        let scene = Scene::parse(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let Outcome { log, failure, .. } = run(&scene);
+        if let Some(failure) = failure {
+            failures.push(format!("{}: {failure:?}\n{}", path.display(), log.join("\n")));
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+}

@@ -1,0 +1,522 @@
+//! A simulated PID 1 with one unit and its lease target: states, jobs, the gate, `Restart=`, processes.
+
+use std::time::Duration;
+
+use futures_util::stream::poll_fn;
+use putexd::guardian::grant;
+use putexd::systemd::{
+    ActiveState, BusError, ChangeHints, Check, Invocation, JobEnd, KillError, Manager, ManagerFuture, NotDead, QueuedJob,
+    RunResult, StartError, Started, Surroundings, SystemState, UnitState, Unsupervisable,
+};
+use putexd::types::{ServiceName, Term, UnitName};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{sleep, timeout};
+
+use crate::world::{Sim, World};
+
+/// How long the bus waits for a PID 1 that does not answer.
+const BUS_LIMIT: Duration = Duration::from_millis(500);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Phase {
+    #[default]
+    Dead,
+    Failed,
+    /// Its start was asked for, and its processes are not there yet.
+    Queued,
+    Starting,
+    Running,
+    Stopping,
+    /// `Restart=` waits.
+    Restarting,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum JobKind {
+    Start,
+    Stop,
+}
+
+struct Job {
+    number: u32,
+    kind: JobKind,
+    /// Who wants to know of its end, in systemd's word.
+    waiters: Vec<oneshot::Sender<&'static str>>,
+}
+
+/// The unit and its lease target.
+#[derive(Default)]
+pub struct Unit {
+    phase: Phase,
+    /// Whether there are processes in its control group.
+    pub alive: bool,
+    /// Counts starts.
+    pub life: u64,
+    /// Whether SIGKILL is under way to this life.
+    killed: bool,
+    job: Option<Job>,
+    jobs: u32,
+    invocation: Option<Invocation>,
+    lease_active: bool,
+    listeners: Vec<mpsc::Sender<()>>,
+}
+
+impl Unit {
+    pub fn of_next_boot(&self) -> Self {
+        Self { life: self.life + 1, ..Self::default() }
+    }
+
+    fn may_run(&self) -> bool {
+        self.job.is_some() || !matches!(self.phase, Phase::Dead | Phase::Failed)
+    }
+
+    fn changed(&mut self) {
+        // A full channel holds a hint already.
+        self.listeners.retain(|listener| !matches!(listener.try_send(()), Err(mpsc::error::TrySendError::Closed(()))));
+    }
+
+    fn end_job(&mut self, result: &'static str) {
+        if let Some(job) = self.job.take() {
+            for waiter in job.waiters {
+                // Whoever asked may wait no longer.
+                let _ = waiter.send(result);
+            }
+        }
+    }
+
+    fn state(&self, name: &UnitName) -> UnitState {
+        let active_state = match self.phase {
+            Phase::Dead => ActiveState::Inactive,
+            Phase::Failed => ActiveState::Failed,
+            Phase::Queued | Phase::Starting | Phase::Restarting => ActiveState::Activating,
+            Phase::Running => ActiveState::Active,
+            Phase::Stopping => ActiveState::Deactivating,
+        };
+        let result = if self.phase == Phase::Failed { "exit-code" } else { "success" };
+        UnitState {
+            id: name.to_string(),
+            load_state: "loaded".to_owned(),
+            load_error: String::new(),
+            active_state,
+            sub_state: format!("{:?}", self.phase).to_lowercase(),
+            result: Some(result.to_owned()),
+            job: self.job.as_ref().map(|job| QueuedJob { id: job.number, path: String::new() }),
+            main_pid: None,
+            control_group: if self.alive { group(name) } else { String::new() },
+            invocation: self.invocation,
+            n_restarts: 0,
+            fragment_path: String::new(),
+            needs_reload: false,
+            condition_result: true,
+            assert_result: true,
+            unmet: Vec::new(),
+            exit: String::new(),
+            is_effect: false,
+        }
+    }
+}
+
+fn group(unit: &UnitName) -> String {
+    format!("/system.slice/{unit}")
+}
+
+/// What PID 1 does.
+impl World {
+    fn queue(&mut self, h: usize, kind: JobKind) -> oneshot::Receiver<&'static str> {
+        let (waiter, end) = oneshot::channel();
+        let unit = &mut self.hosts[h].unit;
+        match &mut unit.job {
+            Some(job) if job.kind == kind => job.waiters.push(waiter),
+            _ => {
+                unit.end_job("canceled");
+                unit.jobs += 1;
+                unit.job = Some(Job { number: unit.jobs, kind, waiters: vec![waiter] });
+                let latency = self.millis(1, 20);
+                let number = self.hosts[h].unit.jobs;
+                self.on_host(h, latency, move |world| world.run_job(h, number));
+            }
+        }
+        end
+    }
+
+    fn run_job(&mut self, h: usize, number: u32) {
+        let unit = &self.hosts[h].unit;
+        let Some(kind) = unit.job.as_ref().filter(|job| job.number == number).map(|job| job.kind) else { return };
+        match (kind, unit.phase) {
+            (JobKind::Start, Phase::Dead | Phase::Failed | Phase::Restarting) => self.carry_out_start(h),
+            // A start waits for the end of a stop.
+            (JobKind::Start, Phase::Stopping) | (JobKind::Stop, Phase::Stopping) => {}
+            (JobKind::Start, Phase::Queued | Phase::Starting) => {}
+            (JobKind::Start, Phase::Running) => self.hosts[h].unit.end_job("done"),
+            (JobKind::Stop, Phase::Starting | Phase::Running) => self.begin_stop(h),
+            (JobKind::Stop, Phase::Dead | Phase::Failed | Phase::Queued | Phase::Restarting) => {
+                self.hosts[h].unit.phase = Phase::Dead;
+                self.hosts[h].unit.end_job("done");
+                self.hosts[h].unit.changed();
+            }
+        }
+    }
+
+    /// The assertions first, then the `ExecCondition=`, then the program itself.
+    fn carry_out_start(&mut self, h: usize) {
+        if self.hosts[h].guard.grant.is_none() {
+            self.note(Some(h), "systemd: the start is refused, there is no grant");
+            self.refuse_start(h, "assert");
+            return;
+        }
+        let unit = &mut self.hosts[h].unit;
+        unit.phase = Phase::Queued;
+        unit.lease_active = true;
+        unit.life += 1;
+        unit.killed = false;
+        unit.changed();
+        let life = unit.life;
+        let gate = self.millis(1, 15);
+        self.on_host(h, gate, move |world| {
+            let unit = &world.hosts[h].unit;
+            if unit.life == life && unit.phase == Phase::Queued {
+                world.pass_the_gate(h);
+            }
+        });
+    }
+
+    fn refuse_start(&mut self, h: usize, result: &'static str) {
+        let unit = &mut self.hosts[h].unit;
+        unit.phase = Phase::Dead;
+        unit.end_job(result);
+        unit.changed();
+    }
+
+    fn pass_the_gate(&mut self, h: usize) {
+        let now = self.clock(h);
+        let text = self.hosts[h].guard.grant.clone().unwrap_or_default();
+        let token = text.lines().find_map(|line| line.strip_prefix(grant::TOKEN)?.strip_prefix('=')).unwrap_or_default();
+        if let Err(error) = grant::judge(&text, token, now) {
+            self.note(Some(h), &format!("systemd: the start is skipped: {error}"));
+            self.refuse_start(h, "condition");
+            return;
+        }
+        let token = Term(token.parse().expect("a number"));
+        let invocation = Invocation(self.rng.wide_bits());
+        let unit = &mut self.hosts[h].unit;
+        unit.phase = Phase::Starting;
+        unit.alive = true;
+        unit.invocation = Some(invocation);
+        unit.changed();
+        let life = unit.life;
+        self.note(Some(h), &format!("the unit starts, with token {token}"));
+        self.judge_token(h, token);
+        self.judge();
+        let takes = self.hosts[h].start_takes;
+        self.on_host(h, takes, move |world| {
+            let unit = &world.hosts[h].unit;
+            if unit.life != life || unit.phase != Phase::Starting {
+                return;
+            }
+            if world.hosts[h].starts_fail {
+                world.note(Some(h), "the start fails");
+                world.unit_dies(h, life);
+                return;
+            }
+            let unit = &mut world.hosts[h].unit;
+            unit.phase = Phase::Running;
+            unit.end_job("done");
+            unit.changed();
+        });
+    }
+
+    /// SIGTERM, and SIGKILL when the unit's own time for its stop is over.
+    fn begin_stop(&mut self, h: usize) {
+        let (takes, limit) = (self.hosts[h].stop_takes, self.hosts[h].scene.stop_timeout);
+        let unit = &mut self.hosts[h].unit;
+        unit.phase = Phase::Stopping;
+        unit.changed();
+        let life = unit.life;
+        self.note(Some(h), "the unit is being stopped");
+        if let Some(takes) = takes {
+            self.on_host(h, takes, move |world| world.main_process_ends(h, life));
+        }
+        self.on_host(h, limit, move |world| {
+            let unit = &world.hosts[h].unit;
+            if unit.life == life && unit.phase == Phase::Stopping {
+                world.kill_unit(h);
+            }
+        });
+    }
+
+    /// SIGKILL to all that is in the control group.
+    pub fn kill_unit(&mut self, h: usize) {
+        let takes = self.hosts[h].scene.kill_takes;
+        let unit = &mut self.hosts[h].unit;
+        if !unit.alive || std::mem::replace(&mut unit.killed, true) {
+            return;
+        }
+        let life = unit.life;
+        self.note(Some(h), "SIGKILL is sent to the unit");
+        self.on_host(h, takes, move |world| world.unit_dies(h, life));
+    }
+
+    pub fn unit_crashes(&mut self, h: usize) {
+        if self.hosts[h].unit.alive {
+            self.note(Some(h), "the unit crashes");
+            let life = self.hosts[h].unit.life;
+            self.unit_dies(h, life);
+        }
+    }
+
+    /// At the end of an orderly stop; something may be left in the control group.
+    fn main_process_ends(&mut self, h: usize, life: u64) {
+        let left = self.hosts[h].leaves;
+        let unit = &mut self.hosts[h].unit;
+        if left.is_zero() || unit.life != life || !unit.alive || unit.phase != Phase::Stopping {
+            self.unit_dies(h, life);
+            return;
+        }
+        unit.phase = Phase::Dead;
+        unit.end_job("done");
+        unit.changed();
+        self.note(Some(h), "the unit's main process ends, others are left");
+        self.on_host(h, left, move |world| world.unit_dies(h, life));
+    }
+
+    /// Nothing of this life is left.
+    fn unit_dies(&mut self, h: usize, life: u64) {
+        let restart = self.hosts[h].scene.restart;
+        let unit = &mut self.hosts[h].unit;
+        if unit.life != life || !unit.alive {
+            return;
+        }
+        unit.alive = false;
+        let phase = unit.phase;
+        unit.phase = match (phase, restart) {
+            (Phase::Stopping | Phase::Dead, _) => Phase::Dead,
+            (Phase::Starting | Phase::Running, Some(_)) => Phase::Restarting,
+            _ => Phase::Failed,
+        };
+        self.note(Some(h), "the unit is dead");
+        let unit = &mut self.hosts[h].unit;
+        let goes_on = unit.job.as_ref().is_some_and(|job| job.kind == JobKind::Start && phase == Phase::Stopping);
+        if goes_on {
+            self.carry_out_start(h);
+            return;
+        }
+        let stopped = unit.job.as_ref().is_some_and(|job| job.kind == JobKind::Stop);
+        if stopped {
+            unit.phase = Phase::Dead;
+        }
+        unit.end_job(if stopped { "done" } else { "failed" });
+        unit.changed();
+        if unit.phase == Phase::Restarting
+            && let Some(after) = restart
+        {
+            self.on_host(h, after, move |world| {
+                let unit = &world.hosts[h].unit;
+                if unit.life == life && unit.phase == Phase::Restarting {
+                    drop(world.queue(h, JobKind::Start));
+                }
+            });
+        }
+    }
+
+    pub fn start_by_hand(&mut self, h: usize) {
+        self.note(Some(h), "somebody starts the unit");
+        drop(self.queue(h, JobKind::Start));
+    }
+
+    pub fn stop_unit(&mut self, h: usize) -> oneshot::Receiver<&'static str> {
+        self.queue(h, JobKind::Stop)
+    }
+
+    /// What is bound to the lease stops with it, and before it.
+    pub fn stop_lease(&mut self, h: usize) {
+        self.hosts[h].unit.lease_active = false;
+        if self.hosts[h].unit.may_run() {
+            drop(self.queue(h, JobKind::Stop));
+        }
+    }
+}
+
+/// The way of a daemon to the PID 1 of its host.
+#[derive(Clone)]
+pub struct Pid1 {
+    pub sim: Sim,
+    pub h: usize,
+}
+
+impl std::fmt::Debug for Pid1 {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PID 1 of h{}", self.h + 1)
+    }
+}
+
+impl Pid1 {
+    /// One call over the bus: `ask` is answered in the middle of it.
+    async fn call<T>(&self, ask: impl FnOnce(&mut World, usize) -> T) -> Result<T, BusError> {
+        let (there, is_up) = {
+            let mut world = self.sim.lock();
+            let there = world.millis(0, 2) + world.hosts[self.h].bus_latency;
+            (there, world.hosts[self.h].bus_up)
+        };
+        if !is_up || there >= BUS_LIMIT {
+            sleep(BUS_LIMIT).await;
+            return Err(BusError::Unreachable("no answer in time".to_owned()));
+        }
+        pause(there).await;
+        let (answer, back) = {
+            let mut world = self.sim.lock();
+            let answer = ask(&mut world, self.h);
+            // Most answers come at once, some late enough to be overtaken by what happens.
+            (answer, if world.rng.chance(10) { world.millis(1, 60) } else { Duration::ZERO })
+        };
+        pause(back).await;
+        Ok(answer)
+    }
+
+    fn is_lease(&self, unit: &UnitName) -> bool {
+        unit.as_str().ends_with(".target")
+    }
+
+    async fn state_of(&self, unit: &UnitName) -> Result<UnitState, BusError> {
+        let is_lease = self.is_lease(unit);
+        self.call(|world, h| {
+            let seen = &world.hosts[h].unit;
+            let mut state = seen.state(unit);
+            if is_lease {
+                state.job = None;
+                state.active_state =
+                    if seen.lease_active { ActiveState::Active } else { ActiveState::Inactive };
+            }
+            state
+        })
+        .await
+    }
+
+    async fn start_unit(&self, unit: &UnitName, limit: Duration) -> Result<Started, StartError> {
+        let before = self.state_of(unit).await?;
+        if !before.active_state.is_stopped() {
+            return Err(StartError::AlreadyRunning(before.in_words()));
+        }
+        let end = self.call(|world, h| world.queue(h, JobKind::Start)).await?;
+        let job = timeout(limit, end).await.map_or("", |result| result.unwrap_or(""));
+        let state = self.state_of(unit).await?;
+        match (job, state.invocation) {
+            ("done", Some(invocation)) if state.active_state.is_started() => Ok(Started { invocation, state }),
+            ("assert", _) => Err(StartError::Assert("AssertPathExists=".to_owned())),
+            ("condition", _) => Err(StartError::Condition("its ExecCondition=".to_owned())),
+            _ => Err(StartError::Failed { job: job.to_owned(), state: state.in_words() }),
+        }
+    }
+
+    async fn stop_and_wait(&self, unit: &UnitName, limit: Duration) -> Result<JobEnd, BusError> {
+        let end = if self.is_lease(unit) {
+            self.call(|world, h| {
+                world.stop_lease(h);
+                world.hosts[h].unit.may_run().then(|| world.stop_unit(h))
+            })
+            .await?
+        } else {
+            Some(self.call(World::stop_unit).await?)
+        };
+        let Some(end) = end else { return Ok(JobEnd::Ended("done".to_owned())) };
+        match timeout(limit, end).await {
+            Ok(result) => Ok(result.map_or(JobEnd::Vanished, |result| JobEnd::Ended(result.to_owned()))),
+            Err(_) => Ok(JobEnd::StillQueued),
+        }
+    }
+
+    async fn run(&self, limit: Duration, name: &UnitName) -> Result<RunResult, BusError> {
+        let is_fence = name.as_str().starts_with("fence");
+        let passes = self
+            .call(|world, h| if is_fence { world.hosts[h].fence_works } else { world.hosts[h].healthy })
+            .await?;
+        let takes = self.sim.lock().millis(5, 40);
+        sleep(takes.min(limit)).await;
+        Ok(if passes { RunResult::Passed } else { RunResult::Failed("it says no".to_owned()) })
+    }
+}
+
+async fn pause(span: Duration) {
+    if !span.is_zero() {
+        sleep(span).await;
+    }
+}
+
+impl Manager for Pid1 {
+    fn state<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<UnitState, BusError>> {
+        Box::pin(self.state_of(unit))
+    }
+
+    fn predicted_cgroup<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Option<String>, BusError>> {
+        Box::pin(self.call(move |_, _| Some(group(unit))))
+    }
+
+    fn supervisable<'a>(
+        &'a self,
+        _: &'a UnitName,
+        _: Surroundings<'a>,
+    ) -> ManagerFuture<'a, Result<(), Unsupervisable>> {
+        Box::pin(async { Ok(self.call(|_, _| ()).await?) })
+    }
+
+    fn is_gated(&self, _: &ServiceName, _: &UnitName) -> bool {
+        true
+    }
+
+    fn system_state(&self) -> ManagerFuture<'_, Result<SystemState, BusError>> {
+        Box::pin(self.call(|_, _| SystemState::Running))
+    }
+
+    fn reset_failed<'a>(&'a self, _: &'a UnitName) -> ManagerFuture<'a, Result<(), BusError>> {
+        Box::pin(self.call(|_, _| ()))
+    }
+
+    fn start<'a>(&'a self, unit: &'a UnitName, limit: Duration) -> ManagerFuture<'a, Result<Started, StartError>> {
+        Box::pin(self.start_unit(unit, limit))
+    }
+
+    fn stop<'a>(&'a self, unit: &'a UnitName, limit: Duration) -> ManagerFuture<'a, Result<JobEnd, BusError>> {
+        Box::pin(self.stop_and_wait(unit, limit))
+    }
+
+    fn kill<'a>(&'a self, _: &'a UnitName) -> ManagerFuture<'a, Result<(), KillError>> {
+        Box::pin(async { Ok(self.call(World::kill_unit).await?) })
+    }
+
+    fn kill_group<'a>(&'a self, _: &'a str) -> ManagerFuture<'a, Result<(), KillError>> {
+        Box::pin(async {
+            self.sim.lock().kill_unit(self.h);
+            Ok(())
+        })
+    }
+
+    fn prove_dead<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<UnitState, NotDead>> {
+        Box::pin(async move {
+            let state = self.state_of(unit).await?;
+            if let Some(job) = &state.job {
+                return Err(NotDead::JobQueued { job: job.id, state: state.in_words() });
+            }
+            if !state.active_state.is_stopped() {
+                return Err(NotDead::Running(state.in_words()));
+            }
+            if state.control_group.is_empty() { Ok(state) } else { Err(NotDead::ProcessesLeft(state.control_group)) }
+        })
+    }
+
+    fn changes(&self, _: &UnitName) -> ChangeHints {
+        let (hint, mut hints) = mpsc::channel(1);
+        self.sim.lock().hosts[self.h].unit.listeners.push(hint);
+        Box::pin(poll_fn(move |context| hints.poll_recv(context)))
+    }
+
+    fn run_unit_to_completion<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        limit: Duration,
+    ) -> ManagerFuture<'a, Result<RunResult, BusError>> {
+        Box::pin(self.run(limit, unit))
+    }
+
+    fn run_check<'a>(&'a self, check: &'a Check) -> ManagerFuture<'a, Result<RunResult, BusError>> {
+        Box::pin(self.run(check.timeout, &check.unit))
+    }
+}

@@ -1,0 +1,293 @@
+//! putexd as a process: its tasks can be stopped at any point and go on later, or be gone.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use putexd::daemon::hints::Hints;
+use putexd::daemon::machine::{Machine, Task, Timer};
+use putexd::daemon::service::{self, Host, Kept, Order, Status};
+use putexd::election::{Memory, State};
+use putexd::guard::{GuardClient, Link as GuardLink};
+use putexd::store::Store;
+use putexd::types::{Key, MachineId, NodeId, OnStopFailure, ServiceName, Time};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::{AbortHandle, JoinHandle};
+use tokio::time::{Sleep, sleep, sleep_until};
+
+use crate::guard::connect;
+use crate::pid1::Pid1;
+use crate::wire::FarStore;
+use crate::world::{Failure, Sim, World};
+
+/// Finished tasks are forgotten when there are this many.
+const TASKS: usize = 64;
+
+/// A running putexd.
+pub struct Process {
+    gate: Arc<Gate>,
+    pub orders: Option<mpsc::Sender<Order>>,
+    pub status: Option<watch::Receiver<Status>>,
+    /// Rings when a retired service is to be taken up again.
+    again: Arc<Notify>,
+    paused: bool,
+}
+
+/// Whether the tasks of a process get time.
+#[derive(Default)]
+struct Gate(Mutex<Turn>);
+
+#[derive(Default)]
+struct Turn {
+    held: bool,
+    waiting: Vec<Waker>,
+    tasks: Vec<AbortHandle>,
+}
+
+impl Gate {
+    fn hold(&self, held: bool) {
+        let mut turn = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        turn.held = held;
+        if !held {
+            turn.waiting.drain(..).for_each(Waker::wake);
+        }
+    }
+
+    fn kill(&self) {
+        let mut turn = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        turn.held = true;
+        turn.tasks.drain(..).for_each(|task| task.abort());
+    }
+
+    fn waits(&self, context: &Context<'_>) -> bool {
+        let mut turn = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if turn.held {
+            turn.waiting.push(context.waker().clone());
+        }
+        turn.held
+    }
+
+    fn keep(&self, task: AbortHandle) {
+        let mut turn = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if turn.tasks.len() >= TASKS {
+            turn.tasks.retain(|task| !task.is_finished());
+        }
+        turn.tasks.push(task);
+    }
+}
+
+/// A task of a process.
+struct Gated {
+    gate: Arc<Gate>,
+    sim: Sim,
+    task: Task,
+}
+
+impl Future for Gated {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if self.gate.waits(context) {
+            return Poll::Pending;
+        }
+        match catch_unwind(AssertUnwindSafe(|| self.task.as_mut().poll(context))) {
+            Ok(poll) => poll,
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+                self.sim.lock().fail(Failure::Defect(format!("a task panics: {text}")));
+                Poll::Ready(())
+            }
+        }
+    }
+}
+
+/// The host as its daemon sees it.
+#[derive(Clone)]
+struct VirtualMachine {
+    sim: Sim,
+    h: usize,
+    gate: Arc<Gate>,
+}
+
+impl Machine for VirtualMachine {
+    fn now(&self) -> Time {
+        self.sim.lock().clock(self.h)
+    }
+
+    fn wall(&self) -> Duration {
+        self.sim.lock().wall(self.h)
+    }
+
+    fn random(&self) -> u128 {
+        self.sim.lock().rng.wide_bits()
+    }
+
+    fn timer(&self) -> std::io::Result<Box<dyn Timer>> {
+        Ok(Box::new(VirtualTimer { machine: self.clone(), sleep: Mutex::default() }))
+    }
+
+    fn spawn(&self, task: Task) -> JoinHandle<()> {
+        let gated = Gated { gate: Arc::clone(&self.gate), sim: self.sim.clone(), task };
+        let handle = tokio::spawn(gated);
+        self.gate.keep(handle.abort_handle());
+        handle
+    }
+
+    fn recall(&self, _: &ServiceName, _: &Key) -> Memory {
+        self.sim.lock().hosts[self.h].memory.clone()
+    }
+
+    fn keep(&self, _: &ServiceName, _: &Key, memory: Memory) {
+        self.sim.lock().hosts[self.h].memory = memory;
+    }
+
+    fn fence(&self, _: OnStopFailure) -> std::io::Result<()> {
+        self.sim.lock().power_off(self.h);
+        Ok(())
+    }
+}
+
+/// On tokio's clock, which is what CLOCK_BOOTTIME is reckoned from.
+struct VirtualTimer {
+    machine: VirtualMachine,
+    sleep: Mutex<Option<Pin<Box<Sleep>>>>,
+}
+
+impl Timer for VirtualTimer {
+    fn set(&self, boot: Option<Duration>) -> std::io::Result<()> {
+        let world = self.machine.sim.lock();
+        let clocks = &world.hosts[self.machine.h].clocks;
+        let never = Duration::from_secs(1_000_000_000);
+        let at = boot.and_then(|boot| clocks.real_when_passed(world.now(), Time { boot, raw: never }));
+        let sleep = at.map(|at| Box::pin(sleep_until(world.instant(at))));
+        *self.sleep.lock().unwrap_or_else(PoisonError::into_inner) = sleep;
+        Ok(())
+    }
+
+    fn poll_fired(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match self.sleep.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            Some(sleep) => sleep.as_mut().poll(context),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl World {
+    pub fn start_daemon(&mut self, h: usize) {
+        if !self.hosts[h].runs() || self.hosts[h].process.is_some() {
+            return;
+        }
+        self.note(Some(h), "putexd starts");
+        let gate = Arc::new(Gate::default());
+        let again = Arc::new(Notify::new());
+        let process =
+            Process { gate: Arc::clone(&gate), orders: None, status: None, again: Arc::clone(&again), paused: false };
+        self.hosts[h].process = Some(process);
+        let machine = VirtualMachine { sim: self.sim(), h, gate };
+        machine.spawn(Box::pin(run(machine.clone(), again)));
+    }
+
+    pub fn kill_daemon(&mut self, h: usize) {
+        if let Some(process) = self.hosts[h].process.take() {
+            self.note(Some(h), "putexd is gone");
+            process.gate.kill();
+        }
+    }
+
+    pub fn pause_daemon(&mut self, h: usize, paused: bool) {
+        if let Some(process) = &mut self.hosts[h].process {
+            process.paused = paused;
+        }
+        self.hold_daemon(h);
+    }
+
+    /// Lets the daemon go on, or not, as it is paused or its host frozen.
+    pub fn hold_daemon(&mut self, h: usize) {
+        let frozen = self.hosts[h].frozen;
+        if let Some(process) = &self.hosts[h].process {
+            process.gate.hold(frozen || process.paused);
+        }
+    }
+
+    pub fn order(&mut self, h: usize, order: Order) {
+        if let Some(orders) = self.hosts[h].process.as_ref().and_then(|process| process.orders.as_ref()) {
+            // A service that has ended takes no orders.
+            let _ = orders.try_send(order);
+        }
+    }
+
+    pub fn take_up(&mut self, h: usize) {
+        self.hosts[h].retired = false;
+        if let Some(process) = &self.hosts[h].process {
+            process.again.notify_one();
+        }
+    }
+}
+
+/// What the supervisor does, for one service.
+async fn run(machine: VirtualMachine, again: Arc<Notify>) {
+    let (sim, h) = (machine.sim.clone(), machine.h);
+    let store: Arc<dyn Store> = Arc::new(FarStore { sim: sim.clone(), h });
+    let limit = sim.lock().settings(h).timings.renew_interval;
+    let dial = sim.clone();
+    let (guard, connection) = GuardClient::over(limit, move || connect(dial.clone(), h));
+    machine.spawn(Box::pin(connection));
+    let hints = Hints::default();
+    machine.spawn(Box::pin(hints.clone().run(Arc::clone(&store))));
+    let host = Host {
+        node: NodeId::new(&format!("h{}", h + 1)).expect("a node's name"),
+        machine_id: MachineId(1 + h as u128),
+        store,
+        systemd: Arc::new(Pid1 { sim: sim.clone(), h }),
+        hints,
+        machine: Arc::new(machine),
+        guard: guard.clone(),
+    };
+    let mut kept = kept(&guard).await;
+    loop {
+        while sim.lock().hosts[h].retired {
+            again.notified().await;
+        }
+        let settings = sim.lock().settings(h);
+        let changed = Arc::new(Notify::new());
+        let handle = service::spawn(&host, settings, kept.take(), changed).expect("a service is spawned");
+        let mut status = handle.status.clone();
+        {
+            let mut world = sim.lock();
+            let process = world.hosts[h].process.as_mut().expect("this process");
+            (process.orders, process.status) = (Some(handle.orders.clone()), Some(handle.status.clone()));
+        }
+        tokio::spawn({
+            let sim = sim.clone();
+            async move {
+                let mut shown = None;
+                while status.changed().await.is_ok() {
+                    let state = status.borrow_and_update().state;
+                    if shown.replace(state) != Some(state) {
+                        sim.lock().note(Some(h), &format!("is {state}"));
+                    }
+                }
+            }
+        });
+        // An end by panic is told where it happens.
+        let _ = handle.task.await;
+        if handle.status.borrow().state != State::Retired {
+            sim.lock().fail(Failure::Defect(format!("the election of h{} has ended by itself", h + 1)));
+            return;
+        }
+    }
+}
+
+/// What the guard remembers, however long it takes to answer.
+async fn kept(guard: &GuardClient) -> Option<Kept> {
+    let mut link = guard.link();
+    loop {
+        let _ = link.wait_for(|link| *link == GuardLink::Up).await;
+        match guard.list().await {
+            Ok(leases) => return leases.first().map(Kept::from),
+            Err(_) => sleep(Duration::from_millis(100)).await,
+        }
+    }
+}

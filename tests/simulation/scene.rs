@@ -1,0 +1,339 @@
+//! A run as data: the hosts, what befalls them and when, and what has to come of it. Printed and read in one form.
+
+use std::fmt::{self, Write as _};
+use std::time::Duration;
+
+use putexd::election::{Confirmation, Timings};
+
+use crate::clocks::TRUE_RATE;
+
+/// Everything that a run depends on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scene {
+    /// For whatever the scene does not say: latencies, and the daemons' own randomness.
+    pub seed: u64,
+    /// A host begins with one of them, and a reload goes on to the next.
+    pub palette: Vec<Timings>,
+    pub checked: bool,
+    pub fenced: bool,
+    pub hosts: Vec<HostScene>,
+    pub faults: Vec<Fault>,
+    pub expectations: Vec<Expectation>,
+}
+
+/// One host and the nature of its unit.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HostScene {
+    /// Which timings of the palette.
+    pub timings: usize,
+    pub start_takes: Duration,
+    /// `None`: it ignores SIGTERM.
+    pub stop_takes: Option<Duration>,
+    pub kill_takes: Duration,
+    /// systemd's TimeoutStopSec=, after which it sends SIGKILL by itself.
+    pub stop_timeout: Duration,
+    /// systemd's RestartSec=, where the unit has Restart=always.
+    pub restart: Option<Duration>,
+    pub boot_rate: u64,
+    pub raw_rate: u64,
+    /// When the host is switched on.
+    pub begins: Duration,
+}
+
+impl Default for HostScene {
+    fn default() -> Self {
+        Self {
+            timings: 0,
+            start_takes: Duration::from_millis(50),
+            stop_takes: Some(Duration::from_millis(50)),
+            kill_takes: Duration::from_millis(10),
+            stop_timeout: Duration::from_secs(90),
+            restart: None,
+            boot_rate: TRUE_RATE,
+            raw_rate: TRUE_RATE,
+            begins: Duration::ZERO,
+        }
+    }
+}
+
+/// Something that goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fault {
+    pub at: Duration,
+    /// `None`: the store, for all.
+    pub host: Option<usize>,
+    pub kind: Kind,
+    /// Until it is over; some are over at once.
+    pub lasts: Duration,
+}
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident = $word:literal $scope:ident,)*) => {
+        /// What can go wrong.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Kind { $($(#[$doc])* $kind,)* }
+
+        impl Kind {
+            pub const ALL: &[Kind] = &[$(Kind::$kind,)*];
+
+            pub fn word(self) -> &'static str {
+                match self { $(Kind::$kind => $word,)* }
+            }
+
+            pub fn is_of_the_store(self) -> bool {
+                match self { $(Kind::$kind => kinds!(@ $scope),)* }
+            }
+        }
+    };
+    (@ host) => { false };
+    (@ store) => { true };
+}
+
+kinds! {
+    /// The way to the store swallows everything.
+    Cut = "cut" host,
+    /// The way to the store is gone, and the client knows it.
+    Disconnect = "disconnect" host,
+    /// Requests do not arrive.
+    LoseRequests = "lose-requests" host,
+    /// Requests are carried out, and nobody hears of it.
+    LoseAnswers = "lose-answers" host,
+    /// Writes arrive when the fault is over.
+    HoldWrites = "hold-writes" host,
+    /// Answers arrive when the fault is over.
+    HoldAnswers = "hold-answers" host,
+    /// Hints do not arrive.
+    Deafen = "deafen" host,
+    /// SIGSTOP, then SIGCONT.
+    PauseDaemon = "pause-daemon" host,
+    /// SIGKILL, then a new one.
+    KillDaemon = "kill-daemon" host,
+    /// The whole host stands still, its clocks go on.
+    Freeze = "freeze" host,
+    /// The same, and CLOCK_MONOTONIC_RAW stands still too.
+    Suspend = "suspend" host,
+    PowerLoss = "power-loss" host,
+    /// systemd starts a new one within a moment.
+    KillGuard = "kill-guard" host,
+    /// systemd's watchdog replaces it when that is due.
+    HangGuard = "hang-guard" host,
+    /// PID 1 does not answer on the bus.
+    LoseBus = "lose-bus" host,
+    /// PID 1 answers slowly.
+    SlowBus = "slow-bus" host,
+    CrashUnit = "crash-unit" host,
+    FailStarts = "fail-starts" host,
+    /// A start takes as long as the fault lasts.
+    SlowStarts = "slow-starts" host,
+    /// A stop takes as long as the fault lasts.
+    SlowStops = "slow-stops" host,
+    IgnoreSigterm = "ignore-sigterm" host,
+    /// Processes are left in the control group for as long as the fault lasts.
+    LeaveProcesses = "leave-processes" host,
+    /// Health checks fail.
+    Sicken = "sicken" host,
+    FailFencing = "fail-fencing" host,
+    /// `systemctl start` by somebody.
+    StartByHand = "start-by-hand" host,
+    /// `systemctl stop` by somebody.
+    StopByHand = "stop-by-hand" host,
+    StepDown = "step-down" host,
+    /// The service is retired, and taken up again later.
+    Retire = "retire" host,
+    /// The next timings of the palette.
+    Reload = "reload" host,
+    /// CLOCK_REALTIME is set forward by the fault's time.
+    WallForward = "wall-forward" host,
+    /// CLOCK_REALTIME is set back by the fault's time.
+    WallBack = "wall-back" host,
+    Wipe = "wipe" store,
+    /// A new store, whose revisions begin anew.
+    WipeAnew = "wipe-anew" store,
+    /// A copy is taken, and put back when the fault is over.
+    RollBack = "roll-back" store,
+    /// The key is deleted: a tombstone.
+    Delete = "delete" store,
+    /// The key is purged: nothing is left.
+    Purge = "purge" store,
+    /// Somebody writes an empty value over the lock.
+    Blank = "blank" store,
+    /// Reads show what was true when the fault began.
+    StaleReads = "stale-reads" store,
+}
+
+/// What has to be so at a time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Expectation {
+    pub at: Duration,
+    pub what: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whose = self.host.map_or("store".to_owned(), |h| format!("h{}", h + 1));
+        write!(f, "{} {whose} {} {}", span(self.at), self.kind.word(), span(self.lasts))
+    }
+}
+
+impl fmt::Display for Scene {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "seed {}", self.seed)?;
+        for timings in &self.palette {
+            let full = timings.confirmation == Confirmation::Full;
+            writeln!(
+                f,
+                "timings R={} F={} C={} S={} rho={} {}",
+                span(timings.renew_interval),
+                timings.failures,
+                timings.confirmations,
+                span(timings.stop_budget),
+                timings.clock_error_ppm,
+                if full { "full" } else { "minimal" }
+            )?;
+        }
+        for (said, word) in [(self.checked, "checked"), (self.fenced, "fenced")] {
+            if said {
+                writeln!(f, "{word}")?;
+            }
+        }
+        for host in &self.hosts {
+            writeln!(f, "host{}", host.words())?;
+        }
+        for fault in &self.faults {
+            writeln!(f, "{fault}")?;
+        }
+        for Expectation { at, what } in &self.expectations {
+            writeln!(f, "{} expect {what}", span(*at))?;
+        }
+        Ok(())
+    }
+}
+
+impl HostScene {
+    /// What is not as usual.
+    fn words(&self) -> String {
+        let usual = Self::default();
+        let mut words = String::new();
+        let mut say = |name: &str, text: String, usual: String| {
+            if text != usual {
+                write!(words, " {name}={text}").expect("text");
+            }
+        };
+        let stop = |takes: Option<Duration>| takes.map_or("never".to_owned(), span);
+        let restart = |after: Option<Duration>| after.map_or("no".to_owned(), span);
+        say("timings", self.timings.to_string(), usual.timings.to_string());
+        say("start", span(self.start_takes), span(usual.start_takes));
+        say("stop", stop(self.stop_takes), stop(usual.stop_takes));
+        say("kill", span(self.kill_takes), span(usual.kill_takes));
+        say("stop-timeout", span(self.stop_timeout), span(usual.stop_timeout));
+        say("restart", restart(self.restart), restart(usual.restart));
+        say("boot", self.boot_rate.to_string(), usual.boot_rate.to_string());
+        say("raw", self.raw_rate.to_string(), usual.raw_rate.to_string());
+        say("begins", span(self.begins), span(usual.begins));
+        words
+    }
+
+    fn read(words: &[&str]) -> Option<Self> {
+        let mut host = Self::default();
+        for word in words {
+            let (name, text) = word.split_once('=')?;
+            match name {
+                "timings" => host.timings = text.parse().ok()?,
+                "start" => host.start_takes = parse_span(text)?,
+                "stop" => host.stop_takes = if text == "never" { None } else { Some(parse_span(text)?) },
+                "kill" => host.kill_takes = parse_span(text)?,
+                "stop-timeout" => host.stop_timeout = parse_span(text)?,
+                "restart" => host.restart = if text == "no" { None } else { Some(parse_span(text)?) },
+                "boot" => host.boot_rate = text.parse().ok()?,
+                "raw" => host.raw_rate = text.parse().ok()?,
+                "begins" => host.begins = parse_span(text)?,
+                _ => return None,
+            }
+        }
+        Some(host)
+    }
+}
+
+impl Scene {
+    /// Reads what is printed; lines that begin with `#` are for people.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut scene = Self {
+            seed: 0,
+            palette: Vec::new(),
+            checked: false,
+            fenced: false,
+            hosts: Vec::new(),
+            faults: Vec::new(),
+            expectations: Vec::new(),
+        };
+        for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            scene.read(&words).ok_or_else(|| format!("not understood: {line}"))?;
+        }
+        share_the_longest_hold(&mut scene.palette);
+        Ok(scene)
+    }
+
+    fn read(&mut self, words: &[&str]) -> Option<()> {
+        match words {
+            ["seed", number] => self.seed = number.parse().ok()?,
+            ["checked"] => self.checked = true,
+            ["fenced"] => self.fenced = true,
+            ["timings", words @ ..] => self.palette.push(read_timings(words)?),
+            ["host", words @ ..] => self.hosts.push(HostScene::read(words)?),
+            [at, "expect", what @ ..] => {
+                self.expectations.push(Expectation { at: parse_span(at)?, what: what.join(" ") });
+            }
+            [at, whose, word, lasts] => {
+                let kind = *Kind::ALL.iter().find(|kind| kind.word() == *word)?;
+                let host = match *whose {
+                    "store" => None,
+                    name => Some(name.strip_prefix('h')?.parse::<usize>().ok()?.checked_sub(1)?),
+                };
+                let fits = kind.is_of_the_store() == host.is_none() && host.is_none_or(|h| h < self.hosts.len());
+                let fault = Fault { at: parse_span(at)?, host, kind, lasts: parse_span(lasts)? };
+                self.faults.push(Some(fault).filter(|_| fits)?);
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+/// Assumption (e): nodes that differ have to say so.
+pub fn share_the_longest_hold(palette: &mut [Timings]) {
+    let longest = palette.iter().map(Timings::hold).max().filter(|_| palette.len() > 1);
+    for timings in palette {
+        timings.longest_hold = longest;
+    }
+}
+
+fn read_timings(words: &[&str]) -> Option<Timings> {
+    let [renew, failures, confirmations, budget, error, confirmation] = words else { return None };
+    let renew = parse_span(renew.strip_prefix("R=")?)?;
+    let failures = failures.strip_prefix("F=")?.parse().ok()?;
+    let confirmations = confirmations.strip_prefix("C=")?.parse().ok()?;
+    let mut timings = Timings::new(renew, failures, confirmations);
+    timings.stop_budget = parse_span(budget.strip_prefix("S=")?)?;
+    timings.kill_reserve = Timings::default_kill_reserve(timings.stop_budget);
+    timings.clock_error_ppm = error.strip_prefix("rho=")?.parse().ok()?;
+    timings.confirmation = match *confirmation {
+        "full" => Confirmation::Full,
+        "minimal" => Confirmation::Minimal,
+        _ => return None,
+    };
+    timings.validate().is_ok().then_some(timings)
+}
+
+/// In milliseconds, or in seconds where they are whole.
+pub fn span(span: Duration) -> String {
+    let millis = span.as_millis();
+    if millis.is_multiple_of(1000) { format!("{}s", millis / 1000) } else { format!("{millis}ms") }
+}
+
+fn parse_span(text: &str) -> Option<Duration> {
+    if let Some(millis) = text.strip_suffix("ms") {
+        return millis.parse().ok().map(Duration::from_millis);
+    }
+    text.strip_suffix('s')?.parse().ok().map(Duration::from_secs)
+}

@@ -1,0 +1,642 @@
+//! The hosts and what happens to them: an event queue on the virtual clock, the faults, and the oracle.
+//!
+//! The daemon's driver is the real one and runs in tokio's tasks; everything around it is here, under one lock that is
+//! never held over an await. The runtime has one thread, and its clock jumps from one thing due to the next.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use putexd::config::{FenceSettings, HealthSettings, Probe, ServiceSettings};
+use putexd::daemon::service::Order;
+use putexd::election::{Memory, State, Timings};
+use putexd::store::Link as StoreLink;
+use putexd::store::memory::{Backup, MemoryStore};
+use putexd::types::{Key, OnStopFailure, Revision, ServiceName, Term, Time, UnitName, Value};
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use crate::clocks::Clocks;
+use crate::guard::Guard;
+use crate::pid1::Unit;
+use crate::process::Process;
+use crate::rng::Rng;
+use crate::scene::{Fault, HostScene, Kind, Scene, span};
+use crate::wire::Wire;
+
+/// What is due at a time.
+type Deed = Box<dyn FnOnce(&mut World) + Send>;
+
+/// After a thaw a unit whose time is over may run for as long as the guard needs to see that, beside SIGKILL's own time.
+/// The overlap of such a pause is no fault of the protocol's: the fencing token is there for it.
+const AFTER_A_THAW: Duration = Duration::from_millis(50);
+/// The scene's machines were booted some days ago.
+const WALL_AT_START: Duration = Duration::from_secs(1_800_000_000);
+
+/// A handle on the world.
+#[derive(Clone)]
+pub struct Sim(Arc<Mutex<World>>);
+
+impl Sim {
+    pub fn new(scene: &Scene) -> Self {
+        let sim = Self(Arc::new_cyclic(|me| Mutex::new(World::new(scene, me.clone()))));
+        for h in 0..scene.hosts.len() {
+            let begins = scene.hosts[h].begins;
+            sim.lock().after(begins, move |world| world.power_on(h));
+        }
+        for fault in scene.faults.clone() {
+            sim.lock().after(fault.at, move |world| world.strike(fault));
+        }
+        sim
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, World> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets everything happen up to `end`.
+    pub async fn run_until(&self, end: Duration) {
+        let (start, rung) = {
+            let world = self.lock();
+            (world.start, Arc::clone(&world.rung))
+        };
+        loop {
+            let next = self.lock().queue.first_key_value().map_or(end, |((at, _), _)| (*at).min(end));
+            tokio::select! {
+                biased;
+                () = rung.notified() => {}
+                () = tokio::time::sleep_until(start + next) => {
+                    let mut world = self.lock();
+                    world.run_due();
+                    if world.now() >= end || world.failure.is_some() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What went wrong, by its kind, so that a shrunk scene fails as the first one did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// Two units executed at once.
+    Overlap(String),
+    /// A fencing token was not greater than those before it.
+    Token(String),
+    /// No unit came back.
+    Stuck(String),
+    /// A task panicked, or a service ended that was not told to.
+    Defect(String),
+    /// The scene's own expectation.
+    Unmet(String),
+}
+
+impl Failure {
+    pub fn is_like(&self, other: &Self) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(other)
+    }
+}
+
+pub struct Host {
+    pub scene: HostScene,
+    pub clocks: Clocks,
+    /// CLOCK_REALTIME against the true time, in milliseconds.
+    wall_offset_ms: i64,
+    /// Counts boots: what belongs to an earlier one is dropped.
+    pub boot: u64,
+    pub powered: bool,
+    pub frozen: bool,
+    deferred: Vec<Deed>,
+    /// A life of the unit that was frozen, and until when it may still be found running.
+    thawed: Option<(u64, Duration)>,
+    pub memory: Memory,
+    pub process: Option<Process>,
+    pub guard: Guard,
+    pub unit: Unit,
+    pub wire: Wire,
+    pub timings: usize,
+    pub bus_up: bool,
+    pub bus_latency: Duration,
+    pub healthy: bool,
+    pub fence_works: bool,
+    pub starts_fail: bool,
+    pub start_takes: Duration,
+    pub stop_takes: Option<Duration>,
+    pub leaves: Duration,
+    /// The service is to be taken up again only when it is said.
+    pub retired: bool,
+}
+
+impl Host {
+    pub fn runs(&self) -> bool {
+        self.powered && !self.frozen
+    }
+
+    pub fn state(&self) -> Option<State> {
+        self.process.as_ref().and_then(|process| process.status.as_ref()).map(|status| status.borrow().state)
+    }
+}
+
+pub struct World {
+    me: Weak<Mutex<World>>,
+    start: Instant,
+    queue: BTreeMap<(Duration, u64), Deed>,
+    last_deed: u64,
+    rung: Arc<Notify>,
+    pub rng: Rng,
+    pub palette: Vec<Timings>,
+    checked: bool,
+    fenced: bool,
+    pub hosts: Vec<Host>,
+    pub store: MemoryStore,
+    pub key: Key,
+    pub service: ServiceName,
+    pub unit: UnitName,
+    /// Tokens of all holdings whose unit was started, the latest last.
+    tokens: Vec<(usize, Term)>,
+    /// Nothing links the tokens before to those after: the lock's memory is gone, and a wall clock was wrong.
+    lock_was_lost: bool,
+    wall_was_wrong: bool,
+    /// How often a unit was started.
+    pub starts: usize,
+    told_write: String,
+    pub log: Vec<String>,
+    pub failure: Option<Failure>,
+}
+
+impl World {
+    fn new(scene: &Scene, me: Weak<Mutex<World>>) -> Self {
+        let hosts = scene.hosts.iter().map(|host| Host {
+            scene: host.clone(),
+            clocks: Clocks::new(Duration::ZERO),
+            wall_offset_ms: 0,
+            boot: 0,
+            powered: false,
+            frozen: false,
+            deferred: Vec::new(),
+            thawed: None,
+            memory: Memory::default(),
+            process: None,
+            guard: Guard::default(),
+            unit: Unit::default(),
+            wire: Wire::default(),
+            timings: host.timings,
+            bus_up: true,
+            bus_latency: Duration::ZERO,
+            healthy: true,
+            fence_works: true,
+            starts_fail: false,
+            start_takes: host.start_takes,
+            stop_takes: host.stop_takes,
+            leaves: Duration::ZERO,
+            retired: false,
+        });
+        let call_limit = scene.palette.iter().map(Timings::call_limit).min().expect("at least one");
+        Self {
+            me,
+            start: Instant::now(),
+            queue: BTreeMap::new(),
+            last_deed: 0,
+            rung: Arc::new(Notify::new()),
+            rng: Rng::new(scene.seed),
+            palette: scene.palette.clone(),
+            checked: scene.checked,
+            fenced: scene.fenced,
+            hosts: hosts.collect(),
+            store: MemoryStore::new(call_limit),
+            key: Key::new("db").expect("a key"),
+            service: ServiceName::new("db").expect("a service's name"),
+            unit: UnitName::new("db.service").expect("a unit's name"),
+            tokens: Vec::new(),
+            lock_was_lost: false,
+            wall_was_wrong: false,
+            starts: 0,
+            told_write: String::new(),
+            log: Vec::new(),
+            failure: None,
+        }
+    }
+
+    pub fn sim(&self) -> Sim {
+        Sim(self.me.upgrade().expect("the world is there while anything happens in it"))
+    }
+
+    pub fn now(&self) -> Duration {
+        Instant::now() - self.start
+    }
+
+    pub fn instant(&self, at: Duration) -> Instant {
+        self.start + at
+    }
+
+    pub fn note(&mut self, h: Option<usize>, text: &str) {
+        let whose = h.map_or("store".to_owned(), |h| format!("h{}", h + 1));
+        self.log.push(format!("{:>9.3}  {whose:<6} {text}", self.now().as_secs_f64()));
+    }
+
+    /// Renewals are not told.
+    pub fn note_write(&mut self, revision: Revision, text: String) {
+        if self.told_write != text {
+            self.note(None, &format!("revision {revision}: {text}"));
+            self.told_write = text;
+        }
+    }
+
+    pub fn fail(&mut self, failure: Failure) {
+        if self.failure.is_none() {
+            self.log.push(format!("{:>9.3}  {failure:?}", self.now().as_secs_f64()));
+            self.failure = Some(failure);
+            self.rung.notify_one();
+        }
+    }
+
+    /// Has something happen later, whatever becomes of any host.
+    pub fn after(&mut self, span: Duration, deed: impl FnOnce(&mut World) + Send + 'static) {
+        self.last_deed += 1;
+        self.queue.insert((self.now() + span, self.last_deed), Box::new(deed));
+        self.rung.notify_one();
+    }
+
+    /// Has something happen on a host: later if the host stands still then, never if it is off or was meanwhile.
+    pub fn on_host(&mut self, h: usize, span: Duration, deed: impl FnOnce(&mut World) + Send + 'static) {
+        let boot = self.hosts[h].boot;
+        self.after(span, move |world| {
+            let host = &mut world.hosts[h];
+            if host.boot != boot || !host.powered {
+                return;
+            }
+            if host.frozen {
+                host.deferred.push(Box::new(deed));
+            } else {
+                deed(world);
+            }
+        });
+    }
+
+    fn run_due(&mut self) {
+        let now = self.now();
+        while let Some(((at, _), _)) = self.queue.first_key_value()
+            && *at <= now
+            && let Some((_, deed)) = self.queue.pop_first()
+        {
+            deed(self);
+        }
+    }
+
+    pub fn clock(&self, h: usize) -> Time {
+        self.hosts[h].clocks.read(self.now())
+    }
+
+    pub fn wall(&self, h: usize) -> Duration {
+        let real = i64::try_from((WALL_AT_START + self.now()).as_millis()).expect("near");
+        Duration::from_millis(u64::try_from(real + self.hosts[h].wall_offset_ms).expect("after 1970"))
+    }
+
+    pub fn millis(&mut self, from: u64, to: u64) -> Duration {
+        Duration::from_millis(from + self.rng.below(to - from + 1))
+    }
+
+    /// What host `h` is configured with.
+    pub fn settings(&self, h: usize) -> ServiceSettings {
+        let timings = self.palette[self.hosts[h].timings];
+        let interval = timings.call_limit();
+        ServiceSettings {
+            name: self.service.clone(),
+            source: "/etc/putex.d/db.toml".into(),
+            unit: self.unit.clone(),
+            bound_units: Vec::new(),
+            key: self.key.clone(),
+            timings,
+            stop_limit: Duration::from_secs(90),
+            on_stop_failure: OnStopFailure::Alert,
+            health: self.checked.then(|| HealthSettings {
+                probe: Probe::Unit("check@.service".to_owned()),
+                interval,
+                timeout: interval,
+                rise: 1,
+                fall: 2,
+            }),
+            fence: FenceSettings {
+                others: self.fenced.then(|| "fence@.service".to_owned()),
+                timeout: Duration::from_secs(2),
+                ..FenceSettings::default()
+            },
+        }
+    }
+}
+
+/// The oracle.
+impl World {
+    /// Whether a unit's processes run, short of what a thaw excuses.
+    fn executes(&self, h: usize) -> bool {
+        let host = &self.hosts[h];
+        let excused = host.thawed.is_some_and(|(life, until)| life == host.unit.life && self.now() < until);
+        host.runs() && host.unit.alive && !excused
+    }
+
+    pub fn executing(&self) -> Vec<String> {
+        (0..self.hosts.len()).filter(|h| self.executes(*h)).map(|h| format!("h{}", h + 1)).collect()
+    }
+
+    /// Called whenever a unit's processes came, went on, or might have been excused.
+    pub fn judge(&mut self) {
+        let executing = self.executing();
+        if executing.len() > 1 {
+            self.fail(Failure::Overlap(format!("the unit executes on {}", executing.join(" and "))));
+        }
+    }
+
+    /// A unit was started with this token in its environment.
+    pub fn judge_token(&mut self, h: usize, token: Term) {
+        self.starts += 1;
+        if self.tokens.last() == Some(&(h, token)) {
+            return;
+        }
+        let greatest = self.tokens.iter().map(|(_, token)| *token).max();
+        if greatest.is_some_and(|greatest| token <= greatest) && !(self.lock_was_lost && self.wall_was_wrong) {
+            let text = format!("h{} starts the unit with {token} after {:?}", h + 1, self.tokens);
+            self.fail(Failure::Token(text));
+        }
+        self.tokens.push((h, token));
+    }
+
+    /// Exactly one unit runs, and its daemon says so.
+    pub fn is_served(&self) -> bool {
+        let active = |h: &usize| self.executes(*h) && self.hosts[*h].state() == Some(State::Active);
+        self.executing().len() == 1 && (0..self.hosts.len()).any(|h| active(&h))
+    }
+
+    /// `Err`: what is so instead.
+    pub fn check(&self, what: &str) -> Result<(), String> {
+        let words: Vec<&str> = what.split(' ').collect();
+        let found = match &words[..] {
+            ["executing", ..] => {
+                let executing = self.executing();
+                let found = if executing.is_empty() { "none".to_owned() } else { executing.join(" ") };
+                format!("executing {found}")
+            }
+            ["starts", ..] => format!("starts {}", self.starts),
+            [host, ..] => {
+                let h = host.strip_prefix('h').and_then(|text| text.parse::<usize>().ok()).unwrap_or(0);
+                let state = self.hosts.get(h.wrapping_sub(1)).and_then(Host::state);
+                format!("{host} {}", state.map_or("no-daemon".to_owned(), |state| state.to_string()))
+            }
+            [] => String::new(),
+        };
+        if found == what { Ok(()) } else { Err(format!("expected {what}, found {found}")) }
+    }
+}
+
+/// What happens to hosts as a whole.
+impl World {
+    pub fn power_on(&mut self, h: usize) {
+        if self.hosts[h].powered {
+            return;
+        }
+        let now = self.now();
+        let scene = self.hosts[h].scene.clone();
+        let host = &mut self.hosts[h];
+        host.powered = true;
+        host.boot += 1;
+        host.clocks = Clocks::new(now);
+        host.clocks.set_rates(now, scene.boot_rate, scene.raw_rate);
+        host.unit = host.unit.of_next_boot();
+        host.guard = host.guard.of_next_boot();
+        self.note(Some(h), "the host is switched on");
+        self.start_guard(h);
+        self.start_daemon(h);
+    }
+
+    pub fn power_off(&mut self, h: usize) {
+        if !self.hosts[h].powered {
+            return;
+        }
+        self.note(Some(h), "the host loses its power");
+        self.kill_daemon(h);
+        let host = &mut self.hosts[h];
+        host.powered = false;
+        host.frozen = false;
+        host.deferred.clear();
+        host.unit.alive = false;
+        host.guard.bell.notify_waiters();
+    }
+
+    pub fn freeze(&mut self, h: usize, suspended: bool) {
+        if !self.hosts[h].runs() {
+            return;
+        }
+        self.note(Some(h), "the host stands still");
+        let now = self.now();
+        let host = &mut self.hosts[h];
+        host.frozen = true;
+        if suspended {
+            host.clocks.set_rates(now, host.scene.boot_rate, 0);
+        }
+        self.hold_daemon(h);
+    }
+
+    pub fn thaw(&mut self, h: usize) {
+        if !self.hosts[h].frozen {
+            return;
+        }
+        self.note(Some(h), "the host goes on");
+        let now = self.now();
+        let host = &mut self.hosts[h];
+        host.frozen = false;
+        host.clocks.set_rates(now, host.scene.boot_rate, host.scene.raw_rate);
+        let excused = now + host.scene.kill_takes + AFTER_A_THAW;
+        host.thawed = Some((host.unit.life, excused));
+        self.after(excused - now, World::judge);
+        self.guard_looks(h);
+        for deed in std::mem::take(&mut self.hosts[h].deferred) {
+            deed(self);
+        }
+        self.hosts[h].guard.bell.notify_waiters();
+        self.hold_daemon(h);
+    }
+
+    /// What is due when the fault is over; not on a host that was off meanwhile.
+    fn later(&mut self, h: usize, span: Duration, deed: impl FnOnce(&mut World) + Send + 'static) {
+        let boot = self.hosts[h].boot;
+        self.after(span, move |world| {
+            if world.hosts[h].boot == boot {
+                deed(world);
+            }
+        });
+    }
+}
+
+/// Faults.
+impl World {
+    fn strike(&mut self, fault: Fault) {
+        match fault.host {
+            None => self.strike_store(fault.kind, fault.lasts),
+            Some(h) if self.hosts[h].powered => {
+                self.note(Some(h), &format!("FAULT {} {}", fault.kind.word(), span(fault.lasts)));
+                self.strike_host(h, fault.kind, fault.lasts);
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn strike_host(&mut self, h: usize, kind: Kind, lasts: Duration) {
+        match kind {
+            Kind::Cut
+            | Kind::Disconnect
+            | Kind::LoseRequests
+            | Kind::LoseAnswers
+            | Kind::HoldWrites
+            | Kind::HoldAnswers
+            | Kind::Deafen => self.strike_wire(h, kind, lasts),
+            Kind::PauseDaemon => {
+                self.pause_daemon(h, true);
+                self.later(h, lasts, move |world| world.pause_daemon(h, false));
+            }
+            Kind::KillDaemon => {
+                self.kill_daemon(h);
+                self.on_host(h, lasts, move |world| world.start_daemon(h));
+            }
+            Kind::Freeze | Kind::Suspend => {
+                self.freeze(h, kind == Kind::Suspend);
+                self.later(h, lasts, move |world| world.thaw(h));
+            }
+            Kind::PowerLoss => {
+                self.power_off(h);
+                self.after(lasts, move |world| world.power_on(h));
+            }
+            Kind::KillGuard => self.kill_guard(h),
+            Kind::HangGuard => {
+                self.hang_guard(h);
+                self.on_host(h, lasts, move |world| world.unhang_guard(h));
+            }
+            Kind::StepDown => self.order(h, Order::StepDown("the operator asked".to_owned())),
+            Kind::Retire => {
+                self.hosts[h].retired = true;
+                self.order(h, Order::Retire("the operator asked".to_owned()));
+                self.after(lasts, move |world| world.take_up(h));
+            }
+            Kind::Reload => {
+                let host = &mut self.hosts[h];
+                host.timings = (host.timings + 1) % self.palette.len();
+                let settings = self.settings(h);
+                self.order(h, Order::Reconfigure(Box::new(settings)));
+            }
+            Kind::WallForward | Kind::WallBack => {
+                self.wall_was_wrong = true;
+                let by = i64::try_from(lasts.as_millis()).expect("short");
+                self.hosts[h].wall_offset_ms += if kind == Kind::WallForward { by } else { -by };
+            }
+            _ => self.strike_unit(h, kind, lasts),
+        }
+    }
+
+    fn strike_wire(&mut self, h: usize, kind: Kind, lasts: Duration) {
+        let wire = &mut self.hosts[h].wire;
+        match kind {
+            Kind::Disconnect => {
+                wire.link.send_replace(StoreLink::Down("the connection is lost".to_owned()));
+            }
+            Kind::Cut => (wire.loses_requests, wire.loses_answers, wire.deaf) = (true, true, true),
+            Kind::LoseRequests => wire.loses_requests = true,
+            Kind::LoseAnswers => wire.loses_answers = true,
+            Kind::HoldWrites => wire.holds_writes = lasts,
+            Kind::HoldAnswers => wire.holds_answers = lasts,
+            _ => wire.deaf = true,
+        }
+        self.after(lasts, move |world| world.hosts[h].wire.heal());
+    }
+
+    fn strike_unit(&mut self, h: usize, kind: Kind, lasts: Duration) {
+        let scene = self.hosts[h].scene.clone();
+        let host = &mut self.hosts[h];
+        match kind {
+            Kind::CrashUnit => self.unit_crashes(h),
+            Kind::StartByHand => self.start_by_hand(h),
+            Kind::StopByHand => drop(self.stop_unit(h)),
+            Kind::LoseBus => {
+                host.bus_up = false;
+                self.after(lasts, move |world| world.hosts[h].bus_up = true);
+            }
+            Kind::SlowBus => {
+                host.bus_latency = lasts / 10;
+                self.after(lasts, move |world| world.hosts[h].bus_latency = Duration::ZERO);
+            }
+            Kind::FailStarts => {
+                host.starts_fail = true;
+                self.after(lasts, move |world| world.hosts[h].starts_fail = false);
+            }
+            Kind::SlowStarts => {
+                host.start_takes = lasts;
+                self.after(lasts, move |world| world.hosts[h].start_takes = scene.start_takes);
+            }
+            Kind::SlowStops => {
+                host.stop_takes = Some(lasts);
+                self.after(lasts, move |world| world.hosts[h].stop_takes = scene.stop_takes);
+            }
+            Kind::IgnoreSigterm => {
+                host.stop_takes = None;
+                self.after(lasts, move |world| world.hosts[h].stop_takes = scene.stop_takes);
+            }
+            Kind::LeaveProcesses => {
+                host.leaves = lasts;
+                self.after(lasts, move |world| world.hosts[h].leaves = Duration::ZERO);
+            }
+            Kind::Sicken => {
+                host.healthy = false;
+                self.after(lasts, move |world| world.hosts[h].healthy = true);
+            }
+            Kind::FailFencing => {
+                host.fence_works = false;
+                self.after(lasts, move |world| world.hosts[h].fence_works = true);
+            }
+            _ => unreachable!("{} is not a fault of a unit", kind.word()),
+        }
+    }
+
+    fn strike_store(&mut self, kind: Kind, lasts: Duration) {
+        self.note(None, &format!("FAULT {} {}", kind.word(), span(lasts)));
+        match kind {
+            Kind::Wipe | Kind::WipeAnew => self.store.wipe(kind == Kind::WipeAnew),
+            Kind::RollBack => {
+                let copy: Backup = self.store.backup();
+                self.after(lasts, move |world| {
+                    world.note(None, "goes back to the copy");
+                    world.store.restore(copy);
+                });
+            }
+            Kind::Delete => self.store.delete(&self.key),
+            Kind::Purge => self.store.purge(&self.key),
+            Kind::Blank => _ = self.store.put(&self.key, Value::default()),
+            _ => {
+                self.store.read_from(Some(self.store.backup()));
+                self.after(lasts, |world| world.store.read_from(None));
+            }
+        }
+        self.lock_was_lost |= kind != Kind::StaleReads;
+    }
+
+    /// Everything heals.
+    pub fn calm(&mut self) {
+        self.log.push(format!("{:>9.3}  the storm is over", self.now().as_secs_f64()));
+        self.store.read_from(None);
+        for h in 0..self.hosts.len() {
+            self.power_on(h);
+            self.thaw(h);
+            self.unhang_guard(h);
+            self.pause_daemon(h, false);
+            self.start_daemon(h);
+            self.take_up(h);
+            let host = &mut self.hosts[h];
+            host.wire.heal();
+            (host.bus_up, host.healthy, host.fence_works) = (true, true, true);
+            (host.starts_fail, host.bus_latency, host.leaves) = (false, Duration::ZERO, Duration::ZERO);
+            (host.start_takes, host.stop_takes) = (host.scene.start_takes, host.scene.stop_takes);
+        }
+    }
+}
+
+/// A watch that is told of a link's state.
+pub fn link() -> watch::Sender<StoreLink> {
+    watch::Sender::new(StoreLink::Up)
+}
