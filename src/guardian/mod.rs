@@ -18,7 +18,7 @@ mod enforce;
 mod grant;
 mod pid1;
 mod shell;
-mod table;
+pub mod table;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
