@@ -108,7 +108,43 @@ impl Host {
         panic!("it never became active: {}", self.election.state());
     }
 
-    /// The next write, at its time, and when that was.
+    /// Time goes by with the store and the guard in order; everything else that was asked for.
+    fn goes_on(&mut self, span: Duration) -> Vec<Action> {
+        let until = self.now + span;
+        let mut others = Vec::new();
+        while self.now < until {
+            let mut actions = self.after(ms(50).min(until - self.now));
+            while let Some(action) = actions.pop() {
+                let more = match &action {
+                    Action::Write(write) => self.won(write),
+                    Action::Guard(GuardRequest::Extend { instance, deadline, .. }) => {
+                        let (instance, done) = (*instance, GuardDone::Extended(*deadline));
+                        self.handle(Event::GuardDone { instance, done })
+                    }
+                    Action::Persist(_) | Action::Report(_) => Vec::new(),
+                    _ => {
+                        others.push(action);
+                        continue;
+                    }
+                };
+                actions.extend(more);
+            }
+        }
+        others
+    }
+
+    /// A unit that runs is let go, stopped and disarmed, and the store takes it.
+    fn let_go(&mut self, instance: Instance) {
+        self.handle(Event::StepDown { reason: "an operator said so".to_owned(), next: None });
+        self.handle(Event::GuardDone { instance, done: GuardDone::Closed });
+        self.handle(Event::Stopped);
+        let blank = write(&self.handle(Event::GuardDone { instance, done: GuardDone::Disarmed })).expect("a blank");
+        assert_eq!(blank.record.token, "");
+        self.won(&blank);
+        assert_eq!(self.election.state(), State::Standby);
+    }
+
+    /// The next write, at its time.
     fn next_write(&mut self) -> WriteRequest {
         for _ in 0..100 {
             if let Some(write) = write(&self.after(ms(100))) {
@@ -225,4 +261,183 @@ fn without_a_store_there_is_nothing_to_wake_up_for() {
     assert_eq!(host.election.poll_timeout(), None);
     host.handle(Event::Read { id, answer: None });
     assert!(host.election.poll_timeout().is_some());
+}
+
+fn alarms(actions: &[Action]) -> Vec<&Alarm> {
+    actions.iter().filter_map(|action| if let Action::Alarm(alarm) = action { Some(alarm) } else { None }).collect()
+}
+
+fn kill_at(actions: &[Action]) -> Option<Time> {
+    actions.iter().find_map(|action| if let Action::Stop { kill_at } = action { *kill_at } else { None })
+}
+
+#[test]
+fn a_stop_that_is_not_proven_in_time_is_told_once() {
+    for proven in [false, true] {
+        let (mut host, _) = Host::activated();
+        let deadline = host.election.deadline().expect("it is held").boot;
+        host.handle(Event::StoreDown);
+        host.now = deadline - ms(1);
+        assert_eq!(host.after(Duration::ZERO), []);
+        let lapse = host.after(ms(1));
+        // S = 1 s, of which k = 250 ms are kept for SIGKILL.
+        assert_eq!(kill_at(&lapse), Some(Time::both(deadline + ms(750))));
+        assert_eq!(host.election.state(), State::Lapsing);
+        if proven {
+            host.handle(Event::Stopped);
+        }
+        assert_eq!(alarms(&host.after(ms(999))), Vec::<&Alarm>::new());
+        let told = host.after(ms(1));
+        assert_eq!(alarms(&told), if proven { vec![] } else { vec![&Alarm::StopUnproven] });
+        assert_eq!(alarms(&host.after(ms(60_000))), Vec::<&Alarm>::new());
+    }
+}
+
+#[test]
+fn whoever_wakes_after_the_deadline_still_waits_for_sigkill() {
+    let (mut host, _) = Host::activated();
+    let deadline = host.election.deadline().expect("it is held").boot;
+    host.now = deadline + ms(5000);
+    let lapse = host.after(Duration::ZERO);
+    assert_eq!(kill_at(&lapse), Some(Time::both(deadline + ms(750))));
+    assert_eq!(alarms(&lapse), Vec::<&Alarm>::new());
+    assert_eq!(alarms(&host.after(ms(249))), Vec::<&Alarm>::new());
+    assert_eq!(alarms(&host.after(ms(1))), [&Alarm::StopUnproven]);
+}
+
+#[test]
+fn an_orderly_stop_beyond_its_limit_is_told_once_and_the_lock_is_kept() {
+    let (mut host, instance) = Host::activated();
+    host.handle(Event::StepDown { reason: "an operator said so".to_owned(), next: None });
+    let stop = host.handle(Event::GuardDone { instance, done: GuardDone::Closed });
+    assert!(stop.contains(&Action::Stop { kill_at: None }), "{stop:?}");
+    assert_eq!(alarms(&host.goes_on(ms(29_999))), Vec::<&Alarm>::new());
+    let told = host.goes_on(ms(1));
+    assert_eq!(alarms(&told), [&Alarm::StopLimit]);
+    assert_eq!(alarms(&host.goes_on(ms(30_000))), Vec::<&Alarm>::new());
+    assert_eq!(host.election.state(), State::Releasing);
+}
+
+#[test]
+fn a_clock_that_jumps_by_more_than_a_renewal_has_to_be_proven_harmless() {
+    for forward in [true, false] {
+        let jump = |host: &mut Host, by: Duration| {
+            host.wall = if forward { host.wall + by } else { host.wall - by };
+            host.after(Duration::ZERO)
+        };
+        let (mut host, _) = Host::activated();
+        assert_eq!(jump(&mut host, ms(1000)), []);
+        let told = jump(&mut host, ms(1001));
+        assert_eq!(alarms(&told), [&Alarm::ClockJump { by: ms(1001) }]);
+        assert!(write(&told).is_some(), "a renewal is sent at once");
+        // Two call limits of (T − m)/3 each.
+        assert_eq!(host.after(Duration::from_nanos(1_933_333_331)), []);
+        let lapse = host.after(Duration::from_nanos(1));
+        assert!(kill_at(&lapse).is_some(), "{lapse:?}");
+        assert_eq!(host.election.state(), State::Lapsing);
+
+        let (mut host, _) = Host::activated();
+        let renewal = write(&jump(&mut host, ms(1001))).expect("a renewal is sent at once");
+        host.won(&renewal);
+        host.goes_on(ms(10_000));
+        assert_eq!(host.election.state(), State::Active);
+    }
+}
+
+#[test]
+fn no_renewal_goes_out_on_the_word_of_an_old_check() {
+    let mut host = Host::new(Settings { check_validity: Some(ms(3000)), ..settings() }, Memory::default(), None);
+    host.handle(Event::StandbyCheck(Ok(())));
+    host.activate();
+    host.goes_on(ms(2000));
+    host.handle(Event::ActiveCheck(Ok(())));
+    host.goes_on(ms(2999));
+    assert_eq!(host.election.state(), State::Active);
+    host.goes_on(ms(1));
+    assert_eq!(host.election.state(), State::Releasing);
+}
+
+#[test]
+fn a_record_says_what_it_replaced_if_there_was_something() {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let id = host.ready();
+    host.shown(id, 0, Content::Absent);
+    let first = host.next_write();
+    let details = |write: &WriteRequest| write.record.details.clone().expect("of putexd");
+    assert_eq!((first.base, details(&first).prev), (Revision(0), None));
+    host.won(&first);
+    let second = host.next_write();
+    let instance = details(&first).instance;
+    assert_eq!((second.base, details(&second).prev), (Revision(1), Some((Revision(1), Some(instance)))));
+}
+
+#[test]
+fn a_key_that_was_absent_for_long_is_still_not_started_on_before_the_gap_is_over() {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let mut id = host.ready();
+    host.handle(Event::Contend(Err("drained".to_owned())));
+    // Watched for a minute, every R.
+    for _ in 0..60 {
+        let actions = host.shown(id, 0, Content::Absent);
+        id = read(&actions).or_else(|| read(&host.after(ms(1000)))).expect("it is read every R");
+    }
+    host.shown(id, 0, Content::Absent);
+    let claim = write(&host.handle(Event::Contend(Ok(())))).expect("it is taken at once");
+    let claimed = host.now;
+    host.won(&claim);
+    let started = |host: &mut Host| {
+        let actions = host.goes_on(ms(50));
+        actions.iter().any(|action| matches!(action, Action::Guard(GuardRequest::Arm { .. })))
+    };
+    while !started(&mut host) {
+        assert!(host.now < claimed + ms(4100), "it is never started");
+    }
+    assert!(host.now >= claimed + ms(3000), "3·R: somebody else may have created and purged the key");
+}
+
+#[test]
+fn whoever_let_go_waits_longer_each_time_until_the_unit_was_healthy_for_long() {
+    let (mut host, mut instance) = Host::activated();
+    let mut waits = Vec::new();
+    for healthy in [ms(0), ms(0), ms(29_000), ms(30_000), ms(0), ms(0), ms(0), ms(0)] {
+        host.goes_on(healthy);
+        host.let_go(instance);
+        let hindered = |host: &Host, after| {
+            let hindrance = host.election.hindrance(Time::both(host.now + after));
+            hindrance.as_deref() == Some("this host let the lock go a moment ago")
+        };
+        let wait = (1..100_000).map(ms).find(|after| !hindered(&host, *after)).expect("it ends");
+        waits.push(wait.as_secs());
+        host = again(host, &mut instance);
+    }
+    // 2R, doubling up to 10·T, and 2R again after 10·T of health.
+    assert_eq!(waits, [2, 4, 8, 2, 4, 8, 16, 30]);
+}
+
+/// The host that let go takes the lock again, its `proven` verified by the store, and is active.
+fn again(mut host: Host, instance: &mut Instance) -> Host {
+    for _ in 0..2000 {
+        let mut actions = host.after(ms(100));
+        while let Some(action) = actions.pop() {
+            let event = match action {
+                Action::Write(write) => {
+                    actions.extend(host.won(&write));
+                    continue;
+                }
+                Action::Guard(GuardRequest::Arm { instance, deadline, .. }) => {
+                    Event::GuardDone { instance, done: GuardDone::Armed(deadline) }
+                }
+                Action::Start { instance: begun, .. } => {
+                    *instance = begun;
+                    Event::Started { instance: begun, result: Ok(()) }
+                }
+                _ => continue,
+            };
+            actions.extend(host.handle(event));
+        }
+        if host.election.state() == State::Active {
+            return host;
+        }
+    }
+    panic!("it is never active again: {:?}", host.election.hindrance(Time::both(host.now)));
 }
