@@ -249,7 +249,16 @@ struct Entry<'a> {
     term: Option<u64>,
 }
 
+/// `text` without control characters but for newlines: journalctl hides a message that has others, and a terminal obeys
+/// them. What a store or another program says may have any.
+fn readable(text: &str) -> String {
+    text.chars().map(|character| if character.is_control() && character != '\n' { ' ' } else { character }).collect()
+}
+
 fn write(entry: &Entry<'_>) {
+    let message = readable(&entry.message.to_string());
+    let reason = readable(entry.reason);
+    let holder = entry.holder.map(|holder| readable(holder).replace('\n', " "));
     // The level is part of a tracing call site, and there are no more than these three.
     macro_rules! at {
         ($level:expr) => {
@@ -260,13 +269,12 @@ fn write(entry: &Entry<'_>) {
                 PUTEX_SERVICE = entry.service,
                 PUTEX_FROM = entry.from,
                 PUTEX_TO = entry.to,
-                PUTEX_REASON = entry.reason,
-                PUTEX_HOLDER = entry.holder,
+                PUTEX_REASON = reason,
+                PUTEX_HOLDER = holder,
                 PUTEX_REVISION = entry.revision,
                 PUTEX_TOKEN = entry.term,
                 OBJECT_SYSTEMD_UNIT = entry.unit,
-                "{}",
-                entry.message
+                "{message}"
             )
         };
     }

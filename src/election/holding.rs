@@ -398,6 +398,60 @@ mod tests {
     }
 
     #[test]
+    fn an_adopted_holding_waits_for_an_answer_that_is_not_older_than_what_it_knows() {
+        let adopted = || Holding { adopted: true, ..holding() };
+        assert_eq!(adopted().resolve(&shows(10, 7, 1), at(2)), Resolution::Unchanged);
+        for instance in [7, 3] {
+            let mut holding = adopted();
+            assert_eq!(holding.resolve(&shows(9, instance, 50), at(2)), Resolution::Stale, "instance {instance}");
+            assert_eq!((holding.base, holding.adopted), (Revision(10), true));
+        }
+        for revision in [10, 11] {
+            assert_eq!(adopted().resolve(&shows(revision, 3, 50), at(2)), Resolution::Lost, "revision {revision}");
+        }
+    }
+
+    #[test]
+    fn another_record_at_the_revision_of_ours_has_replaced_it() {
+        // Revisions repeat in a store that was wiped or restored.
+        assert_eq!(holding().resolve(&shows(10, 3, 50), at(2)), Resolution::Lost);
+        // That of the record which the claim is going to replace, on the other hand, is anybody's.
+        let mut claiming = Holding { base_write: None, ..holding() };
+        assert_eq!(claiming.resolve(&shows(10, 3, 50), at(2)), Resolution::Unchanged);
+        assert_eq!(claiming.resolve(&shows(11, 3, 51), at(2)), Resolution::Lost);
+    }
+
+    #[test]
+    fn a_pause_is_counted_from_when_its_words_were_heard_and_not_from_each_read_anew() {
+        let paused = |seconds| Words { paused_for: Some(Duration::from_secs(seconds)), ..Words::default() };
+        let mut holding = Holding { words: paused(60), ..holding() };
+        let shows_pause = |revision, words| {
+            let mut observation = shows(revision, 7, 1);
+            if let Content::Record(Record { details: Some(details), .. }) = &mut observation.content {
+                details.words = words;
+            }
+            observation
+        };
+        assert_eq!(holding.resolve(&shows_pause(10, paused(60)), at(20)), Resolution::Unchanged);
+        assert_eq!(holding.words_now(at(20)), paused(40));
+        // At a later revision they are new.
+        assert_eq!(holding.resolve(&shows_pause(11, paused(90)), at(30)), Resolution::Unchanged);
+        assert_eq!(holding.words_now(at(30)), paused(90));
+        assert_eq!(holding.words_now(at(120)), Words::default());
+    }
+
+    #[test]
+    fn attempts_without_an_answer_have_an_end() {
+        let mut holding = holding();
+        for write in 0..ATTEMPTS_LIMIT {
+            assert!(holding.may_send(at(1)), "after {write}");
+            holding.send(attempt(write as u128, 1));
+            holding.awaited = None;
+        }
+        assert!(!holding.may_send(at(1)));
+    }
+
+    #[test]
     fn a_deadline_in_force_is_published_after_the_lease_shrank() {
         let mut holding = holding();
         holding.granted = Some(at(60));

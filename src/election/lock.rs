@@ -448,7 +448,7 @@ mod tests {
     #[test]
     fn a_proven_that_replaced_its_writers_record_entitles_at_once() {
         let claim = claim(&answered(Some(&shows(5, 7, Standing::Active, 4))));
-        assert_eq!((claim.take_at, claim.entitled_at), (at(10), at(10)));
+        assert_eq!(claim, Claim { take_at: at(10), entitled_at: at(10), hold: Duration::ZERO });
     }
 
     #[test]
@@ -504,6 +504,99 @@ mod tests {
         lock.verify(ASKED, Some(&shows(5, 7, Standing::Active, 4)), at(12));
         assert_eq!(lock.question(), Some((Revision(9), at(11))));
         assert!(!lock.is_verified_proven());
+    }
+
+    #[test]
+    fn the_first_answer_is_compared_with_what_is_known_from_before() {
+        let first = |incarnation: &str, revision| {
+            let known = (Incarnation(incarnation.to_owned()), Revision(revision));
+            Lock::new(Duration::ZERO).observe(shows(4, 7, Standing::Active, 3), at(9), &timings(), Some(&known))
+        };
+        assert_eq!(first("b", 4), News::OtherStore);
+        assert_eq!(first("a", 5), News::Regressed { from: Revision(5) });
+        assert_eq!(first("a", 4), News::Newer);
+        assert_eq!(first("a", 3), News::Newer);
+    }
+
+    #[test]
+    fn one_record_at_two_revisions_is_newer_and_two_at_one_revision_are_a_regression() {
+        let mut lock = let_go();
+        let again = |revision| Observation { revision: Revision(revision), ..shows(6, 7, Standing::Proven, 5) };
+        assert_eq!(lock.observe(again(8), at(11), &timings(), None), News::Newer);
+        assert_eq!(lock.seen().map(|seen| (seen.revision, seen.since)), Some((Revision(8), at(11))));
+        let other = shows(8, 9, Standing::Active, 7);
+        assert_eq!(lock.observe(other.clone(), at(12), &timings(), None), News::Stale);
+        assert_eq!(lock.observe(other, at(13), &timings(), None), News::Regressed { from: Revision(8) });
+        assert_eq!(lock.record().and_then(Record::instance), Some(Instance(9)));
+    }
+
+    #[test]
+    fn an_absent_key_ages_only_while_it_is_watched_and_a_record_always() {
+        let absent =
+            Observation { revision: Revision(0), content: Content::Absent, ..shows(5, 7, Standing::Active, 4) };
+        for (shown, gap, since) in [
+            (&absent, absence_gap(&timings()), at(9)),
+            (&absent, absence_gap(&timings()) + Duration::from_nanos(1), at(12).plus(Duration::from_nanos(1))),
+            (&shows(5, 7, Standing::Active, 4), Duration::from_secs(100), at(9)),
+        ] {
+            let mut lock = Lock::new(Duration::ZERO);
+            lock.observe(shown.clone(), at(9), &timings(), None);
+            assert_eq!(lock.observe(shown.clone(), at(9).plus(gap), &timings(), None), News::Same);
+            assert_eq!(lock.seen().map(|seen| seen.since), Some(since), "{gap:?} after {shown:?}");
+        }
+        assert_eq!(absence_gap(&timings()), Duration::from_secs(3));
+    }
+
+    #[test]
+    fn the_longest_hold_of_all_records_is_remembered() {
+        let mut lock = Lock::new(Duration::from_secs(2));
+        assert_eq!(lock.longest_hold(), Duration::from_secs(2));
+        lock.observe(shows(4, 7, Standing::Active, 3), at(9), &timings(), None);
+        assert_eq!(lock.longest_hold(), HOLD);
+        assert_eq!(Lock::new(HOLD * 2).longest_hold(), HOLD * 2);
+    }
+
+    /// A lock whose record, in the name of h1, changes every second as told: machine, instance and write of each change.
+    /// The node is h1 and holds instance 7; its own writes are 1, 2 and 3. Whether each change showed a twin.
+    fn changes(of: &[(u128, u128, u128)]) -> (Lock, Vec<bool>) {
+        let node = NodeId::new("h1").expect("a node name");
+        let mut lock = Lock::new(Duration::ZERO);
+        for write in 1..=3 {
+            lock.sent(WriteId(write));
+        }
+        let told = (10..).zip(of).map(|(second, &(machine, instance, write))| {
+            let mut observation = shows(second, instance, Standing::Active, second - 1);
+            if let Content::Record(Record { details: Some(details), .. }) = &mut observation.content {
+                (details.machine, details.write) = (MachineId(machine), WriteId(write));
+            }
+            lock.observe(observation, at(second), &timings(), None);
+            lock.watch_for_twin(&node, Some(Instance(7)), at(second), &timings())
+        });
+        let told = told.collect();
+        (lock, told)
+    }
+
+    #[test]
+    fn a_twin_is_a_machine_that_keeps_changing_a_record_in_our_name() {
+        let (lock, told) = changes(&[(2, 8, 80), (2, 8, 81), (2, 8, 82), (2, 8, 83)]);
+        assert_eq!(told, [false, false, true, false]);
+        assert_eq!(lock.twin(at(13), &timings()), Some(MachineId(2)));
+        assert_eq!(lock.twin(at(13).plus(timings().takeover_wait(Duration::ZERO)), &timings()), None);
+    }
+
+    #[test]
+    fn own_writes_are_no_twins_whatever_became_of_them() {
+        // Late ones of a holding that was given up, and those of the instance that is held.
+        for own in [[(1, 8, 1), (1, 8, 2), (1, 8, 3)], [(1, 7, 90), (1, 7, 91), (1, 7, 92)]] {
+            let (lock, told) = changes(&own);
+            assert_eq!((told, lock.twin(at(12), &timings())), (vec![false; 3], None));
+        }
+    }
+
+    #[test]
+    fn two_machines_that_change_the_record_in_turn_are_not_counted_as_one() {
+        let (lock, told) = changes(&[(2, 8, 80), (3, 9, 90), (2, 8, 81), (3, 9, 91)]);
+        assert_eq!((told, lock.twin(at(13), &timings())), (vec![false; 4], None));
     }
 
     #[test]

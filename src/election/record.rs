@@ -4,6 +4,7 @@
 //! record without our fields was written by another program or by hand: it is somebody's, but says nothing of a lease.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -112,6 +113,9 @@ mod field {
 /// An operator's free text is cut here, so that a record stays small.
 const TEXT_LIMIT: usize = 256;
 
+/// A host to fence is cut here: no node's name is longer, and another program's token must not swell the record.
+const HOST_LIMIT: usize = 128;
+
 impl Record {
     /// Whether somebody holds the lock by this record.
     #[must_use]
@@ -153,7 +157,7 @@ impl Record {
                 }
             }
             if !details.unfenced.is_empty() {
-                set(field::UNFENCED, details.unfenced.join(" "));
+                set(field::UNFENCED, join_hosts(&details.unfenced));
             }
             let words = &details.words;
             if let Some(next) = &words.next {
@@ -186,7 +190,6 @@ fn decode_details(fields: &BTreeMap<String, String>) -> Option<Details> {
         None => None,
     };
     let paused_for = optional::<u64>(fields, field::PAUSED_FOR_MS)?.map(Duration::from_millis);
-    let unfenced = fields.get(field::UNFENCED).map(|hosts| hosts.split(' ').map(str::to_owned).collect());
     Some(Details {
         machine: parse(fields, field::MACHINE)?,
         instance: parse(fields, field::INSTANCE)?,
@@ -196,12 +199,12 @@ fn decode_details(fields: &BTreeMap<String, String>) -> Option<Details> {
         hold: Duration::from_millis(parse(fields, field::HOLD_MS)?),
         term: Term(parse(fields, field::TERM)?),
         prev,
-        unfenced: unfenced.unwrap_or_default(),
+        unfenced: fields.get(field::UNFENCED).map_or_else(Vec::new, |hosts| split_hosts(hosts)),
         words: Words {
             next: optional(fields, field::NEXT)?,
             paused_for,
-            reason: fields.get(field::REASON).cloned(),
-            by: fields.get(field::BY).cloned(),
+            reason: fields.get(field::REASON).map(|text| one_line(text)),
+            by: fields.get(field::BY).map(|text| one_line(text)),
         },
     })
 }
@@ -225,6 +228,53 @@ fn milliseconds(span: Duration) -> String {
 
 fn one_line(text: &str) -> String {
     text.chars().map(|character| if character.is_control() { ' ' } else { character }).take(TEXT_LIMIT).collect()
+}
+
+/// Between two hosts is a space. The token of another program may have spaces too, and is escaped as in URLs.
+fn join_hosts(hosts: &[String]) -> String {
+    let escape = |host: &String| {
+        let mut name = String::new();
+        for character in host.chars().take(HOST_LIMIT) {
+            if character.is_whitespace() || character.is_control() || character == '%' {
+                for byte in character.to_string().bytes() {
+                    // Writing to a string does not fail.
+                    let _ = write!(name, "%{byte:02x}");
+                }
+            } else {
+                name.push(character);
+            }
+        }
+        name
+    };
+    hosts.iter().map(escape).collect::<Vec<_>>().join(" ")
+}
+
+/// The newest of the hosts that are named.
+fn split_hosts(text: &str) -> Vec<String> {
+    let names = text.split(' ').filter(|name| !name.is_empty());
+    let mut hosts: Vec<String> = names.map(|name| unescape(name).chars().take(HOST_LIMIT).collect()).collect();
+    hosts.split_off(hosts.len().saturating_sub(UNFENCED_LIMIT))
+}
+
+/// What is not escaped as [`join_hosts`] does it is taken as it is.
+fn unescape(name: &str) -> String {
+    let mut bytes = Vec::with_capacity(name.len());
+    let mut rest = name;
+    while let Some(first) = rest.chars().next() {
+        let escaped = rest.strip_prefix('%').and_then(|rest| rest.get(..2));
+        let byte = escaped
+            .filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        let length = if let Some(byte) = byte {
+            bytes.push(byte);
+            3
+        } else {
+            bytes.extend_from_slice(first.to_string().as_bytes());
+            first.len_utf8()
+        };
+        rest = &rest[length..];
+    }
+    String::from_utf8(bytes).unwrap_or_else(|_| name.to_owned())
 }
 
 #[cfg(test)]
@@ -294,6 +344,37 @@ mod tests {
         let details = record.details.as_mut().expect("details");
         details.words.reason = Some("a\r\nPutex-State: proven".to_owned());
         assert!(!record.encode().fields["reason"].contains(['\r', '\n']));
+    }
+
+    #[test]
+    fn whatever_a_host_to_fence_is_called_its_name_survives() {
+        let mut record = full();
+        let odd = ["my host", "100%", "%20", "a\u{3000}b\n", "%zz", "%+1", "k\u{f6}ln"].map(str::to_owned).to_vec();
+        record.details.as_mut().expect("details").unfenced = odd;
+        let value = record.encode();
+        assert_eq!(value.fields["unfenced"], "my%20host 100%25 %2520 a%e3%80%80b%0a %25zz %25+1 k\u{f6}ln");
+        assert_eq!(Record::decode(&value), record);
+    }
+
+    #[test]
+    fn hosts_to_fence_by_other_hands_are_taken_as_far_as_they_are_names() {
+        assert_eq!(split_hosts("  h2   50% %ff %e9 "), ["h2", "50%", "%ff", "%e9"]);
+        assert_eq!(split_hosts(""), Vec::<String>::new());
+        let many: Vec<String> = (0..UNFENCED_LIMIT + 3).map(|number| format!("h{number}")).collect();
+        assert_eq!(split_hosts(&many.join(" ")), many[3..]);
+        let long = "x".repeat(HOST_LIMIT);
+        assert_eq!(split_hosts(&format!("{long}y")), std::slice::from_ref(&long));
+        assert_eq!(join_hosts(&[format!("{long}y")]), long);
+    }
+
+    #[test]
+    fn words_by_other_hands_are_one_short_line() {
+        let mut value = full().encode();
+        value.fields.insert("reason".to_owned(), "a\nb".to_owned());
+        value.fields.insert("by".to_owned(), "x".repeat(TEXT_LIMIT + 1));
+        let words = Record::decode(&value).details.expect("details").words;
+        assert_eq!(words.reason.as_deref(), Some("a b"));
+        assert_eq!(words.by, Some("x".repeat(TEXT_LIMIT)));
     }
 
     #[test]

@@ -115,3 +115,19 @@ pub const EDGES: [Edge; 25] = [
 pub fn find_edge(from: State, to: State) -> Option<&'static Edge> {
     EDGES.iter().find(|edge| edge.from == from && edge.to == to)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_edge_is_found_by_both_of_its_ends() {
+        for from in State::ALL {
+            for to in State::ALL {
+                let listed = EDGES.iter().any(|edge| edge.from == from && edge.to == to);
+                let found = find_edge(from, to).map(|edge| (edge.from, edge.to));
+                assert_eq!(found, listed.then_some((from, to)));
+            }
+        }
+    }
+}

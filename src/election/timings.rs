@@ -315,6 +315,103 @@ mod tests {
     }
 
     #[test]
+    fn the_numbers_are_those_of_the_protocol() {
+        // R = 1 s, F = 3, C = 1, and so T = 3 s, m = 100 ms, S = 1 s, with ρ = 10⁻³ and ε = 20 ms.
+        let timings = Timings::new(seconds(1.0), 3, 1);
+        assert_eq!(
+            (timings.margin, timings.stop_budget, timings.kill_reserve),
+            (seconds(0.1), seconds(1.0), seconds(0.25))
+        );
+        assert_eq!((timings.lease(), timings.confirm(), timings.hold()), (seconds(3.0), seconds(1.0), seconds(3.9)));
+        assert_eq!(timings.deadline_after(), seconds(2.897));
+        assert_eq!(timings.renew_after(), seconds(1.0));
+        assert_eq!(timings.call_limit(), Duration::from_nanos(966_666_666));
+        assert_eq!(timings.takeover_wait(Duration::ZERO), seconds(3.003));
+        assert_eq!(timings.takeover_wait(seconds(10.0)), seconds(10.01));
+        // 60 s · 1.001/0.999 + 20 ms, times 1.001, each rounded up.
+        assert_eq!(timings.wait(seconds(60.0)), Duration::from_nanos(60_200_260_242));
+        let one_renewal = Timings::new(seconds(1.0), 1, 1);
+        assert_eq!(one_renewal.renew_after(), seconds(0.4495));
+        assert_eq!(Timings::default_margin(seconds(0.1)), seconds(0.02));
+    }
+
+    #[test]
+    fn what_is_exactly_safe_is_accepted_and_a_nanosecond_more_is_not() {
+        let timings = |clock_error_ppm, budget_ns| Timings {
+            stop_budget: Duration::from_nanos(budget_ns),
+            clock_error_ppm,
+            ..Timings::new(seconds(1.0), 3, 1)
+        };
+        // 3 s − 100 ms + S + 20 ms = 4 s, and with a clock's error as much as 1.001/0.999 makes of it.
+        assert_eq!(timings(0, 1_080_000_000).validate(), Ok(()));
+        assert!(matches!(timings(0, 1_080_000_001).validate(), Err(TimingsError::Unsafe(_))));
+        assert_eq!(timings(1000, 1_072_047_952).validate(), Ok(()));
+        assert!(matches!(timings(1000, 1_072_047_953).validate(), Err(TimingsError::Unsafe(_))));
+        let minimal = Timings { confirmation: Confirmation::Minimal, ..timings(1000, 5_000_000_000) };
+        assert_eq!(minimal.validate(), Ok(()));
+    }
+
+    #[test]
+    fn each_number_has_its_limit_and_may_reach_it() {
+        let good = Timings { confirmation: Confirmation::Minimal, ..Timings::new(seconds(1.0), 3, 1) };
+        let (day, tick) = (seconds(86_400.0), Duration::from_nanos(1));
+        let hour = seconds(3600.0);
+        let slow = Timings { renew_interval: hour, failures: 1000, ..good };
+        for (at_limit, beyond) in [
+            (slow, Timings { renew_interval: hour + tick, ..slow }),
+            (Timings { stop_budget: day, ..good }, Timings { stop_budget: day + tick, ..good }),
+            (Timings { margin: day, ..slow }, Timings { margin: day + tick, ..slow }),
+            (Timings { longest_hold: Some(day * 7), ..good }, Timings { longest_hold: Some(day * 7 + tick), ..good }),
+            (Timings { failures: 1000, ..good }, Timings { failures: 1001, ..good }),
+            (Timings { confirmations: 1000, ..good }, Timings { confirmations: 1001, ..good }),
+            (Timings { clock_error_ppm: 50_000, ..good }, Timings { clock_error_ppm: 50_001, ..good }),
+        ] {
+            assert_eq!(at_limit.validate(), Ok(()));
+            assert!(matches!(beyond.validate(), Err(TimingsError::TooLarge { .. })), "{beyond:?}");
+        }
+        for zero in [
+            Timings { renew_interval: Duration::ZERO, ..good },
+            Timings { failures: 0, ..good },
+            Timings { stop_budget: Duration::ZERO, ..good },
+        ] {
+            assert!(matches!(zero.validate(), Err(TimingsError::Zero { .. })), "{zero:?}");
+        }
+    }
+
+    #[test]
+    fn a_third_of_the_lease_is_too_much_for_the_margin_and_the_whole_budget_for_sigkill() {
+        let good = Timings { confirmation: Confirmation::Minimal, ..Timings::new(seconds(1.0), 3, 1) };
+        let tick = Duration::from_nanos(1);
+        assert!(matches!(Timings { margin: seconds(1.0), ..good }.validate(), Err(TimingsError::Margin { .. })));
+        assert_eq!(Timings { margin: seconds(1.0) - tick, ..good }.validate(), Ok(()));
+        for kill_reserve in [Duration::ZERO, seconds(1.0)] {
+            let refused = Timings { kill_reserve, ..good }.validate();
+            assert!(matches!(refused, Err(TimingsError::KillReserve { .. })), "{kill_reserve:?}");
+        }
+        for kill_reserve in [tick, seconds(1.0) - tick] {
+            assert_eq!(Timings { kill_reserve, ..good }.validate(), Ok(()));
+        }
+    }
+
+    #[test]
+    fn few_renewals_are_warned_of() {
+        assert_eq!(Timings::new(seconds(1.0), 3, 1).warnings(), Vec::<String>::new());
+        let few = Timings::new(seconds(1.0), 2, 1).warnings();
+        assert!(few.len() == 1 && few[0].starts_with("failures = 2 leaves little room"), "{few:?}");
+    }
+
+    #[test]
+    fn a_remedy_that_leaves_no_time_for_the_stop_is_none() {
+        let margin = |milliseconds| Timings {
+            margin: Duration::from_millis(milliseconds),
+            clock_error_ppm: 0,
+            ..Timings::new(seconds(1.0), 3, 0)
+        };
+        assert!(margin(31).remedy().starts_with("set stop-budget to at most 10ms"), "{}", margin(31).remedy());
+        assert_eq!(margin(30).remedy(), "raise confirmations or margin");
+    }
+
+    #[test]
     fn wait_is_never_shorter_than_the_confirmation_or_the_published_hold() {
         let timings = Timings::new(seconds(1.0), 3, 1);
         assert_eq!(timings.wait(Duration::ZERO), seconds(4.004));

@@ -14,7 +14,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::frame::{Command, Lease, ListedLease, Outcome, REPLY_LIMIT_BYTES, Reply, Request};
+use super::frame::{Command, Inbox, Lease, ListedLease, Outcome, REPLY_LIMIT_BYTES, Reply, Request};
 use crate::types::{Instance, Revision, ServiceName, Time, WriteId};
 
 /// Requests that wait for their turn; more of them wait in their callers.
@@ -193,7 +193,7 @@ impl<C> Driver<C> {
 /// One connection.
 struct Session<S> {
     stream: S,
-    unread: Vec<u8>,
+    inbox: Inbox,
     next_id: u64,
     pending: BTreeMap<u64, (Instant, oneshot::Sender<Outcome>)>,
 }
@@ -201,7 +201,8 @@ struct Session<S> {
 impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
     /// Connects, and has the guard answer something: a socket alone is no sign of life.
     async fn start(connect: impl Future<Output = io::Result<S>>) -> io::Result<Self> {
-        let mut session = Self { stream: connect.await?, unread: Vec::new(), next_id: 1, pending: BTreeMap::new() };
+        let (stream, inbox) = (connect.await?, Inbox::new(REPLY_LIMIT_BYTES));
+        let mut session = Self { stream, inbox, next_id: 1, pending: BTreeMap::new() };
         session.send(0, Command::List).await?;
         session.receive().await?;
         Ok(session)
@@ -247,18 +248,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
 
     /// The next reply. Nothing is lost when this is dropped half-way.
     async fn receive(&mut self) -> io::Result<Reply> {
-        let mut searched = 0;
         loop {
-            if let Some(end) = self.unread[searched..].iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.unread.drain(..=searched + end).collect();
+            if let Some(line) = self.inbox.line() {
                 return Ok(serde_json::from_slice(&line)?);
             }
-            searched = self.unread.len();
-            if searched >= REPLY_LIMIT_BYTES {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "a reply is too long"));
-            }
-            if self.stream.read_buf(&mut self.unread).await? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
+            let mut room = self.inbox.room()?;
+            match self.stream.read(&mut room).await? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                count => self.inbox.take(&room[..count]),
             }
         }
     }

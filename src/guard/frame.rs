@@ -4,6 +4,7 @@
 //! guard for months: a field is never reused with another meaning, and fields that are not known are ignored. A new
 //! *command* ends the connection to an old guard.
 
+use std::io;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,51 @@ pub const MEMBER_LIMIT: usize = 16;
 
 /// The longest path of a control group: with [`MEMBER_LIMIT`] and [`LEASE_LIMIT`] it keeps a reply below its limit.
 pub const CGROUP_LIMIT_BYTES: usize = 1024;
+
+/// The most bytes that are read at once.
+const READ_BYTES: usize = 4096;
+
+/// What was read from a connection and is no whole line yet: no more than its limit, whoever is at the other end.
+#[derive(Debug)]
+pub struct Inbox {
+    unread: Vec<u8>,
+    /// So many of them are known to have no newline.
+    searched: usize,
+    limit: usize,
+}
+
+impl Inbox {
+    /// Takes lines of up to `limit` bytes, the newline included.
+    #[must_use]
+    pub const fn new(limit: usize) -> Self {
+        Self { unread: Vec::new(), searched: 0, limit }
+    }
+
+    /// The next line with its newline; `None` if it is not here yet.
+    pub fn line(&mut self) -> Option<Vec<u8>> {
+        let newline = self.unread[self.searched..].iter().position(|byte| *byte == b'\n');
+        let Some(newline) = newline else {
+            self.searched = self.unread.len();
+            return None;
+        };
+        let end = self.searched + newline;
+        self.searched = 0;
+        Some(self.unread.drain(..=end).collect())
+    }
+
+    /// What to read into, before it is given to [`Inbox::take`]; fails when a line is longer than the limit.
+    pub fn room(&self) -> io::Result<Vec<u8>> {
+        match self.limit - self.unread.len() {
+            0 => Err(io::Error::new(io::ErrorKind::InvalidData, "a line is too long")),
+            room => Ok(vec![0; room.min(READ_BYTES)]),
+        }
+    }
+
+    /// Takes what was read into the last [`Inbox::room`], which has to be asked anew for more.
+    pub fn take(&mut self, read: &[u8]) {
+        self.unread.extend_from_slice(read);
+    }
+}
 
 /// A lease as the guard keeps it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -246,6 +292,47 @@ mod tests {
         let expected =
             r#"{"id":7,"command":{"close":{"service":"database","instance":"00000000000000000000000000000001"}}}"#;
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn lines_come_out_as_they_were_cut() {
+        let text = b"one\n\ntwo three\nrest";
+        for cut in 1..=text.len() {
+            let mut inbox = Inbox::new(10);
+            let mut lines = Vec::new();
+            for read in text.chunks(cut.min(10)) {
+                let mut rest = read;
+                while !rest.is_empty() {
+                    let (now, later) = rest.split_at(rest.len().min(inbox.room().expect("no line is too long").len()));
+                    inbox.take(now);
+                    rest = later;
+                    while let Some(line) = inbox.line() {
+                        lines.push(String::from_utf8(line).expect("it is text"));
+                    }
+                }
+            }
+            assert_eq!(lines, ["one\n", "\n", "two three\n"], "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn a_line_may_be_as_long_as_the_limit_and_no_longer() {
+        for (length, limit) in [(10, 10), (10_000, 10_000)] {
+            let mut inbox = Inbox::new(limit);
+            let mut line = vec![b'x'; length - 1];
+            for _ in 0..3 {
+                if let Ok(room) = inbox.room() {
+                    let count = room.len().min(line.len());
+                    inbox.take(&line[..count]);
+                    line.drain(..count);
+                }
+                assert_eq!(inbox.line(), None);
+            }
+            assert_eq!(inbox.room().expect("one byte is left").len(), 1);
+            inbox.take(b"x");
+            assert_eq!(inbox.line(), None);
+            assert_eq!(inbox.room().expect_err("it is too long").kind(), io::ErrorKind::InvalidData);
+        }
     }
 
     #[test]

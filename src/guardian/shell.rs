@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::enforce::Enforcement;
 use super::table::{Effect, Entry, Table};
 use super::{Level, Paths, grant, say};
-use crate::guard::frame::{Command, Lease, Outcome, REQUEST_LIMIT_BYTES, Reply, Request};
+use crate::guard::frame::{Command, Inbox, Lease, Outcome, REQUEST_LIMIT_BYTES, Reply, Request};
 use crate::host::cgroup::Hierarchy;
 use crate::host::clock::{self, BootTimer};
 use crate::host::identity;
@@ -262,7 +262,8 @@ impl<'a> Shell<'a> {
             match self.listener.accept() {
                 Ok((stream, _)) => {
                     stream.set_nonblocking(true)?;
-                    self.connection = Some(Connection { stream, unread: Vec::new(), unsent: Vec::new() });
+                    let inbox = Inbox::new(REQUEST_LIMIT_BYTES);
+                    self.connection = Some(Connection { stream, inbox, unsent: Vec::new() });
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {
@@ -364,7 +365,7 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
 
 struct Connection {
     stream: UnixStream,
-    unread: Vec<u8>,
+    inbox: Inbox,
     unsent: Vec<u8>,
 }
 
@@ -376,18 +377,13 @@ impl Connection {
             return Ok(None);
         }
         loop {
-            if let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.unread.drain(..=end).collect();
+            if let Some(line) = self.inbox.line() {
                 return Ok(Some(serde_json::from_slice(&line)?));
             }
-            let room = REQUEST_LIMIT_BYTES - self.unread.len();
-            if room == 0 {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "a line is too long"));
-            }
-            let mut chunk = vec![0; room.min(4096)];
-            match self.stream.read(&mut chunk) {
+            let mut room = self.inbox.room()?;
+            match self.stream.read(&mut room) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => self.unread.extend_from_slice(&chunk[..count]),
+                Ok(count) => self.inbox.take(&room[..count]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),

@@ -31,7 +31,7 @@
 
 mod file_system;
 mod hints;
-mod layout;
+pub mod layout;
 mod root;
 mod steps;
 mod threads;

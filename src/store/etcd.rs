@@ -22,7 +22,7 @@
 
 mod connection;
 mod hints;
-mod record;
+pub mod record;
 mod survey;
 
 use std::sync::Arc;

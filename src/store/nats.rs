@@ -18,7 +18,7 @@
 mod bucket;
 mod connection;
 mod hints;
-mod record;
+pub mod record;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -165,8 +165,10 @@ impl Shared {
             };
             let after = self.identity(connection, &bucket).await?;
             if known.as_ref() == Some(&after) {
-                let entry = message
-                    .map(|message| Entry { revision: Revision(message.sequence), value: record::value(&message) });
+                let entry = message.map(|message| Entry {
+                    revision: Revision(message.sequence),
+                    value: record::value(&message.headers, &message.payload),
+                });
                 return Ok(Snapshot { incarnation: after.incarnation, entry });
             }
             known = Some(after);

@@ -19,6 +19,7 @@
 
 mod connection;
 mod hints;
+pub mod record;
 mod session;
 mod table;
 mod tls;

@@ -26,7 +26,9 @@ impl Election {
             Content::Tombstone | Content::Record(_) => claim.entitled_at,
         };
         let previous_term = details.map_or(0, |details| details.term.0);
-        let term = (previous_term + 1).max(self.memory.term.0 + 1).max(at.wall.as_secs());
+        // Saturating: a number that nobody can exceed was put there by hand, and must not make the token fall to zero.
+        let highest = previous_term.max(self.memory.term.0);
+        let term = highest.saturating_add(1).max(at.wall.as_secs());
         let holding = Holding {
             instance: Instance(at.random),
             term: Term(term),

@@ -106,7 +106,9 @@ pub(super) fn aside(root: &Path, key: &Key, nonce: &Nonce) -> PathBuf {
     root.join(format!("x-{}-{nonce}", key.as_str().replace('/', "+")))
 }
 
-pub(super) fn encode(value: &Value) -> Vec<u8> {
+/// The file of a value.
+#[must_use]
+pub fn encode(value: &Value) -> Vec<u8> {
     let mut bytes = format!("{FIRST_LINE}\n").into_bytes();
     for (name, text) in &value.fields {
         bytes.extend(format!("field {name} {}\n{text}\n", text.len()).into_bytes());
@@ -118,8 +120,8 @@ pub(super) fn encode(value: &Value) -> Vec<u8> {
     bytes
 }
 
-/// The error says what is wrong with the file.
-pub(super) fn decode(bytes: &[u8]) -> Result<Value, &'static str> {
+/// The value of a file; the error says what is wrong with the file.
+pub fn decode(bytes: &[u8]) -> Result<Value, &'static str> {
     let mut reader = Reader { bytes, position: 0 };
     if reader.line() != Some(FIRST_LINE) {
         return Err("does not begin as a file of this version of putexd does");

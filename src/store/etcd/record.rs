@@ -23,14 +23,17 @@ struct Line {
     write: WriteId,
 }
 
-pub(super) fn encode(attempt: &Attempt) -> Result<Vec<u8>, serde_json::Error> {
+/// The line of one attempt.
+pub fn encode(attempt: &Attempt) -> Result<Vec<u8>, serde_json::Error> {
     let Value { body, fields } = &attempt.value;
     let text = std::str::from_utf8(body).ok().map(str::to_owned);
     let hex = if text.is_none() { Some(hexadecimal(body)) } else { None };
     serde_json::to_vec(&Line { body: text, hex, fields: fields.clone(), write: attempt.write })
 }
 
-pub(super) fn decode(bytes: &[u8]) -> Value {
+/// The value that the bytes of a key stand for.
+#[must_use]
+pub fn decode(bytes: &[u8]) -> Value {
     let ours = || {
         let line: Line = serde_json::from_slice(bytes).ok()?;
         let body = match (line.body, line.hex) {
@@ -44,7 +47,8 @@ pub(super) fn decode(bytes: &[u8]) -> Value {
 }
 
 /// Whether `write` wrote it.
-pub(super) fn is_by(bytes: &[u8], write: WriteId) -> bool {
+#[must_use]
+pub fn is_by(bytes: &[u8], write: WriteId) -> bool {
     serde_json::from_slice(bytes).is_ok_and(|line: Line| line.write == write)
 }
 

@@ -179,7 +179,7 @@ impl Bucket {
         revision: Revision,
     ) -> Result<Option<StreamMessage>, StoreError> {
         let Some(message) = self.at(connection, key, revision).await? else { return Ok(None) };
-        let Some(base) = record::base(&message) else { return Ok(None) };
+        let Some(base) = record::base(&message.headers) else { return Ok(None) };
         if self.first_after(connection, key, base).await? != Some(revision) {
             return Ok(None);
         }

@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use async_nats::jetstream::message::StreamMessage;
 use async_nats::{HeaderMap, HeaderName, HeaderValue, header};
 
 use crate::store::Attempt;
@@ -27,8 +26,9 @@ const MARKER_REASON: &str = "Nats-Marker-Reason";
 
 const HEXADECIMAL: &[u8; 16] = b"0123456789ABCDEF";
 
-/// The headers of one attempt: the condition, the write's id, and the fields.
-pub(super) fn headers(attempt: &Attempt, stream: &str) -> Result<HeaderMap, String> {
+/// The headers of one attempt on `stream`: the condition, the write's id, and the fields. The error is what is wrong with
+/// a name or a text that no header can carry.
+pub fn headers(attempt: &Attempt, stream: &str) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     let mut insert = |name: &str, text: &str| {
         let name = HeaderName::from_str(name).map_err(|error| format!("the header name {name:?}: {error}"))?;
@@ -47,16 +47,21 @@ pub(super) fn headers(attempt: &Attempt, stream: &str) -> Result<HeaderMap, Stri
 }
 
 /// The revision that a message says it replaced; 0 was to create the key.
-pub(super) fn base(message: &StreamMessage) -> Option<Revision> {
-    message.headers.get(BASE)?.as_str().parse().ok().map(Revision)
+#[must_use]
+pub fn base(headers: &HeaderMap) -> Option<Revision> {
+    headers.get(BASE)?.as_str().parse().ok().map(Revision)
 }
 
 /// The value that a message holds; `None` for a tombstone.
-pub(super) fn value(message: &StreamMessage) -> Option<Value> {
+#[must_use]
+pub fn value(headers: &HeaderMap, payload: &[u8]) -> Option<Value> {
     let mut fields = BTreeMap::new();
-    for (name, texts) in message.headers.iter() {
-        let name: &str = name.as_ref();
-        let text = texts.last().map_or("", HeaderValue::as_str);
+    let texts = headers.iter().map(|(name, texts)| (name.as_ref(), texts.last().map_or("", HeaderValue::as_str)));
+    let mut texts: Vec<(&str, &str)> = texts.collect();
+    // They come in no order, and all readers have to see the same: of one field in several spellings, ours counts.
+    let is_our_spelling = |name: &str| field_name(name).is_some_and(|field| header_name(&field) == name);
+    texts.sort_by_key(|(name, _)| (is_our_spelling(name), *name));
+    for (name, text) in texts {
         let deleted = name.eq_ignore_ascii_case(KV_OPERATION) && matches!(text, "DEL" | "PURGE");
         if deleted || name.eq_ignore_ascii_case(MARKER_REASON) {
             return None;
@@ -65,7 +70,7 @@ pub(super) fn value(message: &StreamMessage) -> Option<Value> {
             fields.insert(field, decode(text));
         }
     }
-    Some(Value { body: message.payload.to_vec(), fields })
+    Some(Value { body: payload.to_vec(), fields })
 }
 
 /// `paused-for` is `Putex-Paused-For`.
@@ -135,6 +140,18 @@ mod tests {
         }
         for foreign in ["Nats-Msg-Id", "Putex", "Ä", "Pütex-Lease"] {
             assert_eq!(field_name(foreign), None, "{foreign}");
+        }
+    }
+
+    #[test]
+    fn of_one_field_in_several_spellings_ours_counts() {
+        let spellings = [("Putex-Term", "5"), ("putex-term", "6"), ("PUTEX-TERM", "7")];
+        for first in 0..spellings.len() {
+            let mut headers = HeaderMap::new();
+            for (name, text) in spellings.iter().cycle().skip(first).take(spellings.len()) {
+                headers.insert(*name, *text);
+            }
+            assert_eq!(value(&headers, b"h1").expect("a value").fields["term"], "5");
         }
     }
 

@@ -3,16 +3,14 @@
 //! Each verb is one statement in a transaction of its own, so that what it says is true at one moment, the incarnation
 //! included. The statements are plain enough for other servers that speak PostgreSQL's language.
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
-
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 
+use super::record;
 use super::session::{Session, failure};
 use crate::store::{Attempt, Entry, Snapshot, StoreError};
-use crate::types::{Incarnation, Key, Revision, Value};
+use crate::types::{Incarnation, Key, Revision};
 
 /// What an administrator may execute by hand as well, and the name of the table in it.
 const DEFINITION: &str = include_str!("../../../packaging/usr/share/putexd/postgres.sql");
@@ -100,9 +98,9 @@ impl Table {
     ) -> Result<Option<Revision>, StoreError> {
         // No row has a larger one.
         let Ok(base) = i64::try_from(attempt.base.0) else { return Ok(None) };
-        let fields = serde_json::to_string(&attempt.value.fields);
-        let fields = fields.map_err(|error| StoreError::Garbled(error.to_string()))?;
-        let (token, write) = (escape(&attempt.value.body), attempt.write.to_string());
+        let columns = record::encode(&attempt.value).map_err(|error| StoreError::Garbled(error.to_string()))?;
+        let (token, fields) = columns;
+        let write = attempt.write.to_string();
         let mut parameters: Vec<(&(dyn ToSql + Sync), Type)> = vec![
             (&attempt.incarnation.0, Type::TEXT),
             (&token, Type::TEXT),
@@ -174,10 +172,9 @@ fn replaced(row: &Row, by: Revision) -> Result<Option<Entry>, StoreError> {
 }
 
 fn entry(row: &Row, [at, token, fields]: [usize; 3]) -> Result<Entry, StoreError> {
-    let fields: BTreeMap<String, String> = serde_json::from_str(&column::<String>(row, fields)?)
+    let value = record::decode(&column::<String>(row, token)?, &column::<String>(row, fields)?)
         .map_err(|error| StoreError::Garbled(format!("the fields of a lock are no JSON object of strings: {error}")))?;
-    let body = unescape(&column::<String>(row, token)?);
-    Ok(Entry { revision: revision(column(row, at)?)?, value: Some(Value { body, fields }) })
+    Ok(Entry { revision: revision(column(row, at)?)?, value: Some(value) })
 }
 
 fn column<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, index: usize) -> Result<T, StoreError> {
@@ -189,58 +186,9 @@ fn revision(number: i64) -> Result<Revision, StoreError> {
     Ok(Revision(revision))
 }
 
-/// A body as text that a person can read and the server takes: printable ASCII but for backslashes as it is.
-fn escape(body: &[u8]) -> String {
-    let mut text = String::with_capacity(body.len());
-    for &byte in body {
-        if (b' '..=b'~').contains(&byte) && byte != b'\\' {
-            text.push(char::from(byte));
-        } else {
-            // Writing to a string does not fail.
-            let _ = write!(text, "\\x{byte:02x}");
-        }
-    }
-    text
-}
-
-/// The reverse of [`escape`]; what it would not have written is taken as it is.
-fn unescape(text: &str) -> Vec<u8> {
-    let mut body = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((byte, after)) = escaped(rest).or_else(|| rest.split_first().map(|(byte, after)| (*byte, after))) {
-        body.push(byte);
-        rest = after;
-    }
-    body
-}
-
-/// The byte that `\xHH` at the beginning of `text` stands for, and what follows it.
-fn escaped(text: &[u8]) -> Option<(u8, &[u8])> {
-    let ([b'\\', b'x', high, low], rest) = text.split_first_chunk()? else { return None };
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    Some((u8::try_from(digit(*high)? * 16 + digit(*low)?).ok()?, rest))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn bodies_survive_as_readable_text() {
-        assert_eq!(escape(b"node-1"), "node-1");
-        assert_eq!(escape(b"\x00\xff\r\n\\x"), "\\x00\\xff\\x0d\\x0a\\x5cx");
-        let all: Vec<u8> = (0..=255).collect();
-        for body in [&b""[..], b"node-1", b"\\x41", b"\\", b"\\x4", &all] {
-            assert_eq!(unescape(&escape(body)), body, "{body:?}");
-        }
-    }
-
-    #[test]
-    fn text_by_other_hands_is_taken_as_it_is() {
-        assert_eq!(unescape("h\u{e4}nd"), "h\u{e4}nd".as_bytes());
-        assert_eq!(unescape("a\\xzz\\"), b"a\\xzz\\");
-        assert_eq!(unescape("\\x+1"), b"\\x+1");
-    }
 
     #[test]
     fn the_definition_gets_the_name_of_the_table_in_all_places() {

@@ -1,0 +1,71 @@
+//! A value as two columns of text: the token, which a person can read and compare, and a JSON object of the fields.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use crate::types::Value;
+
+/// The columns `token` and `fields` of a value.
+pub fn encode(value: &Value) -> Result<(String, String), serde_json::Error> {
+    Ok((escape(&value.body), serde_json::to_string(&value.fields)?))
+}
+
+/// The value of the columns `token` and `fields`; the error is what is wrong with the fields.
+pub fn decode(token: &str, fields: &str) -> Result<Value, serde_json::Error> {
+    let fields: BTreeMap<String, String> = serde_json::from_str(fields)?;
+    Ok(Value { body: unescape(token), fields })
+}
+
+/// A body as text that a person can read and the server takes: printable ASCII but for backslashes as it is.
+fn escape(body: &[u8]) -> String {
+    let mut text = String::with_capacity(body.len());
+    for &byte in body {
+        if (b' '..=b'~').contains(&byte) && byte != b'\\' {
+            text.push(char::from(byte));
+        } else {
+            // Writing to a string does not fail.
+            let _ = write!(text, "\\x{byte:02x}");
+        }
+    }
+    text
+}
+
+/// The reverse of [`escape`]; what it would not have written is taken as it is.
+fn unescape(text: &str) -> Vec<u8> {
+    let mut body = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((byte, after)) = escaped(rest).or_else(|| rest.split_first().map(|(byte, after)| (*byte, after))) {
+        body.push(byte);
+        rest = after;
+    }
+    body
+}
+
+/// The byte that `\xHH` at the beginning of `text` stands for, and what follows it.
+fn escaped(text: &[u8]) -> Option<(u8, &[u8])> {
+    let ([b'\\', b'x', high, low], rest) = text.split_first_chunk()? else { return None };
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    Some((u8::try_from(digit(*high)? * 16 + digit(*low)?).ok()?, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bodies_survive_as_readable_text() {
+        assert_eq!(escape(b"node-1"), "node-1");
+        assert_eq!(escape(b"\x00\xff\r\n\\x"), "\\x00\\xff\\x0d\\x0a\\x5cx");
+        let all: Vec<u8> = (0..=255).collect();
+        for body in [&b""[..], b"node-1", b"\\x41", b"\\", b"\\x4", &all] {
+            assert_eq!(unescape(&escape(body)), body, "{body:?}");
+        }
+    }
+
+    #[test]
+    fn text_by_other_hands_is_taken_as_it_is() {
+        assert_eq!(unescape("h\u{e4}nd"), "h\u{e4}nd".as_bytes());
+        assert_eq!(unescape("a\\xzz\\"), b"a\\xzz\\");
+        assert_eq!(unescape("\\x+1"), b"\\x+1");
+    }
+}

@@ -1,0 +1,157 @@
+//! The record, whatever a store says it is, and the election that has to go on from it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use putexd::election::{
+    Action, Content, Election, Event, GuardDone, GuardRequest, Memory, Moment, Observation, Record, Settings, Sight,
+    Timings, UNFENCED_LIMIT, WriteResult,
+};
+use putexd::store::refusal;
+use putexd::types::{Incarnation, MachineId, NodeId, Revision, Term, Time, UnitName, Value};
+
+/// Lines such as `lease-ms: 3000`, an empty line, and the body.
+pub fn record(input: &[u8]) {
+    check(&parse(input));
+}
+
+/// A value as text: its fields one a line, an empty line, its body.
+pub fn parse(input: &[u8]) -> Value {
+    let mut fields = BTreeMap::new();
+    let mut rest = input;
+    while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+        let (line, after) = (&rest[..end], &rest[end + 1..]);
+        rest = after;
+        if line.is_empty() {
+            break;
+        }
+        let line = String::from_utf8_lossy(line).into_owned();
+        let (name, text) = line.split_once(": ").unwrap_or((&line, ""));
+        fields.insert(name.to_owned(), text.to_owned());
+    }
+    Value { body: rest.to_vec(), fields }
+}
+
+/// What must hold for every value that a store gives, whoever wrote it.
+pub fn check(value: &Value) {
+    let record = Record::decode(value);
+    if value.fields.is_empty() {
+        assert_eq!(record.details, None, "putex 0.2.0 says nothing of a lease");
+    }
+    survives(&record);
+    succeed(record);
+}
+
+/// What is decoded is the same after another writer has carried it on, and putex 0.2.0 reads the holder from it.
+fn survives(record: &Record) {
+    let value = record.encode();
+    assert_eq!(value.body, record.token.as_bytes());
+    assert_eq!(&Record::decode(&value), record);
+    if record.token.len() <= 128 {
+        assert_eq!(refusal(&value), None);
+    }
+}
+
+fn settings() -> Settings {
+    let timings = Timings::new(Duration::from_secs(1), 3, 2);
+    Settings {
+        node: NodeId::new("here").expect("a node name"),
+        machine: MachineId(1),
+        timings,
+        stop_limit: timings.stop_budget * 30,
+        check_validity: None,
+        fences: true,
+        unfences: false,
+    }
+}
+
+/// A host whose store holds the record, alone and with everything in order.
+struct World {
+    election: Election,
+    now: Duration,
+    random: u128,
+    seen: Observation,
+    found_term: Term,
+    waiting: Vec<Event>,
+}
+
+impl World {
+    fn handle(&mut self, event: Event) {
+        self.random += 1;
+        let moment = Moment { now: Time::both(self.now), wall: self.now, random: self.random };
+        for action in self.election.handle(&moment, event) {
+            self.carry_out(action);
+        }
+    }
+
+    fn carry_out(&mut self, action: Action) {
+        let event = match action {
+            Action::Read { id, before: None } => Event::Read { id, answer: Some(self.seen.clone()) },
+            Action::Read { id, before: Some(_) } => Event::Replaced { id, answer: None },
+            Action::Write(request) => {
+                let details = request.record.details.as_ref().expect("putexd says of a lease");
+                assert!(details.term > self.found_term || details.term == Term(u64::MAX), "the token has to grow");
+                assert!(details.unfenced.len() <= UNFENCED_LIMIT);
+                let value = request.record.encode();
+                assert_eq!(refusal(&value), None, "the successor's own record must fit into the store");
+                self.seen = Observation {
+                    incarnation: request.incarnation,
+                    revision: Revision(request.base.0 + 1),
+                    content: Content::Record(Record::decode(&value)),
+                };
+                Event::Written { write: request.write, result: WriteResult::Won(self.seen.revision) }
+            }
+            Action::Guard(request) => {
+                let (instance, done) = match request {
+                    GuardRequest::Arm { instance, deadline, .. } => (instance, GuardDone::Armed(deadline)),
+                    GuardRequest::Extend { instance, deadline, .. } => (instance, GuardDone::Extended(deadline)),
+                    GuardRequest::Close { instance } => (instance, GuardDone::Closed),
+                    GuardRequest::Disarm { instance } => (instance, GuardDone::Disarmed),
+                };
+                Event::GuardDone { instance, done }
+            }
+            Action::Fence { instance, tokens } => {
+                for token in tokens {
+                    assert!(!token.is_empty(), "nobody can be fenced who has no name");
+                    // A name may be too long for a unit, and then this says so.
+                    let unit = UnitName::from_template("fence@.service", &token);
+                    assert!(unit.is_ok() || token.len() > 50, "{token:?}");
+                }
+                Event::Fenced { instance, result: Ok(()) }
+            }
+            Action::Start { instance, .. } => Event::Started { instance, result: Ok(()) },
+            Action::Stop { .. } => Event::Stopped,
+            Action::Unfence { .. } | Action::Persist(_) | Action::Report(_) | Action::Alarm(_) => return,
+        };
+        self.waiting.push(event);
+    }
+}
+
+/// Whoever finds the record goes on from it: it never panics, and what it writes itself is a good record.
+fn succeed(record: Record) {
+    let found_term = record.details.as_ref().map_or(Term(0), |details| details.term);
+    let seen = Observation {
+        incarnation: Incarnation("a".to_owned()),
+        revision: Revision(7),
+        content: Content::Record(record),
+    };
+    let election = Election::new(settings(), Memory::default(), None, Time::both(Duration::from_secs(1)));
+    let now = Duration::from_secs(1);
+    let mut world = World { election, now, random: 0, seen, found_term, waiting: Vec::new() };
+    let awake = Event::Unit(Sight::Dead { result: "success".to_owned() });
+    for event in [Event::GuardUp, awake, Event::StoreUp] {
+        world.handle(event);
+    }
+    for step in 0..40 {
+        if let Some(event) = world.waiting.pop() {
+            world.handle(event);
+        } else {
+            let due = world.election.poll_timeout().map_or(world.now, |due| due.boot);
+            world.now = due.clamp(world.now + Duration::from_millis(1), world.now + Duration::from_secs(3600));
+            world.handle(Event::Timeout);
+        }
+        if step == 30 {
+            world.handle(Event::StepDown { reason: "the test ends".to_owned(), next: None });
+        }
+    }
+}
