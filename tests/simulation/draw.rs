@@ -9,7 +9,7 @@ use crate::rng::Rng;
 use crate::scene::{Fault, HostScene, Kind, Scene, share_the_longest_hold};
 
 /// Faults begin in this time.
-pub const STORMY: Duration = Duration::from_secs(25);
+pub const STORMY: Duration = Duration::from_secs(20);
 
 /// The scene of a seed.
 pub fn scene(seed: u64) -> Scene {
@@ -23,8 +23,10 @@ pub fn scene(seed: u64) -> Scene {
     let number = if rng.chance(40) { 2 } else { 3 };
     let hosts = (0..number).map(|_| host(rng, palette.len(), error_ppm, shortest_budget)).collect();
     let (checked, fenced) = (rng.chance(30), rng.chance(20));
-    let count = 2 + rng.below(11);
-    let mut faults: Vec<Fault> = (0..count).map(|_| fault(rng, number)).collect();
+    let mut faults = Vec::new();
+    for _ in 0..2 + rng.below(12) {
+        faults.push(fault(rng, number, faults.last().copied()));
+    }
     faults.sort_by_key(|fault| fault.at);
     Scene { seed, palette, checked, fenced, hosts, faults, expectations: Vec::new() }
 }
@@ -70,15 +72,19 @@ fn host(rng: &mut Rng, palette: usize, error_ppm: u32, shortest_budget: Duration
     }
 }
 
-fn fault(rng: &mut Rng, hosts: u64) -> Fault {
-    let kind = *pick(rng, Kind::ALL);
+/// Misfortunes never come singly: about half of them strike soon after the one before, most of those the same host.
+fn fault(rng: &mut Rng, hosts: u64, before: Option<Fault>) -> Fault {
+    let kind = *pick(rng, &Kind::all());
     let longest = if rng.chance(50) { 1500 } else { 8000 };
-    Fault {
-        at: millis(rng, 0, as_millis(STORMY)),
-        host: (!kind.is_of_the_store()).then(|| usize::try_from(rng.below(hosts)).expect("small")),
-        kind,
-        lasts: millis(rng, 10, longest),
-    }
+    let before = before.filter(|_| rng.chance(55));
+    let at = match before {
+        Some(before) => before.at + millis(rng, 0, 700),
+        None => millis(rng, 0, as_millis(STORMY)),
+    };
+    let same = before.and_then(|before| before.host).filter(|_| rng.chance(75));
+    let any = usize::try_from(rng.below(hosts)).expect("small");
+    let host = same.unwrap_or(any);
+    Fault { at, host: (!kind.is_of_the_store()).then_some(host), kind, lasts: millis(rng, 10, longest) }
 }
 
 fn pick<'a, T>(rng: &mut Rng, from: &'a [T]) -> &'a T {

@@ -48,7 +48,9 @@ fn search(first: u64) {
     println!("seeds {first} to {}: {starts} starts in {:.0?}", first + runs - 1, begun.elapsed());
     let Some((seed, failure)) = failures.first() else { return };
     println!("{} of {runs} seeds failed", failures.len());
-    failures.iter().for_each(|(seed, failure)| println!("{seed}: {failure:?}"));
+    for (seed, failure) in &failures {
+        println!("{seed}: {failure:?}");
+    }
     // One of them is shrunk; the others are found again by their seeds.
     panic!("{} of {runs} seeds failed\n{}", failures.len(), tell(*seed, failure));
 }
@@ -98,7 +100,7 @@ fn a_scene_is_read_as_it_is_printed() {
 #[test]
 fn every_kind_of_fault_is_drawn() {
     let drawn: Vec<Kind> = (0..500).flat_map(|seed| draw::scene(seed).faults).map(|fault| fault.kind).collect();
-    let missing: Vec<&Kind> = Kind::ALL.iter().filter(|kind| !drawn.contains(kind)).collect();
+    let missing: Vec<Kind> = Kind::all().into_iter().filter(|kind| !drawn.contains(kind)).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }
 

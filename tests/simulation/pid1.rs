@@ -5,8 +5,8 @@ use std::time::Duration;
 use futures_util::stream::poll_fn;
 use putexd::guardian::grant;
 use putexd::systemd::{
-    ActiveState, BusError, ChangeHints, Check, Invocation, JobEnd, KillError, Manager, ManagerFuture, NotDead, QueuedJob,
-    RunResult, StartError, Started, Surroundings, SystemState, UnitState, Unsupervisable,
+    ActiveState, BusError, ChangeHints, Check, Invocation, JobEnd, KillError, Manager, ManagerFuture, NotDead,
+    QueuedJob, RunResult, StartError, Started, Surroundings, SystemState, UnitState, Unsupervisable,
 };
 use putexd::types::{ServiceName, Term, UnitName};
 use tokio::sync::{mpsc, oneshot};
@@ -144,9 +144,8 @@ impl World {
         let Some(kind) = unit.job.as_ref().filter(|job| job.number == number).map(|job| job.kind) else { return };
         match (kind, unit.phase) {
             (JobKind::Start, Phase::Dead | Phase::Failed | Phase::Restarting) => self.carry_out_start(h),
-            // A start waits for the end of a stop.
-            (JobKind::Start, Phase::Stopping) | (JobKind::Stop, Phase::Stopping) => {}
-            (JobKind::Start, Phase::Queued | Phase::Starting) => {}
+            // Under way; a start waits for the end of a stop.
+            (JobKind::Start, Phase::Queued | Phase::Starting | Phase::Stopping) | (JobKind::Stop, Phase::Stopping) => {}
             (JobKind::Start, Phase::Running) => self.hosts[h].unit.end_job("done"),
             (JobKind::Stop, Phase::Starting | Phase::Running) => self.begin_stop(h),
             (JobKind::Stop, Phase::Dead | Phase::Failed | Phase::Queued | Phase::Restarting) => {
@@ -190,7 +189,8 @@ impl World {
     fn pass_the_gate(&mut self, h: usize) {
         let now = self.clock(h);
         let text = self.hosts[h].guard.grant.clone().unwrap_or_default();
-        let token = text.lines().find_map(|line| line.strip_prefix(grant::TOKEN)?.strip_prefix('=')).unwrap_or_default();
+        let token =
+            text.lines().find_map(|line| line.strip_prefix(grant::TOKEN)?.strip_prefix('=')).unwrap_or_default();
         if let Err(error) = grant::judge(&text, token, now) {
             self.note(Some(h), &format!("systemd: the start is skipped: {error}"));
             self.refuse_start(h, "condition");
@@ -372,19 +372,14 @@ impl Pid1 {
         Ok(answer)
     }
 
-    fn is_lease(&self, unit: &UnitName) -> bool {
-        unit.as_str().ends_with(".target")
-    }
-
     async fn state_of(&self, unit: &UnitName) -> Result<UnitState, BusError> {
-        let is_lease = self.is_lease(unit);
+        let is_lease = is_lease(unit);
         self.call(|world, h| {
             let seen = &world.hosts[h].unit;
             let mut state = seen.state(unit);
             if is_lease {
                 state.job = None;
-                state.active_state =
-                    if seen.lease_active { ActiveState::Active } else { ActiveState::Inactive };
+                state.active_state = if seen.lease_active { ActiveState::Active } else { ActiveState::Inactive };
             }
             state
         })
@@ -408,7 +403,7 @@ impl Pid1 {
     }
 
     async fn stop_and_wait(&self, unit: &UnitName, limit: Duration) -> Result<JobEnd, BusError> {
-        let end = if self.is_lease(unit) {
+        let end = if is_lease(unit) {
             self.call(|world, h| {
                 world.stop_lease(h);
                 world.hosts[h].unit.may_run().then(|| world.stop_unit(h))
@@ -426,13 +421,16 @@ impl Pid1 {
 
     async fn run(&self, limit: Duration, name: &UnitName) -> Result<RunResult, BusError> {
         let is_fence = name.as_str().starts_with("fence");
-        let passes = self
-            .call(|world, h| if is_fence { world.hosts[h].fence_works } else { world.hosts[h].healthy })
-            .await?;
+        let passes =
+            self.call(|world, h| if is_fence { world.hosts[h].fence_works } else { world.hosts[h].healthy }).await?;
         let takes = self.sim.lock().millis(5, 40);
         sleep(takes.min(limit)).await;
         Ok(if passes { RunResult::Passed } else { RunResult::Failed("it says no".to_owned()) })
     }
+}
+
+fn is_lease(unit: &UnitName) -> bool {
+    unit.as_str().ends_with(".target")
 }
 
 async fn pause(span: Duration) {

@@ -54,9 +54,13 @@ async fn play(scene: &Scene) -> Sim {
             return sim;
         }
         let others: Vec<usize> = (0..scene.hosts.len()).filter(|other| *other != h).collect();
-        others.iter().for_each(|other| sim.lock().power_off(*other));
+        for other in &others {
+            sim.lock().power_off(*other);
+        }
         comes_back(&sim, bound, lease, &format!("with h{} alone", h + 1)).await;
-        others.iter().for_each(|other| sim.lock().power_on(*other));
+        for other in &others {
+            sim.lock().power_on(*other);
+        }
     }
     sim
 }

@@ -67,98 +67,141 @@ pub struct Fault {
     pub lasts: Duration,
 }
 
-macro_rules! kinds {
-    ($($(#[$doc:meta])* $kind:ident = $word:literal $scope:ident,)*) => {
-        /// What can go wrong.
+macro_rules! faults {
+    ($(#[$about:meta])* $name:ident: $($(#[$doc:meta])* $fault:ident = $word:literal,)*) => {
+        $(#[$about])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-        pub enum Kind { $($(#[$doc])* $kind,)* }
+        pub enum $name { $($(#[$doc])* $fault,)* }
 
-        impl Kind {
-            pub const ALL: &[Kind] = &[$(Kind::$kind,)*];
+        impl $name {
+            const ALL: &[Self] = &[$(Self::$fault,)*];
 
-            pub fn word(self) -> &'static str {
-                match self { $(Kind::$kind => $word,)* }
-            }
-
-            pub fn is_of_the_store(self) -> bool {
-                match self { $(Kind::$kind => kinds!(@ $scope),)* }
+            fn word(self) -> &'static str {
+                match self { $(Self::$fault => $word,)* }
             }
         }
     };
-    (@ host) => { false };
-    (@ store) => { true };
 }
 
-kinds! {
+faults! {
+    /// Between a host and the store.
+    WireFault:
     /// The way to the store swallows everything.
-    Cut = "cut" host,
+    Cut = "cut",
     /// The way to the store is gone, and the client knows it.
-    Disconnect = "disconnect" host,
+    Disconnect = "disconnect",
     /// Requests do not arrive.
-    LoseRequests = "lose-requests" host,
+    LoseRequests = "lose-requests",
     /// Requests are carried out, and nobody hears of it.
-    LoseAnswers = "lose-answers" host,
+    LoseAnswers = "lose-answers",
     /// Writes arrive when the fault is over.
-    HoldWrites = "hold-writes" host,
+    HoldWrites = "hold-writes",
     /// Answers arrive when the fault is over.
-    HoldAnswers = "hold-answers" host,
+    HoldAnswers = "hold-answers",
     /// Hints do not arrive.
-    Deafen = "deafen" host,
+    Deafen = "deafen",
+}
+
+faults! {
+    /// A host, its daemon, its guard.
+    HostFault:
     /// SIGSTOP, then SIGCONT.
-    PauseDaemon = "pause-daemon" host,
+    PauseDaemon = "pause-daemon",
     /// SIGKILL, then a new one.
-    KillDaemon = "kill-daemon" host,
+    KillDaemon = "kill-daemon",
     /// The whole host stands still, its clocks go on.
-    Freeze = "freeze" host,
+    Freeze = "freeze",
     /// The same, and CLOCK_MONOTONIC_RAW stands still too.
-    Suspend = "suspend" host,
-    PowerLoss = "power-loss" host,
+    Suspend = "suspend",
+    PowerLoss = "power-loss",
     /// systemd starts a new one within a moment.
-    KillGuard = "kill-guard" host,
+    KillGuard = "kill-guard",
     /// systemd's watchdog replaces it when that is due.
-    HangGuard = "hang-guard" host,
-    /// PID 1 does not answer on the bus.
-    LoseBus = "lose-bus" host,
-    /// PID 1 answers slowly.
-    SlowBus = "slow-bus" host,
-    CrashUnit = "crash-unit" host,
-    FailStarts = "fail-starts" host,
-    /// A start takes as long as the fault lasts.
-    SlowStarts = "slow-starts" host,
-    /// A stop takes as long as the fault lasts.
-    SlowStops = "slow-stops" host,
-    IgnoreSigterm = "ignore-sigterm" host,
-    /// Processes are left in the control group for as long as the fault lasts.
-    LeaveProcesses = "leave-processes" host,
-    /// Health checks fail.
-    Sicken = "sicken" host,
-    FailFencing = "fail-fencing" host,
-    /// `systemctl start` by somebody.
-    StartByHand = "start-by-hand" host,
-    /// `systemctl stop` by somebody.
-    StopByHand = "stop-by-hand" host,
-    StepDown = "step-down" host,
+    HangGuard = "hang-guard",
+    StepDown = "step-down",
     /// The service is retired, and taken up again later.
-    Retire = "retire" host,
+    Retire = "retire",
     /// The next timings of the palette.
-    Reload = "reload" host,
+    Reload = "reload",
     /// CLOCK_REALTIME is set forward by the fault's time.
-    WallForward = "wall-forward" host,
+    WallForward = "wall-forward",
     /// CLOCK_REALTIME is set back by the fault's time.
-    WallBack = "wall-back" host,
-    Wipe = "wipe" store,
+    WallBack = "wall-back",
+}
+
+faults! {
+    /// The unit, and what PID 1 does with it.
+    UnitFault:
+    /// PID 1 does not answer on the bus.
+    LoseBus = "lose-bus",
+    /// PID 1 answers slowly.
+    SlowBus = "slow-bus",
+    CrashUnit = "crash-unit",
+    FailStarts = "fail-starts",
+    /// A start takes as long as the fault lasts.
+    SlowStarts = "slow-starts",
+    /// A stop takes as long as the fault lasts.
+    SlowStops = "slow-stops",
+    IgnoreSigterm = "ignore-sigterm",
+    /// Processes are left in the control group for as long as the fault lasts.
+    LeaveProcesses = "leave-processes",
+    /// Health checks fail.
+    Sicken = "sicken",
+    FailFencing = "fail-fencing",
+    /// `systemctl start` by somebody.
+    StartByHand = "start-by-hand",
+    /// `systemctl stop` by somebody.
+    StopByHand = "stop-by-hand",
+}
+
+faults! {
+    /// The store, for all.
+    StoreFault:
+    Wipe = "wipe",
     /// A new store, whose revisions begin anew.
-    WipeAnew = "wipe-anew" store,
+    WipeAnew = "wipe-anew",
     /// A copy is taken, and put back when the fault is over.
-    RollBack = "roll-back" store,
+    RollBack = "roll-back",
     /// The key is deleted: a tombstone.
-    Delete = "delete" store,
+    Delete = "delete",
     /// The key is purged: nothing is left.
-    Purge = "purge" store,
+    Purge = "purge",
     /// Somebody writes an empty value over the lock.
-    Blank = "blank" store,
+    Blank = "blank",
     /// Reads show what was true when the fault began.
-    StaleReads = "stale-reads" store,
+    StaleReads = "stale-reads",
+}
+
+/// What can go wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    Wire(WireFault),
+    Host(HostFault),
+    Unit(UnitFault),
+    Store(StoreFault),
+}
+
+impl Kind {
+    pub fn all() -> Vec<Self> {
+        let wire = WireFault::ALL.iter().copied().map(Self::Wire);
+        let host = HostFault::ALL.iter().copied().map(Self::Host);
+        let unit = UnitFault::ALL.iter().copied().map(Self::Unit);
+        let store = StoreFault::ALL.iter().copied().map(Self::Store);
+        wire.chain(host).chain(unit).chain(store).collect()
+    }
+
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Wire(fault) => fault.word(),
+            Self::Host(fault) => fault.word(),
+            Self::Unit(fault) => fault.word(),
+            Self::Store(fault) => fault.word(),
+        }
+    }
+
+    pub fn is_of_the_store(self) -> bool {
+        matches!(self, Self::Store(_))
+    }
 }
 
 /// What has to be so at a time.
@@ -285,7 +328,7 @@ impl Scene {
                 self.expectations.push(Expectation { at: parse_span(at)?, what: what.join(" ") });
             }
             [at, whose, word, lasts] => {
-                let kind = *Kind::ALL.iter().find(|kind| kind.word() == *word)?;
+                let kind = Kind::all().into_iter().find(|kind| kind.word() == *word)?;
                 let host = match *whose {
                     "store" => None,
                     name => Some(name.strip_prefix('h')?.parse::<usize>().ok()?.checked_sub(1)?),

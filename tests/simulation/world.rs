@@ -21,7 +21,7 @@ use crate::guard::Guard;
 use crate::pid1::Unit;
 use crate::process::Process;
 use crate::rng::Rng;
-use crate::scene::{Fault, HostScene, Kind, Scene, span};
+use crate::scene::{Fault, HostFault, HostScene, Kind, Scene, StoreFault, UnitFault, WireFault, span};
 use crate::wire::Wire;
 
 /// What is due at a time.
@@ -98,6 +98,7 @@ impl Failure {
     }
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent fact about the host")]
 pub struct Host {
     pub scene: HostScene,
     pub clocks: Clocks,
@@ -138,6 +139,7 @@ impl Host {
     }
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent fact about the world")]
 pub struct World {
     me: Weak<Mutex<World>>,
     start: Instant,
@@ -445,9 +447,9 @@ impl World {
         let host = &mut self.hosts[h];
         host.frozen = false;
         host.clocks.set_rates(now, host.scene.boot_rate, host.scene.raw_rate);
-        let excused = now + host.scene.kill_takes + AFTER_A_THAW;
-        host.thawed = Some((host.unit.life, excused));
-        self.after(excused - now, World::judge);
+        let excused = host.scene.kill_takes + AFTER_A_THAW;
+        host.thawed = Some((host.unit.life, now + excused));
+        self.after(excused, World::judge);
         self.guard_looks(h);
         for deed in std::mem::take(&mut self.hosts[h].deferred) {
             deed(self);
@@ -470,150 +472,143 @@ impl World {
 /// Faults.
 impl World {
     fn strike(&mut self, fault: Fault) {
-        match fault.host {
-            None => self.strike_store(fault.kind, fault.lasts),
-            Some(h) if self.hosts[h].powered => {
-                self.note(Some(h), &format!("FAULT {} {}", fault.kind.word(), span(fault.lasts)));
-                self.strike_host(h, fault.kind, fault.lasts);
-            }
-            Some(_) => {}
+        let Fault { host, kind, lasts, .. } = fault;
+        if host.is_some_and(|h| !self.hosts[h].powered) {
+            return;
+        }
+        self.note(host, &format!("FAULT {} {}", kind.word(), span(lasts)));
+        match (kind, host.unwrap_or_default()) {
+            (Kind::Wire(kind), h) => self.strike_wire(h, kind, lasts),
+            (Kind::Host(kind), h) => self.strike_host(h, kind, lasts),
+            (Kind::Unit(kind), h) => self.strike_unit(h, kind, lasts),
+            (Kind::Store(kind), _) => self.strike_store(kind, lasts),
         }
     }
 
-    fn strike_host(&mut self, h: usize, kind: Kind, lasts: Duration) {
+    fn strike_host(&mut self, h: usize, kind: HostFault, lasts: Duration) {
         match kind {
-            Kind::Cut
-            | Kind::Disconnect
-            | Kind::LoseRequests
-            | Kind::LoseAnswers
-            | Kind::HoldWrites
-            | Kind::HoldAnswers
-            | Kind::Deafen => self.strike_wire(h, kind, lasts),
-            Kind::PauseDaemon => {
+            HostFault::PauseDaemon => {
                 self.pause_daemon(h, true);
                 self.later(h, lasts, move |world| world.pause_daemon(h, false));
             }
-            Kind::KillDaemon => {
+            HostFault::KillDaemon => {
                 self.kill_daemon(h);
                 self.on_host(h, lasts, move |world| world.start_daemon(h));
             }
-            Kind::Freeze | Kind::Suspend => {
-                self.freeze(h, kind == Kind::Suspend);
+            HostFault::Freeze | HostFault::Suspend => {
+                self.freeze(h, kind == HostFault::Suspend);
                 self.later(h, lasts, move |world| world.thaw(h));
             }
-            Kind::PowerLoss => {
+            HostFault::PowerLoss => {
                 self.power_off(h);
                 self.after(lasts, move |world| world.power_on(h));
             }
-            Kind::KillGuard => self.kill_guard(h),
-            Kind::HangGuard => {
+            HostFault::KillGuard => self.kill_guard(h),
+            HostFault::HangGuard => {
                 self.hang_guard(h);
                 self.on_host(h, lasts, move |world| world.unhang_guard(h));
             }
-            Kind::StepDown => self.order(h, Order::StepDown("the operator asked".to_owned())),
-            Kind::Retire => {
+            HostFault::StepDown => self.order(h, Order::StepDown("the operator asked".to_owned())),
+            HostFault::Retire => {
                 self.hosts[h].retired = true;
                 self.order(h, Order::Retire("the operator asked".to_owned()));
                 self.after(lasts, move |world| world.take_up(h));
             }
-            Kind::Reload => {
+            HostFault::Reload => {
                 let host = &mut self.hosts[h];
                 host.timings = (host.timings + 1) % self.palette.len();
                 let settings = self.settings(h);
                 self.order(h, Order::Reconfigure(Box::new(settings)));
             }
-            Kind::WallForward | Kind::WallBack => {
+            HostFault::WallForward | HostFault::WallBack => {
                 self.wall_was_wrong = true;
                 let by = i64::try_from(lasts.as_millis()).expect("short");
-                self.hosts[h].wall_offset_ms += if kind == Kind::WallForward { by } else { -by };
+                self.hosts[h].wall_offset_ms += if kind == HostFault::WallForward { by } else { -by };
             }
-            _ => self.strike_unit(h, kind, lasts),
         }
     }
 
-    fn strike_wire(&mut self, h: usize, kind: Kind, lasts: Duration) {
+    fn strike_wire(&mut self, h: usize, kind: WireFault, lasts: Duration) {
         let wire = &mut self.hosts[h].wire;
         match kind {
-            Kind::Disconnect => {
+            WireFault::Disconnect => {
                 wire.link.send_replace(StoreLink::Down("the connection is lost".to_owned()));
             }
-            Kind::Cut => (wire.loses_requests, wire.loses_answers, wire.deaf) = (true, true, true),
-            Kind::LoseRequests => wire.loses_requests = true,
-            Kind::LoseAnswers => wire.loses_answers = true,
-            Kind::HoldWrites => wire.holds_writes = lasts,
-            Kind::HoldAnswers => wire.holds_answers = lasts,
-            _ => wire.deaf = true,
+            WireFault::Cut => (wire.loses_requests, wire.loses_answers, wire.deaf) = (true, true, true),
+            WireFault::LoseRequests => wire.loses_requests = true,
+            WireFault::LoseAnswers => wire.loses_answers = true,
+            WireFault::HoldWrites => wire.holds_writes = lasts,
+            WireFault::HoldAnswers => wire.holds_answers = lasts,
+            WireFault::Deafen => wire.deaf = true,
         }
         self.after(lasts, move |world| world.hosts[h].wire.heal());
     }
 
-    fn strike_unit(&mut self, h: usize, kind: Kind, lasts: Duration) {
+    fn strike_unit(&mut self, h: usize, kind: UnitFault, lasts: Duration) {
         let scene = self.hosts[h].scene.clone();
         let host = &mut self.hosts[h];
         match kind {
-            Kind::CrashUnit => self.unit_crashes(h),
-            Kind::StartByHand => self.start_by_hand(h),
-            Kind::StopByHand => drop(self.stop_unit(h)),
-            Kind::LoseBus => {
+            UnitFault::CrashUnit => self.unit_crashes(h),
+            UnitFault::StartByHand => self.start_by_hand(h),
+            UnitFault::StopByHand => drop(self.stop_unit(h)),
+            UnitFault::LoseBus => {
                 host.bus_up = false;
                 self.after(lasts, move |world| world.hosts[h].bus_up = true);
             }
-            Kind::SlowBus => {
+            UnitFault::SlowBus => {
                 host.bus_latency = lasts / 10;
                 self.after(lasts, move |world| world.hosts[h].bus_latency = Duration::ZERO);
             }
-            Kind::FailStarts => {
+            UnitFault::FailStarts => {
                 host.starts_fail = true;
                 self.after(lasts, move |world| world.hosts[h].starts_fail = false);
             }
-            Kind::SlowStarts => {
+            UnitFault::SlowStarts => {
                 host.start_takes = lasts;
                 self.after(lasts, move |world| world.hosts[h].start_takes = scene.start_takes);
             }
-            Kind::SlowStops => {
+            UnitFault::SlowStops => {
                 host.stop_takes = Some(lasts);
                 self.after(lasts, move |world| world.hosts[h].stop_takes = scene.stop_takes);
             }
-            Kind::IgnoreSigterm => {
+            UnitFault::IgnoreSigterm => {
                 host.stop_takes = None;
                 self.after(lasts, move |world| world.hosts[h].stop_takes = scene.stop_takes);
             }
-            Kind::LeaveProcesses => {
+            UnitFault::LeaveProcesses => {
                 host.leaves = lasts;
                 self.after(lasts, move |world| world.hosts[h].leaves = Duration::ZERO);
             }
-            Kind::Sicken => {
+            UnitFault::Sicken => {
                 host.healthy = false;
                 self.after(lasts, move |world| world.hosts[h].healthy = true);
             }
-            Kind::FailFencing => {
+            UnitFault::FailFencing => {
                 host.fence_works = false;
                 self.after(lasts, move |world| world.hosts[h].fence_works = true);
             }
-            _ => unreachable!("{} is not a fault of a unit", kind.word()),
         }
     }
 
-    fn strike_store(&mut self, kind: Kind, lasts: Duration) {
-        self.note(None, &format!("FAULT {} {}", kind.word(), span(lasts)));
+    fn strike_store(&mut self, kind: StoreFault, lasts: Duration) {
         match kind {
-            Kind::Wipe | Kind::WipeAnew => self.store.wipe(kind == Kind::WipeAnew),
-            Kind::RollBack => {
+            StoreFault::Wipe | StoreFault::WipeAnew => self.store.wipe(kind == StoreFault::WipeAnew),
+            StoreFault::RollBack => {
                 let copy: Backup = self.store.backup();
                 self.after(lasts, move |world| {
                     world.note(None, "goes back to the copy");
                     world.store.restore(copy);
                 });
             }
-            Kind::Delete => self.store.delete(&self.key),
-            Kind::Purge => self.store.purge(&self.key),
-            Kind::Blank => _ = self.store.put(&self.key, Value::default()),
-            _ => {
+            StoreFault::Delete => self.store.delete(&self.key),
+            StoreFault::Purge => self.store.purge(&self.key),
+            StoreFault::Blank => _ = self.store.put(&self.key, Value::default()),
+            StoreFault::StaleReads => {
                 self.store.read_from(Some(self.store.backup()));
                 self.after(lasts, |world| world.store.read_from(None));
             }
         }
-        self.lock_was_lost |= kind != Kind::StaleReads;
+        self.lock_was_lost |= kind != StoreFault::StaleReads;
     }
 
     /// Everything heals.
