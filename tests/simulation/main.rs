@@ -104,6 +104,19 @@ fn every_kind_of_fault_is_drawn() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
+#[test]
+fn a_failure_is_shrunk_to_what_makes_it_fail() {
+    let text = "seed 1\ntimings R=1s F=3 C=1 S=1s rho=1000 full\nchecked\nhost start=123ms\nhost begins=100ms\nhost\n\
+                2s h2 crash-unit 10ms\n5s h2 deafen 3s\n6s h3 pause-daemon 500ms\n8317ms h1 power-loss 9871ms\n\
+                9s store stale-reads 300ms\n9s h2 start-by-hand 1s\n20s expect starts 1\n";
+    let scene = Scene::parse(text).expect("a scene");
+    let failure = run(&scene).failure.expect("the power loss moves the unit");
+    let small = shrink(&scene, &failure).to_string();
+    let faults: Vec<&str> = small.lines().filter(|line| line.contains(" h1 ")).collect();
+    assert_eq!((small.lines().count(), faults.len()), (6, 1), "{small}");
+    assert!(faults[0].contains("h1 power-loss"), "{small}");
+}
+
 fn scripts() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/simulation/scripts");
     let entries = fs::read_dir(folder).expect("the folder of the scripts");
