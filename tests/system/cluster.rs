@@ -6,13 +6,13 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, waitpid};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::command::{now, output, run, run_with_input, said, wait_for, wait_until};
@@ -49,11 +49,17 @@ pub struct Setup {
     hosts: u8,
     cgroups: Cgroups,
     share: bool,
+    small_disk: Option<&'static str>,
 }
 
 impl Setup {
     pub fn hosts(hosts: u8) -> Self {
-        Self { hosts, cgroups: Cgroups::Unified, share: false }
+        Self { hosts, cgroups: Cgroups::Unified, share: false, small_disk: None }
+    }
+
+    /// A folder of each host as a small disk of its own, which can be full, and outlives a power loss as the rest does.
+    pub fn small_disk(self, folder: &'static str) -> Self {
+        Self { small_disk: Some(folder), ..self }
     }
 
     /// A folder for the locks, as /srv/putex of all hosts.
@@ -83,6 +89,8 @@ pub struct Cluster {
     pub hosts: Vec<Host>,
     /// Who ran when.
     pub oracle: Watch,
+    /// The journals lie where [`Cluster::keep_journals`] was told to put them.
+    kept: AtomicBool,
     _place: File,
 }
 
@@ -113,7 +121,15 @@ impl Cluster {
         );
         let oracle = Watch::begin(&shared);
         // The cluster exists before its hosts do, so that it is cleaned up should one of them fail.
-        let mut cluster = Self { name: name.to_owned(), prefix, dir, hosts: Vec::new(), oracle, _place: place };
+        let mut cluster = Self {
+            name: name.to_owned(),
+            prefix,
+            dir,
+            hosts: Vec::new(),
+            oracle,
+            kept: AtomicBool::new(false),
+            _place: place,
+        };
         for index in 1..=setup.hosts {
             cluster.hosts.push(Host::wire(ground, setup, &cluster.prefix, &cluster.dir, index));
         }
@@ -205,6 +221,18 @@ impl Cluster {
         shown.collect()
     }
 
+    /// Writes what the oracle saw, and the journals of all hosts, into `folder`; should the test fail, it does not show
+    /// them any more.
+    pub fn keep_journals(&self, folder: &Path) {
+        fs::create_dir_all(folder).expect("the folder can be made");
+        let keep = |name: &str, text: &str| fs::write(folder.join(name), text).expect("the folder can be written to");
+        keep("oracle.log", &self.oracle.text());
+        for host in &self.hosts {
+            keep(&format!("{}.journal", host.name), &host.journal(&[]));
+        }
+        self.kept.store(true, Ordering::Relaxed);
+    }
+
     #[track_caller]
     pub fn assert_no_violation(&self) {
         let violations = self.oracle.violations();
@@ -214,7 +242,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        if thread::panicking() {
+        if thread::panicking() && !self.kept.load(Ordering::Relaxed) {
             eprintln!("cluster {}: the oracle saw\n{}", self.name, self.oracle.text());
             let putex = output("find", &[utf8(&self.dir.join("putex")), "-printf", "%P %Tr\n"]);
             eprintln!(
@@ -279,6 +307,11 @@ impl Host {
         let names = format!("127.0.0.1 localhost\n{names}{} outside\n", server::ADDRESS);
         fs::write(upper.join("etc/hosts"), names).expect("the host's disk can be written to");
         mount_overlay(ground, &upper, &work, &root);
+        if let Some(folder) = setup.small_disk {
+            let place = root.join(folder.trim_start_matches('/'));
+            fs::create_dir_all(&place).expect("the host's disk can be written to");
+            run("mount", &["-t", "tmpfs", "-o", "size=256m", "tmpfs", utf8(&place)]);
+        }
         plug_in(prefix, &name, &address);
         let share = || Share::new(cluster_dir.join("putex"), &dir, format!("{prefix}{name}"));
         Self {
@@ -399,14 +432,34 @@ impl Host {
         self.find_pid1().is_some()
     }
 
+    /// The processes of this name on the host, as this machine counts. Asks nothing of the host, which may stand still.
+    pub fn processes(&self, name: &str) -> Vec<Pid> {
+        let named =
+            |pid: &i32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == name);
+        processes_below(&self.unified_cgroup()).into_iter().filter(named).filter_map(Pid::from_raw).collect()
+    }
+
+    /// Sends a signal to those of [`processes`](Self::processes) that are still there.
+    pub fn signal_all(&self, name: &str, signal: Signal) {
+        for process in self.processes(name) {
+            let _ = kill_process(process, signal);
+        }
+    }
+
     /// A command on the host, whatever it answers. After a minute it is killed: PID 1 may hang in a test.
     #[track_caller]
     pub fn output(&self, arguments: &[&str]) -> Output {
-        let pid = self.pid1().to_string();
-        let mut all = vec!["--signal=KILL", "60", "nsenter", "--target", &pid, "--all", "env", "-i"];
-        all.extend(["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin", "LANG=C.UTF-8", "SYSTEMD_PAGER="]);
-        all.extend(arguments);
-        output("timeout", &all)
+        self.begin(arguments).wait_with_output().expect("the program can be waited for")
+    }
+
+    /// As [`output`](Self::output), and does not wait.
+    #[track_caller]
+    pub fn begin(&self, arguments: &[&str]) -> Child {
+        let mut command = Command::new("timeout");
+        command.args(["--signal=KILL", "60", "nsenter", "--target", &self.pid1().to_string(), "--all", "env", "-i"]);
+        command.args(["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin", "LANG=C.UTF-8", "SYSTEMD_PAGER="]);
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("timeout can be run")
     }
 
     /// A command on the host that must succeed; its standard output.
@@ -575,14 +628,25 @@ impl Host {
         self.journal_as("short-precise", units)
     }
 
+    /// What the journal has of all units since a time of the wall clock, in seconds since 1970.
+    pub fn journal_since(&self, seconds: u64) -> String {
+        self.journalctl(&["--output", "short-precise", "--since", &format!("@{seconds}")])
+    }
+
     fn journal_as(&self, format: &str, units: &[&str]) -> String {
+        let mut chosen = vec!["--output", format];
+        for unit in units {
+            chosen.extend(["--unit", unit]);
+        }
+        self.journalctl(&chosen)
+    }
+
+    fn journalctl(&self, chosen: &[&str]) -> String {
         // The host's own journalctl, because this machine may have none, or an older one.
         let root = self.root();
-        let mut arguments = vec![utf8(&root), "journalctl", "--no-pager", "--quiet", "--output", format];
+        let mut arguments = vec![utf8(&root), "journalctl", "--no-pager", "--quiet"];
         arguments.extend(["--directory", "/var/log/journal"]);
-        for unit in units {
-            arguments.extend(["--unit", unit]);
-        }
+        arguments.extend(chosen);
         let output = output("chroot", &arguments);
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
