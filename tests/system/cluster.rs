@@ -439,11 +439,10 @@ impl Host {
         processes_below(&self.unified_cgroup()).into_iter().filter(named).filter_map(Pid::from_raw).collect()
     }
 
-    /// Sends a signal to those of [`processes`](Self::processes) that are still there.
-    pub fn signal_all(&self, name: &str, signal: Signal) {
-        for process in self.processes(name) {
-            let _ = kill_process(process, signal);
-        }
+    /// Sends a signal to all of [`processes`](Self::processes); whether there was one.
+    pub fn signal_all(&self, name: &str, signal: Signal) -> bool {
+        let sent = self.processes(name).into_iter().filter(|process| kill_process(*process, signal).is_ok());
+        sent.count() > 0
     }
 
     /// A command on the host, whatever it answers. After a minute it is killed: PID 1 may hang in a test.

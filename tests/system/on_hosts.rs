@@ -95,6 +95,16 @@ impl OnHosts {
         })
     }
 
+    /// The server of `host` answers, and has caught up with the others.
+    pub fn is_well(self, cluster: &Cluster, host: &Host) -> bool {
+        let (port, path) = match self {
+            Self::Nats => (8222, "/healthz"),
+            Self::Etcd => (Lockstore::ETCD_PORT, "/health"),
+        };
+        let health = cluster.on_the_switch(|| get_json(&host.address, port, path));
+        health.is_some_and(|health| matches!(self, Self::Nats) || health["health"] == "true")
+    }
+
     /// Who leads in the eyes of the server of `host`.
     pub fn leader_seen_by(self, cluster: &Cluster, host: &Host) -> Option<Leader> {
         match self {

@@ -8,7 +8,6 @@ use serde_json::Value;
 
 use crate::cluster::Host;
 use crate::scene::{Scene, UNIT};
-use crate::server::get_json;
 use crate::watch::Event;
 
 const DAEMON: &str = "putexd.service";
@@ -73,8 +72,7 @@ fn look_at(host: &Host, one: &Event) -> Result<u64, String> {
 
 /// The hosts whose servers are not there, or have not caught up with the others.
 pub fn unwell(scene: &Scene) -> Vec<&Host> {
-    let is_well = |host: &&Host| scene.on_the_switch(|| get_json(&host.address, 8222, "/healthz")).is_some();
-    scene.hosts.iter().filter(|host| !is_well(host)).collect()
+    scene.hosts.iter().filter(|host| !scene.locks.on_hosts().is_well(scene, host)).collect()
 }
 
 fn require(what: &str, expected: &str, found: &str) -> Result<(), String> {

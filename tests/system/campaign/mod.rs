@@ -1,4 +1,4 @@
-//! Random sequences of faults on three hosts with a NATS cluster on them, several faults at a time, with an audit after
+//! Random sequences of faults on three hosts with a NATS (or etcd) cluster on them, several faults at a time, with an audit after
 //! each step.
 //!
 //! ```text
@@ -54,11 +54,12 @@ use self::rng::Rng;
 use self::script::Fault;
 use self::tally::Tally;
 use self::throw::{Thrower, Thrown};
+use crate::cluster::Host;
 use crate::command::{now, since};
 use crate::ground::BASE;
 use crate::lockstore::Lockstore;
 use crate::on_hosts;
-use crate::scene::{Plan, Scene};
+use crate::scene::{Plan, Scene, wait_for_line};
 use crate::watch::Event;
 
 #[path = "../../simulator/rng.rs"]
@@ -66,6 +67,8 @@ use crate::watch::Event;
 mod rng;
 
 const MINUTES: &str = "PUTEX_CAMPAIGN_MINUTES";
+/// "nats" or "etcd".
+const STORE: &str = "PUTEX_CAMPAIGN_STORE";
 const SEED: &str = "PUTEX_CAMPAIGN_SEED";
 
 /// How long the cluster may take to come to rest. Three servers that were killed take half a minute to agree, longer on
@@ -86,20 +89,33 @@ const CLOCK_OF_ITS_OWN: &str = "[Service]\n\
 fn random_faults_on_three_hosts() {
     let length = Duration::from_secs_f64(60.0 * number(MINUTES).unwrap_or(5.0));
     let seed = number(SEED).unwrap_or_else(|| RandomState::new().build_hasher().finish() % 1_000_000_000);
-    tell(&format!("campaign: {SEED}={seed}, for {:.1} minutes\n", length.as_secs_f64() / 60.0));
-    let plan = Plan::hosts("campaign", 3, Lockstore::Nats)
+    let store = match std::env::var(STORE).as_deref() {
+        Ok("etcd") => Lockstore::Etcd,
+        Ok("nats") | Err(_) => Lockstore::Nats,
+        Ok(other) => panic!("{STORE} is neither \"nats\" nor \"etcd\": {other:?}"),
+    };
+    tell(&format!("campaign on {store:?}: {SEED}={seed}, for {:.1} minutes\n", length.as_secs_f64() / 60.0));
+    let plan = Plan::hosts("campaign", 3, store)
         .servers_on_hosts()
         .small_disk(on_hosts::DATA)
         .file("/etc/systemd/system/putexd.service.d/clock.conf", CLOCK_OF_ITS_OWN)
         .file(throw::CLOCK, "+0\n");
     let Some((scene, _)) = plan.run() else { return };
-    let mut campaign = Campaign::new(&scene, seed);
+    try_clock(&scene.hosts[0]);
+    let mut campaign = Campaign::new(&scene, seed, Fault::with(store));
     let began = now();
     campaign.rest();
     while since(began) < length {
         campaign.step();
     }
     campaign.tell_report(since(began));
+}
+
+/// A clock that does not jump when it is told to would be a fault that is never thrown.
+fn try_clock(host: &Host) {
+    throw::set_clock(host, 100);
+    wait_for_line(host, &["the wall clock moved by"]);
+    throw::set_clock(host, 0);
 }
 
 fn number<T: std::str::FromStr>(name: &str) -> Option<T> {
@@ -116,6 +132,7 @@ struct Campaign<'a> {
     scene: &'a Scene,
     rng: Rng,
     seed: u64,
+    faults: Vec<Fault>,
     began: Duration,
     thrower: Thrower<'a>,
     standstills: Vec<Standstill>,
@@ -128,12 +145,13 @@ struct Campaign<'a> {
 }
 
 impl<'a> Campaign<'a> {
-    fn new(scene: &'a Scene, seed: u64) -> Self {
+    fn new(scene: &'a Scene, seed: u64, faults: Vec<Fault>) -> Self {
         let copy = scene.shared().with_file_name("copy");
         Self {
             scene,
             rng: Rng::new(seed),
             seed,
+            faults,
             began: now(),
             thrower: Thrower::new(scene, copy),
             standstills: Vec::new(),
@@ -146,7 +164,7 @@ impl<'a> Campaign<'a> {
 
     fn step(&mut self) {
         self.steps += 1;
-        let step = script::draw(&mut self.rng);
+        let step = script::draw(&mut self.rng, &self.faults);
         let began = now();
         let old = self.rest();
         let listed = step.iter().fold(String::new(), |all, planned| all + "; " + &planned.to_string());
@@ -212,7 +230,7 @@ impl<'a> Campaign<'a> {
         for host in audit::unwell(self.scene).into_iter().filter(|host| host.is_on()) {
             self.tally.add_revival();
             self.note(&format!("    the server of {} has not caught up after {CATCH_UP:?}: restarted", host.name));
-            self.thrower.restart_server(host);
+            throw::kill_server(host);
         }
     }
 
@@ -271,8 +289,9 @@ impl Drop for Campaign<'_> {
         }
         let folder: PathBuf = Path::new(BASE).join(format!("campaign-{}", self.seed));
         self.scene.keep_journals(&folder);
-        let noticed = self.scene.oracle.violations().len();
-        let mut text = self.tally.report(self.seed, since(self.began), noticed);
+        let overlaps = audit::overlaps(self.scene, &self.standstills);
+        let violations = overlaps.iter().filter(|overlap| overlap.kind == OverlapKind::Violation).count();
+        let mut text = self.tally.report(self.seed, since(self.began), violations);
         writeln!(text, "\nthe last steps:").expect("a string takes all text");
         self.last.iter().for_each(|line| writeln!(text, "{line}").expect("a string takes all text"));
         writeln!(text, "the journals of all hosts are kept in {}", folder.display()).expect("a string takes all text");
@@ -284,7 +303,8 @@ impl Drop for Campaign<'_> {
 fn hosts_of(thrown: &[Thrown]) -> String {
     thrown.iter().fold(String::new(), |mut all, thrown| {
         let host = thrown.host.as_deref().unwrap_or("all");
-        write!(all, ", {} {host}", thrown.planned.fault.words()).expect("a string takes all text");
+        let missed = if thrown.hit { "" } else { " (missed)" };
+        write!(all, ", {} {host}{missed}", thrown.planned.fault.words()).expect("a string takes all text");
         all
     })
 }

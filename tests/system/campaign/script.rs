@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::rng::Rng;
+use crate::lockstore::Lockstore;
 
 /// From the first fault of a step to the beginning of its last.
 const SPREAD_MS: u64 = 3_000;
@@ -86,6 +87,11 @@ impl Fault {
     /// What makes the active host stop its unit, for steps that would end without anything having happened.
     const MOVING: [Self; 5] =
         [Self::SilentCut, Self::DaemonStopped, Self::GuardKilled, Self::SteppedDown, Self::ServersAway];
+
+    /// All that can befall a store of this kind, and the hosts.
+    pub fn with(store: Lockstore) -> Vec<Self> {
+        Self::ALL.into_iter().filter(|fault| *fault != Self::BucketMadeAnew || store == Lockstore::Nats).collect()
+    }
 
     /// As the tables have it.
     pub fn words(self) -> &'static str {
@@ -295,14 +301,17 @@ impl fmt::Display for Planned {
     }
 }
 
-/// The next step: one to three faults, the first of them at once.
-pub fn draw(rng: &mut Rng) -> Vec<Planned> {
+/// The next step: one to three faults, the first of them at once, and what it takes for them to show.
+pub fn draw(rng: &mut Rng, among: &[Fault]) -> Vec<Planned> {
     let count = 1 + rng.below(3);
     let mut step: Vec<Planned> = Vec::new();
     for _ in 0..count {
-        add(rng, &Fault::ALL, &mut step);
+        add(rng, among, &mut step);
     }
-    if step.iter().all(|planned| planned.fault.needs_company()) {
+    let moves = |planned: &Planned| {
+        Fault::MOVING.contains(&planned.fault) && (planned.role == Role::Active || planned.fault.is_global())
+    };
+    if step.iter().any(|planned| planned.fault.needs_company()) && !step.iter().any(moves) {
         add(rng, &Fault::MOVING, &mut step);
     }
     step
@@ -329,7 +338,7 @@ mod tests {
 
     fn steps(seed: u64) -> Vec<Vec<Planned>> {
         let mut rng = Rng::new(seed);
-        (0..2_000).map(|_| draw(&mut rng)).collect()
+        (0..2_000).map(|_| draw(&mut rng, &Fault::ALL)).collect()
     }
 
     #[test]

@@ -36,16 +36,13 @@ impl Tally {
     ) {
         self.steps += 1;
         self.settled.push(settled);
-        for thrown in thrown {
+        for thrown in thrown.iter().filter(|thrown| thrown.hit) {
             *self.thrown.entry(thrown.planned.fault).or_default() += 1;
         }
         let mut before = old;
         for start in starts {
-            if start.host == before.host {
-                self.restarts += 1
-            } else {
-                self.hand_overs += 1
-            }
+            let counter = if start.host == before.host { &mut self.restarts } else { &mut self.hand_overs };
+            *counter += 1;
             before = start;
         }
         let Some(cause) = cause(thrown, end) else { return };
@@ -86,7 +83,7 @@ impl Tally {
         line(String::new());
         line(format!("{:<40} {:^31}  {:^31}", "seconds from the fault to the next start", "alone", "among others"));
         let columns = format!("{:>7} {:>7} {:>7} {:>7}", "runs", "p50", "p99", "max");
-        line(format!("{:<24} {:>6} {:>8} {columns}  {columns}", "fault", "thrown", "no harm"));
+        line(format!("{:<24} {:>6} {:>8} {columns}  {columns}", "fault", "thrown", "no gap"));
         for fault in Fault::ALL {
             let count = |of: &BTreeMap<Fault, usize>| of.get(&fault).copied().unwrap_or_default();
             let spans = |of: &BTreeMap<Fault, Vec<Duration>>| {
@@ -119,7 +116,7 @@ impl Tally {
 /// The fault that a change of hands is put down to: the first that concerns the active host or the store and was thrown
 /// before the old copy ended; if there is none, the first at all.
 fn cause(thrown: &[Thrown], end: Option<Duration>) -> Option<&Thrown> {
-    let in_time = |thrown: &&Thrown| end.is_none_or(|end| thrown.at <= end);
+    let in_time = |thrown: &&Thrown| thrown.hit && end.is_none_or(|end| thrown.at <= end);
     let concerned = thrown.iter().filter(|thrown| thrown.active || thrown.host.is_none()).filter(in_time);
     concerned.min_by_key(|thrown| thrown.at).or_else(|| thrown.iter().min_by_key(|thrown| thrown.at))
 }

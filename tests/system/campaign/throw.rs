@@ -12,7 +12,7 @@ use rustix::process::Signal;
 
 use super::script::{Fault, Planned, Role};
 use crate::cluster::{Cluster, Cut, Host};
-use crate::command::{now, run, wait_until};
+use crate::command::{now, run, said, wait_until};
 use crate::ground::utf8;
 use crate::on_hosts::{self, OnHosts};
 use crate::scene::{ELECTED, Scene};
@@ -26,7 +26,10 @@ const UNIT_GROUP: &str = "/sys/fs/cgroup/system.slice/database.service";
 
 const DAEMON: &str = "putexd";
 const GUARD: &str = "putex-guard";
-const SERVER: &str = "nats-server";
+/// The guard first, so that it never enforces what the other can no longer renew.
+const BOTH: [&str; 2] = [GUARD, DAEMON];
+/// Only one of them is there.
+const SERVERS: [&str; 2] = ["nats-server", "etcd"];
 const BUS: &str = "dbus-daemon";
 
 /// Between the ends of servers that are killed one after the other: the next one dies while the first comes back.
@@ -40,6 +43,8 @@ pub struct Thrown {
     pub host: Option<String>,
     /// It was the active one.
     pub active: bool,
+    /// What it was aimed at was there.
+    pub hit: bool,
     pub at: Duration,
     /// When it was undone.
     pub undone: Option<Duration>,
@@ -83,14 +88,10 @@ impl<'a> Thrower<'a> {
             let host = host_of(planned.role);
             if begins {
                 let at = now();
-                if planned.fault.is_global() {
-                    self.throw_at_store(planned.fault);
-                } else {
-                    self.throw(&planned, host);
-                }
+                let hit = self.throw(&planned, host);
                 let name = (!planned.fault.is_global()).then(|| host.name.clone());
                 let active = name.as_ref() == Some(&active.name);
-                thrown[index] = Some(Thrown { planned, host: name, active, at, undone: None });
+                thrown[index] = Some(Thrown { planned, host: name, active, hit, at, undone: None });
             } else if let Some(thrown) = &mut thrown[index] {
                 // Taken before, because a host that is let go acts at once.
                 thrown.undone = Some(now());
@@ -107,37 +108,35 @@ impl<'a> Thrower<'a> {
         }
     }
 
-    pub fn restart_server(&self, host: &Host) {
-        host.signal_all(SERVER, Signal::KILL);
-    }
-
     fn begin(&mut self, host: &Host, arguments: &[&str]) {
         self.begun.push(host.begin(arguments));
     }
 
-    fn throw(&mut self, planned: &Planned, host: &Host) {
+    /// Whether it hit anything: what it is aimed at may just not be there.
+    fn throw(&mut self, planned: &Planned, host: &Host) -> bool {
         match planned.fault {
+            Fault::DaemonStopped => return host.signal_all(DAEMON, Signal::STOP),
+            Fault::DaemonKilled => return host.signal_all(DAEMON, Signal::KILL),
+            Fault::GuardStopped => return host.signal_all(GUARD, Signal::STOP),
+            Fault::GuardKilled => return host.signal_all(GUARD, Signal::KILL),
+            Fault::BothStopped => return signal_any(host, BOTH, Signal::STOP),
+            Fault::BothKilled => return signal_any(host, BOTH, Signal::KILL),
+            Fault::BusStopped => return host.signal_all(BUS, Signal::STOP),
+            Fault::BusKilled => return host.signal_all(BUS, Signal::KILL),
+            Fault::ServerStopped => return signal_any(host, SERVERS, Signal::STOP),
+            Fault::ServerKilled => return kill_server(host),
+            Fault::UnitFrozen => return freeze_unit(host, true),
             Fault::PowerLoss => drop(host.power_off_hard()),
             Fault::SilentCut => host.partition(Cut::Silent),
             Fault::DeafCut => host.partition(Cut::Deaf),
             Fault::MuteCut => host.partition(Cut::Mute),
             Fault::HostFrozen => host.freeze(),
-            Fault::DaemonStopped => host.signal_all(DAEMON, Signal::STOP),
-            Fault::DaemonKilled => host.signal_all(DAEMON, Signal::KILL),
-            Fault::DaemonRestarted => self.begin(host, &["systemctl", "restart", "putexd.service"]),
-            Fault::GuardStopped => host.signal_all(GUARD, Signal::STOP),
-            Fault::GuardKilled => host.signal_all(GUARD, Signal::KILL),
-            Fault::BothStopped => [GUARD, DAEMON].into_iter().for_each(|name| host.signal_all(name, Signal::STOP)),
-            Fault::BothKilled => [GUARD, DAEMON].into_iter().for_each(|name| host.signal_all(name, Signal::KILL)),
             Fault::SystemdStopped => signal_pid1(host, "-STOP"),
+            Fault::DaemonRestarted => self.begin(host, &["systemctl", "restart", "putexd.service"]),
             Fault::SystemdReexecuted => self.begin(host, &["systemctl", "daemon-reexec"]),
-            Fault::BusStopped => host.signal_all(BUS, Signal::STOP),
-            Fault::BusKilled => host.signal_all(BUS, Signal::KILL),
-            Fault::ServerStopped => host.signal_all(SERVER, Signal::STOP),
-            Fault::ServerKilled => host.signal_all(SERVER, Signal::KILL),
             Fault::ServerDiskFull => fill(host, on_hosts::DATA),
             Fault::RunFull => fill(host, "/run"),
-            Fault::WallClockJumped => host.write_file(CLOCK, &format!("{:+}\n", planned.jump_s)),
+            Fault::WallClockJumped => set_clock(host, planned.jump_s),
             Fault::UnitFilesChanged => {
                 let limit = 8 + planned.from.as_millis() % 5;
                 host.write_file(CHANGED_UNIT, &format!("[Service]\nTimeoutStopSec={limit}s\n"));
@@ -145,14 +144,13 @@ impl<'a> Thrower<'a> {
             }
             Fault::UnitDeaf => host.write_file(DEAF, ""),
             Fault::UnitLeavesChild => host.write_file(LEAVES, ""),
-            Fault::UnitFrozen => freeze_unit(host, true),
             Fault::SteppedDown => self.begin(host, &["putexctl", "step-down", "db"]),
-            Fault::ServersRolled | Fault::ServersAway | Fault::BucketMadeAnew | Fault::StoreRolledBack => {}
-        }
-    }
-
-    fn throw_at_store(&mut self, fault: Fault) {
-        match fault {
+            Fault::ServersRolled => {
+                for host in self.scene.hosts.iter().filter(|host| host.is_on()) {
+                    kill_server(host);
+                    thread::sleep(ROLL);
+                }
+            }
             Fault::ServersAway => {
                 self.stop_servers();
                 self.copy_store();
@@ -164,18 +162,10 @@ impl<'a> Thrower<'a> {
             }
             Fault::BucketMadeAnew => {
                 delete_bucket(self.scene);
-                self.begin(&self.scene.hosts[0], &["putexctl", "init"]);
+                self.begin(host, &["putexctl", "init"]);
             }
-            Fault::ServersRolled => {
-                for host in &self.scene.hosts {
-                    if host.is_on() {
-                        host.signal_all(SERVER, Signal::KILL);
-                    }
-                    thread::sleep(ROLL);
-                }
-            }
-            _ => {}
         }
+        true
     }
 
     fn undo(&mut self, planned: &Planned, host: &Host) {
@@ -183,26 +173,26 @@ impl<'a> Thrower<'a> {
             Fault::PowerLoss => host.power_on(),
             Fault::SilentCut | Fault::DeafCut | Fault::MuteCut => host.heal(),
             Fault::HostFrozen => host.thaw(),
-            Fault::DaemonStopped => host.signal_all(DAEMON, Signal::CONT),
-            Fault::GuardStopped => host.signal_all(GUARD, Signal::CONT),
-            Fault::BothStopped => [GUARD, DAEMON].into_iter().for_each(|name| host.signal_all(name, Signal::CONT)),
+            Fault::DaemonStopped => drop(host.signal_all(DAEMON, Signal::CONT)),
+            Fault::GuardStopped => drop(host.signal_all(GUARD, Signal::CONT)),
+            Fault::BothStopped => drop(signal_any(host, BOTH, Signal::CONT)),
             Fault::SystemdStopped => signal_pid1(host, "-CONT"),
-            Fault::BusStopped => host.signal_all(BUS, Signal::CONT),
-            Fault::ServerStopped => host.signal_all(SERVER, Signal::CONT),
+            Fault::BusStopped => drop(host.signal_all(BUS, Signal::CONT)),
+            Fault::ServerStopped => drop(signal_any(host, SERVERS, Signal::CONT)),
             Fault::ServerDiskFull => {
                 empty(host, on_hosts::DATA);
                 // A server that could not write does without its store until it is started anew.
-                host.signal_all(SERVER, Signal::KILL);
+                kill_server(host);
             }
             Fault::RunFull => {
                 empty(host, "/run");
                 // What a generator could not write is not there before the next reload.
                 self.begin(host, &["systemctl", "daemon-reload"]);
             }
-            Fault::WallClockJumped => host.write_file(CLOCK, "+0\n"),
+            Fault::WallClockJumped => set_clock(host, 0),
             Fault::UnitDeaf => remove(host, DEAF),
             Fault::UnitLeavesChild => remove(host, LEAVES),
-            Fault::UnitFrozen => freeze_unit(host, false),
+            Fault::UnitFrozen => drop(freeze_unit(host, false)),
             Fault::ServersAway => self.start_servers(),
             Fault::DaemonKilled
             | Fault::DaemonRestarted
@@ -221,7 +211,9 @@ impl<'a> Thrower<'a> {
 
     fn stop_servers(&self) {
         OnHosts::down(self.scene);
-        wait_until(ELECTED, "no server runs", || self.scene.hosts.iter().all(|host| host.processes(SERVER).is_empty()));
+        wait_until(ELECTED, "no server runs", || {
+            self.scene.hosts.iter().all(|host| SERVERS.iter().all(|server| host.processes(server).is_empty()))
+        });
     }
 
     fn start_servers(&self) {
@@ -248,6 +240,22 @@ impl<'a> Thrower<'a> {
     }
 }
 
+/// systemd starts it again.
+pub fn kill_server(host: &Host) -> bool {
+    signal_any(host, SERVERS, Signal::KILL)
+}
+
+/// Whether there was one of these.
+fn signal_any(host: &Host, names: [&str; 2], signal: Signal) -> bool {
+    let hit = names.map(|name| host.signal_all(name, signal));
+    hit.contains(&true)
+}
+
+/// Seconds that putexd on the host adds to the wall clock.
+pub fn set_clock(host: &Host, seconds: i64) {
+    host.write_file(CLOCK, &format!("{seconds:+}\n"));
+}
+
 fn data(host: &Host) -> PathBuf {
     host.root().join(Path::new(on_hosts::DATA).strip_prefix("/").expect("it is an absolute path"))
 }
@@ -262,8 +270,8 @@ fn fill(host: &Host, folder: &str) {
         "used=$(df --output=used --block-size=1K {folder} | tail -n 1); \
          mount -o remount,size=$((used + 64))k {folder} && cat /dev/zero >{folder}/campaign-full"
     );
-    // It ends when nothing more can be written.
-    host.output(&["sh", "-c", &line]);
+    let filled = said(&host.output(&["sh", "-c", &line]));
+    assert!(filled.contains("No space left on device"), "{folder} of {} cannot be filled: {filled}", host.name);
 }
 
 fn empty(host: &Host, folder: &str) {
@@ -275,9 +283,9 @@ fn remove(host: &Host, path: &str) {
 }
 
 /// The unit may have stopped, and its control group with it.
-fn freeze_unit(host: &Host, frozen: bool) {
+fn freeze_unit(host: &Host, frozen: bool) -> bool {
     let order = u8::from(frozen);
-    host.output(&["sh", "-c", &format!("echo {order} >{UNIT_GROUP}/cgroup.freeze")]);
+    host.output(&["sh", "-c", &format!("echo {order} >{UNIT_GROUP}/cgroup.freeze")]).status.success()
 }
 
 /// As an administrator does it who knows no better.
