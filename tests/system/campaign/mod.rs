@@ -11,9 +11,10 @@
 //!
 //! **A step** throws one to three faults within three seconds and undoes each after its time. Then the cluster has to come
 //! to rest: one copy of the unit alive; unit, lease, grant and fencing token on its host and nowhere else; putexd and the
-//! guard up on all hosts, all of them naming the one holder; no failed unit, but for one that was killed, which systemd
-//! calls so until its next start; all servers well, if need be after a restart, which is counted. From the beginning of the campaign on: no two copies at once, tokens
-//! that grow from host to host, and no defect in a journal.
+//! guard up on all hosts (their units have no start limit, so nobody has to come to their help), all of them naming the one
+//! holder; no failed unit, but for one that was killed, which systemd calls so until its next start; all servers well, if
+//! need be after a restart, which is counted. From the beginning of the campaign on: no two copies at once, tokens that
+//! grow from start to start, and no defect in a journal.
 //!
 //! **What the assumptions exclude** is judged by a rule of its own, or not drawn:
 //!

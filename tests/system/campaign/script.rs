@@ -42,6 +42,7 @@ pub enum Fault {
     UnitDeaf,
     UnitLeavesChild,
     UnitFrozen,
+    UnitStartedByHand,
     SteppedDown,
     // Of the store, rather than of a host.
     ServersRolled,
@@ -51,7 +52,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::PowerLoss,
         Self::SilentCut,
         Self::DeafCut,
@@ -77,6 +78,7 @@ impl Fault {
         Self::UnitDeaf,
         Self::UnitLeavesChild,
         Self::UnitFrozen,
+        Self::UnitStartedByHand,
         Self::SteppedDown,
         Self::ServersRolled,
         Self::ServersAway,
@@ -121,6 +123,7 @@ impl Fault {
             Self::UnitDeaf => "unit ignores SIGTERM",
             Self::UnitLeavesChild => "unit leaves processes",
             Self::UnitFrozen => "unit frozen",
+            Self::UnitStartedByHand => "unit started by hand",
             Self::SteppedDown => "step-down",
             Self::ServersRolled => "servers killed in turn",
             Self::ServersAway => "all servers away",
@@ -146,6 +149,7 @@ impl Fault {
                 | Self::BusKilled
                 | Self::ServerKilled
                 | Self::UnitFilesChanged
+                | Self::UnitStartedByHand
                 | Self::SteppedDown
                 | Self::ServersRolled
                 | Self::BucketMadeAnew
@@ -362,9 +366,9 @@ mod tests {
             for (index, one) in step.iter().enumerate() {
                 for other in &step[index + 1..] {
                     if one.shares_host_with(other) {
-                        let guard = one.fault.is_of_guard() || other.fault.is_of_guard();
-                        let daemon = one.fault.is_of_daemon() || other.fault.is_of_daemon();
-                        assert!(!(guard && daemon), "{one} and {other}");
+                        for (one, other) in [(one, other), (other, one)] {
+                            assert!(!(one.fault.is_of_guard() && other.fault.is_of_daemon()), "{one} and {other}");
+                        }
                     }
                 }
             }

@@ -15,7 +15,7 @@ use crate::cluster::{Cluster, Cut, Host};
 use crate::command::{now, run, said, wait_until};
 use crate::ground::utf8;
 use crate::on_hosts::{self, OnHosts};
-use crate::scene::{ELECTED, Scene};
+use crate::scene::{ELECTED, Scene, UNIT};
 
 /// Where the wall clock of a host's putexd is set, as seconds to add.
 pub const CLOCK: &str = "/etc/campaign-clock";
@@ -144,6 +144,7 @@ impl<'a> Thrower<'a> {
             }
             Fault::UnitDeaf => host.write_file(DEAF, ""),
             Fault::UnitLeavesChild => host.write_file(LEAVES, ""),
+            Fault::UnitStartedByHand => self.begin(host, &["systemctl", "start", UNIT]),
             Fault::SteppedDown => self.begin(host, &["putexctl", "step-down", "db"]),
             Fault::ServersRolled => {
                 for host in self.scene.hosts.iter().filter(|host| host.is_on()) {
@@ -202,6 +203,7 @@ impl<'a> Thrower<'a> {
             | Fault::BusKilled
             | Fault::ServerKilled
             | Fault::UnitFilesChanged
+            | Fault::UnitStartedByHand
             | Fault::SteppedDown
             | Fault::ServersRolled
             | Fault::BucketMadeAnew
