@@ -588,6 +588,20 @@ impl Host {
         });
     }
 
+    /// Leaves no byte free in a file system in memory, /run or a small disk: it is made as small as it can be, and filled.
+    pub fn fill_disk(&self, place: &str) {
+        let line = format!(
+            "used=$(df --output=used --block-size=1K {place} | tail -n 1); \
+             mount -o remount,size=$((used + 64))k {place} && cat /dev/zero >{place}/full"
+        );
+        let filled = said(&self.output(&["sh", "-c", &line]));
+        assert!(filled.contains("No space left on device"), "{place} of {} cannot be filled: {filled}", self.name);
+    }
+
+    pub fn free_disk(&self, place: &str) {
+        self.sh(&format!("rm {place}/full; mount -o remount,size=256m {place}"));
+    }
+
     /// Cuts the host off without taking its carrier away. What it shares with the others hangs, whatever the cut.
     pub fn partition(&self, cut: Cut) {
         let drop_in = "chain in { type filter hook input priority 0; iifname eth0 drop; }";

@@ -57,7 +57,7 @@ fn look_at(host: &Host, one: &Event) -> Result<u64, String> {
         require(UNIT, expected, of(UNIT, "ActiveState"))?;
     }
     require("jobs", "", of(UNIT, "Job").trim_start_matches('0'))?;
-    if host.read_file(GENERATED).is_none() {
+    if !host.read_file(GENERATED).is_some_and(|bond| bond.contains(&format!("BindsTo={LEASE}"))) {
         return Err(format!("{UNIT} is not bound to its lease"));
     }
     look_at_processes(host, runs)?;

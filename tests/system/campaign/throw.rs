@@ -12,7 +12,7 @@ use rustix::process::Signal;
 
 use super::script::{Fault, Planned, Role};
 use crate::cluster::{Cluster, Cut, Host};
-use crate::command::{now, run, said, wait_until};
+use crate::command::{now, run, wait_until};
 use crate::ground::utf8;
 use crate::on_hosts::{self, OnHosts};
 use crate::scene::{ELECTED, Scene, UNIT};
@@ -134,8 +134,8 @@ impl<'a> Thrower<'a> {
             Fault::SystemdStopped => signal_pid1(host, "-STOP"),
             Fault::DaemonRestarted => self.begin(host, &["systemctl", "restart", "putexd.service"]),
             Fault::SystemdReexecuted => self.begin(host, &["systemctl", "daemon-reexec"]),
-            Fault::ServerDiskFull => fill(host, on_hosts::DATA),
-            Fault::RunFull => fill(host, "/run"),
+            Fault::ServerDiskFull => host.fill_disk(on_hosts::DATA),
+            Fault::RunFull => host.fill_disk("/run"),
             Fault::WallClockJumped => set_clock(host, planned.jump_s),
             Fault::UnitFilesChanged => {
                 let limit = 8 + planned.from.as_millis() % 5;
@@ -181,12 +181,12 @@ impl<'a> Thrower<'a> {
             Fault::BusStopped => drop(host.signal_all(BUS, Signal::CONT)),
             Fault::ServerStopped => drop(signal_any(host, SERVERS, Signal::CONT)),
             Fault::ServerDiskFull => {
-                empty(host, on_hosts::DATA);
+                host.free_disk(on_hosts::DATA);
                 // A server that could not write does without its store until it is started anew.
                 kill_server(host);
             }
             Fault::RunFull => {
-                empty(host, "/run");
+                host.free_disk("/run");
                 // What a generator could not write is not there before the next reload.
                 self.begin(host, &["systemctl", "daemon-reload"]);
             }
@@ -264,20 +264,6 @@ fn data(host: &Host) -> PathBuf {
 
 fn signal_pid1(host: &Host, signal: &str) {
     run("kill", &[signal, &host.pid1().to_string()]);
-}
-
-/// To the last byte: the file system is made as small as it can be, and what is left is filled.
-fn fill(host: &Host, folder: &str) {
-    let line = format!(
-        "used=$(df --output=used --block-size=1K {folder} | tail -n 1); \
-         mount -o remount,size=$((used + 64))k {folder} && cat /dev/zero >{folder}/campaign-full"
-    );
-    let filled = said(&host.output(&["sh", "-c", &line]));
-    assert!(filled.contains("No space left on device"), "{folder} of {} cannot be filled: {filled}", host.name);
-}
-
-fn empty(host: &Host, folder: &str) {
-    host.sh(&format!("rm {folder}/campaign-full; mount -o remount,size=256m {folder}"));
 }
 
 fn remove(host: &Host, path: &str) {
