@@ -166,10 +166,14 @@ impl Cluster {
         Server::start(store, format!("{}out", self.prefix), &self.dir.join("server"))
     }
 
+    /// The folder that all hosts have as /srv/putex, if the setup has one.
+    pub fn putex(&self) -> PathBuf {
+        self.dir.join("putex")
+    }
+
     /// Deletes all that is in the folder that the hosts share as /srv/putex.
     pub fn empty_share(&self) {
-        let folder = self.dir.join("putex");
-        for entry in fs::read_dir(folder).expect("the folder can be read").flatten() {
+        for entry in fs::read_dir(self.putex()).expect("the folder can be read").flatten() {
             fs::remove_dir_all(entry.path()).expect("the folder can be written to");
         }
     }
@@ -244,7 +248,7 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         if thread::panicking() && !self.kept.load(Ordering::Relaxed) {
             eprintln!("cluster {}: the oracle saw\n{}", self.name, self.oracle.text());
-            let putex = output("find", &[utf8(&self.dir.join("putex")), "-printf", "%P %Tr\n"]);
+            let putex = output("find", &[utf8(&self.putex()), "-printf", "%P %Tr\n"]);
             eprintln!(
                 "cluster {}: the folder of the locks holds\n{}",
                 self.name,

@@ -1,5 +1,5 @@
-//! Random sequences of faults on three hosts with a NATS (or etcd) cluster on them, several faults at a time, with an audit after
-//! each step.
+//! Random sequences of faults on three hosts with a NATS cluster on them, several faults at a time, with an audit after
+//! each step; also over etcd, and over a folder that the hosts share.
 //!
 //! ```text
 //! tests/campaign --minutes 60 --seed 7
@@ -68,7 +68,7 @@ use crate::watch::Event;
 mod rng;
 
 const MINUTES: &str = "PUTEX_CAMPAIGN_MINUTES";
-/// "nats" or "etcd".
+/// "nats", "directory" or "etcd".
 const STORE: &str = "PUTEX_CAMPAIGN_STORE";
 const SEED: &str = "PUTEX_CAMPAIGN_SEED";
 
@@ -92,8 +92,9 @@ fn random_faults_on_three_hosts() {
     let seed = number(SEED).unwrap_or_else(|| RandomState::new().build_hasher().finish() % 1_000_000_000);
     let store = match std::env::var(STORE).as_deref() {
         Ok("etcd") => Lockstore::Etcd,
+        Ok("directory") => Lockstore::Directory,
         Ok("nats") | Err(_) => Lockstore::Nats,
-        Ok(other) => panic!("{STORE} is neither \"nats\" nor \"etcd\": {other:?}"),
+        Ok(other) => panic!("{STORE} is neither \"nats\" nor \"directory\" nor \"etcd\": {other:?}"),
     };
     tell(&format!("campaign on {store:?}: {SEED}={seed}, for {:.1} minutes\n", length.as_secs_f64() / 60.0));
     let plan = Plan::hosts("campaign", 3, store)

@@ -47,7 +47,7 @@ pub enum Fault {
     // Of the store, rather than of a host.
     ServersRolled,
     ServersAway,
-    BucketMadeAnew,
+    StoreMadeAnew,
     StoreRolledBack,
 }
 
@@ -82,7 +82,7 @@ impl Fault {
         Self::SteppedDown,
         Self::ServersRolled,
         Self::ServersAway,
-        Self::BucketMadeAnew,
+        Self::StoreMadeAnew,
         Self::StoreRolledBack,
     ];
 
@@ -92,7 +92,14 @@ impl Fault {
 
     /// All that can befall a store of this kind, and the hosts.
     pub fn with(store: Lockstore) -> Vec<Self> {
-        Self::ALL.into_iter().filter(|fault| *fault != Self::BucketMadeAnew || store == Lockstore::Nats).collect()
+        let there = |fault: &Self| match fault {
+            Self::StoreMadeAnew => store != Lockstore::Etcd,
+            Self::ServerStopped | Self::ServerKilled | Self::ServerDiskFull | Self::ServersRolled => {
+                store != Lockstore::Directory
+            }
+            _ => true,
+        };
+        Self::ALL.into_iter().filter(there).collect()
     }
 
     /// As the tables have it.
@@ -126,15 +133,15 @@ impl Fault {
             Self::UnitStartedByHand => "unit started by hand",
             Self::SteppedDown => "step-down",
             Self::ServersRolled => "servers killed in turn",
-            Self::ServersAway => "all servers away",
-            Self::BucketMadeAnew => "bucket made anew",
+            Self::ServersAway => "store away",
+            Self::StoreMadeAnew => "store made anew",
             Self::StoreRolledBack => "store rolled back",
         }
     }
 
     /// It befalls the store, and has no host.
     pub fn is_global(self) -> bool {
-        matches!(self, Self::ServersRolled | Self::ServersAway | Self::BucketMadeAnew | Self::StoreRolledBack)
+        matches!(self, Self::ServersRolled | Self::ServersAway | Self::StoreMadeAnew | Self::StoreRolledBack)
     }
 
     /// It is over at once; there is nothing to undo.
@@ -152,7 +159,7 @@ impl Fault {
                 | Self::UnitStartedByHand
                 | Self::SteppedDown
                 | Self::ServersRolled
-                | Self::BucketMadeAnew
+                | Self::StoreMadeAnew
                 | Self::StoreRolledBack
         )
     }
@@ -179,7 +186,7 @@ impl Fault {
                     | Self::ServerDiskFull
                     | Self::ServersRolled
                     | Self::ServersAway
-                    | Self::BucketMadeAnew
+                    | Self::StoreMadeAnew
                     | Self::StoreRolledBack
             )
     }
@@ -264,7 +271,7 @@ impl Planned {
         let one_and_other = |one: fn(Fault) -> bool, other: fn(Fault) -> bool| {
             (one(pair[0]) && other(pair[1])) || (one(pair[1]) && other(pair[0]))
         };
-        let is_of_store = |fault: Fault| matches!(fault, Fault::BucketMadeAnew | Fault::StoreRolledBack);
+        let is_of_store = |fault: Fault| matches!(fault, Fault::StoreMadeAnew | Fault::StoreRolledBack);
         if one_and_other(is_of_store, Fault::takes_a_server)
             || one_and_other(Fault::is_global, Fault::is_global)
             || one_and_other(is_of_store, |fault| fault == Fault::RunFull)

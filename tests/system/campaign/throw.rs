@@ -3,7 +3,7 @@
 //! Nothing here waits for a host that may not answer: signals go to processes that are found from outside, and commands on
 //! a host are begun and left to themselves.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Child;
 use std::thread;
 use std::time::Duration;
@@ -53,7 +53,7 @@ pub struct Thrown {
 /// What throws the faults of a campaign, and knows what has to be undone and tidied up.
 pub struct Thrower<'a> {
     scene: &'a Scene,
-    /// The last copy of what the servers store, one folder a host.
+    /// The last copy of all that is stored.
     copy: PathBuf,
     begun: Vec<Child>,
 }
@@ -161,10 +161,7 @@ impl<'a> Thrower<'a> {
                 self.restore_store();
                 self.start_servers();
             }
-            Fault::BucketMadeAnew => {
-                delete_bucket(self.scene);
-                self.begin(host, &["putexctl", "init"]);
-            }
+            Fault::StoreMadeAnew => self.make_anew(),
         }
         true
     }
@@ -206,19 +203,22 @@ impl<'a> Thrower<'a> {
             | Fault::UnitStartedByHand
             | Fault::SteppedDown
             | Fault::ServersRolled
-            | Fault::BucketMadeAnew
+            | Fault::StoreMadeAnew
             | Fault::StoreRolledBack => {}
         }
     }
 
     fn stop_servers(&self) {
-        OnHosts::down(self.scene);
+        self.scene.locks.lose(self.scene);
         wait_until(ELECTED, "no server runs", || {
             self.scene.hosts.iter().all(|host| SERVERS.iter().all(|server| host.processes(server).is_empty()))
         });
     }
 
     fn start_servers(&self) {
+        if self.scene.locks.servers().is_none() {
+            return self.scene.locks.regain(self.scene);
+        }
         for host in &self.scene.hosts {
             host.exec(&["systemctl", "start", "--no-block", on_hosts::UNIT]);
         }
@@ -226,19 +226,35 @@ impl<'a> Thrower<'a> {
 
     fn copy_store(&self) {
         let _ = std::fs::remove_dir_all(&self.copy);
-        for host in &self.scene.hosts {
-            let place = self.copy.join(&host.name);
-            std::fs::create_dir_all(&place).expect("the cluster's folder can be written to");
-            run("cp", &["-a", &format!("{}/.", utf8(&data(host))), utf8(&place)]);
+        for (number, place) in self.stored().iter().enumerate() {
+            let copy = self.copy.join(number.to_string());
+            std::fs::create_dir_all(&copy).expect("the cluster's folder can be written to");
+            run("cp", &["-a", &format!("{}/.", utf8(place)), utf8(&copy)]);
         }
     }
 
     fn restore_store(&self) {
-        for host in &self.scene.hosts {
-            let place = data(host);
-            run("find", &[utf8(&place), "-mindepth", "1", "-delete"]);
-            run("cp", &["-a", &format!("{}/.", utf8(&self.copy.join(&host.name))), utf8(&place)]);
+        for (number, place) in self.stored().iter().enumerate() {
+            run("find", &[utf8(place), "-mindepth", "1", "-delete"]);
+            run("cp", &["-a", &format!("{}/.", utf8(&self.copy.join(number.to_string()))), utf8(place)]);
         }
+    }
+
+    /// The folders that hold all of what is stored.
+    fn stored(&self) -> Vec<PathBuf> {
+        if self.scene.locks.servers().is_none() {
+            return vec![self.scene.putex()];
+        }
+        let data = on_hosts::DATA.trim_start_matches('/');
+        self.scene.hosts.iter().map(|host| host.root().join(data)).collect()
+    }
+
+    fn make_anew(&mut self) {
+        if self.scene.locks.servers().is_none() {
+            return self.scene.locks.make_anew(self.scene);
+        }
+        delete_bucket(self.scene);
+        self.begin(&self.scene.hosts[0], &["putexctl", "init"]);
     }
 }
 
@@ -256,10 +272,6 @@ fn signal_any(host: &Host, names: [&str; 2], signal: Signal) -> bool {
 /// Seconds that putexd on the host adds to the wall clock.
 pub fn set_clock(host: &Host, seconds: i64) {
     host.write_file(CLOCK, &format!("{seconds:+}\n"));
-}
-
-fn data(host: &Host) -> PathBuf {
-    host.root().join(Path::new(on_hosts::DATA).strip_prefix("/").expect("it is an absolute path"))
 }
 
 fn signal_pid1(host: &Host, signal: &str) {
