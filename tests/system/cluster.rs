@@ -6,13 +6,13 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, waitpid};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::command::{now, output, run, run_with_input, said, wait_for, wait_until};
@@ -49,11 +49,17 @@ pub struct Setup {
     hosts: u8,
     cgroups: Cgroups,
     share: bool,
+    small_disk: Option<&'static str>,
 }
 
 impl Setup {
     pub fn hosts(hosts: u8) -> Self {
-        Self { hosts, cgroups: Cgroups::Unified, share: false }
+        Self { hosts, cgroups: Cgroups::Unified, share: false, small_disk: None }
+    }
+
+    /// A folder of each host as a small disk of its own, which can be full, and outlives a power loss as the rest does.
+    pub fn small_disk(self, folder: &'static str) -> Self {
+        Self { small_disk: Some(folder), ..self }
     }
 
     /// A folder for the locks, as /srv/putex of all hosts.
@@ -83,6 +89,8 @@ pub struct Cluster {
     pub hosts: Vec<Host>,
     /// Who ran when.
     pub oracle: Watch,
+    /// The journals lie where [`Cluster::keep_journals`] was told to put them.
+    kept: AtomicBool,
     _place: File,
 }
 
@@ -113,7 +121,15 @@ impl Cluster {
         );
         let oracle = Watch::begin(&shared);
         // The cluster exists before its hosts do, so that it is cleaned up should one of them fail.
-        let mut cluster = Self { name: name.to_owned(), prefix, dir, hosts: Vec::new(), oracle, _place: place };
+        let mut cluster = Self {
+            name: name.to_owned(),
+            prefix,
+            dir,
+            hosts: Vec::new(),
+            oracle,
+            kept: AtomicBool::new(false),
+            _place: place,
+        };
         for index in 1..=setup.hosts {
             cluster.hosts.push(Host::wire(ground, setup, &cluster.prefix, &cluster.dir, index));
         }
@@ -150,10 +166,14 @@ impl Cluster {
         Server::start(store, format!("{}out", self.prefix), &self.dir.join("server"))
     }
 
+    /// The folder that all hosts have as /srv/putex, if the setup has one.
+    pub fn putex(&self) -> PathBuf {
+        self.dir.join("putex")
+    }
+
     /// Deletes all that is in the folder that the hosts share as /srv/putex.
     pub fn empty_share(&self) {
-        let folder = self.dir.join("putex");
-        for entry in fs::read_dir(folder).expect("the folder can be read").flatten() {
+        for entry in fs::read_dir(self.putex()).expect("the folder can be read").flatten() {
             fs::remove_dir_all(entry.path()).expect("the folder can be written to");
         }
     }
@@ -205,6 +225,18 @@ impl Cluster {
         shown.collect()
     }
 
+    /// Writes what the oracle saw, and the journals of all hosts, into `folder`; should the test fail, it does not show
+    /// them any more.
+    pub fn keep_journals(&self, folder: &Path) {
+        fs::create_dir_all(folder).expect("the folder can be made");
+        let keep = |name: &str, text: &str| fs::write(folder.join(name), text).expect("the folder can be written to");
+        keep("oracle.log", &self.oracle.text());
+        for host in &self.hosts {
+            keep(&format!("{}.journal", host.name), &host.journal(&[]));
+        }
+        self.kept.store(true, Ordering::Relaxed);
+    }
+
     #[track_caller]
     pub fn assert_no_violation(&self) {
         let violations = self.oracle.violations();
@@ -214,9 +246,9 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        if thread::panicking() {
+        if thread::panicking() && !self.kept.load(Ordering::Relaxed) {
             eprintln!("cluster {}: the oracle saw\n{}", self.name, self.oracle.text());
-            let putex = output("find", &[utf8(&self.dir.join("putex")), "-printf", "%P %Tr\n"]);
+            let putex = output("find", &[utf8(&self.putex()), "-printf", "%P %Tr\n"]);
             eprintln!(
                 "cluster {}: the folder of the locks holds\n{}",
                 self.name,
@@ -279,6 +311,11 @@ impl Host {
         let names = format!("127.0.0.1 localhost\n{names}{} outside\n", server::ADDRESS);
         fs::write(upper.join("etc/hosts"), names).expect("the host's disk can be written to");
         mount_overlay(ground, &upper, &work, &root);
+        if let Some(folder) = setup.small_disk {
+            let place = root.join(folder.trim_start_matches('/'));
+            fs::create_dir_all(&place).expect("the host's disk can be written to");
+            run("mount", &["-t", "tmpfs", "-o", "size=256m", "tmpfs", utf8(&place)]);
+        }
         plug_in(prefix, &name, &address);
         let share = || Share::new(cluster_dir.join("putex"), &dir, format!("{prefix}{name}"));
         Self {
@@ -399,14 +436,33 @@ impl Host {
         self.find_pid1().is_some()
     }
 
+    /// The processes of this name on the host, as this machine counts. Asks nothing of the host, which may stand still.
+    pub fn processes(&self, name: &str) -> Vec<Pid> {
+        let named =
+            |pid: &i32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == name);
+        processes_below(&self.unified_cgroup()).into_iter().filter(named).filter_map(Pid::from_raw).collect()
+    }
+
+    /// Sends a signal to all of [`processes`](Self::processes); whether there was one.
+    pub fn signal_all(&self, name: &str, signal: Signal) -> bool {
+        let sent = self.processes(name).into_iter().filter(|process| kill_process(*process, signal).is_ok());
+        sent.count() > 0
+    }
+
     /// A command on the host, whatever it answers. After a minute it is killed: PID 1 may hang in a test.
     #[track_caller]
     pub fn output(&self, arguments: &[&str]) -> Output {
-        let pid = self.pid1().to_string();
-        let mut all = vec!["--signal=KILL", "60", "nsenter", "--target", &pid, "--all", "env", "-i"];
-        all.extend(["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin", "LANG=C.UTF-8", "SYSTEMD_PAGER="]);
-        all.extend(arguments);
-        output("timeout", &all)
+        self.begin(arguments).wait_with_output().expect("the program can be waited for")
+    }
+
+    /// As [`output`](Self::output), and does not wait.
+    #[track_caller]
+    pub fn begin(&self, arguments: &[&str]) -> Child {
+        let mut command = Command::new("timeout");
+        command.args(["--signal=KILL", "60", "nsenter", "--target", &self.pid1().to_string(), "--all", "env", "-i"]);
+        command.args(["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin", "LANG=C.UTF-8", "SYSTEMD_PAGER="]);
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("timeout can be run")
     }
 
     /// A command on the host that must succeed; its standard output.
@@ -536,6 +592,20 @@ impl Host {
         });
     }
 
+    /// Leaves no byte free in a file system in memory, /run or a small disk: it is made as small as it can be, and filled.
+    pub fn fill_disk(&self, place: &str) {
+        let line = format!(
+            "used=$(df --output=used --block-size=1K {place} | tail -n 1); \
+             mount -o remount,size=$((used + 64))k {place} && cat /dev/zero >{place}/full"
+        );
+        let filled = said(&self.output(&["sh", "-c", &line]));
+        assert!(filled.contains("No space left on device"), "{place} of {} cannot be filled: {filled}", self.name);
+    }
+
+    pub fn free_disk(&self, place: &str) {
+        self.sh(&format!("rm {place}/full; mount -o remount,size=256m {place}"));
+    }
+
     /// Cuts the host off without taking its carrier away. What it shares with the others hangs, whatever the cut.
     pub fn partition(&self, cut: Cut) {
         let drop_in = "chain in { type filter hook input priority 0; iifname eth0 drop; }";
@@ -575,14 +645,25 @@ impl Host {
         self.journal_as("short-precise", units)
     }
 
+    /// What the journal has of all units since a time of the wall clock, in seconds since 1970.
+    pub fn journal_since(&self, seconds: u64) -> String {
+        self.journalctl(&["--output", "short-precise", "--since", &format!("@{seconds}")])
+    }
+
     fn journal_as(&self, format: &str, units: &[&str]) -> String {
+        let mut chosen = vec!["--output", format];
+        for unit in units {
+            chosen.extend(["--unit", unit]);
+        }
+        self.journalctl(&chosen)
+    }
+
+    fn journalctl(&self, chosen: &[&str]) -> String {
         // The host's own journalctl, because this machine may have none, or an older one.
         let root = self.root();
-        let mut arguments = vec![utf8(&root), "journalctl", "--no-pager", "--quiet", "--output", format];
+        let mut arguments = vec![utf8(&root), "journalctl", "--no-pager", "--quiet"];
         arguments.extend(["--directory", "/var/log/journal"]);
-        for unit in units {
-            arguments.extend(["--unit", unit]);
-        }
+        arguments.extend(chosen);
         let output = output("chroot", &arguments);
         String::from_utf8_lossy(&output.stdout).into_owned()
     }

@@ -13,7 +13,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::command::{output, run, said};
 
-const BASE: &str = "/var/tmp/putexd-tests";
+pub const BASE: &str = "/var/tmp/putexd-tests";
 
 /// Hosts mostly wait, but each boot takes a core for a second: more clusters at once would disturb each other. For as many
 /// the test harness has to have threads: `tests/run` sees to it.

@@ -188,9 +188,14 @@ impl Locks {
 
     /// The servers on the hosts, which the plan asked for.
     pub fn on_hosts(&self) -> OnHosts {
+        self.servers().expect("there are servers on the hosts")
+    }
+
+    /// The servers on the hosts, if that is where they are.
+    pub fn servers(&self) -> Option<OnHosts> {
         match self.place {
-            Place::OnHosts(servers) => servers,
-            Place::Beside(_) | Place::Nowhere => panic!("there are no servers on the hosts"),
+            Place::OnHosts(servers) => Some(servers),
+            Place::Beside(_) | Place::Nowhere => None,
         }
     }
 }

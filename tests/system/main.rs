@@ -5,6 +5,7 @@
 //! `tests/system/prepare` makes, the tests are skipped, and say so.
 
 mod bound_units;
+mod campaign;
 mod cluster;
 mod command;
 mod daemon_faults;

@@ -9,7 +9,9 @@ use crate::command::{wait_for, wait_until};
 use crate::lockstore::Lockstore;
 use crate::server::{get_json, post_json};
 
-const UNIT: &str = "locks.service";
+pub const UNIT: &str = "locks.service";
+/// Where the servers keep what they store.
+pub const DATA: &str = "/var/lib/locks";
 
 /// Elections take seconds; a busy machine adds to them.
 const ELECTION_LIMIT: Duration = Duration::from_secs(60);
@@ -29,18 +31,18 @@ impl OnHosts {
                 Self::Nats => {
                     let route = |host: &Host| format!("\"nats://{}:6222\"", host.address);
                     let routes: Vec<String> = cluster.hosts.iter().map(route).collect();
-                    host.write_file("/etc/nats.conf", &nats_configuration(&host.name, "/var/lib/locks", &routes));
+                    host.write_file("/etc/nats.conf", &nats_configuration(&host.name, DATA, &routes));
                     "/usr/sbin/nats-server -c /etc/nats.conf".to_owned()
                 }
                 Self::Etcd => {
                     let member = |host: &Host| format!("{}=http://{}:2380", host.name, host.address);
                     let members: Vec<String> = cluster.hosts.iter().map(member).collect();
-                    let etcd = etcd_command(&host.name, "/var/lib/locks", &host.address, &members);
+                    let etcd = etcd_command(&host.name, DATA, &host.address, &members);
                     format!("/usr/bin/{etcd}")
                 }
             };
             let unit = format!(
-                "[Unit]\nDescription=Lock server of the tests\n\n\
+                "[Unit]\nDescription=Lock server of the tests\nStartLimitIntervalSec=0\n\n\
                  [Service]\nExecStart={command}\nRestart=always\nRestartSec=100ms\nStateDirectory=locks\n\n\
                  [Install]\nWantedBy=multi-user.target\n"
             );
@@ -91,6 +93,16 @@ impl OnHosts {
             let leader = seen.iter().position(|leader| leader.itself)?;
             seen.iter().all(|leader| leader.name == seen[0].name).then(|| running[leader])
         })
+    }
+
+    /// The server of `host` answers, and has caught up with the others.
+    pub fn is_well(self, cluster: &Cluster, host: &Host) -> bool {
+        let (port, path) = match self {
+            Self::Nats => (8222, "/healthz"),
+            Self::Etcd => (Lockstore::ETCD_PORT, "/health"),
+        };
+        let health = cluster.on_the_switch(|| get_json(&host.address, port, path));
+        health.is_some_and(|health| matches!(self, Self::Nats) || health["health"] == "true")
     }
 
     /// Who leads in the eyes of the server of `host`.

@@ -3,14 +3,16 @@
 //! All hosts of a test share one kernel, so that `flock` on a file of the shared folder tells exactly whether another
 //! copy lives, without comparing any clocks. Two locks are held for life, by descendants as well:
 //!
-//! - `oracle.lock`, tried without waiting: whoever does not get it is a violation, writes that down, and runs on;
+//! - `oracle.lock`, tried without waiting: whoever does not get it is a violation, writes that down, runs on, and takes it
+//!   as soon as it is free, so that a third copy is noticed as well;
 //! - `live/ID`: the test waits for it, and so knows to the millisecond when the last process of this copy was gone.
 //!
 //! It appends lines `KIND HOST MONOTONIC_NS TERM ID` to `oracle.log`; CLOCK_MONOTONIC is the same on all hosts.
 //!
 //! Its environment: `ORACLE_IGNORE_TERM=1` leaves it to SIGKILL, `ORACLE_STOP_DELAY_MS=500` makes its stop slow,
-//! `ORACLE_LEAVE_CHILD=1` leaves a child behind that ignores SIGTERM. `oracle check` is a health check: it fails while
-//! /run/oracle-unhealthy exists, and hangs while /run/oracle-hangs does.
+//! `ORACLE_LEAVE_CHILD=1` leaves a child behind that ignores SIGTERM. While it runs, /var/lib/oracle-deaf has it ignore
+//! SIGTERM, and /var/lib/oracle-leaves has it leave a child behind when it stops. `oracle check` is a health check: it
+//! fails while /run/oracle-unhealthy exists, and hangs while /run/oracle-hangs does.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -24,6 +26,8 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::signal::unix::{SignalKind, signal};
 
 const SHARED: &str = "/srv/shared";
+const DEAF: &str = "/var/lib/oracle-deaf";
+const LEAVES: &str = "/var/lib/oracle-leaves";
 
 fn main() -> io::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -45,19 +49,27 @@ async fn run() -> io::Result<ExitCode> {
     let mut terminate = signal(SignalKind::terminate())?;
     let oracle = Oracle::begin()?;
     if is_set("ORACLE_LEAVE_CHILD") {
-        Command::new(std::env::current_exe()?).arg("child").spawn()?;
+        leave_child()?;
     }
     loop {
         terminate.recv().await;
-        if !is_set("ORACLE_IGNORE_TERM") {
+        if !is_set("ORACLE_IGNORE_TERM") && !Path::new(DEAF).exists() {
             break;
         }
         oracle.log("IGNORE")?;
+    }
+    if Path::new(LEAVES).exists() {
+        leave_child()?;
     }
     let delay_ms = std::env::var("ORACLE_STOP_DELAY_MS").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
     tokio::time::sleep(Duration::from_millis(delay_ms)).await;
     oracle.log("STOP")?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn leave_child() -> io::Result<()> {
+    Command::new(std::env::current_exe()?).arg("child").spawn()?;
+    Ok(())
 }
 
 async fn ignore_sigterm() -> io::Result<ExitCode> {
@@ -83,8 +95,9 @@ struct Oracle {
     term: String,
     id: String,
     log: File,
-    /// Held until the last process that inherited them is gone.
-    _locks: [File; 2],
+    /// Both held until the last process that inherited them is gone.
+    only: File,
+    _live: File,
 }
 
 impl Oracle {
@@ -103,9 +116,11 @@ impl Oracle {
 
         let only = inherited(&format!("{SHARED}/oracle.lock"))?;
         let alone = flock(&only, FlockOperation::NonBlockingLockExclusive).is_ok();
-        let oracle = Self { host, term, id, log, _locks: [live, only] };
+        let oracle = Self { host, term, id, log, only, _live: live };
         if !alone {
             oracle.log("VIOLATION")?;
+            let only = oracle.only.try_clone()?;
+            std::thread::spawn(move || flock(&only, FlockOperation::LockExclusive));
         }
         oracle.log("START")?;
         Ok(oracle)

@@ -71,6 +71,11 @@ impl Plan {
         Self { setup: self.setup.cgroups(cgroups), ..self }
     }
 
+    /// A folder of each host as a small disk of its own.
+    pub fn small_disk(self, folder: &'static str) -> Self {
+        Self { setup: self.setup.small_disk(folder), ..self }
+    }
+
     /// The oracle's environment.
     pub fn oracle(self, environment: &'static [&'static str]) -> Self {
         Self { oracle: environment, ..self }

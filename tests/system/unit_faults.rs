@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::cluster::{Cgroups, Cut};
-use crate::command::{holds_for, now, wait_until};
+use crate::command::{holds_for, now, said, wait_until};
 use crate::lockstore::{Lockstore, on_each_store};
 use crate::scene::{HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, wait_for_line, wait_for_standby};
 use crate::watch::Kind;
@@ -14,7 +14,8 @@ on_each_store! {
     a_unit_that_ignores_sigterm_is_killed_within_its_budget,
     a_slow_stop_is_waited_for,
     a_unit_that_leaves_processes_behind_is_refused,
-    hosts_with_control_groups_of_old,
+    hosts_with_control_groups_of_old;
+    nats: a_reload_without_room_sets_no_unit_free;
 }
 
 const UNHEALTHY: &str = "/run/oracle-unhealthy";
@@ -142,4 +143,25 @@ fn hosts_with_control_groups_of_old(store: Lockstore) {
         scene.host_of(&second).exec(&["systemctl", "stop", "putexd.service"]);
         scene.wait_for_takeover(&second, since, Duration::from_secs(40), &format!("{cgroups:?}: planned stop"));
     }
+}
+
+/// A full /run takes no drop-in that binds the unit to its lease, and a reload would throw the former one away: systemd
+/// refuses to reload without room for what its generators write.
+fn a_reload_without_room_sets_no_unit_free(store: Lockstore) {
+    let Some((scene, first)) = Plan::hosts("full", 2, store).run() else { return };
+    let standby = scene.other(&first);
+    standby.fill_disk("/run");
+    let reloaded = standby.output(&["systemctl", "daemon-reload"]);
+    println!("daemon-reload: {}", said(&reloaded));
+    let started = standby.output(&["systemctl", "start", UNIT]);
+    println!("started by hand: {}", said(&started));
+    assert!(!started.status.success(), "without its lease the unit does not start");
+    scene.assert_alone(&first);
+    scene.assert_no_violation();
+
+    standby.free_disk("/run");
+    standby.exec(&["systemctl", "daemon-reload"]);
+    let since = now();
+    scene.host_of(&first).exec(&["systemctl", "stop", "putexd.service"]);
+    scene.wait_for_takeover(&first, since, TAKE_OVER, "hand-over to a host that had no room");
 }

@@ -1,6 +1,6 @@
 //! What the oracle wrote down, and when each of its copies was really gone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -109,6 +109,11 @@ impl Watch {
 
     pub fn violations(&self) -> Vec<Event> {
         self.of(Kind::Violation)
+    }
+
+    /// When the copies that are gone had ended, by their ids.
+    pub fn ends(&self) -> BTreeMap<String, Duration> {
+        self.of(Kind::End).into_iter().map(|end| (end.id, end.at)).collect()
     }
 
     fn of(&self, kind: Kind) -> Vec<Event> {

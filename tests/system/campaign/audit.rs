@@ -1,0 +1,301 @@
+//! What has to be so after each step.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::cluster::Host;
+use crate::scene::{Scene, UNIT};
+use crate::watch::Event;
+
+const DAEMON: &str = "putexd.service";
+const GUARD: &str = "putex-guard.service";
+const LEASE: &str = "putex-lease@db.target";
+const GRANTS: &str = "/run/putex/leases";
+const GENERATED: &str = "/run/systemd/generator/database.service.d/50-putex.conf";
+
+/// Everything is as it should be.
+#[derive(Debug, Clone)]
+pub struct Good {
+    /// The one copy that runs.
+    pub active: Event,
+    /// Of the lock, as its holder knows it.
+    pub revision: u64,
+}
+
+/// Whether everything is as it should be, or what is amiss.
+pub fn look(scene: &Scene) -> Result<Good, String> {
+    let live = scene.oracle.live();
+    let [one] = &live[..] else { return Err(format!("{} copies are alive: {live:?}", live.len())) };
+    let mut revision = 0;
+    for host in &scene.hosts {
+        let known = look_at(host, one).map_err(|amiss| format!("{}: {amiss}", host.name))?;
+        if host.name == one.host {
+            revision = known;
+        }
+    }
+    Ok(Good { active: one.clone(), revision })
+}
+
+/// The lock's revision, as this host knows it.
+fn look_at(host: &Host, one: &Event) -> Result<u64, String> {
+    if !host.is_on() {
+        return Err("it is off".to_owned());
+    }
+    let runs = host.name == one.host;
+    let units = units(host)?;
+    let of = |unit: &'static str, property: &'static str| units.get(&(unit, property)).map_or("", String::as_str);
+    for unit in [DAEMON, GUARD] {
+        require(unit, "active", of(unit, "ActiveState"))?;
+    }
+    let expected = if runs { "active" } else { "inactive" };
+    require(LEASE, expected, of(LEASE, "ActiveState"))?;
+    // A unit that was killed has failed, and systemd says so until it is started again.
+    if runs || of(UNIT, "ActiveState") != "failed" {
+        require(UNIT, expected, of(UNIT, "ActiveState"))?;
+    }
+    require("jobs", "", of(UNIT, "Job").trim_start_matches('0'))?;
+    if !host.read_file(GENERATED).is_some_and(|bond| bond.contains(&format!("BindsTo={LEASE}"))) {
+        return Err(format!("{UNIT} is not bound to its lease"));
+    }
+    look_at_processes(host, runs)?;
+    look_at_grant(host, runs.then_some(one), of(UNIT, "MainPID"))?;
+    let revision = look_at_status(host, one)?;
+    let failed = said(host, &["systemctl", "list-units", "--failed", "--plain", "--no-legend"])?;
+    match failed.lines().find(|line| !line.starts_with(UNIT)) {
+        Some(line) => Err(format!("a unit has failed: {line}")),
+        None => Ok(revision),
+    }
+}
+
+/// The hosts whose servers are not there, or have not caught up with the others.
+pub fn unwell(scene: &Scene) -> Vec<&Host> {
+    let Some(servers) = scene.locks.servers() else { return Vec::new() };
+    scene.hosts.iter().filter(|host| !servers.is_well(scene, host)).collect()
+}
+
+fn require(what: &str, expected: &str, found: &str) -> Result<(), String> {
+    if expected == found { Ok(()) } else { Err(format!("{what} is {found:?} rather than {expected:?}")) }
+}
+
+fn said(host: &Host, arguments: &[&str]) -> Result<String, String> {
+    let output = host.output(arguments);
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    Err(format!("{}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim()))
+}
+
+/// By unit and property.
+fn units(host: &Host) -> Result<BTreeMap<(&'static str, &'static str), String>, String> {
+    const UNITS: [&str; 4] = [DAEMON, GUARD, LEASE, UNIT];
+    const PROPERTIES: [&str; 3] = ["ActiveState", "MainPID", "Job"];
+    let shown = [&["systemctl", "show", "--property=Id,ActiveState,MainPID,Job"], &UNITS[..]].concat();
+    let mut found = BTreeMap::new();
+    for block in said(host, &shown)?.split("\n\n") {
+        let value = |name: &str| block.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+        let Some(unit) = value("Id").and_then(|id| UNITS.into_iter().find(|unit| *unit == id)) else { continue };
+        for property in PROPERTIES {
+            found.insert((unit, property), value(property).unwrap_or_default().to_owned());
+        }
+    }
+    Ok(found)
+}
+
+/// Nothing of the unit is left where it does not run, whatever its state is called.
+fn look_at_processes(host: &Host, runs: bool) -> Result<(), String> {
+    let oracles = host.processes("oracle").len();
+    if runs != (oracles > 0) {
+        return Err(format!("{oracles} processes of the unit are there"));
+    }
+    let populated = host.read_file(&format!("/sys/fs/cgroup/system.slice/{UNIT}/cgroup.events"));
+    match populated {
+        Some(events) if events.contains("populated 1") && !runs => {
+            Err("the unit's control group is not empty".to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// One grant where the unit runs, with the token that it was started with, and none anywhere else.
+fn look_at_grant(host: &Host, one: Option<&Event>, main_pid: &str) -> Result<(), String> {
+    let listed = said(host, &["ls", "-A", GRANTS])?;
+    let grants: Vec<&str> = listed.lines().collect();
+    let Some(one) = one else {
+        return if grants.is_empty() { Ok(()) } else { Err(format!("grants are left over: {grants:?}")) };
+    };
+    if grants != ["db"] {
+        return Err(format!("its grants are {grants:?}"));
+    }
+    let token =
+        |text: &str| text.split(['\n', '\0']).find_map(|line| line.strip_prefix("PUTEX_FENCING_TOKEN=")?.parse().ok());
+    let granted = host.read_file(&format!("{GRANTS}/db")).and_then(|grant| token(&grant));
+    let environment = said(host, &["cat", &format!("/proc/{main_pid}/environ")])?;
+    if granted.is_some() && granted == one.term && granted == token(&environment) {
+        return Ok(());
+    }
+    Err(format!("token: granted {granted:?}, in the environment {:?}, logged {:?}", token(&environment), one.term))
+}
+
+/// What `putexctl` says of the lock: every host names the same holder.
+fn look_at_status(host: &Host, one: &Event) -> Result<u64, String> {
+    let status: Value = serde_json::from_str(&said(host, &["putexctl", "status", "db", "--json"])?)
+        .map_err(|error| format!("putexctl status: {error}"))?;
+    let text = |name: &str| status[0][name].as_str().unwrap_or_default().to_owned();
+    let expected = if host.name == one.host { "active" } else { "standby" };
+    require("the state of db", expected, &text("state"))?;
+    require("the holder of db", &one.host, &text("holder"))?;
+    if host.name == one.host && status[0]["token"].as_u64() != one.term {
+        return Err(format!("it holds db with the token {}, the unit has {:?}", status[0]["token"], one.term));
+    }
+    Ok(status[0]["revision"].as_u64().unwrap_or_default())
+}
+
+/// Lines of the journals that no fault of a campaign explains.
+pub fn unexpected(scene: &Scene, since_seconds: u64) -> Vec<String> {
+    const WORDS: [&str; 4] = ["panicked at", "is a defect", "code=dumped", "has no valid PUTEX"];
+    let mut lines = Vec::new();
+    for host in &scene.hosts {
+        let journal = host.journal_since(since_seconds);
+        let found = journal.lines().filter(|line| line.contains("putex") || line.contains("panicked"));
+        lines.extend(found.filter(|line| WORDS.iter().any(|word| line.contains(word))).map(str::to_owned));
+    }
+    lines
+}
+
+/// A span in which a host stood still as a whole.
+#[derive(Debug, Clone)]
+pub struct Standstill {
+    pub host: String,
+    pub from: Duration,
+    pub until: Duration,
+}
+
+/// Two copies at once.
+#[derive(Debug, Clone)]
+pub struct Overlap {
+    pub older: Event,
+    pub newer: Event,
+    pub kind: OverlapKind,
+}
+
+impl fmt::Display for Overlap {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (older, newer) = (&self.older, &self.newer);
+        write!(
+            formatter,
+            "{} (token {:?}, started at {:?}) was alive when {} (token {:?}) started at {:?}",
+            older.id, older.term, older.at, newer.id, newer.term, newer.at
+        )
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OverlapKind {
+    /// The host of one of them was frozen; how long after its thaw both were alive.
+    Frozen { after_thaw: Duration },
+    /// Nothing excuses it.
+    Violation,
+}
+
+/// After a thaw the copy that stood still has to be gone within this.
+pub const THAW_BOUND: Duration = Duration::from_secs(1);
+/// An end is written down by a thread of the test that has to be woken first; the lock of the oracle needs no such grace.
+const END_LAG: Duration = Duration::from_secs(1);
+
+/// All overlaps in the oracle's log; `standstills` are the freezes so far, all of them over.
+pub fn overlaps(scene: &Scene, standstills: &[Standstill]) -> Vec<Overlap> {
+    let starts = scene.oracle.starts();
+    let ends = scene.oracle.ends();
+    let noticed = scene.oracle.violations();
+    let end_of = |start: &Event| ends.get(&start.id).copied().unwrap_or(Duration::MAX);
+    let mut found = Vec::new();
+    for (index, newer) in starts.iter().enumerate() {
+        let was_noticed = noticed.iter().any(|seen| seen.id == newer.id);
+        let grace = if was_noticed { Duration::ZERO } else { END_LAG };
+        let mut older: Vec<&Event> = starts[..index].iter().filter(|older| end_of(older) > newer.at + grace).collect();
+        if was_noticed {
+            // Of a copy that was frozen and one whose end was only written down late it is the first that was in the way.
+            let frozen = |older: &&Event| {
+                judge(older, newer, end_of(older), end_of(newer), standstills) != OverlapKind::Violation
+            };
+            if older.iter().any(frozen) {
+                older.retain(|older| frozen(older) || end_of(older) > newer.at + END_LAG);
+            } else if older.is_empty() {
+                found.push(Overlap { older: newer.clone(), newer: newer.clone(), kind: OverlapKind::Violation });
+            }
+        }
+        found.extend(older.into_iter().map(|older| {
+            let kind = judge(older, newer, end_of(older), end_of(newer), standstills);
+            Overlap { older: older.clone(), newer: newer.clone(), kind }
+        }));
+    }
+    found
+}
+
+/// A frozen copy touches nothing, and the protocol promises nothing about it but that it is gone soon after the thaw.
+fn judge(
+    older: &Event,
+    newer: &Event,
+    older_end: Duration,
+    newer_end: Duration,
+    standstills: &[Standstill],
+) -> OverlapKind {
+    for (copy, end) in [(older, older_end), (newer, newer_end)] {
+        let stood_still = standstills
+            .iter()
+            .find(|still| still.host == copy.host && still.from <= newer.at && newer.at <= still.until + THAW_BOUND);
+        if let Some(still) = stood_still.filter(|still| end <= still.until + THAW_BOUND) {
+            return OverlapKind::Frozen { after_thaw: end.saturating_sub(still.until.max(newer.at)) };
+        }
+    }
+    OverlapKind::Violation
+}
+
+/// The first pair of starts, in their order, whose fencing token did not grow from one to the next. A holding starts its
+/// unit once, so that every start has a token of its own.
+pub fn token_that_did_not_grow(starts: &[Event]) -> Option<(Event, Event)> {
+    starts.windows(2).find(|pair| pair[0].term >= pair[1].term).map(|pair| (pair[0].clone(), pair[1].clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::watch::Kind;
+
+    fn start(host: &str, at: u64, term: u64) -> Event {
+        let id = format!("{host}-{at}");
+        Event { kind: Kind::Start, host: host.to_owned(), at: Duration::from_secs(at), term: Some(term), id }
+    }
+
+    #[test]
+    fn only_a_copy_that_is_gone_soon_after_the_thaw_is_excused() {
+        let second = Duration::from_secs;
+        let (older, newer) = (start("h1", 1, 1), start("h2", 20, 2));
+        let still = Standstill { host: "h1".to_owned(), from: second(10), until: second(30) };
+        let judged = |end: Duration, stills: &[Standstill]| judge(&older, &newer, end, Duration::MAX, stills);
+        let soon = second(30) + Duration::from_millis(40);
+        let excused = OverlapKind::Frozen { after_thaw: Duration::from_millis(40) };
+        assert_eq!(judged(soon, std::slice::from_ref(&still)), excused);
+        assert_eq!(judged(second(32), std::slice::from_ref(&still)), OverlapKind::Violation, "too late");
+        assert_eq!(judged(Duration::MAX, std::slice::from_ref(&still)), OverlapKind::Violation, "never");
+        assert_eq!(judged(soon, &[]), OverlapKind::Violation, "nobody was frozen");
+        let other = Standstill { host: "h3".to_owned(), ..still.clone() };
+        assert_eq!(judged(soon, &[other]), OverlapKind::Violation, "another host was frozen");
+        let later = Standstill { from: second(21), ..still };
+        assert_eq!(judged(second(22), &[later]), OverlapKind::Violation, "it began before the freeze");
+    }
+
+    #[test]
+    fn tokens_have_to_grow_from_start_to_start() {
+        let grown = [start("h1", 1, 5), start("h1", 2, 6), start("h2", 3, 7)];
+        assert_eq!(token_that_did_not_grow(&grown), None);
+        for host in ["h1", "h2"] {
+            assert!(token_that_did_not_grow(&[start("h1", 1, 5), start(host, 2, 5)]).is_some());
+        }
+        let without = Event { term: None, ..start("h2", 2, 6) };
+        assert!(token_that_did_not_grow(&[start("h1", 1, 5), without]).is_some());
+    }
+}

@@ -1,0 +1,312 @@
+//! Random sequences of faults on three hosts with a NATS cluster on them, several faults at a time, with an audit after
+//! each step; also over etcd, and over a folder that the hosts share.
+//!
+//! ```text
+//! tests/campaign --minutes 60 --seed 7
+//! ```
+//!
+//! The seed is printed first. The same seed draws the same faults, for the same parts (the active host, a standby), with
+//! the same times; what follows from them depends on the machine's real timing, so that a violation may take several runs
+//! of its seed to come back.
+//!
+//! **A step** throws one to three faults within three seconds and undoes each after its time. Then the cluster has to come
+//! to rest: one copy of the unit alive; unit, lease, grant and fencing token on its host and nowhere else; putexd and the
+//! guard up on all hosts (their units have no start limit, so nobody has to come to their help), all of them naming the one
+//! holder; no failed unit, but for one that was killed, which systemd calls so until its next start; all servers well, if
+//! need be after a restart, which is counted. From the beginning of the campaign on: no two copies at once, tokens that
+//! grow from start to start, and no defect in a journal.
+//!
+//! **What the assumptions exclude** is judged by a rule of its own, or not drawn:
+//!
+//! - A host that is frozen cannot stop its unit, and another one takes over meanwhile. Its copy touches nothing, but it is
+//!   there, and the oracle sees it. It has to be gone within [`audit::THAW_BOUND`] of the thaw, and these overlaps are
+//!   reported by themselves.
+//! - putexd and the guard of one host, both gone while PID 1 hangs, leave nobody who could stop the unit (assumption c).
+//!   The guard's successor comes in time only if the lease was fresh when the guard began to hang, and the host goes on.
+//!   So faults of both are thrown at the same moment and as the first of their step, or not together; and not with a PID 1
+//!   or a host that stands still, or a full /run, on which no successor starts.
+//! - A guard that is gone together with a freeze of its host: the time after the thaw would be that of the restart.
+//! - A process that SIGKILL does not end (assumption c) asks for a self-fence, which is tested elsewhere. The parent of a
+//!   vfork(2) is none: it ignores SIGTERM and dies of SIGKILL, as the unit here does that is deaf, and the one whose
+//!   control group is frozen.
+//! - A server that is away while the bucket is deleted and made again, or the store rolled back: what such a member brings
+//!   back is between the servers (assumption a). The copy that the store is rolled back to is one of all servers, and the
+//!   services went on after it.
+//! - Two faults of one kind on one host, or anything beside a power loss but a partition, would only hide each other.
+//!
+//! The wall clock of a container is that of the machine, and a time namespace has none of its own. So it jumps for putexd
+//! alone, which libfaketime tells another time; the clocks that leases rest on are left as they are.
+
+mod audit;
+mod script;
+mod tally;
+mod throw;
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use self::audit::{Good, OverlapKind, Standstill};
+use self::rng::Rng;
+use self::script::Fault;
+use self::tally::Tally;
+use self::throw::{Thrower, Thrown};
+use crate::cluster::Host;
+use crate::command::{now, since};
+use crate::ground::BASE;
+use crate::lockstore::Lockstore;
+use crate::on_hosts;
+use crate::scene::{Plan, Scene, wait_for_line};
+use crate::watch::Event;
+
+#[path = "../../simulator/rng.rs"]
+#[expect(dead_code, reason = "a campaign draws fewer kinds of numbers than the simulation")]
+mod rng;
+
+const MINUTES: &str = "PUTEX_CAMPAIGN_MINUTES";
+/// "nats", "directory" or "etcd".
+const STORE: &str = "PUTEX_CAMPAIGN_STORE";
+const SEED: &str = "PUTEX_CAMPAIGN_SEED";
+
+/// How long the cluster may take to come to rest. Three servers that were killed take half a minute to agree, longer on
+/// a machine that is busy with other tests.
+const REST: Duration = Duration::from_secs(180);
+/// How long a server that is back may take to catch up with the others before it is restarted.
+const CATCH_UP: Duration = Duration::from_secs(40);
+/// Between two looks.
+const PACE: Duration = Duration::from_millis(200);
+/// How many steps are shown when something went wrong.
+const SHOWN: usize = 5;
+
+const CLOCK_OF_ITS_OWN: &str = "[Service]\n\
+    Environment=LD_PRELOAD=/usr/$LIB/faketime/libfaketimeMT.so.1\n\
+    Environment=FAKETIME_TIMESTAMP_FILE=/etc/campaign-clock FAKETIME_NO_CACHE=1 FAKETIME_DONT_FAKE_MONOTONIC=1\n";
+
+#[test]
+fn random_faults_on_three_hosts() {
+    let length = Duration::from_secs_f64(60.0 * number(MINUTES).unwrap_or(5.0));
+    let seed = number(SEED).unwrap_or_else(|| RandomState::new().build_hasher().finish() % 1_000_000_000);
+    let store = match std::env::var(STORE).as_deref() {
+        Ok("etcd") => Lockstore::Etcd,
+        Ok("directory") => Lockstore::Directory,
+        Ok("nats") | Err(_) => Lockstore::Nats,
+        Ok(other) => panic!("{STORE} is neither \"nats\" nor \"directory\" nor \"etcd\": {other:?}"),
+    };
+    tell(&format!("campaign on {store:?}: {SEED}={seed}, for {:.1} minutes\n", length.as_secs_f64() / 60.0));
+    let plan = Plan::hosts("campaign", 3, store)
+        .servers_on_hosts()
+        .small_disk(on_hosts::DATA)
+        .file("/etc/systemd/system/putexd.service.d/clock.conf", CLOCK_OF_ITS_OWN)
+        .file(throw::CLOCK, "+0\n");
+    let Some((scene, _)) = plan.run() else { return };
+    try_clock(&scene.hosts[0]);
+    let mut campaign = Campaign::new(&scene, seed, Fault::with(store));
+    let began = now();
+    campaign.rest();
+    while since(began) < length {
+        campaign.step();
+    }
+    campaign.tell_report(since(began));
+}
+
+/// A clock that does not jump when it is told to would be a fault that is never thrown.
+fn try_clock(host: &Host) {
+    throw::set_clock(host, 100);
+    wait_for_line(host, &["the wall clock moved by"]);
+    throw::set_clock(host, 0);
+}
+
+fn number<T: std::str::FromStr>(name: &str) -> Option<T> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text:?}")))
+}
+
+/// Also where the test harness keeps what is printed to itself.
+fn tell(text: &str) {
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
+struct Campaign<'a> {
+    scene: &'a Scene,
+    rng: Rng,
+    seed: u64,
+    faults: Vec<Fault>,
+    began: Duration,
+    thrower: Thrower<'a>,
+    standstills: Vec<Standstill>,
+    tally: Tally,
+    steps: usize,
+    /// What the last steps were, newest last.
+    last: VecDeque<String>,
+    /// Until then the journals have been read, in seconds since 1970.
+    read_until: u64,
+}
+
+impl<'a> Campaign<'a> {
+    fn new(scene: &'a Scene, seed: u64, faults: Vec<Fault>) -> Self {
+        let copy = scene.shared().with_file_name("copy");
+        Self {
+            scene,
+            rng: Rng::new(seed),
+            seed,
+            faults,
+            began: now(),
+            thrower: Thrower::new(scene, copy),
+            standstills: Vec::new(),
+            tally: Tally::default(),
+            steps: 0,
+            last: VecDeque::new(),
+            read_until: 0,
+        }
+    }
+
+    fn step(&mut self) {
+        self.steps += 1;
+        let step = script::draw(&mut self.rng, &self.faults);
+        let began = now();
+        let old = self.rest();
+        let listed = step.iter().fold(String::new(), |all, planned| all + "; " + &planned.to_string());
+        self.note(&format!("step {} at {:.1} s, {} is active{listed}", self.steps, self.age(), old.host));
+
+        let thrown = self.thrower.step(&step, self.scene.host_of(&old));
+        for thrown in thrown.iter().filter(|thrown| thrown.planned.fault == Fault::HostFrozen) {
+            let (Some(host), Some(until)) = (thrown.host.clone(), thrown.undone) else { continue };
+            self.standstills.push(Standstill { host, from: thrown.at, until });
+        }
+        let over = now();
+        let new = self.rest();
+        let settled = since(over);
+        self.thrower.collect();
+        self.examine();
+
+        let starts: Vec<Event> = self.scene.oracle.starts().into_iter().filter(|start| start.at > began).collect();
+        let end = self.scene.oracle.ends().get(&old.id).copied();
+        self.tally.add_step(&thrown, &old, end, &starts, settled);
+        self.note(&format!(
+            "    {} is active, at rest after {:.1} s{}",
+            new.host,
+            settled.as_secs_f64(),
+            hosts_of(&thrown)
+        ));
+    }
+
+    /// Waits until everything is as it should be, and still is after one more renewal, which says that the lease of the
+    /// copy that runs is fresh. Answers with that copy.
+    fn rest(&mut self) -> Event {
+        let end = now() + REST;
+        let mut revive_at = now() + CATCH_UP;
+        let mut first: Option<Good> = None;
+        loop {
+            let amiss = match (audit::look(self.scene), audit::unwell(self.scene)) {
+                (Ok(good), unwell) if unwell.is_empty() => match &first {
+                    Some(first) if first.active == good.active && first.revision < good.revision => return good.active,
+                    Some(first) if first.active == good.active => "the lock is not renewed".to_owned(),
+                    _ => {
+                        let amiss = format!("{} has only just become active", good.active.host);
+                        first = Some(good);
+                        amiss
+                    }
+                },
+                (Ok(_), unwell) => {
+                    format!("{:?} are not well", unwell.iter().map(|host| &host.name).collect::<Vec<_>>())
+                }
+                (Err(amiss), _) => amiss,
+            };
+            if now() > end {
+                self.fail(&format!("not at rest after {REST:?}: {amiss}"));
+            }
+            if now() > revive_at {
+                self.revive();
+                revive_at = now() + CATCH_UP;
+            }
+            thread::sleep(PACE);
+        }
+    }
+
+    /// What an administrator does with a server that does not catch up by itself, as some of 2.9.10 do not.
+    fn revive(&mut self) {
+        for host in audit::unwell(self.scene).into_iter().filter(|host| host.is_on()) {
+            self.tally.add_revival();
+            self.note(&format!("    the server of {} has not caught up after {CATCH_UP:?}: restarted", host.name));
+            throw::kill_server(host);
+        }
+    }
+
+    /// What must never have been.
+    fn examine(&mut self) {
+        let overlaps = audit::overlaps(self.scene, &self.standstills);
+        if let Some(violation) = overlaps.iter().find(|overlap| overlap.kind == OverlapKind::Violation) {
+            self.fail(&format!("two copies were alive at once: {violation}"));
+        }
+        self.tally.set_overlaps(
+            overlaps
+                .into_iter()
+                .filter_map(|overlap| match overlap.kind {
+                    OverlapKind::Frozen { after_thaw } => Some(after_thaw),
+                    OverlapKind::Violation => None,
+                })
+                .collect(),
+        );
+        if let Some(pair) = audit::token_that_did_not_grow(&self.scene.oracle.starts()) {
+            self.fail(&format!("the fencing token has to grow: {pair:#?}"));
+        }
+        let until = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let unexpected = audit::unexpected(self.scene, self.read_until);
+        if !unexpected.is_empty() {
+            self.fail(&format!("the journals have {unexpected:#?}"));
+        }
+        self.read_until = until;
+    }
+
+    fn age(&self) -> f64 {
+        since(self.began).as_secs_f64()
+    }
+
+    fn note(&mut self, text: &str) {
+        println!("{text}");
+        self.last.push_back(text.to_owned());
+        if self.last.len() > 2 * SHOWN {
+            self.last.pop_front();
+        }
+    }
+
+    fn fail(&self, what: &str) -> ! {
+        panic!("step {} of {SEED}={}: {what}", self.steps, self.seed);
+    }
+
+    fn tell_report(&self, ran: Duration) {
+        tell(&self.tally.report(self.seed, ran, 0));
+    }
+}
+
+/// Whatever fails, here or in the harness, leaves what it takes to understand it.
+impl Drop for Campaign<'_> {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            return;
+        }
+        let folder: PathBuf = Path::new(BASE).join(format!("campaign-{}", self.seed));
+        self.scene.keep_journals(&folder);
+        let overlaps = audit::overlaps(self.scene, &self.standstills);
+        let violations = overlaps.iter().filter(|overlap| overlap.kind == OverlapKind::Violation).count();
+        let mut text = self.tally.report(self.seed, since(self.began), violations);
+        writeln!(text, "\nthe last steps:").expect("a string takes all text");
+        self.last.iter().for_each(|line| writeln!(text, "{line}").expect("a string takes all text"));
+        writeln!(text, "the journals of all hosts are kept in {}", folder.display()).expect("a string takes all text");
+        tell(&text);
+    }
+}
+
+/// Which host each fault befell.
+fn hosts_of(thrown: &[Thrown]) -> String {
+    thrown.iter().fold(String::new(), |mut all, thrown| {
+        let host = thrown.host.as_deref().unwrap_or("all");
+        let missed = if thrown.hit { "" } else { " (missed)" };
+        write!(all, ", {} {host}{missed}", thrown.planned.fault.words()).expect("a string takes all text");
+        all
+    })
+}
