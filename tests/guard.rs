@@ -29,12 +29,17 @@ struct Guard {
 
 impl Guard {
     fn start() -> Self {
+        Self::start_with(Stdio::piped())
+    }
+
+    /// With another journal.
+    fn start_with(stderr: Stdio) -> Self {
         let root = tempfile::tempdir().expect("a directory");
-        let child = Self::spawn(root.path());
+        let child = Self::spawn(root.path(), stderr);
         Self { root, child }
     }
 
-    fn spawn(root: &Path) -> Child {
+    fn spawn(root: &Path, stderr: Stdio) -> Child {
         // Every path is given: above all the trigger that takes the host down must not be the host's.
         Command::new(env!("CARGO_BIN_EXE_putex-guard"))
             .arg("--socket")
@@ -47,7 +52,7 @@ impl Guard {
             .arg(root.join("no-systemd"))
             .arg("--sysrq")
             .arg(root.join("sysrq"))
-            .stderr(Stdio::piped())
+            .stderr(stderr)
             .spawn()
             .expect("starts")
     }
@@ -64,7 +69,7 @@ impl Guard {
     }
 
     fn restart(&mut self) {
-        self.child = Self::spawn(self.root.path());
+        self.child = Self::spawn(self.root.path(), Stdio::piped());
     }
 
     fn socket(&self) -> PathBuf {
@@ -324,6 +329,25 @@ async fn units_are_killed_between_the_kill_time_and_the_end_of_s_and_again_after
     let log = guard.kill();
     assert!(log.contains("<5>db: nothing of its units runs any more"), "{log}");
     assert!(log.contains("has processes again"), "{log}");
+}
+
+/// journald hangs with the rest of the host, or does not get to read in time.
+#[tokio::test]
+async fn a_journal_that_does_not_read_holds_up_nothing() {
+    let Some(mut victim) = Victim::new("journal") else { return };
+    let (journal, stderr) = UnixStream::pair().expect("a pair of sockets");
+    stderr.set_nonblocking(true).expect("can be set");
+    while (&stderr).write(&[b'x'; 4096]).is_ok() {}
+    stderr.set_nonblocking(false).expect("can be set");
+    let guard = Guard::start_with(Stdio::from(std::os::fd::OwnedFd::from(stderr)));
+    let client = guard.client().await;
+    let mut lease = lease(1, ms(300));
+    lease.cgroups = vec![victim.path.clone()];
+    let dead_by = lease.dead_by();
+    client.arm(lease).await.expect("arms");
+    sleep(clock::now().until_passed(dead_by)).await;
+    assert!(!victim.is_alive());
+    drop(journal);
 }
 
 /// What cannot be proven: a mount, say, while there is no systemd to ask.

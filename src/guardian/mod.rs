@@ -7,7 +7,6 @@
 //! | --- | --- |
 //! | [`table`] | the leases and their deadlines: pure, time is an argument |
 //! | [`shell`] | socket, timer, and the carrying out of what the table decides |
-//! | [`grant`] | `/run/putex/leases/SERVICE`, and the gate that reads it |
 //! | [`enforce`] | one thread for each lapsed lease: stop, SIGKILL, look, again |
 //! | [`pid1`] | the calls to systemd, over its private socket |
 //!
@@ -15,18 +14,20 @@
 //! lease, and `RuntimeDirectory=` has it remove every grant. So an error that leaves a lease in doubt ends the program.
 
 mod enforce;
-pub mod grant;
 mod pid1;
 mod shell;
 pub mod table;
 
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
 
 use crate::command_line::{self, exit};
-use crate::guard::frame;
+use crate::guard::{frame, grant};
 use crate::host::self_fence;
 use crate::types::ServiceName;
 
@@ -105,8 +106,11 @@ enum Level {
 }
 
 /// One line for the journal, with its priority in front as sd-daemon(3) has it. A journal that does not read must not
-/// stop the guard, so an error of writing is no reason to do anything.
+/// stop the guard: the line is lost then, and an error of writing is no reason to do anything.
 fn say(level: Level, text: &str) {
-    use std::io::Write as _;
-    let _ = writeln!(std::io::stderr(), "<{}>{text}", level as u8);
+    let line = format!("<{}>{text}\n", level as u8);
+    let unblocked = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    if send(io::stderr(), line.as_bytes(), unblocked) == Err(Errno::NOTSOCK) {
+        let _ = io::stderr().write_all(line.as_bytes());
+    }
 }

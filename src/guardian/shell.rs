@@ -17,8 +17,9 @@ use serde::{Deserialize, Serialize};
 
 use super::enforce::Enforcement;
 use super::table::{Effect, Entry, Table};
-use super::{Level, Paths, grant, say};
+use super::{Level, Paths, say};
 use crate::guard::frame::{Command, Inbox, Lease, Outcome, REQUEST_LIMIT_BYTES, Reply, Request};
+use crate::guard::grant;
 use crate::host::cgroup::Hierarchy;
 use crate::host::clock::{self, BootTimer};
 use crate::host::identity;

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use futures_util::stream::poll_fn;
-use putexd::guardian::grant;
+use putexd::guard::grant;
 use putexd::systemd::{
-    ActiveState, BusError, ChangeHints, Check, Invocation, JobEnd, KillError, Manager, ManagerFuture, NotDead, QueuedJob,
-    RunResult, StartError, Started, Surroundings, SystemState, UnitState, Unsupervisable,
+    ActiveState, BusError, ChangeHints, Check, Invocation, JobEnd, KillError, Manager, ManagerFuture, NotDead,
+    QueuedJob, RunResult, StartError, Started, Surroundings, SystemState, UnitState, Unsupervisable,
 };
 use putexd::types::{ServiceName, Term, UnitName};
 use tokio::sync::{mpsc, oneshot};
@@ -190,7 +190,8 @@ impl World {
     fn pass_the_gate(&mut self, h: usize) {
         let now = self.clock(h);
         let text = self.hosts[h].guard.grant.clone().unwrap_or_default();
-        let token = text.lines().find_map(|line| line.strip_prefix(grant::TOKEN)?.strip_prefix('=')).unwrap_or_default();
+        let token =
+            text.lines().find_map(|line| line.strip_prefix(grant::TOKEN)?.strip_prefix('=')).unwrap_or_default();
         if let Err(error) = grant::judge(&text, token, now) {
             self.note(Some(h), &format!("systemd: the start is skipped: {error}"));
             self.refuse_start(h, "condition");
@@ -383,8 +384,7 @@ impl Pid1 {
             let mut state = seen.state(unit);
             if is_lease {
                 state.job = None;
-                state.active_state =
-                    if seen.lease_active { ActiveState::Active } else { ActiveState::Inactive };
+                state.active_state = if seen.lease_active { ActiveState::Active } else { ActiveState::Inactive };
             }
             state
         })
@@ -426,9 +426,8 @@ impl Pid1 {
 
     async fn run(&self, limit: Duration, name: &UnitName) -> Result<RunResult, BusError> {
         let is_fence = name.as_str().starts_with("fence");
-        let passes = self
-            .call(|world, h| if is_fence { world.hosts[h].fence_works } else { world.hosts[h].healthy })
-            .await?;
+        let passes =
+            self.call(|world, h| if is_fence { world.hosts[h].fence_works } else { world.hosts[h].healthy }).await?;
         let takes = self.sim.lock().millis(5, 40);
         sleep(takes.min(limit)).await;
         Ok(if passes { RunResult::Passed } else { RunResult::Failed("it says no".to_owned()) })

@@ -59,11 +59,7 @@ impl FarStore {
     }
 
     /// There, `ask`, and back.
-    async fn call<T: Send + 'static>(
-        &self,
-        is_write: bool,
-        ask: impl Future<Output = T> + Send + 'static,
-    ) -> T {
+    async fn call<T: Send + 'static>(&self, is_write: bool, ask: impl Future<Output = T> + Send + 'static) -> T {
         let (sim, h) = (self.sim.clone(), self.h);
         let (tell, told) = oneshot::channel();
         tokio::spawn(async move {

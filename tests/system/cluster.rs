@@ -395,6 +395,16 @@ impl Host {
         })
     }
 
+    /// The processes of a system service, as this machine counts; nobody on the host is asked.
+    #[track_caller]
+    pub fn processes_of(&self, service: &str) -> Vec<u32> {
+        let groups = fs::read_to_string(format!("/proc/{}/cgroup", self.pid1())).unwrap_or_default();
+        let root = groups.lines().find_map(|line| line.strip_prefix("0::/")?.strip_suffix("/init.scope"));
+        let unified = Hierarchies::of_this_machine().unified.expect("a prerequisite");
+        let group = unified.join(root.expect("PID 1 is in its scope")).join("system.slice").join(service);
+        processes_below(&group).into_iter().map(i32::cast_unsigned).collect()
+    }
+
     pub fn is_on(&self) -> bool {
         self.find_pid1().is_some()
     }

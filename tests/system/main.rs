@@ -17,6 +17,7 @@ mod lockstore;
 mod measure;
 mod on_hosts;
 mod partition;
+mod pauses;
 mod quickstart;
 mod reload;
 mod scene;
