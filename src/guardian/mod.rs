@@ -9,6 +9,7 @@
 //! | [`shell`] | socket, timer, and the carrying out of what the table decides |
 //! | [`enforce`] | one thread for each lapsed lease: stop, SIGKILL, look, again |
 //! | [`pid1`] | the calls to systemd, over its private socket |
+//! | [`watchdog`] | the hardware's watchdog, for when all of this hangs |
 //!
 //! Where it fails, it fails towards "nothing runs": when it exits, whatever the reason, `BindsTo=` has systemd end every
 //! lease, and `RuntimeDirectory=` has it remove every grant. So an error that leaves a lease in doubt ends the program.
@@ -17,19 +18,22 @@ mod enforce;
 mod pid1;
 mod shell;
 pub mod table;
+mod watchdog;
 
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
+use self::watchdog::Watchdog;
 use crate::command_line::{self, exit};
 use crate::guard::{frame, grant};
 use crate::host::self_fence;
-use crate::types::ServiceName;
+use crate::types::{ServiceName, span};
 
 /// Holds a deadline for each lease; when one passes it has the units stopped, whatever became of putexd.
 #[derive(Debug, Parser)]
@@ -37,6 +41,12 @@ use crate::types::ServiceName;
 struct Arguments {
     #[command(flatten)]
     paths: Paths,
+    /// The hardware's watchdog to keep alive, such as /dev/watchdog
+    #[arg(long, value_name = "PATH", requires = "watchdog_timeout")]
+    watchdog_device: Option<PathBuf>,
+    /// How long the device waits for a keep-alive, such as 3s
+    #[arg(long, value_name = "SPAN", requires = "watchdog_device", value_parser = span::parse)]
+    watchdog_timeout: Option<Duration>,
     #[command(subcommand)]
     command: Option<Mode>,
 }
@@ -89,9 +99,15 @@ pub fn main() -> ExitCode {
             }
         },
         None => {
-            let error = shell::run(&arguments.paths);
-            say(Level::Emergency, &format!("the guard ends, and every lease of this host with it: {error}"));
-            ExitCode::from(exit::OS)
+            let device = arguments.watchdog_device.zip(arguments.watchdog_timeout);
+            let watchdog = device.map(|(path, timeout)| Watchdog::new(path, timeout));
+            match shell::run(&arguments.paths, watchdog) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    say(Level::Emergency, &format!("the guard ends, and every lease of this host with it: {error}"));
+                    ExitCode::from(exit::OS)
+                }
+            }
         }
     }
 }

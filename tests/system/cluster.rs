@@ -245,6 +245,14 @@ pub enum Cut {
     Mute,
 }
 
+/// How a host went off by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Off {
+    /// To come back.
+    ToReboot,
+    ForGood,
+}
+
 /// A host of a [`Cluster`].
 pub struct Host {
     /// `h1`, `h2`, ...
@@ -509,12 +517,23 @@ impl Host {
 
     /// Waits until the host has gone off by itself. One that reboots goes off as well, and stays off until the test
     /// switches it on: a real machine takes its time for that.
-    pub fn wait_off(&self, limit: Duration) {
-        wait_until(limit, &format!("{} goes off", self.name), || {
-            self.lock().as_mut().is_none_or(|nspawn| nspawn.try_wait().is_ok_and(|ended| ended.is_some()))
+    pub fn wait_off(&self, limit: Duration) -> Off {
+        let status = wait_for(limit, &format!("{} goes off", self.name), || {
+            self.lock().as_mut().expect("it was on").try_wait().expect("nspawn is a child of this process")
         });
         self.lock().take();
         self.unmount_share();
+        // What nspawn tells a service manager that is to start the host again.
+        if status.code() == Some(133) { Off::ToReboot } else { Off::ForGood }
+    }
+
+    /// Fails if the host could harm this machine by what it has for a host that cannot stop a unit.
+    #[track_caller]
+    pub fn assert_harmless(&self) {
+        let mounts = self.read_file("/proc/mounts").unwrap_or_default();
+        let read_only = || mounts.lines().any(|line| line.contains(" /proc/sysrq-trigger ") && line.contains(" ro,"));
+        let there = self.output(&["test", "-e", "/proc/sysrq-trigger"]).status.success();
+        assert!(!there || read_only(), "a host could panic this machine");
     }
 
     fn unmount_share(&self) {

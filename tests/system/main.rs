@@ -21,6 +21,7 @@ mod pauses;
 mod quickstart;
 mod reload;
 mod scene;
+mod self_fence;
 mod server;
 mod share;
 mod store_faults;
