@@ -316,6 +316,7 @@ impl<'a> Shell<'a> {
                 }
             };
             self.expire()?;
+            self.tend();
             let id = request.id;
             let result = self.execute(request.command)?;
             connection.answer(&Reply { id, result });

@@ -147,7 +147,14 @@ impl Cluster {
     /// A server beside the hosts, at [`server::ADDRESS`].
     pub fn server_beside(&self, store: Lockstore) -> Server {
         plug_in(&self.prefix, "out", server::ADDRESS);
-        Server::start(store, format!("{}out", self.prefix), &self.dir.join("server"))
+        Server::start(store, format!("{}out", self.prefix), server::ADDRESS, &self.dir.join("server"))
+    }
+
+    /// A PostgreSQL for what the units write, beside the hosts and their locks.
+    pub fn database_beside(&self) -> Server {
+        plug_in(&self.prefix, "db", server::DATABASE_ADDRESS);
+        let network = format!("{}db", self.prefix);
+        Server::start(Lockstore::Postgres, network, server::DATABASE_ADDRESS, &self.dir.join("database"))
     }
 
     /// Deletes all that is in the folder that the hosts share as /srv/putex.

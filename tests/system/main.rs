@@ -10,6 +10,7 @@ mod command;
 mod daemon_faults;
 mod elections;
 mod failover;
+mod fencing_token;
 mod ground;
 mod harness;
 mod inside;
