@@ -336,6 +336,29 @@ mod tests {
     }
 
     #[test]
+    fn a_device_that_another_program_has_is_said_to_be_busy() {
+        let busy = io::Error::from(rustix::io::Errno::BUSY);
+        assert!(explain(&busy).contains("for systemd unset RuntimeWatchdogSec="), "{}", explain(&busy));
+    }
+
+    #[test]
+    fn a_pipe_that_nobody_reads_holds_up_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let pipe = folder.path().join("pipe");
+        let mode = rustix::fs::Mode::RWXU;
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).expect("a pipe");
+        let mut watchdog = Watchdog::new(pipe.clone(), SECOND);
+        watchdog.tend(|| at(10_000), None);
+        assert!(watchdog.status().trouble.is_some(), "without a reader");
+        let _reader = OpenOptions::new().read(true).write(true).open(&pipe).expect("a reader");
+        let full = (11..2_000_000).find(|second| {
+            watchdog.tend(|| at(second * 1000), None);
+            *second > 11 && watchdog.status().trouble.is_some()
+        });
+        assert!(full.is_some(), "and with one that does not read");
+    }
+
+    #[test]
     fn an_orderly_end_has_the_magic_letter_and_no_other_has() {
         let mut bench = Bench::new();
         bench.tend(10_000, None);
