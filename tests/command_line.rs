@@ -88,3 +88,58 @@ fn a_store_out_of_reach_is_said_so_by_init_with_69() {
     assert_eq!(status(&output), 69);
     assert!(text(&output.stderr).contains("127.0.0.1:1"), "{}", text(&output.stderr));
 }
+
+fn token(root: &TempDir, service: &str) -> Output {
+    run(PROGRAMS[1], &["token", service, "--root", root.path().to_str().expect("a path in UTF-8")])
+}
+
+/// A grant as the guard writes it, with a deadline so long after this host's boot.
+fn grant(root: &TempDir, seconds: u64) {
+    let leases = root.path().join("run/putex/leases");
+    fs::create_dir_all(&leases).expect("a folder");
+    let deadline = u128::from(seconds) * 1_000_000_000;
+    let text = format!(
+        "PUTEX_FENCING_TOKEN=1795000042\nPUTEX_SERVICE=db\nPUTEX_NODE=\"h1\"\n\
+         PUTEX_DEADLINE_BOOT_NS={deadline}\nPUTEX_DEADLINE_RAW_NS={deadline}\n"
+    );
+    fs::write(leases.join("db"), text).expect("a file");
+}
+
+/// Longer than any host is up.
+const FOR_EVER: u64 = 10_000_000_000;
+
+#[test]
+fn a_token_is_printed_alone() {
+    let root = root("unit = \"database.service\"\n");
+    grant(&root, FOR_EVER);
+    let output = token(&root, "db");
+    assert_eq!(
+        (status(&output), text(&output.stdout), text(&output.stderr)),
+        (0, "1795000042\n".into(), String::new())
+    );
+}
+
+#[test]
+fn no_token_is_printed_without_a_lease_or_after_its_deadline() {
+    let root = root("unit = \"database.service\"\n");
+    let refused = |service: &str, why: &str| {
+        let output = token(&root, service);
+        assert_eq!((status(&output), text(&output.stdout)), (1, String::new()), "{service}");
+        assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
+    };
+    refused("db", "db: this host does not hold its lease");
+    refused("web", "no service is called web on this host");
+    // A guard that stands still has not removed the grant.
+    grant(&root, 0);
+    refused("db", "db: its lease has passed its deadline");
+}
+
+#[test]
+fn a_grant_that_cannot_be_read_is_an_error_of_the_host() {
+    let root = root("unit = \"database.service\"\n");
+    grant(&root, FOR_EVER);
+    fs::write(root.path().join("run/putex/leases/db"), "PUTEX_FENCING_TOKEN=7\n").expect("a file");
+    let output = token(&root, "db");
+    assert_eq!((status(&output), text(&output.stdout)), (71, String::new()));
+    assert!(text(&output.stderr).contains("no valid PUTEX_DEADLINE_BOOT_NS"), "{}", text(&output.stderr));
+}

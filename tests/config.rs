@@ -196,6 +196,72 @@ tls-key = "/etc/putex/client.key"
     assert_eq!(nats.tls.client, Some(("/etc/putex/client.pem".into(), "/etc/putex/client.key".into())));
 }
 
+/// A host file with `[guard]`, and a service with the keys.
+fn with_guard(guard: &str, service: &str) -> TempDir {
+    let host = format!("{HOST}[guard]\n{guard}\n");
+    let service = format!("unit = \"database.service\"\n{service}\n");
+    root(&[("etc/putex/putexd.toml", &host), ("etc/putex.d/db.toml", &service)])
+}
+
+#[test]
+fn a_watchdog_is_taken() {
+    let root = with_guard("watchdog-device = \"/dev/watchdog\"\nwatchdog-timeout = \"11s\"", "");
+    let loaded = load(&root);
+    assert!(loaded.diagnostics.is_empty(), "{loaded}");
+    let watchdog = loaded.settings.expect("it is good").watchdog.expect("it is named");
+    assert_eq!((watchdog.device.to_str(), watchdog.timeout), (Some("/dev/watchdog"), Duration::from_secs(11)));
+    for none in ["", "# watchdog-device = \"/dev/watchdog\""] {
+        assert_eq!(settings(&with_guard(none, "")).watchdog, None);
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_watchdog_is_said() {
+    for (keys, message) in [
+        ("watchdog-device = \"/dev/watchdog\"", "6:1: error: the key \"watchdog-timeout\" is missing: say how long"),
+        ("watchdog-timeout = \"3s\"", "6:1: error: the key \"watchdog-device\" is missing: name the device"),
+        (
+            "watchdog-device = \"dev/watchdog\"\nwatchdog-timeout = \"3s\"",
+            "7:19: error: \"dev/watchdog\" is not the path of a device: write it from the root",
+        ),
+        ("watchdog-device = \"/dev/w d\"\nwatchdog-timeout = \"3s\"", "7:19: error: \"/dev/w d\" is not the path"),
+        (
+            "watchdog-device = \"/dev/watchdog\"\nwatchdog-timeout = \"900ms\"",
+            "8:20: error: watchdog-timeout is below 1s: devices count in seconds",
+        ),
+        ("watchdog-device = \"/dev/watchdog\"\nwatchdog-timeout = 3", "8:20: error: "),
+        ("watchdog = \"/dev/watchdog\"", "7:1: error: the key \"watchdog\" is unknown here: "),
+    ] {
+        let loaded = load(&with_guard(keys, ""));
+        assert!(loaded.settings.is_none(), "{keys}");
+        assert!(loaded.to_string().contains(&format!("putexd.toml:{message}")), "{message}\n{loaded}");
+    }
+}
+
+/// The other services go on.
+#[test]
+fn a_watchdog_that_is_slower_than_a_lease_is_refused_there_with_the_numbers() {
+    let keys = "watchdog-device = \"/dev/watchdog\"\nwatchdog-timeout = \"3s\"";
+    let short = "renew-interval = \"1s\"\nfailures = 3\nconfirmations = 1";
+    let root = with_guard(keys, short);
+    write(root.path(), "etc/putex.d/web.toml", "unit = \"web.service\"\n");
+    let loaded = load(&root);
+    assert_eq!(broken(&loaded), ["db"]);
+    let said = loaded.to_string();
+    for part in [
+        "etc/putex.d/db.toml:2:18: error: watchdog-timeout = 3s of putexd.toml is too long for this service",
+        "this host would be reset 3.05s after it hangs",
+        "= 2.897s + 1s − 1s = 2.897s; set watchdog-timeout to at most 2s, or raise stop-budget",
+    ] {
+        assert!(said.contains(part), "{part}\n{said}");
+    }
+    assert_eq!(names(&loaded.settings.expect("the other is good")), ["web"]);
+    assert!(!load(&with_guard(&keys.replace("3s", "2s"), short)).has_errors(), "the remedy is one");
+    let tiny = "renew-interval = \"200ms\"\nfailures = 4\nconfirmations = 2\nstop-budget = \"300ms\"";
+    let said = load(&with_guard(&keys.replace("3s", "1s"), tiny)).to_string();
+    assert!(said.contains("; raise stop-budget with confirmations, or renew-interval or failures"), "{said}");
+}
+
 #[test]
 fn the_directory_of_the_locks_is_taken() {
     let root = root(&[("etc/putex/putexd.toml", "[store]\ntype = \"directory\"\npath = \"/srv/putex\"\n")]);
@@ -790,13 +856,17 @@ fn spelled_out(text: &str) -> String {
 fn the_manual_names_each_key() {
     let root =
         with_services(&[("db", "unit = \"x.service\"\nzzzzzzzz = 1\n[health]\nzzzzzzzz = 1\n[fence]\nzzzzzzzz = 1\n")]);
-    write(root.path(), "etc/putex/putexd.toml", "zzzzzzzz = 1\n[store]\nzzzzzzzz = 1\n[defaults]\nzzzzzzzz = 1\n");
+    write(
+        root.path(),
+        "etc/putex/putexd.toml",
+        "zzzzzzzz = 1\n[store]\nzzzzzzzz = 1\n[guard]\nzzzzzzzz = 1\n[defaults]\nzzzzzzzz = 1\n",
+    );
     let manual = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/usr/share/man/man5/putexd.toml.5");
     let manual = fs::read_to_string(manual).expect("the manual is there").replace("\\-", "-");
     let loaded = load(&root);
     let lists: Vec<_> =
         loaded.diagnostics.iter().filter_map(|found| found.message.split_once("known here are ")).collect();
-    assert_eq!(lists.len(), 6, "{loaded}");
+    assert_eq!(lists.len(), 7, "{loaded}");
     for key in lists.iter().flat_map(|(_, list)| list.split(", ")) {
         assert!(
             manual.lines().any(|line| line == format!(".It Ic {key}") || line == format!(".Ss [{key}]")),

@@ -29,12 +29,45 @@ struct Guard {
 
 impl Guard {
     fn start() -> Self {
+        Self::start_with(Stdio::piped())
+    }
+
+    /// With another journal.
+    fn start_with(stderr: Stdio) -> Self {
         let root = tempfile::tempdir().expect("a directory");
-        let child = Self::spawn(root.path());
+        let child = Self::spawn(root.path(), stderr);
         Self { root, child }
     }
 
-    fn spawn(root: &Path) -> Child {
+    /// With a file in place of the device; `None`: there is no such file.
+    fn with_watchdog(content: Option<&str>) -> Self {
+        let root = tempfile::tempdir().expect("a directory");
+        if let Some(content) = content {
+            fs::write(root.path().join("watchdog"), content).expect("writes");
+        }
+        let child = Self::spawn_with_watchdog(root.path());
+        Self { root, child }
+    }
+
+    fn spawn_with_watchdog(root: &Path) -> Child {
+        let device = root.join("watchdog").display().to_string();
+        Self::spawn_with(root, Stdio::piped(), &["--watchdog-device", &device, "--watchdog-timeout", "1s"])
+    }
+
+    /// What the device was sent.
+    fn keep_alives(&self) -> String {
+        fs::read_to_string(self.root.path().join("watchdog")).unwrap_or_default()
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).expect("is sent");
+    }
+
+    fn spawn(root: &Path, stderr: Stdio) -> Child {
+        Self::spawn_with(root, stderr, &[])
+    }
+
+    fn spawn_with(root: &Path, stderr: Stdio, arguments: &[&str]) -> Child {
         // Every path is given: above all the trigger that takes the host down must not be the host's.
         Command::new(env!("CARGO_BIN_EXE_putex-guard"))
             .arg("--socket")
@@ -47,7 +80,8 @@ impl Guard {
             .arg(root.join("no-systemd"))
             .arg("--sysrq")
             .arg(root.join("sysrq"))
-            .stderr(Stdio::piped())
+            .args(arguments)
+            .stderr(stderr)
             .spawn()
             .expect("starts")
     }
@@ -64,7 +98,7 @@ impl Guard {
     }
 
     fn restart(&mut self) {
-        self.child = Self::spawn(self.root.path());
+        self.child = Self::spawn(self.root.path(), Stdio::piped());
     }
 
     fn socket(&self) -> PathBuf {
@@ -326,6 +360,25 @@ async fn units_are_killed_between_the_kill_time_and_the_end_of_s_and_again_after
     assert!(log.contains("has processes again"), "{log}");
 }
 
+/// journald hangs with the rest of the host, or does not get to read in time.
+#[tokio::test]
+async fn a_journal_that_does_not_read_holds_up_nothing() {
+    let Some(mut victim) = Victim::new("journal") else { return };
+    let (journal, stderr) = UnixStream::pair().expect("a pair of sockets");
+    stderr.set_nonblocking(true).expect("can be set");
+    while (&stderr).write(&[b'x'; 4096]).is_ok() {}
+    stderr.set_nonblocking(false).expect("can be set");
+    let guard = Guard::start_with(Stdio::from(std::os::fd::OwnedFd::from(stderr)));
+    let client = guard.client().await;
+    let mut lease = lease(1, ms(300));
+    lease.cgroups = vec![victim.path.clone()];
+    let dead_by = lease.dead_by();
+    client.arm(lease).await.expect("arms");
+    sleep(clock::now().until_passed(dead_by)).await;
+    assert!(!victim.is_alive());
+    drop(journal);
+}
+
 /// What cannot be proven: a mount, say, while there is no systemd to ask.
 fn unprovable(on_stop_failure: OnStopFailure) -> Lease {
     let mut lease = lease(1, ms(200));
@@ -363,9 +416,128 @@ async fn without_systemd_and_without_proof_the_guard_ends_once() {
     assert!(!guard.root.path().join("sysrq").exists());
 }
 
+/// A lease whose units have to be dead so long after its deadline.
+fn lease_with_budget(life: Duration, stop_budget: Duration) -> Lease {
+    let mut lease = lease(1, life);
+    (lease.stop_budget, lease.kill_reserve) = (stop_budget, ms(100));
+    lease
+}
+
+#[tokio::test]
+async fn a_watchdog_is_kept_alive_until_an_orderly_end_closes_it() {
+    let mut guard = Guard::with_watchdog(Some(""));
+    let client = guard.client().await;
+    let served = client.watchdog().await.expect("answers").expect("serves one");
+    assert_eq!((served.device, served.timeout), (guard.root.path().join("watchdog"), ms(1000)));
+    assert_eq!(served.trouble, None);
+    client.arm(lease(1, ms(30_000))).await.expect("arms");
+    client.disarm(&db(), Instance(1)).await.expect("disarms");
+    // Four in a second; no more is promised here than one in a timeout.
+    for _ in 0..3 {
+        let before = guard.keep_alives().len();
+        sleep(ms(1000)).await;
+        assert!(guard.keep_alives().len() > before);
+    }
+    guard.signal(rustix::process::Signal::TERM);
+    let (status, log) = guard.ended();
+    assert_eq!(status, Some(0), "{log}");
+    let sent = guard.keep_alives();
+    assert!(sent.ends_with("1V") && sent.matches('V').count() == 1, "{sent}");
+}
+
+/// Where guard, PID 1 and kernel hang from any moment on, the device has reset the host when the units have to be dead.
+#[tokio::test]
+async fn no_keep_alive_outlasts_a_unit_that_is_not_proven_dead() {
+    let guard = Guard::with_watchdog(Some(""));
+    let client = guard.client().await;
+    // Without systemd there is no proof for a mount. The host that is to go down is a file here, and so the guard ends.
+    let mut lease = lease_with_budget(ms(1500), ms(1500));
+    lease.inactive = vec!["srv-data.mount".parse().expect("a good name")];
+    let last_allowed = lease.deadline.plus(ms(500));
+    client.arm(lease.clone()).await.expect("arms");
+    sleep(clock::now().until_passed(last_allowed)).await;
+    let sent = guard.keep_alives();
+    assert!(sent.len() >= 3, "until then it was kept alive: {sent}");
+    sleep(clock::now().until_passed(lease.dead_by())).await;
+    assert_eq!(guard.keep_alives(), sent, "a keep-alive now would last until after the units have to be dead");
+}
+
+#[tokio::test]
+async fn a_proof_lets_the_host_live() {
+    let Some(victim) = Victim::new("proof") else { return };
+    let guard = Guard::with_watchdog(Some(""));
+    let client = guard.client().await;
+    let mut lease = lease_with_budget(ms(300), ms(2000));
+    (lease.cgroups, lease.kill_reserve) = (vec![victim.path.clone()], ms(1900));
+    client.arm(lease.clone()).await.expect("arms");
+    sleep(clock::now().until_passed(lease.dead_by())).await;
+    let before = guard.keep_alives().len();
+    sleep(ms(1000)).await;
+    assert!(guard.keep_alives().len() > before, "its units were proven dead");
+    assert!(client.list().await.expect("lists")[0].lapsed, "though it is not disarmed");
+}
+
+#[tokio::test]
+async fn a_lease_that_is_shorter_than_the_watchdog_is_not_armed() {
+    let guard = Guard::with_watchdog(Some(""));
+    let client = guard.client().await;
+    let refused = client.arm(lease_with_budget(ms(500), ms(300))).await;
+    let Err(GuardError::Refused(why)) = refused else { panic!("{refused:?}") };
+    assert!(why.contains("with its timeout of 1s would reset this host only after"), "{why}");
+    assert!(!guard.grant().exists());
+}
+
+#[tokio::test]
+async fn without_its_watchdog_the_guard_arms_nothing() {
+    let guard = Guard::with_watchdog(None);
+    let client = guard.client().await;
+    let refused = client.arm(lease(1, ms(30_000))).await;
+    let Err(GuardError::Refused(why)) = refused else { panic!("{refused:?}") };
+    assert!(why.contains("is not served: No such file or directory"), "{why}");
+    assert!(client.watchdog().await.expect("answers").expect("it was told of one").trouble.is_some());
+    fs::write(guard.root.path().join("watchdog"), "").expect("writes");
+    let found = async {
+        while client.arm(lease(1, ms(30_000))).await.is_err() {
+            sleep(ms(50)).await;
+        }
+    };
+    timeout(ms(5000), found).await.expect("it is found when it comes");
+}
+
+/// The magic letter would have the device stop, and the units run on.
+#[tokio::test]
+async fn a_guard_that_ends_with_leases_does_not_close_its_watchdog() {
+    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::KILL] {
+        let mut guard = Guard::with_watchdog(Some(""));
+        let client = guard.client().await;
+        client.arm(lease(1, ms(30_000))).await.expect("arms");
+        guard.signal(signal);
+        let (status, log) = guard.ended();
+        assert_ne!(status, Some(0), "{log}");
+        let sent = guard.keep_alives();
+        assert!(!sent.contains('V'), "{sent}");
+        // Its successor serves it again, and closes it once nothing is at stake.
+        guard.child = Guard::spawn_with_watchdog(guard.root.path());
+        up(&client, Link::Down).await;
+        up(&client, Link::Up).await;
+        assert!(guard.keep_alives().len() > sent.len());
+        client.disarm(&db(), Instance(1)).await.expect("disarms");
+        guard.signal(rustix::process::Signal::TERM);
+        assert_eq!(guard.ended().0, Some(0));
+        assert!(guard.keep_alives().ends_with('V'));
+    }
+}
+
 #[test]
 fn wrong_usage_exits_64() {
-    for arguments in [&["gate"][..], &["gate", "../x"], &["--nonsense"], &["nonsense"]] {
+    for arguments in [
+        &["gate"][..],
+        &["gate", "../x"],
+        &["--nonsense"],
+        &["nonsense"],
+        &["--watchdog-device", "/dev/watchdog"],
+        &["--watchdog-device", "/dev/watchdog", "--watchdog-timeout", "3"],
+    ] {
         let mut guard = Command::new(env!("CARGO_BIN_EXE_putex-guard"));
         let status = guard.args(arguments).stderr(Stdio::null()).status().expect("runs");
         assert_eq!(status.code(), Some(64), "{arguments:?}");

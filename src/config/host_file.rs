@@ -2,12 +2,14 @@
 
 use std::ops::Range;
 use std::path::Path;
+use std::time::Duration;
 
 use toml::Spanned;
 
 use super::diagnostic::Report;
-use super::fragment::{DefaultsFragment, Field, HostFragment, Tuning, take};
+use super::fragment::{DefaultsFragment, Field, GuardFragment, HostFragment, Tuning, take};
 use super::service::{check_stop_limit, check_timings};
+use super::settings::WatchdogSettings;
 use super::store;
 use crate::types::NodeId;
 use crate::types::store::StoreSettings;
@@ -18,6 +20,16 @@ pub(super) struct Host {
     pub(super) store: StoreSettings,
 }
 
+/// What all services have in common, whatever else is wrong in the file.
+#[derive(Default)]
+pub(super) struct Common {
+    pub(super) defaults: Tuning,
+    pub(super) watchdog: Option<WatchdogSettings>,
+}
+
+/// Devices count in seconds.
+const LEAST_WATCHDOG_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Validates `putexd.toml`. What is `None`, or marked as bad in the defaults, has been reported. Secrets are looked for
 /// below `root`.
 pub(super) fn check(
@@ -25,7 +37,7 @@ pub(super) fn check(
     host_name: &str,
     fragment: HostFragment,
     report: &mut Report,
-) -> (Option<Host>, Tuning) {
+) -> (Option<Host>, Common) {
     let node = check_node(fragment.node, host_name, report);
     let given_store = fragment.store.is_some();
     let store =
@@ -36,6 +48,8 @@ pub(super) fn check(
              \"/srv/putex\" below [store]",
         );
     }
+    let watchdog =
+        take(fragment.guard, report).and_then(|guard| check_guard(&guard.span(), guard.into_inner(), report));
     let given_defaults = fragment.defaults.is_some();
     let defaults = match take(fragment.defaults, report) {
         Some(defaults) => check_defaults(&defaults.span(), defaults.into_inner(), report),
@@ -45,7 +59,52 @@ pub(super) fn check(
         (Some(node), Some(store)) if !report.has_errors() => Some(Host { node, store }),
         _ => None,
     };
-    (host, defaults)
+    (host, Common { defaults, watchdog })
+}
+
+/// The device is looked at by the guard, not here: its driver may be loaded later.
+fn check_guard(table: &Range<usize>, fragment: GuardFragment, report: &mut Report) -> Option<WatchdogSettings> {
+    let given = (fragment.watchdog_device.is_some(), fragment.watchdog_timeout.is_some());
+    let device = take(fragment.watchdog_device, report);
+    let timeout = take(fragment.watchdog_timeout, report);
+    match given {
+        (true, false) => report.error(
+            table,
+            "the key \"watchdog-timeout\" is missing: say how long the device waits for a keep-alive, such as \"3s\"",
+        ),
+        (false, true) => report.error(
+            table,
+            "the key \"watchdog-device\" is missing: name the device, such as watchdog-device = \"/dev/watchdog\"",
+        ),
+        (true, true) | (false, false) => {}
+    }
+    let device = device.filter(|device| {
+        let shown = device.get_ref().display().to_string();
+        // It becomes a word of the guard's command line, by way of a unit file.
+        let plain = |character: char| character.is_ascii_alphanumeric() || "/._-".contains(character);
+        let good = device.get_ref().is_absolute() && shown.chars().all(plain);
+        if !good {
+            report.error(
+                &device.span(),
+                format!(
+                    "{shown:?} is not the path of a device: write it from the root, with letters, digits and /._- \
+                     alone, such as \"/dev/watchdog\""
+                ),
+            );
+        }
+        good
+    })?;
+    let timeout = timeout.filter(|timeout| {
+        let long_enough = timeout.get_ref().0 >= LEAST_WATCHDOG_TIMEOUT;
+        if !long_enough {
+            report.error(
+                &timeout.span(),
+                format!("watchdog-timeout is below {LEAST_WATCHDOG_TIMEOUT:?}: devices count in seconds"),
+            );
+        }
+        long_enough
+    })?;
+    Some(WatchdogSettings { device: device.into_inner(), timeout: timeout.into_inner().0 })
 }
 
 fn check_node(field: Field<NodeId>, host_name: &str, report: &mut Report) -> Option<NodeId> {

@@ -11,7 +11,7 @@ use toml::Spanned;
 
 use super::diagnostic::{Diagnostic, Report, Severity};
 use super::fragment::{HostFragment, ServiceFragment, Tuning, parse};
-use super::host_file::{self, Host};
+use super::host_file::{self, Common, Host};
 use super::service::{self, Claim};
 use super::settings::{ServiceSettings, Settings};
 use crate::host::identity;
@@ -72,7 +72,7 @@ pub fn load(root: &Path) -> Loaded {
 /// [`load`] on a host of another name.
 #[must_use]
 pub fn load_as(root: &Path, host_name: &str) -> Loaded {
-    let (host, defaults, mut diagnostics) = load_host(root, host_name);
+    let (host, common, mut diagnostics) = load_host(root, host_name);
     let files = match service_files(root) {
         Ok(files) => files,
         Err(diagnostic) => {
@@ -84,7 +84,7 @@ pub fn load_as(root: &Path, host_name: &str) -> Loaded {
     let mut candidates = Vec::new();
     for (stem, path) in files.into_iter().filter(|(_, path)| !is_mask(path)) {
         match ServiceName::new(&stem) {
-            Ok(name) => candidates.push(load_service(name, path, &defaults)),
+            Ok(name) => candidates.push(load_service(name, path, &common)),
             Err(error) => {
                 let mut report = Report::new(path, String::new());
                 report.file_error(format!("{error}: a service is called after its file, so rename it"));
@@ -103,7 +103,8 @@ pub fn load_as(root: &Path, host_name: &str) -> Loaded {
         }
         diagnostics.extend(candidate.report.into_diagnostics());
     }
-    let settings = host.map(|host| Settings { node: host.node, store: host.store, services });
+    let settings =
+        host.map(|host| Settings { node: host.node, store: host.store, watchdog: common.watchdog, services });
     Loaded { settings, broken, diagnostics }
 }
 
@@ -115,8 +116,8 @@ struct Candidate {
     claim: Claim,
 }
 
-fn load_host(root: &Path, host_name: &str) -> (Option<Host>, Tuning, Vec<Diagnostic>) {
-    let unknown = Tuning { bad: true, ..Tuning::default() };
+fn load_host(root: &Path, host_name: &str) -> (Option<Host>, Common, Vec<Diagnostic>) {
+    let unknown = Common { defaults: Tuning { bad: true, ..Tuning::default() }, watchdog: None };
     let path = root.join(HOST_FILE);
     let text = match read(&path) {
         Ok(text) => text,
@@ -128,11 +129,11 @@ fn load_host(root: &Path, host_name: &str) -> (Option<Host>, Tuning, Vec<Diagnos
     };
     let mut report = Report::new(path, text);
     let fragment = parse::<HostFragment>(&mut report);
-    let (host, defaults) = match fragment {
+    let (host, common) = match fragment {
         Some(fragment) => host_file::check(root, host_name, fragment, &mut report),
         None => (None, unknown),
     };
-    (host, defaults, report.into_diagnostics())
+    (host, common, report.into_diagnostics())
 }
 
 /// Whether the file is there to say that the service is not.
@@ -141,7 +142,7 @@ fn is_mask(path: &Path) -> bool {
         || fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0)
 }
 
-fn load_service(name: ServiceName, path: PathBuf, defaults: &Tuning) -> Candidate {
+fn load_service(name: ServiceName, path: PathBuf, common: &Common) -> Candidate {
     let nothing = Claim { units: Vec::new(), key: None };
     let text = match read(&path) {
         Ok(text) => text,
@@ -153,7 +154,7 @@ fn load_service(name: ServiceName, path: PathBuf, defaults: &Tuning) -> Candidat
     };
     let mut report = Report::new(path, text);
     let (settings, claim) = match parse::<ServiceFragment>(&mut report) {
-        Some(fragment) => service::check(&name, fragment, defaults, &mut report),
+        Some(fragment) => service::check(&name, fragment, common, &mut report),
         // What a file that is no TOML claims would be guessed, and a guess must not stop another service.
         None => (None, nothing),
     };

@@ -18,4 +18,4 @@ mod store;
 pub use diagnostic::{Diagnostic, Place, Severity};
 pub use load::{Loaded, load, load_as};
 pub use service::BOUND_UNITS_LIMIT;
-pub use settings::{FenceSettings, HealthSettings, Probe, ServiceSettings, Settings};
+pub use settings::{FenceSettings, HealthSettings, Probe, ServiceSettings, Settings, WatchdogSettings};

@@ -8,8 +8,10 @@ use toml::Spanned;
 use super::diagnostic::Report;
 use super::fragment::{LONGEST_LIMIT, ServiceFragment, Tuning, UnitList, take};
 use super::health::{check_fence, check_health};
-use super::settings::{FenceSettings, ServiceSettings};
+use super::host_file::Common;
+use super::settings::{FenceSettings, ServiceSettings, WatchdogSettings};
 use crate::election::{Timings, TimingsError};
+use crate::host::watchdog;
 use crate::types::{Key, OnStopFailure, ServiceName, UnitName};
 
 /// R, if nothing is said.
@@ -140,6 +142,42 @@ pub(super) fn check_stop_limit(
     Some(limit)
 }
 
+/// A keep-alive that outlasts the time in which the unit has to be dead is worth nothing, and the guard writes none. A lease is
+/// armed up to R after the write that it counts from.
+fn check_watchdog(
+    own: &Tuning,
+    fallback: &Range<usize>,
+    timings: &Timings,
+    watchdog: &WatchdogSettings,
+    report: &mut Report,
+) {
+    let (deadline, budget, renew) = (timings.deadline_after(), timings.stop_budget, timings.renew_interval);
+    let room = (deadline + budget).saturating_sub(renew);
+    let reach = watchdog::reach(watchdog.timeout);
+    if reach <= room {
+        return;
+    }
+    let longest = watchdog::longest_timeout(room);
+    let remedy = if longest.is_zero() {
+        "raise stop-budget with confirmations, or renew-interval or failures".to_owned()
+    } else {
+        format!(
+            "set watchdog-timeout to at most {}s, or raise stop-budget, renew-interval or failures",
+            longest.as_secs()
+        )
+    };
+    let keys = ["stop-budget", "renew-interval", "failures", "confirmations"];
+    report.error(
+        &keys.iter().find_map(|key| own.span_of(key)).unwrap_or_else(|| fallback.clone()),
+        format!(
+            "watchdog-timeout = {:?} of putexd.toml is too long for this service: this host would be reset {reach:?} \
+             after it hangs, but the unit may have to be dead after (T·(1−ρ) − margin) + stop-budget − renew-interval = \
+             {deadline:?} + {budget:?} − {renew:?} = {room:?}; {remedy}",
+            watchdog.timeout
+        ),
+    );
+}
+
 /// What a file says it runs and under which lock, right or wrong otherwise: two files must not say the same.
 pub(super) struct Claim {
     /// `unit` and the bound units, each once.
@@ -151,9 +189,10 @@ pub(super) struct Claim {
 pub(super) fn check(
     name: &ServiceName,
     mut fragment: ServiceFragment,
-    defaults: &Tuning,
+    common: &Common,
     report: &mut Report,
 ) -> (Option<ServiceSettings>, Claim) {
+    let defaults = &common.defaults;
     let given_unit = fragment.unit.is_some();
     let unit = take(fragment.unit.take(), report);
     if !given_unit {
@@ -178,6 +217,9 @@ pub(super) fn check(
         check_key(key, report);
     }
     let timings = check_timings(&own, defaults, &unit_span, report);
+    if let (Some(timings), Some(watchdog)) = (&timings, &common.watchdog) {
+        check_watchdog(&own, &unit_span, timings, watchdog, report);
+    }
     let stop_limit = timings.and_then(|timings| check_stop_limit(&own, defaults, timings, report));
     let health = take(fragment.health.take(), report)
         .and_then(|health| check_health(health.span(), health.into_inner(), timings, report));

@@ -14,8 +14,19 @@ pub struct Settings {
     pub node: NodeId,
     /// Where the locks are.
     pub store: StoreSettings,
+    /// The hardware watchdog that the guard is to serve, if any.
+    pub watchdog: Option<WatchdogSettings>,
     /// In the order of their names.
     pub services: Vec<ServiceSettings>,
+}
+
+/// `[guard]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WatchdogSettings {
+    /// The device.
+    pub device: PathBuf,
+    /// How long it waits for a keep-alive before it resets the host.
+    pub timeout: Duration,
 }
 
 /// One file of putex.d.

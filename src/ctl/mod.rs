@@ -1,16 +1,21 @@
-//! `putexctl`: the operator's command. It asks the running putexd over D-Bus, and the store for what must work without one.
+//! `putexctl`: the operator's command. It asks the running putexd over D-Bus, and for what must work without one the store,
+//! or the guard's grants.
 
 mod clear;
 mod store;
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use zbus::fdo;
 
 use crate::command_line::{self, exit};
+use crate::config;
 use crate::dbus::{ManagerProxy, ServiceStatus};
+use crate::guard::frame::LEASES_DIR;
+use crate::guard::grant::{self, GrantError};
 use crate::types::{Key, ServiceName};
 
 /// Shows and steers the services that putexd runs on one host at a time.
@@ -38,6 +43,17 @@ enum Command {
         /// For the journal, and for whoever takes over
         #[arg(long, default_value = "an operator asked for it")]
         reason: String,
+    },
+    /// Print the fencing token of the lease that this host holds now, and nothing else
+    ///
+    /// It asks neither putexd nor the store: the guard's grant has the token, and the deadline after which it is not
+    /// printed any more. Without a lease the exit status is 1.
+    Token {
+        /// The service
+        service: ServiceName,
+        /// Look for the grant and the configuration below this directory
+        #[arg(long, value_name = "DIRECTORY", default_value = "/")]
+        root: PathBuf,
     },
     /// Make the store that /etc/putex/putexd.toml names
     Init {
@@ -135,6 +151,7 @@ async fn run(command: Command) -> Result<(), Failure> {
             println!("{service}: told to step down; \"putexctl status {service}\" shows who takes over");
             Ok(())
         }
+        Command::Token { service, root } => token(&root, &service),
         Command::Init { root } => store::init(&root).await,
         Command::Doctor { root } => store::doctor(&root).await,
         Command::Clear { service, key, root } => store::clear(&root, service, key).await,
@@ -162,6 +179,38 @@ async fn status(service: Option<&ServiceName>, json: bool) -> Result<(), Failure
         print!("{}", table(&services));
     }
     Ok(())
+}
+
+/// The grant is the authority, and not what putexd remembers: it is gone, or its deadline is over, before another host
+/// can have a lease.
+fn token(root: &Path, service: &ServiceName) -> Result<(), Failure> {
+    let error = match grant::token(&root.join(LEASES_DIR.trim_start_matches('/')), service) {
+        Ok(term) => {
+            println!("{term}");
+            return Ok(());
+        }
+        Err(error) => error,
+    };
+    Err(match &error {
+        GrantError::NoGrant(cause) if cause.kind() == io::ErrorKind::NotFound => {
+            let reason = if is_unknown(root, service) {
+                format!("no service is called {service} on this host")
+            } else {
+                format!("{service}: this host does not hold its lease")
+            };
+            Failure::new(exit::REFUSED, reason)
+        }
+        GrantError::Passed => Failure::new(exit::REFUSED, format!("{service}: {error}")),
+        GrantError::NoGrant(cause) => Failure::new(exit::OS, format!("{service}: cannot read its grant: {cause}")),
+        GrantError::Malformed(_) => Failure::new(exit::OS, format!("{service}: {error}")),
+    })
+}
+
+/// Whether no file defines the service. Where the configuration cannot be read nobody knows.
+fn is_unknown(root: &Path, service: &ServiceName) -> bool {
+    let loaded = config::load(root);
+    let known = |settings: &config::Settings| settings.services.iter().any(|known| known.name == *service);
+    !loaded.broken.contains(service) && loaded.settings.is_some_and(|settings| !known(&settings))
 }
 
 /// Columns as wide as their widest cell; the reason why a host does not contend in a line of its own.

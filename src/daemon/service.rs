@@ -14,13 +14,13 @@ use super::hands::{self, Sighting, Units};
 use super::health::{Checker, Role};
 use super::hints::Hints;
 use super::machine::{Machine, Timer};
-use crate::config::ServiceSettings;
+use crate::config::{ServiceSettings, WatchdogSettings};
 use crate::election::{
     self, Action, Alarm, Content, Election, Event, GuardRequest, Moment, Observation, ReadId, Record, Remembered,
     Sight, State, Transition, WriteRequest, WriteResult,
 };
 use crate::guard::client::{GuardClient, Link as GuardLink};
-use crate::guard::frame::ListedLease;
+use crate::guard::frame::{ListedLease, Watchdog};
 use crate::journal;
 use crate::store::{Attempt, Link as StoreLink, Snapshot, Store, StoreError, WriteOutcome};
 use crate::systemd::{Manager, Surroundings, SystemState, Unsupervisable};
@@ -52,6 +52,8 @@ pub struct Host {
     pub hints: Hints,
     /// Everything else of it.
     pub machine: Arc<dyn Machine>,
+    /// What the guard has to serve before anything is started.
+    pub watchdog: Option<WatchdogSettings>,
 }
 
 /// What a service is told from outside.
@@ -296,7 +298,7 @@ impl Service {
         let mut heartbeat = interval(HEARTBEAT);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (admission, mut admitted) = mpsc::channel(1);
-        let admit = admit(self.units.clone(), self.shown.subscribe(), admission);
+        let admit = admit(self.host.clone(), self.units.clone(), self.shown.subscribe(), admission);
         self.helpers.push(self.host.machine.spawn(Box::pin(admit)));
         self.handle(Event::Timeout);
         while self.election.state() != State::Retired {
@@ -678,11 +680,19 @@ async fn watch_units(
 }
 
 /// Tells, whenever that changes, whether the units' stop can be proven and their start is gated.
-async fn admit(units: Units, settings: watch::Receiver<ServiceSettings>, admissions: mpsc::Sender<Result<(), String>>) {
+async fn admit(
+    host: Host,
+    units: Units,
+    settings: watch::Receiver<ServiceSettings>,
+    admissions: mpsc::Sender<Result<(), String>>,
+) {
     let mut last = None;
     loop {
         let current = settings.borrow().clone();
-        let admission = admission(&*units.systemd, &current).await;
+        let admission = match admission(&*units.systemd, &current).await {
+            Some(Ok(())) => watchdog_is_served(&host).await,
+            other => other,
+        };
         // What is not known when a start is due is asked for then.
         let _ = units.learn().await;
         if admission.is_some() && admission != last {
@@ -695,6 +705,26 @@ async fn admit(units: Units, settings: watch::Receiver<ServiceSettings>, admissi
         }
         tokio::time::sleep(if last.is_some() { ADMISSION_INTERVAL } else { Duration::from_millis(100) }).await;
     }
+}
+
+/// Whether the guard serves the watchdog that the configuration names. It is told by its own command line, so it may have
+/// been started before the configuration was changed. `None`: it did not answer.
+async fn watchdog_is_served(host: &Host) -> Option<Result<(), String>> {
+    let Some(wanted) = &host.watchdog else { return Some(Ok(())) };
+    let served = host.guard.watchdog().await.ok()?;
+    let matches = |served: &Watchdog| served.device == wanted.device && served.timeout == wanted.timeout;
+    Some(match served.filter(matches) {
+        None => Err(format!(
+            "putex-guard does not serve the watchdog {} with a timeout of {:?}; run \"systemctl daemon-reload\" and \
+             \"systemctl restart putex-guard\", which ends every lease of this host",
+            wanted.device.display(),
+            wanted.timeout
+        )),
+        Some(Watchdog { trouble: Some(trouble), .. }) => {
+            Err(format!("the watchdog {} is not served: {trouble}", wanted.device.display()))
+        }
+        Some(Watchdog { trouble: None, .. }) => Ok(()),
+    })
 }
 
 /// `None`: PID 1 did not answer, and nothing is known against the units.

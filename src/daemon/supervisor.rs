@@ -163,6 +163,7 @@ impl Supervisor {
             systemd: Arc::new(systemd.clone()),
             hints,
             machine: Arc::new(ThisMachine { state_directory: PathBuf::from(STATE_DIRECTORY) }),
+            watchdog: settings.watchdog.clone(),
         };
         let (ask, asks) = mpsc::channel(ASKS_LIMIT);
         tokio::spawn(dbus::serve(ask));
@@ -295,8 +296,13 @@ impl Supervisor {
     }
 
     async fn apply(&mut self, settings: Settings, broken: &[ServiceName]) {
-        if settings.node != self.host.node || settings.store != self.store_settings {
-            tracing::warn!("putexd.toml: a new node name or store takes effect at \"systemctl restart putexd\"");
+        if settings.node != self.host.node
+            || settings.store != self.store_settings
+            || settings.watchdog != self.host.watchdog
+        {
+            tracing::warn!(
+                "putexd.toml: a new node name, store or watchdog takes effect at \"systemctl restart putexd\""
+            );
         }
         self.gate(&settings.services).await;
         let mut told = Vec::new();

@@ -4,8 +4,12 @@
 //! the unit into the *normal* generator directory: drop-ins of all directories are merged, so the bond holds wherever
 //! the unit itself is, and an administrator keeps the last word with a file of the same name in /etc/systemd/system.
 //!
+//! It also tells the guard of the hardware watchdog that putexd.toml names, by another drop-in: the guard reads no
+//! configuration, and has to know of the device before putexd is there.
+//!
 //! It fails closed. The daemon refuses a broken file; here its `unit = "…"` and `bound-units = […]` lines are looked for
-//! all the same, because a slip of the pen in another line must not set the units free.
+//! all the same, because a slip of the pen in another line must not set the units free. A watchdog that the guard was not
+//! told of is missed by the daemon, which starts nothing then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -19,10 +23,14 @@ use serde::Deserialize;
 
 use crate::guard::frame::LEASES_DIR;
 use crate::systemd::gate::DROP_IN;
-use crate::types::{ServiceName, UnitName};
+use crate::types::{ServiceName, UnitName, span};
 
 /// Where the service files are; the earlier directory wins.
 pub const SERVICE_DIRS: [&str; 3] = ["/etc/putex.d", "/run/putex.d", "/usr/lib/putex.d"];
+
+const GUARD_UNIT: &str = "putex-guard.service";
+/// Names the watchdog.
+const HOST_FILE: &str = "/etc/putex/putexd.toml";
 
 const USAGE: &str = "Usage: putex-generator NORMAL-DIR [EARLY-DIR LATE-DIR]";
 
@@ -37,6 +45,9 @@ pub fn main() -> ExitCode {
         Some(target) if !target.starts_with('-') => {
             let generated = run(&SERVICE_DIRS.map(PathBuf::from), Path::new(target));
             report(&generated.problems);
+            if let Err(problem) = run_for_guard(Path::new(HOST_FILE), Path::new(target)) {
+                report(&[problem]);
+            }
         }
         _ => {
             eprintln!("{USAGE}");
@@ -69,11 +80,40 @@ pub fn run(directories: &[PathBuf], target: &Path) -> Generated {
         }
     }
     for (unit, services) in &generated.bonds {
-        if let Err(error) = write(target, unit, &drop_in(unit, services)) {
+        if let Err(error) = write(target, unit.as_str(), &drop_in(unit, services)) {
             generated.problems.push(format!("{unit} is not bound to its lease: {error}"));
         }
     }
     generated
+}
+
+/// Writes the drop-in that tells the guard of its watchdog, if `host_file` names one. What is wrong in the file otherwise is
+/// the daemon's to say.
+pub fn run_for_guard(host_file: &Path, target: &Path) -> Result<(), String> {
+    let text = match fs::read(host_file) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(format!("{}: {error}", host_file.display())),
+    };
+    let problem = |what: &str| format!("{}: the guard is told of no watchdog: {what}", host_file.display());
+    let HostFile { guard: GuardTable { watchdog_device, watchdog_timeout } } =
+        toml::from_str(&text).map_err(|error| problem(error.message()))?;
+    let (device, timeout) = match (watchdog_device, watchdog_timeout) {
+        (None, None) => return Ok(()),
+        (Some(device), Some(timeout)) => (device, timeout),
+        _ => return Err(problem("it needs watchdog-device and watchdog-timeout")),
+    };
+    let plain = |character: char| character.is_ascii_alphanumeric() || "/._-".contains(character);
+    if !device.starts_with('/') || !device.chars().all(plain) {
+        return Err(problem(&format!("{device:?} is not the path of a device")));
+    }
+    let timeout = span::parse(&timeout).map_err(|error| problem(&error))?.as_millis();
+    let text = format!(
+        "# Made by putex-generator: the watchdog that {} names.\n[Service]\n\
+         Environment=\"PUTEX_GUARD_OPTIONS=--watchdog-device {device} --watchdog-timeout {timeout}ms\"\n",
+        host_file.display()
+    );
+    write(target, GUARD_UNIT, &text).map_err(|error| problem(&error.to_string()))
 }
 
 /// The service files that count. A name in an earlier directory hides the same name in a later one; an empty file or a
@@ -107,6 +147,20 @@ fn select(directories: &[PathBuf], problems: &mut Vec<String>) -> BTreeMap<Servi
 fn is_mask(path: &Path) -> bool {
     fs::canonicalize(path).is_ok_and(|target| target == Path::new("/dev/null"))
         || fs::metadata(path).is_ok_and(|data| data.is_file() && data.len() == 0)
+}
+
+/// The keys that are read here; everything else is the daemon's to judge.
+#[derive(Debug, Deserialize)]
+struct HostFile {
+    #[serde(default)]
+    guard: GuardTable,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct GuardTable {
+    watchdog_device: Option<String>,
+    watchdog_timeout: Option<String>,
 }
 
 /// The keys that are read here; everything else is the daemon's to judge.
@@ -230,7 +284,7 @@ fn drop_in(unit: &UnitName, services: &BTreeSet<ServiceName>) -> String {
     text
 }
 
-fn write(target: &Path, unit: &UnitName, text: &str) -> io::Result<()> {
+fn write(target: &Path, unit: &str, text: &str) -> io::Result<()> {
     let directory = target.join(format!("{unit}.d"));
     fs::create_dir_all(&directory)?;
     fs::write(directory.join(DROP_IN), text)
@@ -293,6 +347,47 @@ mod tests {
         fn drop_in(&self, unit: &str) -> String {
             let _ = self.run();
             fs::read_to_string(self.root.path().join(format!("out/{unit}.d/50-putex.conf"))).expect("was written")
+        }
+    }
+
+    /// The guard's drop-in for a putexd.toml, or what was wrong.
+    fn guard(text: &str) -> Result<Option<String>, String> {
+        let host = Host::new();
+        host.file("etc/putexd.toml", text);
+        let out = host.root.path().join("out");
+        run_for_guard(&host.root.path().join("etc/putexd.toml"), &out)?;
+        Ok(fs::read_to_string(out.join("putex-guard.service.d/50-putex.conf")).ok())
+    }
+
+    #[test]
+    fn the_guard_is_told_of_its_watchdog() {
+        let told = guard(
+            "node = \"h1\"\n[guard]\nwatchdog-device = \"/dev/watchdog1\"\nwatchdog-timeout = \"1min 30s\"\n[store]\n",
+        );
+        let text = told.expect("nothing is wrong").expect("it was written");
+        let line = "Environment=\"PUTEX_GUARD_OPTIONS=--watchdog-device /dev/watchdog1 --watchdog-timeout 90000ms\"";
+        assert!(text.lines().any(|found| found == line), "{text}");
+        assert!(text.contains("[Service]\n"), "{text}");
+        for none in ["", "node = \"h1\"\n[store]\n", "[guard]\n"] {
+            assert_eq!(guard(none), Ok(None), "{none}");
+        }
+        let missing = tempfile::tempdir().expect("a directory");
+        assert_eq!(run_for_guard(&missing.path().join("putexd.toml"), missing.path()), Ok(()));
+    }
+
+    #[test]
+    fn a_watchdog_that_cannot_be_told_is_a_problem() {
+        for (keys, why) in [
+            ("watchdog-device = \"/dev/watchdog\"", "needs watchdog-device and watchdog-timeout"),
+            ("watchdog-timeout = \"3s\"", "needs watchdog-device and watchdog-timeout"),
+            ("watchdog-device = \"dev/watchdog\"\nwatchdog-timeout = \"3s\"", "is not the path of a device"),
+            ("watchdog-device = \"/dev/w d\"\nwatchdog-timeout = \"3s\"", "is not the path of a device"),
+            ("watchdog-device = \"/dev/watchdog\"\nwatchdog-timeout = \"3\"", "has no unit"),
+            ("watchdog-device = 3\nwatchdog-timeout = \"3s\"", "invalid type"),
+            ("watchdog-device = \"/dev/watchdog", "the guard is told of no watchdog"),
+        ] {
+            let said = guard(&format!("[guard]\n{keys}\n")).expect_err(keys);
+            assert!(said.contains(why) && said.contains("putexd.toml"), "{said}");
         }
     }
 

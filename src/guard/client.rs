@@ -14,7 +14,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::frame::{Command, Inbox, Lease, ListedLease, Outcome, REPLY_LIMIT_BYTES, Reply, Request};
+use super::frame::{Command, Inbox, Lease, ListedLease, Outcome, REPLY_LIMIT_BYTES, Reply, Request, Watchdog};
 use crate::types::{Instance, Revision, ServiceName, Time, WriteId};
 
 /// Requests that wait for their turn; more of them wait in their callers.
@@ -114,7 +114,16 @@ impl GuardClient {
     /// See [`Command::List`].
     pub async fn list(&self) -> Result<Vec<ListedLease>, GuardError> {
         match self.ask(Command::List).await? {
-            Outcome::Leases { leases } => Ok(leases),
+            Outcome::Leases { leases, .. } => Ok(leases),
+            Outcome::Refused { reason } => Err(GuardError::Refused(reason)),
+            Outcome::Done => Err(GuardError::Gone),
+        }
+    }
+
+    /// The hardware watchdog that the guard serves.
+    pub async fn watchdog(&self) -> Result<Option<Watchdog>, GuardError> {
+        match self.ask(Command::List).await? {
+            Outcome::Leases { watchdog, .. } => Ok(watchdog),
             Outcome::Refused { reason } => Err(GuardError::Refused(reason)),
             Outcome::Done => Err(GuardError::Gone),
         }

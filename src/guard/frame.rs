@@ -5,6 +5,7 @@
 //! *command* ends the connection to an old guard.
 
 use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -193,7 +194,21 @@ pub enum Outcome {
     Leases {
         /// In no particular order.
         leases: Vec<ListedLease>,
+        /// The watchdog that the guard was told to serve; an old guard knows of none.
+        #[serde(default)]
+        watchdog: Option<Watchdog>,
     },
+}
+
+/// The hardware watchdog that a guard serves.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Watchdog {
+    /// Its device.
+    pub device: PathBuf,
+    /// What the guard was told of its timeout.
+    pub timeout: Duration,
+    /// Why it is not served, in lower case, fit after "the watchdog is not served: "; no lease is armed meanwhile.
+    pub trouble: Option<String>,
 }
 
 /// A lease in the answer to `List`.
@@ -276,7 +291,15 @@ mod tests {
         for result in [
             Outcome::Done,
             Outcome::Refused { reason: "no\nwonder".to_owned() },
-            Outcome::Leases { leases: vec![ListedLease { lease: lease(), lapsed: true }] },
+            Outcome::Leases { leases: vec![ListedLease { lease: lease(), lapsed: true }], watchdog: None },
+            Outcome::Leases {
+                leases: Vec::new(),
+                watchdog: Some(Watchdog {
+                    device: "/dev/watchdog".into(),
+                    timeout: Duration::from_secs(3),
+                    trouble: Some("busy".to_owned()),
+                }),
+            },
         ] {
             let reply = Reply { id: u64::MAX, result };
             let text = serde_json::to_string(&reply).expect("encodes");
@@ -336,6 +359,12 @@ mod tests {
     }
 
     #[test]
+    fn an_old_guard_serves_no_watchdog() {
+        let reply: Reply = serde_json::from_str(r#"{"id":7,"result":{"leases":{"leases":[]}}}"#).expect("decodes");
+        assert_eq!(reply.result, Outcome::Leases { leases: Vec::new(), watchdog: None });
+    }
+
+    #[test]
     fn fields_of_a_newer_putexd_are_ignored() {
         let text = r#"{"id":7,"colour":"red","command":{"close":{"service":"a","instance":"00000000000000000000000000000001","why":1}}}"#;
         assert!(serde_json::from_str::<Request>(text).is_ok());
@@ -352,7 +381,7 @@ mod tests {
         let request = Request { id: u64::MAX, command: Command::Arm { lease: lease.clone() } };
         assert!(serde_json::to_vec(&request).expect("encodes").len() < REQUEST_LIMIT_BYTES);
         let leases = vec![ListedLease { lease, lapsed: true }; LEASE_LIMIT];
-        let reply = Reply { id: u64::MAX, result: Outcome::Leases { leases } };
+        let reply = Reply { id: u64::MAX, result: Outcome::Leases { leases, watchdog: None } };
         assert!(serde_json::to_vec(&reply).expect("encodes").len() < REPLY_LIMIT_BYTES);
     }
 

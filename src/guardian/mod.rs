@@ -7,28 +7,33 @@
 //! | --- | --- |
 //! | [`table`] | the leases and their deadlines: pure, time is an argument |
 //! | [`shell`] | socket, timer, and the carrying out of what the table decides |
-//! | [`grant`] | `/run/putex/leases/SERVICE`, and the gate that reads it |
 //! | [`enforce`] | one thread for each lapsed lease: stop, SIGKILL, look, again |
 //! | [`pid1`] | the calls to systemd, over its private socket |
+//! | [`watchdog`] | the hardware's watchdog, for when all of this hangs |
 //!
 //! Where it fails, it fails towards "nothing runs": when it exits, whatever the reason, `BindsTo=` has systemd end every
 //! lease, and `RuntimeDirectory=` has it remove every grant. So an error that leaves a lease in doubt ends the program.
 
 mod enforce;
-pub mod grant;
 mod pid1;
 mod shell;
 pub mod table;
+mod watchdog;
 
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
 
+use self::watchdog::Watchdog;
 use crate::command_line::{self, exit};
-use crate::guard::frame;
+use crate::guard::{frame, grant};
 use crate::host::self_fence;
-use crate::types::ServiceName;
+use crate::types::{ServiceName, span};
 
 /// Holds a deadline for each lease; when one passes it has the units stopped, whatever became of putexd.
 #[derive(Debug, Parser)]
@@ -36,6 +41,12 @@ use crate::types::ServiceName;
 struct Arguments {
     #[command(flatten)]
     paths: Paths,
+    /// The hardware's watchdog to keep alive, such as /dev/watchdog
+    #[arg(long, value_name = "PATH", requires = "watchdog_timeout")]
+    watchdog_device: Option<PathBuf>,
+    /// How long the device waits for a keep-alive, such as 3s
+    #[arg(long, value_name = "SPAN", requires = "watchdog_device", value_parser = span::parse)]
+    watchdog_timeout: Option<Duration>,
     #[command(subcommand)]
     command: Option<Mode>,
 }
@@ -88,9 +99,15 @@ pub fn main() -> ExitCode {
             }
         },
         None => {
-            let error = shell::run(&arguments.paths);
-            say(Level::Emergency, &format!("the guard ends, and every lease of this host with it: {error}"));
-            ExitCode::from(exit::OS)
+            let device = arguments.watchdog_device.zip(arguments.watchdog_timeout);
+            let watchdog = device.map(|(path, timeout)| Watchdog::new(path, timeout));
+            match shell::run(&arguments.paths, watchdog) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    say(Level::Emergency, &format!("the guard ends, and every lease of this host with it: {error}"));
+                    ExitCode::from(exit::OS)
+                }
+            }
         }
     }
 }
@@ -105,8 +122,11 @@ enum Level {
 }
 
 /// One line for the journal, with its priority in front as sd-daemon(3) has it. A journal that does not read must not
-/// stop the guard, so an error of writing is no reason to do anything.
+/// stop the guard: the line is lost then, and an error of writing is no reason to do anything.
 fn say(level: Level, text: &str) {
-    use std::io::Write as _;
-    let _ = writeln!(std::io::stderr(), "<{}>{text}", level as u8);
+    let line = format!("<{}>{text}\n", level as u8);
+    let unblocked = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    if send(io::stderr(), line.as_bytes(), unblocked) == Err(Errno::NOTSOCK) {
+        let _ = io::stderr().write_all(line.as_bytes());
+    }
 }

@@ -1,7 +1,6 @@
 //! The one loop of the guard: socket and timers in, the table in the middle, grants and enforcements out.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -17,8 +16,10 @@ use serde::{Deserialize, Serialize};
 
 use super::enforce::Enforcement;
 use super::table::{Effect, Entry, Table};
-use super::{Level, Paths, grant, say};
+use super::watchdog::Watchdog;
+use super::{Level, Paths, say};
 use crate::guard::frame::{Command, Inbox, Lease, Outcome, REQUEST_LIMIT_BYTES, Reply, Request};
+use crate::guard::grant;
 use crate::host::cgroup::Hierarchy;
 use crate::host::clock::{self, BootTimer};
 use crate::host::identity;
@@ -39,6 +40,9 @@ pub enum Fatal {
     /// Only the end of the guard can still have systemd stop the units.
     #[error("systemd was not heard to stop the units of {0}, and they are not dead")]
     Unproven(ServiceName),
+    /// It was told to end while units may run; a watchdog goes on counting, and resets the host if nobody takes over.
+    #[error("it is told to end, and there are leases")]
+    Told,
     /// The host should be down by now.
     #[error("the stop of {0} is not proven, and the host did not go down")]
     NotFenced(ServiceName),
@@ -51,13 +55,10 @@ struct Saved {
     entries: Vec<Entry>,
 }
 
-/// Serves until something fails that leaves a lease in doubt.
-#[must_use]
-pub fn run(paths: &Paths) -> Fatal {
-    match Shell::start(paths).and_then(|mut shell| shell.serve()) {
-        Ok(never) => match never {},
-        Err(fatal) => fatal,
-    }
+/// Serves until something fails that leaves a lease in doubt. With a watchdog it also returns at SIGTERM: without an error
+/// if nothing was at stake, and the device is closed.
+pub fn run(paths: &Paths, watchdog: Option<Watchdog>) -> Result<(), Fatal> {
+    Shell::start(paths, watchdog)?.serve()
 }
 
 struct Shell<'a> {
@@ -70,12 +71,16 @@ struct Shell<'a> {
     listener: UnixListener,
     connection: Option<Connection>,
     /// How long systemd bears with a silent guard when nothing is at stake; `None`: it does not watch it.
-    watchdog: Option<Duration>,
+    patience: Option<Duration>,
+    /// The hardware's.
+    watchdog: Option<Watchdog>,
+    /// Readable at SIGTERM, where there is a watchdog to be closed. Otherwise the signal is the end.
+    told: Option<UnixStream>,
 }
 
 impl<'a> Shell<'a> {
     /// Enforces what a predecessor left, and only then listens.
-    fn start(paths: &'a Paths) -> Result<Self, Fatal> {
+    fn start(paths: &'a Paths, watchdog: Option<Watchdog>) -> Result<Self, Fatal> {
         // A guard that is paged out is late when memory is short, which is when it is needed.
         if let Err(error) = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT) {
             say(Level::Warning, &format!("cannot keep the guard in memory, ignoring: {error}"));
@@ -85,6 +90,7 @@ impl<'a> Shell<'a> {
         let boot = identity::boot_id().map_err(host("read the boot's id"))?;
         let hierarchy = Arc::new(Hierarchy::detect().map_err(host("find the control groups"))?);
         let timer = BootTimer::new().map_err(host("make a timer"))?;
+        let told = watchdog.is_some().then(at_sigterm).transpose().map_err(host("listen for SIGTERM"))?;
         fs::create_dir_all(&paths.leases).map_err(host("make the directory of the grants"))?;
         // Units may run as any user, and the gate with them.
         fs::set_permissions(&paths.leases, fs::Permissions::from_mode(0o755))
@@ -108,10 +114,13 @@ impl<'a> Shell<'a> {
             enforcements: BTreeMap::new(),
             listener: listen(&paths.socket).map_err(host("listen"))?,
             connection: None,
-            watchdog: sd_notify::watchdog_enabled(),
+            patience: sd_notify::watchdog_enabled(),
+            watchdog,
+            told,
         };
         shell.carry_out(effects)?;
         shell.expire()?;
+        shell.tend();
         if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
             say(Level::Warning, &format!("cannot tell systemd that the guard is ready, ignoring: {error}"));
         }
@@ -119,20 +128,40 @@ impl<'a> Shell<'a> {
         Ok(shell)
     }
 
-    fn serve(&mut self) -> Result<Infallible, Fatal> {
+    fn serve(mut self) -> Result<(), Fatal> {
         loop {
             self.wait().map_err(|error| Fatal::Host("wait", error))?;
             self.expire()?;
+            self.tend();
+            if self.told.as_mut().is_some_and(|told| told.read(&mut [0]).is_ok()) {
+                return self.end();
+            }
             self.accept().map_err(|error| Fatal::Host("accept connections", error))?;
             self.converse()?;
             self.beat();
         }
     }
 
+    /// Keeps the hardware's watchdog from resetting the host, as long as every unit is sure to be dead in time.
+    fn tend(&mut self) {
+        if let Some(watchdog) = &mut self.watchdog {
+            watchdog.tend(clock::now, self.table.at_stake());
+        }
+    }
+
+    /// SIGTERM: at the end of a shutdown, or by the administrator.
+    fn end(self) -> Result<(), Fatal> {
+        if self.table.at_stake().is_some() {
+            return Err(Fatal::Told);
+        }
+        self.watchdog.into_iter().for_each(Watchdog::close);
+        Ok(())
+    }
+
     /// How long systemd is to bear with a silent guard from now on. It counts on `CLOCK_MONOTONIC`, of which an eighth is
     /// left out as in [`Shell::wait`].
     fn patience(&self) -> Option<Duration> {
-        let most = self.watchdog?;
+        let most = self.patience?;
         let patience = self.table.patience(clock::now());
         Some(patience.map_or(most, |patience| patience.saturating_sub(patience / 8).min(most)))
     }
@@ -155,15 +184,16 @@ impl<'a> Shell<'a> {
         self.timer.set(next.map(|at| at.boot))?;
         let raw = next.map(|at| at.raw.saturating_sub(clock::now().raw));
         let raw = raw.map(|left| left.saturating_sub(left / 8).max(Duration::from_micros(100)));
-        let limit = match (raw, self.patience().map(|patience| patience / BEATS)) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
-        };
+        let beat = self.patience().map(|patience| patience / BEATS);
+        let keep_alive =
+            self.watchdog.as_ref().and_then(|watchdog| watchdog.due_in(clock::now(), self.table.at_stake()));
+        let limit = [raw, beat, keep_alive].into_iter().flatten().min();
         let limit = limit.map(|limit| Timespec {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: limit.subsec_nanos().into(),
         });
         let mut fds = vec![PollFd::new(&self.timer, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
+        fds.extend(self.told.iter().map(|told| PollFd::new(told, PollFlags::IN)));
         if let Some(connection) = &self.connection {
             let interest = if connection.unsent.is_empty() { PollFlags::IN } else { PollFlags::OUT };
             fds.push(PollFd::new(&connection.stream, interest));
@@ -286,6 +316,7 @@ impl<'a> Shell<'a> {
                 }
             };
             self.expire()?;
+            self.tend();
             let id = request.id;
             let result = self.execute(request.command)?;
             connection.answer(&Reply { id, result });
@@ -302,7 +333,17 @@ impl<'a> Shell<'a> {
             Command::Close { .. } | Command::Disarm { .. } | Command::List => None,
         };
         if command == Command::List {
-            return Ok(self.table.handle(clock::now(), command).0);
+            let watchdog = self.watchdog.as_ref().map(Watchdog::status);
+            return Ok(Outcome::Leases { leases: self.table.list(), watchdog });
+        }
+        if let Some(watchdog) = &self.watchdog
+            && let Err(reason) = match &command {
+                Command::Arm { lease } => watchdog.permits_arming(clock::now(), lease.dead_by()),
+                Command::Extend { .. } => watchdog.permits_extending(clock::now()),
+                Command::Close { .. } | Command::Disarm { .. } | Command::List => Ok(()),
+            }
+        {
+            return Ok(Outcome::Refused { reason });
         }
         let mut table = self.table.clone();
         let (outcome, effects) = table.handle(clock::now(), command);
@@ -334,6 +375,14 @@ impl<'a> Shell<'a> {
         let text = serde_json::to_vec(&Saved { boot: self.boot, entries: table.entries() })?;
         grant::replace(&self.paths.state, &text, 0o600)
     }
+}
+
+/// A stream that becomes readable at SIGTERM.
+fn at_sigterm() -> io::Result<UnixStream> {
+    let (told, sender) = UnixStream::pair()?;
+    told.set_nonblocking(true)?;
+    signal_hook::low_level::pipe::register(signal_hook::consts::SIGTERM, sender)?;
+    Ok(told)
 }
 
 /// What the guard before has left. A file that cannot be read is as good as none: with that guard's end systemd has

@@ -106,7 +106,17 @@ impl Table {
                 Phase::Lapsed { give_up } => Some(*give_up),
                 Phase::Stopped | Phase::GivenUp => None,
             })
-            .reduce(|one, other| Time { boot: one.boot.min(other.boot), raw: one.raw.min(other.raw) })
+            .reduce(earliest)
+    }
+
+    /// The point by which the first of the units has to be dead that are not proven to be. `None`: no unit is at stake.
+    #[must_use]
+    pub fn at_stake(&self) -> Option<Time> {
+        self.entries
+            .values()
+            .filter(|entry| entry.phase != Phase::Stopped)
+            .map(|entry| entry.lease.dead_by())
+            .reduce(earliest)
     }
 
     /// How long the guard may be silent before systemd has to put another in its place, so that the other sends SIGKILL
@@ -130,10 +140,10 @@ impl Table {
         self.entries.values().filter_map(patience_for).min()
     }
 
-    /// The units of a lapsed lease were seen dead, at or after the time of SIGKILL.
+    /// The units of a lapsed lease were seen dead, at or after the time of SIGKILL; late is better than never.
     pub fn stopped(&mut self, service: &ServiceName) {
         if let Some(entry) = self.entries.get_mut(service)
-            && matches!(entry.phase, Phase::Lapsed { .. })
+            && matches!(entry.phase, Phase::Lapsed { .. } | Phase::GivenUp)
         {
             entry.phase = Phase::Stopped;
         }
@@ -170,7 +180,7 @@ impl Table {
             }
             Command::Close { service, instance } => self.close(&service, instance),
             Command::Disarm { service, instance } => self.disarm(service, instance),
-            Command::List => return (Outcome::Leases { leases: self.list() }, Vec::new()),
+            Command::List => return (Outcome::Leases { leases: self.list(), watchdog: None }, Vec::new()),
         };
         match result {
             Ok(effects) => (Outcome::Done, effects),
@@ -247,7 +257,9 @@ impl Table {
         Ok(vec![Effect::Withdraw(service.clone()), Effect::Forget(service)])
     }
 
-    fn list(&self) -> Vec<ListedLease> {
+    /// All leases that are not disarmed, the lapsed ones too.
+    #[must_use]
+    pub fn list(&self) -> Vec<ListedLease> {
         self.entries
             .values()
             .map(|Entry { lease, phase }| ListedLease {
@@ -264,6 +276,11 @@ impl Table {
         }
         Ok(entry)
     }
+}
+
+/// The earlier on each of the clocks.
+fn earliest(one: Time, other: Time) -> Time {
+    Time { boot: one.boot.min(other.boot), raw: one.raw.min(other.raw) }
 }
 
 /// The later on each of the clocks.
@@ -390,8 +407,10 @@ mod tests {
 
     fn listed(table: &mut Table) -> Vec<ListedLease> {
         match table.handle(at(0), Command::List).0 {
-            Outcome::Leases { leases } => leases,
-            other @ (Outcome::Done | Outcome::Refused { .. }) => panic!("not a list: {other:?}"),
+            Outcome::Leases { leases, watchdog: None } => leases,
+            other @ (Outcome::Done | Outcome::Refused { .. } | Outcome::Leases { .. }) => {
+                panic!("not a list: {other:?}")
+            }
         }
     }
 
@@ -594,6 +613,36 @@ mod tests {
         assert_eq!(table.poll_timeout(), None);
         assert!(table.expire(at(99)).is_empty());
         assert!(listed(&mut table)[0].lapsed);
+    }
+
+    #[test]
+    fn a_unit_is_at_stake_until_it_is_proven_dead() {
+        assert_eq!(Table::default().at_stake(), None);
+        let mut table = armed();
+        assert_eq!(table.at_stake(), Some(at(14)));
+        let mut other = lease("other", 2, 30);
+        (other.deadline.raw, other.stop_budget) = (Duration::from_secs(8), S / 2);
+        table.handle(at(1), Command::Arm { lease: other });
+        let first = Time { boot: Duration::from_secs(14), raw: Duration::from_secs(10) };
+        assert_eq!(table.at_stake(), Some(first), "the earlier one on each clock");
+        table.handle(at(1), disarm_other());
+        table.handle(at(2), extend(1, 15));
+        table.handle(at(2), close(1));
+        assert_eq!(table.at_stake(), Some(at(19)));
+        table.expire(at(15));
+        assert_eq!(table.at_stake(), Some(at(19)), "lapsed");
+        table.expire(at(19));
+        assert_eq!(table.at_stake(), Some(at(19)), "given up");
+        let (next, _) = Table::resume(at(20), table.entries());
+        assert_eq!(next.at_stake(), Some(at(19)), "for a successor too");
+        table.stopped(&name("db"));
+        assert_eq!(table.at_stake(), None, "a late proof is one");
+        assert!(table.expire(at(99)).is_empty());
+        assert!(listed(&mut table)[0].lapsed);
+    }
+
+    fn disarm_other() -> Command {
+        Command::Disarm { service: name("other"), instance: Instance(2) }
     }
 
     #[test]

@@ -4,3 +4,4 @@ pub mod cgroup;
 pub mod clock;
 pub mod identity;
 pub mod self_fence;
+pub mod watchdog;

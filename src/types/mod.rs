@@ -2,6 +2,7 @@
 //!
 //! Lowest layer: imports nothing of this crate.
 
+pub mod span;
 pub mod store;
 
 use std::collections::BTreeMap;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use putexd::guard::frame::{Command, Lease, Outcome, Reply, Request};
-use putexd::guardian::grant;
+use putexd::guard::grant;
 use putexd::guardian::table::{Effect, Entry, Table};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::sync::Notify;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::stream::poll_fn;
-use putexd::guardian::grant;
+use putexd::guard::grant;
 use putexd::systemd::{
     ActiveState, BusError, ChangeHints, Check, Invocation, JobEnd, KillError, Manager, ManagerFuture, NotDead,
     QueuedJob, RunResult, StartError, Started, Surroundings, SystemState, UnitState, Unsupervisable,

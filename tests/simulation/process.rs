@@ -244,6 +244,7 @@ async fn run(machine: VirtualMachine, again: Arc<Notify>) {
         hints,
         machine: Arc::new(machine),
         guard: guard.clone(),
+        watchdog: None,
     };
     let mut kept = kept(&guard).await;
     loop {

@@ -163,7 +163,14 @@ impl Cluster {
     /// A server beside the hosts, at [`server::ADDRESS`].
     pub fn server_beside(&self, store: Lockstore) -> Server {
         plug_in(&self.prefix, "out", server::ADDRESS);
-        Server::start(store, format!("{}out", self.prefix), &self.dir.join("server"))
+        Server::start(store, format!("{}out", self.prefix), server::ADDRESS, &self.dir.join("server"))
+    }
+
+    /// A PostgreSQL for what the units write, beside the hosts and their locks.
+    pub fn database_beside(&self) -> Server {
+        plug_in(&self.prefix, "db", server::DATABASE_ADDRESS);
+        let network = format!("{}db", self.prefix);
+        Server::start(Lockstore::Postgres, network, server::DATABASE_ADDRESS, &self.dir.join("database"))
     }
 
     /// The folder that all hosts have as /srv/putex, if the setup has one.
@@ -275,6 +282,14 @@ pub enum Cut {
     Deaf,
     /// The host hears everything, but is not heard.
     Mute,
+}
+
+/// How a host went off by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Off {
+    /// To come back.
+    ToReboot,
+    ForGood,
 }
 
 /// A host of a [`Cluster`].
@@ -432,6 +447,16 @@ impl Host {
         })
     }
 
+    /// The processes of a system service, as this machine counts; nobody on the host is asked.
+    #[track_caller]
+    pub fn processes_of(&self, service: &str) -> Vec<u32> {
+        let groups = fs::read_to_string(format!("/proc/{}/cgroup", self.pid1())).unwrap_or_default();
+        let root = groups.lines().find_map(|line| line.strip_prefix("0::/")?.strip_suffix("/init.scope"));
+        let unified = Hierarchies::of_this_machine().unified.expect("a prerequisite");
+        let group = unified.join(root.expect("PID 1 is in its scope")).join("system.slice").join(service);
+        processes_below(&group).into_iter().map(i32::cast_unsigned).collect()
+    }
+
     pub fn is_on(&self) -> bool {
         self.find_pid1().is_some()
     }
@@ -555,12 +580,23 @@ impl Host {
 
     /// Waits until the host has gone off by itself. One that reboots goes off as well, and stays off until the test
     /// switches it on: a real machine takes its time for that.
-    pub fn wait_off(&self, limit: Duration) {
-        wait_until(limit, &format!("{} goes off", self.name), || {
-            self.lock().as_mut().is_none_or(|nspawn| nspawn.try_wait().is_ok_and(|ended| ended.is_some()))
+    pub fn wait_off(&self, limit: Duration) -> Off {
+        let status = wait_for(limit, &format!("{} goes off", self.name), || {
+            self.lock().as_mut().expect("it was on").try_wait().expect("nspawn is a child of this process")
         });
         self.lock().take();
         self.unmount_share();
+        // What nspawn tells a service manager that is to start the host again.
+        if status.code() == Some(133) { Off::ToReboot } else { Off::ForGood }
+    }
+
+    /// Fails if the host could harm this machine by what it has for a host that cannot stop a unit.
+    #[track_caller]
+    pub fn assert_harmless(&self) {
+        let mounts = self.read_file("/proc/mounts").unwrap_or_default();
+        let read_only = || mounts.lines().any(|line| line.contains(" /proc/sysrq-trigger ") && line.contains(" ro,"));
+        let there = self.output(&["test", "-e", "/proc/sysrq-trigger"]).status.success();
+        assert!(!there || read_only(), "a host could panic this machine");
     }
 
     fn unmount_share(&self) {

@@ -10,9 +10,10 @@
 //! It appends lines `KIND HOST MONOTONIC_NS TERM ID` to `oracle.log`; CLOCK_MONOTONIC is the same on all hosts.
 //!
 //! Its environment: `ORACLE_IGNORE_TERM=1` leaves it to SIGKILL, `ORACLE_STOP_DELAY_MS=500` makes its stop slow,
-//! `ORACLE_LEAVE_CHILD=1` leaves a child behind that ignores SIGTERM. While it runs, /var/lib/oracle-deaf has it ignore
-//! SIGTERM, and /var/lib/oracle-leaves has it leave a child behind when it stops. `oracle check` is a health check: it
-//! fails while /run/oracle-unhealthy exists, and hangs while /run/oracle-hangs does.
+//! `ORACLE_LEAVE_CHILD=1` leaves a child behind that ignores SIGTERM, `ORACLE_DATABASE=PARAMETERS` has it write to a
+//! PostgreSQL all the time, by the function `put(host, token)`. While it runs, /var/lib/oracle-deaf has it ignore SIGTERM,
+//! and /var/lib/oracle-leaves has it leave a child behind when it stops. `oracle check` is a health check: it fails while
+//! /run/oracle-unhealthy exists, and hangs while /run/oracle-hangs does.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -51,6 +52,10 @@ async fn run() -> io::Result<ExitCode> {
     if is_set("ORACLE_LEAVE_CHILD") {
         leave_child()?;
     }
+    #[cfg(feature = "postgres")]
+    if let Ok(database) = std::env::var("ORACLE_DATABASE") {
+        tokio::spawn(write_for_ever(database, oracle.host.clone(), oracle.term.clone()));
+    }
     loop {
         terminate.recv().await;
         if !is_set("ORACLE_IGNORE_TERM") && !Path::new(DEAF).exists() {
@@ -70,6 +75,29 @@ async fn run() -> io::Result<ExitCode> {
 fn leave_child() -> io::Result<()> {
     Command::new(std::env::current_exe()?).arg("child").spawn()?;
     Ok(())
+}
+
+/// Writes every millisecond, whether it accepts the token or not, and over connections that break.
+#[cfg(feature = "postgres")]
+async fn write_for_ever(database: String, host: String, term: String) {
+    loop {
+        let ended = write(&database, &host, &term).await;
+        eprintln!("oracle: the database: {ended:?}, trying again");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Returns when that fails.
+#[cfg(feature = "postgres")]
+async fn write(database: &str, host: &str, term: &str) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let term: i64 = term.parse()?;
+    let (client, connection) = tokio_postgres::connect(database, tokio_postgres::NoTls).await?;
+    tokio::spawn(connection);
+    let put = client.prepare("SELECT put($1, $2)").await?;
+    loop {
+        client.execute(&put, &[&host, &term]).await?;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }
 
 async fn ignore_sigterm() -> io::Result<ExitCode> {

@@ -39,6 +39,7 @@ pub struct Plan {
     services: Vec<(&'static str, String)>,
     oracle: &'static [&'static str],
     files: Vec<(&'static str, &'static str)>,
+    host_file: &'static str,
     without_store: bool,
 }
 
@@ -53,6 +54,7 @@ impl Plan {
             services: vec![("db", SERVICE.to_owned())],
             oracle: &[],
             files: Vec::new(),
+            host_file: "",
             without_store: false,
         }
     }
@@ -94,6 +96,11 @@ impl Plan {
         self
     }
 
+    /// More of putexd.toml, behind `[store]`.
+    pub fn host_file(self, text: &'static str) -> Self {
+        Self { host_file: text, ..self }
+    }
+
     /// Boots, and starts putexd everywhere. `None` where this machine cannot carry hosts.
     pub fn begin(self) -> Option<Scene> {
         let cluster = self.setup.boot(self.name)?;
@@ -106,7 +113,8 @@ impl Plan {
         }
         cluster.install_database(self.oracle);
         let services: Vec<(&str, &str)> = self.services.iter().map(|(name, text)| (*name, text.as_str())).collect();
-        cluster.configure(|host| format!("node = \"{}\"\n{store}", host.name), &services);
+        let more = self.host_file;
+        cluster.configure(|host| format!("node = \"{}\"\n{store}{more}", host.name), &services);
         locks.init(&cluster);
         if self.without_store {
             locks.lose(&cluster);

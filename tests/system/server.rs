@@ -17,8 +17,10 @@ use crate::ground::utf8;
 use crate::lockstore::Lockstore;
 use crate::on_hosts::{etcd_command, nats_configuration};
 
-/// Of every server beside the hosts.
+/// Of the locks' server beside the hosts.
 pub const ADDRESS: &str = "10.77.0.5";
+/// Of a database beside the hosts that is none of putexd's.
+pub const DATABASE_ADDRESS: &str = "10.77.0.6";
 
 /// Servers answer within a second or two; a busy machine may take much longer.
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -27,15 +29,16 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 pub struct Server {
     store: Lockstore,
     network: String,
+    address: &'static str,
     dir: PathBuf,
     process: Mutex<Option<Child>>,
 }
 
 impl Server {
-    /// Starts a server of `store` in `network`, and waits until it answers.
-    pub fn start(store: Lockstore, network: String, dir: &Path) -> Self {
+    /// Starts a server of `store` in `network`, where it has `address`, and waits until it answers.
+    pub fn start(store: Lockstore, network: String, address: &'static str, dir: &Path) -> Self {
         fs::create_dir_all(dir).expect("the cluster's folder can be written to");
-        let server = Self { store, network, dir: dir.to_owned(), process: Mutex::new(None) };
+        let server = Self { store, network, address, dir: dir.to_owned(), process: Mutex::new(None) };
         if store == Lockstore::Nats {
             let text = nats_configuration("outside", utf8(&server.data()), &[]);
             fs::write(dir.join("nats.conf"), text).expect("the cluster's folder can be written to");
@@ -87,6 +90,16 @@ impl Server {
         self.signal("-CONT");
     }
 
+    /// What PostgreSQL answers, a line for each row.
+    #[track_caller]
+    pub fn sql(&self, statements: &str) -> String {
+        let psql = postgres_program("psql");
+        let asked =
+            ["netns", "exec", &self.network, utf8(&psql), "-h", self.address, "-U", "postgres", "-d", "postgres"];
+        let quiet = ["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set=ON_ERROR_STOP=1", "--command"];
+        run("ip", &[&asked[..], &quiet[..], &[statements]].concat()).trim().to_owned()
+    }
+
     /// Throws away what is stored, as a disk that was replaced.
     pub fn wipe(&self) {
         self.kill();
@@ -101,7 +114,8 @@ impl Server {
         let words = match self.store {
             Lockstore::Nats => format!("nats-server -c {}", utf8(&self.dir.join("nats.conf"))),
             Lockstore::Etcd => {
-                etcd_command("outside", utf8(&self.data()), ADDRESS, &[format!("outside=http://{ADDRESS}:2380")])
+                let member = format!("outside=http://{}:2380", self.address);
+                etcd_command("outside", utf8(&self.data()), self.address, &[member])
             }
             Lockstore::Postgres => format!(
                 "setpriv --reuid=postgres --regid=postgres --clear-groups {} -D {data} -h 0.0.0.0 -k {data}",
@@ -115,12 +129,12 @@ impl Server {
 
     fn answers(&self) -> bool {
         match self.store {
-            Lockstore::Nats => in_network(&self.network, || get_json(ADDRESS, 8222, "/healthz")).is_some(),
-            Lockstore::Etcd => in_network(&self.network, || get_json(ADDRESS, Lockstore::ETCD_PORT, "/health"))
+            Lockstore::Nats => in_network(&self.network, || get_json(self.address, 8222, "/healthz")).is_some(),
+            Lockstore::Etcd => in_network(&self.network, || get_json(self.address, Lockstore::ETCD_PORT, "/health"))
                 .is_some_and(|health| health["health"] == "true"),
             Lockstore::Postgres => {
                 let is_ready = postgres_program("pg_isready");
-                let asked = ["netns", "exec", &self.network, utf8(&is_ready), "-q", "-h", ADDRESS];
+                let asked = ["netns", "exec", &self.network, utf8(&is_ready), "-q", "-h", self.address];
                 output("ip", &asked).status.success()
             }
             Lockstore::Directory => unreachable!("a shared folder has no server"),

@@ -115,7 +115,7 @@ impl Guard {
         let (mut successor, _) = Table::resume(now, kept);
         assert_eq!(successor.entries().len(), entries.len(), "no lease is forgotten");
         let (listed, _) = successor.handle(now, putexd::guard::frame::Command::List);
-        let Outcome::Leases { leases } = listed else { panic!("a list was asked for") };
+        let Outcome::Leases { leases, .. } = listed else { panic!("a list was asked for") };
         assert!(leases.iter().all(|ListedLease { lease, .. }| lease.closing), "no lease reopens");
     }
 }

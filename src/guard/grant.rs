@@ -1,7 +1,7 @@
 //! The grants, `/run/putex/leases/SERVICE`: present exactly while a deadline is armed and open.
 //!
-//! Lease target and unit assert that the file exists; the unit's environment comes from it; and the gate compares it at
-//! the moment of the start.
+//! The guard writes them. Lease target and unit assert that the file exists; the unit's environment comes from it; the
+//! gate compares it at the moment of the start; and `putexctl token` reads the fencing token from it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::guard::frame::Lease;
+use super::frame::Lease;
 use crate::host::clock;
 use crate::types::{ServiceName, Term, Time};
 
@@ -19,9 +19,9 @@ pub const TOKEN: &str = "PUTEX_FENCING_TOKEN";
 const DEADLINE_BOOT: &str = "PUTEX_DEADLINE_BOOT_NS";
 const DEADLINE_RAW: &str = "PUTEX_DEADLINE_RAW_NS";
 
-/// Why a unit is not started.
+/// Why a grant permits nothing.
 #[derive(Debug, thiserror::Error)]
-pub enum GateError {
+pub enum GrantError {
     /// There is no grant, or it cannot be read.
     #[error("this host does not hold its lease ({0})")]
     NoGrant(io::Error),
@@ -31,6 +31,14 @@ pub enum GateError {
     /// The deadline has passed.
     #[error("its lease has passed its deadline")]
     Passed,
+}
+
+/// Why a unit is not started.
+#[derive(Debug, thiserror::Error)]
+pub enum GateError {
+    /// This host does not hold the lease now.
+    #[error(transparent)]
+    Grant(#[from] GrantError),
     /// The unit's environment is not that of the grant: the start was decided under another lease.
     #[error("its environment has the fencing token {found:?}, the lease has {term}")]
     Token {
@@ -79,29 +87,40 @@ pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
 /// pause of PID 1 between the end of this program and the start of the unit's own: for that the guard goes on killing
 /// until the lease is disarmed.
 pub fn gate(directory: &Path, service: &ServiceName) -> Result<(), GateError> {
-    let grant = fs::read_to_string(directory.join(service.as_str())).map_err(GateError::NoGrant)?;
+    let grant = read(directory, service)?;
     let found = std::env::var(TOKEN).unwrap_or_default();
     judge(&grant, &found, clock::now())
 }
 
+/// The fencing token of the lease that this host holds now.
+///
+/// The deadline in the grant is looked at by the caller's own reading of the clocks, so that a guard that stands still,
+/// or a host that thaws and has its callers go on before its guard, shows no token of a lease that is over.
+pub fn token(directory: &Path, service: &ServiceName) -> Result<Term, GrantError> {
+    term(&read(directory, service)?, clock::now())
+}
+
 /// What the gate says: `grant` is the grant's text, `found` the fencing token in the unit's environment.
 pub fn judge(grant: &str, found: &str, now: Time) -> Result<(), GateError> {
+    let term = term(grant, now)?;
+    if found == term.to_string() { Ok(()) } else { Err(GateError::Token { found: found.to_owned(), term }) }
+}
+
+fn read(directory: &Path, service: &ServiceName) -> Result<String, GrantError> {
+    fs::read_to_string(directory.join(service.as_str())).map_err(GrantError::NoGrant)
+}
+
+fn term(grant: &str, now: Time) -> Result<Term, GrantError> {
     let number = |name: &'static str| {
         grant
             .lines()
             .find_map(|line| line.strip_prefix(name)?.strip_prefix('=')?.parse::<u64>().ok())
-            .ok_or(GateError::Malformed(name))
+            .ok_or(GrantError::Malformed(name))
     };
     let term = Term(number(TOKEN)?);
     let deadline =
         Time { boot: Duration::from_nanos(number(DEADLINE_BOOT)?), raw: Duration::from_nanos(number(DEADLINE_RAW)?) };
-    if now.has_passed(deadline) {
-        return Err(GateError::Passed);
-    }
-    if found != term.to_string() {
-        return Err(GateError::Token { found: found.to_owned(), term });
-    }
-    Ok(())
+    if now.has_passed(deadline) { Err(GrantError::Passed) } else { Ok(term) }
 }
 
 /// The text of a grant: an environment file.
@@ -168,6 +187,7 @@ mod tests {
         let grant = render(&lease());
         let early = Time::both(Duration::from_secs(8));
         assert!(judge(&grant, "42", early).is_ok());
+        assert!(matches!(term(&grant, early), Ok(Term(42))));
         for found in ["", "41", "042", "42 "] {
             assert!(matches!(judge(&grant, found, early), Err(GateError::Token { .. })), "{found:?}");
         }
@@ -175,16 +195,17 @@ mod tests {
             Time { boot: Duration::from_millis(10_500), raw: Duration::from_secs(1) },
             Time { boot: Duration::from_secs(1), raw: Duration::from_secs(9) },
         ] {
-            assert!(matches!(judge(&grant, "42", late), Err(GateError::Passed)));
+            assert!(matches!(judge(&grant, "42", late), Err(GateError::Grant(GrantError::Passed))));
+            assert!(matches!(term(&grant, late), Err(GrantError::Passed)));
         }
     }
 
     #[test]
-    fn the_gate_stays_shut_on_a_grant_that_is_not_whole() {
+    fn a_grant_that_is_not_whole_permits_nothing() {
         let grant = render(&lease());
         for missing in [TOKEN, DEADLINE_BOOT, DEADLINE_RAW] {
             let lines: Vec<&str> = grant.lines().filter(|line| !line.starts_with(missing)).collect();
-            assert!(matches!(judge(&lines.join("\n"), "42", Time::default()), Err(GateError::Malformed(_))));
+            assert!(matches!(term(&lines.join("\n"), Time::default()), Err(GrantError::Malformed(_))));
         }
         assert!(judge("", "", Time::default()).is_err());
     }

@@ -1,0 +1,140 @@
+//! The fencing token protects data where no supervisor can: a database accepts no smaller token than the largest it has seen,
+//! so that a copy that thaws beside its successor writes nothing any more.
+
+use std::time::Duration;
+
+use crate::cluster::Host;
+use crate::command::{now, wait_until};
+use crate::lockstore::Lockstore;
+use crate::scene::{Plan, SOON, Scene, TAKE_OVER, wait_for_standby};
+use crate::server::Server;
+use crate::watch::Event;
+
+mod nats {
+    crate::lockstore::on_store!(a_database_rejects_what_an_old_holder_writes, Nats, "postgres");
+}
+mod directory {
+    crate::lockstore::on_store!(a_database_rejects_what_an_old_holder_writes, Directory, "postgres");
+}
+
+/// In the address is [`crate::server::DATABASE_ADDRESS`].
+const WRITES: &[&str] = &["\"ORACLE_DATABASE=host=10.77.0.6 user=postgres dbname=postgres\""];
+
+/// All that a database needs: one row, and one condition. Whoever changes the row holds its lock until his line is in the log,
+/// so that the numbers of accepted lines are in the order of the writes. No power is lost here, so nobody waits for the disk.
+const SCHEMA: &str = "
+ALTER DATABASE postgres SET synchronous_commit = off;
+CREATE TABLE newest (token bigint NOT NULL);
+INSERT INTO newest VALUES (0);
+CREATE TABLE attempts (number bigserial, host text NOT NULL, token bigint NOT NULL, accepted boolean NOT NULL);
+CREATE FUNCTION put(writer text, mine bigint) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE fresh boolean;
+BEGIN
+    UPDATE newest SET token = mine WHERE token <= mine;
+    fresh := FOUND;
+    INSERT INTO attempts (host, token, accepted) VALUES (writer, mine, fresh);
+END $$;";
+
+/// As many pauses as it may take until a copy tries to write in the few milliseconds that it has.
+const PAUSES: usize = 5;
+
+fn a_database_rejects_what_an_old_holder_writes(store: Lockstore) {
+    let Some((scene, first)) = Plan::hosts("fencing", 2, store).oracle(WRITES).run() else { return };
+    let database = scene.database_beside();
+    database.sql(SCHEMA);
+    wait_accepted(&database, &first);
+    let mut holders = vec![first];
+
+    for _ in 0..PAUSES {
+        let old = &holders[holders.len() - 1];
+        let new = thaw_beside_successor(&scene, &database, old);
+        let rejected = count(&database, &format!("token = {} AND NOT accepted", term(old)));
+        println!("{}: rejected after the thaw: {rejected}", old.host);
+        holders.push(new);
+        if rejected > 0 {
+            break;
+        }
+    }
+    let rejected = count(&database, "NOT accepted");
+    assert!(rejected > 0, "no copy has written after its thaw, so nothing was shown");
+
+    // The store knows of no token any more, the hosts do.
+    let wiped = now();
+    scene.locks.make_anew(&scene);
+    holders.push(next_holder(&scene, &database, &holders, wiped));
+    // Nobody does, but for the clocks. The holder stops last, so that nobody takes over from it.
+    let holder = &holders[holders.len() - 1];
+    for host in [scene.other(holder), scene.host_of(holder)] {
+        host.exec(&["systemctl", "stop", "putexd.service"]);
+        host.sh("rm -rf /var/lib/putex/*");
+    }
+    let wiped = now();
+    scene.locks.make_anew(&scene);
+    for host in &scene.hosts {
+        host.exec(&["systemctl", "start", "putexd.service"]);
+    }
+    holders.push(next_holder(&scene, &database, &holders, wiped));
+
+    let terms: Vec<String> = holders.iter().map(|holder| term(holder).to_string()).collect();
+    assert!(holders.is_sorted_by(|one, next| one.term < next.term), "the token grows: {terms:?}");
+    let accepted = database.sql("SELECT token FROM attempts WHERE accepted GROUP BY token ORDER BY min(number)");
+    assert_eq!(accepted.lines().collect::<Vec<_>>(), terms, "each holder wrote, in their order");
+    let seen = "SELECT token, max(token) OVER (ORDER BY number) AS newest FROM attempts WHERE accepted";
+    let late = database.sql(&format!("SELECT count(*) FROM ({seen}) AS seen WHERE token < newest"));
+    assert_eq!(late, "0", "a smaller token was accepted after a larger one");
+    println!(
+        "{store:?}: {} holders, {} writes accepted, {rejected} rejected",
+        holders.len(),
+        count(&database, "accepted")
+    );
+}
+
+/// Has the old holder stand still until another one has written, and go on beside it. Answers with the new one.
+fn thaw_beside_successor(scene: &Scene, database: &Server, old: &Event) -> Event {
+    let host = scene.host_of(old);
+    let since = now();
+    host.freeze();
+    let new = scene.oracle.wait_for_start_on(&[scene.other(old)], since, TAKE_OVER);
+    wait_accepted(database, &new);
+    host.thaw();
+    scene.oracle.wait_for_end(old, SOON);
+    wait_for_standby(host);
+    scene.assert_alone(&new);
+    assert_eq!(token(scene.host_of(&new)), Ok(term(&new)), "the operator is told the same");
+    assert_eq!(token(host), Err(Some(1)), "and nothing where the lease is over");
+    new
+}
+
+/// Waits for the one that starts after a wipe, and for its first write.
+fn next_holder(scene: &Scene, database: &Server, holders: &[Event], since: Duration) -> Event {
+    let next = scene.wait_for_start(since, TAKE_OVER * 2);
+    println!("store wiped: {} started {:?} after it", next.host, next.after(since));
+    scene.oracle.wait_for_end(&holders[holders.len() - 1], SOON);
+    wait_accepted(database, &next);
+    next
+}
+
+fn term(holder: &Event) -> u64 {
+    holder.term.expect("the unit is told")
+}
+
+/// What `putexctl token` prints, or how it ends without a word on standard output.
+fn token(host: &Host) -> Result<u64, Option<i32>> {
+    // As anybody.
+    let output =
+        host.output(&["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "putexctl", "token", "db"]);
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).trim().parse().expect("a number and nothing else"));
+    }
+    assert!(output.stdout.is_empty() && !output.stderr.is_empty());
+    Err(output.status.code())
+}
+
+fn count(database: &Server, condition: &str) -> u64 {
+    database.sql(&format!("SELECT count(*) FROM attempts WHERE {condition}")).parse().expect("a number")
+}
+
+fn wait_accepted(database: &Server, holder: &Event) {
+    let condition = format!("token = {} AND accepted", term(holder));
+    wait_until(SOON, &format!("a write of {} is accepted", holder.id), || count(database, &condition) > 0);
+}

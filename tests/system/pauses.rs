@@ -1,0 +1,115 @@
+//! Hosts that stand still for longer than their lease and then go on: how long the old copy lives beside the new one.
+//!
+//! Nothing on a frozen host can act, so a copy that thaws runs until the guard has killed it: that overlap is what the
+//! fencing token is for, and it is measured here. The program is deaf to SIGTERM, so that it is SIGKILL that counts.
+
+use std::time::Duration;
+
+use crate::cluster::Host;
+use crate::command::{now, run};
+use crate::lockstore::Lockstore;
+use crate::scene::{Plan, SOON, Scene, TAKE_OVER, wait_for_standby};
+use crate::watch::Event;
+
+const DAEMON: &str = "putexd.service";
+const GUARD: &str = "putex-guard.service";
+
+/// The best of a few rounds has to be within it; one round alone may meet a machine that is busy with other things.
+const AT_ONCE: Duration = Duration::from_millis(50);
+/// Every round has to be.
+const BUSY: Duration = Duration::from_secs(1);
+
+/// Puts the active host to sleep, waits for the other one to start, wakes it, and measures from then to the end of its
+/// copy. Answers with the new copy.
+fn overlap(scene: &Scene, old: &Event, sleep: &dyn Fn(&Host), wake: &dyn Fn(&Host)) -> (Event, Duration) {
+    let host = scene.host_of(old);
+    let since = now();
+    sleep(host);
+    let new = scene.oracle.wait_for_start_on(&[scene.other(old)], since, TAKE_OVER);
+    assert!(scene.oracle.live().contains(old), "the sleeping copy is there");
+    assert!(old.term < new.term, "the fencing token must grow: {:?}, {:?}", old.term, new.term);
+    let awake = now();
+    wake(host);
+    let end = scene.oracle.wait_for_end(old, SOON);
+    (new, end.after(awake))
+}
+
+/// The shortest and the longest, and the median printed with them.
+fn summary(what: &str, mut spans: Vec<Duration>) -> (Duration, Duration) {
+    spans.sort();
+    let (first, last) = (spans[0], spans[spans.len() - 1]);
+    println!(
+        "{what}: overlap of {} pauses: min {first:?}, p50 {:?}, max {last:?}",
+        spans.len(),
+        spans[spans.len() / 2]
+    );
+    (first, last)
+}
+
+/// The only copies that met another are those that began while the old one slept.
+fn assert_only_sleepers_met(scene: &Scene, beside: &[Event]) {
+    for met in scene.oracle.violations() {
+        assert!(beside.iter().any(|start| start.id == met.id), "{met:?}");
+    }
+}
+
+#[test]
+fn a_host_that_thaws_kills_its_unit_at_once() {
+    let plan = Plan::hosts("pause", 2, Lockstore::Nats).oracle(&["ORACLE_IGNORE_TERM=1"]);
+    let Some((scene, mut active)) = plan.run() else { return };
+    let (mut spans, mut beside) = (Vec::new(), Vec::new());
+    for round in 1..=5 {
+        let (next, span) = overlap(&scene, &active, &Host::freeze, &Host::thaw);
+        println!("thaw {round}: the old copy was gone {span:?} after it");
+        wait_for_standby(scene.host_of(&active));
+        scene.assert_alone(&next);
+        spans.push(span);
+        beside.push(next.clone());
+        active = next;
+    }
+    let (best, worst) = summary("thaw of a host", spans);
+    assert!(best <= AT_ONCE && worst <= BUSY, "the deadline had passed long before");
+    assert_only_sleepers_met(&scene, &beside);
+}
+
+/// Whoever could end the unit stands still while it runs on, which no software can do anything about. Whoever of them goes on
+/// first has to end it at once: the guard itself, or PID 1 with a new guard.
+#[test]
+fn a_guard_that_goes_on_kills_its_unit_at_once() {
+    let plan = Plan::hosts("asleep", 2, Lockstore::Nats).oracle(&["ORACLE_IGNORE_TERM=1"]);
+    let Some((scene, mut active)) = plan.run() else { return };
+    let sleep = |host: &Host| {
+        // PID 1 last: it would count the patience with its guard anew from a beat that it finds when it goes on.
+        signal("STOP", &[host.processes_of(GUARD), host.processes_of(DAEMON), vec![host.pid1()]].concat());
+    };
+    let itself = |host: &Host| signal("CONT", &host.processes_of(GUARD));
+    let successor = |host: &Host| signal("CONT", &[host.pid1()]);
+    let mut beside = Vec::new();
+    let mut rounds = |what: &str, wake: &dyn Fn(&Host)| {
+        let spans = (1..=3).map(|round| {
+            let host = scene.host_of(&active);
+            let (next, span) = overlap(&scene, &active, &sleep, wake);
+            println!("{what} {round}: the old copy was gone {span:?} after it");
+            signal("CONT", &[host.pid1()]);
+            signal("CONT", &[host.processes_of(GUARD), host.processes_of(DAEMON)].concat());
+            wait_for_standby(host);
+            scene.assert_alone(&next);
+            beside.push(next.clone());
+            active = next;
+            span
+        });
+        summary(what, spans.collect())
+    };
+    let (best, worst) = rounds("SIGCONT of the guard", &itself);
+    assert!(best <= AT_ONCE && worst <= BUSY, "the deadline had passed long before");
+    let (_, worst) = rounds("SIGCONT of PID 1", &successor);
+    assert!(worst <= SOON, "systemd has to miss the guard and start another");
+    assert_only_sleepers_met(&scene, &beside);
+}
+
+fn signal(signal: &str, processes: &[u32]) {
+    let processes: Vec<String> = processes.iter().map(u32::to_string).collect();
+    let mut arguments = vec![format!("-{signal}")];
+    arguments.extend(processes);
+    run("kill", &arguments.iter().map(String::as_str).collect::<Vec<_>>());
+}
