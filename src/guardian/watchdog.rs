@@ -6,7 +6,7 @@
 //! since each renewal moves its deadline; once it is not, the last keep-alive ends just before the units have to be dead.
 //!
 //! To open a device is a keep-alive, and to close one without the magic letter as well. So it is opened under the same
-//! rule; and where this process is killed, the kernel's last keep-alive may come too late. For that PID 1 has to hang and
+//! rule; and where this process ends, the kernel's last keep-alive may come too late. For that PID 1 has to hang and
 //! putexd to be gone at the same time.
 
 use std::fs::{self, File, OpenOptions};

@@ -457,6 +457,13 @@ impl Host {
         processes_below(&group).into_iter().map(i32::cast_unsigned).collect()
     }
 
+    /// Guard, putexd, PID 1. The last one is last because it would count its patience with the guard anew from a beat that it
+    /// finds when it goes on.
+    #[track_caller]
+    pub fn those_who_stop_units(&self) -> Vec<u32> {
+        [self.processes_of("putex-guard.service"), self.processes_of("putexd.service"), vec![self.pid1()]].concat()
+    }
+
     pub fn is_on(&self) -> bool {
         self.find_pid1().is_some()
     }

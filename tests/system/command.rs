@@ -70,6 +70,14 @@ pub fn run(program: impl AsRef<Path>, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// Sends a signal to processes, as this machine counts them.
+#[track_caller]
+pub fn kill(signal: &str, processes: &[u32]) {
+    let words = std::iter::once(format!("-{signal}")).chain(processes.iter().map(u32::to_string));
+    let words: Vec<String> = words.collect();
+    run("kill", &words.iter().map(String::as_str).collect::<Vec<_>>());
+}
+
 /// A command that reads its orders, such as `ip -batch -` or `nft -f -`, and must succeed.
 #[track_caller]
 pub fn run_with_input(program: &str, arguments: &[&str], input: &str) {

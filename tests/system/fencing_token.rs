@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::cluster::Host;
-use crate::command::{now, wait_until};
+use crate::command::{kill, now, wait_until};
 use crate::lockstore::Lockstore;
 use crate::scene::{Plan, SOON, Scene, TAKE_OVER, wait_for_standby};
 use crate::server::Server;
@@ -35,9 +35,6 @@ BEGIN
     INSERT INTO attempts (host, token, accepted) VALUES (writer, mine, fresh);
 END $$;";
 
-/// As many pauses as it may take until a copy tries to write in the few milliseconds that it has.
-const PAUSES: usize = 5;
-
 fn a_database_rejects_what_an_old_holder_writes(store: Lockstore) {
     let Some((scene, first)) = Plan::hosts("fencing", 2, store).oracle(WRITES).run() else { return };
     let database = scene.database_beside();
@@ -45,18 +42,11 @@ fn a_database_rejects_what_an_old_holder_writes(store: Lockstore) {
     wait_accepted(&database, &first);
     let mut holders = vec![first];
 
-    for _ in 0..PAUSES {
+    // In the milliseconds until the guard has killed it, a copy may write or not. Where nobody can kill it, it writes.
+    for guarded in [true, false] {
         let old = &holders[holders.len() - 1];
-        let new = thaw_beside_successor(&scene, &database, old);
-        let rejected = count(&database, &format!("token = {} AND NOT accepted", term(old)));
-        println!("{}: rejected after the thaw: {rejected}", old.host);
-        holders.push(new);
-        if rejected > 0 {
-            break;
-        }
+        holders.push(thaw_beside_successor(&scene, &database, old, guarded));
     }
-    let rejected = count(&database, "NOT accepted");
-    assert!(rejected > 0, "no copy has written after its thaw, so nothing was shown");
 
     // The store knows of no token any more, the hosts do.
     let wiped = now();
@@ -83,21 +73,31 @@ fn a_database_rejects_what_an_old_holder_writes(store: Lockstore) {
     let late = database.sql(&format!("SELECT count(*) FROM ({seen}) AS seen WHERE token < newest"));
     assert_eq!(late, "0", "a smaller token was accepted after a larger one");
     println!(
-        "{store:?}: {} holders, {} writes accepted, {rejected} rejected",
+        "{store:?}: {} holders, {} writes accepted, {} rejected",
         holders.len(),
-        count(&database, "accepted")
+        count(&database, "accepted"),
+        count(&database, "NOT accepted")
     );
 }
 
 /// Has the old holder stand still until another one has written, and go on beside it. Answers with the new one.
-fn thaw_beside_successor(scene: &Scene, database: &Server, old: &Event) -> Event {
+fn thaw_beside_successor(scene: &Scene, database: &Server, old: &Event, guarded: bool) -> Event {
     let host = scene.host_of(old);
+    let rejected = || count(database, &format!("token = {} AND NOT accepted", term(old)));
     let since = now();
+    if !guarded {
+        kill("STOP", &host.those_who_stop_units());
+    }
     host.freeze();
     let new = scene.oracle.wait_for_start_on(&[scene.other(old)], since, TAKE_OVER);
     wait_accepted(database, &new);
     host.thaw();
+    if !guarded {
+        wait_until(SOON, "the old holder tries to write", || rejected() > 0);
+        kill("CONT", &host.those_who_stop_units());
+    }
     scene.oracle.wait_for_end(old, SOON);
+    println!("{}, guarded = {guarded}: {} writes rejected after the thaw", old.host, rejected());
     wait_for_standby(host);
     scene.assert_alone(&new);
     assert_eq!(token(scene.host_of(&new)), Ok(term(&new)), "the operator is told the same");

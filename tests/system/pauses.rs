@@ -6,12 +6,11 @@
 use std::time::Duration;
 
 use crate::cluster::Host;
-use crate::command::{now, run};
+use crate::command::{kill, now};
 use crate::lockstore::Lockstore;
 use crate::scene::{Plan, SOON, Scene, TAKE_OVER, wait_for_standby};
 use crate::watch::Event;
 
-const DAEMON: &str = "putexd.service";
 const GUARD: &str = "putex-guard.service";
 
 /// The best of a few rounds has to be within it; one round alone may meet a machine that is busy with other things.
@@ -79,19 +78,19 @@ fn a_guard_that_goes_on_kills_its_unit_at_once() {
     let plan = Plan::hosts("asleep", 2, Lockstore::Nats).oracle(&["ORACLE_IGNORE_TERM=1"]);
     let Some((scene, mut active)) = plan.run() else { return };
     let sleep = |host: &Host| {
-        // PID 1 last: it would count the patience with its guard anew from a beat that it finds when it goes on.
-        signal("STOP", &[host.processes_of(GUARD), host.processes_of(DAEMON), vec![host.pid1()]].concat());
+        kill("STOP", &host.those_who_stop_units());
     };
-    let itself = |host: &Host| signal("CONT", &host.processes_of(GUARD));
-    let successor = |host: &Host| signal("CONT", &[host.pid1()]);
+    let itself = |host: &Host| kill("CONT", &host.processes_of(GUARD));
+    let successor = |host: &Host| kill("CONT", &[host.pid1()]);
     let mut beside = Vec::new();
     let mut rounds = |what: &str, wake: &dyn Fn(&Host)| {
         let spans = (1..=3).map(|round| {
             let host = scene.host_of(&active);
             let (next, span) = overlap(&scene, &active, &sleep, wake);
             println!("{what} {round}: the old copy was gone {span:?} after it");
-            signal("CONT", &[host.pid1()]);
-            signal("CONT", &[host.processes_of(GUARD), host.processes_of(DAEMON)].concat());
+            // The guard may be another one by now.
+            kill("CONT", &[host.pid1()]);
+            kill("CONT", &host.those_who_stop_units());
             wait_for_standby(host);
             scene.assert_alone(&next);
             beside.push(next.clone());
@@ -105,11 +104,4 @@ fn a_guard_that_goes_on_kills_its_unit_at_once() {
     let (_, worst) = rounds("SIGCONT of PID 1", &successor);
     assert!(worst <= SOON, "systemd has to miss the guard and start another");
     assert_only_sleepers_met(&scene, &beside);
-}
-
-fn signal(signal: &str, processes: &[u32]) {
-    let processes: Vec<String> = processes.iter().map(u32::to_string).collect();
-    let mut arguments = vec![format!("-{signal}")];
-    arguments.extend(processes);
-    run("kill", &arguments.iter().map(String::as_str).collect::<Vec<_>>());
 }

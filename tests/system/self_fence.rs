@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::cluster::{Cut, Host, Off};
-use crate::command::{holds_for, now, run, wait_for, wait_until};
+use crate::command::{holds_for, kill, now, wait_for, wait_until};
 use crate::lockstore::Lockstore;
 use crate::scene::{
     HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, main_pid, wait_for_line, wait_for_restart, wait_for_standby,
@@ -145,10 +145,8 @@ fn a_watchdog_resets_a_host_on_which_all_who_could_stop_the_unit_hang() {
     let host = scene.host_of(&first);
     scene.uninterrupted(&first, DEVICE_TIMEOUT * 3, "a host whose watchdog is served", || ());
 
-    let processes = [host.processes_of(GUARD), host.processes_of("putexd.service"), vec![host.pid1()]].concat();
-    let processes: Vec<String> = processes.iter().map(u32::to_string).collect();
     let since = now();
-    run("kill", &[&["-STOP"], &processes.iter().map(String::as_str).collect::<Vec<_>>()[..]].concat());
+    kill("STOP", &host.those_who_stop_units());
     let reset = reset_as_the_device_does(host);
     println!("guard, putexd and PID 1 hang: the device reset the host {:?} after it", reset.saturating_sub(since));
     let second = scene.wait_for_takeover(&first, since, TAKE_OVER, "guard, putexd and PID 1 hang");
