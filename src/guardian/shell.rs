@@ -25,11 +25,14 @@ use crate::host::clock::{self, BootTimer};
 use crate::host::identity;
 use crate::host::self_fence::self_fence;
 use crate::systemd::notify;
-use crate::types::{BootId, ServiceName};
+use crate::types::{BootId, ServiceName, Time};
 
 /// Beats in the time after which systemd misses them: a host that stands still for most of it is not yet taken for a guard
 /// that hangs.
 const BEATS: u32 = 6;
+
+/// How often a proof is looked for that lets the watchdog be kept alive again: nobody tells of it.
+const PROOF_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Why the guard ends.
 #[derive(Debug, thiserror::Error)]
@@ -144,14 +147,19 @@ impl<'a> Shell<'a> {
 
     /// Keeps the hardware's watchdog from resetting the host, as long as every unit is sure to be dead in time.
     fn tend(&mut self) {
+        let at_stake = self.at_stake();
         if let Some(watchdog) = &mut self.watchdog {
-            watchdog.tend(clock::now, self.table.at_stake());
+            watchdog.tend(clock::now, at_stake);
         }
+    }
+
+    fn at_stake(&self) -> Option<Time> {
+        self.table.at_stake(|service| self.enforcements.get(service).is_some_and(Enforcement::is_stopped))
     }
 
     /// SIGTERM: at the end of a shutdown, or by the administrator.
     fn end(self) -> Result<(), Fatal> {
-        if self.table.at_stake().is_some() {
+        if self.at_stake().is_some() {
             return Err(Fatal::Told);
         }
         self.watchdog.into_iter().for_each(Watchdog::close);
@@ -185,8 +193,8 @@ impl<'a> Shell<'a> {
         let raw = next.map(|at| at.raw.saturating_sub(clock::now().raw));
         let raw = raw.map(|left| left.saturating_sub(left / 8).max(Duration::from_micros(100)));
         let beat = self.patience().map(|patience| patience / BEATS);
-        let keep_alive =
-            self.watchdog.as_ref().and_then(|watchdog| watchdog.due_in(clock::now(), self.table.at_stake()));
+        let due_in = |watchdog: &Watchdog| watchdog.due_in(clock::now(), self.at_stake()).unwrap_or(PROOF_INTERVAL);
+        let keep_alive = self.watchdog.as_ref().map(due_in);
         let limit = [raw, beat, keep_alive].into_iter().flatten().min();
         let limit = limit.map(|limit| Timespec {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),

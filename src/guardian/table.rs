@@ -110,12 +110,13 @@ impl Table {
     }
 
     /// The point by which the first of the units has to be dead that are not proven to be. `None`: no unit is at stake.
+    /// `is_dead` says whether units whose lease has lapsed are dead now, as one may have been started again since the proof.
     #[must_use]
-    pub fn at_stake(&self) -> Option<Time> {
+    pub fn at_stake(&self, is_dead: impl Fn(&ServiceName) -> bool) -> Option<Time> {
         self.entries
-            .values()
-            .filter(|entry| entry.phase != Phase::Stopped)
-            .map(|entry| entry.lease.dead_by())
+            .iter()
+            .filter(|(service, entry)| entry.phase != Phase::Stopped || !is_dead(service))
+            .map(|(_, entry)| entry.lease.dead_by())
             .reduce(earliest)
     }
 
@@ -617,26 +618,27 @@ mod tests {
 
     #[test]
     fn a_unit_is_at_stake_until_it_is_proven_dead() {
-        assert_eq!(Table::default().at_stake(), None);
+        assert_eq!(Table::default().at_stake(|_| true), None);
         let mut table = armed();
-        assert_eq!(table.at_stake(), Some(at(14)));
+        assert_eq!(table.at_stake(|_| true), Some(at(14)));
         let mut other = lease("other", 2, 30);
         (other.deadline.raw, other.stop_budget) = (Duration::from_secs(8), S / 2);
         table.handle(at(1), Command::Arm { lease: other });
         let first = Time { boot: Duration::from_secs(14), raw: Duration::from_secs(10) };
-        assert_eq!(table.at_stake(), Some(first), "the earlier one on each clock");
+        assert_eq!(table.at_stake(|_| true), Some(first), "the earlier one on each clock");
         table.handle(at(1), disarm_other());
         table.handle(at(2), extend(1, 15));
         table.handle(at(2), close(1));
-        assert_eq!(table.at_stake(), Some(at(19)));
+        assert_eq!(table.at_stake(|_| true), Some(at(19)));
         table.expire(at(15));
-        assert_eq!(table.at_stake(), Some(at(19)), "lapsed");
+        assert_eq!(table.at_stake(|_| true), Some(at(19)), "lapsed");
         table.expire(at(19));
-        assert_eq!(table.at_stake(), Some(at(19)), "given up");
+        assert_eq!(table.at_stake(|_| true), Some(at(19)), "given up");
         let (next, _) = Table::resume(at(20), table.entries());
-        assert_eq!(next.at_stake(), Some(at(19)), "for a successor too");
+        assert_eq!(next.at_stake(|_| true), Some(at(19)), "for a successor too");
         table.stopped(&name("db"));
-        assert_eq!(table.at_stake(), None, "a late proof is one");
+        assert_eq!(table.at_stake(|_| true), None, "a late proof is one");
+        assert_eq!(table.at_stake(|_| false), Some(at(19)), "until something of it runs again");
         assert!(table.expire(at(99)).is_empty());
         assert!(listed(&mut table)[0].lapsed);
     }
