@@ -184,7 +184,8 @@ fn nothing_starts_while_the_watchdog_is_not_served() {
     let plan = Plan::hosts("unserved", 1, Lockstore::Directory).service("db", UNHURRIED).host_file(WITH_WATCHDOG);
     let Some(scene) = plan.begin() else { return };
     let [host] = &scene.hosts[..] else { panic!("one host was asked for") };
-    let status = || host.exec(&["putexctl", "status"]);
+    // putexd takes questions a moment after it is ready.
+    let status = || String::from_utf8_lossy(&host.output(&["putexctl", "status"]).stdout).into_owned();
     let says = |why: &str| {
         wait_for(SOON, why, || status().contains(why).then_some(()));
         holds_for(WAIT, "without the watchdog nothing starts", || scene.oracle.starts().is_empty());
