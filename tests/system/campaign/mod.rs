@@ -1,41 +1,41 @@
-//! Random sequences of faults on three hosts with a NATS cluster on them, several faults at a time, with an audit after
-//! each step; also over etcd, and over a folder that the hosts share.
+//! Random sequences of faults on three hosts with a NATS cluster on them, several faults at a time, with an audit
+//! after each step; also over etcd, and over a folder that the hosts share.
 //!
 //! ```text
 //! tests/campaign --minutes 60 --seed 7
 //! ```
 //!
-//! The seed is printed first. The same seed draws the same faults, for the same parts (the active host, a standby), with
-//! the same times; what follows from them depends on the machine's real timing, so that a violation may take several runs
-//! of its seed to come back.
+//! The seed is printed first. The same seed draws the same faults, for the same parts (the active host, a standby),
+//! with the same times; what follows from them depends on the machine's real timing, so that a violation may take
+//! several runs of its seed to come back.
 //!
-//! **A step** throws one to three faults within three seconds and undoes each after its time. Then the cluster has to come
-//! to rest: one copy of the unit alive; unit, lease, grant and fencing token on its host and nowhere else; putexd and the
-//! guard up on all hosts (their units have no start limit, so nobody has to come to their help), all of them naming the one
-//! holder; no failed unit, but for one that was killed, which systemd calls so until its next start; all servers well, if
-//! need be after a restart, which is counted. From the beginning of the campaign on: no two copies at once, tokens that
-//! grow from start to start, and no defect in a journal.
+//! **A step** throws one to three faults within three seconds and undoes each after its time. Then the cluster has to
+//! come to rest: one copy of the unit alive; unit, lease, grant and fencing token on its host and nowhere else; putexd
+//! and the guard up on all hosts (their units have no start limit, so nobody has to come to their help), all of them
+//! naming the one holder; no failed unit, but for one that was killed, which systemd calls so until its next start;
+//! all servers well, if need be after a restart, which is counted. From the beginning of the campaign on: no two
+//! copies at once, tokens that grow from start to start, and no defect in a journal.
 //!
 //! **What the assumptions exclude** is judged by a rule of its own, or not drawn:
 //!
-//! - A host that is frozen cannot stop its unit, and another one takes over meanwhile. Its copy touches nothing, but it is
-//!   there, and the oracle sees it. It has to be gone within [`audit::THAW_BOUND`] of the thaw, and these overlaps are
-//!   reported by themselves.
-//! - putexd and the guard of one host, both gone while PID 1 hangs, leave nobody who could stop the unit (assumption c).
-//!   The guard's successor comes in time only if the lease was fresh when the guard began to hang, and the host goes on.
-//!   So faults of both are thrown at the same moment and as the first of their step, or not together; and not with a PID 1
-//!   or a host that stands still, or a full /run, on which no successor starts.
+//! - A host that is frozen cannot stop its unit, and another one takes over meanwhile. Its copy touches nothing, but
+//!   it is there, and the oracle sees it. It has to be gone within [`audit::THAW_BOUND`] of the thaw, and these
+//!   overlaps are reported by themselves.
+//! - putexd and the guard of one host, both gone while PID 1 hangs, leave nobody who could stop the unit (assumption
+//!   c). The guard's successor comes in time only if the lease was fresh when the guard began to hang, and the host
+//!   goes on. So faults of both are thrown at the same moment and as the first of their step, or not together; and not
+//!   with a PID 1 or a host that stands still, or a full /run, on which no successor starts.
 //! - A guard that is gone together with a freeze of its host: the time after the thaw would be that of the restart.
-//! - A process that SIGKILL does not end (assumption c) asks for a self-fence, which is tested elsewhere. The parent of a
-//!   vfork(2) is none: it ignores SIGTERM and dies of SIGKILL, as the unit here does that is deaf, and the one whose
-//!   control group is frozen.
-//! - A server that is away while the bucket is deleted and made again, or the store rolled back: what such a member brings
-//!   back is between the servers (assumption a). The copy that the store is rolled back to is one of all servers, and the
-//!   services went on after it.
+//! - A process that SIGKILL does not end (assumption c) asks for a self-fence, which is tested elsewhere. The parent
+//!   of a vfork(2) is none: it ignores SIGTERM and dies of SIGKILL, as the unit here does that is deaf, and the one
+//!   whose control group is frozen.
+//! - A server that is away while the bucket is deleted and made again, or the store rolled back: what such a member
+//!   brings back is between the servers (assumption a). The copy that the store is rolled back to is one of all
+//!   servers, and the services went on after it.
 //! - Two faults of one kind on one host, or anything beside a power loss but a partition, would only hide each other.
 //!
-//! The wall clock of a container is that of the machine, and a time namespace has none of its own. So it jumps for putexd
-//! alone, which libfaketime tells another time; the clocks that leases rest on are left as they are.
+//! The wall clock of a container is that of the machine, and a time namespace has none of its own. So it jumps for
+//! putexd alone, which libfaketime tells another time; the clocks that leases rest on are left as they are.
 
 mod audit;
 mod script;
