@@ -5,6 +5,9 @@
 //! tests/campaign --minutes 60 --seed 7
 //! ```
 //!
+//! As one of the tests it runs for five minutes with a seed of its own; the script sets `PUTEX_CAMPAIGN_MINUTES`,
+//! `PUTEX_CAMPAIGN_SEED` and `PUTEX_CAMPAIGN_STORE`.
+//!
 //! The seed is printed first. The same seed draws the same faults, for the same parts (the active host, a standby),
 //! with the same times; what follows from them depends on the machine's real timing, so that a violation may take
 //! several runs of its seed to come back.
