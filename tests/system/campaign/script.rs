@@ -92,12 +92,13 @@ impl Fault {
 
     /// All that can befall a store of this kind, and the hosts.
     pub fn with(store: Lockstore) -> Vec<Self> {
-        let there = |fault: &Self| match fault {
-            Self::StoreMadeAnew => store != Lockstore::Etcd,
-            Self::ServerStopped | Self::ServerKilled | Self::ServerDiskFull | Self::ServersRolled => {
-                store != Lockstore::Directory
-            }
-            _ => true,
+        let of_servers = |fault| {
+            matches!(fault, Self::ServerStopped | Self::ServerKilled | Self::ServerDiskFull | Self::ServersRolled)
+        };
+        let there = |fault: &Self| match store {
+            Lockstore::Directory => !of_servers(*fault),
+            Lockstore::Etcd => *fault != Self::StoreMadeAnew,
+            Lockstore::Nats | Lockstore::Postgres => true,
         };
         Self::ALL.into_iter().filter(there).collect()
     }

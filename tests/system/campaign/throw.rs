@@ -14,8 +14,9 @@ use super::script::{Fault, Planned, Role};
 use crate::cluster::{Cluster, Cut, Host};
 use crate::command::{now, run, wait_until};
 use crate::ground::utf8;
+use crate::lockstore::Lockstore;
 use crate::on_hosts::{self, OnHosts};
-use crate::scene::{ELECTED, Scene, UNIT};
+use crate::scene::{ELECTED, SOON, Scene, UNIT};
 
 /// Where the wall clock of a host's putexd is set, as seconds to add.
 pub const CLOCK: &str = "/etc/campaign-clock";
@@ -290,15 +291,25 @@ fn freeze_unit(host: &Host, frozen: bool) -> bool {
 
 /// As an administrator does it who knows no better.
 fn delete_bucket(cluster: &Cluster) {
+    let deleted = ask_nats(cluster, "$JS.API.STREAM.DELETE.KV_locks");
+    assert!(deleted.is_some(), "a bucket can be deleted");
+}
+
+/// Whether the store takes a write of anybody. Beside its locks, so that no service is touched.
+pub fn takes_writes(scene: &Scene, store: Lockstore) -> bool {
+    store != Lockstore::Nats || ask_nats(scene, "$KV.locks.campaign").is_some_and(|answer| answer.contains("\"seq\""))
+}
+
+/// The answer to an empty message, if there is one.
+fn ask_nats(cluster: &Cluster, subject: &'static str) -> Option<String> {
     let urls = OnHosts::Nats.urls(cluster);
-    let deleted = cluster.on_the_switch(|| {
+    cluster.on_the_switch(|| {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a thread may have one");
         runtime.block_on(async {
-            let client = async_nats::connect(urls).await.map_err(|error| error.to_string())?;
-            let answer = client.request("$JS.API.STREAM.DELETE.KV_locks", "".into()).await;
-            answer.map(drop).map_err(|error| error.to_string())
+            let asked = async { async_nats::connect(urls).await.ok()?.request(subject, "".into()).await.ok() };
+            let answer = tokio::time::timeout(SOON, asked).await.ok()??;
+            Some(String::from_utf8_lossy(&answer.payload).into_owned())
         })
-    });
-    assert_eq!(deleted, Ok(()), "a bucket can be deleted");
+    })
 }
