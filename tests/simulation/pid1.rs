@@ -366,7 +366,7 @@ impl Pid1 {
             let mut world = self.sim.lock();
             let answer = ask(&mut world, self.h);
             // Most answers come at once, some late enough to be overtaken by what happens.
-            (answer, if world.rng.chance(10) { world.millis(1, 60) } else { Duration::ZERO })
+            (answer, if world.rng.chance(12) { world.millis(1, 150) } else { Duration::ZERO })
         };
         pause(back).await;
         Ok(answer)

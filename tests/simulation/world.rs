@@ -86,6 +86,8 @@ pub enum Failure {
     Token(String),
     /// No unit came back.
     Stuck(String),
+    /// A unit was stopped and started again without any reason.
+    Restless(String),
     /// A task panicked, or a service ended that was not told to.
     Defect(String),
     /// The scene's own expectation.
