@@ -74,7 +74,8 @@ fn host(rng: &mut Rng, palette: usize, error_ppm: u32, shortest_budget: Duration
 
 /// Misfortunes never come singly: about half of them strike soon after the one before, most of those the same host.
 fn fault(rng: &mut Rng, hosts: u64, before: Option<Fault>) -> Fault {
-    let kind = *pick(rng, &Kind::all());
+    let kinds: Vec<Kind> = Kind::all().into_iter().filter(|kind| !kind.is_assumed_away()).collect();
+    let kind = *pick(rng, &kinds);
     let longest = if rng.chance(50) { 1500 } else { 8000 };
     let before = before.filter(|_| rng.chance(55));
     let at = match before {

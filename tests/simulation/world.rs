@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use putexd::config::{FenceSettings, HealthSettings, Probe, ServiceSettings};
 use putexd::daemon::service::Order;
 use putexd::election::{Memory, State, Timings};
-use putexd::store::Link as StoreLink;
 use putexd::store::memory::{Backup, MemoryStore};
+use putexd::store::{Link as StoreLink, Store as _};
 use putexd::types::{Key, OnStopFailure, Revision, ServiceName, Term, Time, UnitName, Value};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -600,6 +601,17 @@ impl World {
                 self.after(lasts, move |world| {
                     world.note(None, "goes back to the copy");
                     world.store.restore(copy);
+                });
+            }
+            StoreFault::Restore => {
+                let (store, key) = (self.store.clone(), self.key.clone());
+                let copy = store.read(&key, None).now_or_never().and_then(Result::ok).and_then(|copy| copy.entry);
+                self.after(lasts, move |world| {
+                    world.note(None, "is made anew from the copy");
+                    world.store.wipe(true);
+                    if let Some(value) = copy.and_then(|entry| entry.value) {
+                        world.store.put(&world.key, value);
+                    }
                 });
             }
             StoreFault::Delete => self.store.delete(&self.key),
