@@ -148,7 +148,7 @@ faults! {
     /// Health checks fail.
     Sicken = "sicken",
     FailFencing = "fail-fencing",
-    /// `systemctl start` by somebody.
+    /// `systemctl start` by somebody, again and again.
     StartByHand = "start-by-hand",
     /// `systemctl stop` by somebody.
     StopByHand = "stop-by-hand",

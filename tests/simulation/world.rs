@@ -552,7 +552,7 @@ impl World {
         let host = &mut self.hosts[h];
         match kind {
             UnitFault::CrashUnit => self.unit_crashes(h),
-            UnitFault::StartByHand => self.start_by_hand(h),
+            UnitFault::StartByHand => self.start_by_hand(h, lasts),
             UnitFault::StopByHand => drop(self.stop_unit(h)),
             UnitFault::LoseBus => {
                 host.bus_up = false;
