@@ -246,14 +246,14 @@ async fn run(machine: VirtualMachine, again: Arc<Notify>) {
         guard: guard.clone(),
         watchdog: None,
     };
-    let mut kept = kept(&guard).await;
     loop {
         while sim.lock().hosts[h].retired {
             again.notified().await;
         }
+        let kept = kept(&guard).await;
         let settings = sim.lock().settings(h);
         let changed = Arc::new(Notify::new());
-        let handle = service::spawn(&host, settings, kept.take(), changed).expect("a service is spawned");
+        let handle = service::spawn(&host, settings, kept, changed).expect("a service is spawned");
         let mut status = handle.status.clone();
         {
             let mut world = sim.lock();
