@@ -196,6 +196,11 @@ impl World {
         }
     }
 
+    /// Whether there is a daemon that knows of its lease and gets time.
+    pub fn daemon_enforces(&self, h: usize) -> bool {
+        self.hosts[h].process.as_ref().is_some_and(|process| process.status.is_some() && !process.paused)
+    }
+
     pub fn pause_daemon(&mut self, h: usize, paused: bool) {
         if let Some(process) = &mut self.hosts[h].process {
             process.paused = paused;

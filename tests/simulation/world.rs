@@ -18,7 +18,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::clocks::Clocks;
-use crate::guard::Guard;
+use crate::guard::{Guard, Life};
 use crate::pid1::Unit;
 use crate::process::Process;
 use crate::rng::Rng;
@@ -450,7 +450,8 @@ impl World {
         let host = &mut self.hosts[h];
         host.frozen = false;
         host.clocks.set_rates(now, host.scene.boot_rate, host.scene.raw_rate);
-        let excused = host.scene.kill_takes + AFTER_A_THAW;
+        let succession = if host.guard.life == Life::Up { Duration::ZERO } else { Duration::from_secs(1) };
+        let excused = host.scene.kill_takes + AFTER_A_THAW + succession;
         host.thawed = Some((host.unit.life, now + excused));
         self.after(excused, World::judge);
         self.guard_looks(h);
@@ -490,6 +491,8 @@ impl World {
 
     fn strike_host(&mut self, h: usize, kind: HostFault, lasts: Duration) {
         match kind {
+            // Assumption (c).
+            HostFault::PauseDaemon | HostFault::KillDaemon if !self.is_guarded(h) => {}
             HostFault::PauseDaemon => {
                 self.pause_daemon(h, true);
                 self.later(h, lasts, move |world| world.pause_daemon(h, false));
@@ -529,6 +532,11 @@ impl World {
                 self.hosts[h].wall_offset_ms += if kind == HostFault::WallForward { by } else { -by };
             }
         }
+    }
+
+    fn is_guarded(&self, h: usize) -> bool {
+        let guard = &self.hosts[h].guard;
+        guard.life == Life::Up || guard.covered || !self.hosts[h].unit.alive
     }
 
     fn strike_wire(&mut self, h: usize, kind: WireFault, lasts: Duration) {
