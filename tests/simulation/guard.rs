@@ -234,7 +234,9 @@ impl World {
         let now = self.clock(h);
         let (listed, _) = self.hosts[h].guard.table.handle(now, Command::List);
         let in_time = match listed {
-            Outcome::Leases { leases } => leases.iter().all(|listed| now.until_passed(listed.lease.kill_at()) >= gap),
+            Outcome::Leases { leases, .. } => {
+                leases.iter().all(|listed| now.until_passed(listed.lease.kill_at()) >= gap)
+            }
             Outcome::Done | Outcome::Refused { .. } => true,
         };
         self.hosts[h].guard.covered = in_time;
