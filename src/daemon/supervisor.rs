@@ -131,6 +131,9 @@ struct Supervisor {
     store_settings: StoreSettings,
     services: BTreeMap<ServiceName, Handle>,
     retiring: Vec<Retiring>,
+    /// Services that begin as soon as the guard has said what it remembers of them: a service of the same name may have
+    /// left while the guard was away, and without its lease nothing could ever be armed for the name again.
+    coming: Vec<ServiceSettings>,
     /// Rings when a service's status changed.
     changed: Arc<Notify>,
     shown: String,
@@ -175,6 +178,7 @@ impl Supervisor {
             store_settings: settings.store,
             services: BTreeMap::new(),
             retiring: Vec::new(),
+            coming: Vec::new(),
             changed: Arc::new(Notify::new()),
             shown: String::new(),
             asks,
@@ -196,6 +200,7 @@ impl Supervisor {
         let mut watchdog = Watchdog::default();
         loop {
             self.reap();
+            self.begin().await;
             self.show();
             tokio::select! {
                 () = self.changed.notified() => {}
@@ -310,6 +315,7 @@ impl Supervisor {
             // A successor that is still wanted is named again below.
             retiring.successor = None;
         }
+        self.coming.retain(|service| broken.contains(&service.name));
         let gone: Vec<ServiceName> = self
             .services
             .keys()
@@ -326,7 +332,7 @@ impl Supervisor {
                 told.push(format!("{name} added"));
                 match self.retiring.iter_mut().find(|retiring| retiring.handle.settings.name == name) {
                     Some(retiring) => retiring.successor = Some(service),
-                    None => self.add(service, None),
+                    None => self.coming.push(service),
                 }
                 continue;
             };
@@ -355,7 +361,7 @@ impl Supervisor {
         self.retiring.push(Retiring { handle, successor, give_up_at });
     }
 
-    /// Starts the successors of services that have ended; leaves to the guard what does not end.
+    /// Has the successors of services that have ended begin; leaves to the guard what does not end.
     fn reap(&mut self) {
         let now = Instant::now();
         let (over, going_on): (Vec<_>, Vec<_>) = std::mem::take(&mut self.retiring)
@@ -368,9 +374,26 @@ impl Supervisor {
                 tracing::error!("{name}: it has not stopped in time; its lease is left to the guard");
                 retiring.handle.task.abort();
             }
-            if let Some(successor) = retiring.successor {
-                self.add(successor, None);
+            self.coming.extend(retiring.successor);
+        }
+    }
+}
+
+/// The beginning of services after that of the daemon.
+impl Supervisor {
+    /// Tried again about each second while the guard does not answer.
+    async fn begin(&mut self) {
+        if self.coming.is_empty() {
+            return;
+        }
+        match self.host.guard.list().await {
+            Ok(leases) => {
+                for service in std::mem::take(&mut self.coming) {
+                    let kept = leases.iter().find(|listed| listed.lease.service == service.name).map(Kept::from);
+                    self.add(service, kept);
+                }
             }
+            Err(error) => tracing::debug!("failed to ask the guard for its leases: {error}, trying again"),
         }
     }
 }

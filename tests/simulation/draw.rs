@@ -24,7 +24,7 @@ pub fn scene(seed: u64) -> Scene {
     let hosts = (0..number).map(|_| host(rng, palette.len(), error_ppm, shortest_budget)).collect();
     let (checked, fenced) = (rng.chance(30), rng.chance(20));
     let mut faults = Vec::new();
-    for _ in 0..2 + rng.below(12) {
+    for _ in 0..4 + rng.below(20) {
         faults.push(fault(rng, number, faults.last().copied()));
     }
     faults.sort_by_key(|fault| fault.at);
@@ -34,7 +34,7 @@ pub fn scene(seed: u64) -> Scene {
 /// Safe timings, with a stop budget up to the largest that is safe.
 fn timings(rng: &mut Rng, error_ppm: u32) -> Timings {
     loop {
-        let renew = Duration::from_millis(*pick(rng, &[300, 500, 1000]));
+        let renew = Duration::from_millis(*pick(rng, &[200, 400, 800]));
         let failures = u32::try_from(2 + rng.below(3)).expect("small");
         let confirmations = u32::try_from(rng.below(3)).expect("small");
         let mut timings = Timings::new(renew, failures, confirmations);
@@ -74,7 +74,8 @@ fn host(rng: &mut Rng, palette: usize, error_ppm: u32, shortest_budget: Duration
 
 /// Misfortunes never come singly: about half of them strike soon after the one before, most of those the same host.
 fn fault(rng: &mut Rng, hosts: u64, before: Option<Fault>) -> Fault {
-    let kind = *pick(rng, &Kind::all());
+    let kinds: Vec<Kind> = Kind::all().into_iter().filter(|kind| !kind.is_assumed_away()).collect();
+    let kind = *pick(rng, &kinds);
     let longest = if rng.chance(50) { 1500 } else { 8000 };
     let before = before.filter(|_| rng.chance(55));
     let at = match before {

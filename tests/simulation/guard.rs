@@ -15,6 +15,8 @@ use crate::world::{Sim, World};
 /// As in `guardian::enforce`.
 const KILL_INTERVAL: Duration = Duration::from_millis(20);
 const WATCH_INTERVAL: Duration = Duration::from_millis(100);
+/// From the end of systemd's patience to a successor that enforces, as in `guardian::table`.
+const SUCCESSION: Duration = Duration::from_millis(750);
 /// Room for every frame that can be under way.
 const SOCKET_BYTES: usize = 1 << 20;
 
@@ -41,6 +43,8 @@ pub struct Guard {
     /// Rings when whoever waits for its turn should look again.
     pub bell: Arc<Notify>,
     enforcement: Option<Lease>,
+    /// Its successor is there before SIGKILL is due.
+    pub covered: bool,
     /// Counts enforcements.
     enforced: u64,
     timer: u64,
@@ -225,12 +229,27 @@ impl World {
         self.guard_looks(h);
     }
 
+    /// Assumption (c): guard and putexd are not both gone when SIGKILL is due. `gap` is how long this guard is gone.
+    fn may_be_gone(&mut self, h: usize, gap: Duration) -> bool {
+        let now = self.clock(h);
+        let (listed, _) = self.hosts[h].guard.table.handle(now, Command::List);
+        let in_time = match listed {
+            Outcome::Leases { leases, .. } => {
+                leases.iter().all(|listed| now.until_passed(listed.lease.kill_at()) >= gap)
+            }
+            Outcome::Done | Outcome::Refused { .. } => true,
+        };
+        self.hosts[h].guard.covered = in_time;
+        in_time || !self.hosts[h].unit.alive || self.daemon_enforces(h)
+    }
+
     /// systemd ends what is bound to the guard, removes the grants, and starts another one.
     pub fn kill_guard(&mut self, h: usize) {
-        let guard = &mut self.hosts[h].guard;
-        if guard.life == Life::Dead {
+        let hung = self.hosts[h].guard.life == Life::Hung;
+        if self.hosts[h].guard.life == Life::Dead || !hung && !self.may_be_gone(h, SUCCESSION) {
             return;
         }
+        let guard = &mut self.hosts[h].guard;
         guard.life = Life::Dead;
         guard.era += 1;
         guard.grant = None;
@@ -250,11 +269,14 @@ impl World {
             return;
         }
         let now = self.clock(h);
+        let patience = self.hosts[h].guard.table.patience(now);
+        if !self.may_be_gone(h, patience.unwrap_or_default() + SUCCESSION) {
+            return;
+        }
         let guard = &mut self.hosts[h].guard;
         guard.life = Life::Hung;
         guard.era += 1;
         let era = guard.era;
-        let patience = guard.table.patience(now);
         self.note(Some(h), "the guard hangs");
         if let Some(patience) = patience {
             let late = self.millis(0, 300);

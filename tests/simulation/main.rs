@@ -100,7 +100,8 @@ fn a_scene_is_read_as_it_is_printed() {
 #[test]
 fn every_kind_of_fault_is_drawn() {
     let drawn: Vec<Kind> = (0..500).flat_map(|seed| draw::scene(seed).faults).map(|fault| fault.kind).collect();
-    let missing: Vec<Kind> = Kind::all().into_iter().filter(|kind| !drawn.contains(kind)).collect();
+    let missing: Vec<Kind> =
+        Kind::all().into_iter().filter(|kind| !kind.is_assumed_away() && !drawn.contains(kind)).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }
 
@@ -132,7 +133,9 @@ fn scripts_come_out_as_they_say() {
         let text = fs::read_to_string(&path).expect("a script");
         let scene = Scene::parse(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let Outcome { log, failure, .. } = run(&scene);
-        if let Some(failure) = failure {
+        // What comes of it where the protocol is denied what it rests on.
+        let shows_an_overlap = path.to_string_lossy().contains("-broken");
+        if shows_an_overlap != matches!(failure, Some(Failure::Overlap(_))) || !shows_an_overlap && failure.is_some() {
             failures.push(format!("{}: {failure:?}\n{}", path.display(), log.join("\n")));
         }
     }

@@ -14,6 +14,8 @@ use tokio::time::{sleep, timeout};
 
 use crate::world::{Sim, World};
 
+/// Between two starts by hand.
+const BY_HAND: Duration = Duration::from_millis(40);
 /// How long the bus waits for a PID 1 that does not answer.
 const BUS_LIMIT: Duration = Duration::from_millis(500);
 
@@ -159,7 +161,6 @@ impl World {
     /// The assertions first, then the `ExecCondition=`, then the program itself.
     fn carry_out_start(&mut self, h: usize) {
         if self.hosts[h].guard.grant.is_none() {
-            self.note(Some(h), "systemd: the start is refused, there is no grant");
             self.refuse_start(h, "assert");
             return;
         }
@@ -318,9 +319,14 @@ impl World {
         }
     }
 
-    pub fn start_by_hand(&mut self, h: usize) {
-        self.note(Some(h), "somebody starts the unit");
-        drop(self.queue(h, JobKind::Start));
+    /// Again and again, for as long as somebody has the patience.
+    pub fn start_by_hand(&mut self, h: usize, patience: Duration) {
+        if matches!(self.hosts[h].unit.phase, Phase::Dead | Phase::Failed) {
+            drop(self.queue(h, JobKind::Start));
+        }
+        if let Some(patience) = patience.checked_sub(BY_HAND) {
+            self.on_host(h, BY_HAND, move |world| world.start_by_hand(h, patience));
+        }
     }
 
     pub fn stop_unit(&mut self, h: usize) -> oneshot::Receiver<&'static str> {
@@ -366,7 +372,7 @@ impl Pid1 {
             let mut world = self.sim.lock();
             let answer = ask(&mut world, self.h);
             // Most answers come at once, some late enough to be overtaken by what happens.
-            (answer, if world.rng.chance(10) { world.millis(1, 60) } else { Duration::ZERO })
+            (answer, if world.rng.chance(12) { world.millis(1, 150) } else { Duration::ZERO })
         };
         pause(back).await;
         Ok(answer)

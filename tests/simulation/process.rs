@@ -196,6 +196,11 @@ impl World {
         }
     }
 
+    /// Whether there is a daemon that knows of its lease and gets time.
+    pub fn daemon_enforces(&self, h: usize) -> bool {
+        self.hosts[h].process.as_ref().is_some_and(|process| process.status.is_some() && !process.paused)
+    }
+
     pub fn pause_daemon(&mut self, h: usize, paused: bool) {
         if let Some(process) = &mut self.hosts[h].process {
             process.paused = paused;
@@ -246,14 +251,14 @@ async fn run(machine: VirtualMachine, again: Arc<Notify>) {
         guard: guard.clone(),
         watchdog: None,
     };
-    let mut kept = kept(&guard).await;
     loop {
         while sim.lock().hosts[h].retired {
             again.notified().await;
         }
+        let kept = kept(&guard).await;
         let settings = sim.lock().settings(h);
         let changed = Arc::new(Notify::new());
-        let handle = service::spawn(&host, settings, kept.take(), changed).expect("a service is spawned");
+        let handle = service::spawn(&host, settings, kept, changed).expect("a service is spawned");
         let mut status = handle.status.clone();
         {
             let mut world = sim.lock();

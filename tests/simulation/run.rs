@@ -57,7 +57,13 @@ async fn play(scene: &Scene) -> Sim {
         for other in &others {
             sim.lock().power_off(*other);
         }
+        let starts = sim.lock().starts;
         comes_back(&sim, bound, lease, &format!("with h{} alone", h + 1)).await;
+        let starts = sim.lock().starts - starts;
+        if starts > 1 {
+            let text = format!("h{} alone and in good order starts the unit {starts} times", h + 1);
+            sim.lock().fail(Failure::Restless(text));
+        }
         for other in &others {
             sim.lock().power_on(*other);
         }

@@ -148,7 +148,7 @@ faults! {
     /// Health checks fail.
     Sicken = "sicken",
     FailFencing = "fail-fencing",
-    /// `systemctl start` by somebody.
+    /// `systemctl start` by somebody, again and again.
     StartByHand = "start-by-hand",
     /// `systemctl stop` by somebody.
     StopByHand = "stop-by-hand",
@@ -162,6 +162,8 @@ faults! {
     WipeAnew = "wipe-anew",
     /// A copy is taken, and put back when the fault is over.
     RollBack = "roll-back",
+    /// A copy is taken, and put into a new store when the fault is over.
+    Restore = "restore",
     /// The key is deleted: a tombstone.
     Delete = "delete",
     /// The key is purged: nothing is left.
@@ -188,6 +190,11 @@ impl Kind {
         let unit = UnitFault::ALL.iter().copied().map(Self::Unit);
         let store = StoreFault::ALL.iter().copied().map(Self::Store);
         wire.chain(host).chain(unit).chain(store).collect()
+    }
+
+    /// Whether it takes from the protocol what it rests on: a won write is durable, and its revision is not used again.
+    pub fn is_assumed_away(self) -> bool {
+        self == Self::Store(StoreFault::RollBack)
     }
 
     pub fn word(self) -> &'static str {

@@ -7,17 +7,18 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use putexd::config::{FenceSettings, HealthSettings, Probe, ServiceSettings};
 use putexd::daemon::service::Order;
 use putexd::election::{Memory, State, Timings};
-use putexd::store::Link as StoreLink;
 use putexd::store::memory::{Backup, MemoryStore};
+use putexd::store::{Link as StoreLink, Store as _};
 use putexd::types::{Key, OnStopFailure, Revision, ServiceName, Term, Time, UnitName, Value};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::clocks::Clocks;
-use crate::guard::Guard;
+use crate::guard::{Guard, Life};
 use crate::pid1::Unit;
 use crate::process::Process;
 use crate::rng::Rng;
@@ -86,6 +87,8 @@ pub enum Failure {
     Token(String),
     /// No unit came back.
     Stuck(String),
+    /// A unit was stopped and started again without any reason.
+    Restless(String),
     /// A task panicked, or a service ended that was not told to.
     Defect(String),
     /// The scene's own expectation.
@@ -447,7 +450,8 @@ impl World {
         let host = &mut self.hosts[h];
         host.frozen = false;
         host.clocks.set_rates(now, host.scene.boot_rate, host.scene.raw_rate);
-        let excused = host.scene.kill_takes + AFTER_A_THAW;
+        let succession = if host.guard.life == Life::Up { Duration::ZERO } else { Duration::from_secs(1) };
+        let excused = host.scene.kill_takes + AFTER_A_THAW + succession;
         host.thawed = Some((host.unit.life, now + excused));
         self.after(excused, World::judge);
         self.guard_looks(h);
@@ -487,6 +491,8 @@ impl World {
 
     fn strike_host(&mut self, h: usize, kind: HostFault, lasts: Duration) {
         match kind {
+            // Assumption (c).
+            HostFault::PauseDaemon | HostFault::KillDaemon if !self.is_guarded(h) => {}
             HostFault::PauseDaemon => {
                 self.pause_daemon(h, true);
                 self.later(h, lasts, move |world| world.pause_daemon(h, false));
@@ -528,6 +534,11 @@ impl World {
         }
     }
 
+    fn is_guarded(&self, h: usize) -> bool {
+        let guard = &self.hosts[h].guard;
+        guard.life == Life::Up || guard.covered || !self.hosts[h].unit.alive
+    }
+
     fn strike_wire(&mut self, h: usize, kind: WireFault, lasts: Duration) {
         let wire = &mut self.hosts[h].wire;
         match kind {
@@ -549,7 +560,7 @@ impl World {
         let host = &mut self.hosts[h];
         match kind {
             UnitFault::CrashUnit => self.unit_crashes(h),
-            UnitFault::StartByHand => self.start_by_hand(h),
+            UnitFault::StartByHand => self.start_by_hand(h, lasts),
             UnitFault::StopByHand => drop(self.stop_unit(h)),
             UnitFault::LoseBus => {
                 host.bus_up = false;
@@ -598,6 +609,17 @@ impl World {
                 self.after(lasts, move |world| {
                     world.note(None, "goes back to the copy");
                     world.store.restore(copy);
+                });
+            }
+            StoreFault::Restore => {
+                let (store, key) = (self.store.clone(), self.key.clone());
+                let copy = store.read(&key, None).now_or_never().and_then(Result::ok).and_then(|copy| copy.entry);
+                self.after(lasts, move |world| {
+                    world.note(None, "is made anew from the copy");
+                    world.store.wipe(true);
+                    if let Some(value) = copy.and_then(|entry| entry.value) {
+                        world.store.put(&world.key, value);
+                    }
                 });
             }
             StoreFault::Delete => self.store.delete(&self.key),
