@@ -14,7 +14,7 @@ impl Election {
         let timings = self.settings.timings;
         let Some(claim) = self.lock.claim(&self.settings.node, &timings) else { return };
         let Some(seen) = self.lock.seen().cloned() else { return };
-        if self.hindrance(at.now).is_some() || !at.now.has_waited_until(claim.take_at) {
+        if self.hindrance(at.now).is_some() || !at.now.has_waited_until(claim.take_at) || !self.is_up_to_date(at.now) {
             return;
         }
         let details = seen.content.record().and_then(|record| record.details.as_ref());
@@ -61,6 +61,13 @@ impl Election {
         self.reads.pending = None;
         self.phase = Phase::Claiming(holding);
         self.renew(at);
+    }
+
+    /// K2: whoever stood still must read before it writes. Meanwhile the store may have been rolled back and have grown to
+    /// the revision that was seen, which then is another's record.
+    fn is_up_to_date(&self, now: Time) -> bool {
+        let limit = self.settings.timings.renew_interval * 3;
+        self.reads.answered.is_some_and(|sent| now.since_at_most(sent) <= limit)
     }
 
     /// The holder that is taken over from, and those that it had not fenced yet itself.

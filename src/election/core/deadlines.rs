@@ -131,6 +131,7 @@ impl Election {
         if self.connected && self.reads.pending.is_none() && now.has_waited_until(self.reads.due) {
             let id = self.reads.issue();
             self.reads.pending = Some(id);
+            self.reads.sent = now;
             self.reads.again = false;
             self.actions.push(Action::Read { id, before: None });
         }

@@ -110,6 +110,10 @@ struct Reads {
     pending: Option<ReadId>,
     /// No read before this.
     due: Time,
+    /// When the last one was sent.
+    sent: Time,
+    /// When the last one was sent that was answered.
+    answered: Option<Time>,
     /// A hint came while a read was under way, which may have looked too early.
     again: bool,
 }

@@ -83,6 +83,7 @@ impl Election {
             self.reads.due = now.plus(self.pace());
             return;
         };
+        self.reads.answered = Some(self.reads.sent);
         let renew_interval = self.settings.timings.renew_interval;
         self.reads.due = if self.reads.again { now } else { now.plus(renew_interval) };
         self.observe(now, observation.clone());
