@@ -279,8 +279,10 @@ impl Election {
     }
 }
 
-/// When a stop that began at `from` has to be proven. Whoever wakes so late that the budget is over as well still gets the
-/// time that SIGKILL takes: the unit may have been dead for long, and nobody has looked yet.
+/// When a stop that began at `from` has to be proven. Whoever wakes late still gets the time that SIGKILL takes, and whoever
+/// wakes when the budget is over as well the whole of it: the guard has had the unit stopped by then or fences the host
+/// itself, nobody here has looked yet, and a host on which nothing runs must not be fenced.
 fn proof_due(now: Time, from: Time, budget: Duration, reserve: Duration) -> Time {
-    lock::latest(from.plus(budget), now.plus(reserve))
+    let dead_by = from.plus(budget);
+    if now.has_passed(dead_by) { now.plus(budget) } else { lock::latest(dead_by, now.plus(reserve)) }
 }
