@@ -368,6 +368,8 @@ fn a_record_says_what_it_replaced_if_there_was_something() {
     let first = host.next_write();
     let details = |write: &WriteRequest| write.record.details.clone().expect("of putexd");
     assert_eq!((first.base, details(&first).prev), (Revision(0), None));
+    assert_ne!(details(&first).instance.0, first.write.0, "one is told from the other wherever it is kept");
+    assert_eq!(details(&first).write, first.write);
     host.won(&first);
     let second = host.next_write();
     let instance = details(&first).instance;
