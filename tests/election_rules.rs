@@ -720,3 +720,30 @@ fn a_clock_that_jumps_while_the_lock_is_confirmed_has_to_be_proven_harmless_too(
     host.after(Duration::from_nanos(1));
     assert_eq!(host.election.state(), State::Standby);
 }
+
+#[test]
+fn a_lease_that_is_over_is_not_adopted_whether_the_guard_or_the_clock_says_so() {
+    let position = Some((a(), Revision(10)));
+    let adopted = |deadline, lapsed| {
+        let remembered = Remembered {
+            instance: Instance(7),
+            write: WriteId(1),
+            revision: Revision(10),
+            term: Term(5),
+            deadline: Time::both(deadline),
+            stop_budget: ms(1000),
+            kill_reserve: ms(250),
+            closing: false,
+            lapsed,
+        };
+        Host::new(settings(), Memory { position: position.clone(), ..Memory::default() }, Some(remembered))
+    };
+    assert_eq!(adopted(ms(102_000), false).election.state(), State::Active);
+    for (deadline, lapsed, kill) in
+        [(ms(102_000), true, 100_750), (ms(99_000), false, 99_750), (ms(99_000), true, 99_750)]
+    {
+        let mut host = adopted(deadline, lapsed);
+        assert_eq!(host.election.state(), State::Lapsing, "{deadline:?} {lapsed}");
+        assert_eq!(kill_at(&host.after(Duration::ZERO)), Some(Time::both(ms(kill))));
+    }
+}
