@@ -581,6 +581,14 @@ fn what_the_guard_refuses_ends_the_lease() {
     host.handle(refused(GuardDone::Extended(Time::both(host.now)), "the guard does not answer")(instance));
     assert_eq!(host.election.state(), State::Releasing);
 
+    let (mut host, instance) = Host::activated();
+    host.handle(Event::StepDown { reason: "an operator said so".to_owned(), next: None });
+    host.handle(Event::GuardDone { instance, done: GuardDone::Closed });
+    host.handle(Event::Stopped);
+    host.handle(Event::GuardDown);
+    let blank = write(&host.handle(refused(GuardDone::Disarmed, "the guard does not answer")(instance)));
+    assert_eq!(blank, None, "it may still act on the lease");
+
     // What the guard does not know it need not close or forget.
     let (mut host, instance) = Host::activated();
     host.handle(Event::StepDown { reason: "an operator said so".to_owned(), next: None });
@@ -746,4 +754,32 @@ fn a_lease_that_is_over_is_not_adopted_whether_the_guard_or_the_clock_says_so() 
         assert_eq!(host.election.state(), State::Lapsing, "{deadline:?} {lapsed}");
         assert_eq!(kill_at(&host.after(Duration::ZERO)), Some(Time::both(ms(kill))));
     }
+}
+
+#[test]
+fn a_guard_that_is_gone_holds_up_no_stop_and_nobody_contends_before_it_has_forgotten_the_lease() {
+    let (mut host, instance) = Host::activated();
+    host.handle(Event::StepDown { reason: "drained".to_owned(), next: None });
+    assert_eq!(stops(&host.handle(Event::GuardDown)), 1, "it was asked to close, and will not answer");
+    assert_eq!(stops(&host.handle(Event::GuardDown)), 0, "it is stopped once");
+    host.handle(Event::StoreDown);
+    host.after(ms(3000));
+    assert_eq!(host.election.state(), State::Lapsing);
+    host.handle(Event::Stopped);
+    assert_eq!(host.election.state(), State::NoStore);
+    let id = read(&host.handle(Event::StoreUp)).expect("the store is asked");
+    host.shown(id, 41, held_by("h2", 9, 9));
+
+    let disarm = Action::Guard(GuardRequest::Disarm { instance });
+    assert!(host.handle(Event::GuardUp).contains(&disarm));
+    let hindrance = |host: &Host| host.election.hindrance(Time::both(host.now));
+    let waits = Some("the guard has not forgotten the last lease yet".to_owned());
+    assert_eq!(hindrance(&host), waits);
+    let other = Instance(1);
+    for (of, done) in [(other, GuardDone::Disarmed), (instance, GuardDone::Closed), (other, GuardDone::Closed)] {
+        host.handle(Event::GuardDone { instance: of, done });
+        assert_eq!(hindrance(&host), waits, "{done:?} of {of}");
+    }
+    host.handle(Event::GuardDone { instance, done: GuardDone::Disarmed });
+    assert_eq!(hindrance(&host), None);
 }
