@@ -113,7 +113,7 @@ impl Host {
         let until = self.now + span;
         let mut others = Vec::new();
         while self.now < until {
-            let mut actions = self.after(ms(50).min(until - self.now));
+            let mut actions = self.after(ms(50).min(until.saturating_sub(self.now)));
             while let Some(action) = actions.pop() {
                 let more = match &action {
                     Action::Write(write) => self.won(write),
@@ -122,7 +122,13 @@ impl Host {
                         self.handle(Event::GuardDone { instance, done })
                     }
                     Action::Persist(_) | Action::Report(_) => Vec::new(),
-                    _ => {
+                    Action::Read { .. }
+                    | Action::Guard(_)
+                    | Action::Fence { .. }
+                    | Action::Unfence { .. }
+                    | Action::Start { .. }
+                    | Action::Stop { .. }
+                    | Action::Alarm(_) => {
                         others.push(action);
                         continue;
                     }
@@ -252,15 +258,12 @@ fn nobody_contends_before_the_unit_is_known_to_be_dead() {
 #[test]
 fn without_a_store_there_is_nothing_to_wake_up_for() {
     let mut host = Host::new(settings(), Memory::default(), None);
-    host.handle(Event::StoreUp);
+    let id = host.ready();
+    assert_eq!(host.election.poll_timeout(), None, "the answer wakes it up");
+    host.handle(Event::Read { id, answer: None });
+    assert!(host.election.poll_timeout().is_some(), "it is asked again");
     host.handle(Event::StoreDown);
     assert_eq!(host.election.poll_timeout(), None);
-    // Nor while the read that is due has not been answered.
-    let mut host = Host::new(settings(), Memory::default(), None);
-    let id = host.ready();
-    assert_eq!(host.election.poll_timeout(), None);
-    host.handle(Event::Read { id, answer: None });
-    assert!(host.election.poll_timeout().is_some());
 }
 
 fn alarms(actions: &[Action]) -> Vec<&Alarm> {
@@ -277,7 +280,7 @@ fn a_stop_that_is_not_proven_in_time_is_told_once() {
         let (mut host, _) = Host::activated();
         let deadline = host.election.deadline().expect("it is held").boot;
         host.handle(Event::StoreDown);
-        host.now = deadline - ms(1);
+        host.now = deadline.saturating_sub(ms(1));
         assert_eq!(host.after(Duration::ZERO), []);
         let lapse = host.after(ms(1));
         // S = 1 s, of which k = 250 ms are kept for SIGKILL.
@@ -322,7 +325,7 @@ fn an_orderly_stop_beyond_its_limit_is_told_once_and_the_lock_is_kept() {
 fn a_clock_that_jumps_by_more_than_a_renewal_has_to_be_proven_harmless() {
     for forward in [true, false] {
         let jump = |host: &mut Host, by: Duration| {
-            host.wall = if forward { host.wall + by } else { host.wall - by };
+            host.wall = if forward { host.wall + by } else { host.wall.saturating_sub(by) };
             host.after(Duration::ZERO)
         };
         let (mut host, _) = Host::activated();
@@ -365,10 +368,55 @@ fn a_record_says_what_it_replaced_if_there_was_something() {
     let first = host.next_write();
     let details = |write: &WriteRequest| write.record.details.clone().expect("of putexd");
     assert_eq!((first.base, details(&first).prev), (Revision(0), None));
+    assert_ne!(details(&first).instance.0, first.write.0, "one is told from the other wherever it is kept");
+    assert_eq!(details(&first).write, first.write);
     host.won(&first);
     let second = host.next_write();
     let instance = details(&first).instance;
     assert_eq!((second.base, details(&second).prev), (Revision(1), Some((Revision(1), Some(instance)))));
+}
+
+#[test]
+fn who_takes_the_lock_carries_on_what_was_said_but_not_what_is_over() {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let id = host.ready();
+    let mut found = held_by("h2", 9, 9);
+    if let Content::Record(Record { details: Some(details), .. }) = &mut found {
+        let text = |text: &str| Some(text.to_owned());
+        let paused_for = Some(ms(20_000));
+        details.words = Words { next: Some(node("h3")), paused_for, reason: text("maintenance"), by: text("root") };
+    }
+    host.shown(id, 41, found);
+    let since = host.now;
+    let claim = (0..1000).find_map(|_| write(&host.after(ms(100)))).expect("a claim");
+    let after = host.now.saturating_sub(since);
+    assert!((ms(20_000)..ms(20_600)).contains(&after), "after {after:?}");
+    let Details { words, term, prev, lease, hold, unfenced, .. } = claim.record.details.expect("of putexd");
+    assert_eq!((words.next, words.paused_for), (None, None));
+    assert_eq!((words.reason.as_deref(), words.by.as_deref()), (Some("maintenance"), Some("root")));
+    assert_eq!((term, prev), (Term(host.now.as_secs() + 1000), Some((Revision(41), Some(Instance(9))))));
+    // What it found may live as long as any record that is known.
+    assert_eq!((lease, hold, unfenced), (ms(3000), ms(3900), vec!["h2".to_owned()]));
+}
+
+#[test]
+fn whoever_had_not_started_yet_leaves_its_debts_of_fencing_and_nobody_else_does() {
+    let inherited = |standing, hosts: &[&str]| {
+        let mut host = Host::new(settings(), Memory::default(), None);
+        let id = host.ready();
+        let mut found = held_by("h2", 9, 9);
+        if let Content::Record(Record { details: Some(details), .. }) = &mut found {
+            details.standing = standing;
+            details.unfenced = hosts.iter().map(|host| (*host).to_owned()).collect();
+        }
+        host.shown(id, 41, found);
+        host.next_write().record.details.expect("of putexd").unfenced
+    };
+    assert_eq!(inherited(Standing::Confirming, &["h4", "h1", "h2"]), ["h4", "h2"]);
+    assert_eq!(inherited(Standing::Active, &["h4"]), ["h2"]);
+    let many: Vec<String> = (10..26).map(|number| format!("h{number}")).collect();
+    let all: Vec<&str> = many.iter().map(String::as_str).collect();
+    assert_eq!(inherited(Standing::Confirming, &all)[..15], many[1..]);
 }
 
 #[test]
@@ -431,7 +479,14 @@ fn again(mut host: Host, instance: &mut Instance) -> Host {
                     *instance = begun;
                     Event::Started { instance: begun, result: Ok(()) }
                 }
-                _ => continue,
+                Action::Read { .. }
+                | Action::Guard(_)
+                | Action::Fence { .. }
+                | Action::Unfence { .. }
+                | Action::Stop { .. }
+                | Action::Persist(_)
+                | Action::Report(_)
+                | Action::Alarm(_) => continue,
             };
             actions.extend(host.handle(event));
         }
@@ -440,4 +495,291 @@ fn again(mut host: Host, instance: &mut Instance) -> Host {
         }
     }
     panic!("it is never active again: {:?}", host.election.hindrance(Time::both(host.now)));
+}
+
+fn reads_before(actions: &[Action]) -> usize {
+    actions.iter().filter(|action| matches!(action, Action::Read { before: Some(_), .. })).count()
+}
+
+fn stops(actions: &[Action]) -> usize {
+    actions.iter().filter(|action| matches!(action, Action::Stop { .. })).count()
+}
+
+/// The guard was asked to arm the lease, and has not answered.
+fn arming() -> (Host, Instance, Time) {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let mut id = host.ready();
+    let mut actions = host.shown(id, 0, Content::Absent);
+    for _ in 0..200 {
+        if let Some(GuardRequest::Arm { instance, deadline, .. }) = guard(&actions) {
+            return (host, instance, deadline);
+        }
+        actions = match write(&actions) {
+            Some(write) => host.won(&write),
+            None => host.after(ms(100)),
+        };
+        if let Some(asked) = read(&actions).filter(|_| host.election.revision() == Revision(0)) {
+            id = asked;
+            actions = host.shown(id, 0, Content::Absent);
+        }
+    }
+    panic!("it is never armed: {}", host.election.state());
+}
+
+#[test]
+fn the_guards_answer_about_another_lease_says_nothing_of_this_one() {
+    let other = Instance(1);
+    let (mut host, instance, deadline) = arming();
+    let later = deadline.plus(ms(60_000));
+    assert_eq!(host.handle(Event::GuardDone { instance: other, done: GuardDone::Armed(deadline) }), []);
+    for asked in [GuardDone::Armed(deadline), GuardDone::Extended(deadline)] {
+        assert_eq!(host.handle(Event::GuardRefused { instance: other, asked, reason: "it lapsed".to_owned() }), []);
+    }
+    assert_eq!(started(&host.handle(Event::GuardDone { instance, done: GuardDone::Armed(deadline) })), Some(instance));
+    host.handle(Event::Started { instance: other, result: Ok(()) });
+    host.handle(Event::Started { instance: other, result: Err("it fails".to_owned()) });
+    host.handle(Event::Unfenced { instance: other, result: Err("it fails".to_owned()) });
+    host.handle(Event::Fenced { instance: other, result: Err("it fails".to_owned()) });
+    assert_eq!(host.election.state(), State::Starting);
+    host.handle(Event::Started { instance, result: Ok(()) });
+    assert_eq!(host.election.state(), State::Active);
+
+    host.handle(Event::GuardDone { instance: other, done: GuardDone::Extended(later) });
+    assert_eq!(host.election.deadline(), Some(deadline));
+    host.handle(Event::GuardDone { instance, done: GuardDone::Extended(deadline.minus(ms(1))) });
+    assert_eq!(host.election.deadline(), Some(deadline), "an earlier deadline is an old answer");
+    host.handle(Event::StepDown { reason: "an operator said so".to_owned(), next: None });
+    assert_eq!(stops(&host.handle(Event::GuardDone { instance: other, done: GuardDone::Closed })), 0);
+    assert_eq!(stops(&host.handle(Event::GuardDone { instance, done: GuardDone::Closed })), 1);
+    assert_eq!(stops(&host.handle(Event::GuardDone { instance, done: GuardDone::Closed })), 0, "it is stopped once");
+    // Neither the disarming of another nor one that nobody asked for lets the lock go.
+    assert_eq!(write(&host.handle(Event::GuardDone { instance, done: GuardDone::Disarmed })), None);
+    let disarm = host.handle(Event::Stopped);
+    assert!(disarm.contains(&Action::Guard(GuardRequest::Disarm { instance })), "{disarm:?}");
+    assert_eq!(write(&host.handle(Event::GuardDone { instance: other, done: GuardDone::Disarmed })), None);
+    assert!(write(&host.handle(Event::GuardDone { instance, done: GuardDone::Disarmed })).is_some());
+}
+
+#[test]
+fn what_the_guard_refuses_ends_the_lease() {
+    let refused = |asked, reason: &str| {
+        let reason = reason.to_owned();
+        move |instance| Event::GuardRefused { instance, asked, reason }
+    };
+    let (mut host, instance, deadline) = arming();
+    host.handle(refused(GuardDone::Armed(deadline), "there are 256 leases already")(instance));
+    assert_eq!(host.election.state(), State::Releasing);
+
+    let (mut host, instance) = Host::activated();
+    let lapse = host.handle(refused(GuardDone::Extended(Time::both(host.now)), "a lapse is final")(instance));
+    assert_eq!((host.election.state(), stops(&lapse)), (State::Lapsing, 1));
+
+    // A guard that is gone has refused nothing, and what is not running has nothing to lapse.
+    let (mut host, instance) = Host::activated();
+    host.handle(Event::GuardDown);
+    assert_eq!(host.election.state(), State::Releasing);
+    host.handle(refused(GuardDone::Extended(Time::both(host.now)), "the guard does not answer")(instance));
+    assert_eq!(host.election.state(), State::Releasing);
+
+    let (mut host, instance) = Host::activated();
+    host.handle(Event::StepDown { reason: "an operator said so".to_owned(), next: None });
+    host.handle(Event::GuardDone { instance, done: GuardDone::Closed });
+    host.handle(Event::Stopped);
+    host.handle(Event::GuardDown);
+    let blank = write(&host.handle(refused(GuardDone::Disarmed, "the guard does not answer")(instance)));
+    assert_eq!(blank, None, "it may still act on the lease");
+
+    // What the guard does not know it need not close or forget.
+    let (mut host, instance) = Host::activated();
+    host.handle(Event::StepDown { reason: "an operator said so".to_owned(), next: None });
+    assert_eq!(stops(&host.handle(refused(GuardDone::Closed, "there is no such lease")(instance))), 1);
+    host.handle(Event::Stopped);
+    let blank = write(&host.handle(refused(GuardDone::Disarmed, "there is no such lease")(instance)));
+    assert_eq!(blank.expect("a blank").record.token, "");
+}
+
+#[test]
+fn an_extension_is_asked_for_once_and_only_of_an_armed_lease() {
+    let extensions =
+        |actions: &[Action]| actions.iter().filter(|a| matches!(a, Action::Guard(GuardRequest::Extend { .. }))).count();
+    let (mut host, instance, deadline) = arming();
+    // A renewal that is won while the guard arms is told to it afterwards.
+    let renewal = host.next_write();
+    assert_eq!(extensions(&host.won(&renewal)), 0);
+    assert_eq!(extensions(&host.handle(Event::GuardDone { instance, done: GuardDone::Armed(deadline) })), 1);
+    let (mut host, instance, deadline) = arming();
+    let armed = host.handle(Event::GuardDone { instance, done: GuardDone::Armed(deadline) });
+    assert_eq!(extensions(&armed), 0, "it has the deadline already, and would refuse");
+    // While it is disarmed nothing is extended any more.
+    host.handle(Event::Started { instance, result: Ok(()) });
+    host.handle(Event::StepDown { reason: "an operator said so".to_owned(), next: None });
+    host.handle(Event::GuardDone { instance, done: GuardDone::Closed });
+    let renewal = host.next_write();
+    host.handle(Event::Stopped);
+    assert_eq!(extensions(&host.won(&renewal)), 0);
+}
+
+#[test]
+fn an_operators_words_at_a_release_are_in_the_blank_and_not_before() {
+    let (mut host, instance) = Host::activated();
+    host.handle(Event::StepDown { reason: "drained".to_owned(), next: Some(node("h3")) });
+    host.handle(Event::GuardDone { instance, done: GuardDone::Closed });
+    let renewal = host.next_write();
+    let words = |write: &WriteRequest| write.record.details.clone().expect("of putexd").words;
+    assert_eq!(words(&renewal), Words::default());
+    host.won(&renewal);
+    host.handle(Event::Stopped);
+    let blank = write(&host.handle(Event::GuardDone { instance, done: GuardDone::Disarmed })).expect("a blank");
+    let expected = Words { next: Some(node("h3")), reason: Some("drained".to_owned()), ..Words::default() };
+    assert_eq!(words(&blank), expected);
+    assert_eq!(blank.record.details.map(|details| details.standing), Some(Standing::Proven));
+}
+
+#[test]
+fn a_renewal_under_way_at_the_proof_is_blanked_as_soon_as_it_is_won() {
+    let (mut host, instance) = Host::activated();
+    host.handle(Event::StepDown { reason: "drained".to_owned(), next: None });
+    host.handle(Event::GuardDone { instance, done: GuardDone::Closed });
+    let renewal = host.next_write();
+    host.handle(Event::Stopped);
+    assert_eq!(write(&host.handle(Event::GuardDone { instance, done: GuardDone::Disarmed })), None);
+    let blank = write(&host.won(&renewal)).expect("a blank");
+    assert_eq!((blank.base, blank.record.token.as_str()), (Revision(renewal.base.0 + 1), ""));
+}
+
+#[test]
+fn a_stray_unit_is_stopped_in_its_budget_and_holds_up_a_retirement() {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let stray = host.handle(Event::Unit(Sight::Alive));
+    assert_eq!(kill_at(&stray), Some(Time::both(host.now + ms(750))));
+    assert_eq!(stops(&host.handle(Event::Unit(Sight::Alive))), 0, "it is told and stopped once");
+    host.handle(Event::Retire { reason: "its file is gone".to_owned() });
+    host.handle(Event::Unit(Sight::Dead { result: "success".to_owned() }));
+    assert_eq!(host.election.state(), State::NoStore);
+    host.handle(Event::Stopped);
+    assert_eq!(host.election.state(), State::Retired);
+}
+
+#[test]
+fn a_read_that_failed_is_made_again_and_a_hint_brings_another_after_the_answer() {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let id = host.ready();
+    host.handle(Event::Read { id, answer: None });
+    // Half of the call limit of (T − m)/3.
+    assert_eq!(read(&host.after(Duration::from_nanos(483_333_332))), None);
+    let id = read(&host.after(Duration::from_nanos(1))).expect("it is asked again");
+    host.handle(Event::Hint);
+    let again = read(&host.shown(id, 41, held_by("h2", 9, 9))).expect("what came meanwhile is read");
+    assert_eq!(read(&host.shown(again, 41, held_by("h2", 9, 9))), None);
+    assert_eq!(read(&host.after(ms(999))), None);
+    assert!(read(&host.after(ms(1))).is_some(), "it is read every R");
+}
+
+#[test]
+fn what_a_proven_replaced_is_asked_for_when_there_is_a_store_to_ask() {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let mut id = host.ready();
+    host.shown(id, 41, held_by("h2", 9, 9));
+    let mut let_go = held_by("", 9, 10);
+    if let Content::Record(Record { details: Some(details), .. }) = &mut let_go {
+        (details.standing, details.prev) = (Standing::Proven, Some((Revision(41), Some(Instance(9)))));
+    }
+    id = read(&host.after(ms(1000))).expect("it is read every R");
+    let asked = host.shown(id, 42, let_go);
+    assert_eq!(reads_before(&asked), 1, "{asked:?}");
+    let (question, revision) = asked
+        .iter()
+        .find_map(|a| if let Action::Read { id, before: Some(before) } = a { Some((*id, *before)) } else { None })
+        .expect("it is asked");
+    assert_eq!(revision, Revision(42));
+    // Without an answer it is asked again at the pace of failed calls, while there is a store.
+    host.handle(Event::Replaced { id: question, answer: None });
+    host.handle(Event::StoreDown);
+    assert_eq!(reads_before(&host.after(ms(1000))), 0);
+    assert_eq!(reads_before(&host.handle(Event::StoreUp)), 1);
+}
+
+#[test]
+fn a_check_that_a_reload_brings_has_its_time_to_pass() {
+    let (mut host, _) = Host::activated();
+    host.goes_on(ms(10_000));
+    host.handle(Event::Reconfigure(Settings { check_validity: Some(ms(3000)), ..settings() }));
+    host.goes_on(ms(2999));
+    assert_eq!(host.election.state(), State::Active);
+    // A reload that changes something else gives no more of it.
+    let longer = Settings { check_validity: Some(ms(3000)), stop_limit: ms(60_000), ..settings() };
+    host.handle(Event::Reconfigure(longer));
+    host.goes_on(ms(1));
+    assert_eq!(host.election.state(), State::Releasing);
+}
+
+#[test]
+fn a_clock_that_jumps_while_the_lock_is_confirmed_has_to_be_proven_harmless_too() {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let id = host.ready();
+    host.shown(id, 0, Content::Absent);
+    let claim = host.next_write();
+    host.won(&claim);
+    assert_eq!(host.election.state(), State::Confirming);
+    host.wall += ms(1001);
+    assert!(write(&host.after(Duration::ZERO)).is_some(), "a renewal is sent at once");
+    host.after(Duration::from_nanos(1_933_333_331));
+    assert_eq!(host.election.state(), State::Confirming);
+    host.after(Duration::from_nanos(1));
+    assert_eq!(host.election.state(), State::Standby);
+}
+
+#[test]
+fn a_lease_that_is_over_is_not_adopted_whether_the_guard_or_the_clock_says_so() {
+    let position = Some((a(), Revision(10)));
+    let adopted = |deadline, lapsed| {
+        let remembered = Remembered {
+            instance: Instance(7),
+            write: WriteId(1),
+            revision: Revision(10),
+            term: Term(5),
+            deadline: Time::both(deadline),
+            stop_budget: ms(1000),
+            kill_reserve: ms(250),
+            closing: false,
+            lapsed,
+        };
+        Host::new(settings(), Memory { position: position.clone(), ..Memory::default() }, Some(remembered))
+    };
+    assert_eq!(adopted(ms(102_000), false).election.state(), State::Active);
+    for (deadline, lapsed, kill) in
+        [(ms(102_000), true, 100_750), (ms(99_000), false, 99_750), (ms(99_000), true, 99_750)]
+    {
+        let mut host = adopted(deadline, lapsed);
+        assert_eq!(host.election.state(), State::Lapsing, "{deadline:?} {lapsed}");
+        assert_eq!(kill_at(&host.after(Duration::ZERO)), Some(Time::both(ms(kill))));
+    }
+}
+
+#[test]
+fn a_guard_that_is_gone_holds_up_no_stop_and_nobody_contends_before_it_has_forgotten_the_lease() {
+    let (mut host, instance) = Host::activated();
+    host.handle(Event::StepDown { reason: "drained".to_owned(), next: None });
+    assert_eq!(stops(&host.handle(Event::GuardDown)), 1, "it was asked to close, and will not answer");
+    assert_eq!(stops(&host.handle(Event::GuardDown)), 0, "it is stopped once");
+    host.handle(Event::StoreDown);
+    host.after(ms(3000));
+    assert_eq!(host.election.state(), State::Lapsing);
+    host.handle(Event::Stopped);
+    assert_eq!(host.election.state(), State::NoStore);
+    let id = read(&host.handle(Event::StoreUp)).expect("the store is asked");
+    host.shown(id, 41, held_by("h2", 9, 9));
+
+    let disarm = Action::Guard(GuardRequest::Disarm { instance });
+    assert!(host.handle(Event::GuardUp).contains(&disarm));
+    let hindrance = |host: &Host| host.election.hindrance(Time::both(host.now));
+    let waits = Some("the guard has not forgotten the last lease yet".to_owned());
+    assert_eq!(hindrance(&host), waits);
+    let other = Instance(1);
+    for (of, done) in [(other, GuardDone::Disarmed), (instance, GuardDone::Closed), (other, GuardDone::Closed)] {
+        host.handle(Event::GuardDone { instance: of, done });
+        assert_eq!(hindrance(&host), waits, "{done:?} of {of}");
+    }
+    host.handle(Event::GuardDone { instance, done: GuardDone::Disarmed });
+    assert_eq!(hindrance(&host), None);
 }

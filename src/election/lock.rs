@@ -557,11 +557,11 @@ mod tests {
     }
 
     /// A lock whose record, in the name of h1, changes every second as told: machine, instance and write of each change.
-    /// The node is h1 and holds instance 7; its own writes are 1, 2 and 3. Whether each change showed a twin.
+    /// The node is h1 and holds instance 7; its own writes are 1 to 4. Whether each change showed a twin.
     fn changes(of: &[(u128, u128, u128)]) -> (Lock, Vec<bool>) {
         let node = NodeId::new("h1").expect("a node name");
         let mut lock = Lock::new(Duration::ZERO);
-        for write in 1..=3 {
+        for write in 1..=4 {
             lock.sent(WriteId(write));
         }
         let told = (10..).zip(of).map(|(second, &(machine, instance, write))| {

@@ -381,14 +381,14 @@ mod tests {
     #[test]
     fn a_third_of_the_lease_is_too_much_for_the_margin_and_the_whole_budget_for_sigkill() {
         let good = Timings { confirmation: Confirmation::Minimal, ..Timings::new(seconds(1.0), 3, 1) };
-        let tick = Duration::from_nanos(1);
+        let (tick, just_below) = (Duration::from_nanos(1), Duration::from_nanos(999_999_999));
         assert!(matches!(Timings { margin: seconds(1.0), ..good }.validate(), Err(TimingsError::Margin { .. })));
-        assert_eq!(Timings { margin: seconds(1.0) - tick, ..good }.validate(), Ok(()));
+        assert_eq!(Timings { margin: just_below, ..good }.validate(), Ok(()));
         for kill_reserve in [Duration::ZERO, seconds(1.0)] {
             let refused = Timings { kill_reserve, ..good }.validate();
             assert!(matches!(refused, Err(TimingsError::KillReserve { .. })), "{kill_reserve:?}");
         }
-        for kill_reserve in [tick, seconds(1.0) - tick] {
+        for kill_reserve in [tick, just_below] {
             assert_eq!(Timings { kill_reserve, ..good }.validate(), Ok(()));
         }
     }

@@ -186,7 +186,7 @@ impl<C> Driver<C> {
             }
             let pause = sleep(back_off);
             tokio::pin!(pause);
-            back_off = (back_off * 2).min(BACK_OFF_MAX);
+            back_off = longer(back_off);
             loop {
                 tokio::select! {
                     biased;
@@ -197,6 +197,11 @@ impl<C> Driver<C> {
             }
         }
     }
+}
+
+/// The pause after one that did not help.
+fn longer(pause: Duration) -> Duration {
+    (pause * 2).min(BACK_OFF_MAX)
 }
 
 /// One connection.
@@ -267,5 +272,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
                 count => self.inbox.take(&room[..count]),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_their_limit() {
+        let mut pauses = vec![BACK_OFF_MIN];
+        for _ in 0..5 {
+            pauses.push(longer(pauses[pauses.len() - 1]));
+        }
+        assert_eq!(pauses, [20, 40, 80, 160, 320, 500].map(Duration::from_millis));
     }
 }

@@ -259,6 +259,10 @@ mod tests {
         }
     }
 
+    fn at(seconds: u64) -> Time {
+        Time::both(Duration::from_secs(seconds))
+    }
+
     fn commands() -> Vec<Command> {
         let (service, instance) = (lease().service, lease().instance);
         vec![
@@ -368,6 +372,17 @@ mod tests {
     fn fields_of_a_newer_putexd_are_ignored() {
         let text = r#"{"id":7,"colour":"red","command":{"close":{"service":"a","instance":"00000000000000000000000000000001","why":1}}}"#;
         assert!(serde_json::from_str::<Request>(text).is_ok());
+    }
+
+    #[test]
+    fn a_program_of_another_version_has_the_same_limits() {
+        assert_eq!((REQUEST_LIMIT_BYTES, REPLY_LIMIT_BYTES), (65_536, 8_388_608));
+        assert_eq!((LEASE_LIMIT, MEMBER_LIMIT, CGROUP_LIMIT_BYTES), (256, 16, 1024));
+    }
+
+    #[test]
+    fn a_lease_says_when_its_units_are_killed_and_dead() {
+        assert_eq!((lease().kill_at(), lease().dead_by()), (at(14), at(15)));
     }
 
     #[test]

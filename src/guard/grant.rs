@@ -211,6 +211,15 @@ mod tests {
     }
 
     #[test]
+    fn a_grant_that_cannot_be_removed_is_told() {
+        let leases = tempfile::tempdir().expect("a directory");
+        let service = lease().service;
+        fs::create_dir(leases.path().join(service.as_str())).expect("something else in its place");
+        assert!(withdraw(leases.path(), &service).is_err());
+        assert!(withdraw_all(leases.path()).is_err());
+    }
+
+    #[test]
     fn grants_come_and_go_whole() {
         let directory = tempfile::tempdir().expect("a directory");
         write(directory.path(), &lease()).expect("writes");

@@ -479,6 +479,20 @@ mod tests {
     }
 
     #[test]
+    fn what_is_just_within_the_limits_is_armed() {
+        let mut table = Table::default();
+        let mut full = lease("db", 1, 10);
+        full.kill_reserve = S;
+        full.units = vec![full.units[0].clone(); MEMBER_LIMIT];
+        full.inactive = full.units.clone();
+        full.cgroups = vec![format!("/{}", "x".repeat(CGROUP_LIMIT_BYTES - 1)); MEMBER_LIMIT];
+        let mut beyond = full.clone();
+        assert_eq!(table.handle(at(1), Command::Arm { lease: full }).0, Outcome::Done);
+        beyond.cgroups[MEMBER_LIMIT - 1].push('x');
+        refused(&mut table, at(1), Command::Arm { lease: beyond }, "not the path of a control group");
+    }
+
+    #[test]
     fn arming_over_another_lease_is_refused_in_every_phase() {
         let other = Command::Arm { lease: lease("db", 2, 90) };
         let same = Command::Arm { lease: lease("db", 1, 90) };
@@ -501,8 +515,15 @@ mod tests {
     fn arming_again_replaces_but_never_shortens() {
         let mut table = armed();
         refused(&mut table, at(1), Command::Arm { lease: lease("db", 1, 9) }, "armed with a later deadline");
-        assert_eq!(table.handle(at(1), Command::Arm { lease: lease("db", 1, 12) }).0, Outcome::Done);
-        assert_eq!(table.poll_timeout(), Some(at(12)));
+        for (boot, raw) in [(9, 30), (30, 9)] {
+            let mut earlier = lease("db", 1, 10);
+            earlier.deadline = Time { boot: Duration::from_secs(boot), raw: Duration::from_secs(raw) };
+            refused(&mut table, at(1), Command::Arm { lease: earlier }, "armed with a later deadline");
+        }
+        for deadline in [10, 12] {
+            assert_eq!(table.handle(at(1), Command::Arm { lease: lease("db", 1, deadline) }).0, Outcome::Done);
+            assert_eq!(table.poll_timeout(), Some(at(deadline)));
+        }
     }
 
     #[test]

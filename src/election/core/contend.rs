@@ -18,9 +18,9 @@ impl Election {
             return;
         }
         let details = seen.content.record().and_then(|record| record.details.as_ref());
-        let elapsed = at.now.since_at_least(seen.since);
-        let words = details.map_or_else(Words::default, |details| Words { next: None, ..details.words.clone() });
-        let paused_for = words.paused_for.and_then(|span| span.checked_sub(elapsed)).filter(|left| !left.is_zero());
+        // Nobody claims before a pause is over, and whoever was named next has had the chance.
+        let carried = |words: &Words| Words { next: None, paused_for: None, ..words.clone() };
+        let words = details.map_or_else(Words::default, |details| carried(&details.words));
         let entitled_at = match seen.content {
             Content::Absent => lock::latest(claim.entitled_at, at.now.plus(lock::absence_gap(&timings))),
             Content::Tombstone | Content::Record(_) => claim.entitled_at,
@@ -53,7 +53,7 @@ impl Election {
             stop_budget: timings.stop_budget,
             kill_reserve: timings.kill_reserve,
             prove_by: None,
-            words: Words { paused_for, ..words },
+            words,
             words_since: at.now,
             incarnation: seen.incarnation,
         };
@@ -106,7 +106,8 @@ impl Election {
             } else {
                 self.become_starting("entitled, and the lock is still ours");
             }
-        } else if holding.awaited.is_none() && !holding.unresolved {
+        } else {
+            // One that is under way or in doubt goes first all the same: `may_send` sees to that.
             holding.next_attempt = at.now;
         }
     }

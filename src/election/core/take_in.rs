@@ -5,7 +5,7 @@ use crate::election::event::{
     Action, Alarm, Event, GuardDone, GuardRequest, Moment, Observation, ReadId, Settings, Sight, WriteResult,
 };
 use crate::election::holding::Guarded;
-use crate::election::lock::News;
+use crate::election::lock::{self, News};
 use crate::election::record::Record;
 use crate::types::{Instance, Time, WriteId};
 
@@ -156,8 +156,8 @@ impl Election {
             Phase::Claiming(_) | Phase::Confirming(_) | Phase::Fencing(_) | Phase::Starting(..) | Phase::Active(..) => {
                 self.release(now, "the guard is gone".to_owned(), None);
             }
-            Phase::Releasing(release) if release.step == ReleaseStep::Closing => self.stop_for_release(),
-            Phase::Releasing(_) | Phase::Lapsing(_) | Phase::Idle | Phase::Retired => {}
+            Phase::Releasing(_) => self.stop_for_release(),
+            Phase::Lapsing(_) | Phase::Idle | Phase::Retired => {}
         }
     }
 
@@ -174,10 +174,9 @@ impl Election {
                 self.go_on_starting(StartStep::Arming);
             }
             GuardDone::Extended(deadline) if self.is_mine(instance) => {
-                if let Some(holding) = self.holding_mut()
-                    && holding.granted.is_some_and(|granted| deadline.boot > granted.boot)
-                {
-                    holding.granted = Some(deadline);
+                if let Some(holding) = self.holding_mut() {
+                    // Answers may come late, but the guard has never taken back what it granted.
+                    holding.granted = holding.granted.map(|granted| lock::latest(granted, deadline));
                 }
             }
             GuardDone::Closed if self.is_mine(instance) => self.stop_for_release(),
