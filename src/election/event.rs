@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
+
 use super::record::Record;
 use super::state::State;
 use super::timings::Timings;
@@ -20,7 +22,7 @@ pub struct Moment {
 }
 
 /// Who takes part, and how.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Settings {
     /// This host's token.
     pub node: NodeId,
@@ -39,7 +41,7 @@ pub struct Settings {
 }
 
 /// What outlives the daemon on disk. Written at a change of holding, never on the path of a renewal.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Memory {
     /// The store's incarnation, and the highest revision known of it.
     pub position: Option<(Incarnation, Revision)>,
@@ -73,7 +75,7 @@ pub struct Remembered {
 }
 
 /// What the store holds under the key.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[expect(clippy::large_enum_variant, reason = "almost always a record, and never many at once")]
 pub enum Content {
     /// The key does not exist.
@@ -96,7 +98,7 @@ impl Content {
 }
 
 /// One answer of the store's leader.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Observation {
     /// The store's incarnation.
     pub incarnation: Incarnation,
@@ -107,7 +109,7 @@ pub struct Observation {
 }
 
 /// What became of a write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum WriteResult {
     /// Applied by this attempt, at this revision.
     Won(Revision),
@@ -118,7 +120,7 @@ pub enum WriteResult {
 }
 
 /// Tells the answers to reads apart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize)]
 pub struct ReadId(pub u64);
 
 /// What the driver tells the core.
@@ -221,7 +223,7 @@ pub enum Event {
 }
 
 /// What the guard was asked, as it comes back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum GuardDone {
     /// The lease is armed with this deadline.
     Armed(Time),
@@ -292,7 +294,7 @@ pub enum Action {
 }
 
 /// A compare-and-set.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct WriteRequest {
     /// The revision to replace; 0 creates.
     pub base: Revision,
@@ -305,7 +307,7 @@ pub struct WriteRequest {
 }
 
 /// What the guard is asked. The driver adds unit names and control groups.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum GuardRequest {
     /// Set a deadline and open the gate.
     Arm {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
+
 use super::event::{Observation, Remembered};
 use super::record::{Record, Words};
 use super::timings::Timings;
@@ -11,7 +13,7 @@ use crate::types::{Incarnation, Instance, Revision, Term, Time, WriteId};
 const ATTEMPTS_LIMIT: usize = 64;
 
 /// Everything a write rests on, fixed when it is sent.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 pub(super) struct Attempt {
     pub(super) write: WriteId,
     /// `s`: the local time just before the write was sent.
@@ -22,7 +24,7 @@ pub(super) struct Attempt {
 }
 
 /// How the guard stands to this holding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(super) enum Guarded {
     /// It knows nothing of it.
     No,
@@ -45,7 +47,7 @@ pub(super) enum Resolution {
     Lost,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 pub(super) struct Holding {
     pub(super) instance: Instance,
     pub(super) term: Term,

@@ -6,13 +6,15 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use serde::Serialize;
+
 use super::event::{Content, Observation, ReadId};
 use super::record::{Details, Record, Standing};
 use super::timings::Timings;
 use crate::types::{Incarnation, Instance, MachineId, NodeId, Revision, Time, WriteId};
 
 /// Whether what a record says of its holder's death may be believed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 enum Trust {
     /// This host saw the lock change to it, within one incarnation.
     Followed,
@@ -21,7 +23,7 @@ enum Trust {
 }
 
 /// The latest record, and since when.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 pub(super) struct Seen {
     pub(super) incarnation: Incarnation,
     pub(super) revision: Revision,
@@ -59,7 +61,7 @@ pub(super) struct Claim {
 }
 
 /// K7: whether another machine renews the lock under this node's name.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize)]
 struct Twin {
     machine: MachineId,
     changes: u32,
@@ -70,7 +72,7 @@ struct Twin {
 const OWN_WRITES: usize = 16;
 
 /// K4: which record the latest one replaced, as far as it matters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 enum Question {
     /// To be put to the store, from then on.
     Due(Time),
@@ -80,7 +82,7 @@ enum Question {
     Answered(bool),
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct Lock {
     seen: Option<Seen>,
     /// When the store last answered.

@@ -8,13 +8,15 @@ use std::fmt::Write as _;
 use std::str::FromStr;
 use std::time::Duration;
 
+use serde::Serialize;
+
 use crate::types::{Instance, MachineId, NodeId, Revision, Term, Value, WriteId};
 
 /// At most this many hosts wait to be fenced; a longer chain of failed take-overs keeps the newest.
 pub const UNFENCED_LIMIT: usize = 16;
 
 /// What its writer was doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub enum Standing {
     /// Holds the lock, waits for its predecessor's death.
     Confirming,
@@ -47,7 +49,7 @@ impl FromStr for Standing {
 }
 
 /// An operator's words, carried on by every writer until they are over.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize)]
 pub struct Words {
     /// The node that should take over next.
     pub next: Option<NodeId>,
@@ -60,7 +62,7 @@ pub struct Words {
 }
 
 /// What putexd writes beside the token.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Details {
     /// The writer's host.
     pub machine: MachineId,
@@ -85,7 +87,7 @@ pub struct Details {
 }
 
 /// A record as read from, or written to, the store.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Record {
     /// The holder's name; empty = nobody. Text rather than [`NodeId`], because other programs write it too.
     pub token: String,

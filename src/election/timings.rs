@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
+
 /// How long a new holder waits beyond the old one's death.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
 pub enum Confirmation {
     /// At least T + W, as the seed has it.
     #[default]
@@ -13,7 +15,7 @@ pub enum Confirmation {
 }
 
 /// The timings of one service, as configured, defaults filled in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct Timings {
     /// R: a holder renews at least this often, and a contender reads this often.
     pub renew_interval: Duration,

@@ -20,7 +20,7 @@ const LEAST_PATIENCE: Duration = Duration::from_millis(250);
 ///
 /// The caller calls [`Table::expire`] before each [`Table::handle`], and whenever [`Table::poll_timeout`] has passed;
 /// calling it more often does nothing. It carries out the effects in their order, and answers the command afterwards.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Table {
     entries: BTreeMap<ServiceName, Entry>,
 }

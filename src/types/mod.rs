@@ -10,7 +10,8 @@ use std::fmt::{self, Write as _};
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Why a name is not accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -248,9 +249,28 @@ impl From<&ServiceName> for Key {
 macro_rules! random_id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-        #[serde(try_from = "String", into = "String")]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub struct $name(pub u128);
+
+        /// As text where people read it, else as the number.
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                if serializer.is_human_readable() {
+                    serializer.collect_str(self)
+                } else {
+                    serializer.serialize_newtype_struct(stringify!($name), &self.0)
+                }
+            }
+        }
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                if deserializer.is_human_readable() {
+                    String::deserialize(deserializer)?.parse().map_err(Error::custom)
+                } else {
+                    u128::deserialize(deserializer).map(Self)
+                }
+            }
+        }
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -264,17 +284,6 @@ macro_rules! random_id {
                     return Err(IdError);
                 }
                 u128::from_str_radix(text, 16).map(Self).map_err(|_| IdError)
-            }
-        }
-        impl TryFrom<String> for $name {
-            type Error = IdError;
-            fn try_from(text: String) -> Result<Self, IdError> {
-                text.parse()
-            }
-        }
-        impl From<$name> for String {
-            fn from(id: $name) -> String {
-                id.to_string()
             }
         }
     };
@@ -304,7 +313,6 @@ random_id! {
 
 /// Orders the writes to one key within one incarnation of a store. 0 stands for "the key does not exist".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
-#[serde(transparent)]
 pub struct Revision(pub u64);
 
 impl fmt::Display for Revision {
@@ -315,7 +323,6 @@ impl fmt::Display for Revision {
 
 /// The fencing token: grows from holder to holder, the same through one holding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
-#[serde(transparent)]
 pub struct Term(pub u64);
 
 impl fmt::Display for Term {
@@ -326,7 +333,6 @@ impl fmt::Display for Term {
 
 /// Tells one life of a store from the next: a store that was wiped and made again has another one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
 pub struct Incarnation(pub String);
 
 impl fmt::Display for Incarnation {

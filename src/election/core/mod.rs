@@ -6,6 +6,8 @@
 use std::mem;
 use std::time::Duration;
 
+use serde::Serialize;
+
 use super::event::{Action, Event, Memory, Moment, ReadId, Remembered, Settings};
 use super::holding::Holding;
 use super::lock::Lock;
@@ -19,11 +21,15 @@ mod hold;
 mod take_in;
 
 /// The election of one service on this host. See the module `election` for the contract.
-#[derive(Debug)]
+///
+/// It is never written anywhere. It can be cloned and serialized for the model check, which has to tell its states apart
+/// by all that they hold, whatever is added to them.
+#[derive(Debug, Clone, Serialize)]
 pub struct Election {
     settings: Settings,
     memory: Memory,
     lock: Lock,
+    back_off: BackOff,
     phase: Phase,
     state: State,
     connected: bool,
@@ -38,15 +44,16 @@ pub struct Election {
     /// Why this host is not to take part.
     barred: Option<String>,
     retiring: Option<String>,
-    back_off: BackOff,
     reads: Reads,
     /// `CLOCK_REALTIME` minus `CLOCK_BOOTTIME`, in nanoseconds, at the last event.
     wall_offset_ns: Option<i128>,
     last_now: Time,
+    /// Empty between two calls.
+    #[serde(skip)]
     actions: Vec<Action>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize)]
 enum Phase {
     /// Holds nothing.
     Idle,
@@ -61,7 +68,7 @@ enum Phase {
     Retired,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 enum StartStep {
     Arming,
     Unfencing,
@@ -69,7 +76,7 @@ enum StartStep {
 }
 
 /// H5, step by step.
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize)]
 struct Release {
     holding: Holding,
     step: ReleaseStep,
@@ -79,7 +86,7 @@ struct Release {
     shouted: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 enum ReleaseStep {
     Closing,
     Stopping,
@@ -88,7 +95,7 @@ enum ReleaseStep {
 }
 
 /// H4: the lease is over, the unit has to die.
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize)]
 struct Lapse {
     instance: Instance,
     proven: bool,
@@ -97,13 +104,13 @@ struct Lapse {
 }
 
 /// K9.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, Serialize)]
 struct BackOff {
     until: Option<Time>,
     last: Duration,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, Serialize)]
 struct Reads {
     last_id: u64,
     /// The read of the latest record that has not been answered.

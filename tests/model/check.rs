@@ -1,0 +1,426 @@
+//! The searches: all states, or random walks through them; what they looked at, and how they tell it.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use stateright::{Checker, HasDiscoveries, Model, Path, Property};
+
+use crate::plan::Plan;
+use crate::world::{Step, World};
+
+/// What a search has to come by, or it has looked at nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Milestone {
+    ActiveOnFirst,
+    ActiveOnSecond,
+    ActiveOnThird,
+    /// A record that another one held was replaced.
+    TakeOver,
+    /// A `proven` was written.
+    Release,
+    /// A daemon came back to a lease that the guard remembers.
+    Adoption,
+    /// A lease ended with the unit running, or starting.
+    Lapse,
+    /// A start that was decided came too late.
+    GateRefused,
+    /// A write was applied that nobody waited for any more.
+    LateWrite,
+    /// A claim was lost, or given up.
+    ClaimLost,
+}
+
+impl Milestone {
+    const COUNT: usize = Self::ClaimLost as usize + 1;
+
+    const ALL: [Self; Self::COUNT] = [
+        Self::ActiveOnFirst,
+        Self::ActiveOnSecond,
+        Self::ActiveOnThird,
+        Self::TakeOver,
+        Self::Release,
+        Self::Adoption,
+        Self::Lapse,
+        Self::GateRefused,
+        Self::LateWrite,
+        Self::ClaimLost,
+    ];
+
+    pub fn active_on(host: usize) -> Self {
+        match host {
+            0 => Self::ActiveOnFirst,
+            1 => Self::ActiveOnSecond,
+            _ => Self::ActiveOnThird,
+        }
+    }
+}
+
+/// How often each was come by.
+#[derive(Debug, Default)]
+pub struct Milestones([AtomicU64; Milestone::COUNT]);
+
+impl Milestones {
+    pub fn reach(&self, milestone: Milestone) {
+        self.0[milestone as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn count(&self, milestone: Milestone) -> u64 {
+        self.0[milestone as usize].load(Ordering::Relaxed)
+    }
+}
+
+/// What is found wrong with a state.
+fn fault_of(plan: &Plan, world: &World) -> Option<&'static str> {
+    if world.executing() > 1 {
+        Some(OVERLAP)
+    } else if world.token_fell() && !plan.tokens_may_fall() {
+        Some("a fencing token did not grow")
+    } else if world.quiet() > plan.bound() {
+        Some(IDLE)
+    } else {
+        None
+    }
+}
+
+/// What the promise rules out.
+pub const OVERLAP: &str = "two units are alive at once";
+/// What must not last.
+pub const IDLE: &str = "nothing is active, long after the last fault";
+
+/// What became of a search.
+#[derive(Debug)]
+pub struct Outcome {
+    name: String,
+    /// States looked at, each time.
+    pub visited: u64,
+    /// Different ones, where they are told apart.
+    pub unique: Option<u64>,
+    /// Steps from the beginning.
+    pub depth: u64,
+    pub took: Duration,
+    /// There is no state that was not looked at.
+    pub complete: bool,
+    /// What was found, and the steps that lead there.
+    pub found: Option<(&'static str, String)>,
+    milestones: Arc<Milestones>,
+    /// The longest time without an active unit after the last fault.
+    pub longest_quiet: Duration,
+    bound: Option<Duration>,
+}
+
+impl Outcome {
+    fn tell(&self) {
+        let mut line = format!("{}: ", self.name);
+        match self.unique {
+            Some(unique) => {
+                let _ = write!(line, "{unique} states ({} visits)", self.visited);
+            }
+            None => {
+                let _ = write!(line, "{} random visits", self.visited);
+            }
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+        let rate = self.visited as f64 / self.took.as_secs_f64().max(0.001) / 1000.0;
+        let _ = write!(line, ", depth {}, {:.1?}, {rate:.0} thousand visits a second", self.depth, self.took);
+        line += match (&self.found, self.complete) {
+            (Some(_), _) => "; found: ",
+            (None, true) => "; complete",
+            (None, false) => "; NOT complete",
+        };
+        line += self.found.as_ref().map_or("", |(what, _)| what);
+        if let Some(bound) = self.bound {
+            let _ = write!(line, "; at most {:?} of {bound:?} without an active unit", self.longest_quiet);
+        }
+        for milestone in Milestone::ALL {
+            let count = self.milestones.count(milestone);
+            if count > 0 {
+                let _ = write!(line, "; {milestone:?} {count}");
+            }
+        }
+        println!("{line}");
+    }
+
+    /// Nothing was found, and enough was looked at: at least so many states, and all of these.
+    pub fn holds(&self, least: u64, milestones: &[Milestone]) {
+        if let Some((what, path)) = &self.found {
+            panic!("{}: {what}\n{path}", self.name);
+        }
+        let looked_at = self.unique.unwrap_or(self.visited);
+        assert!(looked_at >= least, "{}: only {looked_at} states were looked at, of at least {least}", self.name);
+        for milestone in milestones {
+            assert!(self.milestones.count(*milestone) > 0, "{}: never came by {milestone:?}", self.name);
+        }
+    }
+
+    /// The search must find what it was made to find.
+    pub fn finds(&self, what: &str) {
+        match &self.found {
+            Some((found, path)) if *found == what => println!("{path}"),
+            Some((found, path)) => panic!("{}: found that {found}, not that {what}\n{path}", self.name),
+            None => panic!("{}: did not find that {what}", self.name),
+        }
+    }
+}
+
+struct Check {
+    plan: Arc<Plan>,
+    milestones: Arc<Milestones>,
+    longest_quiet: Arc<AtomicU64>,
+}
+
+impl PartialEq for World {
+    /// Paths are told apart by their fingerprints; this is never asked of two states that are alike.
+    fn eq(&self, _: &Self) -> bool {
+        false
+    }
+}
+
+impl Model for Check {
+    type State = World;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<World> {
+        vec![World::new(&self.plan, &self.milestones)]
+    }
+
+    fn actions(&self, world: &World, actions: &mut Vec<Step>) {
+        world.steps(actions);
+        // When all is calm whatever is due happens at once, and its order matters little.
+        if world.is_calm() {
+            actions.truncate(1);
+        }
+    }
+
+    fn next_state(&self, world: &World, step: Step) -> Option<World> {
+        let mut next = world.clone();
+        next.take(step);
+        let quiet = u64::try_from(next.quiet().as_nanos()).unwrap_or(u64::MAX);
+        self.longest_quiet.fetch_max(quiet, Ordering::Relaxed);
+        Some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![Property::always("promise", |check: &Self, world: &World| fault_of(&check.plan, world).is_none())]
+    }
+
+    fn within_boundary(&self, world: &World) -> bool {
+        // What was served again after the last fault is looked at elsewhere.
+        !(world.is_calm() && world.quiet().is_zero() && world.is_served())
+    }
+}
+
+/// Looks at all states, the nearest first, as long as `limit` and `most` visits last.
+pub fn exhaust(name: &str, plan: Plan, limit: Duration, most: usize) -> Outcome {
+    let begin = Instant::now();
+    let (plan, milestones) = (Arc::new(plan), Arc::new(Milestones::default()));
+    let longest_quiet = Arc::new(AtomicU64::new(0));
+    let check = Check {
+        plan: Arc::clone(&plan),
+        milestones: Arc::clone(&milestones),
+        longest_quiet: Arc::clone(&longest_quiet),
+    };
+    let checker = check
+        .checker()
+        .threads(threads())
+        .timeout(limit)
+        .target_state_count(most)
+        .finish_when(HasDiscoveries::AnyFailures)
+        .spawn_bfs()
+        .join();
+    let took = begin.elapsed();
+    let found = checker.discovery("promise").map(|path| {
+        let what = fault_of(&plan, path.last_state()).unwrap_or("nothing");
+        (what, tell_path(path))
+    });
+    let outcome = Outcome {
+        name: name.to_owned(),
+        visited: checker.state_count() as u64,
+        unique: Some(checker.unique_state_count() as u64),
+        depth: checker.max_depth() as u64,
+        took,
+        complete: found.is_none() && took < limit && checker.state_count() < most,
+        found,
+        milestones,
+        longest_quiet: Duration::from_nanos(longest_quiet.load(Ordering::Relaxed)),
+        bound: plan.calm.then(|| plan.bound()),
+    };
+    outcome.tell();
+    outcome
+}
+
+fn tell_path(path: Path<World, Step>) -> String {
+    let mut text = String::new();
+    let mut before = None;
+    for (world, step) in path.into_vec() {
+        let now = world.show();
+        if before.as_ref() != Some(&now) {
+            let _ = writeln!(text, "    {now}");
+        }
+        if let Some(step) = step {
+            let _ = writeln!(text, "{step:?}");
+        }
+        before = Some(now);
+    }
+    text
+}
+
+/// SplitMix64: small, and good enough to choose steps with.
+struct Rng(u64);
+
+impl Rng {
+    fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        usize::try_from(self.bits() % (limit.max(1) as u64)).unwrap_or_default()
+    }
+
+    fn chance(&mut self, percent: usize) -> bool {
+        self.below(100) < percent
+    }
+}
+
+/// How a walk likes to go.
+struct Taste {
+    /// In how many percent of the steps something rare happens, where it can.
+    rare: usize,
+    /// In how many percent time passes though something is due.
+    late: usize,
+    /// In how many percent a stop that is under way ends.
+    ends: usize,
+    length: usize,
+}
+
+impl Taste {
+    fn of(rng: &mut Rng) -> Self {
+        Self {
+            rare: [2, 5, 10, 20][rng.below(4)],
+            late: [0, 3, 10, 30][rng.below(4)],
+            ends: [5, 50][rng.below(2)],
+            length: [100, 200, 400][rng.below(3)],
+        }
+    }
+
+    fn choose(&self, rng: &mut Rng, steps: &[Step], kept: &mut Vec<Step>) -> Step {
+        let mut pick = |rng: &mut Rng, wanted: &dyn Fn(Step) -> bool| {
+            kept.clear();
+            kept.extend(steps.iter().copied().filter(|step| wanted(*step)));
+            (!kept.is_empty()).then(|| kept[rng.below(kept.len())])
+        };
+        let ends = rng.chance(self.ends);
+        let passes = rng.chance(self.late);
+        let ordinary = |step: Step| {
+            !step.is_rare() && step != Step::Tick && (ends || !matches!(step, Step::UnitEnds(_)))
+        };
+        let rare = if rng.chance(self.rare) { pick(rng, &|step| step.is_rare() && step != Step::Calm) } else { None };
+        let tick = steps.contains(&Step::Tick).then_some(Step::Tick);
+        rare.or(tick.filter(|_| passes))
+            .or_else(|| pick(rng, &ordinary))
+            .or(tick)
+            .unwrap_or_else(|| steps[rng.below(steps.len())])
+    }
+}
+
+/// Random walks from the beginning, each with its own taste, and all calm at its end if the plan knows that; as long as
+/// `limit` lasts.
+pub fn walk(name: &str, plan: Plan, seed: u64, limit: Duration) -> Outcome {
+    let begin = Instant::now();
+    let (plan, milestones) = (Arc::new(plan), Arc::new(Milestones::default()));
+    let (visited, depth, quiet) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let found = std::sync::Mutex::new(None);
+    let next_seed = AtomicU64::new(seed);
+    std::thread::scope(|scope| {
+        for _ in 0..threads() {
+            scope.spawn(|| {
+                while begin.elapsed() < limit && found.lock().expect("no walker fails").is_none() {
+                    let seed = next_seed.fetch_add(1, Ordering::Relaxed);
+                    let walk = walk_once(&plan, &milestones, seed);
+                    visited.fetch_add(walk.steps, Ordering::Relaxed);
+                    depth.fetch_max(walk.steps, Ordering::Relaxed);
+                    let nanos = u64::try_from(walk.quiet.as_nanos()).unwrap_or(u64::MAX);
+                    quiet.fetch_max(nanos, Ordering::Relaxed);
+                    if let Some(what) = walk.found {
+                        *found.lock().expect("no walker fails") = Some((what, replay(&plan, seed)));
+                    }
+                }
+            });
+        }
+    });
+    let outcome = Outcome {
+        name: name.to_owned(),
+        visited: visited.into_inner(),
+        unique: None,
+        depth: depth.into_inner(),
+        took: begin.elapsed(),
+        complete: false,
+        found: found.into_inner().expect("no walker failed"),
+        milestones,
+        longest_quiet: Duration::from_nanos(quiet.into_inner()),
+        bound: plan.calm.then(|| plan.bound()),
+    };
+    outcome.tell();
+    outcome
+}
+
+struct Walk {
+    steps: u64,
+    quiet: Duration,
+    found: Option<&'static str>,
+}
+
+fn walk_once(plan: &Arc<Plan>, milestones: &Arc<Milestones>, seed: u64) -> Walk {
+    go(plan, milestones, seed, &mut |_, _| {})
+}
+
+fn replay(plan: &Arc<Plan>, seed: u64) -> String {
+    let mut text = format!("seed {seed}\n");
+    let mut before = String::new();
+    go(plan, &Arc::default(), seed, &mut |step, world| {
+        let _ = writeln!(text, "{step:?}");
+        let now = world.show();
+        if now != before {
+            let _ = writeln!(text, "    {now}");
+        }
+        before = now;
+    });
+    text
+}
+
+fn go(plan: &Arc<Plan>, milestones: &Arc<Milestones>, seed: u64, tell: &mut dyn FnMut(Step, &World)) -> Walk {
+    let mut rng = Rng(seed);
+    let taste = Taste::of(&mut rng);
+    let mut world = World::new(plan, milestones);
+    let mut walk = Walk { steps: 0, quiet: Duration::ZERO, found: None };
+    let (mut steps, mut kept) = (Vec::new(), Vec::new());
+    let mut after = 0;
+    loop {
+        steps.clear();
+        world.steps(&mut steps);
+        let begins_calm = walk.steps >= taste.length as u64 && !world.is_calm();
+        let step = if begins_calm && plan.calm { Step::Calm } else { taste.choose(&mut rng, &steps, &mut kept) };
+        world.take(step);
+        walk.steps += 1;
+        tell(step, &world);
+        walk.quiet = walk.quiet.max(world.quiet());
+        walk.found = fault_of(plan, &world);
+        if walk.found.is_some() || (begins_calm && !plan.calm) {
+            return walk;
+        }
+        // A while longer: what is served again has to stay so.
+        after += u64::from(world.is_calm() && world.is_served());
+        if after > 100 {
+            return walk;
+        }
+    }
+}
+
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get).min(4)
+}
