@@ -1,14 +1,45 @@
-//! The model check: no two units alive at once, whatever happens within what the protocol assumes.
+//! The model check: no two units alive at once, whatever happens within what the protocol assumes; and one is active
+//! again soon after the last fault.
+//!
+//! The elections and the guard's table are putexd's own; `tests/model` has the world around them. Each assumption of
+//! `election` is dropped once, and the overlap that it rules out has to be found.
+//!
+//! `PUTEX_MODEL_MINUTES` says how long those searches may take together that have no end of their own; each tells what
+//! it looked at: `cargo test -p putexd-model -- --nocapture`.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use putexd_model::check::{self, Milestone, OVERLAP};
-use putexd_model::election::Timings;
-use putexd_model::plan::{Fault, Plan, ALWAYS};
+use putexd_model::check::{self, Milestone, OVERLAP, Outcome};
+use putexd_model::election::{Confirmation, Timings};
+use putexd_model::plan::{ALWAYS, Fault, Plan};
+
+/// What those searches together may take that have no end of their own, unless said otherwise.
+const MINUTES: f64 = 1.5;
+/// So many visits keep a search below a few gigabytes.
+const MOST: usize = 20_000_000;
+/// A search that ends by itself: longer than that it takes on no machine.
+const TO_THE_END: Duration = Duration::from_secs(300);
+
+/// One search at a time: each uses all processors, and its figures are told.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// This many hundredths of the time.
+fn share(hundredths: u32) -> Duration {
+    let minutes = std::env::var("PUTEX_MODEL_MINUTES").ok().map_or(MINUTES, |text| {
+        text.parse().unwrap_or_else(|_| panic!("PUTEX_MODEL_MINUTES={text} is not a number"))
+    });
+    Duration::from_secs_f64(minutes * 60.0 * f64::from(hundredths) / 100.0)
+}
 
 fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
+/// Everything in whole ticks, and nothing to spare: the stop takes as long as the confirmation.
 fn tight(failures: u32, confirmations: u32) -> Timings {
     Timings {
         margin: Duration::ZERO,
@@ -18,30 +49,268 @@ fn tight(failures: u32, confirmations: u32) -> Timings {
     }
 }
 
-#[test]
-fn two_hosts() {
-    let plan = Plan::of(&[tight(2, 1), tight(2, 1)]);
-    check::exhaust("2 hosts, any pause", plan, seconds(40), 30_000_000).holds(1000, &[Milestone::ActiveOnFirst]);
-}
-
-#[test]
-fn one_late() {
-    for late in [0, 1] {
-        let mut plan = Plan::of(&[tight(2, 1), tight(2, 1)]);
-        plan.hosts[1 - late].late = false;
-        check::exhaust("2 hosts, any pause of one", plan, seconds(40), 30_000_000).holds(1000, &[Milestone::ActiveOnFirst]);
+/// Clocks may be off by the most that can be configured, and the stop takes the most that is safe with that.
+fn drifting() -> Timings {
+    Timings {
+        margin: Duration::from_millis(100),
+        clock_error_ppm: 50_000,
+        slack: Duration::from_millis(20),
+        stop_budget: Duration::from_millis(700),
+        kill_reserve: Duration::from_millis(175),
+        ..Timings::new(seconds(1), 3, 1)
     }
 }
 
+fn valid(plan: Plan) -> Plan {
+    for host in &plan.hosts {
+        assert_eq!(host.timings.validate(), Ok(()));
+    }
+    for timings in &plan.reloads {
+        assert_eq!(timings.validate(), Ok(()));
+    }
+    plan
+}
+
+fn two() -> Plan {
+    Plan::of(&[tight(2, 1), tight(2, 1)])
+}
+
+fn three() -> Plan {
+    Plan::of(&[tight(2, 1), tight(2, 1), tight(2, 1)])
+}
+
+fn punctual(mut plan: Plan, hosts: &[usize]) -> Plan {
+    for host in hosts {
+        plan.hosts[*host].late = false;
+    }
+    plan
+}
+
+/// Only the first is late, which holds the lock to begin with.
+fn late_holder() -> Plan {
+    punctual(two(), &[1])
+}
+
+fn complete(outcome: &Outcome) {
+    assert!(outcome.complete, "the search has an end, and did not come to it");
+}
+
+// All states.
+
 #[test]
-fn walk() {
-    let plan = Plan::of(&[tight(2, 1), tight(2, 1)]).with(&[(Fault::Loss, ALWAYS), (Fault::DaemonCrash, 3)]);
-    check::walk("walk", plan, 1, seconds(10)).holds(1000, &[Milestone::ActiveOnFirst]);
+fn a_holder_that_is_late() {
+    let _turn = turn();
+    let outcome = check::exhaust("2 hosts, the holder as late as it likes", valid(late_holder()), TO_THE_END, MOST);
+    outcome.holds(100_000, &[Milestone::ActiveOnSecond, Milestone::TakeOver, Milestone::Lapse, Milestone::GateRefused]);
+    complete(&outcome);
 }
 
 #[test]
-fn too_long() {
-    let t = Timings { stop_budget: seconds(2), ..tight(2, 1) };
-    let plan = Plan::of(&[t, t]);
-    check::exhaust("S too long", plan, seconds(40), 30_000_000).finds(OVERLAP);
+fn a_standby_that_is_late() {
+    let _turn = turn();
+    let plan = valid(punctual(two(), &[0]));
+    let outcome = check::exhaust("2 hosts, the standby as late as it likes", plan, TO_THE_END, MOST);
+    outcome.holds(1000, &[]);
+    complete(&outcome);
+}
+
+#[test]
+fn both_hosts_late() {
+    let _turn = turn();
+    check::exhaust("2 hosts, both as late as they like", valid(two()), share(15), MOST)
+        .holds(20_000, &[Milestone::ActiveOnSecond, Milestone::TakeOver, Milestone::Lapse]);
+}
+
+#[test]
+fn faults_of_punctual_hosts() {
+    let _turn = turn();
+    let faults = [
+        (Fault::DaemonCrash, 1),
+        (Fault::Loss, 1),
+        (Fault::Orphan, 1),
+        (Fault::PowerLoss, 1),
+    ];
+    let mut plan = valid(punctual(two(), &[0, 1]).with(&faults));
+    plan.calm = true;
+    check::exhaust("2 punctual hosts, a crash, a power loss, 2 lost messages", plan, share(15), MOST)
+        .holds(20_000, &[Milestone::Adoption]);
+}
+
+// Random walks.
+
+const EVERYTHING: [(Fault, u8); 18] = [
+    (Fault::Loss, ALWAYS),
+    (Fault::Orphan, ALWAYS),
+    (Fault::StaleRead, ALWAYS),
+    (Fault::DaemonCrash, 3),
+    (Fault::PowerLoss, 2),
+    (Fault::Freeze, 3),
+    (Fault::GuardDeath, 2),
+    (Fault::UnitDeath, 2),
+    (Fault::StartByHand, 2),
+    (Fault::Disconnect, 3),
+    (Fault::Wipe, 1),
+    (Fault::Restore, 1),
+    (Fault::Purge, 1),
+    (Fault::Delete, 1),
+    (Fault::Clear, 2),
+    (Fault::StepDown, 2),
+    (Fault::Drain, 1),
+    (Fault::Slew, 0),
+];
+
+const ALL: [Milestone; 8] = [
+    Milestone::ActiveOnFirst,
+    Milestone::ActiveOnSecond,
+    Milestone::TakeOver,
+    Milestone::Release,
+    Milestone::Adoption,
+    Milestone::Lapse,
+    Milestone::GateRefused,
+    Milestone::LateWrite,
+];
+
+fn anything(mut plan: Plan) -> Plan {
+    plan = plan.with(&EVERYTHING);
+    (plan.calm, plan.hints, plan.slow_guard, plan.begins_served) = (true, true, true, false);
+    valid(plan)
+}
+
+#[test]
+fn two_hosts_and_any_fault() {
+    let _turn = turn();
+    check::walk("2 hosts, any fault", anything(two()), 1, share(10)).holds(100_000, &ALL);
+}
+
+#[test]
+fn three_hosts_and_any_fault() {
+    let _turn = turn();
+    check::walk("3 hosts, any fault", anything(three()), 1, share(20)).holds(100_000, &ALL);
+}
+
+#[test]
+fn clocks_that_differ() {
+    let _turn = turn();
+    let timings = drifting();
+    let mut plan = anything(Plan::of(&[timings, timings, timings])).with(&[(Fault::Rate, 4), (Fault::Slew, 2)]);
+    plan.exact = true;
+    (plan.hosts[0].rate, plan.hosts[1].rate) = (950_000, 1_050_000);
+    check::walk("3 hosts, clocks that differ by 5 % each way", plan, 1, share(15)).holds(100_000, &ALL);
+}
+
+/// Three hosts with different R, F and C.
+fn differing() -> [Timings; 3] {
+    let slow = Timings { ..tight(4, 2) };
+    let other = Timings { renew_interval: seconds(2), stop_budget: seconds(2), ..tight(2, 1) };
+    let longest = [tight(2, 1), slow, other].iter().map(Timings::hold).max();
+    [tight(2, 1), slow, other].map(|timings| Timings { longest_hold: longest, ..timings })
+}
+
+#[test]
+fn timings_that_differ() {
+    let _turn = turn();
+    let timings = differing();
+    let mut plan = anything(Plan::of(&timings)).with(&[(Fault::Reload, 2)]);
+    plan.reloads = timings.to_vec();
+    check::walk("3 hosts, R, F and C that differ and are reloaded", valid(plan), 1, share(15)).holds(100_000, &ALL);
+}
+
+#[test]
+fn two_hosts_with_one_name() {
+    let _turn = turn();
+    let mut plan = anything(three());
+    plan.hosts[1].name = plan.hosts[0].name;
+    check::walk("3 hosts, two of one name", plan, 1, share(10)).holds(100_000, &ALL);
+}
+
+// Each assumption dropped, and what it rules out.
+
+/// All states first, the nearest of them, and then random ones.
+fn finds(name: &str, plan: Plan) {
+    check::walk(name, plan, 1, Duration::from_secs(60)).finds(OVERLAP);
+}
+
+/// The stop takes as long as is safe, S = W; a stop that overruns it by one tick is not.
+#[test]
+fn a_stop_that_overruns_its_budget() {
+    let _turn = turn();
+    let mut plan = valid(late_holder());
+    plan.overrun = seconds(1);
+    finds("a stop that takes S + 1", plan);
+}
+
+/// S = W + 1 is refused at load. It would do no harm among hosts that read each other's records: the hold that these carry
+/// is waited out whatever it is.
+#[test]
+fn a_stop_budget_beyond_the_inequality() {
+    let _turn = turn();
+    let timings = Timings { stop_budget: seconds(2), ..tight(2, 1) };
+    assert!(timings.validate().is_err());
+    check::walk("S = W + 1, published", Plan::of(&[timings, timings]), 1, share(5)).holds(100_000, &[]);
+}
+
+#[test]
+fn assumption_a_a_won_write_that_is_lost_again() {
+    let _turn = turn();
+    finds("(a) dropped: a won write is lost", valid(two()).with(&[(Fault::RollBack, 1)]));
+}
+
+#[test]
+fn assumption_a_a_store_made_anew_that_does_not_say_so() {
+    let _turn = turn();
+    finds("(a) dropped: revisions begin anew", valid(two()).with(&[(Fault::SilentWipe, 1)]));
+}
+
+#[test]
+fn assumption_b_a_clock_beyond_its_error() {
+    let _turn = turn();
+    finds("(b) dropped: a clock at half or twice its rate", valid(two()).with(&[(Fault::WrongRate, 1)]));
+}
+
+#[test]
+fn assumption_b_a_machine_that_stands_still_with_its_clocks() {
+    let _turn = turn();
+    finds("(b) dropped: clocks stand still", valid(two()).with(&[(Fault::StoppedClock, 1)]));
+}
+
+#[test]
+fn assumption_c_nobody_is_left_to_stop_the_unit() {
+    let _turn = turn();
+    finds("(c) dropped: guard and putexd gone, PID 1 hangs", valid(two()).with(&[(Fault::NobodyEnforces, 1)]));
+}
+
+#[test]
+fn assumption_c_a_control_group_that_sigkill_does_not_empty() {
+    let _turn = turn();
+    finds("(c) dropped: SIGKILL does not help", valid(two()).with(&[(Fault::Unkillable, 1)]));
+}
+
+#[test]
+fn assumption_d_the_program_run_outside_of_its_unit() {
+    let _turn = turn();
+    finds("(d) dropped: run outside of systemd", valid(two()).with(&[(Fault::Stray, 1)]));
+}
+
+/// The second host never saw a record of the first, whose T + W is longer, and the store is made anew.
+fn stranger(longest_hold: Option<Duration>) -> Plan {
+    let timings = [tight(5, 1), tight(2, 1)].map(|timings| Timings { longest_hold, ..timings });
+    let mut plan = valid(Plan::of(&timings)).with(&[(Fault::Wipe, 1)]);
+    plan.hosts[1].up = false;
+    plan
+}
+
+#[test]
+fn assumption_e_hosts_that_differ_without_longest_hold() {
+    let _turn = turn();
+    finds("(e) dropped: longest-hold is not set", stranger(None));
+    check::walk("(e) kept: longest-hold is set", stranger(Some(tight(5, 1).hold())), 1, share(5))
+        .holds(100_000, &[Milestone::ActiveOnSecond]);
+}
+
+#[test]
+fn minimal_confirmation_waits_for_the_hold_alone() {
+    let _turn = turn();
+    let timings = Timings { confirmation: Confirmation::Minimal, ..tight(2, 1) };
+    check::walk("2 hosts, minimal confirmation", anything(Plan::of(&[timings, timings])), 1, share(5))
+        .holds(100_000, &ALL);
 }

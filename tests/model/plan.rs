@@ -133,6 +133,8 @@ pub struct Plan {
     pub slow_guard: bool,
     /// Writes that were under way when the store was made anew are applied to the new one.
     pub blind_writes: bool,
+    /// How much longer than its budget a stop may take.
+    pub overrun: Duration,
     /// Hints of changes reach the daemons.
     pub hints: bool,
     /// At any point all faults may end for good: whoever is late is so no longer, and what is broken is repaired.
@@ -158,6 +160,7 @@ impl Plan {
             begins_served: true,
             slow_guard: false,
             blind_writes: true,
+            overrun: Duration::ZERO,
             hints: false,
             calm: false,
         }

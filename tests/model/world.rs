@@ -932,10 +932,31 @@ impl World {
     }
 
     fn call(&mut self, n: usize, ask: Ask) {
+        self.forget_calls(n, &ask);
         let node = self.node(n);
         let sent = node.clock;
         if let Some(daemon) = node.daemon.as_mut() {
             daemon.calls.push(Call { ask, sent, answer: None });
+        }
+    }
+
+    /// The election asks one thing at a time: whoever asks anew has given up what it asked before, and the driver's limit
+    /// ends that. A write may land all the same.
+    fn forget_calls(&mut self, n: usize, ask: &Ask) {
+        // A lost connection has the election give up on a write that the driver still waits for.
+        let keeps_writes = self.plan.faults[Fault::Disconnect as usize] > 0;
+        let Some(daemon) = self.daemon(n) else { return };
+        let (kept, given_up) = std::mem::take(&mut daemon.calls).into_iter().partition(|call| match (&call.ask, ask) {
+            (Ask::Write(_), Ask::Write(_)) => keeps_writes,
+            (Ask::Latest(_), Ask::Latest(_) | Ask::Write(_)) | (Ask::ReplacedBy(..), Ask::ReplacedBy(..)) => false,
+            _ => true,
+        });
+        daemon.calls = kept;
+        let given_up: Vec<Call> = given_up;
+        for call in given_up {
+            if let (Ask::Write(request), None) = (call.ask, call.answer) {
+                self.orphans.push(request);
+            }
         }
     }
 
@@ -1056,6 +1077,7 @@ impl World {
     // The guard.
 
     fn guard_serves(&mut self, n: usize) {
+        let overrun = self.plan.overrun;
         let node = self.node(n);
         let Some(request) = node.daemon.as_mut().and_then(|daemon| daemon.desk.pop_front()) else { return };
         let now = node.clock;
@@ -1074,7 +1096,7 @@ impl World {
                             Duration::ZERO
                         }
                     };
-                    node.guard.armed = Some((deadline, deadline.plus(stop_budget)));
+                    node.guard.armed = Some((deadline, deadline.plus(stop_budget + overrun)));
                 }
                 GuardDone::Extended(deadline) => {
                     node.guard.armed = node.guard.armed.map(|(before, dead_by)| {
