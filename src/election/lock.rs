@@ -177,6 +177,18 @@ impl Lock {
         }
     }
 
+    /// K6: a compare-and-set from what was seen conflicted, and the leader shows a lower revision: it need not be looked at
+    /// twice. Says from where the lock went back, if it did.
+    pub(super) fn regress(&mut self, observation: &Observation, now: Time) -> Option<Revision> {
+        let seen = self.seen.as_ref().filter(|seen| seen.incarnation == observation.incarnation)?;
+        let from = seen.revision;
+        if observation.revision >= from {
+            return None;
+        }
+        self.replace(observation.clone(), now, Trust::Found);
+        Some(from)
+    }
+
     /// One's own won write is what the store holds now.
     pub(super) fn wrote(&mut self, incarnation: Incarnation, revision: Revision, record: Record, now: Time) {
         if let Some(details) = &record.details {

@@ -418,6 +418,7 @@ fn go(plan: &Arc<Plan>, milestones: &Arc<Milestones>, seed: u64, tell: &mut dyn 
         if after > 100 {
             return walk;
         }
+        assert!(walk.steps < 20_000, "seed {seed} does not come to an end: {} {steps:?}", world.show());
     }
 }
 

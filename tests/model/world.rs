@@ -25,6 +25,8 @@ use crate::types::{
 
 /// A clock's true rate.
 const TRUE_RATE: u64 = 1_000_000;
+/// Time does not stop for less.
+const LEAST: Duration = Duration::from_millis(5);
 /// What a host's clocks show when it boots.
 const BOOT: Duration = Duration::from_secs(1000);
 /// Fencing tokens begin above what the clock of the wall says, so that they grow by one from holder to holder.
@@ -300,8 +302,13 @@ impl World {
             if let Some(step) = steps.first() {
                 self.take(*step);
             }
+            // Who is down to begin with stays so.
             steps.clear();
             self.steps(&mut steps);
+            steps.retain(|step| !matches!(step, Step::StartDaemon(_)));
+            if steps.is_empty() {
+                steps.push(Step::Tick);
+            }
         }
         (self.calm, self.quiet) = (false, Duration::ZERO);
     }
@@ -789,14 +796,16 @@ impl World {
             return None;
         }
         let dead_by = node.guard.armed.map(|(_, dead_by)| dead_by);
-        let wake = node.daemon.as_ref().and_then(|daemon| daemon.election.poll_timeout());
+        // When all is calm it does not matter by how little a daemon is late.
+        let wakes = node.daemon.as_ref().filter(|_| !self.calm);
+        let wake = wakes.and_then(|daemon| daemon.election.poll_timeout());
         let points = [node.guard.table.poll_timeout(), dead_by, wake];
         let until = |at: Time| {
             let spans = [
                 (at.boot.saturating_sub(node.clock.boot), node.rates.0),
                 (at.raw.saturating_sub(node.clock.raw), node.rates.1),
             ];
-            spans.into_iter().map(|(span, rate)| unscaled(span, rate)).filter(|span| !span.is_zero()).min()
+            spans.into_iter().map(|(span, rate)| unscaled(span, rate)).filter(|span| *span >= LEAST).min()
         };
         points.into_iter().flatten().filter_map(until).min()
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Election, Phase, ReleaseStep};
-use crate::election::event::{Action, Content, GuardRequest, Moment, Observation, Remembered, WriteRequest};
+use crate::election::event::{Action, Alarm, Content, GuardRequest, Moment, Observation, Remembered, WriteRequest};
 use crate::election::holding::{Attempt, Guarded, Holding, Resolution};
 use crate::election::lock;
 use crate::election::record::{Details, Record, Standing, Words};
@@ -143,7 +143,14 @@ impl Election {
                 holding.next_attempt = now;
             }
             Resolution::Stale => self.reads.due = now.plus(pace),
-            Resolution::Lost => self.lost(now, observation),
+            Resolution::Lost => {
+                if holding.conflicted
+                    && let Some(from) = self.lock.regress(observation, now)
+                {
+                    self.actions.push(Action::Alarm(Alarm::Regression { from, to: observation.revision }));
+                }
+                self.lost(now, observation);
+            }
         }
     }
 
