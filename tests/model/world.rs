@@ -45,17 +45,15 @@ struct Call {
 enum Ask {
     Latest(ReadId),
     ReplacedBy(ReadId, Revision),
-    Write(Arc<WriteRequestBox>),
+    Write(Arc<Sent>),
 }
 
-/// A request, as it is hashed.
-#[derive(Debug)]
-pub struct WriteRequestBox(WriteRequest);
-
-impl Serialize for WriteRequestBox {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(serializer)
-    }
+/// A request on its way.
+#[derive(Debug, Clone, Serialize)]
+struct Sent {
+    request: WriteRequest,
+    /// It was on its way when the store was made anew, and nobody looks any more where it belongs.
+    blind: bool,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -198,7 +196,7 @@ pub struct World {
     store: Arc<Store>,
     nodes: Vec<Arc<Node>>,
     /// Writes that nobody waits for any more.
-    orphans: Vec<Arc<WriteRequestBox>>,
+    orphans: Vec<Arc<Sent>>,
     left: [u8; Fault::COUNT],
     calm: bool,
     /// How long nothing has been served since all is calm.
@@ -647,7 +645,7 @@ impl World {
             Step::GiveUp { host, call, lands_later } => self.give_up(host, call, lands_later),
             Step::Land(index) => {
                 let orphan = self.orphans.remove(index);
-                if let WriteResult::Won(_) = self.compare_and_set(&orphan.0) {
+                if let WriteResult::Won(_) = self.compare_and_set(&orphan) {
                     self.reach(Milestone::LateWrite);
                 }
             }
@@ -901,7 +899,7 @@ impl World {
             Action::Write(request) => {
                 let term = request.record.details.as_ref().map_or(0, |details| details.term.0);
                 self.highest_term = self.highest_term.max(term);
-                self.call(n, Ask::Write(Arc::new(WriteRequestBox(*request))));
+                self.call(n, Ask::Write(Arc::new(Sent { request: *request, blind: false })));
             }
             Action::Guard(request) => {
                 if let Some(daemon) = self.daemon(n).filter(|daemon| daemon.told_guard) {
@@ -977,7 +975,7 @@ impl World {
             Ask::ReplacedBy(_, revision) => Answer::Shows(self.store.replaced_by(*revision)),
             Ask::Write(request) => {
                 let request = Arc::clone(request);
-                Answer::Wrote(self.compare_and_set(&request.0))
+                Answer::Wrote(self.compare_and_set(&request))
             }
         };
         if let Some(daemon) = self.daemon(n) {
@@ -1008,7 +1006,7 @@ impl World {
                     Some(Answer::Wrote(result)) => result,
                     Some(Answer::Shows(_)) | None => WriteResult::Unknown,
                 };
-                Event::Written { write: request.0.write, result }
+                Event::Written { write: request.request.write, result }
             }
         };
         self.give(n, event);
@@ -1035,9 +1033,9 @@ impl World {
         if looks_back.iter().any(|fault| self.plan.faults[*fault as usize] > 0) { 3 } else { 2 }
     }
 
-    fn compare_and_set(&mut self, request: &WriteRequest) -> WriteResult {
+    fn compare_and_set(&mut self, Sent { request, blind }: &Sent) -> WriteResult {
         let store = &self.store;
-        let same_life = self.plan.blind_writes || request.incarnation == store.incarnation();
+        let same_life = *blind || request.incarnation == store.incarnation();
         if !same_life || store.latest().revision != request.base {
             return WriteResult::Conflict;
         }
@@ -1064,14 +1062,14 @@ impl World {
 
     fn store_changed(&mut self) {
         // What can be applied no longer is as good as lost.
-        let (store, blind) = (Arc::clone(&self.store), self.plan.blind_writes);
+        let store = Arc::clone(&self.store);
         let may_come_back = [Fault::RollBack, Fault::Restore, Fault::Wipe, Fault::SilentWipe, Fault::Purge]
             .iter()
             .any(|fault| self.may(*fault));
         if !may_come_back {
             let latest = store.latest().revision;
             self.orphans.retain(|orphan| {
-                orphan.0.base == latest || (orphan.0.base > latest && (blind || orphan.0.incarnation == store.incarnation()))
+                orphan.request.base == latest || (orphan.request.base > latest && (orphan.blind || orphan.request.incarnation == store.incarnation()))
             });
         }
         if self.plan.hints {
@@ -1233,7 +1231,25 @@ impl World {
         }
     }
 
+    /// What is under way will be applied to whatever is there.
+    fn blindfold(&mut self) {
+        for n in 0..self.nodes.len() {
+            let Some(daemon) = self.daemon(n) else { continue };
+            for call in &mut daemon.calls {
+                if let (Ask::Write(sent), None) = (&mut call.ask, &call.answer) {
+                    Arc::make_mut(sent).blind = true;
+                }
+            }
+        }
+        for orphan in &mut self.orphans {
+            Arc::make_mut(orphan).blind = true;
+        }
+    }
+
     fn fault_of_the_store(&mut self, fault: Fault) {
+        if matches!(fault, Fault::Wipe | Fault::Restore) && self.plan.blind_writes {
+            self.blindfold();
+        }
         let store = Arc::make_mut(&mut self.store);
         match fault {
             Fault::Wipe | Fault::SilentWipe => {
@@ -1421,13 +1437,13 @@ impl Hash for World {
 
 impl World {
     fn live_writes(&self) -> Vec<WriteId> {
-        let mut live: Vec<WriteId> = self.orphans.iter().map(|orphan| orphan.0.write).collect();
+        let mut live: Vec<WriteId> = self.orphans.iter().map(|orphan| orphan.request.write).collect();
         let of = |observation: &Observation| observation.content.record().and_then(Record::write);
         live.extend(self.store.history.iter().filter_map(of));
         for daemon in self.nodes.iter().filter_map(|node| node.daemon.as_ref()) {
             for call in &daemon.calls {
                 if let Ask::Write(request) = &call.ask {
-                    live.push(request.0.write);
+                    live.push(request.request.write);
                 }
                 if let Some(Answer::Shows(observation)) = &call.answer {
                     live.extend(of(observation));
