@@ -29,9 +29,9 @@ fn turn() -> MutexGuard<'static, ()> {
 
 /// This many hundredths of the time.
 fn share(hundredths: u32) -> Duration {
-    let minutes = std::env::var("PUTEX_MODEL_MINUTES").ok().map_or(MINUTES, |text| {
-        text.parse().unwrap_or_else(|_| panic!("PUTEX_MODEL_MINUTES={text} is not a number"))
-    });
+    let minutes = std::env::var("PUTEX_MODEL_MINUTES")
+        .ok()
+        .map_or(MINUTES, |text| text.parse().unwrap_or_else(|_| panic!("PUTEX_MODEL_MINUTES={text} is not a number")));
     Duration::from_secs_f64(minutes * 60.0 * f64::from(hundredths) / 100.0)
 }
 
@@ -124,12 +124,7 @@ fn both_hosts_late() {
 #[test]
 fn faults_of_punctual_hosts() {
     let _turn = turn();
-    let faults = [
-        (Fault::DaemonCrash, 1),
-        (Fault::Loss, 1),
-        (Fault::Orphan, 1),
-        (Fault::PowerLoss, 1),
-    ];
+    let faults = [(Fault::DaemonCrash, 1), (Fault::Loss, 1), (Fault::Orphan, 1), (Fault::PowerLoss, 1)];
     let mut plan = valid(punctual(two(), &[0, 1]).with(&faults));
     plan.calm = true;
     check::exhaust("2 punctual hosts, a crash, a power loss, 2 lost messages", plan, share(15), MOST)

@@ -21,6 +21,7 @@ use serde::ser::{self, Serialize};
 use crate::types::{Revision, Time, WriteId};
 
 /// What the fingerprint of a value is relative to.
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent fact")]
 pub struct Canonical<'a, H> {
     hasher: &'a mut H,
     /// The clock of the host whose state is hashed.
@@ -244,8 +245,16 @@ struct Walk<'c, 'a, H> {
 macro_rules! plain {
     ($($method:ident: $type:ty),*) => {
         $(fn $method(self, value: $type) -> Result<(), Never> {
-            self.to.hasher.write_u64(value as u64);
+            self.to.hasher.write_u64(value.into());
             Ok(())
+        })*
+    };
+}
+
+macro_rules! refuse {
+    ($($method:ident: $type:ty),*) => {
+        $(fn $method(self, _: $type) -> Result<Self::Ok, Never> {
+            Err(Never)
         })*
     };
 }
@@ -261,9 +270,11 @@ impl<'c, 'a, H: Hasher> ser::Serializer for Walk<'c, 'a, H> {
     type SerializeStruct = Fields<'c, 'a, H>;
     type SerializeStructVariant = Fields<'c, 'a, H>;
 
-    plain! {
-        serialize_bool: bool, serialize_i8: i8, serialize_i16: i16, serialize_i32: i32, serialize_i64: i64,
-        serialize_u8: u8, serialize_u16: u16, serialize_char: char
+    plain! { serialize_bool: bool, serialize_u8: u8, serialize_u16: u16, serialize_char: char }
+    // The election has none of these.
+    refuse! {
+        serialize_i8: i8, serialize_i16: i16, serialize_i32: i32, serialize_i64: i64, serialize_f32: f32,
+        serialize_f64: f64
     }
 
     fn is_human_readable(&self) -> bool {
@@ -288,14 +299,6 @@ impl<'c, 'a, H: Hasher> ser::Serializer for Walk<'c, 'a, H> {
     fn serialize_u128(self, value: u128) -> Result<(), Never> {
         self.to.hasher.write_u128(value);
         Ok(())
-    }
-
-    fn serialize_f32(self, _: f32) -> Result<(), Never> {
-        Err(Never)
-    }
-
-    fn serialize_f64(self, _: f64) -> Result<(), Never> {
-        Err(Never)
     }
 
     fn serialize_str(self, text: &str) -> Result<(), Never> {
@@ -576,14 +579,6 @@ impl<H: Hasher> ser::SerializeStructVariant for Fields<'_, '_, H> {
 
 type No<T> = ser::Impossible<T, Never>;
 
-macro_rules! refuse {
-    ($($method:ident: $type:ty),*) => {
-        $(fn $method(self, _: $type) -> Result<Self::Ok, Never> {
-            Err(Never)
-        })*
-    };
-}
-
 macro_rules! refuse_the_rest {
     () => {
         refuse! {
@@ -740,11 +735,7 @@ impl ser::Serializer for Point {
     type SerializeStruct = Halves<Duration>;
 
     fn serialize_struct(self, name: &'static str, _: usize) -> Result<Halves<Duration>, Never> {
-        if name == "Time" {
-            Ok(Halves { first: Duration::ZERO, second: Duration::ZERO, count: 0 })
-        } else {
-            Err(Never)
-        }
+        if name == "Time" { Ok(Halves { first: Duration::ZERO, second: Duration::ZERO, count: 0 }) } else { Err(Never) }
     }
     fn serialize_newtype_struct<T: Serialize + ?Sized>(self, _: &'static str, _: &T) -> Result<Time, Never> {
         Err(Never)

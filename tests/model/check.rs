@@ -316,9 +316,8 @@ impl Taste {
         };
         let ends = rng.chance(self.ends);
         let passes = rng.chance(self.late);
-        let ordinary = |step: Step| {
-            !step.is_rare() && step != Step::Tick && (ends || !matches!(step, Step::UnitEnds(_)))
-        };
+        let ordinary =
+            |step: Step| !step.is_rare() && step != Step::Tick && (ends || !matches!(step, Step::UnitEnds(_)));
         let rare = if rng.chance(self.rare) { pick(rng, &|step| step.is_rare() && step != Step::Calm) } else { None };
         let tick = steps.contains(&Step::Tick).then_some(Step::Tick);
         rare.or(tick.filter(|_| passes))

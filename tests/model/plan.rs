@@ -68,36 +68,6 @@ pub enum Fault {
 
 impl Fault {
     pub const COUNT: usize = Self::Stray as usize + 1;
-
-    pub const ALL: [Self; Self::COUNT] = [
-        Self::Loss,
-        Self::Orphan,
-        Self::StaleRead,
-        Self::DaemonCrash,
-        Self::PowerLoss,
-        Self::Freeze,
-        Self::GuardDeath,
-        Self::UnitDeath,
-        Self::StartByHand,
-        Self::Disconnect,
-        Self::Wipe,
-        Self::Restore,
-        Self::Purge,
-        Self::Delete,
-        Self::Clear,
-        Self::StepDown,
-        Self::Drain,
-        Self::Reload,
-        Self::Rate,
-        Self::Slew,
-        Self::RollBack,
-        Self::SilentWipe,
-        Self::WrongRate,
-        Self::StoppedClock,
-        Self::NobodyEnforces,
-        Self::Unkillable,
-        Self::Stray,
-    ];
 }
 
 /// As often as it likes.
@@ -118,6 +88,7 @@ pub struct HostPlan {
 }
 
 /// One search.
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent choice")]
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub hosts: Vec<HostPlan>,

@@ -58,7 +58,7 @@ struct Sent {
 
 #[derive(Debug, Clone, Serialize)]
 enum Answer {
-    Shows(Observation),
+    Shows(Arc<Observation>),
     Wrote(WriteResult),
 }
 
@@ -178,11 +178,8 @@ impl Store {
             .iter()
             .rposition(|old| old.revision == revision)
             .and_then(|position| self.history[..position].iter().rfind(|old| old.revision < revision));
-        let absent = || Observation {
-            incarnation: self.incarnation(),
-            revision: Revision(0),
-            content: Content::Absent,
-        };
+        let absent =
+            || Observation { incarnation: self.incarnation(), revision: Revision(0), content: Content::Absent };
         replaced.cloned().unwrap_or_else(absent)
     }
 }
@@ -217,7 +214,11 @@ pub enum Step {
     /// It answers a read with what was replaced already.
     ApplyStale(usize, usize),
     Answer(usize, usize),
-    GiveUp { host: usize, call: usize, lands_later: bool },
+    GiveUp {
+        host: usize,
+        call: usize,
+        lands_later: bool,
+    },
     /// A write lands that nobody waits for.
     Land(usize),
     Wake(usize),
@@ -760,7 +761,7 @@ impl World {
 
     fn tick(&mut self) {
         let into = Duration::from_nanos(nanos(self.elapsed) % nanos(TICK));
-        let mut span = TICK - into;
+        let mut span = TICK.saturating_sub(into);
         if self.plan.exact {
             let due = (0..self.nodes.len()).filter_map(|n| self.next_instant(n)).min();
             span = span.min(due.unwrap_or(span));
@@ -970,9 +971,11 @@ impl World {
     fn apply(&mut self, n: usize, call: usize, stale: bool) {
         let Some(daemon) = &self.nodes[n].daemon else { return };
         let answer = match &daemon.calls[call].ask {
-            Ask::Latest(_) if stale => Answer::Shows(self.store.history[self.store.history.len() - 2].clone()),
-            Ask::Latest(_) => Answer::Shows(self.store.latest().clone()),
-            Ask::ReplacedBy(_, revision) => Answer::Shows(self.store.replaced_by(*revision)),
+            Ask::Latest(_) if stale => {
+                Answer::Shows(Arc::new(self.store.history[self.store.history.len() - 2].clone()))
+            }
+            Ask::Latest(_) => Answer::Shows(Arc::new(self.store.latest().clone())),
+            Ask::ReplacedBy(_, revision) => Answer::Shows(Arc::new(self.store.replaced_by(*revision))),
             Ask::Write(request) => {
                 let request = Arc::clone(request);
                 Answer::Wrote(self.compare_and_set(&request))
@@ -995,7 +998,7 @@ impl World {
     fn told(&mut self, n: usize, call: usize) {
         let Some(Call { ask, answer, .. }) = self.daemon(n).map(|daemon| daemon.calls.remove(call)) else { return };
         let shown = |answer| match answer {
-            Some(Answer::Shows(observation)) => Some(observation),
+            Some(Answer::Shows(observation)) => Some(Arc::unwrap_or_clone(observation)),
             Some(Answer::Wrote(_)) | None => None,
         };
         let event = match ask {
@@ -1040,10 +1043,10 @@ impl World {
             return WriteResult::Conflict;
         }
         if let Some(details) = &request.record.details {
-            let others = |record: &&Record| record.is_held() && record.instance() != Some(details.instance);
+            let others = |record: &Record| record.is_held() && record.instance() != Some(details.instance);
             if details.standing == Standing::Proven {
                 self.reach(Milestone::Release);
-            } else if store.latest().content.record().filter(others).is_some() {
+            } else if store.latest().content.record().is_some_and(others) {
                 self.reach(Milestone::TakeOver);
             }
         }
@@ -1069,7 +1072,9 @@ impl World {
         if !may_come_back {
             let latest = store.latest().revision;
             self.orphans.retain(|orphan| {
-                orphan.request.base == latest || (orphan.request.base > latest && (orphan.blind || orphan.request.incarnation == store.incarnation()))
+                orphan.request.base == latest
+                    || (orphan.request.base > latest
+                        && (orphan.blind || orphan.request.incarnation == store.incarnation()))
             });
         }
         if self.plan.hints {
@@ -1224,9 +1229,19 @@ impl World {
                 (node.unenforced, node.unit) = (true, Unit::Running);
             }
             Fault::Unkillable => self.node(n).unkillable = true,
-            Fault::Wipe | Fault::SilentWipe | Fault::Restore | Fault::RollBack | Fault::Purge | Fault::Delete
+            Fault::Wipe
+            | Fault::SilentWipe
+            | Fault::Restore
+            | Fault::RollBack
+            | Fault::Purge
+            | Fault::Delete
             | Fault::Clear => self.fault_of_the_store(fault),
-            Fault::Loss | Fault::Orphan | Fault::StaleRead | Fault::Reload | Fault::Rate | Fault::Slew
+            Fault::Loss
+            | Fault::Orphan
+            | Fault::StaleRead
+            | Fault::Reload
+            | Fault::Rate
+            | Fault::Slew
             | Fault::WrongRate => {}
         }
     }
@@ -1273,10 +1288,30 @@ impl World {
                 self.put(Content::Tombstone);
                 return;
             }
-            _ => {
+            Fault::Clear => {
                 self.put(Content::Record(Record { token: String::new(), details: None }));
                 return;
             }
+            Fault::Loss
+            | Fault::Orphan
+            | Fault::StaleRead
+            | Fault::DaemonCrash
+            | Fault::PowerLoss
+            | Fault::Freeze
+            | Fault::GuardDeath
+            | Fault::UnitDeath
+            | Fault::StartByHand
+            | Fault::Disconnect
+            | Fault::StepDown
+            | Fault::Drain
+            | Fault::Reload
+            | Fault::Rate
+            | Fault::Slew
+            | Fault::WrongRate
+            | Fault::StoppedClock
+            | Fault::NobodyEnforces
+            | Fault::Unkillable
+            | Fault::Stray => return,
         }
         self.store_changed();
     }
