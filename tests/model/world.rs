@@ -851,7 +851,7 @@ impl World {
         let node = self.node(n);
         let (outcome, _) = node.guard.table.handle(node.clock, Command::List);
         let remembered = match outcome {
-            Outcome::Leases { leases } => leases.first().map(remembered),
+            Outcome::Leases { leases, .. } => leases.first().map(remembered),
             Outcome::Done | Outcome::Refused { .. } => None,
         };
         let election = Election::new(settings, node.disk.clone(), remembered, node.clock);
