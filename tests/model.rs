@@ -118,7 +118,7 @@ fn a_standby_that_is_late() {
 fn both_hosts_late() {
     let _turn = turn();
     check::exhaust("2 hosts, both as late as they like", valid(two()), share(15), MOST)
-        .holds(20_000, &[Milestone::ActiveOnSecond, Milestone::TakeOver, Milestone::Lapse]);
+        .holds(10_000, &[Milestone::ActiveOnSecond, Milestone::TakeOver, Milestone::Lapse]);
 }
 
 #[test]
@@ -128,12 +128,12 @@ fn faults_of_punctual_hosts() {
     let mut plan = valid(punctual(two(), &[0, 1]).with(&faults));
     plan.calm = true;
     check::exhaust("2 punctual hosts, a crash, a power loss, 2 lost messages", plan, share(15), MOST)
-        .holds(20_000, &[Milestone::Adoption]);
+        .holds(10_000, &[Milestone::Adoption]);
 }
 
 // Random walks.
 
-const EVERYTHING: [(Fault, u8); 18] = [
+const EVERYTHING: [(Fault, u8); 17] = [
     (Fault::Loss, ALWAYS),
     (Fault::Orphan, ALWAYS),
     (Fault::StaleRead, ALWAYS),
@@ -151,7 +151,6 @@ const EVERYTHING: [(Fault, u8); 18] = [
     (Fault::Clear, 2),
     (Fault::StepDown, 2),
     (Fault::Drain, 1),
-    (Fault::Slew, 0),
 ];
 
 const ALL: [Milestone; 8] = [
@@ -193,6 +192,17 @@ fn clocks_that_differ() {
     check::walk("3 hosts, clocks that differ by 5 % each way", plan, 1, share(15)).holds(100_000, &ALL);
 }
 
+/// Little else than releases and stores made anew: what lands late is of a store that is gone.
+#[test]
+fn releases_and_stores_made_anew() {
+    let _turn = turn();
+    let faults =
+        [(Fault::StepDown, 3), (Fault::Orphan, 2), (Fault::DaemonCrash, 2), (Fault::Wipe, 2), (Fault::Restore, 2)];
+    let mut plan = valid(three()).with(&faults);
+    plan.calm = true;
+    check::walk("3 hosts, releases and stores made anew", plan, 1, share(5)).holds(50_000, &[Milestone::Release]);
+}
+
 /// Three hosts with different R, F and C.
 fn differing() -> [Timings; 3] {
     let slow = Timings { ..tight(4, 2) };
@@ -220,9 +230,9 @@ fn two_hosts_with_one_name() {
 
 // Each assumption dropped, and what it rules out.
 
-/// All states first, the nearest of them, and then random ones.
+/// Random walks, until one of them comes by the overlap.
 fn finds(name: &str, plan: Plan) {
-    check::walk(name, plan, 1, Duration::from_secs(60)).finds(OVERLAP);
+    check::walk(name, plan, 1, TO_THE_END).finds(OVERLAP);
 }
 
 /// The stop takes as long as is safe, S = W; a stop that overruns it by one tick is not.
@@ -253,7 +263,7 @@ fn assumption_a_a_won_write_that_is_lost_again() {
 #[test]
 fn assumption_a_a_store_made_anew_that_does_not_say_so() {
     let _turn = turn();
-    finds("(a) dropped: revisions begin anew", valid(two()).with(&[(Fault::SilentWipe, 1)]));
+    finds("(a) dropped: revisions begin anew", valid(two()).with(&[(Fault::SilentWipe, 3)]));
 }
 
 #[test]

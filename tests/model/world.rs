@@ -717,8 +717,6 @@ impl World {
             Step::Calm => {
                 self.calm = true;
                 self.left = [0; Fault::COUNT];
-                let timings = self.plan.hosts.iter().map(|host| host.timings.clock_error_ppm).max();
-                debug_assert!(timings.is_some(), "there are hosts");
                 for n in 0..self.nodes.len() {
                     self.node(n).rates = (TRUE_RATE, TRUE_RATE);
                 }
