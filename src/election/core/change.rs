@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use super::{Election, Lapse, Phase, Release, ReleaseStep, StartStep};
+use super::{Election, Lapse, LapseStep, Phase, Release, ReleaseStep, StartStep};
 use crate::election::event::{Action, Transition};
 use crate::election::state::{State, find_edge};
 use crate::types::{Instance, NodeId, Time};
@@ -84,8 +84,9 @@ impl Election {
         self.phase = Phase::Releasing(Release { holding, step, reason, next, stop_limit_at, shouted: false });
     }
 
-    pub(super) fn become_lapsing(&mut self, instance: Instance, unproven_at: Time, reason: &str) {
-        self.phase = Phase::Lapsing(Lapse { instance, proven: false, unproven_at, shouted: false });
+    pub(super) fn become_lapsing(&mut self, instance: Instance, kill_at: Time, unproven_at: Time, reason: &str) {
+        let step = LapseStep::Stopping;
+        self.phase = Phase::Lapsing(Lapse { instance, kill_at, step, closed: false, unproven_at, shouted: false });
         self.change(State::Lapsing, reason);
     }
 

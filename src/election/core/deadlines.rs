@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{BackOff, Election, Phase, ReleaseStep};
+use super::{BackOff, Election, LapseStep, Phase, ReleaseStep};
 use crate::election::event::{Action, Alarm, Moment};
 use crate::election::holding::Holding;
 use crate::types::Time;
@@ -39,7 +39,7 @@ impl Election {
 
     pub(super) fn enforce_stop_budget(&mut self, now: Time) {
         if let Phase::Lapsing(lapse) = &mut self.phase
-            && !lapse.proven
+            && lapse.step == LapseStep::Stopping
             && !lapse.shouted
             && now.has_passed(lapse.unproven_at)
         {
@@ -102,11 +102,8 @@ impl Election {
 
     pub(super) fn advance_idle(&mut self, at: &Moment) {
         if self.unit_alive == Some(true) && !self.stopping_stray {
-            self.stopping_stray = true;
-            let timings = &self.settings.timings;
-            let kill_at = at.now.plus(timings.stop_budget.saturating_sub(timings.kill_reserve));
             self.actions.push(Action::Alarm(Alarm::StrayUnit));
-            self.actions.push(Action::Stop { kill_at: Some(kill_at) });
+            self.stop_stray(at.now);
         }
         if let Some(reason) = self.retiring.clone()
             && self.unit_alive == Some(false)
@@ -125,6 +122,14 @@ impl Election {
             self.actions.push(Action::Read { id, before: Some(revision) });
         }
         self.claim(at);
+    }
+
+    /// Stops what may run without the lock.
+    pub(super) fn stop_stray(&mut self, now: Time) {
+        self.stopping_stray = true;
+        let timings = &self.settings.timings;
+        let kill_at = now.plus(timings.stop_budget.saturating_sub(timings.kill_reserve));
+        self.actions.push(Action::Stop { kill_at: Some(kill_at) });
     }
 
     pub(super) fn read_when_due(&mut self, now: Time) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Election, Phase, ReleaseStep};
+use super::{Election, Forsaken, LapseStep, Phase, ReleaseStep};
 use crate::election::event::{Action, Alarm, Content, GuardRequest, Moment, Observation, Remembered, WriteRequest};
 use crate::election::holding::{Attempt, Guarded, Holding, Resolution};
 use crate::election::lock;
@@ -215,15 +215,48 @@ impl Election {
                 self.actions.push(Action::Guard(GuardRequest::Disarm { instance }));
             }
         } else if let Phase::Lapsing(lapse) = &mut self.phase {
-            lapse.proven = true;
             let instance = lapse.instance;
-            if self.guard_up {
+            if !self.guard_up {
+                self.leave_to_disarm(now, instance);
+            } else if lapse.closed {
+                lapse.step = LapseStep::Disarming;
                 self.actions.push(Action::Guard(GuardRequest::Disarm { instance }));
             } else {
-                self.to_disarm = Some(instance);
-                self.disarmed(now, instance);
+                lapse.step = LapseStep::Dead;
             }
+        } else if let Some(Forsaken { instance, closed: true }) = self.to_disarm
+            && self.guard_up
+        {
+            self.actions.push(Action::Guard(GuardRequest::Disarm { instance }));
         }
+    }
+
+    /// The guard has closed the gate: what is proven from now on stays true.
+    pub(super) fn closed(&mut self, now: Time, instance: Instance) {
+        if self.is_mine(instance) {
+            self.stop_for_release();
+        } else if let Phase::Lapsing(lapse) = &mut self.phase
+            && lapse.instance == instance
+            && !lapse.closed
+        {
+            lapse.closed = true;
+            let kill_at = Some(lapse.kill_at);
+            self.actions.push(Action::Stop { kill_at });
+        } else if let Some(forsaken) = &mut self.to_disarm
+            && forsaken.instance == instance
+        {
+            forsaken.closed = true;
+            self.stop_stray(now);
+        }
+    }
+
+    /// The guard is not there to forget a lease whose unit is dead.
+    pub(super) fn leave_to_disarm(&mut self, now: Time, instance: Instance) {
+        if let Phase::Lapsing(lapse) = &mut self.phase {
+            lapse.step = LapseStep::Disarming;
+        }
+        self.to_disarm = Some(Forsaken { instance, closed: false });
+        self.disarmed(now, instance);
     }
 
     /// H5 (6).
@@ -235,7 +268,7 @@ impl Election {
             release.step = ReleaseStep::Blanking;
             release.holding.next_attempt = now;
         } else if let Phase::Lapsing(lapse) = &self.phase
-            && lapse.proven
+            && lapse.step == LapseStep::Disarming
             && lapse.instance == instance
         {
             self.become_idle("the unit is dead");
@@ -247,7 +280,8 @@ impl Election {
         self.become_idle(reason);
     }
 
-    /// H3, H4: the unit is to die now. Final; nothing is written, the record ages.
+    /// H3, H4: the unit is to die now. Final; nothing is written, the record ages. The stop does not wait for the gate, as
+    /// that of a release does, so it is begun again when the gate is closed.
     pub(super) fn lapse(&mut self, now: Time, reason: &str) {
         let Some(holding) = self.holding() else { return };
         let from = if now.has_passed(holding.deadline()) { holding.deadline() } else { now };
@@ -255,8 +289,9 @@ impl Election {
         if self.guard_up {
             self.actions.push(Action::Guard(GuardRequest::Close { instance }));
         }
-        self.actions.push(Action::Stop { kill_at: Some(from.plus(budget.saturating_sub(reserve))) });
-        self.become_lapsing(instance, proof_due(now, from, budget, reserve), reason);
+        let kill_at = from.plus(budget.saturating_sub(reserve));
+        self.actions.push(Action::Stop { kill_at: Some(kill_at) });
+        self.become_lapsing(instance, kill_at, proof_due(now, from, budget, reserve), reason);
     }
 
     /// K8.
@@ -268,9 +303,10 @@ impl Election {
         let Some(incarnation) = incarnation.filter(|_| !over) else {
             let from = if now.has_passed(remembered.deadline) { remembered.deadline } else { now };
             let (budget, reserve) = (remembered.stop_budget, remembered.kill_reserve);
-            self.actions.push(Action::Stop { kill_at: Some(from.plus(budget.saturating_sub(reserve))) });
+            let kill_at = from.plus(budget.saturating_sub(reserve));
+            self.actions.push(Action::Stop { kill_at: Some(kill_at) });
             let reason = if over { "the lease ended while putexd was away" } else { "the lease's store is not known" };
-            self.become_lapsing(remembered.instance, proof_due(now, from, budget, reserve), reason);
+            self.become_lapsing(remembered.instance, kill_at, proof_due(now, from, budget, reserve), reason);
             return;
         };
         let holding = Holding::adopted(remembered, incarnation, now);

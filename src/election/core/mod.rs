@@ -37,8 +37,7 @@ pub struct Election {
     unit_alive: Option<bool>,
     /// A stop of a unit that ran without the lock is under way.
     stopping_stray: bool,
-    /// A proven-dead holding that the guard was not there to forget.
-    to_disarm: Option<Instance>,
+    to_disarm: Option<Forsaken>,
     standby_check: Option<Result<(), String>>,
     last_pass: Option<Time>,
     /// Why this host is not to take part.
@@ -98,9 +97,31 @@ enum ReleaseStep {
 #[derive(Debug, Clone, Serialize)]
 struct Lapse {
     instance: Instance,
-    proven: bool,
+    /// From here on SIGKILL.
+    kill_at: Time,
+    step: LapseStep,
+    /// The guard has closed the gate.
+    closed: bool,
     unproven_at: Time,
     shouted: bool,
+}
+
+/// As in H5, but for the stop, which waits for nobody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+enum LapseStep {
+    Stopping,
+    /// The unit was dead before the gate was known to be closed. What was started since has to be stopped as well.
+    Dead,
+    /// The unit is dead behind a closed gate.
+    Disarming,
+}
+
+/// A holding whose unit was dead when the guard was not there to forget it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+struct Forsaken {
+    instance: Instance,
+    /// The guard has closed the gate, which may have been open until then.
+    closed: bool,
 }
 
 /// K9.

@@ -1,6 +1,6 @@
 //! What each event means for the phase that it meets.
 
-use super::{Election, Phase, ReleaseStep, StartStep};
+use super::{Election, Forsaken, LapseStep, Phase, ReleaseStep, StartStep};
 use crate::election::event::{
     Action, Alarm, Event, GuardDone, GuardRequest, Moment, Observation, ReadId, Settings, Sight, WriteResult,
 };
@@ -132,13 +132,14 @@ impl Election {
 
     pub(super) fn guard_is_up(&mut self) {
         self.guard_up = true;
-        if let Some(instance) = self.to_disarm {
-            self.actions.push(Action::Guard(GuardRequest::Disarm { instance }));
+        if let Some(Forsaken { instance, .. }) = self.to_disarm {
+            self.actions.push(Action::Guard(GuardRequest::Close { instance }));
         }
-        if let Phase::Lapsing(lapse) = &self.phase
-            && lapse.proven
-        {
-            self.actions.push(Action::Guard(GuardRequest::Disarm { instance: lapse.instance }));
+        if let Phase::Lapsing(lapse) = &self.phase {
+            let instance = lapse.instance;
+            let proven = lapse.step == LapseStep::Disarming;
+            let request = if proven { GuardRequest::Disarm { instance } } else { GuardRequest::Close { instance } };
+            self.actions.push(Action::Guard(request));
         }
         if let Phase::Releasing(release) = &mut self.phase
             && release.step != ReleaseStep::Blanking
@@ -157,12 +158,13 @@ impl Election {
                 self.release(now, "the guard is gone".to_owned(), None);
             }
             Phase::Releasing(_) => self.stop_for_release(),
+            Phase::Lapsing(lapse) if lapse.step == LapseStep::Dead => self.leave_to_disarm(now, lapse.instance),
             Phase::Lapsing(_) | Phase::Idle | Phase::Retired => {}
         }
     }
 
     pub(super) fn guard_done(&mut self, now: Time, instance: Instance, done: GuardDone) {
-        if self.to_disarm == Some(instance) && done == GuardDone::Disarmed {
+        if self.to_disarm.is_some_and(|forsaken| forsaken.instance == instance) && done == GuardDone::Disarmed {
             self.to_disarm = None;
         }
         match done {
@@ -179,9 +181,9 @@ impl Election {
                     holding.granted = holding.granted.map(|granted| lock::latest(granted, deadline));
                 }
             }
-            GuardDone::Closed if self.is_mine(instance) => self.stop_for_release(),
+            GuardDone::Closed => self.closed(now, instance),
             GuardDone::Disarmed => self.disarmed(now, instance),
-            GuardDone::Armed(_) | GuardDone::Extended(_) | GuardDone::Closed => {}
+            GuardDone::Armed(_) | GuardDone::Extended(_) => {}
         }
     }
 
