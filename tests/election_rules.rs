@@ -1,5 +1,6 @@
 //! Single rules of the core, where a scenario would show them only by the way. One host, step by step.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use putexd::election::{
@@ -40,13 +41,16 @@ struct Host {
     /// The wall clock is so much ahead.
     wall: Duration,
     random: u128,
+    /// What the store holds, and what it has held before.
+    store: Vec<(Revision, Content)>,
 }
 
 impl Host {
     fn new(settings: Settings, memory: Memory, remembered: Option<Remembered>) -> Self {
         let now = ms(100_000);
         let election = Election::new(settings, memory, remembered, Time::both(now));
-        Self { election, now, wall: ms(1_000_000), random: 100 }
+        let store = vec![(Revision(0), Content::Absent)];
+        Self { election, now, wall: ms(1_000_000), random: 100, store }
     }
 
     fn handle(&mut self, event: Event) -> Vec<Action> {
@@ -70,12 +74,34 @@ impl Host {
 
     /// The store shows `content` at a revision.
     fn shown(&mut self, id: ReadId, revision: u64, content: Content) -> Vec<Action> {
+        self.store.push((Revision(revision), content.clone()));
         let answer = Some(Observation { incarnation: a(), revision: Revision(revision), content });
         self.handle(Event::Read { id, answer })
     }
 
+    /// The store answers whatever it is asked; what was asked of others.
+    fn answered(&mut self, actions: Vec<Action>) -> Vec<Action> {
+        let mut asked = VecDeque::from(actions);
+        let mut others = Vec::new();
+        while let Some(action) = asked.pop_front() {
+            let Action::Read { id, before } = action else {
+                others.push(action);
+                continue;
+            };
+            let held = self.store.iter().rev().find(|(revision, _)| before.is_none_or(|before| *revision < before));
+            let (revision, content) = held.cloned().unwrap_or((Revision(0), Content::Absent));
+            let answer = Some(Observation { incarnation: a(), revision, content });
+            asked.extend(self.handle(match before {
+                None => Event::Read { id, answer },
+                Some(_) => Event::Replaced { id, answer },
+            }));
+        }
+        others
+    }
+
     fn won(&mut self, write: &WriteRequest) -> Vec<Action> {
         let revision = Revision(write.base.0 + 1);
+        self.store.push((revision, Content::Record(write.record.clone())));
         self.handle(Event::Written { write: write.write, result: WriteResult::Won(revision) })
     }
 
@@ -98,11 +124,9 @@ impl Host {
                 self.handle(Event::Started { instance, result: Ok(()) });
                 assert_eq!(self.election.state(), State::Active);
                 return instance;
-            } else if let Some(id) = read(&actions) {
-                let content = Content::Absent;
-                actions = if self.election.revision() == Revision(0) { self.shown(id, 0, content) } else { Vec::new() };
             } else {
                 actions = self.after(ms(100));
+                actions = self.answered(actions);
             }
         }
         panic!("it never became active: {}", self.election.state());
@@ -146,14 +170,16 @@ impl Host {
         self.handle(Event::Stopped);
         let blank = write(&self.handle(Event::GuardDone { instance, done: GuardDone::Disarmed })).expect("a blank");
         assert_eq!(blank.record.token, "");
-        self.won(&blank);
+        let actions = self.won(&blank);
+        assert_eq!(write(&self.answered(actions)), None);
         assert_eq!(self.election.state(), State::Standby);
     }
 
     /// The next write, at its time.
     fn next_write(&mut self) -> WriteRequest {
-        for _ in 0..100 {
-            if let Some(write) = write(&self.after(ms(100))) {
+        for _ in 0..1000 {
+            let actions = self.after(ms(100));
+            if let Some(write) = write(&self.answered(actions)) {
                 return write;
             }
         }
@@ -298,14 +324,17 @@ fn a_stop_that_is_not_proven_in_time_is_told_once() {
 
 #[test]
 fn whoever_wakes_after_the_deadline_still_waits_for_sigkill() {
-    let (mut host, _) = Host::activated();
-    let deadline = host.election.deadline().expect("it is held").boot;
-    host.now = deadline + ms(5000);
-    let lapse = host.after(Duration::ZERO);
-    assert_eq!(kill_at(&lapse), Some(Time::both(deadline + ms(750))));
-    assert_eq!(alarms(&lapse), Vec::<&Alarm>::new());
-    assert_eq!(alarms(&host.after(ms(249))), Vec::<&Alarm>::new());
-    assert_eq!(alarms(&host.after(ms(1))), [&Alarm::StopUnproven]);
+    // Within S = 1 s what is left of it, and k = 250 ms at least; when it is over, nobody has looked yet: all of it again.
+    for (late, left) in [(0, 1000), (700, 300), (750, 250), (900, 250), (999, 250), (1000, 1000), (5000, 1000)] {
+        let (mut host, _) = Host::activated();
+        let deadline = host.election.deadline().expect("it is held").boot;
+        host.now = deadline + ms(late);
+        let lapse = host.after(Duration::ZERO);
+        assert_eq!(kill_at(&lapse), Some(Time::both(deadline + ms(750))), "{late}");
+        assert_eq!(alarms(&lapse), Vec::<&Alarm>::new(), "{late}");
+        assert_eq!(alarms(&host.after(ms(left - 1))), Vec::<&Alarm>::new(), "{late}");
+        assert_eq!(alarms(&host.after(ms(1))), [&Alarm::StopUnproven], "{late}");
+    }
 }
 
 #[test]
@@ -388,7 +417,7 @@ fn who_takes_the_lock_carries_on_what_was_said_but_not_what_is_over() {
     }
     host.shown(id, 41, found);
     let since = host.now;
-    let claim = (0..1000).find_map(|_| write(&host.after(ms(100)))).expect("a claim");
+    let claim = host.next_write();
     let after = host.now.saturating_sub(since);
     assert!((ms(20_000)..ms(20_600)).contains(&after), "after {after:?}");
     let Details { words, term, prev, lease, hold, unfenced, .. } = claim.record.details.expect("of putexd");
@@ -465,7 +494,8 @@ fn whoever_let_go_waits_longer_each_time_until_the_unit_was_healthy_for_long() {
 /// The host that let go takes the lock again, its `proven` verified by the store, and is active.
 fn again(mut host: Host, instance: &mut Instance) -> Host {
     for _ in 0..2000 {
-        let mut actions = host.after(ms(100));
+        let actions = host.after(ms(100));
+        let mut actions = host.answered(actions);
         while let Some(action) = actions.pop() {
             let event = match action {
                 Action::Write(write) => {
@@ -508,7 +538,7 @@ fn stops(actions: &[Action]) -> usize {
 /// The guard was asked to arm the lease, and has not answered.
 fn arming() -> (Host, Instance, Time) {
     let mut host = Host::new(settings(), Memory::default(), None);
-    let mut id = host.ready();
+    let id = host.ready();
     let mut actions = host.shown(id, 0, Content::Absent);
     for _ in 0..200 {
         if let Some(GuardRequest::Arm { instance, deadline, .. }) = guard(&actions) {
@@ -516,12 +546,11 @@ fn arming() -> (Host, Instance, Time) {
         }
         actions = match write(&actions) {
             Some(write) => host.won(&write),
-            None => host.after(ms(100)),
+            None => {
+                let actions = host.after(ms(100));
+                host.answered(actions)
+            }
         };
-        if let Some(asked) = read(&actions).filter(|_| host.election.revision() == Revision(0)) {
-            id = asked;
-            actions = host.shown(id, 0, Content::Absent);
-        }
     }
     panic!("it is never armed: {}", host.election.state());
 }
@@ -770,16 +799,26 @@ fn a_guard_that_is_gone_holds_up_no_stop_and_nobody_contends_before_it_has_forgo
     let id = read(&host.handle(Event::StoreUp)).expect("the store is asked");
     host.shown(id, 41, held_by("h2", 9, 9));
 
-    let disarm = Action::Guard(GuardRequest::Disarm { instance });
-    assert!(host.handle(Event::GuardUp).contains(&disarm));
+    let asked = |request| vec![Action::Guard(request)];
     let hindrance = |host: &Host| host.election.hindrance(Time::both(host.now));
     let waits = Some("the guard has not forgotten the last lease yet".to_owned());
+    // Its gate may have been open when the unit was found dead.
+    assert_eq!(host.handle(Event::GuardUp), asked(GuardRequest::Close { instance }));
     assert_eq!(hindrance(&host), waits);
     let other = Instance(1);
-    for (of, done) in [(other, GuardDone::Disarmed), (instance, GuardDone::Closed), (other, GuardDone::Closed)] {
-        host.handle(Event::GuardDone { instance: of, done });
-        assert_eq!(hindrance(&host), waits, "{done:?} of {of}");
+    for done in [GuardDone::Disarmed, GuardDone::Closed] {
+        assert_eq!(host.handle(Event::GuardDone { instance: other, done }), []);
     }
+    assert_eq!(host.handle(Event::Stopped), [], "a proof from before the gate was closed");
+    let stop = host.handle(Event::GuardDone { instance, done: GuardDone::Closed });
+    assert_eq!(stop, [Action::Stop { kill_at: Some(Time::both(host.now + ms(750))) }]);
+    assert_eq!(hindrance(&host), waits);
+    assert_eq!(host.handle(Event::Stopped), asked(GuardRequest::Disarm { instance }));
+    let actions = host.after(ms(60_000));
+    assert_eq!((write(&host.answered(actions)), hindrance(&host)), (None, waits.clone()), "nothing is claimed before");
+    host.handle(Event::GuardDone { instance: other, done: GuardDone::Disarmed });
+    assert_eq!(hindrance(&host), waits);
     host.handle(Event::GuardDone { instance, done: GuardDone::Disarmed });
     assert_eq!(hindrance(&host), None);
+    host.next_write();
 }
