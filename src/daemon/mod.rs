@@ -16,7 +16,7 @@
 //! task of its own and comes back as an event, so that no call can keep a deadline from being noticed.
 //!
 //! **Architecture invariant:** a service reaches the world through its [`service::Host`] alone: store, guard, PID 1 and
-//! [`machine`]. What it does can so be seen on simulated hosts, and `tests/simulation.rs` does.
+//! [`machine`]. What it does can so be seen on simulated hosts, and `tests/simulation` does.
 
 mod desk;
 mod disk;
