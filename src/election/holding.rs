@@ -232,7 +232,9 @@ impl Holding {
             }
         }
         let own_base = self.base_write.is_some();
-        if observation.revision == self.base && !own_base {
+        // A create that conflicted met a key that a stale read does not show yet: its claim rests on an absence that was none.
+        let existed = self.conflicted && self.base == Revision(0);
+        if observation.revision == self.base && !own_base && !existed {
             return Resolution::Unchanged;
         }
         if observation.revision < self.base && !self.conflicted {

@@ -189,6 +189,13 @@ impl Lock {
         Some(from)
     }
 
+    /// A create conflicted: the key was there, whatever was read, and its absence counts anew.
+    pub(super) fn existed(&mut self, now: Time) {
+        if let Some(seen) = self.seen.as_mut().filter(|seen| seen.content == Content::Absent) {
+            seen.since = now;
+        }
+    }
+
     /// One's own won write is what the store holds now.
     pub(super) fn wrote(&mut self, incarnation: Incarnation, revision: Revision, record: Record, now: Time) {
         if let Some(details) = &record.details {

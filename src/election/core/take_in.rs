@@ -126,6 +126,9 @@ impl Election {
         };
         let Some(holding) = self.holding_mut().filter(|holding| holding.awaited == Some(write)) else { return };
         holding.doubt(conflicted);
+        if conflicted {
+            self.lock.existed(now);
+        }
         self.reads.pending = None;
         self.reads.due = now;
     }
