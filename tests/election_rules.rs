@@ -177,7 +177,7 @@ impl Host {
 
     /// The guard comes back to a lease that was left to it: its gate is closed, the unit is stopped again, the lease is
     /// forgotten, and nothing is claimed before.
-    fn comes_back(&mut self, instance: Instance) {
+    fn comes_back(&mut self, instance: Instance, again: Action) {
         let actions = self.handle(Event::StoreUp);
         self.answered(actions);
         let waits = |host: &Self| {
@@ -187,7 +187,7 @@ impl Host {
         let actions = self.handle(Event::GuardUp);
         assert_eq!(guard(&actions), Some(GuardRequest::Close { instance }));
         let stop = self.handle(Event::GuardDone { instance, done: GuardDone::Closed });
-        assert_eq!(stop, [Action::Stop { kill_at: Some(Time::both(self.now + ms(750))) }]);
+        assert_eq!(stop, [again], "what was started meanwhile has no longer to live");
         waits(self);
         assert_eq!(self.handle(Event::Stopped), [Action::Guard(GuardRequest::Disarm { instance })]);
         let actions = self.after(ms(60_000));
@@ -816,14 +816,14 @@ fn a_guard_that_is_gone_holds_up_no_stop_and_nobody_contends_before_it_has_forgo
     assert_eq!(stops(&host.handle(Event::GuardDown)), 1, "it was asked to close, and will not answer");
     assert_eq!(stops(&host.handle(Event::GuardDown)), 0, "it is stopped once");
     host.handle(Event::StoreDown);
-    host.after(ms(3000));
+    let lapse = host.after(ms(3000));
     assert_eq!(host.election.state(), State::Lapsing);
     host.handle(Event::Stopped);
     assert_eq!(host.election.state(), State::NoStore);
     let id = read(&host.handle(Event::StoreUp)).expect("the store is asked");
     host.shown(id, 41, held_by("h2", 9, 9));
 
-    host.comes_back(instance);
+    host.comes_back(instance, Action::Stop { kill_at: kill_at(&lapse) });
     host.next_write();
 }
 
@@ -909,7 +909,7 @@ fn a_guard_that_never_closes_fences_no_host_on_which_nothing_runs_and_lets_nobod
 
 #[test]
 fn a_guard_that_goes_down_after_an_early_proof_leaves_the_lease_to_be_forgotten_later() {
-    let (mut host, instance, _) = lapsing();
+    let (mut host, instance, stop) = lapsing();
     host.handle(Event::Stopped);
     assert_eq!(alarms(&host.handle(Event::GuardDown)), Vec::<&Alarm>::new());
     assert_eq!(host.election.state(), State::NoStore);
@@ -922,7 +922,7 @@ fn a_guard_that_goes_down_after_an_early_proof_leaves_the_lease_to_be_forgotten_
     assert_eq!(guard(&host.handle(Event::GuardUp)), Some(GuardRequest::Close { instance }));
     assert_eq!(guard(&host.handle(Event::Stopped)), None, "proven before the gate is closed again");
     host.handle(Event::GuardDown);
-    host.comes_back(instance);
+    host.comes_back(instance, stop);
 }
 
 #[test]
@@ -930,7 +930,7 @@ fn a_guard_that_goes_down_before_any_proof_leaves_the_unit_to_be_stopped_in_its_
     for behind in [true, false] {
         let (mut host, instance, stop) = lapsing();
         if behind {
-            assert_eq!(host.handle(closed(instance)), [stop]);
+            assert_eq!(host.handle(closed(instance)), [stop.clone()]);
         }
         assert_eq!(host.handle(Event::GuardDown), []);
         assert_eq!(host.election.state(), State::Lapsing);
@@ -938,7 +938,7 @@ fn a_guard_that_goes_down_before_any_proof_leaves_the_unit_to_be_stopped_in_its_
         assert_eq!(alarms(&host.after(ms(1))), [&Alarm::StopUnproven]);
         host.handle(Event::Stopped);
         assert_eq!(host.election.state(), State::NoStore);
-        host.comes_back(instance);
+        host.comes_back(instance, stop);
     }
 }
 
@@ -965,7 +965,7 @@ fn a_guard_that_comes_back_in_a_lapse_is_asked_what_is_still_to_do() {
 
 #[test]
 fn a_lease_that_was_left_is_closed_and_the_unit_stopped_again_each_time_the_guard_comes_back() {
-    let (mut host, instance, _) = lapsing();
+    let (mut host, instance, stop) = lapsing();
     host.handle(Event::Stopped);
     host.handle(Event::GuardDown);
     let close = [Action::Guard(GuardRequest::Close { instance })];
@@ -973,7 +973,7 @@ fn a_lease_that_was_left_is_closed_and_the_unit_stopped_again_each_time_the_guar
     assert_eq!(stops(&host.handle(closed(instance))), 1);
     host.handle(Event::GuardDown);
     assert_eq!(host.handle(Event::Stopped), [], "there is nobody to tell");
-    host.comes_back(instance);
+    host.comes_back(instance, stop);
 }
 
 #[test]
@@ -1058,4 +1058,53 @@ fn a_conflict_and_a_lower_revision_are_a_regression_at_once_and_told_once() {
     assert_eq!(host.election.state(), State::Standby);
     assert_eq!(host.next_write().base, Revision(40));
     assert!(host.now >= seen + ms(3003), "T·(1+ρ) from then on");
+}
+
+#[test]
+fn a_unit_that_was_started_before_the_gate_was_closed_has_to_be_proven_dead_as_well() {
+    // As for whoever wakes late: k at least, and all of S once it is over. Without an early proof nothing begins anew.
+    for (early, late, due) in [
+        (true, 0, 1000),
+        (true, 900, 1150),
+        (true, 999, 1249),
+        (true, 1000, 2000),
+        (true, 60_000, 61_000),
+        (false, 0, 1000),
+        (false, 900, 1000),
+    ] {
+        let (mut host, instance, stop) = lapsing();
+        if early {
+            host.handle(Event::Stopped);
+        }
+        assert_eq!(host.after(ms(late)), []);
+        assert_eq!(host.handle(closed(instance)), [stop.clone()]);
+        assert_eq!(host.handle(Event::GuardDown), []);
+        assert_eq!(host.election.state(), State::Lapsing, "a stop is under way");
+        assert_eq!(host.election.poll_timeout(), Some(Time::both(host.now + ms(due - late))));
+        assert_eq!(alarms(&host.after(ms(due - late - 1))), Vec::<&Alarm>::new(), "{early} {late}");
+        assert_eq!(alarms(&host.after(ms(1))), [&Alarm::StopUnproven], "{early} {late}");
+        host.handle(Event::Stopped);
+        assert_eq!(host.election.state(), State::NoStore);
+        host.comes_back(instance, stop);
+    }
+}
+
+#[test]
+fn what_is_started_after_an_early_proof_has_no_longer_to_live_than_the_lease_had() {
+    // Another's record is seen before the deadline, the gate stays open before a guard that hangs, and somebody starts it.
+    let (mut host, instance) = Host::activated();
+    let renewal = host.next_write();
+    let conflict = Event::Written { write: renewal.write, result: WriteResult::Conflict };
+    let id = read(&host.handle(conflict)).expect("the store is asked what is there");
+    let kills = kill_at(&host.shown(id, renewal.base.0 + 1, held_by("h2", 9, 9))).expect("it is stopped");
+    assert_eq!(kills, Time::both(host.now + ms(750)));
+    host.handle(Event::Stopped);
+    host.now += ms(1000);
+    host.handle(Event::GuardDown);
+    host.now += ms(500);
+    let stray = host.handle(Event::Unit(Sight::Alive));
+    assert_eq!((alarms(&stray), kill_at(&stray)), (vec![&Alarm::StrayUnit], Some(kills)));
+    host.handle(Event::Stopped);
+    host.handle(Event::GuardUp);
+    assert_eq!(kill_at(&host.handle(closed(instance))), Some(kills));
 }

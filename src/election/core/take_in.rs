@@ -158,7 +158,7 @@ impl Election {
                 self.release(now, "the guard is gone".to_owned(), None);
             }
             Phase::Releasing(_) => self.stop_for_release(),
-            Phase::Lapsing(lapse) if lapse.step == LapseStep::Dead => self.leave_to_disarm(now, lapse.instance),
+            Phase::Lapsing(lapse) if lapse.step == LapseStep::Dead => self.leave_to_disarm(now),
             Phase::Lapsing(_) | Phase::Idle | Phase::Retired => {}
         }
     }
