@@ -1108,3 +1108,20 @@ fn what_is_started_after_an_early_proof_has_no_longer_to_live_than_the_lease_had
     host.handle(Event::GuardUp);
     assert_eq!(kill_at(&host.handle(closed(instance))), Some(kills));
 }
+
+#[test]
+fn a_unit_that_is_seen_alive_before_the_gate_is_closed_is_stopped_again_at_once() {
+    let (mut host, instance, stop) = lapsing();
+    assert_eq!(host.handle(Event::Unit(Sight::Alive)), [], "it is being stopped");
+    host.handle(Event::Stopped);
+    assert_eq!(host.handle(Event::Unit(Sight::Dead { result: "success".to_owned() })), []);
+    host.now += ms(900);
+    assert_eq!(host.handle(Event::Unit(Sight::Alive)), [stop.clone()], "the guard may never answer");
+    assert_eq!(host.handle(Event::Unit(Sight::Alive)), []);
+    assert_eq!(host.handle(Event::GuardDown), []);
+    assert_eq!(host.election.state(), State::Lapsing);
+    assert_eq!(alarms(&host.after(ms(249))), Vec::<&Alarm>::new());
+    assert_eq!(alarms(&host.after(ms(1))), [&Alarm::StopUnproven]);
+    host.handle(Event::Stopped);
+    host.comes_back(instance, stop);
+}

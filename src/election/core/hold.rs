@@ -240,19 +240,24 @@ impl Election {
             && !lapse.closed
         {
             lapse.closed = true;
-            if lapse.step == LapseStep::Dead {
-                // Somebody may have started it once more since.
-                lapse.step = LapseStep::Stopping;
-                lapse.unproven_at = lapse.proof_due(now);
-            }
-            let kill_at = Some(lapse.kill_at);
-            self.actions.push(Action::Stop { kill_at });
+            self.stop_again(now);
         } else if let Some(forsaken) = &mut self.to_disarm
             && forsaken.instance == instance
         {
             forsaken.closed = true;
             self.stop_stray(now);
         }
+    }
+
+    /// Whatever was proven before the gate was closed: somebody may have started the unit once more since.
+    pub(super) fn stop_again(&mut self, now: Time) {
+        let Phase::Lapsing(lapse) = &mut self.phase else { return };
+        if lapse.step == LapseStep::Dead {
+            lapse.step = LapseStep::Stopping;
+            lapse.unproven_at = lapse.proof_due(now);
+        }
+        let kill_at = Some(lapse.kill_at);
+        self.actions.push(Action::Stop { kill_at });
     }
 
     /// The guard is not there to forget a lease whose unit is dead.

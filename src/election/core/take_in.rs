@@ -206,6 +206,11 @@ impl Election {
         self.unit_alive = Some(alive);
         if alive {
             self.give_up("the unit runs without the lock");
+            if let Phase::Lapsing(lapse) = &self.phase
+                && lapse.step == LapseStep::Dead
+            {
+                self.stop_again(now);
+            }
         }
         if let (Phase::Active(..), Sight::Dead { result }) = (&self.phase, sight) {
             self.release(now, format!("the unit is dead: {result}"), None);
