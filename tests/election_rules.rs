@@ -568,12 +568,11 @@ fn arming() -> (Host, Instance, Time) {
         if let Some(GuardRequest::Arm { instance, deadline, .. }) = guard(&actions) {
             return (host, instance, deadline);
         }
-        actions = match write(&actions) {
-            Some(write) => host.won(&write),
-            None => {
-                let actions = host.after(ms(100));
-                host.answered(actions)
-            }
+        actions = if let Some(write) = write(&actions) {
+            host.won(&write)
+        } else {
+            let actions = host.after(ms(100));
+            host.answered(actions)
         };
     }
     panic!("it is never armed: {}", host.election.state());
@@ -930,7 +929,7 @@ fn a_guard_that_goes_down_before_any_proof_leaves_the_unit_to_be_stopped_in_its_
     for behind in [true, false] {
         let (mut host, instance, stop) = lapsing();
         if behind {
-            assert_eq!(host.handle(closed(instance)), [stop.clone()]);
+            assert_eq!(host.handle(closed(instance)), std::slice::from_ref(&stop));
         }
         assert_eq!(host.handle(Event::GuardDown), []);
         assert_eq!(host.election.state(), State::Lapsing);
@@ -948,7 +947,7 @@ fn a_guard_that_comes_back_in_a_lapse_is_asked_what_is_still_to_do() {
     for behind in [true, false] {
         let (mut host, instance, stop) = lapsing();
         if behind {
-            assert_eq!(host.handle(closed(instance)), [stop.clone()]);
+            assert_eq!(host.handle(closed(instance)), std::slice::from_ref(&stop));
         }
         host.handle(Event::GuardDown);
         let close = Action::Guard(GuardRequest::Close { instance });
@@ -1077,7 +1076,7 @@ fn a_unit_that_was_started_before_the_gate_was_closed_has_to_be_proven_dead_as_w
             host.handle(Event::Stopped);
         }
         assert_eq!(host.after(ms(late)), []);
-        assert_eq!(host.handle(closed(instance)), [stop.clone()]);
+        assert_eq!(host.handle(closed(instance)), std::slice::from_ref(&stop));
         assert_eq!(host.handle(Event::GuardDown), []);
         assert_eq!(host.election.state(), State::Lapsing, "a stop is under way");
         assert_eq!(host.election.poll_timeout(), Some(Time::both(host.now + ms(due - late))));
@@ -1116,7 +1115,7 @@ fn a_unit_that_is_seen_alive_before_the_gate_is_closed_is_stopped_again_at_once(
     host.handle(Event::Stopped);
     assert_eq!(host.handle(Event::Unit(Sight::Dead { result: "success".to_owned() })), []);
     host.now += ms(900);
-    assert_eq!(host.handle(Event::Unit(Sight::Alive)), [stop.clone()], "the guard may never answer");
+    assert_eq!(host.handle(Event::Unit(Sight::Alive)), std::slice::from_ref(&stop), "the guard may never answer");
     assert_eq!(host.handle(Event::Unit(Sight::Alive)), []);
     assert_eq!(host.handle(Event::GuardDown), []);
     assert_eq!(host.election.state(), State::Lapsing);
