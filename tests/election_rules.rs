@@ -175,6 +175,30 @@ impl Host {
         assert_eq!(self.election.state(), State::Standby);
     }
 
+    /// The guard comes back to a lease that was left to it: its gate is closed, the unit is stopped again, the lease is
+    /// forgotten, and nothing is claimed before.
+    fn comes_back(&mut self, instance: Instance, again: Action) {
+        let actions = self.handle(Event::StoreUp);
+        self.answered(actions);
+        let waits = |host: &Self| {
+            let hindrance = host.election.hindrance(Time::both(host.now));
+            assert_eq!(hindrance.as_deref(), Some("the guard has not forgotten the last lease yet"));
+        };
+        let actions = self.handle(Event::GuardUp);
+        assert_eq!(guard(&actions), Some(GuardRequest::Close { instance }));
+        let stop = self.handle(Event::GuardDone { instance, done: GuardDone::Closed });
+        assert_eq!(stop, [again], "what was started meanwhile has no longer to live");
+        waits(self);
+        assert_eq!(self.handle(Event::Stopped), [Action::Guard(GuardRequest::Disarm { instance })]);
+        let actions = self.after(ms(60_000));
+        assert_eq!(write(&self.answered(actions)), None);
+        waits(self);
+        self.handle(Event::GuardDone { instance: Instance(1), done: GuardDone::Disarmed });
+        waits(self);
+        self.handle(Event::GuardDone { instance, done: GuardDone::Disarmed });
+        assert_eq!(self.election.hindrance(Time::both(self.now)), None);
+    }
+
     /// The next write, at its time.
     fn next_write(&mut self) -> WriteRequest {
         for _ in 0..1000 {
@@ -544,12 +568,11 @@ fn arming() -> (Host, Instance, Time) {
         if let Some(GuardRequest::Arm { instance, deadline, .. }) = guard(&actions) {
             return (host, instance, deadline);
         }
-        actions = match write(&actions) {
-            Some(write) => host.won(&write),
-            None => {
-                let actions = host.after(ms(100));
-                host.answered(actions)
-            }
+        actions = if let Some(write) = write(&actions) {
+            host.won(&write)
+        } else {
+            let actions = host.after(ms(100));
+            host.answered(actions)
         };
     }
     panic!("it is never armed: {}", host.election.state());
@@ -792,33 +815,312 @@ fn a_guard_that_is_gone_holds_up_no_stop_and_nobody_contends_before_it_has_forgo
     assert_eq!(stops(&host.handle(Event::GuardDown)), 1, "it was asked to close, and will not answer");
     assert_eq!(stops(&host.handle(Event::GuardDown)), 0, "it is stopped once");
     host.handle(Event::StoreDown);
-    host.after(ms(3000));
+    let lapse = host.after(ms(3000));
     assert_eq!(host.election.state(), State::Lapsing);
     host.handle(Event::Stopped);
     assert_eq!(host.election.state(), State::NoStore);
     let id = read(&host.handle(Event::StoreUp)).expect("the store is asked");
     host.shown(id, 41, held_by("h2", 9, 9));
 
-    let asked = |request| vec![Action::Guard(request)];
-    let hindrance = |host: &Host| host.election.hindrance(Time::both(host.now));
-    let waits = Some("the guard has not forgotten the last lease yet".to_owned());
-    // Its gate may have been open when the unit was found dead.
-    assert_eq!(host.handle(Event::GuardUp), asked(GuardRequest::Close { instance }));
-    assert_eq!(hindrance(&host), waits);
-    let other = Instance(1);
-    for done in [GuardDone::Disarmed, GuardDone::Closed] {
-        assert_eq!(host.handle(Event::GuardDone { instance: other, done }), []);
-    }
-    assert_eq!(host.handle(Event::Stopped), [], "a proof from before the gate was closed");
-    let stop = host.handle(Event::GuardDone { instance, done: GuardDone::Closed });
-    assert_eq!(stop, [Action::Stop { kill_at: Some(Time::both(host.now + ms(750))) }]);
-    assert_eq!(hindrance(&host), waits);
-    assert_eq!(host.handle(Event::Stopped), asked(GuardRequest::Disarm { instance }));
-    let actions = host.after(ms(60_000));
-    assert_eq!((write(&host.answered(actions)), hindrance(&host)), (None, waits.clone()), "nothing is claimed before");
-    host.handle(Event::GuardDone { instance: other, done: GuardDone::Disarmed });
-    assert_eq!(hindrance(&host), waits);
-    host.handle(Event::GuardDone { instance, done: GuardDone::Disarmed });
-    assert_eq!(hindrance(&host), None);
+    host.comes_back(instance, Action::Stop { kill_at: kill_at(&lapse) });
     host.next_write();
+}
+
+/// A unit that runs and its lease, the moment it lapses: the guard is asked to close, and has not answered.
+fn lapsing() -> (Host, Instance, Action) {
+    let (mut host, instance) = Host::activated();
+    host.handle(Event::StoreDown);
+    let deadline = host.election.deadline().expect("it is held");
+    host.now = deadline.boot;
+    let lapse = host.after(Duration::ZERO);
+    let stop = Action::Stop { kill_at: Some(deadline.plus(ms(750))) };
+    let asked = [Action::Guard(GuardRequest::Close { instance }), stop.clone()];
+    assert_eq!(without_reports(lapse), asked, "the stop does not wait for the gate");
+    assert_eq!(host.election.state(), State::Lapsing);
+    (host, instance, stop)
+}
+
+fn without_reports(actions: Vec<Action>) -> Vec<Action> {
+    actions.into_iter().filter(|action| !matches!(action, Action::Report(_))).collect()
+}
+
+fn closed(instance: Instance) -> Event {
+    Event::GuardDone { instance, done: GuardDone::Closed }
+}
+
+fn disarmed(instance: Instance) -> Event {
+    Event::GuardDone { instance, done: GuardDone::Disarmed }
+}
+
+fn disarm(instance: Instance) -> [Action; 1] {
+    [Action::Guard(GuardRequest::Disarm { instance })]
+}
+
+#[test]
+fn only_a_proof_from_behind_the_closed_gate_ends_a_lapse() {
+    let other = Instance(1);
+    for early in [true, false] {
+        let (mut host, instance, stop) = lapsing();
+        if early {
+            assert_eq!(host.handle(Event::Stopped), [], "the gate may be open still");
+            assert_eq!(host.handle(Event::Stopped), [], "and is not closed by looking twice");
+        }
+        assert_eq!(host.handle(closed(other)), []);
+        assert_eq!(host.handle(closed(instance)), [stop], "what was started meanwhile has no longer to live");
+        assert_eq!(host.handle(closed(instance)), [], "it is stopped again once");
+        for of in [instance, other] {
+            host.handle(disarmed(of));
+            assert_eq!(host.election.state(), State::Lapsing, "nobody has asked for that");
+        }
+        assert_eq!(host.handle(Event::Stopped), disarm(instance));
+        assert_eq!(host.handle(closed(instance)), []);
+        host.handle(disarmed(other));
+        assert_eq!(host.election.state(), State::Lapsing);
+        host.handle(disarmed(instance));
+        assert_eq!(host.election.state(), State::NoStore);
+        assert_eq!(host.handle(disarmed(instance)), []);
+    }
+}
+
+#[test]
+fn a_refusal_to_close_says_that_there_is_nothing_left_to_close() {
+    let (mut host, instance, stop) = lapsing();
+    let refused = |asked| Event::GuardRefused { instance, asked, reason: "there is no such lease".to_owned() };
+    assert_eq!(host.handle(Event::Stopped), []);
+    assert_eq!(host.handle(refused(GuardDone::Closed)), [stop]);
+    assert_eq!(host.handle(Event::Stopped), disarm(instance));
+    host.handle(refused(GuardDone::Disarmed));
+    assert_eq!(host.election.state(), State::NoStore);
+}
+
+#[test]
+fn a_guard_that_never_closes_fences_no_host_on_which_nothing_runs_and_lets_nobody_contend() {
+    let (mut host, instance, stop) = lapsing();
+    host.handle(Event::Stopped);
+    assert_eq!(host.after(ms(60_000)), []);
+    let actions = host.handle(Event::StoreUp);
+    assert_eq!(host.answered(actions), [], "nothing is read or written in a lapse");
+    assert_eq!((host.after(ms(60_000)), host.election.state()), (vec![], State::Lapsing));
+    // Late as it is, it is an answer.
+    assert_eq!(host.handle(closed(instance)), [stop]);
+    assert_eq!(host.handle(Event::Stopped), disarm(instance));
+}
+
+#[test]
+fn a_guard_that_goes_down_after_an_early_proof_leaves_the_lease_to_be_forgotten_later() {
+    let (mut host, instance, stop) = lapsing();
+    host.handle(Event::Stopped);
+    assert_eq!(alarms(&host.handle(Event::GuardDown)), Vec::<&Alarm>::new());
+    assert_eq!(host.election.state(), State::NoStore);
+    let actions = host.handle(Event::StoreUp);
+    assert_eq!(write(&host.answered(actions)), None);
+    let actions = host.after(ms(60_000));
+    assert_eq!(alarms(&actions), Vec::<&Alarm>::new());
+    assert_eq!(write(&host.answered(actions)), None);
+    assert_eq!(host.election.hindrance(Time::both(host.now)).as_deref(), Some("the guard does not answer"));
+    assert_eq!(guard(&host.handle(Event::GuardUp)), Some(GuardRequest::Close { instance }));
+    assert_eq!(guard(&host.handle(Event::Stopped)), None, "proven before the gate is closed again");
+    host.handle(Event::GuardDown);
+    host.comes_back(instance, stop);
+}
+
+#[test]
+fn a_guard_that_goes_down_before_any_proof_leaves_the_unit_to_be_stopped_in_its_budget() {
+    for behind in [true, false] {
+        let (mut host, instance, stop) = lapsing();
+        if behind {
+            assert_eq!(host.handle(closed(instance)), std::slice::from_ref(&stop));
+        }
+        assert_eq!(host.handle(Event::GuardDown), []);
+        assert_eq!(host.election.state(), State::Lapsing);
+        assert_eq!(alarms(&host.after(ms(999))), Vec::<&Alarm>::new());
+        assert_eq!(alarms(&host.after(ms(1))), [&Alarm::StopUnproven]);
+        host.handle(Event::Stopped);
+        assert_eq!(host.election.state(), State::NoStore);
+        host.comes_back(instance, stop);
+    }
+}
+
+#[test]
+fn a_guard_that_comes_back_in_a_lapse_is_asked_what_is_still_to_do() {
+    // Whatever it had answered before.
+    for behind in [true, false] {
+        let (mut host, instance, stop) = lapsing();
+        if behind {
+            assert_eq!(host.handle(closed(instance)), std::slice::from_ref(&stop));
+        }
+        host.handle(Event::GuardDown);
+        let close = Action::Guard(GuardRequest::Close { instance });
+        assert_eq!(host.handle(Event::GuardUp), [close]);
+        assert_eq!(host.handle(closed(instance)), if behind { vec![] } else { vec![stop] });
+        assert_eq!(host.handle(Event::Stopped), disarm(instance));
+        host.handle(Event::GuardDown);
+        assert_eq!(host.election.state(), State::Lapsing, "it was proven behind the gate, and is only to be forgotten");
+        assert_eq!(host.handle(Event::GuardUp), disarm(instance));
+        host.handle(disarmed(instance));
+        assert_eq!(host.election.state(), State::NoStore);
+    }
+}
+
+#[test]
+fn a_lease_that_was_left_is_closed_and_the_unit_stopped_again_each_time_the_guard_comes_back() {
+    let (mut host, instance, stop) = lapsing();
+    host.handle(Event::Stopped);
+    host.handle(Event::GuardDown);
+    let close = [Action::Guard(GuardRequest::Close { instance })];
+    assert_eq!(host.handle(Event::GuardUp), close);
+    assert_eq!(stops(&host.handle(closed(instance))), 1);
+    host.handle(Event::GuardDown);
+    assert_eq!(host.handle(Event::Stopped), [], "there is nobody to tell");
+    host.comes_back(instance, stop);
+}
+
+#[test]
+fn whoever_stood_still_reads_before_it_writes() {
+    let instant = Duration::from_nanos(1);
+    // The last read that was answered was sent at 3 s; from 3003 to 3503 ms on it is this host's turn.
+    let stood_still = || {
+        let mut host = Host::new(settings(), Memory::default(), None);
+        let mut id = host.ready();
+        let begun = host.now;
+        for _ in 0..3 {
+            host.shown(id, 41, held_by("h2", 9, 9));
+            id = read(&host.after(ms(1000))).expect("it is read every R");
+        }
+        (host, id, begun)
+    };
+    for (still, claims) in [(ms(6000), true), (ms(6000) + instant, false), (ms(600_000), false)] {
+        let (mut host, id, begun) = stood_still();
+        assert_eq!(write(&host.shown(id, 41, held_by("h2", 9, 9))), None);
+        host.now = begun + still;
+        let actions = host.after(Duration::ZERO);
+        assert_eq!(write(&actions).is_some(), claims, "after {still:?}");
+        if !claims {
+            let claim = write(&host.answered(actions)).expect("it is up to date");
+            assert_eq!(claim.base, Revision(41));
+        }
+    }
+    // It is the sending that counts: such an answer may have been on its way while this host stood still.
+    let (mut host, id, begun) = stood_still();
+    host.now = begun + ms(6000) + instant;
+    assert_eq!(write(&host.shown(id, 41, held_by("h2", 9, 9))), None);
+    let actions = host.after(ms(1000));
+    assert_eq!(write(&actions), None);
+    assert!(write(&host.answered(actions)).is_some());
+    // What the store has now is claimed, and not what it had then.
+    let (mut host, id, _) = stood_still();
+    host.shown(id, 41, held_by("h2", 9, 9));
+    host.store.push((Revision(43), held_by("h3", 8, 8)));
+    let actions = host.after(ms(600_000));
+    assert_eq!(write(&host.answered(actions)), None);
+    assert_eq!(host.next_write().base, Revision(43));
+}
+
+#[test]
+fn a_conflict_and_a_lower_revision_are_a_regression_at_once_and_told_once() {
+    // The holder has written revisions 1 and 2 at least.
+    let (mut host, _) = Host::activated();
+    let from = host.election.revision();
+    let renewal = host.next_write();
+    let conflict = Event::Written { write: renewal.write, result: WriteResult::Conflict };
+    let id = read(&host.handle(conflict)).expect("the store is asked what is there");
+    let lapse = host.shown(id, 1, held_by("h2", 9, 9));
+    assert_eq!(host.election.state(), State::Lapsing);
+    assert_eq!(alarms(&lapse), [&Alarm::Regression { from, to: Revision(1) }]);
+    assert!(kill_at(&lapse).is_some());
+    assert_eq!((host.election.holder(), host.election.revision()), ("h2", Revision(1)));
+
+    // A conflict alone is another's record, silence and a lower revision a deposed leader's answer.
+    for (result, shown, state) in [
+        (WriteResult::Conflict, from.0 + 1, State::Lapsing),
+        (WriteResult::Conflict, from.0, State::Lapsing),
+        (WriteResult::Unknown, 1, State::Active),
+    ] {
+        let (mut host, _) = Host::activated();
+        let renewal = host.next_write();
+        let id = read(&host.handle(Event::Written { write: renewal.write, result })).expect("the store is asked");
+        let actions = host.shown(id, shown, held_by("h2", 9, 9));
+        assert_eq!((alarms(&actions), host.election.state()), (vec![], state), "{result:?} {shown}");
+    }
+
+    // Who contends has all to wait out anew, and tells it as well.
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let id = host.ready();
+    host.shown(id, 41, held_by("h2", 9, 9));
+    let claim = host.next_write();
+    let conflict = Event::Written { write: claim.write, result: WriteResult::Conflict };
+    let id = read(&host.handle(conflict)).expect("the store is asked what is there");
+    let told = host.shown(id, 40, held_by("h3", 8, 8));
+    let told = host.answered(told);
+    assert_eq!(alarms(&told), [&Alarm::Regression { from: Revision(41), to: Revision(40) }]);
+    let seen = host.now;
+    assert_eq!(host.election.state(), State::Standby);
+    assert_eq!(host.next_write().base, Revision(40));
+    assert!(host.now >= seen + ms(3003), "T·(1+ρ) from then on");
+}
+
+#[test]
+fn a_unit_that_was_started_before_the_gate_was_closed_has_to_be_proven_dead_as_well() {
+    // As for whoever wakes late: k at least, and all of S once it is over. Without an early proof nothing begins anew.
+    for (early, late, due) in [
+        (true, 0, 1000),
+        (true, 900, 1150),
+        (true, 999, 1249),
+        (true, 1000, 2000),
+        (true, 60_000, 61_000),
+        (false, 0, 1000),
+        (false, 900, 1000),
+    ] {
+        let (mut host, instance, stop) = lapsing();
+        if early {
+            host.handle(Event::Stopped);
+        }
+        assert_eq!(host.after(ms(late)), []);
+        assert_eq!(host.handle(closed(instance)), std::slice::from_ref(&stop));
+        assert_eq!(host.handle(Event::GuardDown), []);
+        assert_eq!(host.election.state(), State::Lapsing, "a stop is under way");
+        assert_eq!(host.election.poll_timeout(), Some(Time::both(host.now + ms(due - late))));
+        assert_eq!(alarms(&host.after(ms(due - late - 1))), Vec::<&Alarm>::new(), "{early} {late}");
+        assert_eq!(alarms(&host.after(ms(1))), [&Alarm::StopUnproven], "{early} {late}");
+        host.handle(Event::Stopped);
+        assert_eq!(host.election.state(), State::NoStore);
+        host.comes_back(instance, stop);
+    }
+}
+
+#[test]
+fn what_is_started_after_an_early_proof_has_no_longer_to_live_than_the_lease_had() {
+    // Another's record is seen before the deadline, the gate stays open before a guard that hangs, and somebody starts it.
+    let (mut host, instance) = Host::activated();
+    let renewal = host.next_write();
+    let conflict = Event::Written { write: renewal.write, result: WriteResult::Conflict };
+    let id = read(&host.handle(conflict)).expect("the store is asked what is there");
+    let kills = kill_at(&host.shown(id, renewal.base.0 + 1, held_by("h2", 9, 9))).expect("it is stopped");
+    assert_eq!(kills, Time::both(host.now + ms(750)));
+    host.handle(Event::Stopped);
+    host.now += ms(1000);
+    host.handle(Event::GuardDown);
+    host.now += ms(500);
+    let stray = host.handle(Event::Unit(Sight::Alive));
+    assert_eq!((alarms(&stray), kill_at(&stray)), (vec![&Alarm::StrayUnit], Some(kills)));
+    host.handle(Event::Stopped);
+    host.handle(Event::GuardUp);
+    assert_eq!(kill_at(&host.handle(closed(instance))), Some(kills));
+}
+
+#[test]
+fn a_unit_that_is_seen_alive_before_the_gate_is_closed_is_stopped_again_at_once() {
+    let (mut host, instance, stop) = lapsing();
+    assert_eq!(host.handle(Event::Unit(Sight::Alive)), [], "it is being stopped");
+    host.handle(Event::Stopped);
+    assert_eq!(host.handle(Event::Unit(Sight::Dead { result: "success".to_owned() })), []);
+    host.now += ms(900);
+    assert_eq!(host.handle(Event::Unit(Sight::Alive)), std::slice::from_ref(&stop), "the guard may never answer");
+    assert_eq!(host.handle(Event::Unit(Sight::Alive)), []);
+    assert_eq!(host.handle(Event::GuardDown), []);
+    assert_eq!(host.election.state(), State::Lapsing);
+    assert_eq!(alarms(&host.after(ms(249))), Vec::<&Alarm>::new());
+    assert_eq!(alarms(&host.after(ms(1))), [&Alarm::StopUnproven]);
+    host.handle(Event::Stopped);
+    host.comes_back(instance, stop);
 }

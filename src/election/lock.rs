@@ -518,6 +518,75 @@ mod tests {
     }
 
     #[test]
+    fn a_turn_takes_at_most_half_of_the_wait_on_either_clock_and_at_most_half_of_r() {
+        let node = NodeId::new("h2").expect("a node name");
+        let time = |boot, raw| Time { boot: Duration::from_millis(boot), raw: Duration::from_millis(raw) };
+        // What is waited after 10 s on one clock and 7 s on the other, and the time in which the turns are.
+        for (boot, raw, turns) in
+            [(9000, 5000, 500), (600, 5000, 300), (9000, 400, 200), (1000, 1000, 500), (9000, 0, 0)]
+        {
+            let claim = Claim { take_at: time(10_000, 7000), entitled_at: time(10_000 + boot, 7000 + raw), hold: HOLD };
+            for revision in 0..200 {
+                let place = place(&node, Revision(revision));
+                let own = Duration::from_millis(turns) * place / PLACES;
+                let turn = turn(&claim, &node, Revision(revision), &timings());
+                assert_eq!(turn, claim.take_at.plus(own), "{boot} {raw}, place {place}");
+                assert!(place < PLACES, "{place}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_place_is_what_fnv_1a_and_murmurs_last_mix_make_of_node_and_revision() {
+        let place = |node, revision| super::place(&NodeId::new(node).expect("a node name"), Revision(revision));
+        let places = [("h1", 0), ("h1", 1), ("h2", 1), ("a-host.example", 1 << 40), ("a-host.example", u64::MAX)];
+        assert_eq!(places.map(|(node, revision)| place(node, revision)), [37, 219, 117, 219, 126]);
+    }
+
+    #[test]
+    fn two_nodes_meet_in_a_turn_no_more_often_than_by_chance_and_each_is_first_as_often() {
+        let nodes = ["h1", "h2", "h3"].map(|name| NodeId::new(name).expect("a node name"));
+        for (one, other) in [(0, 1), (0, 2), (1, 2)] {
+            let places = |node: usize| (1..=4096).map(move |revision| (node, revision));
+            let pairs = places(one).zip(places(other)).map(|((one, revision), (other, _))| {
+                (place(&nodes[one], Revision(revision)), place(&nodes[other], Revision(revision)))
+            });
+            let (mut meet, mut first) = (0, 0);
+            for (one, other) in pairs {
+                meet += u32::from(one == other);
+                first += u32::from(one < other);
+            }
+            // 16 and 2040 of 4096 are to be expected.
+            assert!((4..=32).contains(&meet), "{one} and {other} meet {meet} times");
+            assert!((1900..=2180).contains(&first), "{one} is before {other} {first} times");
+        }
+    }
+
+    #[test]
+    fn after_a_conflict_a_lower_revision_is_a_regression_and_may_be_a_copy_from_the_past() {
+        let mut lock = let_go();
+        for other in [
+            shows(6, 9, Standing::Active, 5),
+            shows(7, 9, Standing::Active, 6),
+            Observation { incarnation: Incarnation("b".to_owned()), ..shows(5, 9, Standing::Active, 4) },
+        ] {
+            assert_eq!(lock.regress(&other, at(11)), None, "{other:?}");
+            assert_eq!(lock.seen().map(|seen| (seen.revision, seen.since)), Some((Revision(6), at(10))));
+        }
+        assert_eq!(Lock::new(Duration::ZERO).regress(&shows(5, 9, Standing::Active, 4), at(11)), None);
+        let short = |mut lower: Observation| {
+            if let Content::Record(Record { details: Some(details), .. }) = &mut lower.content {
+                details.hold = Duration::from_secs(1);
+            }
+            lower
+        };
+        assert_eq!(lock.regress(&short(shows(5, 9, Standing::Active, 4)), at(12)), Some(Revision(6)));
+        assert_eq!(lock.seen().map(|seen| (seen.revision, seen.since)), Some((Revision(5), at(12))));
+        // Whoever held it in between may live as long as anybody's record ever said.
+        assert_eq!(claim(&lock).entitled_at, at(12).plus(timings().wait(HOLD)));
+    }
+
+    #[test]
     fn an_answer_says_nothing_of_the_record_that_came_meanwhile() {
         let mut lock = let_go();
         lock.asked(ASKED);

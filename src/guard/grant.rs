@@ -234,4 +234,20 @@ mod tests {
         withdraw_all(directory.path()).expect("removes");
         assert!(gate(directory.path(), &lease().service).is_err());
     }
+
+    #[test]
+    fn what_a_host_may_do_now_is_in_the_grant_that_is_there_now() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (path, service) = (directory.path(), lease().service);
+        assert!(matches!(token(path, &service), Err(GrantError::NoGrant(_))));
+        assert!(matches!(gate(path, &service), Err(GateError::Grant(GrantError::NoGrant(_)))));
+        let until = |deadline| write(path, &Lease { deadline, ..lease() }).expect("writes");
+        until(clock::now().plus(Duration::from_secs(3600)));
+        assert!(matches!(token(path, &service), Ok(Term(42))));
+        // This program was not started with the environment of the grant.
+        assert!(matches!(gate(path, &service), Err(GateError::Token { term: Term(42), .. })));
+        until(clock::now());
+        assert!(matches!(token(path, &service), Err(GrantError::Passed)));
+        assert!(matches!(gate(path, &service), Err(GateError::Grant(GrantError::Passed))));
+    }
 }

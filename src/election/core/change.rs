@@ -2,10 +2,10 @@
 
 use std::mem;
 
-use super::{Election, Lapse, LapseStep, Phase, Release, ReleaseStep, StartStep};
+use super::{Election, Lapse, Phase, Release, ReleaseStep, StartStep};
 use crate::election::event::{Action, Transition};
 use crate::election::state::{State, find_edge};
-use crate::types::{Instance, NodeId, Time};
+use crate::types::{NodeId, Time};
 
 impl Election {
     /// Idle is seen as standby, or as no-store.
@@ -84,9 +84,8 @@ impl Election {
         self.phase = Phase::Releasing(Release { holding, step, reason, next, stop_limit_at, shouted: false });
     }
 
-    pub(super) fn become_lapsing(&mut self, instance: Instance, kill_at: Time, unproven_at: Time, reason: &str) {
-        let step = LapseStep::Stopping;
-        self.phase = Phase::Lapsing(Lapse { instance, kill_at, step, closed: false, unproven_at, shouted: false });
+    pub(super) fn become_lapsing(&mut self, lapse: Lapse, reason: &str) {
+        self.phase = Phase::Lapsing(lapse);
         self.change(State::Lapsing, reason);
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{BackOff, Election, LapseStep, Phase, ReleaseStep};
+use super::{BackOff, Election, Forsaken, LapseStep, Phase, ReleaseStep};
 use crate::election::event::{Action, Alarm, Moment};
 use crate::election::holding::Holding;
 use crate::types::Time;
@@ -127,8 +127,12 @@ impl Election {
     /// Stops what may run without the lock.
     pub(super) fn stop_stray(&mut self, now: Time) {
         self.stopping_stray = true;
-        let timings = &self.settings.timings;
-        let kill_at = now.plus(timings.stop_budget.saturating_sub(timings.kill_reserve));
+        let kill_at = if let Some(Forsaken { kill_at, .. }) = self.to_disarm {
+            kill_at
+        } else {
+            let timings = &self.settings.timings;
+            now.plus(timings.stop_budget.saturating_sub(timings.kill_reserve))
+        };
         self.actions.push(Action::Stop { kill_at: Some(kill_at) });
     }
 

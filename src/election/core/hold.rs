@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Election, Forsaken, LapseStep, Phase, ReleaseStep};
+use super::{Election, Forsaken, Lapse, LapseStep, Phase, ReleaseStep};
 use crate::election::event::{Action, Alarm, Content, GuardRequest, Moment, Observation, Remembered, WriteRequest};
 use crate::election::holding::{Attempt, Guarded, Holding, Resolution};
 use crate::election::lock;
@@ -217,14 +217,14 @@ impl Election {
         } else if let Phase::Lapsing(lapse) = &mut self.phase {
             let instance = lapse.instance;
             if !self.guard_up {
-                self.leave_to_disarm(now, instance);
+                self.leave_to_disarm(now);
             } else if lapse.closed {
                 lapse.step = LapseStep::Disarming;
                 self.actions.push(Action::Guard(GuardRequest::Disarm { instance }));
             } else {
                 lapse.step = LapseStep::Dead;
             }
-        } else if let Some(Forsaken { instance, closed: true }) = self.to_disarm
+        } else if let Some(Forsaken { instance, closed: true, .. }) = self.to_disarm
             && self.guard_up
         {
             self.actions.push(Action::Guard(GuardRequest::Disarm { instance }));
@@ -240,8 +240,7 @@ impl Election {
             && !lapse.closed
         {
             lapse.closed = true;
-            let kill_at = Some(lapse.kill_at);
-            self.actions.push(Action::Stop { kill_at });
+            self.stop_again(now);
         } else if let Some(forsaken) = &mut self.to_disarm
             && forsaken.instance == instance
         {
@@ -250,12 +249,23 @@ impl Election {
         }
     }
 
-    /// The guard is not there to forget a lease whose unit is dead.
-    pub(super) fn leave_to_disarm(&mut self, now: Time, instance: Instance) {
-        if let Phase::Lapsing(lapse) = &mut self.phase {
-            lapse.step = LapseStep::Disarming;
+    /// Whatever was proven before the gate was closed: somebody may have started the unit once more since.
+    pub(super) fn stop_again(&mut self, now: Time) {
+        let Phase::Lapsing(lapse) = &mut self.phase else { return };
+        if lapse.step == LapseStep::Dead {
+            lapse.step = LapseStep::Stopping;
+            lapse.unproven_at = lapse.proof_due(now);
         }
-        self.to_disarm = Some(Forsaken { instance, closed: false });
+        let kill_at = Some(lapse.kill_at);
+        self.actions.push(Action::Stop { kill_at });
+    }
+
+    /// The guard is not there to forget a lease whose unit is dead.
+    pub(super) fn leave_to_disarm(&mut self, now: Time) {
+        let Phase::Lapsing(lapse) = &mut self.phase else { return };
+        lapse.step = LapseStep::Disarming;
+        let (instance, kill_at) = (lapse.instance, lapse.kill_at);
+        self.to_disarm = Some(Forsaken { instance, kill_at, closed: false });
         self.disarmed(now, instance);
     }
 
@@ -285,13 +295,12 @@ impl Election {
     pub(super) fn lapse(&mut self, now: Time, reason: &str) {
         let Some(holding) = self.holding() else { return };
         let from = if now.has_passed(holding.deadline()) { holding.deadline() } else { now };
-        let (instance, budget, reserve) = (holding.instance, holding.stop_budget, holding.kill_reserve);
+        let lapse = Lapse::begin(holding.instance, from, now, holding.stop_budget, holding.kill_reserve);
         if self.guard_up {
-            self.actions.push(Action::Guard(GuardRequest::Close { instance }));
+            self.actions.push(Action::Guard(GuardRequest::Close { instance: lapse.instance }));
         }
-        let kill_at = from.plus(budget.saturating_sub(reserve));
-        self.actions.push(Action::Stop { kill_at: Some(kill_at) });
-        self.become_lapsing(instance, kill_at, proof_due(now, from, budget, reserve), reason);
+        self.actions.push(Action::Stop { kill_at: Some(lapse.kill_at) });
+        self.become_lapsing(lapse, reason);
     }
 
     /// K8.
@@ -303,10 +312,10 @@ impl Election {
         let Some(incarnation) = incarnation.filter(|_| !over) else {
             let from = if now.has_passed(remembered.deadline) { remembered.deadline } else { now };
             let (budget, reserve) = (remembered.stop_budget, remembered.kill_reserve);
-            let kill_at = from.plus(budget.saturating_sub(reserve));
-            self.actions.push(Action::Stop { kill_at: Some(kill_at) });
+            let lapse = Lapse::begin(remembered.instance, from, now, budget, reserve);
+            self.actions.push(Action::Stop { kill_at: Some(lapse.kill_at) });
             let reason = if over { "the lease ended while putexd was away" } else { "the lease's store is not known" };
-            self.become_lapsing(remembered.instance, kill_at, proof_due(now, from, budget, reserve), reason);
+            self.become_lapsing(lapse, reason);
             return;
         };
         let holding = Holding::adopted(remembered, incarnation, now);
@@ -322,10 +331,34 @@ impl Election {
     }
 }
 
-/// When a stop that began at `from` has to be proven. Whoever wakes late still gets the time that SIGKILL takes, and whoever
-/// wakes when the budget is over as well the whole of it: the guard has had the unit stopped by then or fences the host
-/// itself, nobody here has looked yet, and a host on which nothing runs must not be fenced.
-fn proof_due(now: Time, from: Time, budget: Duration, reserve: Duration) -> Time {
-    let dead_by = from.plus(budget);
-    if now.has_passed(dead_by) { now.plus(budget) } else { lock::latest(dead_by, now.plus(reserve)) }
+impl Lapse {
+    /// The time of the stop begins at `from`.
+    fn begin(instance: Instance, from: Time, now: Time, stop_budget: Duration, kill_reserve: Duration) -> Self {
+        let kill_at = from.plus(stop_budget.saturating_sub(kill_reserve));
+        let step = LapseStep::Stopping;
+        let mut lapse = Self {
+            instance,
+            kill_at,
+            stop_budget,
+            kill_reserve,
+            step,
+            closed: false,
+            unproven_at: kill_at,
+            shouted: false,
+        };
+        lapse.unproven_at = lapse.proof_due(now);
+        lapse
+    }
+
+    /// When a stop that begins now has to be proven. Whoever wakes late still gets the time that SIGKILL takes, and whoever
+    /// wakes when the budget is over as well the whole of it: the guard has had the unit stopped by then or fences the host
+    /// itself, nobody here has looked yet, and a host on which nothing runs must not be fenced.
+    fn proof_due(&self, now: Time) -> Time {
+        let dead_by = self.kill_at.plus(self.kill_reserve);
+        if now.has_passed(dead_by) {
+            now.plus(self.stop_budget)
+        } else {
+            lock::latest(dead_by, now.plus(self.kill_reserve))
+        }
+    }
 }

@@ -99,6 +99,8 @@ struct Lapse {
     instance: Instance,
     /// From here on SIGKILL.
     kill_at: Time,
+    stop_budget: Duration,
+    kill_reserve: Duration,
     step: LapseStep,
     /// The guard has closed the gate.
     closed: bool,
@@ -110,7 +112,8 @@ struct Lapse {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 enum LapseStep {
     Stopping,
-    /// The unit was dead before the gate was known to be closed. What was started since has to be stopped as well.
+    /// The unit was dead before the gate was known to be closed. What was started since has to be stopped as well: when
+    /// the gate is closed, it is `Stopping` again.
     Dead,
     /// The unit is dead behind a closed gate.
     Disarming,
@@ -120,6 +123,8 @@ enum LapseStep {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 struct Forsaken {
     instance: Instance,
+    /// That of the lapse: what was started after the proof has no longer to live.
+    kill_at: Time,
     /// The guard has closed the gate, which may have been open until then.
     closed: bool,
 }

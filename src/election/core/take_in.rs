@@ -161,7 +161,7 @@ impl Election {
                 self.release(now, "the guard is gone".to_owned(), None);
             }
             Phase::Releasing(_) => self.stop_for_release(),
-            Phase::Lapsing(lapse) if lapse.step == LapseStep::Dead => self.leave_to_disarm(now, lapse.instance),
+            Phase::Lapsing(lapse) if lapse.step == LapseStep::Dead => self.leave_to_disarm(now),
             Phase::Lapsing(_) | Phase::Idle | Phase::Retired => {}
         }
     }
@@ -209,6 +209,11 @@ impl Election {
         self.unit_alive = Some(alive);
         if alive {
             self.give_up("the unit runs without the lock");
+            if let Phase::Lapsing(lapse) = &self.phase
+                && lapse.step == LapseStep::Dead
+            {
+                self.stop_again(now);
+            }
         }
         if let (Phase::Active(..), Sight::Dead { result }) = (&self.phase, sight) {
             self.release(now, format!("the unit is dead: {result}"), None);
