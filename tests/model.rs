@@ -133,7 +133,7 @@ fn faults_of_punctual_hosts() {
 
 // Random walks.
 
-const EVERYTHING: [(Fault, u8); 17] = [
+const EVERYTHING: [(Fault, u8); 19] = [
     (Fault::Loss, ALWAYS),
     (Fault::Orphan, ALWAYS),
     (Fault::StaleRead, ALWAYS),
@@ -145,7 +145,9 @@ const EVERYTHING: [(Fault, u8); 17] = [
     (Fault::StartByHand, 2),
     (Fault::Disconnect, 3),
     (Fault::Wipe, 1),
+    (Fault::Copy, 2),
     (Fault::Restore, 1),
+    (Fault::PutBack, 1),
     (Fault::Purge, 1),
     (Fault::Delete, 1),
     (Fault::Clear, 2),
@@ -198,9 +200,42 @@ fn releases_and_stores_made_anew() {
     let _turn = turn();
     let faults =
         [(Fault::StepDown, 3), (Fault::Orphan, 2), (Fault::DaemonCrash, 2), (Fault::Wipe, 2), (Fault::Restore, 2)];
-    let mut plan = valid(three()).with(&faults);
+    let copies = [(Fault::Copy, 4), (Fault::PutBack, 2)];
+    let mut plan = valid(three()).with(&faults).with(&copies);
     plan.calm = true;
     check::walk("3 hosts, releases and stores made anew", plan, 1, share(5)).holds(50_000, &[Milestone::Release]);
+}
+
+/// Starts by hand while a lease lapses: one that the gate lets through after the stop was proven, and before the guard has
+/// closed the gate, must be stopped as well.
+#[test]
+fn starts_by_hand_while_a_lease_lapses() {
+    let _turn = turn();
+    let mut plan = valid(two()).with(&[(Fault::StartByHand, 2), (Fault::Loss, ALWAYS)]);
+    // The election lets the lease lapse that the guard has extended already.
+    plan.slow_guard = true;
+    check::walk("2 hosts, starts by hand and lost answers", plan, 1, share(5)).holds(100_000, &[Milestone::Lapse]);
+}
+
+/// A lost connection has a renewal given up that is answered after the next one was sent: each counts from its own `s`.
+#[test]
+fn answers_to_renewals_that_were_given_up() {
+    let _turn = turn();
+    let plan = valid(punctual(Plan::of(&[tight(4, 1), tight(4, 1)]), &[1]));
+    let plan = plan.with(&[(Fault::Disconnect, 3), (Fault::StaleRead, 3)]);
+    check::walk("2 hosts, answers that come after the next write", plan, 1, share(5))
+        .holds(100_000, &[Milestone::Lapse]);
+}
+
+/// What a won write brings was settled when it was sent, whatever was reloaded until its answer came.
+#[test]
+fn reloads_between_a_write_and_its_answer() {
+    let _turn = turn();
+    let longest_hold = Some(tight(4, 1).hold());
+    let [short, long] = [tight(2, 1), tight(4, 1)].map(|timings| Timings { longest_hold, ..timings });
+    let mut plan = punctual(Plan::of(&[short, short]), &[1]).with(&[(Fault::Reload, 2)]);
+    plan.reloads = vec![short, long];
+    check::walk("2 hosts, reloads", valid(plan), 1, share(5)).holds(100_000, &[Milestone::Lapse]);
 }
 
 /// Three hosts with different R, F and C.

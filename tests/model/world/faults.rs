@@ -66,7 +66,9 @@ impl World {
         let applies = [
             (Fault::Wipe, there),
             (Fault::SilentWipe, there),
-            (Fault::Restore, has_past),
+            (Fault::Copy, there),
+            (Fault::Restore, has_past || !self.store.copy.is_empty()),
+            (Fault::PutBack, self.store.copy.last().is_some_and(|old| old.content != latest.content)),
             (Fault::RollBack, has_past),
             (Fault::Purge, there),
             (Fault::Delete, latest.content.record().is_some()),
@@ -118,7 +120,9 @@ impl World {
             Fault::Unkillable => self.node(n).unkillable = true,
             Fault::Wipe
             | Fault::SilentWipe
+            | Fault::Copy
             | Fault::Restore
+            | Fault::PutBack
             | Fault::RollBack
             | Fault::Purge
             | Fault::Delete
@@ -160,15 +164,24 @@ impl World {
                 store.history.clear();
                 store.remember(0, Content::Absent, 1);
             }
-            Fault::Restore | Fault::RollBack => {
-                store.history.pop();
-                let old = store.latest().clone();
-                store.last_revision = old.revision.0;
-                if fault == Fault::Restore {
-                    store.life += 1;
-                    store.history.clear();
-                    store.remember(old.revision.0, old.content, 1);
+            Fault::Copy => store.copy.clone_from(&store.history),
+            Fault::Restore => {
+                let mut past = if store.copy.is_empty() { &store.history } else { &store.copy }.clone();
+                if store.copy.is_empty() {
+                    past.pop();
                 }
+                store.restore(past);
+            }
+            Fault::RollBack => {
+                store.history.pop();
+                store.last_revision = store.latest().revision.0;
+            }
+            Fault::PutBack => {
+                if let Some(old) = store.copy.last() {
+                    let content = old.content.clone();
+                    self.put(content);
+                }
+                return;
             }
             Fault::Purge => store.remember(0, Content::Absent, 2),
             Fault::Delete => {

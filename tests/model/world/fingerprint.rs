@@ -14,7 +14,7 @@ impl World {
     fn live_writes(&self) -> Vec<WriteId> {
         let mut live: Vec<WriteId> = self.orphans.iter().map(|orphan| orphan.request.write).collect();
         let of = |observation: &Observation| observation.content.record().and_then(Record::write);
-        live.extend(self.store.history.iter().filter_map(of));
+        live.extend(self.store.history.iter().chain(&self.store.copy).filter_map(of));
         for daemon in self.nodes.iter().filter_map(|node| node.daemon.as_ref()) {
             for call in &daemon.calls {
                 if let Ask::Write(request) = &call.ask {
@@ -85,7 +85,13 @@ impl Hash for World {
         let mut to = Canonical::new(&mut mixer, oldest, oldest_holding);
         to.losses = self.may(Fault::Loss) || self.may(Fault::Orphan);
         to.latest = self.store.last_revision;
-        let shown = self.store.history.iter().map(|old| old.revision.0).filter(|revision| *revision > 0);
+        let shown = self
+            .store
+            .history
+            .iter()
+            .chain(&self.store.copy)
+            .map(|old| old.revision.0)
+            .filter(|revision| *revision > 0);
         to.earliest = shown.min().unwrap_or(to.latest + 1).min(to.latest + 1);
         to.highest_term = self.highest_term;
         to.live_writes = self.live_writes();
@@ -96,6 +102,7 @@ impl Hash for World {
         to.add(&self.left[..]);
         to.add(&self.store.incarnation());
         to.add(&self.store.history[..]);
+        to.add(&self.store.copy[..]);
         to.number(self.orphans.len() as u64);
         for orphan in &self.orphans {
             to.add(&**orphan);

@@ -150,7 +150,9 @@ impl World {
     }
 
     fn land(&self, steps: &mut Vec<Step>) {
-        steps.extend((0..self.orphans.len()).map(Step::Land));
+        // One that cannot be applied now may be so later; and if not, it is as good as lost.
+        let lands = |index: &usize| self.store.takes(&self.orphans[*index]);
+        steps.extend((0..self.orphans.len()).filter(lands).map(Step::Land));
     }
 
     /// Whether the store may be another before the next answer of it.
@@ -160,6 +162,7 @@ impl World {
             Fault::Wipe,
             Fault::SilentWipe,
             Fault::Restore,
+            Fault::PutBack,
             Fault::RollBack,
             Fault::Purge,
             Fault::Delete,

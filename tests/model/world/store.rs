@@ -16,6 +16,8 @@ pub(super) struct Store {
     pub(super) last_revision: u64,
     /// What it still shows of the past, the latest at the end.
     pub(super) history: Vec<Observation>,
+    /// The same of a copy, which is empty until it is taken.
+    pub(super) copy: Vec<Observation>,
 }
 
 impl Store {
@@ -27,11 +29,24 @@ impl Store {
         self.history.last().expect("a store holds at least its beginning")
     }
 
+    /// Another store, which shows the same.
+    pub(super) fn restore(&mut self, past: Vec<Observation>) {
+        self.life += 1;
+        let incarnation = self.incarnation();
+        self.history = past.into_iter().map(|old| Observation { incarnation: incarnation.clone(), ..old }).collect();
+        self.last_revision = self.latest().revision.0;
+    }
+
     pub(super) fn remember(&mut self, revision: u64, content: Content, keep: usize) {
         let observation = Observation { incarnation: self.incarnation(), revision: Revision(revision), content };
         self.history.push(observation);
         let surplus = self.history.len().saturating_sub(keep);
         self.history.drain(..surplus);
+    }
+
+    /// Whether a write would be applied.
+    pub(super) fn takes(&self, Sent { request, blind }: &Sent) -> bool {
+        (*blind || request.incarnation == self.incarnation()) && self.latest().revision == request.base
     }
 
     pub(super) fn replaced_by(&self, revision: Revision) -> Observation {
@@ -47,10 +62,10 @@ impl Store {
 }
 
 impl World {
-    pub(super) fn compare_and_set(&mut self, Sent { request, blind }: &Sent) -> WriteResult {
+    pub(super) fn compare_and_set(&mut self, sent: &Sent) -> WriteResult {
+        let Sent { request, .. } = sent;
         let store = &self.store;
-        let same_life = *blind || request.incarnation == store.incarnation();
-        if !same_life || store.latest().revision != request.base {
+        if !store.takes(sent) {
             return WriteResult::Conflict;
         }
         if let Some(details) = &request.record.details {
