@@ -52,7 +52,7 @@ pub enum Step {
 
 impl Step {
     /// The host at which it is due, if it is: time waits for it where that host is never late.
-    fn due_at(self) -> Option<usize> {
+    pub fn due_at(self) -> Option<usize> {
         match self {
             Self::Apply(n, _)
             | Self::Answer(n, _)
