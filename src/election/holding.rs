@@ -64,6 +64,8 @@ pub(super) struct Holding {
     pub(super) won_deadline: Time,
     /// The deadline that the guard has acknowledged, or was asked to arm.
     pub(super) granted: Option<Time>,
+    /// The latest deadline that the guard was asked for: the unit may live up to that, acknowledged or not.
+    pub(super) asked: Option<Time>,
     pub(super) guarded: Guarded,
     /// Renewals won after the claim itself.
     pub(super) renewals: u32,
@@ -110,6 +112,7 @@ impl Holding {
             won_sent: None,
             won_deadline: remembered.deadline,
             granted: Some(remembered.deadline),
+            asked: Some(remembered.deadline),
             guarded: Guarded::Armed,
             renewals: 1,
             attempts: Vec::new(),
@@ -135,11 +138,12 @@ impl Holding {
         self.granted.unwrap_or(self.won_deadline)
     }
 
-    /// X of the next record: the unit is dead by then, whatever deadline is in force from before. While the taken record
+    /// X of the next record: the unit is dead by then, whatever deadline is in force from before, or may be since the guard
+    /// was asked for it. While the taken record
     /// has to be waited out, its hold is published too.
     pub(super) fn published_hold(&self, now: Time, timings: &Timings, confirming: bool) -> Duration {
         let own = timings.lease().saturating_sub(timings.margin) + self.stop_budget;
-        let in_force = match self.granted {
+        let in_force = match self.asked {
             Some(deadline) => deadline.plus(self.stop_budget).since_at_most(now),
             None => Duration::ZERO,
         };
@@ -458,7 +462,8 @@ mod tests {
     #[test]
     fn a_deadline_in_force_is_published_after_the_lease_shrank() {
         let mut holding = holding();
-        holding.granted = Some(at(60));
+        holding.granted = Some(at(40));
+        holding.asked = Some(at(60));
         let short = timings();
         assert_eq!(holding.published_hold(at(10), &short, false), Duration::from_secs(51));
     }

@@ -295,6 +295,9 @@ struct Taste {
     late: usize,
     /// In how many percent a stop that is under way ends.
     ends: usize,
+    /// In how many percent a host that may be late begins to be so with everything, for up to as many steps.
+    pauses: usize,
+    pause: usize,
     length: usize,
 }
 
@@ -304,6 +307,8 @@ impl Taste {
             rare: [2, 5, 10, 20][rng.below(4)],
             late: [0, 3, 10, 30][rng.below(4)],
             ends: [5, 50][rng.below(2)],
+            pauses: [0, 1, 3, 10][rng.below(4)],
+            pause: [20, 40, 80][rng.below(3)],
             length: [100, 200, 400][rng.below(3)],
         }
     }
@@ -324,6 +329,33 @@ impl Taste {
             .or_else(|| pick(rng, &ordinary))
             .or(tick)
             .unwrap_or_else(|| steps[rng.below(steps.len())])
+    }
+}
+
+/// A host that is late with everything.
+#[derive(Default)]
+struct Pause {
+    host: usize,
+    left: usize,
+}
+
+impl Pause {
+    fn go_on(&mut self, rng: &mut Rng, taste: &Taste, plan: &Plan) {
+        self.left = self.left.saturating_sub(1);
+        if self.left == 0 && rng.chance(taste.pauses) {
+            let host = rng.below(plan.hosts.len());
+            let span = rng.below(taste.pause);
+            if plan.hosts[host].late {
+                (self.host, self.left) = (host, span);
+            }
+        }
+    }
+
+    /// Time can always pass instead.
+    fn hold_back(&self, steps: &mut Vec<Step>) {
+        if self.left > 0 {
+            steps.retain(|step| step.due_at() != Some(self.host));
+        }
     }
 }
 
@@ -399,9 +431,14 @@ fn go(plan: &Arc<Plan>, milestones: &Arc<Milestones>, seed: u64, tell: &mut dyn 
     let mut walk = Walk { steps: 0, quiet: Duration::ZERO, found: None };
     let (mut steps, mut kept) = (Vec::new(), Vec::new());
     let mut after = 0;
+    let mut pause = Pause::default();
     loop {
         steps.clear();
         world.steps(&mut steps);
+        if !world.is_calm() {
+            pause.go_on(&mut rng, &taste, plan);
+            pause.hold_back(&mut steps);
+        }
         let begins_calm = walk.steps >= taste.length as u64 && !world.is_calm();
         let step = if begins_calm && plan.calm { Step::Calm } else { taste.choose(&mut rng, &steps, &mut kept) };
         world.take(step);

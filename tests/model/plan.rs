@@ -32,8 +32,12 @@ pub enum Fault {
     Disconnect,
     /// The store is made anew.
     Wipe,
-    /// The store is made anew from a copy.
+    /// A copy of the store is taken.
+    Copy,
+    /// The store is made anew from the copy; without one, from what it held before the last write.
     Restore,
+    /// Somebody puts the record of the copy there again, without comparing.
+    PutBack,
     /// The key is purged: as if it had never been.
     Purge,
     /// The key is deleted.
@@ -171,7 +175,7 @@ impl Plan {
     /// A store that is made anew forgets the tokens of holders that a host has never seen; the clock of the wall, which
     /// stands for them then, stands still here.
     pub fn tokens_may_fall(&self) -> bool {
-        let forgetting = [Fault::Wipe, Fault::Restore, Fault::Purge, Fault::Delete, Fault::Clear];
+        let forgetting = [Fault::Wipe, Fault::Restore, Fault::PutBack, Fault::Purge, Fault::Delete, Fault::Clear];
         let dropped = [Fault::RollBack, Fault::SilentWipe];
         forgetting.iter().chain(&dropped).any(|fault| self.faults[*fault as usize] > 0)
     }

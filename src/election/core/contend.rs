@@ -38,6 +38,7 @@ impl Election {
             won_sent: None,
             won_deadline: at.now.plus(timings.deadline_after()),
             granted: None,
+            asked: None,
             guarded: Guarded::No,
             renewals: 0,
             attempts: Vec::new(),
@@ -117,7 +118,7 @@ impl Election {
         let Phase::Starting(holding, _) = &mut self.phase else { return };
         let Some(write) = holding.base_write else { return };
         holding.guarded = Guarded::Asked;
-        holding.granted = Some(holding.won_deadline);
+        (holding.granted, holding.asked) = (Some(holding.won_deadline), Some(holding.won_deadline));
         self.actions.push(Action::Guard(GuardRequest::Arm {
             instance: holding.instance,
             write,

@@ -111,18 +111,17 @@ impl Election {
     /// H1: a won write counts for a running unit when the guard has acknowledged it.
     pub(super) fn extend(&mut self) {
         let disarming = self.release_under_way().is_some_and(|release| release.step == ReleaseStep::Disarming);
-        let Some(holding) = self.holding().filter(|_| self.guard_up && !disarming) else { return };
+        let heeded = self.guard_up && !disarming && self.may_be_running();
+        let Some(holding) = self.holding_mut().filter(|_| heeded) else { return };
         let later = holding.granted.is_some_and(|granted| holding.won_deadline.boot > granted.boot);
-        if holding.guarded != Guarded::Armed || !later || !self.may_be_running() {
+        if holding.guarded != Guarded::Armed || !later {
             return;
         }
         let Some(write) = holding.base_write else { return };
-        self.actions.push(Action::Guard(GuardRequest::Extend {
-            instance: holding.instance,
-            write,
-            revision: holding.base,
-            deadline: holding.won_deadline,
-        }));
+        let deadline = holding.won_deadline;
+        holding.asked = Some(holding.asked.map_or(deadline, |asked| lock::latest(asked, deadline)));
+        let (instance, revision) = (holding.instance, holding.base);
+        self.actions.push(Action::Guard(GuardRequest::Extend { instance, write, revision, deadline }));
     }
 
     /// H2, H3: what a leader's read says of a write in doubt.

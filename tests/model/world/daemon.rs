@@ -1,0 +1,182 @@
+//! The daemon as a process: its driver, which hands events to the election and does what that says, and its systemd.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::guard::{remembered, stop_unit};
+use super::network::{Ask, Call, Sent};
+use super::steps::Step;
+use super::{Unit, World};
+use crate::check::Milestone;
+use crate::election::{Action, Election, Event, GuardDone, GuardRequest, Moment, Settings, State};
+use crate::guard::frame::{Command, Outcome};
+use crate::types::{Instance, MachineId, NodeId, Term};
+
+/// The daemon as a process.
+#[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent fact")]
+pub(super) struct Daemon {
+    pub(super) election: Election,
+    pub(super) calls: Vec<Call>,
+    /// Requests to the guard, served in their order.
+    pub(super) desk: VecDeque<GuardRequest>,
+    pub(super) replies: VecDeque<(Instance, GuardDone, bool)>,
+    pub(super) start: Start,
+    pub(super) stops: bool,
+    pub(super) told_alive: Option<bool>,
+    pub(super) told_guard: bool,
+    /// A guard died with requests of this daemon.
+    pub(super) guard_lost: bool,
+    pub(super) told_store: bool,
+    pub(super) hint: bool,
+    /// A second has passed since it was last called.
+    pub(super) heartbeat: bool,
+}
+
+/// A start that was decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(super) enum Start {
+    None,
+    Queued { instance: Instance, term: Term },
+    Done { instance: Instance, works: bool },
+}
+
+impl World {
+    pub(super) fn settings(&self, n: usize) -> Settings {
+        let node = &self.nodes[n];
+        Settings {
+            node: NodeId::new(self.plan.hosts[n].name).expect("a node's name"),
+            machine: MachineId(n as u128 + 1),
+            timings: node.timings,
+            stop_limit: node.timings.stop_budget * 30,
+            check_validity: None,
+            fences: false,
+            unfences: false,
+        }
+    }
+
+    pub(super) fn start_daemon(&mut self, n: usize) {
+        let settings = self.settings(n);
+        let node = self.node(n);
+        let (outcome, _) = node.guard.table.handle(node.clock, Command::List);
+        let remembered = match outcome {
+            Outcome::Leases { leases, .. } => leases.first().map(remembered),
+            Outcome::Done | Outcome::Refused { .. } => None,
+        };
+        let election = Election::new(settings, node.disk.clone(), remembered, node.clock);
+        node.daemon = Some(Daemon {
+            election,
+            calls: Vec::new(),
+            desk: VecDeque::new(),
+            replies: VecDeque::new(),
+            start: Start::None,
+            stops: false,
+            told_alive: None,
+            told_guard: true,
+            guard_lost: false,
+            told_store: true,
+            hint: false,
+            heartbeat: false,
+        });
+        let drained = node.drained;
+        self.give(n, Event::Timeout);
+        if drained {
+            self.give(n, Event::Contend(Err("drained".to_owned())));
+        }
+        self.give(n, Event::GuardUp);
+        self.give(n, Event::StoreUp);
+        self.take(Step::Sight(n));
+    }
+
+    /// Hands an event to the core and does what it says.
+    pub(super) fn give(&mut self, n: usize, event: Event) {
+        self.draws += 1;
+        let random = self.draws;
+        let node = self.node(n);
+        let moment = Moment { now: node.clock, wall: node.clock.boot + node.wall_ahead, random };
+        let Some(daemon) = node.daemon.as_mut() else { return };
+        daemon.heartbeat = false;
+        let actions = daemon.election.handle(&moment, event);
+        for action in actions {
+            self.perform(n, action);
+        }
+    }
+
+    fn perform(&mut self, n: usize, action: Action) {
+        match action {
+            Action::Read { id, before: None } => self.call(n, Ask::Latest(id)),
+            Action::Read { id, before: Some(revision) } => self.call(n, Ask::ReplacedBy(id, revision)),
+            Action::Write(request) => {
+                let term = request.record.details.as_ref().map_or(0, |details| details.term.0);
+                self.highest_term = self.highest_term.max(term);
+                self.call(n, Ask::Write(Arc::new(Sent { request: *request, blind: false })));
+            }
+            Action::Guard(request) => {
+                if let Some(daemon) = self.daemon(n).filter(|daemon| daemon.told_guard) {
+                    daemon.desk.push_back(request);
+                }
+            }
+            // No host is fenced in this world; the wait alone has to do.
+            Action::Fence { instance, .. } => self.give(n, Event::Fenced { instance, result: Ok(()) }),
+            Action::Unfence { instance } => self.give(n, Event::Unfenced { instance, result: Ok(()) }),
+            Action::Start { instance, term } => {
+                if let Some(daemon) = self.daemon(n) {
+                    daemon.start = Start::Queued { instance, term };
+                }
+            }
+            Action::Stop { .. } => {
+                // Its kill does not count here: the daemon that sends it may be paused, and the guard is not.
+                let node = self.node(n);
+                if let Some(daemon) = node.daemon.as_mut() {
+                    (daemon.start, daemon.stops) = (Start::None, true);
+                }
+                stop_unit(node);
+            }
+            Action::Persist(memory) => self.node(n).disk = memory,
+            Action::Report(transition) => self.note(n, transition.from, transition.to),
+            Action::Alarm(_) => {}
+        }
+    }
+
+    fn note(&self, n: usize, from: State, to: State) {
+        match (from, to) {
+            (State::NoStore, State::Active) => self.reach(Milestone::Adoption),
+            (_, State::Active) => self.reach(Milestone::active_on(n)),
+            (State::Active | State::Starting | State::Releasing, State::Lapsing) => self.reach(Milestone::Lapse),
+            (State::Confirming, State::Standby) => self.reach(Milestone::ClaimLost),
+            _ => {}
+        }
+    }
+
+    pub(super) fn start_job(&mut self, n: usize) {
+        let node = self.node(n);
+        let Some(daemon) = node.daemon.as_mut() else { return };
+        let Start::Queued { instance, term } = daemon.start else { return };
+        let opens = node.gate_is_open(Some(term));
+        if let Some(daemon) = node.daemon.as_mut() {
+            daemon.start = Start::Done { instance, works: opens };
+        }
+        if !opens {
+            self.reach(Milestone::GateRefused);
+            return;
+        }
+        if node.unit == Unit::Dead {
+            node.unit = Unit::Running;
+        }
+        self.token_fell |= term.0 <= self.started_term;
+        self.started_term = self.started_term.max(term.0);
+    }
+
+    pub(super) fn started(&mut self, n: usize) {
+        let Some(daemon) = self.daemon(n) else { return };
+        let Start::Done { instance, works } = daemon.start else { return };
+        daemon.start = Start::None;
+        if works {
+            daemon.told_alive = Some(true);
+        }
+        let result = if works { Ok(()) } else { Err("the gate is closed".to_owned()) };
+        self.give(n, Event::Started { instance, result });
+    }
+}

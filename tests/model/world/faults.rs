@@ -1,0 +1,241 @@
+//! What may go wrong or be ordered, when, and what it does.
+
+use std::sync::Arc;
+
+use super::clocks::TRUE_RATE;
+use super::guard::{Guard, stop_unit};
+use super::network::Ask;
+use super::steps::Step;
+use super::{Unit, World};
+use crate::election::{Content, Event, Record};
+use crate::plan::Fault;
+
+/// When.
+impl World {
+    pub(super) fn faults_of(&self, n: usize, steps: &mut Vec<Step>) {
+        let node = &self.nodes[n];
+        let mut offer = |fault: Fault, applies: bool| {
+            if applies && self.may(fault) {
+                steps.push(Step::Fault(fault, n));
+            }
+        };
+        let runs = node.runs();
+        let serves = runs && node.daemon.is_some();
+        offer(Fault::DaemonCrash, serves);
+        offer(Fault::PowerLoss, node.powered);
+        offer(Fault::Freeze, runs);
+        offer(Fault::StoppedClock, runs);
+        offer(Fault::GuardDeath, runs && node.guard.up);
+        offer(Fault::UnitDeath, runs && node.unit == Unit::Running);
+        offer(Fault::StartByHand, runs && node.unit == Unit::Dead && node.gate_is_open(None));
+        offer(Fault::Stray, runs && node.unit == Unit::Dead);
+        offer(Fault::NobodyEnforces, runs && node.unit == Unit::Running);
+        offer(Fault::Unkillable, runs && node.unit == Unit::Running && !node.unkillable);
+        offer(Fault::Disconnect, serves && node.daemon.as_ref().is_some_and(|daemon| daemon.told_store));
+        offer(Fault::StepDown, serves);
+        offer(Fault::Drain, serves && !node.drained);
+        if serves && self.may(Fault::StepDown) {
+            steps.extend((0..self.nodes.len()).filter(|other| *other != n).map(|other| Step::HandOver(n, other)));
+        }
+        if serves && self.may(Fault::Reload) {
+            let others = self.plan.reloads.iter().enumerate().filter(|(_, timings)| **timings != node.timings);
+            steps.extend(others.map(|(index, _)| Step::Reload(n, index)));
+        }
+        let error = u64::from(node.timings.clock_error_ppm);
+        let mut rates = Vec::new();
+        if self.may(Fault::Rate) {
+            rates.extend([TRUE_RATE - error, TRUE_RATE, TRUE_RATE + error].map(|rate| (rate, rate)));
+        }
+        if self.may(Fault::Slew) {
+            rates.extend([(TRUE_RATE / 2, TRUE_RATE), (TRUE_RATE * 2, TRUE_RATE), (TRUE_RATE, TRUE_RATE / 2)]);
+        }
+        if self.may(Fault::WrongRate) {
+            rates.extend([TRUE_RATE / 2, TRUE_RATE * 2].map(|rate| (rate, rate)));
+        }
+        rates.retain(|rates| *rates != node.rates);
+        if runs {
+            steps.extend(rates.into_iter().map(|(boot, raw)| Step::Rate(n, boot, raw)));
+        }
+    }
+
+    pub(super) fn faults_of_the_store(&self, steps: &mut Vec<Step>) {
+        let latest = self.store.latest();
+        let there = latest.content != Content::Absent;
+        let held = latest.content.record().is_some_and(Record::is_held);
+        let has_past = self.store.history.len() > 1;
+        let applies = [
+            (Fault::Wipe, there),
+            (Fault::SilentWipe, there),
+            (Fault::Copy, there),
+            (Fault::Restore, has_past || !self.store.copy.is_empty()),
+            (Fault::PutBack, self.store.copy.last().is_some_and(|old| old.content != latest.content)),
+            (Fault::RollBack, has_past),
+            (Fault::Purge, there),
+            (Fault::Delete, latest.content.record().is_some()),
+            (Fault::Clear, held),
+        ];
+        let offered = applies.into_iter().filter(|(fault, applies)| *applies && self.may(*fault));
+        steps.extend(offered.map(|(fault, _)| Step::Fault(fault, 0)));
+    }
+}
+
+/// And what it does.
+impl World {
+    pub(super) fn fault(&mut self, fault: Fault, n: usize) {
+        self.spend(fault);
+        match fault {
+            Fault::DaemonCrash => self.crash(n),
+            Fault::PowerLoss => {
+                self.crash(n);
+                let node = self.node(n);
+                (node.powered, node.frozen) = (false, false);
+                node.unit = Unit::Dead;
+                node.guard = Guard::default();
+            }
+            Fault::Freeze => self.node(n).frozen = true,
+            Fault::StoppedClock => {
+                let node = self.node(n);
+                (node.frozen, node.clocks_stand) = (true, true);
+            }
+            Fault::GuardDeath => self.kill_guard(n),
+            Fault::UnitDeath => self.node(n).unit = Unit::Dead,
+            Fault::StartByHand | Fault::Stray => self.node(n).unit = Unit::Running,
+            Fault::Disconnect => {
+                if let Some(daemon) = self.daemon(n) {
+                    daemon.told_store = false;
+                }
+                self.give(n, Event::StoreDown);
+            }
+            Fault::StepDown => self.give(n, Event::StepDown { reason: "step-down".to_owned(), next: None }),
+            Fault::Drain => {
+                self.node(n).drained = true;
+                self.give(n, Event::Contend(Err("drained".to_owned())));
+            }
+            Fault::NobodyEnforces => {
+                self.crash(n);
+                self.kill_guard(n);
+                let node = self.node(n);
+                (node.unenforced, node.unit) = (true, Unit::Running);
+            }
+            Fault::Unkillable => self.node(n).unkillable = true,
+            Fault::Wipe
+            | Fault::SilentWipe
+            | Fault::Copy
+            | Fault::Restore
+            | Fault::PutBack
+            | Fault::RollBack
+            | Fault::Purge
+            | Fault::Delete
+            | Fault::Clear => self.fault_of_the_store(fault),
+            Fault::Loss
+            | Fault::Orphan
+            | Fault::StaleRead
+            | Fault::Reload
+            | Fault::Rate
+            | Fault::Slew
+            | Fault::WrongRate => {}
+        }
+    }
+
+    /// What is under way will be applied to whatever is there.
+    fn blindfold(&mut self) {
+        for n in 0..self.nodes.len() {
+            let Some(daemon) = self.daemon(n) else { continue };
+            for call in &mut daemon.calls {
+                if let (Ask::Write(sent), None) = (&mut call.ask, &call.answer) {
+                    Arc::make_mut(sent).blind = true;
+                }
+            }
+        }
+        for orphan in &mut self.orphans {
+            Arc::make_mut(orphan).blind = true;
+        }
+    }
+
+    fn fault_of_the_store(&mut self, fault: Fault) {
+        if matches!(fault, Fault::Wipe | Fault::Restore) && self.plan.blind_writes {
+            self.blindfold();
+        }
+        let store = Arc::make_mut(&mut self.store);
+        match fault {
+            Fault::Wipe | Fault::SilentWipe => {
+                store.life += u64::from(fault == Fault::Wipe);
+                store.last_revision = 0;
+                store.history.clear();
+                store.remember(0, Content::Absent, 1);
+            }
+            Fault::Copy => store.copy.clone_from(&store.history),
+            Fault::Restore => {
+                let mut past = if store.copy.is_empty() { &store.history } else { &store.copy }.clone();
+                if store.copy.is_empty() {
+                    past.pop();
+                }
+                store.restore(past);
+            }
+            Fault::RollBack => {
+                store.history.pop();
+                store.last_revision = store.latest().revision.0;
+            }
+            Fault::PutBack => {
+                if let Some(old) = store.copy.last() {
+                    let content = old.content.clone();
+                    self.put(content);
+                }
+                return;
+            }
+            Fault::Purge => store.remember(0, Content::Absent, 2),
+            Fault::Delete => {
+                self.put(Content::Tombstone);
+                return;
+            }
+            Fault::Clear => {
+                self.put(Content::Record(Record { token: String::new(), details: None }));
+                return;
+            }
+            Fault::Loss
+            | Fault::Orphan
+            | Fault::StaleRead
+            | Fault::DaemonCrash
+            | Fault::PowerLoss
+            | Fault::Freeze
+            | Fault::GuardDeath
+            | Fault::UnitDeath
+            | Fault::StartByHand
+            | Fault::Disconnect
+            | Fault::StepDown
+            | Fault::Drain
+            | Fault::Reload
+            | Fault::Rate
+            | Fault::Slew
+            | Fault::WrongRate
+            | Fault::StoppedClock
+            | Fault::NobodyEnforces
+            | Fault::Unkillable
+            | Fault::Stray => return,
+        }
+        self.store_changed();
+    }
+
+    /// The daemon is gone. What it had sent may still land.
+    fn crash(&mut self, n: usize) {
+        let Some(daemon) = self.node(n).daemon.take() else { return };
+        for call in daemon.calls {
+            if let (Ask::Write(request), None) = (call.ask, call.answer) {
+                self.orphans.push(request);
+            }
+        }
+        self.store_changed();
+    }
+
+    /// `BindsTo=` has systemd stop the unit.
+    fn kill_guard(&mut self, n: usize) {
+        let node = self.node(n);
+        (node.guard.up, node.guard.grant) = (false, None);
+        stop_unit(node);
+        if let Some(daemon) = node.daemon.as_mut() {
+            daemon.guard_lost |= !daemon.desk.is_empty() || !daemon.replies.is_empty();
+            daemon.desk.clear();
+            daemon.replies.clear();
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Which worlds are told apart.
+
+use std::hash::{Hash, Hasher};
+
+use super::clocks::nanos;
+use super::network::{Answer, Ask};
+use super::{Node, World};
+use crate::canonical::{Canonical, Mixer};
+use crate::election::{Observation, Record};
+use crate::plan::{Fault, TICK};
+use crate::types::{Term, WriteId};
+
+impl World {
+    fn live_writes(&self) -> Vec<WriteId> {
+        let mut live: Vec<WriteId> = self.orphans.iter().map(|orphan| orphan.request.write).collect();
+        let of = |observation: &Observation| observation.content.record().and_then(Record::write);
+        live.extend(self.store.history.iter().chain(&self.store.copy).filter_map(of));
+        for daemon in self.nodes.iter().filter_map(|node| node.daemon.as_ref()) {
+            for call in &daemon.calls {
+                if let Ask::Write(request) = &call.ask {
+                    live.push(request.request.write);
+                }
+                if let Some(Answer::Shows(observation)) = &call.answer {
+                    live.extend(of(observation));
+                }
+            }
+        }
+        live
+    }
+}
+
+impl Node {
+    fn add_to<H: Hasher>(&self, to: &mut Canonical<'_, H>) {
+        to.next_host(self.clock);
+        let flags = [
+            self.powered,
+            self.frozen,
+            self.clocks_stand,
+            self.unenforced,
+            self.unkillable,
+            self.drained,
+            self.guard.up,
+            self.daemon.is_some(),
+        ];
+        to.number(flags.iter().fold(0, |bits, flag| bits << 1 | u64::from(*flag)));
+        to.add(&self.rates);
+        to.add(&self.timings);
+        to.add(&self.unit);
+        to.add(&self.disk);
+        to.add(&self.guard.table);
+        to.add(&self.guard.grant);
+        to.add(&self.guard.armed);
+        let Some(daemon) = &self.daemon else { return };
+        to.add(&daemon.calls[..]);
+        to.add(&daemon.election);
+        to.number(daemon.desk.len() as u64);
+        for request in &daemon.desk {
+            to.add(request);
+        }
+        to.number(daemon.replies.len() as u64);
+        for reply in &daemon.replies {
+            to.add(reply);
+        }
+        to.add(&daemon.start);
+        let told = [
+            daemon.stops,
+            daemon.told_alive == Some(true),
+            daemon.told_alive == Some(false),
+            daemon.told_guard,
+            daemon.guard_lost,
+            daemon.told_store,
+            daemon.hint,
+            daemon.heartbeat,
+        ];
+        to.number(told.iter().fold(0, |bits, flag| bits << 1 | u64::from(*flag)));
+    }
+}
+
+/// Two states are the same when they go on alike.
+impl Hash for World {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        let oldest = self.plan.longest_wait() + TICK;
+        let oldest_holding = self.plan.longest_lease() * 10;
+        let mut mixer = Mixer::default();
+        let mut to = Canonical::new(&mut mixer, oldest, oldest_holding);
+        to.losses = self.may(Fault::Loss) || self.may(Fault::Orphan);
+        to.latest = self.store.last_revision;
+        let shown = self
+            .store
+            .history
+            .iter()
+            .chain(&self.store.copy)
+            .map(|old| old.revision.0)
+            .filter(|revision| *revision > 0);
+        to.earliest = shown.min().unwrap_or(to.latest + 1).min(to.latest + 1);
+        to.highest_term = self.highest_term;
+        to.live_writes = self.live_writes();
+        to.number(u64::from(self.calm) | u64::from(self.token_fell) << 1);
+        to.number(nanos(self.quiet));
+        to.number(if self.plan.exact { nanos(self.elapsed) % nanos(TICK) } else { 0 });
+        to.add(&Term(self.started_term));
+        to.add(&self.left[..]);
+        to.add(&self.store.incarnation());
+        to.add(&self.store.history[..]);
+        to.add(&self.store.copy[..]);
+        to.number(self.orphans.len() as u64);
+        for orphan in &self.orphans {
+            to.add(&**orphan);
+        }
+        for node in &self.nodes {
+            node.add_to(&mut to);
+        }
+        hasher.write_u64(mixer.finish());
+    }
+}

@@ -1,0 +1,200 @@
+//! The guard with its deadlines, which are punctual, and its desk, which is not; and what SIGKILL and `BindsTo=` do.
+
+use std::time::Duration;
+
+use super::{Node, Unit, World};
+use crate::election::{Event, GuardDone, GuardRequest, Remembered};
+use crate::guard::frame::{Command, Lease, ListedLease, Outcome};
+use crate::guardian::table::{Effect, Table};
+use crate::types::{Instance, NodeId, OnStopFailure, ServiceName, Term, Time};
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Guard {
+    pub(super) up: bool,
+    pub(super) table: Table,
+    /// The term and the deadline that the gate reads.
+    pub(super) grant: Option<(Term, Time)>,
+    /// Until when it lets the unit run, and by when that is dead.
+    pub(super) armed: Option<(Time, Time)>,
+}
+
+impl World {
+    /// The guard, and whoever stands in for it (assumption c): punctual.
+    pub(super) fn enforce(&mut self, n: usize) {
+        let node = self.node(n);
+        if !node.runs() {
+            return;
+        }
+        let now = node.clock;
+        kill_if_due(node);
+        if node.guard.up {
+            let effects = node.guard.table.expire(now);
+            carry_out(node, effects);
+            kill_if_due(node);
+        }
+        if let Some((deadline, _)) = node.guard.armed
+            && now.has_passed(deadline)
+            && node.unit == Unit::Running
+            && !node.unenforced
+        {
+            node.unit = Unit::Stopping;
+        }
+    }
+
+    pub(super) fn guard_serves(&mut self, n: usize) {
+        let overrun = self.plan.overrun;
+        let node = self.node(n);
+        let Some(request) = node.daemon.as_mut().and_then(|daemon| daemon.desk.pop_front()) else { return };
+        let now = node.clock;
+        let effects = node.guard.table.expire(now);
+        carry_out(node, effects);
+        let (instance, asked) = subject(&request);
+        let (outcome, effects) = node.guard.table.handle(now, command(request));
+        carry_out(node, effects);
+        let done = outcome == Outcome::Done;
+        if done {
+            match asked {
+                GuardDone::Armed(deadline) => {
+                    let stop_budget = match request {
+                        GuardRequest::Arm { stop_budget, .. } => stop_budget,
+                        GuardRequest::Extend { .. } | GuardRequest::Close { .. } | GuardRequest::Disarm { .. } => {
+                            Duration::ZERO
+                        }
+                    };
+                    node.guard.armed = Some((deadline, deadline.plus(stop_budget + overrun)));
+                }
+                GuardDone::Extended(deadline) => {
+                    node.guard.armed = node.guard.armed.map(|(before, dead_by)| {
+                        let budget = dead_by.boot.saturating_sub(before.boot);
+                        (deadline, deadline.plus(budget))
+                    });
+                }
+                GuardDone::Closed => {}
+                GuardDone::Disarmed => node.guard.armed = None,
+            }
+        }
+        if let Some(daemon) = node.daemon.as_mut() {
+            daemon.replies.push_back((instance, asked, done));
+        }
+        if !self.plan.slow_guard {
+            self.guard_replies(n);
+        }
+    }
+
+    pub(super) fn guard_replies(&mut self, n: usize) {
+        let reply = self.daemon(n).and_then(|daemon| daemon.replies.pop_front());
+        if let Some((instance, asked, done)) = reply {
+            let refused = || Event::GuardRefused { instance, asked, reason: "refused".to_owned() };
+            self.give(n, if done { Event::GuardDone { instance, done: asked } } else { refused() });
+        }
+    }
+
+    pub(super) fn guard_link(&mut self, n: usize) {
+        let up = self.nodes[n].guard.up;
+        let Some(daemon) = self.daemon(n) else { return };
+        if daemon.guard_lost || !up {
+            (daemon.guard_lost, daemon.told_guard) = (false, false);
+            daemon.desk.clear();
+            self.give(n, Event::GuardDown);
+        } else {
+            daemon.told_guard = true;
+            self.give(n, Event::GuardUp);
+        }
+    }
+
+    pub(super) fn start_guard(&mut self, n: usize) {
+        let node = self.node(n);
+        let (table, effects) = Table::resume(node.clock, node.guard.table.entries());
+        node.guard.table = table;
+        node.guard.up = true;
+        carry_out(node, effects);
+        self.enforce(n);
+    }
+}
+
+pub(super) fn stop_unit(node: &mut Node) {
+    if node.unit == Unit::Running {
+        node.unit = Unit::Stopping;
+    }
+}
+
+/// SIGKILL empties the control group in time.
+fn kill_if_due(node: &mut Node) {
+    let Some((_, dead_by)) = node.guard.armed else { return };
+    if !node.clock.has_passed(dead_by) {
+        return;
+    }
+    if !node.unkillable && !node.unenforced {
+        node.unit = Unit::Dead;
+    }
+    if node.unit == Unit::Dead {
+        node.guard.table.stopped(&service());
+    }
+}
+
+fn carry_out(node: &mut Node, effects: Vec<Effect>) {
+    for effect in effects {
+        match effect {
+            Effect::Grant(lease) => node.guard.grant = Some((lease.term, lease.deadline)),
+            Effect::Withdraw(_) => node.guard.grant = None,
+            Effect::Enforce(_) => stop_unit(node),
+            Effect::Forget(_) | Effect::GiveUp(_) => {}
+        }
+    }
+}
+
+fn service() -> ServiceName {
+    ServiceName::new("s").expect("a service's name")
+}
+
+fn subject(request: &GuardRequest) -> (Instance, GuardDone) {
+    match *request {
+        GuardRequest::Arm { instance, deadline, .. } => (instance, GuardDone::Armed(deadline)),
+        GuardRequest::Extend { instance, deadline, .. } => (instance, GuardDone::Extended(deadline)),
+        GuardRequest::Close { instance } => (instance, GuardDone::Closed),
+        GuardRequest::Disarm { instance } => (instance, GuardDone::Disarmed),
+    }
+}
+
+fn command(request: GuardRequest) -> Command {
+    match request {
+        GuardRequest::Arm { instance, write, revision, term, deadline, stop_budget, kill_reserve } => Command::Arm {
+            lease: Lease {
+                service: service(),
+                node: NodeId::new("h").expect("a node's name"),
+                instance,
+                write,
+                revision,
+                term,
+                deadline,
+                stop_budget,
+                kill_reserve,
+                units: Vec::new(),
+                cgroups: Vec::new(),
+                inactive: Vec::new(),
+                on_stop_failure: OnStopFailure::Alert,
+                closing: false,
+            },
+        },
+        GuardRequest::Extend { instance, write, revision, deadline } => {
+            Command::Extend { service: service(), instance, write, revision, deadline }
+        }
+        GuardRequest::Close { instance } => Command::Close { service: service(), instance },
+        GuardRequest::Disarm { instance } => Command::Disarm { service: service(), instance },
+    }
+}
+
+pub(super) fn remembered(listed: &ListedLease) -> Remembered {
+    let ListedLease { lease, lapsed } = listed;
+    Remembered {
+        instance: lease.instance,
+        write: lease.write,
+        revision: lease.revision,
+        term: lease.term,
+        deadline: lease.deadline,
+        stop_budget: lease.stop_budget,
+        kill_reserve: lease.kill_reserve,
+        closing: lease.closing,
+        lapsed: *lapsed,
+    }
+}

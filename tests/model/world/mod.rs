@@ -1,0 +1,194 @@
+//! Hosts with clocks, guards and units, a store, and a network: everything around the elections, one step at a time.
+//!
+//! Nothing but time, the guard and the kernel is punctual: any other step may come at any later time, which is what a
+//! daemon that is paused, a slow network and a busy systemd look like.
+//!
+//! `steps` says what can happen, `faults` what of it goes wrong. What it does is told by the parts that it
+//! happens to: `clocks`, `daemon` with its calls in `network`, `guard`, `store`. What a search asks of a world
+//! is in `oracle`, and which worlds are the same in `fingerprint`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use self::clocks::BOOT;
+use self::daemon::Daemon;
+use self::guard::Guard;
+use self::network::Sent;
+pub use self::steps::Step;
+use self::store::Store;
+use crate::check::{Milestone, Milestones};
+use crate::election::{Content, Memory, Timings};
+use crate::plan::{ALWAYS, Fault, Plan};
+use crate::types::{Term, Time};
+
+mod clocks;
+mod daemon;
+mod faults;
+mod fingerprint;
+mod guard;
+mod network;
+mod oracle;
+mod steps;
+mod store;
+
+/// Fencing tokens begin above what the clock of the wall says, so that they grow by one from holder to holder.
+const FIRST_TERM: u64 = 1_000_000;
+
+/// All of it.
+#[derive(Debug, Clone)]
+pub struct World {
+    plan: Arc<Plan>,
+    milestones: Arc<Milestones>,
+    elapsed: Duration,
+    store: Arc<Store>,
+    nodes: Vec<Arc<Node>>,
+    /// Writes that nobody waits for any more.
+    orphans: Vec<Arc<Sent>>,
+    left: [u8; Fault::COUNT],
+    calm: bool,
+    /// How long nothing has been served since all is calm.
+    quiet: Duration,
+    draws: u128,
+    highest_term: u64,
+    started_term: u64,
+    token_fell: bool,
+}
+
+#[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent fact")]
+struct Node {
+    clock: Time,
+    /// `CLOCK_REALTIME` against the clock since boot: a whole machine stood still.
+    wall_ahead: Duration,
+    rates: (u64, u64),
+    powered: bool,
+    frozen: bool,
+    clocks_stand: bool,
+    unenforced: bool,
+    unkillable: bool,
+    disk: Memory,
+    timings: Timings,
+    guard: Guard,
+    unit: Unit,
+    drained: bool,
+    daemon: Option<Daemon>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+enum Unit {
+    Dead,
+    Running,
+    /// It ends when it likes, but not after the guard's kill.
+    Stopping,
+}
+
+impl World {
+    pub fn new(plan: &Arc<Plan>, milestones: &Arc<Milestones>) -> Self {
+        let nodes = plan.hosts.iter().map(|host| {
+            Arc::new(Node {
+                clock: Time::both(BOOT),
+                wall_ahead: Duration::ZERO,
+                rates: (host.rate, host.rate),
+                powered: true,
+                frozen: false,
+                clocks_stand: false,
+                unenforced: false,
+                unkillable: false,
+                disk: Memory { term: Term(FIRST_TERM), ..Memory::default() },
+                timings: host.timings,
+                guard: Guard { up: true, ..Guard::default() },
+                unit: Unit::Dead,
+                drained: false,
+                daemon: None,
+            })
+        });
+        let mut store = Store { life: 1, last_revision: 0, history: Vec::new(), copy: Vec::new() };
+        store.remember(0, Content::Absent, 1);
+        let mut world = Self {
+            plan: Arc::clone(plan),
+            milestones: Arc::clone(milestones),
+            elapsed: Duration::ZERO,
+            store: Arc::new(store),
+            nodes: nodes.collect(),
+            orphans: Vec::new(),
+            left: plan.faults,
+            calm: false,
+            quiet: Duration::ZERO,
+            draws: 0,
+            highest_term: FIRST_TERM,
+            started_term: 0,
+            token_fell: false,
+        };
+        for (n, host) in plan.hosts.iter().enumerate() {
+            if host.up {
+                world.start_daemon(n);
+            }
+        }
+        if plan.begins_served {
+            world.serve();
+        }
+        world
+    }
+
+    /// Goes on without a fault until a unit is active and nothing is due.
+    fn serve(&mut self) {
+        self.calm = true;
+        let mut steps = Vec::new();
+        while !self.is_served() || !steps.contains(&Step::Tick) {
+            if let Some(step) = steps.first() {
+                self.take(*step);
+            }
+            // Who is down to begin with stays so.
+            steps.clear();
+            self.steps(&mut steps);
+            steps.retain(|step| !matches!(step, Step::StartDaemon(_)));
+            if steps.is_empty() {
+                steps.push(Step::Tick);
+            }
+        }
+        (self.calm, self.quiet) = (false, Duration::ZERO);
+    }
+
+    fn node(&mut self, n: usize) -> &mut Node {
+        Arc::make_mut(&mut self.nodes[n])
+    }
+
+    fn daemon(&mut self, n: usize) -> Option<&mut Daemon> {
+        self.node(n).daemon.as_mut()
+    }
+
+    fn may(&self, fault: Fault) -> bool {
+        self.left[fault as usize] > 0
+    }
+
+    fn spend(&mut self, fault: Fault) {
+        let left = &mut self.left[fault as usize];
+        if *left != ALWAYS {
+            *left = left.saturating_sub(1);
+        }
+    }
+
+    fn reach(&self, milestone: Milestone) {
+        self.milestones.reach(milestone);
+    }
+}
+
+impl Node {
+    fn runs(&self) -> bool {
+        self.powered && !self.frozen
+    }
+
+    /// A frozen unit executes nothing.
+    fn executes(&self) -> bool {
+        self.runs() && self.unit != Unit::Dead
+    }
+
+    fn gate_is_open(&self, term: Option<Term>) -> bool {
+        self.guard.up
+            && self.guard.grant.is_some_and(|(granted, deadline)| {
+                term.is_none_or(|term| term == granted) && !self.clock.has_passed(deadline)
+            })
+    }
+}

@@ -1,0 +1,119 @@
+//! A store with one key, its past as far as it still shows it, and its compare-and-set.
+
+use std::sync::Arc;
+
+use super::World;
+use super::network::Sent;
+use crate::check::Milestone;
+use crate::election::{Content, Observation, Record, Standing, WriteResult};
+use crate::plan::Fault;
+use crate::types::{Incarnation, Revision};
+
+/// A store with one key.
+#[derive(Debug, Clone)]
+pub(super) struct Store {
+    pub(super) life: u64,
+    pub(super) last_revision: u64,
+    /// What it still shows of the past, the latest at the end.
+    pub(super) history: Vec<Observation>,
+    /// The same of a copy, which is empty until it is taken.
+    pub(super) copy: Vec<Observation>,
+}
+
+impl Store {
+    pub(super) fn incarnation(&self) -> Incarnation {
+        Incarnation(format!("life{}", self.life))
+    }
+
+    pub(super) fn latest(&self) -> &Observation {
+        self.history.last().expect("a store holds at least its beginning")
+    }
+
+    /// Another store, which shows the same.
+    pub(super) fn restore(&mut self, past: Vec<Observation>) {
+        self.life += 1;
+        let incarnation = self.incarnation();
+        self.history = past.into_iter().map(|old| Observation { incarnation: incarnation.clone(), ..old }).collect();
+        self.last_revision = self.latest().revision.0;
+    }
+
+    pub(super) fn remember(&mut self, revision: u64, content: Content, keep: usize) {
+        let observation = Observation { incarnation: self.incarnation(), revision: Revision(revision), content };
+        self.history.push(observation);
+        let surplus = self.history.len().saturating_sub(keep);
+        self.history.drain(..surplus);
+    }
+
+    /// Whether a write would be applied.
+    pub(super) fn takes(&self, Sent { request, blind }: &Sent) -> bool {
+        (*blind || request.incarnation == self.incarnation()) && self.latest().revision == request.base
+    }
+
+    pub(super) fn replaced_by(&self, revision: Revision) -> Observation {
+        let replaced = self
+            .history
+            .iter()
+            .rposition(|old| old.revision == revision)
+            .and_then(|position| self.history[..position].iter().rfind(|old| old.revision < revision));
+        let absent =
+            || Observation { incarnation: self.incarnation(), revision: Revision(0), content: Content::Absent };
+        replaced.cloned().unwrap_or_else(absent)
+    }
+}
+
+impl World {
+    pub(super) fn compare_and_set(&mut self, sent: &Sent) -> WriteResult {
+        let Sent { request, .. } = sent;
+        let store = &self.store;
+        if !store.takes(sent) {
+            return WriteResult::Conflict;
+        }
+        if let Some(details) = &request.record.details {
+            let others = |record: &Record| record.is_held() && record.instance() != Some(details.instance);
+            if details.standing == Standing::Proven {
+                self.reach(Milestone::Release);
+            } else if store.latest().content.record().is_some_and(others) {
+                self.reach(Milestone::TakeOver);
+            }
+        }
+        WriteResult::Won(self.put(Content::Record(request.record.clone())))
+    }
+
+    pub(super) fn put(&mut self, content: Content) -> Revision {
+        let keep = self.keep();
+        let store = Arc::make_mut(&mut self.store);
+        store.last_revision += 1;
+        let revision = store.last_revision;
+        store.remember(revision, content, keep);
+        self.store_changed();
+        Revision(revision)
+    }
+
+    pub(super) fn store_changed(&mut self) {
+        // What can be applied no longer is as good as lost.
+        let store = Arc::clone(&self.store);
+        let may_come_back = [Fault::RollBack, Fault::Restore, Fault::Wipe, Fault::SilentWipe, Fault::Purge]
+            .iter()
+            .any(|fault| self.may(*fault));
+        if !may_come_back {
+            let latest = store.latest().revision;
+            self.orphans.retain(|orphan| {
+                orphan.request.base == latest
+                    || (orphan.request.base > latest
+                        && (orphan.blind || orphan.request.incarnation == store.incarnation()))
+            });
+        }
+        if self.plan.hints {
+            for n in 0..self.nodes.len() {
+                if let Some(daemon) = self.daemon(n) {
+                    daemon.hint = true;
+                }
+            }
+        }
+    }
+
+    fn keep(&self) -> usize {
+        let looks_back = [Fault::StaleRead, Fault::Restore, Fault::RollBack];
+        if looks_back.iter().any(|fault| self.plan.faults[*fault as usize] > 0) { 3 } else { 2 }
+    }
+}
