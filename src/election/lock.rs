@@ -89,6 +89,8 @@ pub(super) struct Lock {
     answered: Option<Time>,
     own_writes: VecDeque<WriteId>,
     lower: Option<(Revision, Time)>,
+    /// Where another store, or one that went back, was found: up to there it may be a copy, whose holder is another's past.
+    copied: Option<Revision>,
     twin: Option<Twin>,
     longest_hold: Duration,
 }
@@ -140,6 +142,7 @@ impl Lock {
                 Some((_, revision)) if observation.revision < *revision => News::Regressed { from: *revision },
                 Some(_) | None => News::Newer,
             };
+            self.copied = (news != News::Newer).then_some(observation.revision);
             self.replace(observation, now, Trust::Found);
             return news;
         };
@@ -334,7 +337,8 @@ impl Lock {
         let seen = self.seen.as_ref().filter(|seen| seen.trust == Trust::Followed)?;
         let record = seen.content.record().filter(|record| !record.is_held())?;
         let details = record.details.as_ref().filter(|details| details.standing == Standing::Proven)?;
-        let (prev, instance) = details.prev?;
+        // Whoever held in a store that is gone does not hold on in its copy: such a `proven` is copied, or landed late.
+        let (prev, instance) = details.prev.filter(|(prev, _)| self.copied.is_none_or(|copied| *prev > copied))?;
         (instance == Some(details.instance)).then_some((seen, (prev, details.instance)))
     }
 
@@ -362,6 +366,9 @@ impl Lock {
     fn replace(&mut self, observation: Observation, now: Time, trust: Trust) {
         self.lower = None;
         let Observation { incarnation, revision, content } = observation;
+        if trust == Trust::Found && self.seen.is_some() {
+            self.copied = Some(revision);
+        }
         self.seen = Some(Seen { incarnation, revision, content, since: now, trust, question: Question::Due(now) });
     }
 }
@@ -464,6 +471,16 @@ mod tests {
         assert_eq!(lock.question(), None);
         lock.verify(ASKED, answer, at(11));
         lock
+    }
+
+    /// A copy of a store holds a `proven` and what it replaced, and is not shown all at once by every replica.
+    #[test]
+    fn a_proven_that_was_copied_with_its_holder_is_not_verified() {
+        let mut lock = Lock::default();
+        let known = (Incarnation("gone".to_owned()), Revision(9));
+        lock.observe(shows(5, 1, Standing::Active, 4), at(0), &timings(), Some(&known));
+        lock.observe(shows(6, 1, Standing::Proven, 5), at(1), &timings(), None);
+        assert_eq!(lock.question(), None);
     }
 
     #[test]
