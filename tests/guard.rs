@@ -462,14 +462,14 @@ async fn no_keep_alive_outlasts_a_unit_that_is_not_proven_dead() {
     assert_eq!(guard.keep_alives(), sent, "a keep-alive now would last until after the units have to be dead");
 }
 
-/// The proof comes when nothing may be written any more, and just before the device would reset the host.
+/// The proof comes when nothing may be written any more, and before the device would reset the host.
 #[tokio::test]
 async fn a_proof_lets_the_host_live() {
     let Some(victim) = Victim::new("proof") else { return };
     let guard = Guard::with_watchdog(Some(""));
     let client = guard.client().await;
     let mut lease = lease_with_budget(ms(300), ms(2000));
-    (lease.cgroups, lease.kill_reserve) = (vec![victim.path.clone()], ms(300));
+    (lease.cgroups, lease.kill_reserve) = (vec![victim.path.clone()], ms(450));
     client.arm(lease.clone()).await.expect("arms");
     let end = lease.dead_by().plus(ms(1000));
     let (mut length, mut since, mut longest) = (0, clock::now(), Duration::ZERO);
