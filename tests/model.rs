@@ -5,9 +5,9 @@
 //!
 //! `cargo test -p putexd-model` builds nothing but the elections, the guard's table and the world around them;
 //! `-- --nocapture` tells what each search looked at: states, visits, depth, and how often it came by what. The tests take
-//! turns, and each uses up to four processors. `PUTEX_MODEL_MINUTES` says how long those searches may take together that
-//! have no end of their own; two searches look at all states and take as long as that takes. What is found is told step by
-//! step. A walk tells its seed as well, which is the same walk again as long as neither its plan nor the sources change.
+//! turns, and each uses up to four processors. Random walks are always the same ones; with `PUTEX_MODEL_MINUTES` they go on
+//! for as long as that, all together. Three searches look at all states and take as long as that takes. What is found is told
+//! step by step. A walk tells its seed as well, which is the same walk again as long as neither its plan nor the sources change.
 //!
 //! # What it covers
 //!
@@ -29,11 +29,13 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use putexd_model::check::{self, Milestone, OVERLAP, Outcome};
+use putexd_model::check::{self, Effort, Milestone, OVERLAP, Outcome};
 use putexd_model::election::{Confirmation, Timings};
 use putexd_model::plan::{ALWAYS, Fault, Plan};
 
-/// What those searches together may take that have no end of their own, unless said otherwise.
+/// How many walks there are in all; the same ones each time, so that a change is judged by what it changed.
+const WALKS: u64 = 130_000;
+/// How long a search may take that is no walk and has no end of its own.
 const MINUTES: f64 = 1.3;
 /// So many visits keep a search below a few gigabytes.
 const MOST: usize = 20_000_000;
@@ -46,12 +48,23 @@ fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// What is to be looked for in instead of [`WALKS`].
+fn minutes() -> Option<f64> {
+    let text = std::env::var("PUTEX_MODEL_MINUTES").ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("PUTEX_MODEL_MINUTES={text} is not a number")))
+}
+
 /// This many hundredths of the time.
 fn share(hundredths: u32) -> Duration {
-    let minutes = std::env::var("PUTEX_MODEL_MINUTES")
-        .ok()
-        .map_or(MINUTES, |text| text.parse().unwrap_or_else(|_| panic!("PUTEX_MODEL_MINUTES={text} is not a number")));
-    Duration::from_secs_f64(minutes * 60.0 * f64::from(hundredths) / 100.0)
+    Duration::from_secs_f64(minutes().unwrap_or(MINUTES) * 60.0 * f64::from(hundredths) / 100.0)
+}
+
+/// This many hundredths of the walks, or of the time if one was given.
+fn effort(hundredths: u32) -> Effort {
+    match minutes() {
+        Some(_) => Effort::Time(share(hundredths)),
+        None => Effort::Walks(WALKS * u64::from(hundredths) / 100),
+    }
 }
 
 fn seconds(seconds: u64) -> Duration {
@@ -146,7 +159,7 @@ fn faults_of_punctual_hosts() {
     let faults = [(Fault::DaemonCrash, 1), (Fault::Loss, 1), (Fault::Orphan, 1), (Fault::PowerLoss, 1)];
     let mut plan = valid(punctual(two(), &[0, 1]).with(&faults));
     plan.calm = true;
-    check::exhaust("2 punctual hosts, a crash, a power loss, 2 lost messages", plan, share(15), MOST)
+    check::exhaust("2 punctual hosts, a crash, a power loss, 2 lost messages", plan, TO_THE_END, MOST)
         .holds(10_000, &[Milestone::Adoption]);
 }
 
@@ -194,13 +207,13 @@ fn anything(mut plan: Plan) -> Plan {
 #[test]
 fn two_hosts_and_any_fault() {
     let _turn = turn();
-    check::walk("2 hosts, any fault", anything(two()), 1, share(10)).holds(100_000, &ALL);
+    check::walk("2 hosts, any fault", anything(two()), 1, effort(10)).holds(100_000, &ALL);
 }
 
 #[test]
 fn three_hosts_and_any_fault() {
     let _turn = turn();
-    check::walk("3 hosts, any fault", anything(three()), 1, share(15)).holds(100_000, &ALL);
+    check::walk("3 hosts, any fault", anything(three()), 1, effort(15)).holds(100_000, &ALL);
 }
 
 #[test]
@@ -210,7 +223,7 @@ fn clocks_that_differ() {
     let mut plan = anything(Plan::of(&[timings, timings, timings])).with(&[(Fault::Rate, 4), (Fault::Slew, 2)]);
     plan.exact = true;
     (plan.hosts[0].rate, plan.hosts[1].rate) = (950_000, 1_050_000);
-    check::walk("3 hosts, clocks that differ by 5 % each way", plan, 1, share(15)).holds(100_000, &ALL);
+    check::walk("3 hosts, clocks that differ by 5 % each way", plan, 1, effort(15)).holds(100_000, &ALL);
 }
 
 /// Little else than releases and stores made anew: what lands late is of a store that is gone.
@@ -222,7 +235,7 @@ fn releases_and_stores_made_anew() {
     let copies = [(Fault::Copy, 4), (Fault::PutBack, 2)];
     let mut plan = valid(three()).with(&faults).with(&copies);
     plan.calm = true;
-    check::walk("3 hosts, releases and stores made anew", plan, 1, share(10)).holds(50_000, &[Milestone::Release]);
+    check::walk("3 hosts, releases and stores made anew", plan, 1, effort(10)).holds(50_000, &[Milestone::Release]);
 }
 
 /// Starts by hand while a lease lapses: one that the gate lets through after the stop was proven, and before the guard has
@@ -233,7 +246,7 @@ fn starts_by_hand_while_a_lease_lapses() {
     let mut plan = valid(punctual(two(), &[1])).with(&[(Fault::StartByHand, 2), (Fault::Loss, 2), (Fault::Clear, 1)]);
     // The election lets a lease lapse that the guard has extended already.
     plan.slow_guard = true;
-    check::walk("2 hosts, starts by hand while a lease lapses", plan, 1, share(5)).holds(100_000, &[Milestone::Lapse]);
+    check::walk("2 hosts, starts by hand while a lease lapses", plan, 1, effort(5)).holds(100_000, &[Milestone::Lapse]);
 }
 
 /// A lost connection has a renewal given up that is answered after the next one was sent: each counts from its own `s`.
@@ -242,7 +255,7 @@ fn answers_to_renewals_that_were_given_up() {
     let _turn = turn();
     let plan = valid(punctual(Plan::of(&[tight(4, 1), tight(4, 1)]), &[1]));
     let plan = plan.with(&[(Fault::Disconnect, ALWAYS), (Fault::StaleRead, ALWAYS)]);
-    check::walk("2 hosts, answers that come after the next write", plan, 1, share(10))
+    check::walk("2 hosts, answers that come after the next write", plan, 1, effort(10))
         .holds(100_000, &[Milestone::Lapse]);
 }
 
@@ -255,7 +268,7 @@ fn reloads_between_a_write_and_its_answer() {
     let [short, long] = [tight(2, 1), tight(4, 1)].map(|timings| Timings { longest_hold, ..timings });
     let mut plan = punctual(Plan::of(&[short, short]), &[1]).with(&[(Fault::Reload, 2)]);
     plan.reloads = vec![short, long];
-    check::walk("2 hosts, reloads", valid(plan), 1, share(10)).holds(100_000, &[Milestone::Lapse]);
+    check::walk("2 hosts, reloads", valid(plan), 1, effort(10)).holds(100_000, &[Milestone::Lapse]);
 }
 
 /// Three hosts with different R, F and C.
@@ -272,7 +285,7 @@ fn timings_that_differ() {
     let timings = differing();
     let mut plan = anything(Plan::of(&timings)).with(&[(Fault::Reload, 2)]);
     plan.reloads = timings.to_vec();
-    check::walk("3 hosts, R, F and C that differ and are reloaded", valid(plan), 1, share(10)).holds(100_000, &ALL);
+    check::walk("3 hosts, R, F and C that differ and are reloaded", valid(plan), 1, effort(10)).holds(100_000, &ALL);
 }
 
 #[test]
@@ -280,14 +293,14 @@ fn two_hosts_with_one_name() {
     let _turn = turn();
     let mut plan = anything(three());
     plan.hosts[1].name = plan.hosts[0].name;
-    check::walk("3 hosts, two of one name", plan, 1, share(10)).holds(100_000, &ALL);
+    check::walk("3 hosts, two of one name", plan, 1, effort(10)).holds(100_000, &ALL);
 }
 
 // Each assumption dropped, and what it rules out.
 
 /// Random walks, until one of them comes by the overlap.
 fn finds(name: &str, plan: Plan) {
-    check::walk(name, plan, 1, TO_THE_END).finds(OVERLAP);
+    check::walk(name, plan, 1, Effort::Time(TO_THE_END)).finds(OVERLAP);
 }
 
 /// The stop takes as long as is safe, S = W; a stop that overruns it by one tick is not.
@@ -306,7 +319,7 @@ fn a_stop_budget_beyond_the_inequality() {
     let _turn = turn();
     let timings = Timings { stop_budget: seconds(2), ..tight(2, 1) };
     assert!(timings.validate().is_err());
-    check::walk("S = W + 1, published", Plan::of(&[timings, timings]), 1, share(5)).holds(100_000, &[]);
+    check::walk("S = W + 1, published", Plan::of(&[timings, timings]), 1, effort(5)).holds(100_000, &[]);
 }
 
 #[test]
@@ -363,7 +376,7 @@ fn stranger(longest_hold: Option<Duration>) -> Plan {
 fn assumption_e_hosts_that_differ_without_longest_hold() {
     let _turn = turn();
     finds("(e) dropped: longest-hold is not set", stranger(None));
-    check::walk("(e) kept: longest-hold is set", stranger(Some(tight(5, 1).hold())), 1, share(5))
+    check::walk("(e) kept: longest-hold is set", stranger(Some(tight(5, 1).hold())), 1, effort(5))
         .holds(100_000, &[Milestone::ActiveOnSecond]);
 }
 
@@ -371,6 +384,6 @@ fn assumption_e_hosts_that_differ_without_longest_hold() {
 fn minimal_confirmation_waits_for_the_hold_alone() {
     let _turn = turn();
     let timings = Timings { confirmation: Confirmation::Minimal, ..tight(2, 1) };
-    check::walk("2 hosts, minimal confirmation", anything(Plan::of(&[timings, timings])), 1, share(5))
+    check::walk("2 hosts, minimal confirmation", anything(Plan::of(&[timings, timings])), 1, effort(5))
         .holds(100_000, &ALL);
 }

@@ -359,19 +359,34 @@ impl Pause {
     }
 }
 
-/// Random walks from the beginning, each with its own taste, and all calm at its end if the plan knows that; as long as
-/// `limit` lasts.
-pub fn walk(name: &str, plan: Plan, seed: u64, limit: Duration) -> Outcome {
+/// How much random walks look at.
+#[derive(Debug, Clone, Copy)]
+pub enum Effort {
+    /// So many walks, the same ones each time.
+    Walks(u64),
+    /// As many as it takes to find something, or as this time allows.
+    Time(Duration),
+}
+
+/// Random walks from the beginning, each with its own taste, and all calm at its end if the plan knows that.
+pub fn walk(name: &str, plan: Plan, first: u64, effort: Effort) -> Outcome {
     let begin = Instant::now();
     let (plan, milestones) = (Arc::new(plan), Arc::new(Milestones::default()));
     let (visited, depth, quiet) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let found = std::sync::Mutex::new(None);
-    let next_seed = AtomicU64::new(seed);
+    let next_seed = AtomicU64::new(first);
+    let goes_on = |seed: u64| match effort {
+        Effort::Walks(walks) => seed - first < walks,
+        Effort::Time(limit) => begin.elapsed() < limit,
+    };
     std::thread::scope(|scope| {
         for _ in 0..threads() {
             scope.spawn(|| {
-                while begin.elapsed() < limit && found.lock().expect("no walker fails").is_none() {
+                loop {
                     let seed = next_seed.fetch_add(1, Ordering::Relaxed);
+                    if !goes_on(seed) || found.lock().expect("no walker fails").is_some() {
+                        return;
+                    }
                     let walk = walk_once(&plan, &milestones, seed);
                     visited.fetch_add(walk.steps, Ordering::Relaxed);
                     depth.fetch_max(walk.steps, Ordering::Relaxed);
