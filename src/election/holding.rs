@@ -371,6 +371,21 @@ mod tests {
     }
 
     #[test]
+    fn a_create_is_tried_again_after_silence_and_lost_after_a_conflict() {
+        let absent = Observation { content: Content::Absent, ..shows(0, 0, 0) };
+        let mut holding = holding();
+        (holding.base, holding.base_write) = (Revision(0), None);
+        holding.send(attempt(2, 1));
+        holding.doubt(false);
+        assert_eq!(holding.resolve(&absent, at(2)), Resolution::Unchanged);
+        holding.conflicted = true;
+        assert_eq!(holding.resolve(&absent, at(2)), Resolution::Lost);
+        // A revision that was replaced never comes back: what is read of it is stale, and the next answer tells.
+        holding.base = Revision(9);
+        assert_eq!(holding.resolve(&shows(9, 3, 3), at(2)), Resolution::Unchanged);
+    }
+
+    #[test]
     fn an_older_revision_is_stale_after_silence_and_lost_after_a_conflict() {
         let mut holding = holding();
         holding.send(attempt(2, 1));

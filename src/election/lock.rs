@@ -484,6 +484,30 @@ mod tests {
     }
 
     #[test]
+    fn who_took_the_lock_in_a_copied_store_is_believed() {
+        let mut lock = Lock::default();
+        let known = (Incarnation("gone".to_owned()), Revision(9));
+        lock.observe(shows(5, 1, Standing::Active, 4), at(0), &timings(), Some(&known));
+        lock.observe(shows(6, 2, Standing::Active, 5), at(1), &timings(), None);
+        lock.observe(shows(7, 2, Standing::Proven, 6), at(2), &timings(), None);
+        assert_eq!(lock.question(), Some((Revision(7), at(2))));
+    }
+
+    #[test]
+    fn the_absence_of_a_key_that_existed_counts_anew() {
+        let mut lock = Lock::default();
+        let absent =
+            Observation { revision: Revision(0), content: Content::Absent, ..shows(5, 1, Standing::Active, 4) };
+        lock.observe(absent, at(9), &timings(), None);
+        lock.existed(at(12));
+        assert_eq!(claim(&lock).entitled_at, at(12).plus(timings().wait(timings().hold())));
+        // What is seen of a record stays as it is.
+        lock.observe(shows(6, 1, Standing::Active, 5), at(13), &timings(), None);
+        lock.existed(at(15));
+        assert_eq!(claim(&lock).entitled_at, at(13).plus(timings().wait(HOLD)));
+    }
+
+    #[test]
     fn a_proven_that_replaced_its_writers_record_entitles_at_once() {
         let claim = claim(&answered(Some(&shows(5, 7, Standing::Active, 4))));
         assert_eq!(claim, Claim { take_at: at(10), entitled_at: at(10), hold: Duration::ZERO });
