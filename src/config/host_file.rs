@@ -11,8 +11,8 @@ use super::fragment::{DefaultsFragment, Field, GuardFragment, HostFragment, Tuni
 use super::service::{check_stop_limit, check_timings};
 use super::settings::WatchdogSettings;
 use super::store;
-use crate::types::NodeId;
 use crate::types::store::StoreSettings;
+use crate::types::{NodeId, is_device_path};
 
 /// What a good `putexd.toml` says, but for the defaults.
 pub(super) struct Host {
@@ -80,9 +80,7 @@ fn check_guard(table: &Range<usize>, fragment: GuardFragment, report: &mut Repor
     }
     let device = device.filter(|device| {
         let shown = device.get_ref().display().to_string();
-        // It becomes a word of the guard's command line, by way of a unit file.
-        let plain = |character: char| character.is_ascii_alphanumeric() || "/._-".contains(character);
-        let good = device.get_ref().is_absolute() && shown.chars().all(plain);
+        let good = is_device_path(&shown);
         if !good {
             report.error(
                 &device.span(),

@@ -7,10 +7,10 @@ use tokio::time::sleep;
 
 use super::hands::Units;
 use crate::config::{BOUND_UNITS_LIMIT, ServiceSettings};
-use crate::election::{Event, GuardDone, GuardRequest};
+use crate::election::{Event, GuardRequest};
 use crate::guard::client::{GuardClient, GuardError};
 use crate::guard::frame::{Lease, MEMBER_LIMIT};
-use crate::types::{Instance, NodeId, ServiceName};
+use crate::types::{NodeId, ServiceName};
 
 /// Before the guard is asked again whether it is there.
 const RETRY: Duration = Duration::from_millis(100);
@@ -31,7 +31,7 @@ impl Desk {
     /// Serves until the service is gone.
     pub(super) async fn run(self, mut requests: mpsc::Receiver<GuardRequest>, events: mpsc::Sender<Event>) {
         while let Some(request) = requests.recv().await {
-            let (instance, asked) = subject(&request);
+            let (instance, asked) = request.subject();
             let event = match self.ask(request).await {
                 Ok(()) => Event::GuardDone { instance, done: asked },
                 Err(GuardError::Refused(reason)) => Event::GuardRefused { instance, asked, reason },
@@ -89,14 +89,5 @@ impl Desk {
             GuardRequest::Close { instance } => self.guard.close(&self.service, instance).await,
             GuardRequest::Disarm { instance } => self.guard.disarm(&self.service, instance).await,
         }
-    }
-}
-
-fn subject(request: &GuardRequest) -> (Instance, GuardDone) {
-    match *request {
-        GuardRequest::Arm { instance, deadline, .. } => (instance, GuardDone::Armed(deadline)),
-        GuardRequest::Extend { instance, deadline, .. } => (instance, GuardDone::Extended(deadline)),
-        GuardRequest::Close { instance } => (instance, GuardDone::Closed),
-        GuardRequest::Disarm { instance } => (instance, GuardDone::Disarmed),
     }
 }

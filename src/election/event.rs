@@ -349,6 +349,19 @@ pub enum GuardRequest {
     },
 }
 
+impl GuardRequest {
+    /// Which holding it is about, and what the guard will have done: how it comes back.
+    #[must_use]
+    pub fn subject(&self) -> (Instance, GuardDone) {
+        match *self {
+            Self::Arm { instance, deadline, .. } => (instance, GuardDone::Armed(deadline)),
+            Self::Extend { instance, deadline, .. } => (instance, GuardDone::Extended(deadline)),
+            Self::Close { instance } => (instance, GuardDone::Closed),
+            Self::Disarm { instance } => (instance, GuardDone::Disarmed),
+        }
+    }
+}
+
 /// A change of state, for journal and status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transition {

@@ -139,8 +139,7 @@ impl Holding {
     }
 
     /// X of the next record: the unit is dead by then, whatever deadline is in force from before, or may be since the guard
-    /// was asked for it. While the taken record
-    /// has to be waited out, its hold is published too.
+    /// was asked for it. While the taken record has to be waited out, its hold is published too.
     pub(super) fn published_hold(&self, now: Time, timings: &Timings, confirming: bool) -> Duration {
         let own = timings.lease().saturating_sub(timings.margin) + self.stop_budget;
         let in_force = match self.asked {

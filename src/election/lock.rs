@@ -154,7 +154,7 @@ impl Lock {
         let same = is_same(&seen.content, &observation.content);
         if observation.revision == latest && same {
             // Absence has no revision of its own: unwatched for a while, the key may have come and gone meanwhile.
-            let unwatched = answered.is_none_or(|before| now.since_at_most(before) > absence_gap(timings));
+            let unwatched = answered.is_none_or(|before| now.since_at_most(before) > watch_gap(timings));
             if observation.content == Content::Absent && unwatched {
                 seen.since = now;
             }
@@ -373,10 +373,10 @@ impl Lock {
     }
 }
 
-/// The longest time without an answer that still counts as having watched an absent key. Whoever creates a key starts
+/// The longest time without an answer that still counts as having watched. For an absent key: whoever creates a key starts
 /// nothing before this is over: a record that is created and purged between two answers of another host has started
 /// nothing then, and never will.
-pub(super) fn absence_gap(timings: &Timings) -> Duration {
+pub(super) fn watch_gap(timings: &Timings) -> Duration {
     timings.renew_interval * 3
 }
 
@@ -666,8 +666,8 @@ mod tests {
         let absent =
             Observation { revision: Revision(0), content: Content::Absent, ..shows(5, 7, Standing::Active, 4) };
         for (shown, gap, since) in [
-            (&absent, absence_gap(&timings()), at(9)),
-            (&absent, absence_gap(&timings()) + Duration::from_nanos(1), at(12).plus(Duration::from_nanos(1))),
+            (&absent, watch_gap(&timings()), at(9)),
+            (&absent, watch_gap(&timings()) + Duration::from_nanos(1), at(12).plus(Duration::from_nanos(1))),
             (&shows(5, 7, Standing::Active, 4), Duration::from_secs(100), at(9)),
         ] {
             let mut lock = Lock::new(Duration::ZERO);
@@ -675,7 +675,7 @@ mod tests {
             assert_eq!(lock.observe(shown.clone(), at(9).plus(gap), &timings(), None), News::Same);
             assert_eq!(lock.seen().map(|seen| seen.since), Some(since), "{gap:?} after {shown:?}");
         }
-        assert_eq!(absence_gap(&timings()), Duration::from_secs(3));
+        assert_eq!(watch_gap(&timings()), Duration::from_secs(3));
     }
 
     #[test]

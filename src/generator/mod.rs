@@ -23,7 +23,7 @@ use serde::Deserialize;
 
 use crate::guard::frame::LEASES_DIR;
 use crate::systemd::gate::DROP_IN;
-use crate::types::{ServiceName, UnitName, span};
+use crate::types::{ServiceName, UnitName, is_device_path, span};
 
 /// Where the service files are; the earlier directory wins.
 pub const SERVICE_DIRS: [&str; 3] = ["/etc/putex.d", "/run/putex.d", "/usr/lib/putex.d"];
@@ -103,8 +103,7 @@ pub fn run_for_guard(host_file: &Path, target: &Path) -> Result<(), String> {
         (Some(device), Some(timeout)) => (device, timeout),
         _ => return Err(problem("it needs watchdog-device and watchdog-timeout")),
     };
-    let plain = |character: char| character.is_ascii_alphanumeric() || "/._-".contains(character);
-    if !device.starts_with('/') || !device.chars().all(plain) {
+    if !is_device_path(&device) {
         return Err(problem(&format!("{device:?} is not the path of a device")));
     }
     let timeout = span::parse(&timeout).map_err(|error| problem(&error))?.as_millis();

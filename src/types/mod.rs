@@ -13,6 +13,14 @@ use std::time::Duration;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+/// Whether `text` can be the path of a device that becomes a word of the guard's command line, by way of a unit file: from
+/// the root, of letters, digits and `/._-` alone.
+#[must_use]
+pub fn is_device_path(text: &str) -> bool {
+    let plain = |character: char| character.is_ascii_alphanumeric() || "/._-".contains(character);
+    text.starts_with('/') && text.chars().all(plain)
+}
+
 /// Why a name is not accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {

@@ -18,7 +18,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use putexd::election::{
-    Action, Content, Election, Event, GuardDone, GuardRequest, Memory, Moment, ReadId, Settings, Sight, State, Timings,
+    Action, Content, Election, Event, GuardRequest, Memory, Moment, ReadId, Settings, Sight, State, Timings,
     WriteRequest, WriteResult,
 };
 use putexd::types::{Instance, MachineId, NodeId, Revision, Term, Time};
@@ -440,7 +440,7 @@ impl Sim {
     // The guard.
 
     fn ask_guard(&mut self, h: usize, request: GuardRequest) {
-        let (instance, asked) = asked_of(&request);
+        let (instance, asked) = request.subject();
         if !self.hosts[h].daemon.told_guard_up {
             let reason = "the guard is gone".to_owned();
             self.tell(h, Event::GuardRefused { instance, asked, reason });
@@ -461,7 +461,7 @@ impl Sim {
                 continue;
             }
             let now = self.hosts[h].clocks.read(self.now);
-            let (instance, asked) = asked_of(&request);
+            let (instance, asked) = request.subject();
             let event = match serve(&mut self.hosts[h].guard.lease, request, now) {
                 Ok(()) => Event::GuardDone { instance, done: asked },
                 Err(reason) => Event::GuardRefused { instance, asked, reason: reason.to_owned() },
@@ -648,15 +648,6 @@ impl Sim {
         let alive = self.hosts[h].unit.is_alive();
         let sight = if alive { Sight::Alive } else { Sight::Dead { result: "exit-code".to_owned() } };
         self.give(h, Event::Unit(sight));
-    }
-}
-
-fn asked_of(request: &GuardRequest) -> (Instance, GuardDone) {
-    match *request {
-        GuardRequest::Arm { instance, deadline, .. } => (instance, GuardDone::Armed(deadline)),
-        GuardRequest::Extend { instance, deadline, .. } => (instance, GuardDone::Extended(deadline)),
-        GuardRequest::Close { instance } => (instance, GuardDone::Closed),
-        GuardRequest::Disarm { instance } => (instance, GuardDone::Disarmed),
     }
 }
 

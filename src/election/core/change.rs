@@ -84,7 +84,9 @@ impl Election {
         self.phase = Phase::Releasing(Release { holding, step, reason, next, stop_limit_at, shouted: false });
     }
 
+    /// H4: the stop begins with the lapse.
     pub(super) fn become_lapsing(&mut self, lapse: Lapse, reason: &str) {
+        self.actions.push(Action::Stop { kill_at: Some(lapse.kill_at) });
         self.phase = Phase::Lapsing(lapse);
         self.change(State::Lapsing, reason);
     }

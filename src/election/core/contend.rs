@@ -22,7 +22,7 @@ impl Election {
         let carried = |words: &Words| Words { next: None, paused_for: None, ..words.clone() };
         let words = details.map_or_else(Words::default, |details| carried(&details.words));
         let entitled_at = match seen.content {
-            Content::Absent => lock::latest(claim.entitled_at, at.now.plus(lock::absence_gap(&timings))),
+            Content::Absent => lock::latest(claim.entitled_at, at.now.plus(lock::watch_gap(&timings))),
             Content::Tombstone | Content::Record(_) => claim.entitled_at,
         };
         let previous_term = details.map_or(0, |details| details.term.0);
@@ -67,7 +67,7 @@ impl Election {
     /// K2: whoever stood still must read before it writes. Meanwhile the store may have been rolled back and have grown to
     /// the revision that was seen, which then is another's record.
     fn is_up_to_date(&self, now: Time) -> bool {
-        let limit = self.settings.timings.renew_interval * 3;
+        let limit = lock::watch_gap(&self.settings.timings);
         self.reads.answered.is_some_and(|sent| now.since_at_most(sent) <= limit)
     }
 

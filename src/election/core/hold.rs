@@ -293,12 +293,10 @@ impl Election {
     /// that of a release does, so it is begun again when the gate is closed.
     pub(super) fn lapse(&mut self, now: Time, reason: &str) {
         let Some(holding) = self.holding() else { return };
-        let from = if now.has_passed(holding.deadline()) { holding.deadline() } else { now };
-        let lapse = Lapse::begin(holding.instance, from, now, holding.stop_budget, holding.kill_reserve);
+        let lapse = Lapse::begin(holding.instance, holding.deadline(), now, holding.stop_budget, holding.kill_reserve);
         if self.guard_up {
             self.actions.push(Action::Guard(GuardRequest::Close { instance: lapse.instance }));
         }
-        self.actions.push(Action::Stop { kill_at: Some(lapse.kill_at) });
         self.become_lapsing(lapse, reason);
     }
 
@@ -309,10 +307,8 @@ impl Election {
         let incarnation = self.memory.position.as_ref().map(|(incarnation, _)| incarnation.clone());
         let over = remembered.lapsed || now.has_passed(remembered.deadline);
         let Some(incarnation) = incarnation.filter(|_| !over) else {
-            let from = if now.has_passed(remembered.deadline) { remembered.deadline } else { now };
             let (budget, reserve) = (remembered.stop_budget, remembered.kill_reserve);
-            let lapse = Lapse::begin(remembered.instance, from, now, budget, reserve);
-            self.actions.push(Action::Stop { kill_at: Some(lapse.kill_at) });
+            let lapse = Lapse::begin(remembered.instance, remembered.deadline, now, budget, reserve);
             let reason = if over { "the lease ended while putexd was away" } else { "the lease's store is not known" };
             self.become_lapsing(lapse, reason);
             return;
@@ -331,8 +327,9 @@ impl Election {
 }
 
 impl Lapse {
-    /// The time of the stop begins at `from`.
-    fn begin(instance: Instance, from: Time, now: Time, stop_budget: Duration, kill_reserve: Duration) -> Self {
+    /// The time of the stop begins now, or began when the deadline passed.
+    fn begin(instance: Instance, deadline: Time, now: Time, stop_budget: Duration, kill_reserve: Duration) -> Self {
+        let from = if now.has_passed(deadline) { deadline } else { now };
         let kill_at = from.plus(stop_budget.saturating_sub(kill_reserve));
         let step = LapseStep::Stopping;
         let mut lapse = Self {

@@ -6,7 +6,7 @@ use super::{Node, Unit, World};
 use crate::election::{Event, GuardDone, GuardRequest, Remembered};
 use crate::guard::frame::{Command, Lease, ListedLease, Outcome};
 use crate::guardian::table::{Effect, Table};
-use crate::types::{Instance, NodeId, OnStopFailure, ServiceName, Term, Time};
+use crate::types::{NodeId, OnStopFailure, ServiceName, Term, Time};
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Guard {
@@ -48,7 +48,7 @@ impl World {
         let now = node.clock;
         let effects = node.guard.table.expire(now);
         carry_out(node, effects);
-        let (instance, asked) = subject(&request);
+        let (instance, asked) = request.subject();
         let (outcome, effects) = node.guard.table.handle(now, command(request));
         carry_out(node, effects);
         let done = outcome == Outcome::Done;
@@ -145,15 +145,6 @@ fn carry_out(node: &mut Node, effects: Vec<Effect>) {
 
 fn service() -> ServiceName {
     ServiceName::new("s").expect("a service's name")
-}
-
-fn subject(request: &GuardRequest) -> (Instance, GuardDone) {
-    match *request {
-        GuardRequest::Arm { instance, deadline, .. } => (instance, GuardDone::Armed(deadline)),
-        GuardRequest::Extend { instance, deadline, .. } => (instance, GuardDone::Extended(deadline)),
-        GuardRequest::Close { instance } => (instance, GuardDone::Closed),
-        GuardRequest::Disarm { instance } => (instance, GuardDone::Disarmed),
-    }
 }
 
 fn command(request: GuardRequest) -> Command {
