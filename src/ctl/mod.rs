@@ -61,7 +61,7 @@ enum Command {
         #[arg(long, value_name = "DIRECTORY", default_value = "/")]
         root: PathBuf,
     },
-    /// Look at the store: what it is, how it is, and what to be careful with
+    /// Look at the store and at the services of this host: how they are, and what to be careful with
     Doctor {
         /// Look for the configuration below this directory
         #[arg(long, value_name = "DIRECTORY", default_value = "/")]
@@ -163,8 +163,13 @@ async fn manager() -> Result<ManagerProxy<'static>, Failure> {
     Ok(ManagerProxy::new(&connection).await?)
 }
 
+/// The services as the putexd of this host has them.
+async fn running() -> Result<Vec<ServiceStatus>, Failure> {
+    Ok(manager().await?.list_services().await?)
+}
+
 async fn status(service: Option<&ServiceName>, json: bool) -> Result<(), Failure> {
-    let mut services = manager().await?.list_services().await?;
+    let mut services = running().await?;
     if let Some(service) = service {
         services.retain(|status| status.service == service.as_str());
         if services.is_empty() {
@@ -213,7 +218,7 @@ fn is_unknown(root: &Path, service: &ServiceName) -> bool {
     !loaded.broken.contains(service) && loaded.settings.is_some_and(|settings| !known(&settings))
 }
 
-/// Columns as wide as their widest cell; the reason why a host does not contend in a line of its own.
+/// Columns as wide as their widest cell; the reason why a host does not contend, and each remark, in lines of their own.
 fn table(services: &[ServiceStatus]) -> String {
     let header = ["SERVICE", "UNIT", "STATE", "HOLDER", "REVISION", "TOKEN"].map(str::to_owned);
     let rows = services.iter().map(|status| {
@@ -236,12 +241,15 @@ fn table(services: &[ServiceStatus]) -> String {
         let cells: Vec<String> = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
         text.push_str(cells.join("  ").trim_end());
         text.push('\n');
-        if let Some(status) = number.checked_sub(1).and_then(|number| services.get(number))
-            && !status.hindrance.is_empty()
-            && status.state != "active"
-        {
+        let Some(status) = number.checked_sub(1).and_then(|number| services.get(number)) else { continue };
+        if !status.hindrance.is_empty() && status.state != "active" {
             text.push_str("  does not contend: ");
             text.push_str(&status.hindrance);
+            text.push('\n');
+        }
+        for remark in &status.remarks {
+            text.push_str("  warning: ");
+            text.push_str(remark);
             text.push('\n');
         }
     }
@@ -263,10 +271,12 @@ mod tests {
             revision: 7,
             token: 0,
             hindrance: "this host is drained".to_owned(),
+            remarks: vec!["Its stop is not proven.".to_owned()],
         };
         let expected = "SERVICE  UNIT              STATE    HOLDER  REVISION  TOKEN\n\
                         db       database.service  standby  h1      7         -\n  \
-                        does not contend: this host is drained\n";
+                        does not contend: this host is drained\n  \
+                        warning: Its stop is not proven.\n";
         assert_eq!(table(&[status]), expected);
     }
 }

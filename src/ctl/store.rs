@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::Failure;
 use super::clear::{self, Subject};
+use super::{Failure, running};
 use crate::command_line::exit;
 use crate::config::{self, Settings};
 use crate::store::{self, Administer, Creation, Link, StoreError};
@@ -35,14 +35,57 @@ pub(super) async fn init(root: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Tells what the store is, and what is wrong with it.
+/// Tells what the store is and what is wrong with it, then what there is to know of the services of this host.
 pub(super) async fn doctor(root: &Path) -> Result<(), Failure> {
-    let examination = connect(root).await?.examine().await.map_err(|error| Failure::unavailable(error.to_string()))?;
-    let warnings = examination.warnings.iter().map(|warning| ("warning", warning.clone()));
-    for (name, text) in examination.facts.into_iter().chain(warnings) {
+    let settings = load(root)?;
+    let of_services = services(&settings).await;
+    let examination = match open(&settings).await {
+        Ok(store) => store.examine().await.map_err(|error| Failure::unavailable(error.to_string())),
+        Err(failure) => Err(failure),
+    };
+    let of_store = examination.as_ref().map_or_else(
+        |_| Vec::new(),
+        |found| {
+            let warnings = found.warnings.iter().map(|warning| ("warning", warning.clone()));
+            found.facts.iter().cloned().chain(warnings).collect()
+        },
+    );
+    for (name, text) in of_store.into_iter().chain(of_services) {
         println!("{name:<12} {text}");
     }
-    Ok(())
+    examination.map(|_| ())
+}
+
+/// What the operator should know of the services of this host: which of them nothing fences, and what putexd remarks on
+/// their units.
+async fn services(settings: &Settings) -> Vec<(&'static str, String)> {
+    let mut lines = Vec::new();
+    let unfenced: Vec<&str> = settings
+        .services
+        .iter()
+        .filter(|service| service.fence.others.is_none())
+        .map(|service| service.name.as_str())
+        .collect();
+    if !unfenced.is_empty() {
+        let text = format!(
+            "{}: where several hosts can write to the same data, set [fence] others or have the data refuse an older \
+             fencing token; a host that stood still for longer than its lease runs its copy for some milliseconds more \
+             when it goes on",
+            unfenced.join(", ")
+        );
+        lines.push(("unfenced", text));
+    }
+    match running().await {
+        Ok(services) => {
+            for status in services {
+                lines.extend(status.remarks.iter().map(|remark| ("warning", format!("{}: {remark}", status.service))));
+            }
+        }
+        Err(failure) => {
+            lines.push(("services", format!("their units were not looked at: {}", failure.message)));
+        }
+    }
+    lines
 }
 
 /// Clears a lock that nobody renews, by the service's name or its own.

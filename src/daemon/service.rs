@@ -80,6 +80,8 @@ pub struct Status {
     pub term: Term,
     /// Why it does not contend.
     pub hindrance: Option<String>,
+    /// What the operator should know of it though it is supervised, in whole sentences.
+    pub remarks: Vec<String>,
 }
 
 /// A lease that the guard remembers.
@@ -145,6 +147,7 @@ pub fn spawn(
         revision: Revision(0),
         term: Term(0),
         hindrance: None,
+        remarks: Vec::new(),
     });
     let progress = Arc::new(AtomicU64::new(0));
     let service = Service::new(host, settings.clone(), kept, status, Arc::clone(&progress), changed)?;
@@ -183,8 +186,8 @@ struct Service {
     /// Tasks that end with the service: desk, watcher, checker, admission.
     helpers: Vec<JoinHandle<()>>,
     checker: Option<JoinHandle<()>>,
-    /// Whether the unit's stop can be proven and its start is gated, as far as known.
-    admission: Result<(), String>,
+    /// Whether the unit's stop can be proven and its start is gated, as far as known; with the remarks on it.
+    admission: Result<Vec<String>, String>,
     /// The last verdict of the health check, whatever the role.
     healthy: bool,
     status: watch::Sender<Status>,
@@ -338,14 +341,7 @@ impl Service {
                 },
                 () = bell.notified() => Event::Hint,
                 Some(admission) = admitted.recv() => {
-                    if let Err(reason) = &admission {
-                        tracing::error!(
-                            OBJECT_SYSTEMD_UNIT = self.settings.unit.as_str(),
-                            "{}: failed to take {} under supervision: {reason}",
-                            self.settings.name,
-                            self.settings.unit,
-                        );
-                    }
+                    self.tell_of_admission(&admission);
                     self.admission = admission;
                     if self.admission.is_err() {
                         continue;
@@ -372,6 +368,23 @@ impl Service {
         match self.election.state() {
             State::Starting | State::Active | State::Releasing | State::Lapsing => true,
             State::NoStore | State::Standby | State::Confirming | State::Fencing | State::Retired => false,
+        }
+    }
+
+    /// The journal hears why a unit is refused, and of each remark that is new.
+    fn tell_of_admission(&self, admission: &Result<Vec<String>, String>) {
+        let (name, unit) = (&self.settings.name, &self.settings.unit);
+        match admission {
+            Ok(remarks) => {
+                let told = self.admission.as_deref().unwrap_or_default();
+                for remark in remarks.iter().filter(|remark| !told.contains(remark)) {
+                    tracing::warn!(OBJECT_SYSTEMD_UNIT = unit.as_str(), "{name}: {remark}");
+                }
+            }
+            Err(reason) => tracing::error!(
+                OBJECT_SYSTEMD_UNIT = unit.as_str(),
+                "{name}: failed to take {unit} under supervision: {reason}",
+            ),
         }
     }
 
@@ -419,6 +432,7 @@ impl Service {
             revision: self.election.revision(),
             term: self.election.term(),
             hindrance: self.election.hindrance(self.host.machine.now()),
+            remarks: self.admission.clone().unwrap_or_default(),
         };
         let modified = self.status.send_if_modified(|shown| {
             let modified = *shown != status;
@@ -679,18 +693,19 @@ async fn watch_units(
     }
 }
 
-/// Tells, whenever that changes, whether the units' stop can be proven and their start is gated.
+/// Tells, whenever that changes, whether the units' stop can be proven and their start is gated, and what is to be remarked
+/// of them.
 async fn admit(
     host: Host,
     units: Units,
     settings: watch::Receiver<ServiceSettings>,
-    admissions: mpsc::Sender<Result<(), String>>,
+    admissions: mpsc::Sender<Result<Vec<String>, String>>,
 ) {
     let mut last = None;
     loop {
         let current = settings.borrow().clone();
         let admission = match admission(&*units.systemd, &current).await {
-            Some(Ok(())) => watchdog_is_served(&host).await,
+            Some(Ok(remarks)) => watchdog_is_served(&host).await.map(|served| served.map(|()| remarks)),
             other => other,
         };
         // What is not known when a start is due is asked for then.
@@ -727,9 +742,11 @@ async fn watchdog_is_served(host: &Host) -> Option<Result<(), String>> {
     })
 }
 
-/// `None`: PID 1 did not answer, and nothing is known against the units.
-async fn admission(systemd: &dyn Manager, settings: &ServiceSettings) -> Option<Result<(), String>> {
+/// The remarks on the units, or why they cannot be supervised. `None`: PID 1 did not answer, and nothing is known against
+/// them.
+async fn admission(systemd: &dyn Manager, settings: &ServiceSettings) -> Option<Result<Vec<String>, String>> {
     let all: Vec<UnitName> = settings.units().cloned().collect();
+    let mut remarks = Vec::new();
     for unit in &all {
         let around = Surroundings {
             self_fence: settings.on_stop_failure.is_self_fence(),
@@ -737,8 +754,8 @@ async fn admission(systemd: &dyn Manager, settings: &ServiceSettings) -> Option<
             may_end: *unit != settings.unit,
         };
         match systemd.supervisable(unit, around).await {
-            Ok(()) if systemd.is_gated(&settings.name, unit) => {}
-            Ok(()) => {
+            Ok(found) if systemd.is_gated(&settings.name, unit) => remarks.extend(found),
+            Ok(_) => {
                 return Some(Err(format!(
                     "the drop-in that binds {unit} to {} is not loaded; run \"systemctl daemon-reload\"",
                     settings.name.lease_target()
@@ -748,7 +765,7 @@ async fn admission(systemd: &dyn Manager, settings: &ServiceSettings) -> Option<
             Err(error) => return Some(Err(error.to_string())),
         }
     }
-    Some(Ok(()))
+    Some(Ok(remarks))
 }
 
 /// `a.timer`, `a.timer and a.service`.

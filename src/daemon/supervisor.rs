@@ -495,6 +495,7 @@ fn status_of(handle: &Handle) -> ServiceStatus {
         revision: status.revision.0,
         token: status.term.0,
         hindrance: status.hindrance.clone().unwrap_or_default(),
+        remarks: status.remarks.clone(),
     }
 }
 

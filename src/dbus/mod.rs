@@ -41,6 +41,8 @@ pub struct ServiceStatus {
     pub token: u64,
     /// Why this host would not take the lock if it were free; empty = it would.
     pub hindrance: String,
+    /// What the operator should know of the service though it is supervised, in whole sentences.
+    pub remarks: Vec<String>,
 }
 
 /// What a client asks of the daemon.

@@ -28,12 +28,12 @@ pub trait Manager: fmt::Debug + Send + Sync + 'static {
     /// The control group that a unit has while it runs.
     fn predicted_cgroup<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Option<String>, BusError>>;
 
-    /// Whether the stop of a unit can be proven.
+    /// Whether the stop of a unit can be proven, and what is to be remarked of it.
     fn supervisable<'a>(
         &'a self,
         unit: &'a UnitName,
         around: Surroundings<'a>,
-    ) -> ManagerFuture<'a, Result<(), Unsupervisable>>;
+    ) -> ManagerFuture<'a, Result<Vec<String>, Unsupervisable>>;
 
     /// Whether a unit is bound to the lease of `service`, so that nobody can start it without the lease.
     fn is_gated(&self, service: &ServiceName, unit: &UnitName) -> bool;
@@ -86,7 +86,7 @@ impl Manager for Systemd {
         &'a self,
         unit: &'a UnitName,
         around: Surroundings<'a>,
-    ) -> ManagerFuture<'a, Result<(), Unsupervisable>> {
+    ) -> ManagerFuture<'a, Result<Vec<String>, Unsupervisable>> {
         Box::pin(Systemd::supervisable(self, unit, around))
     }
 

@@ -46,15 +46,17 @@ pub enum Unsupervisable {
 }
 
 impl Systemd {
-    /// Whether the stop of the unit can be proven.
-    pub async fn supervisable(&self, unit: &UnitName, around: Surroundings<'_>) -> Result<(), Unsupervisable> {
+    /// Whether the stop of the unit can be proven. If so, what the operator should know of it all the same, in whole
+    /// sentences.
+    pub async fn supervisable(&self, unit: &UnitName, around: Surroundings<'_>) -> Result<Vec<String>, Unsupervisable> {
         let properties = self.read(unit.as_str()).await?;
         check_loaded(&properties, unit)?;
         check_settings(&properties, around).map_err(|Trouble { trouble, remedy }| Unsupervisable::Unprovable {
             unit: unit.to_string(),
             trouble,
             remedy,
-        })
+        })?;
+        Ok(Vec::new())
     }
 }
 

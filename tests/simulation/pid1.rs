@@ -458,8 +458,8 @@ impl Manager for Pid1 {
         &'a self,
         _: &'a UnitName,
         _: Surroundings<'a>,
-    ) -> ManagerFuture<'a, Result<(), Unsupervisable>> {
-        Box::pin(async { Ok(self.call(|_, _| ()).await?) })
+    ) -> ManagerFuture<'a, Result<Vec<String>, Unsupervisable>> {
+        Box::pin(async { Ok(self.call(|_, _| Vec::new()).await?) })
     }
 
     fn is_gated(&self, _: &ServiceName, _: &UnitName) -> bool {
