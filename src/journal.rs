@@ -215,6 +215,8 @@ messages! {
         Regression = "the store has gone back in time", "40c964e3695047948c83c8d574dbe5cf", ERROR;
         /// The unit ran on a host that does not hold the lock.
         StrayUnit = "the unit runs without the lock", "560b984bbabc4cb7a14842f97acdf01f", ERROR;
+        /// A daemon-reload has taken away what binds a unit to its lease.
+        Ungated = "the unit can be started without its lease", "d248be04c4ba4b28927e4877768bb7b8", ERROR;
         /// The wall clock moved against the time since boot.
         ClockJump = "the clock jumped", "d5c90c2baec24517a030a3eae78486bb", WARN;
         /// A stop could not be proven within stop-limit.

@@ -14,9 +14,8 @@ use zbus::fdo;
 use crate::command_line::{self, exit};
 use crate::config;
 use crate::dbus::{ManagerProxy, ServiceStatus};
-use crate::guard::frame::LEASES_DIR;
 use crate::guard::grant::{self, GrantError};
-use crate::types::{Key, ServiceName};
+use crate::types::{Key, LEASES_DIR, ServiceName};
 
 /// Shows and steers the services that putexd runs on one host at a time.
 #[derive(Debug, Parser)]

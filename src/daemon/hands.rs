@@ -13,7 +13,7 @@ use super::machine::Machine;
 use crate::config::{FenceSettings, ServiceSettings};
 use crate::election::Sight;
 use crate::systemd::{BusError, ChangeHints, JobEnd, Manager, NotDead, RunResult};
-use crate::types::{Time, UnitName};
+use crate::types::{ServiceName, Time, UnitName};
 
 /// How long a start is waited for. The unit's own TimeoutStartSec= ends it long before; a database that recovers may
 /// rightly take hours, and the lease is renewed meanwhile.
@@ -32,6 +32,7 @@ pub(super) struct Units {
     pub(super) main: UnitName,
     /// What follows it.
     bound: Vec<UnitName>,
+    service: ServiceName,
     lease: UnitName,
     pub(super) systemd: Arc<dyn Manager>,
     machine: Arc<dyn Machine>,
@@ -92,6 +93,7 @@ impl Units {
         Self {
             main: settings.unit.clone(),
             bound: settings.bound_units.clone(),
+            service: settings.name.clone(),
             lease: settings.name.lease_target(),
             systemd,
             machine,
@@ -138,7 +140,8 @@ impl Units {
             // What failed for want of the lease must not be refused now for having failed too often.
             self.systemd.reset_failed(bound).await.map_err(|error| error.to_string())?;
         }
-        let started = self.systemd.start(&self.main, START_LIMIT).await.map_err(|error| error.to_string())?;
+        let started =
+            self.systemd.start(&self.main, &self.service, START_LIMIT).await.map_err(|error| error.to_string())?;
         self.check_cgroup(&self.main, &started.state.control_group)?;
         for bound in &self.bound {
             let state = self.systemd.state(bound).await.map_err(|error| error.to_string())?;

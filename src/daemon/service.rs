@@ -1,5 +1,6 @@
 //! One service: its task feeds the election with what happens, and has its actions carried out.
 
+use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -110,6 +111,23 @@ impl From<&ListedLease> for Kept {
     }
 }
 
+/// Whether the units of a service can be supervised: what is to be remarked of them, or why not.
+type Admission = Result<Vec<String>, Refusal>;
+
+/// Why the units of a service cannot be supervised.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Refusal {
+    reason: String,
+    /// Whether one of them can be started, or runs on, without the lease.
+    is_ungated: bool,
+}
+
+impl Refusal {
+    fn new(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), is_ungated: false }
+    }
+}
+
 /// What was seen of the units.
 struct Seen {
     /// The epoch in which it was looked at.
@@ -187,7 +205,9 @@ struct Service {
     helpers: Vec<JoinHandle<()>>,
     checker: Option<JoinHandle<()>>,
     /// Whether the unit's stop can be proven and its start is gated, as far as known; with the remarks on it.
-    admission: Result<Vec<String>, String>,
+    admission: Admission,
+    /// The remarks that the journal has: what is remarked on may come and go.
+    remarked: BTreeSet<String>,
     /// The last verdict of the health check, whatever the role.
     healthy: bool,
     status: watch::Sender<Status>,
@@ -282,7 +302,8 @@ impl Service {
             prove,
             helpers,
             checker: None,
-            admission: Err("systemd has not been asked about its units yet".to_owned()),
+            admission: Err(Refusal::new("systemd has not been asked about its units yet")),
+            remarked: BTreeSet::new(),
             healthy: true,
             status,
             progress,
@@ -305,10 +326,10 @@ impl Service {
         self.helpers.push(self.host.machine.spawn(Box::pin(admit)));
         self.handle(Event::Timeout);
         while self.election.state() != State::Retired {
-            if let Err(reason) = &self.admission
-                && !self.may_run()
+            if let Err(refusal) = &self.admission
+                && (!self.may_run() || self.must_end(refusal))
             {
-                self.handle(Event::Contend(Err(reason.clone())));
+                self.handle(Event::Contend(Err(refusal.reason.clone())));
             }
             self.set_timer();
             let event = tokio::select! {
@@ -363,7 +384,8 @@ impl Service {
         self.show();
     }
 
-    /// Whether a unit may run under the lease. It keeps running without an admission; only nothing new is begun.
+    /// Whether a unit may run under the lease. It keeps running without an admission, unless it
+    /// [must end](Self::must_end); only nothing new is begun.
     fn may_run(&self) -> bool {
         match self.election.state() {
             State::Starting | State::Active | State::Releasing | State::Lapsing => true,
@@ -371,17 +393,29 @@ impl Service {
         }
     }
 
-    /// The journal hears why a unit is refused, and of each remark that is new.
-    fn tell_of_admission(&self, admission: &Result<Vec<String>, String>) {
+    /// Whether a unit that runs is to be stopped for want of an admission. One that has lost its gate would outlive a guard
+    /// that dies, and systemd would start it again after the end of its lease; whatever else is wrong with a unit that runs
+    /// is no worse than it was at its start, as its stop has to be proven all the same.
+    fn must_end(&self, refusal: &Refusal) -> bool {
+        refusal.is_ungated && matches!(self.election.state(), State::Starting | State::Active)
+    }
+
+    /// The journal hears why a unit is refused, and once of each remark.
+    fn tell_of_admission(&mut self, admission: &Admission) {
         let (name, unit) = (&self.settings.name, &self.settings.unit);
         match admission {
             Ok(remarks) => {
-                let told = self.admission.as_deref().unwrap_or_default();
-                for remark in remarks.iter().filter(|remark| !told.contains(remark)) {
-                    tracing::warn!(OBJECT_SYSTEMD_UNIT = unit.as_str(), "{name}: {remark}");
+                for remark in remarks {
+                    if self.remarked.insert(remark.clone()) {
+                        tracing::warn!(OBJECT_SYSTEMD_UNIT = unit.as_str(), "{name}: {remark}");
+                    }
                 }
             }
-            Err(reason) => tracing::error!(
+            Err(refusal) if self.must_end(refusal) => {
+                let subject = journal::Subject { service: Some((name, unit)), ..journal::Subject::default() };
+                journal::alarm(journal::Alarm::Ungated, &subject, &refusal.reason);
+            }
+            Err(Refusal { reason, .. }) => tracing::error!(
                 OBJECT_SYSTEMD_UNIT = unit.as_str(),
                 "{name}: failed to take {unit} under supervision: {reason}",
             ),
@@ -699,13 +733,15 @@ async fn admit(
     host: Host,
     units: Units,
     settings: watch::Receiver<ServiceSettings>,
-    admissions: mpsc::Sender<Result<Vec<String>, String>>,
+    admissions: mpsc::Sender<Admission>,
 ) {
     let mut last = None;
     loop {
         let current = settings.borrow().clone();
         let admission = match admission(&*units.systemd, &current).await {
-            Some(Ok(remarks)) => watchdog_is_served(&host).await.map(|served| served.map(|()| remarks)),
+            Some(Ok(remarks)) => {
+                watchdog_is_served(&host).await.map(|served| served.map(|()| remarks).map_err(Refusal::new))
+            }
             other => other,
         };
         // What is not known when a start is due is asked for then.
@@ -744,28 +780,30 @@ async fn watchdog_is_served(host: &Host) -> Option<Result<(), String>> {
 
 /// The remarks on the units, or why they cannot be supervised. `None`: PID 1 did not answer, and nothing is known against
 /// them.
-async fn admission(systemd: &dyn Manager, settings: &ServiceSettings) -> Option<Result<Vec<String>, String>> {
+async fn admission(systemd: &dyn Manager, settings: &ServiceSettings) -> Option<Admission> {
     let all: Vec<UnitName> = settings.units().cloned().collect();
     let mut remarks = Vec::new();
+    let mut refusal = None;
     for unit in &all {
         let around = Surroundings {
+            service: Some(&settings.name),
             self_fence: settings.on_stop_failure.is_self_fence(),
             bound: &all,
             may_end: *unit != settings.unit,
         };
         match systemd.supervisable(unit, around).await {
-            Ok(found) if systemd.is_gated(&settings.name, unit) => remarks.extend(found),
-            Ok(_) => {
-                return Some(Err(format!(
-                    "the drop-in that binds {unit} to {} is not loaded; run \"systemctl daemon-reload\"",
-                    settings.name.lease_target()
-                )));
-            }
+            Ok(found) => remarks.extend(found),
             Err(Unsupervisable::Bus(_)) => return None,
-            Err(error) => return Some(Err(error.to_string())),
+            // That a unit can be started without the lease weighs more than what is wrong with another one.
+            Err(error @ Unsupervisable::Ungated { .. }) => {
+                return Some(Err(Refusal { reason: error.to_string(), is_ungated: true }));
+            }
+            Err(error @ (Unsupervisable::NotLoaded { .. } | Unsupervisable::Unprovable { .. })) => {
+                refusal.get_or_insert_with(|| Refusal::new(error.to_string()));
+            }
         }
     }
-    Some(Ok(remarks))
+    Some(refusal.map_or(Ok(remarks), Err))
 }
 
 /// `a.timer`, `a.timer and a.service`.

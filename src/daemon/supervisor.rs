@@ -23,7 +23,7 @@ use crate::guard::frame::{ListedLease, SOCKET};
 use crate::host::identity;
 use crate::journal;
 use crate::store::{self, Link as StoreLink, Store};
-use crate::systemd::{JobType, Systemd, gate};
+use crate::systemd::{JobType, Systemd};
 use crate::types::store::StoreSettings;
 use crate::types::{ServiceName, UnitName};
 
@@ -238,10 +238,24 @@ impl Supervisor {
 
     /// Has PID 1 run the generators where a unit is not yet bound to its lease. One reload for all of them.
     async fn gate(&self, services: &[ServiceSettings]) {
-        let ungated = services.iter().any(|service| service.units().any(|unit| !gate::is_gated(&service.name, unit)));
-        if ungated && let Err(error) = self.systemd.daemon_reload(DAEMON_RELOAD_LIMIT).await {
+        if self.are_gated(services).await {
+            return;
+        }
+        if let Err(error) = self.systemd.daemon_reload(DAEMON_RELOAD_LIMIT).await {
             tracing::error!("failed to have the units bound to their leases: failed to {error}");
         }
+    }
+
+    /// One that PID 1 tells nothing of counts as free: a reload too many does no harm.
+    async fn are_gated(&self, services: &[ServiceSettings]) -> bool {
+        for service in services {
+            for unit in service.units() {
+                if self.systemd.is_gated(&service.name, unit).await != Ok(true) {
+                    return false;
+                }
+            }
+        }
+        true
     }
 
     /// A task that is over without having been asked to end.

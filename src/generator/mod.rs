@@ -1,8 +1,10 @@
 //! `putex-generator`: binds each managed unit to its lease before anything can start it.
 //!
 //! systemd runs it at boot and at each daemon-reload, before it loads a unit. For each service it writes a drop-in of
-//! the unit into the *normal* generator directory: drop-ins of all directories are merged, so the bond holds wherever
-//! the unit itself is, and an administrator keeps the last word with a file of the same name in /etc/systemd/system.
+//! the unit into the *normal* generator directory: drop-ins of all directories are merged and read in the order of their
+//! names, so the bond holds wherever the unit itself is, and is read after what an administrator writes. Who takes it away
+//! on purpose, by a name that is read later still or by a file of the same name in /etc/systemd/system, is found out by
+//! putexd, which looks at what systemd has loaded.
 //!
 //! It also tells the guard of the hardware watchdog that putexd.toml names, by another drop-in: the guard reads no
 //! configuration, and has to know of the device before putexd is there.
@@ -21,8 +23,7 @@ use std::process::ExitCode;
 
 use serde::Deserialize;
 
-use crate::guard::frame::LEASES_DIR;
-use crate::systemd::gate::DROP_IN;
+use crate::systemd::gate::{DROP_IN, PROGRAM};
 use crate::types::{ServiceName, UnitName, is_device_path, span};
 
 /// Where the service files are; the earlier directory wins.
@@ -253,7 +254,7 @@ fn drop_in(unit: &UnitName, services: &BTreeSet<ServiceName>) -> String {
     for service in services {
         line(&format!("BindsTo={}", service.lease_target()));
         line(&format!("After={}", service.lease_target()));
-        line(&format!("AssertPathExists={LEASES_DIR}/{service}"));
+        line(&format!("AssertPathExists={}", service.grant()));
     }
     // By default sockets, paths and mounts come before basic.target, and putexd, which leases come after, comes after
     // it: an ordering cycle, which systemd would break by dropping a job. What remains of the defaults is the stop at
@@ -273,9 +274,9 @@ fn drop_in(unit: &UnitName, services: &BTreeSet<ServiceName>) -> String {
             line("[Service]");
             for service in services {
                 // "+": neither the unit's user nor its sandbox may keep the gate from its answer.
-                line(&format!("ExecCondition=+/usr/bin/putex-guard gate {service}"));
+                line(&format!("ExecCondition=+{PROGRAM} gate {service}"));
                 // "-": once the lease is closed the grant is gone, and ExecStop= must run without it.
-                line(&format!("EnvironmentFile=-{LEASES_DIR}/{service}"));
+                line(&format!("EnvironmentFile=-{}", service.grant()));
             }
         }
         _ => {}
@@ -345,7 +346,7 @@ mod tests {
 
         fn drop_in(&self, unit: &str) -> String {
             let _ = self.run();
-            fs::read_to_string(self.root.path().join(format!("out/{unit}.d/50-putex.conf"))).expect("was written")
+            fs::read_to_string(self.root.path().join(format!("out/{unit}.d/zzzz-putex.conf"))).expect("was written")
         }
     }
 
@@ -355,7 +356,7 @@ mod tests {
         host.file("etc/putexd.toml", text);
         let out = host.root.path().join("out");
         run_for_guard(&host.root.path().join("etc/putexd.toml"), &out)?;
-        Ok(fs::read_to_string(out.join("putex-guard.service.d/50-putex.conf")).ok())
+        Ok(fs::read_to_string(out.join("putex-guard.service.d/zzzz-putex.conf")).ok())
     }
 
     #[test]

@@ -15,9 +15,6 @@ use crate::types::{Instance, NodeId, OnStopFailure, Revision, ServiceName, Term,
 /// Where the guard listens.
 pub const SOCKET: &str = "/run/putex/guard.sock";
 
-/// Where the grants are: one file a service, present exactly while a deadline is armed and open.
-pub const LEASES_DIR: &str = "/run/putex/leases";
-
 /// Where systemd listens for those who do without the bus.
 pub const SYSTEMD_PRIVATE: &str = "/run/systemd/private";
 

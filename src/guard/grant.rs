@@ -12,10 +12,8 @@ use std::time::Duration;
 
 use super::frame::Lease;
 use crate::host::clock;
-use crate::types::{ServiceName, Term, Time};
+use crate::types::{FENCING_TOKEN as TOKEN, ServiceName, Term, Time};
 
-/// The fencing token: the name of the variable in the grant and in the unit's environment.
-pub const TOKEN: &str = "PUTEX_FENCING_TOKEN";
 const DEADLINE_BOOT: &str = "PUTEX_DEADLINE_BOOT_NS";
 const DEADLINE_RAW: &str = "PUTEX_DEADLINE_RAW_NS";
 

@@ -33,7 +33,7 @@ use self::watchdog::Watchdog;
 use crate::command_line::{self, exit};
 use crate::guard::{frame, grant};
 use crate::host::self_fence;
-use crate::types::{ServiceName, span};
+use crate::types::{LEASES_DIR, ServiceName, span};
 
 /// Holds a deadline for each lease; when one passes it has the units stopped, whatever became of putexd.
 #[derive(Debug, Parser)]
@@ -58,7 +58,7 @@ pub struct Paths {
     #[arg(long, value_name = "PATH", default_value = frame::SOCKET)]
     pub socket: PathBuf,
     /// The directory of the grants
-    #[arg(long, value_name = "DIRECTORY", default_value = frame::LEASES_DIR)]
+    #[arg(long, value_name = "DIRECTORY", default_value = LEASES_DIR)]
     pub leases: PathBuf,
     /// The file that keeps the deadlines over a restart of the guard
     #[arg(long, value_name = "PATH", default_value = "/run/putex/guard/table.json")]
@@ -78,7 +78,7 @@ enum Mode {
         /// The service
         service: ServiceName,
         /// The directory of the grants
-        #[arg(long, value_name = "DIRECTORY", default_value = frame::LEASES_DIR)]
+        #[arg(long, value_name = "DIRECTORY", default_value = LEASES_DIR)]
         leases: PathBuf,
     },
 }

@@ -1,21 +1,360 @@
-//! The drop-in that binds a unit to its lease: made by the generator, asked for by the daemon.
+//! The gate: what binds a unit to its lease. The generator writes it as a drop-in; what counts is what PID 1 has loaded,
+//! since any other file of the unit may take a part of it away.
 
-use std::fs;
-use std::path::Path;
+use zbus::{Structure, Variant};
 
-use crate::types::{ServiceName, UnitName};
+use super::Systemd;
+use super::link::BusError;
+use super::properties::Properties;
+use super::supervisable::Trouble;
+use crate::types::{FENCING_TOKEN, LEASES_DIR, ServiceName, UnitName};
 
-/// The drop-in's name.
-pub const DROP_IN: &str = "50-putex.conf";
+/// The drop-in's name. systemd reads a unit's drop-ins in the order of their names, whichever directories they are in, and
+/// an empty `ExecCondition=`, `EnvironmentFile=` or `AssertPathExists=` in a later one would take this one's away:
+/// `systemctl edit` writes an `override.conf`, and `zzz.conf` is the last word of many an administrator.
+pub const DROP_IN: &str = "zzzz-putex.conf";
 
-/// Where systemd has generators write.
-const GENERATED: &str = "/run/systemd/generator";
+/// What `ExecCondition=` calls.
+pub const PROGRAM: &str = "/usr/bin/putex-guard";
 
-/// Whether PID 1 has been told that `unit` is bound to the lease of `service`: the drop-in is there, as it has been since
-/// the last boot or daemon-reload.
-#[must_use]
-pub fn is_gated(service: &ServiceName, unit: &UnitName) -> bool {
-    let path = Path::new(GENERATED).join(format!("{unit}.d")).join(DROP_IN);
-    let bond = format!("BindsTo={}", service.lease_target());
-    fs::read_to_string(path).is_ok_and(|text| text.lines().any(|line| line == bond))
+/// Where systemd has generators write, and the other places where a file could have the drop-in's name.
+const GENERATED: &str = "/run/systemd/generator/";
+
+/// What the gate cannot do without, as its process sees the file system. A root directory may have libraries of its own.
+const NEEDED: [&str; 4] = [PROGRAM, LEASES_DIR, "/usr/lib", "/usr/lib64"];
+
+/// The properties that hide a part of the file system from a unit, even from a command with `+`, and where in an item the
+/// place is.
+const HIDING: [(&str, usize); 4] =
+    [("TemporaryFileSystem", 0), ("BindPaths", 1), ("BindReadOnlyPaths", 1), ("MountImages", 1)];
+
+impl Systemd {
+    /// Whether PID 1 has loaded all of what binds `unit` to the lease of `service`.
+    pub async fn is_gated(&self, service: &ServiceName, unit: &UnitName) -> Result<bool, BusError> {
+        Ok(check(&self.read(unit.as_str()).await?, service).is_ok())
+    }
+}
+
+/// That nothing can start the unit without the lease of `service`, as PID 1 has loaded it, and that it ends with the lease.
+pub(super) fn check(properties: &Properties, service: &ServiceName) -> Result<(), Trouble> {
+    let missing = missing(properties, service);
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let trouble = format!("is not bound to its lease as systemd has loaded it: it lacks {}", missing.join(", "));
+    Err(Trouble { trouble, remedy: remedy(&properties.texts("DropInPaths")) })
+}
+
+/// That the gate can run where systemd starts it, and finds the fencing token. `+` frees it of the unit's user and sandbox,
+/// but not of its root directory and mounts.
+pub(super) fn check_reach(properties: &Properties) -> Result<(), Trouble> {
+    if properties.kind() != "service" {
+        return Ok(());
+    }
+    let unset = properties.texts("UnsetEnvironment");
+    if unset.iter().any(|entry| entry.split('=').next() == Some(FENCING_TOKEN)) {
+        return Err(Trouble {
+            trouble: format!("has UnsetEnvironment={FENCING_TOKEN}, which its start is judged by"),
+            remedy: "remove that line".to_owned(),
+        });
+    }
+    let mounts = mounts(properties);
+    // Of several mounts the one that is closest to a file counts.
+    let cover = |needed: &&str| {
+        let covers = mounts.iter().filter(|mount| is_below(needed, &mount.place));
+        covers.max_by_key(|mount| mount.place.len()).filter(|mount| mount.hides)
+    };
+    let hidden = NEEDED.into_iter().filter(|needed| {
+        cover(needed).is_some_and(|mount| mount.place != "/" || matches!(*needed, PROGRAM | LEASES_DIR))
+    });
+    let hidden: Vec<&str> = hidden.collect();
+    let Some(mount) = hidden.first().and_then(cover) else { return Ok(()) };
+    let bind = format!("BindReadOnlyPaths={}", hidden.join(" "));
+    let remedy = if mount.place == "/" {
+        format!("set RootDirectoryStartOnly=yes, or have {PROGRAM} run inside of it by {bind}")
+    } else {
+        format!("add {bind}")
+    };
+    let hidden = hidden.join(" and ");
+    Err(Trouble { trouble: format!("has {}, which hides {hidden} from the gate of its start", mount.setting), remedy })
+}
+
+fn missing(properties: &Properties, service: &ServiceName) -> Vec<String> {
+    let (target, grant) = (service.lease_target().to_string(), service.grant());
+    let mut missing = Vec::new();
+    for name in ["BindsTo", "After"] {
+        if !properties.texts(name).contains(&target) {
+            missing.push(format!("{name}={target}"));
+        }
+    }
+    if !properties.items("Asserts").iter().any(|item| asserts(item, &grant)) {
+        missing.push(format!("AssertPathExists={grant}"));
+    }
+    if properties.kind() == "service" {
+        if !properties.items("ExecConditionEx").iter().any(|item| calls_the_gate(item, service)) {
+            missing.push(format!("ExecCondition=+{PROGRAM} gate {service}"));
+        }
+        // A later one could put another token in the place of the grant's.
+        let last = properties.items("EnvironmentFiles").last().and_then(|item| text_at(item, 0));
+        if last != Some(&grant) {
+            missing.push(format!("EnvironmentFile=-{grant} as the last one"));
+        }
+    }
+    missing
+}
+
+/// `(sbbsi)`: name, trigger, negation, parameter, outcome. One with `|` would be content with another one's success.
+fn asserts(item: &Variant<'_>, grant: &str) -> bool {
+    let Some([name, trigger, negated, parameter, ..]) = fields(item) else { return false };
+    is_text(name, "AssertPathExists")
+        && bool::try_from(trigger) == Ok(false)
+        && bool::try_from(negated) == Ok(false)
+        && is_text(parameter, grant)
+}
+
+/// `(sasasttttuii)`: path, arguments, flags, and what became of it.
+fn calls_the_gate(item: &Variant<'_>, service: &ServiceName) -> bool {
+    let Some([path, arguments, flags, ..]) = fields(item) else { return false };
+    let (arguments, flags) = (texts_of(arguments), texts_of(flags));
+    is_text(path, PROGRAM)
+        && matches!(arguments[..], [_, "gate", name] if name == service.as_str())
+        && flags.contains(&"privileged")
+        && !flags.contains(&"ignore-failure")
+}
+
+/// Who has to be moved out of the way, as far as the names of the files tell.
+fn remedy(drop_ins: &[String]) -> String {
+    let is_ours = |path: &str| path.rsplit('/').next() == Some(DROP_IN);
+    let Some(at) = drop_ins.iter().position(|path| is_ours(path)) else {
+        return "run \"systemctl daemon-reload\", and see what putex-generator says in \"journalctl -k\"".to_owned();
+    };
+    if !drop_ins[at].starts_with(GENERATED) {
+        let path = &drop_ins[at];
+        return format!("remove {path}, which hides what putex-generator writes, and run \"systemctl daemon-reload\"");
+    }
+    let later = drop_ins[at + 1..].join(", ");
+    if later.is_empty() {
+        return "run \"systemctl daemon-reload\"".to_owned();
+    }
+    format!("give {later} a name that sorts before {DROP_IN}, and run \"systemctl daemon-reload\"")
+}
+
+/// Something that is laid over a part of the file system.
+struct Mount {
+    place: String,
+    /// As it is written in the unit.
+    setting: String,
+    /// Whether something else than the host's own files is there.
+    hides: bool,
+}
+
+fn mounts(properties: &Properties) -> Vec<Mount> {
+    let mut mounts = Vec::new();
+    if properties.flag("RootDirectoryStartOnly") != Some(true) {
+        for name in ["RootDirectory", "RootImage"] {
+            let root = properties.text(name).filter(|root| !matches!(*root, "" | "/"));
+            mounts.extend(root.map(|root| Mount {
+                place: "/".to_owned(),
+                setting: format!("{name}={root}"),
+                hides: true,
+            }));
+        }
+    }
+    for (name, at) in HIDING {
+        for item in properties.items(name) {
+            let (Some(first), Some(place)) = (text_at(item, 0), text_at(item, at)) else { continue };
+            let setting = if at == 0 { format!("{name}={place}") } else { format!("{name}={first}:{place}") };
+            let hides = at == 0 || first != place;
+            mounts.push(Mount { place: place.to_owned(), setting, hides });
+        }
+    }
+    mounts
+}
+
+/// Whether `path` is `place` or lies in it.
+fn is_below(path: &str, place: &str) -> bool {
+    path.strip_prefix(place.trim_end_matches('/')).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+fn fields<'a>(item: &'a Variant<'_>) -> Option<&'a [Variant<'a>]> {
+    <&Structure<'_>>::try_from(item).ok().map(Structure::fields)
+}
+
+fn text_at<'a>(item: &'a Variant<'_>, at: usize) -> Option<&'a str> {
+    <&str>::try_from(fields(item)?.get(at)?).ok()
+}
+
+fn is_text(value: &Variant<'_>, text: &str) -> bool {
+    <&str>::try_from(value) == Ok(text)
+}
+
+fn texts_of<'a>(value: &'a Variant<'_>) -> Vec<&'a str> {
+    let Variant::Array(array) = value else { return Vec::new() };
+    array.inner().iter().filter_map(|item| <&str>::try_from(item).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use zbus::OwnedVariant;
+
+    use super::*;
+
+    type Condition = (&'static str, Vec<&'static str>, Vec<&'static str>, u64, u64, u64, u64, u32, i32, i32);
+
+    const TARGET: &str = "putex-lease@db.target";
+    const GRANT: &str = "/run/putex/leases/db";
+    const OURS: &str = "/run/systemd/generator/a.service.d/zzzz-putex.conf";
+
+    fn service() -> ServiceName {
+        ServiceName::new("db").expect("a name")
+    }
+
+    fn condition(arguments: &[&'static str], flags: &[&'static str]) -> Condition {
+        (arguments[0], arguments.to_vec(), flags.to_vec(), 0, 0, 0, 0, 0, 0, 0)
+    }
+
+    fn gate() -> Condition {
+        condition(&[PROGRAM, "gate", "db"], &["privileged"])
+    }
+
+    /// The gate of a unit as systemd tells of it, but for what a test puts in the place of a part.
+    fn properties(id: &str, others: Vec<(&str, Variant<'static>)>) -> Properties {
+        let whole = vec![
+            ("Id", Variant::from(id.to_owned())),
+            ("BindsTo", Variant::from(vec![TARGET])),
+            ("After", Variant::from(vec!["system.slice", TARGET])),
+            ("Asserts", Variant::from(vec![("AssertPathExists", false, false, GRANT, 0_i32)])),
+            ("DropInPaths", Variant::from(vec!["/etc/systemd/system/a.service.d/override.conf", OURS])),
+            ("ExecConditionEx", Variant::from(vec![condition(&["/bin/true"], &[]), gate()])),
+            ("EnvironmentFiles", Variant::from(vec![("/etc/own", true), (GRANT, true)])),
+        ];
+        let mut map = std::collections::HashMap::new();
+        for (name, value) in whole.into_iter().chain(others) {
+            map.insert(name.to_owned(), OwnedVariant::try_from(value).expect("no descriptors"));
+        }
+        Properties::new(map)
+    }
+
+    /// What is said of the gate.
+    fn said(others: Vec<(&str, Variant<'static>)>) -> String {
+        let Trouble { trouble, remedy } = check(&properties("a.service", others), &service()).expect_err("refused");
+        format!("{trouble}; {remedy}")
+    }
+
+    #[test]
+    fn a_whole_gate_is_found() {
+        for id in ["a.service", "a.timer"] {
+            check(&properties(id, Vec::new()), &service()).expect("gated");
+        }
+        let others = ["ExecConditionEx", "EnvironmentFiles"].map(|name| (name, Variant::from(Vec::<String>::new())));
+        check(&properties("a.socket", others.into()), &service()).expect("what is no service has no commands");
+        let before = vec![gate(), condition(&["/bin/true"], &["ignore-failure"])];
+        let asserts = vec![
+            ("AssertPathExists", true, false, "/elsewhere", -1_i32),
+            ("AssertPathExists", false, false, GRANT, 1_i32),
+        ];
+        let others = vec![("ExecConditionEx", Variant::from(before)), ("Asserts", Variant::from(asserts))];
+        check(&properties("a.service", others), &service()).expect("gated beside conditions of others");
+    }
+
+    #[test]
+    fn each_part_of_the_gate_is_missed() {
+        let other = vec!["putex-lease@other.target"];
+        for name in ["BindsTo", "After"] {
+            let text = said(vec![(name, Variant::from(other.clone()))]);
+            assert!(text.contains(&format!("lacks {name}={TARGET};")), "{text}");
+        }
+        for assertion in [
+            ("AssertPathExists", true, false, GRANT, 0_i32),
+            ("AssertPathExists", false, true, GRANT, 0_i32),
+            ("AssertPathExists", false, false, "/run/putex/leases/other", 0_i32),
+            ("AssertPathIsReadWrite", false, false, GRANT, 0_i32),
+        ] {
+            let text = said(vec![("Asserts", Variant::from(vec![assertion]))]);
+            assert!(text.contains("lacks AssertPathExists=/run/putex/leases/db;"), "{text}");
+        }
+        for conditions in [
+            Vec::new(),
+            vec![condition(&["/bin/true"], &["privileged"])],
+            vec![condition(&[PROGRAM, "gate", "db"], &[])],
+            vec![condition(&[PROGRAM, "gate", "db"], &["privileged", "ignore-failure"])],
+            vec![condition(&[PROGRAM, "gate", "other"], &["privileged"])],
+            vec![condition(&[PROGRAM, "--version"], &["privileged"])],
+        ] {
+            let text = said(vec![("ExecConditionEx", Variant::from(conditions))]);
+            assert!(text.contains("lacks ExecCondition=+/usr/bin/putex-guard gate db;"), "{text}");
+        }
+        for files in [Vec::new(), vec![("/etc/own", true)], vec![(GRANT, true), ("/etc/own", true)]] {
+            let text = said(vec![("EnvironmentFiles", Variant::from(files))]);
+            assert!(text.contains("lacks EnvironmentFile=-/run/putex/leases/db as the last one;"), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_file_in_the_way_is_named() {
+        let none = |paths: Vec<&'static str>| {
+            said(vec![("BindsTo", Variant::from(Vec::<String>::new())), ("DropInPaths", Variant::from(paths))])
+        };
+        let shadow = "/etc/systemd/system/a.service.d/zzzz-putex.conf";
+        let later = "/etc/systemd/system/a.service.d/zzzzz.conf";
+        assert!(none(vec![shadow]).contains(&format!("; remove {shadow}, ")));
+        assert!(none(vec![OURS, later]).contains(&format!("; give {later} a name that sorts before {DROP_IN}, ")));
+        assert!(none(vec![OURS]).ends_with("; run \"systemctl daemon-reload\""));
+        assert!(none(Vec::new()).contains("what putex-generator says"));
+    }
+
+    /// What is said of a unit whose gate is whole.
+    fn reach(others: Vec<(&str, Variant<'static>)>) -> Result<(), String> {
+        let reach = check_reach(&properties("a.service", others));
+        reach.map_err(|Trouble { trouble, remedy }| format!("{trouble}: {remedy}"))
+    }
+
+    fn bind(source: &'static str, place: &'static str) -> Vec<(&'static str, &'static str, bool, u64)> {
+        vec![(source, place, false, 0)]
+    }
+
+    #[test]
+    fn a_gate_that_cannot_be_reached_is_found() {
+        let root = || ("RootDirectory", Variant::from("/srv/root"));
+        let tmpfs = |place: &'static str| ("TemporaryFileSystem", Variant::from(vec![(place, "")]));
+        let image = vec![("/srv/image", "/usr", false, Vec::<(&str, &str)>::new())];
+        for (settings, wanted) in [
+            (vec![root()], "RootDirectory=/srv/root"),
+            (vec![root()], "BindReadOnlyPaths=/usr/bin/putex-guard /run/putex/leases"),
+            (vec![root(), ("BindReadOnlyPaths", Variant::from(bind(PROGRAM, PROGRAM)))], "=/run/putex/leases"),
+            (vec![("RootImage", Variant::from("/srv/image"))], "RootDirectoryStartOnly=yes"),
+            (vec![tmpfs("/run")], "add BindReadOnlyPaths=/run/putex/leases"),
+            (vec![tmpfs("/usr")], "BindReadOnlyPaths=/usr/bin/putex-guard /usr/lib"),
+            (vec![tmpfs("/usr"), ("RootDirectoryStartOnly", Variant::from(true))], "TemporaryFileSystem=/usr"),
+            (vec![("BindPaths", Variant::from(bind("/srv/run", "/run/")))], "BindPaths=/srv/run:/run/, which"),
+            (vec![("MountImages", Variant::from(image))], "MountImages=/srv/image:/usr"),
+            (vec![("UnsetEnvironment", Variant::from(vec!["A", "PUTEX_FENCING_TOKEN"]))], "UnsetEnvironment="),
+            (vec![("UnsetEnvironment", Variant::from(vec!["PUTEX_FENCING_TOKEN=7"]))], "remove that line"),
+        ] {
+            let text = reach(settings).expect_err(wanted);
+            assert!(text.contains(wanted), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_hide_the_gate_is_no_trouble() {
+        let root = || ("RootDirectory", Variant::from("/srv/root"));
+        let binds = [PROGRAM, "/run"].map(|place| (place, place, false, 0_u64));
+        for settings in [
+            Vec::new(),
+            vec![root(), ("RootDirectoryStartOnly", Variant::from(true))],
+            vec![root(), ("BindReadOnlyPaths", Variant::from(binds.to_vec()))],
+            vec![("RootDirectory", Variant::from("/")), ("RootImage", Variant::from(""))],
+            vec![("TemporaryFileSystem", Variant::from(vec![("/var", ""), ("/usr/local", ""), ("/run/put", "")]))],
+            vec![
+                ("TemporaryFileSystem", Variant::from(vec![("/run", "ro")])),
+                ("BindPaths", Variant::from(bind("/run/putex", "/run/putex"))),
+            ],
+            vec![("UnsetEnvironment", Variant::from(vec!["PUTEX_NODE", "PUTEX_FENCING_TOKENS=1"]))],
+        ] {
+            assert_eq!(reach(settings), Ok(()));
+        }
+        let other = properties("a.socket", vec![("RootDirectory", Variant::from("/srv/root"))]);
+        check_reach(&other).expect("what is no service calls no gate");
+    }
 }

@@ -8,7 +8,7 @@ use futures_util::Stream;
 
 use super::{
     BusError, Check, JobEnd, KillError, NotDead, RunResult, StartError, Started, Surroundings, SystemState, Systemd,
-    UnitState, Unsupervisable, gate,
+    UnitState, Unsupervisable,
 };
 use crate::types::{ServiceName, UnitName};
 
@@ -28,15 +28,12 @@ pub trait Manager: fmt::Debug + Send + Sync + 'static {
     /// The control group that a unit has while it runs.
     fn predicted_cgroup<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Option<String>, BusError>>;
 
-    /// Whether the stop of a unit can be proven, and what is to be remarked of it.
+    /// Whether a unit is bound to its lease and its stop can be proven, and what is to be remarked of it.
     fn supervisable<'a>(
         &'a self,
         unit: &'a UnitName,
         around: Surroundings<'a>,
     ) -> ManagerFuture<'a, Result<Vec<String>, Unsupervisable>>;
-
-    /// Whether a unit is bound to the lease of `service`, so that nobody can start it without the lease.
-    fn is_gated(&self, service: &ServiceName, unit: &UnitName) -> bool;
 
     /// Whether the host is up or going down.
     fn system_state(&self) -> ManagerFuture<'_, Result<SystemState, BusError>>;
@@ -44,8 +41,13 @@ pub trait Manager: fmt::Debug + Send + Sync + 'static {
     /// Forgets how a unit failed, and how often it was started.
     fn reset_failed<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<(), BusError>>;
 
-    /// Starts a unit and waits until it is started.
-    fn start<'a>(&'a self, unit: &'a UnitName, limit: Duration) -> ManagerFuture<'a, Result<Started, StartError>>;
+    /// Starts a unit, if it is bound to the lease, and waits until it is started.
+    fn start<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        lease: &'a ServiceName,
+        limit: Duration,
+    ) -> ManagerFuture<'a, Result<Started, StartError>>;
 
     /// Queues a stop and waits for the end of its job, which says nothing of the unit.
     fn stop<'a>(&'a self, unit: &'a UnitName, limit: Duration) -> ManagerFuture<'a, Result<JobEnd, BusError>>;
@@ -90,10 +92,6 @@ impl Manager for Systemd {
         Box::pin(Systemd::supervisable(self, unit, around))
     }
 
-    fn is_gated(&self, service: &ServiceName, unit: &UnitName) -> bool {
-        gate::is_gated(service, unit)
-    }
-
     fn system_state(&self) -> ManagerFuture<'_, Result<SystemState, BusError>> {
         Box::pin(Systemd::system_state(self))
     }
@@ -102,8 +100,13 @@ impl Manager for Systemd {
         Box::pin(Systemd::reset_failed(self, unit.as_str()))
     }
 
-    fn start<'a>(&'a self, unit: &'a UnitName, limit: Duration) -> ManagerFuture<'a, Result<Started, StartError>> {
-        Box::pin(Systemd::start(self, unit, limit))
+    fn start<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        lease: &'a ServiceName,
+        limit: Duration,
+    ) -> ManagerFuture<'a, Result<Started, StartError>> {
+        Box::pin(Systemd::start_with_lease(self, unit, lease, limit))
     }
 
     fn stop<'a>(&'a self, unit: &'a UnitName, limit: Duration) -> ManagerFuture<'a, Result<JobEnd, BusError>> {

@@ -122,8 +122,9 @@ pub struct UnitState {
     pub unmet: Vec<String>,
     /// How the main process ended, in words; empty while it runs or where the type has none.
     pub exit: String,
-    /// Whether the unit is an effect rather than a life of processes: a mount, or a oneshot that remains after exit.
-    /// Its effect may outlast the state `failed`; what is only processes, or held by PID 1 itself, does not.
+    /// Whether the unit is an effect rather than a life of processes: a mount, or a service that remains after exit,
+    /// whatever its `Type=`. Its effect may outlast the state `failed`; what is only processes, or held by PID 1 itself,
+    /// does not.
     pub is_effect: bool,
 }
 
@@ -176,7 +177,7 @@ impl Properties {
     /// As [`UnitState::is_effect`] says. A type that nobody knows is taken for one.
     pub(super) fn is_effect(&self) -> bool {
         match self.kind() {
-            "service" => self.text("Type") == Some("oneshot") && self.flag("RemainAfterExit") == Some(true),
+            "service" => self.flag("RemainAfterExit") == Some(true),
             "socket" | "timer" | "path" | "target" | "slice" | "scope" => false,
             _ => true,
         }
@@ -251,7 +252,7 @@ impl Properties {
         T::try_from(value).ok()
     }
 
-    fn items(&self, name: &str) -> &[Variant<'static>] {
+    pub(super) fn items(&self, name: &str) -> &[Variant<'static>] {
         match self.0.get(name).map(|value| -> &Variant<'static> { value }) {
             Some(Variant::Array(array)) => array.inner(),
             Some(_) | None => &[],
@@ -332,6 +333,20 @@ mod tests {
         .state();
         assert_eq!((state.job.as_ref(), state.invocation), (None, None));
         assert!(!state.may_run() && state.is_effect);
+    }
+
+    #[test]
+    fn what_remains_after_exit_is_an_effect_whatever_its_type() {
+        for kind in ["oneshot", "simple", "exec", "forking", "notify", "dbus", "idle"] {
+            for remains in [false, true] {
+                let service = properties(vec![
+                    ("Id", Variant::from("a.service")),
+                    ("Type", Variant::from(kind)),
+                    ("RemainAfterExit", Variant::from(remains)),
+                ]);
+                assert_eq!(service.is_effect(), remains, "Type={kind}");
+            }
+        }
     }
 
     #[test]

@@ -147,7 +147,8 @@ impl Systemd {
         loop {
             let state = self.state(unit).await?;
             let is_new = state.invocation.is_some() && state.invocation != before;
-            if state.active_state.is_started() && is_new && state.is_effect {
+            // A service that remains after exit, and whose start does not wait for its process, has not come to its end yet.
+            if state.active_state.is_started() && is_new && state.is_effect && state.sub_state != "running" {
                 return Ok(RunResult::Passed);
             }
             if !state.may_run() {

@@ -5,10 +5,12 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::Systemd;
+use super::gate;
 use super::job::{JobEnd, Order};
 use super::link::BusError;
-use super::properties::{Invocation, UnitState};
-use crate::types::UnitName;
+use super::properties::{Invocation, Properties, UnitState};
+use super::supervisable::Trouble;
+use crate::types::{ServiceName, UnitName};
 
 /// How often a unit is looked at whose job is done and which is not yet started.
 const POLL: Duration = Duration::from_millis(100);
@@ -22,7 +24,7 @@ pub struct Started {
     pub state: UnitState,
 }
 
-/// Why a unit is not known to be started. After any of these but the first four something of it may run: stop it, and
+/// Why a unit is not known to be started. After any of these but the first five something of it may run: stop it, and
 /// prove it dead.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
@@ -35,6 +37,16 @@ pub enum StartError {
         load_state: String,
         /// What was wrong with it; empty, or with ": " in front.
         error: String,
+    },
+    /// It could be started without the lease.
+    #[error("{unit} {trouble}; {remedy}")]
+    Ungated {
+        /// The unit.
+        unit: String,
+        /// Why.
+        trouble: String,
+        /// What to do.
+        remedy: String,
     },
     /// The host is going down: no failure of the unit.
     #[error("the host is shutting down")]
@@ -86,14 +98,43 @@ impl Systemd {
     /// `dbus`), has gone to the background (`forking`), has ended well (oneshot that remains after exit), the mount
     /// is there, the socket listens, the timer waits.
     pub async fn start(&self, unit: &UnitName, limit: Duration) -> Result<Started, StartError> {
+        self.start_if(unit, limit, |_| Ok(())).await
+    }
+
+    /// As [`start`](Self::start), and only if the unit is bound to the lease of `service` as PID 1 has it loaded now: a
+    /// daemon-reload may have changed that since it was admitted.
+    pub async fn start_with_lease(
+        &self,
+        unit: &UnitName,
+        service: &ServiceName,
+        limit: Duration,
+    ) -> Result<Started, StartError> {
+        let is_gated = |properties: &Properties| {
+            gate::check(properties, service).map_err(|Trouble { trouble, remedy }| StartError::Ungated {
+                unit: unit.to_string(),
+                trouble,
+                remedy,
+            })
+        };
+        self.start_if(unit, limit, is_gated).await
+    }
+
+    async fn start_if(
+        &self,
+        unit: &UnitName,
+        limit: Duration,
+        check: impl Fn(&Properties) -> Result<(), StartError>,
+    ) -> Result<Started, StartError> {
         let deadline = Instant::now() + limit;
         // Held, so that systemd does not unload the unit together with the reason why it did not start.
         let pin = self.pin(unit.as_str()).await;
-        let before = self.state(unit).await?;
+        let properties = self.read(unit.as_str()).await?;
+        let before = properties.state();
         if before.load_state != "loaded" {
             let error = if before.load_error.is_empty() { String::new() } else { format!(": {}", before.load_error) };
             return Err(StartError::NotLoaded { unit: unit.to_string(), load_state: before.load_state, error });
         }
+        check(&properties)?;
         if !before.active_state.is_stopped() {
             return Err(StartError::AlreadyRunning(before.in_words()));
         }

@@ -1,14 +1,19 @@
-//! Which units can be run on one host at a time: those whose stop can be proven.
+//! Which units can be run on one host at a time: those that are bound to their lease, and whose stop can be proven.
+
+use std::collections::BTreeSet;
 
 use super::Systemd;
+use super::gate;
 use super::link::BusError;
 use super::properties::Properties;
 use super::units::SIGKILL;
-use crate::types::UnitName;
+use crate::types::{ServiceName, UnitName};
 
 /// What the service around a unit offers for its proof.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Surroundings<'a> {
+    /// The service whose lease the unit has to be bound to; `None` asks nothing of its gate.
+    pub service: Option<&'a ServiceName>,
     /// Whether `on-stop-failure` takes the host down.
     pub self_fence: bool,
     /// All units of the service: each is stopped, and proven dead, with the others.
@@ -33,7 +38,17 @@ pub enum Unsupervisable {
         /// What to do.
         remedy: String,
     },
-    /// Its stop could not be proven.
+    /// Something can start it, or keep it running, without the lease.
+    #[error("{unit} {trouble}; {remedy}")]
+    Ungated {
+        /// The unit.
+        unit: String,
+        /// Why.
+        trouble: String,
+        /// What to do.
+        remedy: String,
+    },
+    /// Its stop could not be proven, or it could never be started.
     #[error("{unit} {trouble}: {remedy}")]
     Unprovable {
         /// The unit.
@@ -46,24 +61,63 @@ pub enum Unsupervisable {
 }
 
 impl Systemd {
-    /// Whether the stop of the unit can be proven. If so, what the operator should know of it all the same, in whole
-    /// sentences.
+    /// Whether the unit is bound to its lease, can pass the gate, and can be proven dead. If so, what the operator should
+    /// know of it all the same, in whole sentences.
     pub async fn supervisable(&self, unit: &UnitName, around: Surroundings<'_>) -> Result<Vec<String>, Unsupervisable> {
         let properties = self.read(unit.as_str()).await?;
         check_loaded(&properties, unit)?;
+        if let Some(service) = around.service {
+            gate::check(&properties, service).map_err(|Trouble { trouble, remedy }| Unsupervisable::Ungated {
+                unit: unit.to_string(),
+                trouble,
+                remedy,
+            })?;
+        }
         check_settings(&properties, around).map_err(|Trouble { trouble, remedy }| Unsupervisable::Unprovable {
             unit: unit.to_string(),
             trouble,
             remedy,
         })?;
-        Ok(Vec::new())
+        match around.service {
+            Some(service) if !around.may_end => self.remark_on_followers(service, around.bound).await,
+            Some(_) | None => Ok(Vec::new()),
+        }
+    }
+
+    /// What systemd stops with the lease and nobody proves dead. Only a unit that is loaded is found: one that is enabled,
+    /// or runs.
+    async fn remark_on_followers(
+        &self,
+        service: &ServiceName,
+        bound: &[UnitName],
+    ) -> Result<Vec<String>, Unsupervisable> {
+        let target = service.lease_target();
+        let properties = self.read(target.as_str()).await?;
+        let followers = followers(&properties, bound);
+        let remark = |follower: String| {
+            format!(
+                "{follower} follows {target} and is not in bound-units: it is stopped when the lease ends, but neither \
+                 killed nor proven dead, so that it may still run here while another host is active; add it to \
+                 bound-units of this service, or see to it that this does no harm"
+            )
+        };
+        Ok(followers.into_iter().map(remark).collect())
     }
 }
 
+/// What is wrong with a unit, and what to do about it.
 #[derive(Debug)]
-struct Trouble {
-    trouble: String,
-    remedy: String,
+pub(super) struct Trouble {
+    pub(super) trouble: String,
+    pub(super) remedy: String,
+}
+
+/// The units that systemd stops when it stops the lease's target, but for those that belong to the service.
+fn followers(target: &Properties, bound: &[UnitName]) -> BTreeSet<String> {
+    let names = ["BoundBy", "RequiredBy", "RequisiteOf", "ConsistsOf", "PropagatesStopTo"];
+    let mut followers: BTreeSet<String> = names.iter().flat_map(|name| target.texts(name)).collect();
+    followers.retain(|follower| !bound.iter().any(|unit| unit.as_str() == follower));
+    followers
 }
 
 fn trouble(trouble: impl Into<String>, remedy: impl Into<String>) -> Result<(), Trouble> {
@@ -86,6 +140,7 @@ fn check_loaded(properties: &Properties, unit: &UnitName) -> Result<(), Unsuperv
 
 fn check_settings(properties: &Properties, around: Surroundings<'_>) -> Result<(), Trouble> {
     check_kind(properties, around.may_end)?;
+    gate::check_reach(properties)?;
     check_killing(properties)?;
     for name in ["RefuseManualStart", "RefuseManualStop"] {
         if properties.flag(name) == Some(true) {
@@ -150,15 +205,17 @@ fn check_triggers(properties: &Properties, bound: &[UnitName]) -> Result<(), Tro
     }
 }
 
-/// A mount, a swap or a oneshot that remains after exit is an effect: only an orderly stop shows that it is gone.
+/// A mount, a swap or a service that remains after exit is an effect: only an orderly stop shows that it is gone.
 fn check_effect(properties: &Properties, self_fence: bool) -> Result<(), Trouble> {
     if !properties.is_effect() {
         return Ok(());
     }
     if !self_fence {
+        let fence = "set on-stop-failure = \"reboot-force\" or \"kernel-panic\"";
+        let is_optional = properties.kind() == "service" && properties.text("Type") != Some("oneshot");
         return trouble(
-            "has no main process, so that a failed stop may leave its effect behind",
-            "set on-stop-failure = \"reboot-force\" or \"kernel-panic\"",
+            "may be active without a process, so that a failed stop may leave its effect behind",
+            if is_optional { format!("{fence}, or remove RemainAfterExit=yes") } else { fence.to_owned() },
         );
     }
     if properties.flag("LazyUnmount") == Some(true) {
@@ -171,4 +228,27 @@ fn check_effect(properties: &Properties, self_fence: bool) -> Result<(), Trouble
         );
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use zbus::{OwnedVariant, Variant};
+
+    use super::*;
+
+    #[test]
+    fn followers_are_what_goes_with_the_lease_and_is_not_of_the_service() {
+        let own =
+            |names: &[&'static str]| OwnedVariant::try_from(Variant::from(names.to_vec())).expect("no descriptors");
+        let target = Properties::new(HashMap::from([
+            ("BoundBy".to_owned(), own(&["database.service", "b.service"])),
+            ("ConsistsOf".to_owned(), own(&["b.service", "c.timer"])),
+            ("RequiredBy".to_owned(), own(&["sidecar.service", "a.mount"])),
+            ("WantedBy".to_owned(), own(&["other.service"])),
+        ]));
+        let bound = ["database.service", "sidecar.service"].map(|name| UnitName::new(name).expect("a name"));
+        assert_eq!(followers(&target, &bound).into_iter().collect::<Vec<_>>(), ["a.mount", "b.service", "c.timer"]);
+    }
 }

@@ -44,7 +44,7 @@ pub enum NotDead {
         state: String,
     },
     /// Without processes of its own, only an orderly stop shows that its effect is gone.
-    #[error("it is {0}, which does not show that its effect is gone, as it has no main process")]
+    #[error("it is {0}, which does not show that its effect is gone, as it may be active without a process")]
     FailedIsNoProof(String),
     /// systemd counts it as stopped, and processes are left.
     #[error("processes are left in its control group {0}")]

@@ -13,6 +13,12 @@ use std::time::Duration;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+/// Where the grants are: one file a service, present exactly while a deadline is armed and open.
+pub const LEASES_DIR: &str = "/run/putex/leases";
+
+/// The fencing token: the name of the variable in the grant and in the unit's environment.
+pub const FENCING_TOKEN: &str = "PUTEX_FENCING_TOKEN";
+
 /// Whether `text` can be the path of a device that becomes a word of the guard's command line, by way of a unit file: from
 /// the root, of letters, digits and `/._-` alone.
 #[must_use]
@@ -152,6 +158,12 @@ impl ServiceName {
     #[must_use]
     pub fn lease_target(&self) -> UnitName {
         UnitName(format!("putex-lease@{}.target", self.0))
+    }
+
+    /// The path of its grant.
+    #[must_use]
+    pub fn grant(&self) -> String {
+        format!("{LEASES_DIR}/{}", self.0)
     }
 }
 

@@ -8,7 +8,7 @@ use putexd::systemd::{
     ActiveState, BusError, ChangeHints, Check, Invocation, JobEnd, KillError, Manager, ManagerFuture, NotDead,
     QueuedJob, RunResult, StartError, Started, Surroundings, SystemState, UnitState, Unsupervisable,
 };
-use putexd::types::{ServiceName, Term, UnitName};
+use putexd::types::{FENCING_TOKEN, ServiceName, Term, UnitName};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
@@ -191,7 +191,7 @@ impl World {
         let now = self.clock(h);
         let text = self.hosts[h].guard.grant.clone().unwrap_or_default();
         let token =
-            text.lines().find_map(|line| line.strip_prefix(grant::TOKEN)?.strip_prefix('=')).unwrap_or_default();
+            text.lines().find_map(|line| line.strip_prefix(FENCING_TOKEN)?.strip_prefix('=')).unwrap_or_default();
         if let Err(error) = grant::judge(&text, token, now) {
             self.note(Some(h), &format!("systemd: the start is skipped: {error}"));
             self.refuse_start(h, "condition");
@@ -462,10 +462,6 @@ impl Manager for Pid1 {
         Box::pin(async { Ok(self.call(|_, _| Vec::new()).await?) })
     }
 
-    fn is_gated(&self, _: &ServiceName, _: &UnitName) -> bool {
-        true
-    }
-
     fn system_state(&self) -> ManagerFuture<'_, Result<SystemState, BusError>> {
         Box::pin(self.call(|_, _| SystemState::Running))
     }
@@ -474,7 +470,12 @@ impl Manager for Pid1 {
         Box::pin(self.call(|_, _| ()))
     }
 
-    fn start<'a>(&'a self, unit: &'a UnitName, limit: Duration) -> ManagerFuture<'a, Result<Started, StartError>> {
+    fn start<'a>(
+        &'a self,
+        unit: &'a UnitName,
+        _: &'a ServiceName,
+        limit: Duration,
+    ) -> ManagerFuture<'a, Result<Started, StartError>> {
         Box::pin(self.start_unit(unit, limit))
     }
 

@@ -153,7 +153,7 @@ fn a_socket_and_its_service_move_together() {
     assert_gated(standby, "web.service");
 
     // An administrator who takes the gate away is the only one who can start it, and not for long.
-    let gate = "/etc/systemd/system/web.service.d/50-putex.conf";
+    let gate = "/etc/systemd/system/web.service.d/zzzz-putex.conf";
     standby.write_file(gate, "[Unit]\n");
     standby.exec(&["systemctl", "daemon-reload"]);
     standby.exec(&["systemctl", "start", "web.service"]);

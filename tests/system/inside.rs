@@ -15,7 +15,7 @@ use putexd::systemd::{
     ActiveState, BusError, Check, JobEnd, JobType, NotDead, RunResult, StartError, Surroundings, SystemState, Systemd,
     Unsupervisable,
 };
-use putexd::types::UnitName;
+use putexd::types::{ServiceName, UnitName};
 
 use crate::cluster::Cluster;
 use crate::command::said;
@@ -261,6 +261,76 @@ fn a_oneshot_that_remains_is_an_effect() {
         let bound = Surroundings { may_end: true, ..Surroundings::default() };
         systemd.supervisable(&unit, bound).await.expect("supervisable beside another unit");
         assert!(matches!(systemd.start(&unit, LIMIT).await, Err(StartError::Ended(_))));
+        // An effect whatever its type: what its ExecStop= was to take back stands when that was killed.
+        let settings = "Type=exec\nRemainAfterExit=yes\nExecStart=/bin/sleep 1000\nExecStop=/bin/sleep 1000";
+        let unit = service(&systemd, "t-remain-exec.service", settings).await;
+        let error = unsupervisable(&systemd, &unit, Surroundings::default()).await;
+        assert!(error.contains("on-stop-failure") && error.contains("remove RemainAfterExit=yes"), "{error}");
+        systemd.supervisable(&unit, fence).await.expect("supervisable with a fence");
+        systemd.start(&unit, LIMIT).await.expect("started");
+        assert_eq!(systemd.stop(&unit, Duration::from_millis(500)).await, Ok(JobEnd::StillQueued));
+        systemd.kill(&unit).await.expect("killed");
+        systemd.stop(&unit, LIMIT).await.expect("a stop");
+        let error = systemd.prove_dead(&unit).await.expect_err("its stop was killed");
+        assert!(matches!(error, NotDead::FailedIsNoProof(_)), "{error}");
+    });
+}
+
+#[test]
+#[ignore = "runs inside a host"]
+fn a_unit_without_its_gate_is_not_started() {
+    inside(|systemd| async move {
+        let name = ServiceName::new("t-gate").expect("a service's name");
+        let around = Surroundings { service: Some(&name), ..Surroundings::default() };
+        let unit = service(&systemd, "t-gate.service", "ExecStart=/bin/sleep 1000").await;
+        let error = systemd.supervisable(&unit, around).await.expect_err("free");
+        assert!(matches!(error, Unsupervisable::Ungated { .. }), "{error}");
+        assert_eq!(systemd.is_gated(&name, &unit).await, Ok(false));
+        let error = systemd.start_with_lease(&unit, &name, LIMIT).await.expect_err("free");
+        assert!(matches!(error, StartError::Ungated { .. }), "{error}");
+        systemd.prove_dead(&unit).await.expect("it was not started");
+
+        // As the generator binds it; a part that another file takes away is missed.
+        fs::create_dir_all("/etc/putex.d").expect("a directory");
+        fs::write("/etc/putex.d/t-gate.toml", "unit = \"t-gate.service\"\n").expect("a service file");
+        systemd.daemon_reload(LIMIT).await.expect("reloaded");
+        assert_eq!(systemd.supervisable(&unit, around).await, Ok(Vec::new()));
+        assert_eq!(systemd.is_gated(&name, &unit).await, Ok(true));
+        let error = systemd.start_with_lease(&unit, &name, LIMIT).await.expect_err("there is no lease");
+        assert!(matches!(error, StartError::Failed { .. }), "{error}");
+        let folder = Path::new("/etc/systemd/system/t-gate.service.d");
+        fs::create_dir_all(folder).expect("a directory");
+        for (later, lacks) in [
+            ("[Unit]\nAssertPathExists=\n", "AssertPathExists=/run/putex/leases/t-gate"),
+            ("[Service]\nExecCondition=\n", "ExecCondition=+/usr/bin/putex-guard gate t-gate"),
+            ("[Service]\nEnvironmentFile=\n", "EnvironmentFile=-/run/putex/leases/t-gate"),
+            ("[Service]\nEnvironmentFile=-/etc/own\n", "EnvironmentFile=-/run/putex/leases/t-gate as the last one"),
+        ] {
+            for (file, remedy) in [("zzzzz.conf", "zzzzz.conf a name that sorts before"), ("override.conf", "")] {
+                fs::write(folder.join(file), later).expect("a drop-in");
+                systemd.daemon_reload(LIMIT).await.expect("reloaded");
+                match systemd.supervisable(&unit, around).await {
+                    Ok(_) => assert_eq!(file, "override.conf", "{later}"),
+                    Err(error) => {
+                        let error = error.to_string();
+                        assert!(file == "zzzzz.conf" && error.contains(lacks) && error.contains(remedy), "{error}");
+                    }
+                }
+                fs::remove_file(folder.join(file)).expect("a drop-in");
+            }
+        }
+
+        // What hangs on the lease beside the unit is named.
+        let text = "[Unit]\nBindsTo=putex-lease@t-gate.target\n[Service]\nExecStart=/bin/true\n";
+        let follower = install(&systemd, "t-follower.service", text).await;
+        systemd.state(&follower).await.expect("loaded");
+        let remarks = systemd.supervisable(&unit, around).await.expect("supervisable");
+        assert!(matches!(&remarks[..], [remark] if remark.starts_with("t-follower.service follows ")), "{remarks:?}");
+        let bound = [unit.clone(), follower];
+        let remarks = systemd.supervisable(&unit, Surroundings { bound: &bound, ..around }).await;
+        assert_eq!(remarks, Ok(Vec::new()), "what is bound is proven dead");
+        fs::remove_file("/etc/putex.d/t-gate.toml").expect("a service file");
+        systemd.daemon_reload(LIMIT).await.expect("reloaded");
     });
 }
 

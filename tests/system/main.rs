@@ -4,6 +4,7 @@
 //! oracle whether its program was ever alive twice. `tests/run` prepares the machine; without root, or without what
 //! `tests/system/prepare` makes, the tests are skipped, and say so.
 
+mod admission;
 mod bound_units;
 mod campaign;
 mod cluster;

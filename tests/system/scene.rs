@@ -38,7 +38,7 @@ pub struct Plan {
     servers_on_hosts: bool,
     services: Vec<(&'static str, String)>,
     oracle: &'static [&'static str],
-    files: Vec<(&'static str, &'static str)>,
+    files: Vec<(String, String)>,
     host_file: &'static str,
     without_store: bool,
 }
@@ -91,9 +91,14 @@ impl Plan {
     }
 
     /// A file on every host.
-    pub fn file(mut self, path: &'static str, text: &'static str) -> Self {
-        self.files.push((path, text));
+    pub fn file(mut self, path: &str, text: &str) -> Self {
+        self.files.push((path.to_owned(), text.to_owned()));
         self
+    }
+
+    /// A service unit on every host, by its name without the suffix.
+    pub fn unit(self, name: &str, text: &str) -> Self {
+        self.file(&format!("/etc/systemd/system/{name}.service"), text)
     }
 
     /// More of putexd.toml, behind `[store]`.

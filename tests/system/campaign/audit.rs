@@ -14,7 +14,7 @@ const DAEMON: &str = "putexd.service";
 const GUARD: &str = "putex-guard.service";
 const LEASE: &str = "putex-lease@db.target";
 const GRANTS: &str = "/run/putex/leases";
-const GENERATED: &str = "/run/systemd/generator/database.service.d/50-putex.conf";
+const GENERATED: &str = "/run/systemd/generator/database.service.d/zzzz-putex.conf";
 
 /// Everything is as it should be.
 #[derive(Debug, Clone)]

@@ -1,0 +1,114 @@
+//! What is looked at before a unit is taken under supervision: what systemd has loaded of its gate, whether the gate can
+//! run at all, and what else hangs on its lease.
+
+use std::time::Duration;
+
+use crate::cluster::Host;
+use crate::command::{now, wait_until};
+use crate::lockstore::Lockstore;
+use crate::scene::{Plan, SOON, TAKE_OVER, UNIT, wait_for_line, wait_for_standby, wait_for_status};
+
+const TIMINGS: &str = "renew-interval = \"1s\"\nfailures = 3\nconfirmations = 1\n";
+
+/// An administrator's ordinary drop-in: lists that begin anew with an empty line, and so throw away what came before.
+const OVERRIDE: &str = "[Unit]\nAssertPathExists=\n\
+                        [Service]\nExecCondition=\nExecCondition=/bin/true\n\
+                        EnvironmentFile=\nEnvironmentFile=-/etc/default/database\n";
+/// Sorts behind the generator's.
+const LATER: &str = "/etc/systemd/system/database.service.d/zzzzz.conf";
+/// Has the name of the generator's.
+const SAME: &str = "/etc/systemd/system/database.service.d/zzzz-putex.conf";
+
+const ROOT: &str = "RootDirectory=/srv/rooted\n";
+
+/// Units that cannot be supervised, and what has to be said of each.
+const REFUSED: [(&str, &str, [&str; 2]); 5] = [
+    (
+        "effect",
+        "Type=exec\nRemainAfterExit=yes\nExecStop=/bin/sleep 1\n",
+        ["effect.service may be active without a process", "on-stop-failure"],
+    ),
+    ("rooted", ROOT, ["RootDirectory=/srv/rooted", "RootDirectoryStartOnly=yes"]),
+    ("hidden", "TemporaryFileSystem=/run\n", ["TemporaryFileSystem=/run", "BindReadOnlyPaths=/run/putex/leases"]),
+    ("unset", "UnsetEnvironment=PUTEX_FENCING_TOKEN\n", ["unset.service has UnsetEnvironment=", "remove"]),
+    (
+        "covered",
+        "BindReadOnlyPaths=/srv/shared:/usr/bin\n",
+        ["BindReadOnlyPaths=/srv/shared:/usr/bin", "BindReadOnlyPaths=/usr/bin/putex-guard"],
+    ),
+];
+
+/// Units that are fenced in, and run all the same.
+const ADMITTED: [(&str, &str); 4] = [
+    (
+        "sandboxed",
+        "DynamicUser=yes\nProtectSystem=strict\nPrivateTmp=yes\nSystemCallFilter=@system-service\n\
+      InaccessiblePaths=/usr/bin/putex-guard /run/putex\nNoExecPaths=/\nExecPaths=/usr/bin/sleep /usr/lib\n",
+    ),
+    ("user", "User=nobody\nNoNewPrivileges=yes\nTemporaryFileSystem=/run\nBindReadOnlyPaths=/run/putex/leases\n"),
+    ("outside", "RootDirectory=/srv/rooted\nRootDirectoryStartOnly=yes\nBindReadOnlyPaths=/usr /lib -/lib64\n"),
+    ("inside", "RootDirectory=/srv/rooted\nBindReadOnlyPaths=/usr /lib -/lib64 /run/putex/leases\n"),
+];
+
+#[test]
+fn a_unit_is_admitted_by_what_systemd_has_loaded() {
+    let mut plan = Plan::hosts("admission", 2, Lockstore::Directory)
+        .file("/etc/systemd/system/database.service.d/override.conf", OVERRIDE)
+        .file("/srv/rooted/here", "")
+        .file(
+            "/etc/systemd/system/follower.service",
+            "[Unit]\nBindsTo=putex-lease@db.target\nAfter=putex-lease@db.target\n[Service]\nExecStart=/bin/sleep infinity\n",
+        )
+        .file("/etc/systemd/system/putex-lease@db.target.d/follow.conf", "[Unit]\nWants=follower.service\n");
+    for (name, settings) in REFUSED.map(|(name, settings, _)| (name, settings)).into_iter().chain(ADMITTED) {
+        let unit = format!("[Service]\nExecStart=/usr/bin/sleep infinity\n{settings}");
+        plan = plan.unit(name, &unit).service(name, format!("unit = \"{name}.service\"\n{TIMINGS}"));
+    }
+    let Some((scene, first)) = plan.run() else { return };
+    assert!(first.term.is_some(), "an override.conf does not take the fencing token away");
+    for host in &scene.hosts {
+        for (name, _, words) in REFUSED {
+            wait_for_line(host, &[&format!("{name}: failed to take {name}.service"), words[0], words[1]]);
+        }
+    }
+    for (name, _) in ADMITTED {
+        let unit = format!("{name}.service");
+        let runs = |host: &Host| host.property(&unit, "ActiveState") == "active";
+        wait_until(SOON, &format!("{unit} runs on a host"), || scene.hosts.iter().any(runs));
+    }
+    for (name, ..) in REFUSED {
+        let unit = format!("{name}.service");
+        assert!(scene.hosts.iter().all(|host| host.property(&unit, "ActiveState") == "inactive"), "{unit} is refused");
+    }
+
+    let active = scene.host_of(&first);
+    wait_for_line(active, &["putexd", "follower.service", "bound-units"]);
+    for command in ["status", "doctor"] {
+        let said = active.exec(&["putexctl", command]);
+        assert!(said.contains("follower.service"), "putexctl {command}: {said}");
+    }
+
+    // A running unit whose gate is taken away goes to a host that has it.
+    let since = now();
+    active.write_file(LATER, "[Service]\nExecCondition=\n");
+    active.exec(&["systemctl", "daemon-reload"]);
+    let second = scene.wait_for_takeover(&first, since, TAKE_OVER, "gate taken away");
+    wait_for_line(active, &["db: the unit can be started without its lease", "ExecCondition=", LATER]);
+    let hindrance = || active.exec(&["putexctl", "status", "db"]);
+    wait_until(SOON, "status says why", || hindrance().contains("does not contend") && hindrance().contains(LATER));
+
+    // A file of the same name in /etc stands in for the generator's.
+    active.exec(&["mv", LATER, SAME]);
+    active.exec(&["systemctl", "daemon-reload"]);
+    wait_until(SOON, "status names the file", || hindrance().contains(SAME));
+    active.exec(&["rm", SAME]);
+    active.exec(&["systemctl", "daemon-reload"]);
+    wait_for_standby(active);
+    wait_until(SOON, "it contends again", || !hindrance().contains("does not contend"));
+    let since = now();
+    scene.host_of(&second).exec(&["systemctl", "stop", "putexd.service"]);
+    let third = scene.wait_for_takeover(&second, since, Duration::from_secs(30), "gate given back");
+    assert!(third.term.is_some());
+    wait_for_status(active, |status| status.contains("db active"));
+    assert_eq!(active.property(UNIT, "ActiveState"), "active");
+}
