@@ -795,10 +795,10 @@ async fn admission(systemd: &dyn Manager, settings: &ServiceSettings) -> Option<
             Ok(found) => remarks.extend(found),
             Err(Unsupervisable::Bus(_)) => return None,
             // That a unit can be started without the lease weighs more than what is wrong with another one.
-            Err(error @ Unsupervisable::Ungated { .. }) => {
+            Err(error) if error.is_ungated() => {
                 return Some(Err(Refusal { reason: error.to_string(), is_ungated: true }));
             }
-            Err(error @ (Unsupervisable::NotLoaded { .. } | Unsupervisable::Unprovable { .. })) => {
+            Err(error) => {
                 refusal.get_or_insert_with(|| Refusal::new(error.to_string()));
             }
         }

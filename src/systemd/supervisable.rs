@@ -37,6 +37,8 @@ pub enum Unsupervisable {
         load_state: String,
         /// What to do.
         remedy: String,
+        /// Whether systemd, if the unit runs still, has forgotten what binds it to its lease.
+        is_ungated: bool,
     },
     /// Something can start it, or keep it running, without the lease.
     #[error("{unit} {trouble}; {remedy}")]
@@ -60,12 +62,24 @@ pub enum Unsupervisable {
     },
 }
 
+impl Unsupervisable {
+    /// Whether the unit, should it run, is not bound to its lease.
+    #[must_use]
+    pub fn is_ungated(&self) -> bool {
+        match self {
+            Self::Ungated { .. } => true,
+            Self::NotLoaded { is_ungated, .. } => *is_ungated,
+            Self::Bus(_) | Self::Unprovable { .. } => false,
+        }
+    }
+}
+
 impl Systemd {
     /// Whether the unit is bound to its lease, can pass the gate, and can be proven dead. If so, what the operator should
     /// know of it all the same, in whole sentences.
     pub async fn supervisable(&self, unit: &UnitName, around: Surroundings<'_>) -> Result<Vec<String>, Unsupervisable> {
         let properties = self.read(unit.as_str()).await?;
-        check_loaded(&properties, unit)?;
+        check_loaded(&properties, unit, around.service)?;
         if let Some(service) = around.service {
             gate::check(&properties, service).map_err(|Trouble { trouble, remedy }| Unsupervisable::Ungated {
                 unit: unit.to_string(),
@@ -124,7 +138,7 @@ fn trouble(trouble: impl Into<String>, remedy: impl Into<String>) -> Result<(), 
     Err(Trouble { trouble: trouble.into(), remedy: remedy.into() })
 }
 
-fn check_loaded(properties: &Properties, unit: &UnitName) -> Result<(), Unsupervisable> {
+fn check_loaded(properties: &Properties, unit: &UnitName, service: Option<&ServiceName>) -> Result<(), Unsupervisable> {
     let load_state = properties.text("LoadState").unwrap_or_default();
     let remedy = match load_state {
         "loaded" => return Ok(()),
@@ -135,7 +149,8 @@ fn check_loaded(properties: &Properties, unit: &UnitName) -> Result<(), Unsuperv
             format!("{error}; see \"systemctl status {unit}\" and \"systemd-analyze verify {unit}\"")
         }
     };
-    Err(Unsupervisable::NotLoaded { unit: unit.to_string(), load_state: load_state.to_owned(), remedy })
+    let is_ungated = service.is_some_and(|service| gate::check(properties, service).is_err());
+    Err(Unsupervisable::NotLoaded { unit: unit.to_string(), load_state: load_state.to_owned(), remedy, is_ungated })
 }
 
 fn check_settings(properties: &Properties, around: Surroundings<'_>) -> Result<(), Trouble> {

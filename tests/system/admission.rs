@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::cluster::Host;
+use crate::cluster::{Cut, Host, Off};
 use crate::command::{now, wait_until};
 use crate::lockstore::Lockstore;
 use crate::scene::{Plan, SOON, TAKE_OVER, UNIT, wait_for_line, wait_for_standby, wait_for_status};
@@ -50,6 +50,10 @@ const ADMITTED: [(&str, &str); 4] = [
     ("inside", "RootDirectory=/srv/rooted\nBindReadOnlyPaths=/usr /lib -/lib64 /run/putex/leases\n"),
 ];
 
+/// A service with an effect that only its ExecStop= takes back, which hangs once /run/slow is there.
+const REMAINS: &str = "[Service]\nType=exec\nRemainAfterExit=yes\nExecStart=/bin/sleep infinity\nTimeoutStopSec=1h\n\
+                       ExecStop=/bin/sh -c '[ ! -e /run/slow ] || exec sleep infinity'\n";
+
 #[test]
 fn a_unit_is_admitted_by_what_systemd_has_loaded() {
     let mut plan = Plan::hosts("admission", 2, Lockstore::Directory)
@@ -64,6 +68,8 @@ fn a_unit_is_admitted_by_what_systemd_has_loaded() {
         let unit = format!("[Service]\nExecStart=/usr/bin/sleep infinity\n{settings}");
         plan = plan.unit(name, &unit).service(name, format!("unit = \"{name}.service\"\n{TIMINGS}"));
     }
+    let fenced = format!("unit = \"remains.service\"\non-stop-failure = \"reboot-force\"\n{TIMINGS}");
+    plan = plan.unit("remains", REMAINS).service("remains", fenced);
     let Some((scene, first)) = plan.run() else { return };
     assert!(first.term.is_some(), "an override.conf does not take the fencing token away");
     for host in &scene.hosts {
@@ -111,4 +117,10 @@ fn a_unit_is_admitted_by_what_systemd_has_loaded() {
     assert!(third.term.is_some());
     wait_for_status(active, |status| status.contains("db active"));
     assert_eq!(active.property(UNIT, "ActiveState"), "active");
+
+    // The guard kills the ExecStop= at a lapse, and does not take the failure for a proof that the effect is gone.
+    wait_until(TAKE_OVER, "the effect is here", || active.property("remains.service", "ActiveState") == "active");
+    active.write_file("/run/slow", "");
+    active.partition(Cut::Silent);
+    assert_eq!(active.wait_off(TAKE_OVER), Off::ToReboot, "it goes down with an effect that may still be there");
 }

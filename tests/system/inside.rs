@@ -320,17 +320,27 @@ fn a_unit_without_its_gate_is_not_started() {
             }
         }
 
-        // What hangs on the lease beside the unit is named.
+        // What hangs on the lease beside the unit is named, once systemd has a reason to know of it.
+        let folder = Path::new("/etc/systemd/system/putex-lease@t-gate.target.d");
+        fs::create_dir_all(folder).expect("a directory");
+        fs::write(folder.join("wants.conf"), "[Unit]\nWants=t-follower.service\n").expect("a drop-in");
         let text = "[Unit]\nBindsTo=putex-lease@t-gate.target\n[Service]\nExecStart=/bin/true\n";
         let follower = install(&systemd, "t-follower.service", text).await;
-        systemd.state(&follower).await.expect("loaded");
         let remarks = systemd.supervisable(&unit, around).await.expect("supervisable");
         assert!(matches!(&remarks[..], [remark] if remark.starts_with("t-follower.service follows ")), "{remarks:?}");
         let bound = [unit.clone(), follower];
         let remarks = systemd.supervisable(&unit, Surroundings { bound: &bound, ..around }).await;
         assert_eq!(remarks, Ok(Vec::new()), "what is bound is proven dead");
+
+        // A file that is gone takes the bond of a unit that runs with it.
         fs::remove_file("/etc/putex.d/t-gate.toml").expect("a service file");
         systemd.daemon_reload(LIMIT).await.expect("reloaded");
+        systemd.start(&unit, LIMIT).await.expect("started without a gate");
+        fs::remove_file("/run/systemd/system/t-gate.service").expect("a unit file");
+        systemd.daemon_reload(LIMIT).await.expect("reloaded");
+        let error = systemd.supervisable(&unit, around).await.expect_err("not found");
+        assert!(matches!(error, Unsupervisable::NotLoaded { .. }) && error.is_ungated(), "{error}");
+        gone(&systemd, &unit).await;
     });
 }
 
@@ -537,6 +547,10 @@ fn units_run_to_their_end() {
         let unit = service(&systemd, "t-simple.service", "ExecStart=/bin/sh -c 'sleep 1; exit 4'").await;
         let result = systemd.run_unit_to_completion(&unit, LIMIT).await;
         assert_eq!(result, Ok(RunResult::Failed("exit-code, exit status 4".to_owned())));
+        let settings = "Type=exec\nRemainAfterExit=yes\nExecStart=/bin/sleep 1";
+        let unit = service(&systemd, "t-exec-remain.service", settings).await;
+        assert_eq!(systemd.run_unit_to_completion(&unit, LIMIT).await, Ok(RunResult::Passed));
+        assert_eq!(systemd.state(&unit).await.expect("a state").sub_state, "exited", "its process was waited for");
         let unit = service(
             &systemd,
             "t-long.service",
