@@ -111,6 +111,20 @@ fn a_unit_is_admitted_by_what_systemd_has_loaded() {
     active.exec(&["systemctl", "daemon-reload"]);
     wait_for_standby(active);
     wait_until(SOON, "it contends again", || !hindrance().contains("does not contend"));
+
+    // What was in order at the last look need not be so at the start.
+    let since = now();
+    active.write_file(LATER, "[Service]\nExecCondition=\n");
+    active.exec(&["systemctl", "daemon-reload"]);
+    scene.host_of(&second).exec(&["putexctl", "step-down", "db"]);
+    scene.oracle.wait_for_end(&second, SOON);
+    let next = scene.wait_for_start(since, TAKE_OVER);
+    assert_eq!(next.host, second.host, "a host without the gate starts nothing");
+    let second = next;
+    active.exec(&["rm", LATER]);
+    active.exec(&["systemctl", "daemon-reload"]);
+    wait_for_standby(active);
+    wait_until(SOON, "it contends again", || !hindrance().contains("does not contend"));
     let since = now();
     scene.host_of(&second).exec(&["systemctl", "stop", "putexd.service"]);
     let third = scene.wait_for_takeover(&second, since, Duration::from_secs(30), "gate given back");
