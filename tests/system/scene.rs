@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::cluster::{Cgroups, Cluster, Host, Setup};
 use crate::command::{holds_for, now, wait_for, wait_until};
+use crate::disk::Disk;
 use crate::lockstore::{Locks, Lockstore};
 use crate::watch::{Event, Kind};
 
@@ -41,6 +42,7 @@ pub struct Plan {
     files: Vec<(String, String)>,
     host_file: &'static str,
     without_store: bool,
+    disk: bool,
 }
 
 impl Plan {
@@ -56,7 +58,13 @@ impl Plan {
             files: Vec::new(),
             host_file: "",
             without_store: false,
+            disk: false,
         }
+    }
+
+    /// A disk that all hosts reach.
+    pub fn disk(self) -> Self {
+        Self { disk: true, ..self }
     }
 
     /// The store is not there while the hosts start.
@@ -109,6 +117,7 @@ impl Plan {
     /// Boots, and starts putexd everywhere. `None` where this machine cannot carry hosts.
     pub fn begin(self) -> Option<Scene> {
         let cluster = self.setup.boot(self.name)?;
+        let disk = if self.disk { Some(Disk::attach(&cluster)?) } else { None };
         let locks = Locks::start(self.store, &cluster, self.servers_on_hosts);
         let store = locks.configuration(&cluster);
         for host in &cluster.hosts {
@@ -125,7 +134,7 @@ impl Plan {
             locks.lose(&cluster);
         }
         cluster.start_putexd();
-        Some(Scene { locks, cluster })
+        Some(Scene { locks, cluster, disk })
     }
 
     /// As [`begin`](Self::begin), and waits until one host runs the unit and the others know it.
@@ -149,6 +158,8 @@ pub struct Scene {
     // Ends before the network that it is in.
     pub locks: Locks,
     cluster: Cluster,
+    // Ends after the hosts that have it mounted.
+    disk: Option<Disk>,
 }
 
 impl Deref for Scene {
@@ -174,6 +185,11 @@ impl Drop for Scene {
 }
 
 impl Scene {
+    /// The disk that all hosts reach.
+    pub fn disk(&self) -> &Disk {
+        self.disk.as_ref().expect("the plan has one")
+    }
+
     pub fn host_of(&self, event: &Event) -> &Host {
         self.hosts.iter().find(|host| host.name == event.host).expect("the oracle runs on a host")
     }
