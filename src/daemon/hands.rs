@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use super::machine::Machine;
 use crate::config::{FenceSettings, ServiceSettings};
 use crate::election::Sight;
-use crate::systemd::{BusError, ChangeHints, JobEnd, Manager, NotDead, RunResult};
+use crate::systemd::{BusError, ChangeHints, JobEnd, Manager, NotDead, RunResult, UnitState};
 use crate::types::{ServiceName, Time, UnitName};
 
 /// How long a start is waited for. The unit's own TimeoutStartSec= ends it long before; a database that recovers may
@@ -22,6 +22,8 @@ const START_LIMIT: Duration = Duration::from_secs(86_400);
 const STOP_SLICE: Duration = Duration::from_millis(500);
 /// Between two looks at a unit that does not die.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// Between two warnings of what only an operator can end.
+const WARN_AGAIN: Duration = Duration::from_secs(10);
 /// How often fencing is tried before the lock is given up.
 const FENCE_TRIES: u32 = 3;
 
@@ -167,6 +169,7 @@ impl Units {
     /// are bound with it; then the lease.
     pub(super) async fn stop(&self, kill_at: Option<Time>) {
         let mut told = String::new();
+        let mut warn_at = self.machine.now();
         loop {
             let late = kill_at.is_some_and(|at| self.machine.now().has_passed(at));
             if late {
@@ -180,8 +183,12 @@ impl Units {
                     return;
                 }
                 Err((name, trouble)) => {
+                    let for_the_operator = matches!(trouble, NotDead::Mounted(_));
                     let trouble = format!("{name} is not proven dead yet: {trouble}");
-                    if trouble != told {
+                    if for_the_operator && self.machine.now().has_passed(warn_at) {
+                        warn_at = self.machine.now().plus(WARN_AGAIN);
+                        tracing::warn!(OBJECT_SYSTEMD_UNIT = name.as_str(), "{trouble}");
+                    } else if trouble != told {
                         tracing::debug!("{trouble}");
                         told = trouble;
                     }
@@ -237,16 +244,14 @@ impl Units {
     /// What the units do now.
     pub(super) async fn look(&self) -> Sighting {
         let units = self.all();
-        let sights = join_all(units.iter().map(|name| self.look_at(name))).await;
-        Sighting::of(&units, &sights)
-    }
-
-    async fn look_at(&self, name: &UnitName) -> Option<Sight> {
-        match self.systemd.prove_dead(name).await {
-            Ok(state) => Some(Sight::Dead { result: state.in_words() }),
-            Err(NotDead::Unknown(_)) => None,
-            Err(_) => Some(Sight::Alive),
+        let found = join_all(units.iter().map(|name| self.systemd.prove_dead(name))).await;
+        let sights: Vec<Option<Sight>> = found.iter().map(sight_of).collect();
+        let mut sighting = Sighting::of(&units, &sights);
+        // It serves nobody any more, so that the holder has to release; what is left of it bars the release until it ends.
+        if let Some(Err(trouble @ NotDead::Mounted(_))) = found.first() {
+            sighting.main = Some(Sight::Dead { result: trouble.to_string() });
         }
+        sighting
     }
 
     /// Hints that one of the units may have changed.
@@ -258,6 +263,14 @@ impl Units {
     pub(super) async fn changed(changes: &mut SelectAll<ChangeHints>, interval: Duration) {
         // Both outcomes mean the same: look.
         let _ = timeout(interval, changes.next()).await;
+    }
+}
+
+fn sight_of(found: &Result<UnitState, NotDead>) -> Option<Sight> {
+    match found {
+        Ok(state) => Some(Sight::Dead { result: state.in_words() }),
+        Err(NotDead::Unknown(_)) => None,
+        Err(_) => Some(Sight::Alive),
     }
 }
 

@@ -11,11 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use super::mounts::Looker;
 use super::{Level, pid1, say};
 use crate::guard::frame::Lease;
 use crate::host::cgroup::Hierarchy;
 use crate::host::clock;
-use crate::types::UnitName;
+use crate::types::{Time, UnitName};
 
 /// Between two looks at a control group that is not empty.
 const KILL_INTERVAL: Duration = Duration::from_millis(20);
@@ -45,7 +46,9 @@ impl Enforcement {
     /// Begins to stop the units of a lapsed lease.
     pub fn begin(lease: Lease, hierarchy: Arc<Hierarchy>, systemd: PathBuf) -> io::Result<Self> {
         let progress = Arc::new(Progress::default());
-        let worker = Worker { lease, hierarchy, systemd, progress: Arc::clone(&progress) };
+        let looker = Looker::begin(lease.service.as_str(), &lease.inactive)?;
+        let complain_at = clock::now();
+        let worker = Worker { lease, hierarchy, systemd, progress: Arc::clone(&progress), looker, complain_at };
         thread::Builder::new().name(worker.lease.service.to_string()).spawn(move || worker.run())?;
         Ok(Self { progress })
     }
@@ -74,10 +77,14 @@ struct Worker {
     hierarchy: Arc<Hierarchy>,
     systemd: PathBuf,
     progress: Arc<Progress>,
+    /// `None`: there is no mount among the units.
+    looker: Option<Looker>,
+    /// When to say again what is mounted.
+    complain_at: Time,
 }
 
 impl Worker {
-    fn run(self) {
+    fn run(mut self) {
         let kill_at = self.lease.kill_at();
         let mut asked = false;
         let mut grumble_at = clock::now();
@@ -165,8 +172,21 @@ impl Worker {
         all_empty
     }
 
-    fn is_inactive(&self) -> bool {
-        self.lease.inactive.is_empty()
-            || pid1::are_inactive(&self.systemd, &self.lease.inactive, LATE_ASK_LIMIT).unwrap_or(false)
+    fn is_inactive(&mut self) -> bool {
+        if self.lease.inactive.is_empty() {
+            return true;
+        }
+        let inactive = pid1::inactive(&self.systemd, &self.lease.inactive, LATE_ASK_LIMIT).ok().flatten();
+        let Some(looker) = &mut self.looker else { return inactive.is_some() };
+        let Some(mounts) = inactive else {
+            looker.doubt();
+            return false;
+        };
+        let Err(trouble) = looker.check(mounts, LATE_ASK_LIMIT) else { return true };
+        if clock::now().has_passed(self.complain_at) {
+            self.complain_at = clock::now().plus(COMPLAINT_INTERVAL);
+            say(Level::Alert, &format!("{}: {trouble}", self.lease.service));
+        }
+        false
     }
 }

@@ -15,6 +15,7 @@
 //! lease, and `RuntimeDirectory=` has it remove every grant. So an error that leaves a lease in doubt ends the program.
 
 mod enforce;
+mod mounts;
 mod pid1;
 mod shell;
 pub mod table;

@@ -15,6 +15,7 @@ use zbus::wire::serialized::{Context, Data};
 use zbus::wire::{DynamicType, Endian, Type};
 use zbus::{Message, OwnedObjectPath, OwnedVariant};
 
+use crate::host::mounts::{Configured, place_of};
 use crate::types::UnitName;
 
 const MANAGER: &str = "/org/freedesktop/systemd1";
@@ -50,21 +51,31 @@ pub fn stop(socket: &Path, units: &[UnitName], limit: Duration) -> Result<(), Er
 }
 
 /// Whether systemd shows each of `units` as inactive, and none of them as failed: what could not be unmounted is
-/// `failed`, and still there.
-pub fn are_inactive(socket: &Path, units: &[UnitName], limit: Duration) -> Result<bool, Error> {
+/// `failed`, and still there. If so, what the mounts among them are to mount; else `None`.
+pub fn inactive(socket: &Path, units: &[UnitName], limit: Duration) -> Result<Option<Vec<Configured>>, Error> {
     let mut systemd = Peer::connect(socket, limit)?;
+    let mut mounts = Vec::new();
     for unit in units {
-        let Some(answer) = known(systemd.call(MANAGER, MANAGER_INTERFACE, "GetUnit", &(unit.as_str())))? else {
+        let place = place_of(unit);
+        // One that systemd has forgotten is read anew where more than its state is asked for.
+        let method = if place.is_some() { "LoadUnit" } else { "GetUnit" };
+        let Some(answer) = known(systemd.call(MANAGER, MANAGER_INTERFACE, method, &(unit.as_str())))? else {
             continue;
         };
         let path = answer.body::<OwnedObjectPath>()?;
+        let interface = type_interface(unit);
         if systemd.property(&path, "Unit", "ActiveState")? != "inactive"
-            || systemd.property(&path, &type_interface(unit), "Result")? != "success"
+            || systemd.property(&path, &interface, "Result")? != "success"
         {
-            return Ok(false);
+            return Ok(None);
+        }
+        if let Some(place) = place {
+            let what = systemd.property(&path, &interface, "What")?;
+            let options = systemd.property(&path, &interface, "Options")?;
+            mounts.push(Configured { place, what, options });
         }
     }
-    Ok(true)
+    Ok(Some(mounts))
 }
 
 fn known(result: Result<Answer, Error>) -> Result<Option<Answer>, Error> {

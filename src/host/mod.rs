@@ -1,7 +1,8 @@
-//! What the kernel tells and does: clocks, randomness, identities, control groups. No D-Bus, no store, no configuration.
+//! What the kernel tells and does: clocks, randomness, identities, control groups, mounts. No D-Bus, no store, no configuration.
 
 pub mod cgroup;
 pub mod clock;
 pub mod identity;
+pub mod mounts;
 pub mod self_fence;
 pub mod watchdog;

@@ -40,6 +40,7 @@ pub use units::{JobType, KillError, NotDead, Proof, SystemState};
 pub struct Systemd {
     keeper: Keeper,
     route: Route,
+    mounts: units::Mounts,
 }
 
 impl Systemd {
@@ -78,7 +79,7 @@ impl Systemd {
     }
 
     fn by(route: Route, call_limit: Duration) -> Self {
-        Self { keeper: Keeper::new(route, call_limit), route }
+        Self { keeper: Keeper::new(route, call_limit), route, mounts: units::Mounts::default() }
     }
 
     fn has_references(&self) -> bool {

@@ -153,6 +153,7 @@ impl Systemd {
     /// [`prove_dead`](Self::prove_dead) does.
     pub async fn stop(&self, unit: &UnitName, limit: Duration) -> Result<JobEnd, BusError> {
         let deadline = Instant::now() + limit;
+        self.mounts.doubt(unit);
         let id = self.state(unit).await?.id;
         self.carry_out(&Order::Stop(unit.as_str()), &id, None, deadline).await
     }

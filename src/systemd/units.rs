@@ -1,5 +1,7 @@
 //! Reading units, killing them, and proving them dead.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::Systemd;
@@ -7,6 +9,7 @@ use super::link::BusError;
 use super::properties::{Properties, UnitState};
 use super::proxy::{JOB, MANAGER, MANAGER_PATH};
 use crate::host::cgroup::Hierarchy;
+use crate::host::mounts::{self, Configured, Mount};
 use crate::types::UnitName;
 
 /// SIGKILL, as the bus wants it.
@@ -49,8 +52,11 @@ pub enum NotDead {
     /// systemd counts it as stopped, and processes are left.
     #[error("processes are left in its control group {0}")]
     ProcessesLeft(String),
-    /// Its control group could not be read.
-    #[error("its control group could not be read: {0}")]
+    /// systemd counts it as unmounted, and it is mounted.
+    #[error("{0}")]
+    Mounted(String),
+    /// The kernel did not tell of its control group, or of its mount.
+    #[error("the kernel does not tell: {0}")]
     Unreadable(String),
     /// It was started, or changed otherwise, while it was being looked at.
     #[error("it changed while it was looked at, and is {0}")]
@@ -107,19 +113,22 @@ impl Systemd {
     pub async fn prove_dead(&self, unit: &UnitName) -> Result<Proof, NotDead> {
         let properties = self.read(unit.as_str()).await?;
         let state = properties.state();
+        let place = properties.text("Where").filter(|_| properties.kind() == "mount").map(str::to_owned);
+        if let Some(place) = &place
+            && state.may_run()
+        {
+            self.remember_mount(unit, place).await;
+        }
         // The result of an unmount that failed sticks to a mount when a later one succeeds, and a mount that could not
         // be made is "failed" too. What is mounted is the kernel's to say, so there `failed` is looked into.
-        let unmounted = match properties.text("Where") {
-            Some(place) if properties.kind() == "mount" => {
-                let place = place.to_owned();
-                self.blocking(move |_| is_unmounted(&place)).await.map_err(NotDead::Unreadable)?
-            }
-            Some(_) | None => false,
-        };
+        let unmounted = place.is_some();
         check_stopped(&state, unmounted)?;
+        if let Some(place) = place {
+            self.check_unmounted(unit, place, &properties).await?;
+        }
         for group in self.groups(&properties).await? {
             let asked = group.clone();
-            match self.blocking(move |hierarchy| hierarchy.is_empty(&asked)).await {
+            match self.control_groups(move |hierarchy| hierarchy.is_empty(&asked)).await {
                 Ok(true) => {}
                 Ok(false) => return Err(NotDead::ProcessesLeft(group)),
                 Err(text) => return Err(NotDead::Unreadable(text)),
@@ -145,7 +154,7 @@ impl Systemd {
             Ok(()) | Err(BusError::Refused { .. } | BusError::Unreachable(_) | BusError::Malformed(_)) => {}
         }
         for group in groups {
-            self.blocking(move |hierarchy| hierarchy.kill(&group)).await.map_err(KillError::Cgroup)?;
+            self.control_groups(move |hierarchy| hierarchy.kill(&group)).await.map_err(KillError::Cgroup)?;
         }
         Ok(())
     }
@@ -153,7 +162,7 @@ impl Systemd {
     /// SIGKILL to every process of a control group as PID 1 names it, for when PID 1 does not answer.
     pub async fn kill_group(&self, path: &str) -> Result<(), KillError> {
         let path = path.to_owned();
-        self.blocking(move |hierarchy| hierarchy.kill(&path)).await.map_err(KillError::Cgroup)
+        self.control_groups(move |hierarchy| hierarchy.kill(&path)).await.map_err(KillError::Cgroup)
     }
 
     /// The control group that the unit has while it runs, known before it does; `None` for types without processes.
@@ -233,17 +242,119 @@ impl Systemd {
         text(&link.call(properties.get(MANAGER, name)).await?)
     }
 
-    /// Asks the kernel about control groups, away from the runtime's own threads and bounded in time.
-    async fn blocking<T: Send + 'static>(
+    /// Keeps how a unit is mounted: once it is unmounted, only this tells one file system without a device from another.
+    async fn remember_mount(&self, unit: &UnitName, place: &str) {
+        let place = place.to_owned();
+        let seen = self.blocking(move || Mount::at(&place)).await;
+        self.mounts.of(unit, |memory| {
+            memory.doubt();
+            if let Ok(Some(mount)) = seen {
+                memory.was = Some(mount);
+            }
+        });
+    }
+
+    /// Shows that what a unit had mounted is mounted nowhere on the host. Once that is shown, it is shown until the unit is
+    /// seen to run or its stop is asked for: a device that is opened every few seconds would disturb others.
+    async fn check_unmounted(&self, unit: &UnitName, place: String, properties: &Properties) -> Result<(), NotDead> {
+        let text = |name| properties.text(name).unwrap_or_default().to_owned();
+        let configured = Configured { place, what: text("What"), options: text("Options") };
+        let (was, doubts) = match self.mounts.begin(unit) {
+            Begun::Proven => return Ok(()),
+            // A device that hangs takes one thread, not one for each look.
+            Begun::Asked => return Err(NotDead::Unreadable("the last look at its mount has not ended".to_owned())),
+            Begun::Now { was, doubts } => (was, doubts),
+        };
+        let (mounts, asked) = (self.mounts.clone(), unit.clone());
+        let look = move || {
+            let found = mounts::check_unmounted(&configured, was.as_ref());
+            mounts.of(&asked, |memory| {
+                memory.is_asked = false;
+                memory.is_proven = found.is_ok() && memory.doubts == doubts;
+            });
+            Ok(found)
+        };
+        match self.blocking(look).await {
+            Ok(found) => found.map_err(|error| NotDead::Mounted(error.to_string())),
+            Err(text) => Err(NotDead::Unreadable(text)),
+        }
+    }
+
+    /// Asks the kernel about control groups.
+    async fn control_groups<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&Hierarchy) -> std::io::Result<T> + Send + 'static,
     ) -> Result<T, String> {
-        let task = tokio::task::spawn_blocking(move || Hierarchy::detect().and_then(|hierarchy| ask(&hierarchy)));
-        match tokio::time::timeout(self.keeper.call_limit(), task).await {
+        self.blocking(move || Hierarchy::detect().and_then(|hierarchy| ask(&hierarchy))).await
+    }
+
+    /// Asks the kernel, away from the runtime's own threads and bounded in time.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce() -> std::io::Result<T> + Send + 'static,
+    ) -> Result<T, String> {
+        match tokio::time::timeout(self.keeper.call_limit(), tokio::task::spawn_blocking(ask)).await {
             Ok(Ok(result)) => result.map_err(|error| error.to_string()),
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => Err(format!("the kernel did not answer within {:?}", self.keeper.call_limit())),
         }
+    }
+}
+
+/// What is remembered of mount units, shared by all clones of a [`Systemd`].
+#[derive(Debug, Clone, Default)]
+pub(super) struct Mounts(Arc<Mutex<HashMap<UnitName, Memory>>>);
+
+#[derive(Debug, Default)]
+struct Memory {
+    /// How it was seen last while it was mounted.
+    was: Option<Mount>,
+    /// The kernel is being asked.
+    is_asked: bool,
+    /// It was shown to be unmounted, and there was no reason for doubt since.
+    is_proven: bool,
+    /// How many reasons there were.
+    doubts: u64,
+}
+
+impl Memory {
+    fn doubt(&mut self) {
+        self.is_proven = false;
+        self.doubts += 1;
+    }
+}
+
+/// What becomes of a question about a mount.
+enum Begun {
+    /// It is answered.
+    Proven,
+    /// It was asked before, and the answer is not here yet.
+    Asked,
+    /// It is to be asked now.
+    Now { was: Option<Mount>, doubts: u64 },
+}
+
+impl Mounts {
+    /// From now on it has to be shown anew that the unit is unmounted.
+    pub(super) fn doubt(&self, unit: &UnitName) {
+        self.of(unit, Memory::doubt);
+    }
+
+    fn begin(&self, unit: &UnitName) -> Begun {
+        self.of(unit, |memory| {
+            if memory.is_proven {
+                return Begun::Proven;
+            }
+            if std::mem::replace(&mut memory.is_asked, true) {
+                return Begun::Asked;
+            }
+            Begun::Now { was: memory.was.clone(), doubts: memory.doubts }
+        })
+    }
+
+    fn of<T>(&self, unit: &UnitName, work: impl FnOnce(&mut Memory) -> T) -> T {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        work(all.entry(unit.clone()).or_default())
     }
 }
 
@@ -260,30 +371,6 @@ fn check_stopped(state: &UnitState, unmounted: bool) -> Result<(), NotDead> {
         return Err(NotDead::FailedIsNoProof(state.in_words()));
     }
     Ok(())
-}
-
-/// Whether nothing is mounted at `place` as PID 1 sees it: a daemon may have a mount namespace of its own.
-fn is_unmounted(place: &str) -> std::io::Result<bool> {
-    let table = std::fs::read_to_string("/proc/1/mountinfo")?;
-    if table.is_empty() {
-        return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "/proc/1/mountinfo is empty"));
-    }
-    Ok(!is_mounted_in(&table, place))
-}
-
-/// The mount point is the fifth field of a line, with blanks and backslashes in octal.
-fn is_mounted_in(table: &str, place: &str) -> bool {
-    let mut escaped = String::new();
-    for character in place.chars() {
-        match character {
-            ' ' => escaped.push_str("\\040"),
-            '\t' => escaped.push_str("\\011"),
-            '\n' => escaped.push_str("\\012"),
-            '\\' => escaped.push_str("\\134"),
-            other => escaped.push(other),
-        }
-    }
-    table.lines().any(|line| line.split(' ').nth(4) == Some(escaped.as_str()))
 }
 
 fn text(value: &zbus::OwnedVariant) -> Result<String, BusError> {
@@ -333,15 +420,6 @@ fn escape(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn mount_points_are_found() {
-        let table = "22 1 0:20 / / rw - ext4 /dev/a rw\n40 22 0:35 / /mnt/a\\040b rw shared:1 - tmpfs tmpfs rw\n";
-        assert!(is_mounted_in(table, "/"));
-        assert!(is_mounted_in(table, "/mnt/a b"));
-        assert!(!is_mounted_in(table, "/mnt/a"));
-        assert!(!is_mounted_in(table, "/mnt"));
-    }
 
     #[test]
     fn slices_are_nested() {

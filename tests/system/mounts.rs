@@ -1,9 +1,11 @@
 //! File systems that may be mounted on one host at a time: what `umount` leaves in other mount namespaces is no stop.
 
+use std::time::Duration;
+
 use crate::cluster::{Host, Off};
 use crate::command::{holds_for, now, wait_until};
 use crate::lockstore::Lockstore;
-use crate::scene::{HAND_OVER, Plan, SERVICE, SOON, Scene, TAKE_OVER, WAIT, signal, wait_for_line, wait_for_standby};
+use crate::scene::{Plan, SERVICE, SOON, Scene, TAKE_OVER, WAIT, signal, wait_for_line, wait_for_standby};
 use crate::watch::Event;
 
 const MOUNT: (&str, &str) =
@@ -31,7 +33,7 @@ fn wait_until_written(host: &Host) {
 
 /// The next copy starts on a host whose disk no other host has mounted any more.
 #[track_caller]
-fn wait_for_the_only_mount(scene: &Scene, old: &Event, since: std::time::Duration, what: &str) -> Event {
+fn wait_for_the_only_mount(scene: &Scene, old: &Event, since: Duration, what: &str) -> Event {
     let new = scene.wait_for_takeover(old, since, TAKE_OVER, what);
     assert!(!scene.disk().is_in_use_by(scene.host_of(old)), "{what}: two hosts have the same disk mounted");
     assert!(scene.disk().is_in_use_by(scene.host_of(&new)));

@@ -1,0 +1,471 @@
+//! Mounted file systems, and whether one is gone.
+//!
+//! That umount(8) succeeded says nothing of other mount namespaces: a container, or a service with `BindPaths=`, may have
+//! a mount of its own and write on. Another host that mounts the same disk then destroys it. Two signs are to be had:
+//!
+//! 1. A block device that a file system uses is claimed for it alone, wherever it is mounted, and so opening it with
+//!    O_EXCL fails with EBUSY. This also sees what was detached lazily, and namespaces without a process.
+//! 2. `/proc/PID/mountinfo` shows the mounts that a process can reach. It is what there is for file systems without a
+//!    block device of their own, and for devices that cannot be opened.
+//!
+//! The device is opened for reading alone and closed at once: udev looks anew at what was open for writing, but not at
+//! that. Whoever wants it exclusively at that very moment, mkfs(8) for instance, is told that it is busy.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, BufRead as _, BufReader};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags, major, minor, open};
+use rustix::io::Errno;
+
+use crate::types::UnitName;
+
+const PROC: &str = "/proc";
+const SYS_BLOCK: &str = "/sys/block";
+const AUTOMOUNT: &str = "autofs";
+
+/// A device that is busy is tried again this often before it counts: others claim one for a moment, too.
+const CLAIM_TRIES: u32 = 3;
+/// Between two of these tries.
+const CLAIM_INTERVAL: Duration = Duration::from_millis(5);
+/// The first lines of a table, which tell whether it is another's: the kernel writes a page at a time.
+const PAGE_BYTES: usize = 4096;
+/// Of so many processes that have it mounted the operator is told.
+const TOLD_LIMIT: usize = 3;
+/// And so much of their command lines.
+const COMMAND_LIMIT: usize = 120;
+
+/// What a mount unit is to mount, as PID 1 tells while it is not mounted. Of one that is, PID 1 tells what the kernel
+/// says, where a bind mount looks like one of the whole device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Configured {
+    /// Where=.
+    pub place: String,
+    /// What=.
+    pub what: String,
+    /// Options=.
+    pub options: String,
+}
+
+/// A mount, as the kernel shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// major:minor of the file system. Of some, such as btrfs, it is not that of the device.
+    number: String,
+    /// The part of the file system that is mounted.
+    root: String,
+    /// The mount point.
+    place: String,
+    /// The file system's type.
+    kind: String,
+    /// What is mounted: a device, an export, or just a word.
+    source: String,
+}
+
+/// Why a file system is not known to be unmounted.
+#[derive(Debug, thiserror::Error)]
+pub enum NotUnmounted {
+    /// Who has it, in whole words.
+    #[error("its file system is still mounted: {0}")]
+    StillMounted(String),
+    /// Nobody knows.
+    #[error("what is mounted could not be read: {0}")]
+    Unreadable(#[from] io::Error),
+}
+
+impl Mount {
+    /// What is mounted at `place` as PID 1 sees it: whoever asks may have a mount namespace of its own. An automount that
+    /// waits there is none.
+    pub fn at(place: &str) -> io::Result<Option<Self>> {
+        let table = table_of_pid1(Path::new(PROC))?;
+        // The last one hides those before it.
+        Ok(table.into_iter().rfind(|mount| mount.place == place && mount.kind != AUTOMOUNT))
+    }
+
+    /// A line of mountinfo, as proc_pid_mountinfo(5) has it.
+    fn parse(line: &str) -> Option<Self> {
+        let (mount, file_system) = line.split_once(" - ")?;
+        let mut mount = mount.split(' ').skip(2);
+        let mut file_system = file_system.split(' ');
+        Some(Self {
+            number: mount.next()?.to_owned(),
+            root: unescape(mount.next()?, "\\", 3, 8),
+            place: unescape(mount.next()?, "\\", 3, 8),
+            kind: file_system.next()?.to_owned(),
+            source: unescape(file_system.next()?, "\\", 3, 8),
+        })
+    }
+
+    /// Whether it is the same part of the same file system. The numbers of those without a device are used again at once.
+    fn is_same(&self, other: &Self) -> bool {
+        self.number == other.number && self.root == other.root && self.kind == other.kind && self.source == other.source
+    }
+
+    /// Whether its source tells one file system from another, as `tmpfs` does not. What is in memory alone is of no use
+    /// to another host.
+    fn has_identity(&self) -> bool {
+        self.source != self.kind && self.source != "none"
+    }
+}
+
+/// The mount point of a mount unit, which is its name; `None` for other types.
+#[must_use]
+pub fn place_of(unit: &UnitName) -> Option<String> {
+    let stem = unit.as_str().strip_suffix(".mount")?;
+    if stem == "-" {
+        return Some("/".to_owned());
+    }
+    Some(format!("/{}", unescape(&stem.replace('-', "/"), "\\x", 2, 16)))
+}
+
+/// Shows that what a unit had mounted is mounted nowhere on this host. `was` is how it was seen while it was mounted.
+///
+/// It takes as long as a device takes to be opened, and in doubt a look at all processes.
+pub fn check_unmounted(configured: &Configured, was: Option<&Mount>) -> Result<(), NotUnmounted> {
+    let table = table_of_pid1(Path::new(PROC))?;
+    if table.iter().any(|mount| mount.place == configured.place && mount.kind != AUTOMOUNT) {
+        return Err(NotUnmounted::StillMounted(format!("something is mounted at {}", configured.place)));
+    }
+    let source = Source::of(configured, was)?;
+    let mut wanted = Wanted { place: configured.place.clone(), ..Wanted::default() };
+    let mut free = Vec::new();
+    for device in &source.devices {
+        match device.claim() {
+            Claim::Free => free.push(device),
+            Claim::Unknown => wanted.devices.push(device.clone()),
+            Claim::Busy => {
+                wanted.devices = vec![device.clone()];
+                return Err(NotUnmounted::StillMounted(busy(device, &wanted.find(Path::new(PROC))?)));
+            }
+        }
+    }
+    let is_known = |was: &Mount| free.iter().any(|device| device.has(was));
+    match was {
+        Some(was) if source.is_file || is_known(was) => {}
+        Some(was) => wanted.look_for(was, source.is_bind, &table),
+        None if free.is_empty() && !source.is_file => wanted.look_for_source(&configured.what, &table),
+        None => {}
+    }
+    match &wanted.find(Path::new(PROC))?[..] {
+        [] => Ok(()),
+        users => Err(NotUnmounted::StillMounted(told(users))),
+    }
+}
+
+/// What a unit mounts.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Source {
+    /// Those that it may be on.
+    devices: Vec<Device>,
+    /// A file, which the kernel sees as a loop device for as long as it is mounted.
+    is_file: bool,
+    /// A folder, whose file system is mounted otherwise.
+    is_bind: bool,
+}
+
+impl Source {
+    fn of(configured: &Configured, was: Option<&Mount>) -> io::Result<Self> {
+        let path = device_path(&configured.what);
+        let file_type = fs::metadata(&path).map(|found| found.file_type());
+        if configured.options.split(',').any(|option| matches!(option, "bind" | "rbind"))
+            || file_type.as_ref().is_ok_and(fs::FileType::is_dir)
+        {
+            return Ok(Self { is_bind: true, ..Self::default() });
+        }
+        if file_type.is_ok_and(|file_type| file_type.is_file()) {
+            return Ok(Self { devices: loops_of(Path::new(SYS_BLOCK), &path)?, is_file: true, ..Self::default() });
+        }
+        // Two, if the name leads to another one than it did.
+        let mut devices: Vec<Device> = Device::at(&path).into_iter().collect();
+        if let Some(was) = was.and_then(|was| Device::at(Path::new(&was.source)))
+            && devices.iter().all(|device| device.number != was.number)
+        {
+            devices.push(was);
+        }
+        Ok(Self { devices, ..Self::default() })
+    }
+}
+
+/// A block device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Device {
+    path: PathBuf,
+    /// major:minor.
+    number: String,
+}
+
+/// Whether a file system has a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Claim {
+    /// None has.
+    Free,
+    /// One has, or something else that wants it for itself.
+    Busy,
+    /// It cannot be opened, as a DRBD device that is secondary, or belongs to another block device.
+    Unknown,
+}
+
+impl Device {
+    fn at(path: &Path) -> Option<Self> {
+        let found = fs::metadata(path).ok().filter(|found| found.file_type().is_block_device())?;
+        let number = found.rdev();
+        Some(Self { path: path.to_owned(), number: format!("{}:{}", major(number), minor(number)) })
+    }
+
+    fn claim(&self) -> Claim {
+        let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        for attempt in 1.. {
+            match open(&self.path, flags, Mode::empty()) {
+                Ok(_) => return Claim::Free,
+                Err(Errno::BUSY) if self.is_part_of_another() => return Claim::Unknown,
+                Err(Errno::BUSY) if attempt < CLAIM_TRIES => sleep(CLAIM_INTERVAL),
+                Err(Errno::BUSY) => return Claim::Busy,
+                Err(_) => return Claim::Unknown,
+            }
+        }
+        Claim::Unknown
+    }
+
+    /// Whether device mapper, md or the like have it: then no file system has it.
+    fn is_part_of_another(&self) -> bool {
+        let Ok(place) = fs::canonicalize(format!("/sys/dev/block/{}", self.number)) else { return false };
+        let has_holders = |place: &Path| fs::read_dir(place.join("holders")).is_ok_and(|mut all| all.next().is_some());
+        has_holders(&place) || place.join("partition").exists() && place.parent().is_some_and(has_holders)
+    }
+
+    /// Whether `mount` is of this device.
+    fn has(&self, mount: &Mount) -> bool {
+        mount.number == self.number || Path::new(&mount.source) == self.path
+    }
+}
+
+/// Loop devices that show a file. There is none as soon as nothing has it mounted any more, but for those that somebody
+/// set up by hand.
+fn loops_of(sys_block: &Path, file: &Path) -> io::Result<Vec<Device>> {
+    let file = fs::canonicalize(file)?;
+    let mut found = Vec::new();
+    for entry in fs::read_dir(sys_block)? {
+        let entry = entry?;
+        let shown = fs::read_to_string(entry.path().join("loop/backing_file")).unwrap_or_default();
+        if Path::new(shown.trim_end_matches('\n')) == file {
+            let number = fs::read_to_string(entry.path().join("dev"))?.trim().to_owned();
+            found.push(Device { path: Path::new("/dev").join(entry.file_name()), number });
+        }
+    }
+    Ok(found)
+}
+
+/// `UUID=` and the like are links of udev's.
+fn device_path(what: &str) -> PathBuf {
+    let Some((tag, value)) = what.split_once('=') else { return PathBuf::from(what) };
+    let folder = match tag {
+        "UUID" => "by-uuid",
+        "LABEL" => "by-label",
+        "PARTUUID" => "by-partuuid",
+        "PARTLABEL" => "by-partlabel",
+        _ => return PathBuf::from(what),
+    };
+    let mut name = String::new();
+    for character in value.trim_matches('"').chars() {
+        if character.is_ascii_alphanumeric() || "#+-.:=@_".contains(character) || !character.is_ascii() {
+            name.push(character);
+        } else {
+            name.push_str(&format!("\\x{:02x}", u32::from(character)));
+        }
+    }
+    Path::new("/dev/disk").join(folder).join(name)
+}
+
+/// What is looked for among the mounts of all processes.
+#[derive(Debug, Default)]
+struct Wanted {
+    devices: Vec<Device>,
+    /// A mount without a device, as it was, or what it was from.
+    part: Option<Part>,
+    /// Where the unit mounts it.
+    place: String,
+}
+
+#[derive(Debug)]
+struct Part {
+    of: PartOf,
+    /// Whether it counts wherever it is, and not only at its place, or below where a whole tree is mounted once more.
+    anywhere: bool,
+}
+
+#[derive(Debug)]
+enum PartOf {
+    Mount(Mount),
+    Source(String),
+}
+
+impl Wanted {
+    fn look_for(&mut self, was: &Mount, is_bind: bool, pid1: &[Mount]) {
+        if !is_bind && !was.number.starts_with("0:") {
+            self.devices.push(Device { path: PathBuf::from(&was.source), number: was.number.clone() });
+        } else if was.has_identity() {
+            // The same may rightly be mounted elsewhere, and every namespace has a copy of that.
+            let anywhere = !is_bind && !pid1.iter().any(|mount| mount.is_same(was));
+            self.part = Some(Part { of: PartOf::Mount(was.clone()), anywhere });
+        }
+    }
+
+    fn look_for_source(&mut self, what: &str, pid1: &[Mount]) {
+        if what.contains(['/', ':']) {
+            let anywhere = !pid1.iter().any(|mount| mount.source == what);
+            self.part = Some(Part { of: PartOf::Source(what.to_owned()), anywhere });
+        }
+    }
+
+    fn is_shown_by(&self, mount: &Mount) -> bool {
+        let is_part = |part: &Part| {
+            let is_same = match &part.of {
+                PartOf::Mount(was) => mount.is_same(was),
+                PartOf::Source(what) => mount.source == *what,
+            };
+            is_same && (part.anywhere || mount.place.ends_with(&self.place))
+        };
+        self.devices.iter().any(|device| device.has(mount)) || self.part.as_ref().is_some_and(is_part)
+    }
+
+    /// One process for each table that shows it.
+    fn find(&self, proc: &Path) -> io::Result<Vec<User>> {
+        if self.devices.is_empty() && self.part.is_none() {
+            return Ok(Vec::new());
+        }
+        let mut users = Vec::new();
+        let mut known = BTreeSet::new();
+        for pid in processes(proc)? {
+            let table = match new_table(proc, pid, &mut known) {
+                Ok(table) => table,
+                // It has ended, or has lost its namespace on the way to its end.
+                Err(error) if has_ended(&error) => continue,
+                Err(error) => return Err(error),
+            };
+            if let Some(mount) = table.into_iter().find(|mount| self.is_shown_by(mount)) {
+                users.push(User { pid, place: mount.place, command: command_of(proc, pid) });
+            }
+        }
+        Ok(users)
+    }
+}
+
+/// A process that has something mounted.
+#[derive(Debug, PartialEq, Eq)]
+struct User {
+    pid: u32,
+    place: String,
+    command: String,
+}
+
+fn busy(device: &Device, users: &[User]) -> String {
+    let path = device.path.display();
+    if users.is_empty() {
+        format!(
+            "{path} is busy, and no process shows a mount of it: it was unmounted lazily and something of it is in use, \
+             or a mount namespace without processes has it, or it is used otherwise"
+        )
+    } else {
+        format!("{path} is busy: {}", told(users))
+    }
+}
+
+fn told(users: &[User]) -> String {
+    let one = |user: &User| {
+        let User { pid, place, command } = user;
+        if *pid == 1 {
+            return format!("it is mounted at {place} as well; unmount it there");
+        }
+        format!(
+            "process {pid} ({command}) has it at {place} in another mount namespace; end that process, or run \
+             \"nsenter --target {pid} --mount umount {place}\""
+        )
+    };
+    let mut text = users.iter().take(TOLD_LIMIT).map(one).collect::<Vec<_>>().join("; ");
+    if let Some(more @ 1..) = users.len().checked_sub(TOLD_LIMIT) {
+        text.push_str(&format!("; and {more} more"));
+    }
+    text
+}
+
+fn table_of_pid1(proc: &Path) -> io::Result<Vec<Mount>> {
+    let table: Vec<Mount> =
+        fs::read_to_string(proc.join("1/mountinfo"))?.lines().map(parse).collect::<io::Result<_>>()?;
+    // Every namespace has a root.
+    if table.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "/proc/1/mountinfo is empty"));
+    }
+    Ok(table)
+}
+
+fn parse(line: &str) -> io::Result<Mount> {
+    Mount::parse(line).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("odd mountinfo: {line:?}")))
+}
+
+/// In their order, so that PID 1 is the first.
+fn processes(proc: &Path) -> io::Result<BTreeSet<u32>> {
+    let mut found = BTreeSet::new();
+    for entry in fs::read_dir(proc)? {
+        if let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) {
+            found.insert(pid);
+        }
+    }
+    // With hidepid= the processes of others are hidden from those who may not trace them.
+    if found.contains(&1) {
+        Ok(found)
+    } else {
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, "/proc hides processes"))
+    }
+}
+
+/// The mounts that a process can reach; none if they are those of a process before it.
+///
+/// The links under /proc/PID/ns would tell namespaces apart as well, but only to those who may trace the process, and a
+/// changed root, which hides mounts, has the same one. The first line says both: no two mounts have the same number.
+fn new_table(proc: &Path, pid: u32, known: &mut BTreeSet<String>) -> io::Result<Vec<Mount>> {
+    let table = fs::File::open(proc.join(format!("{pid}/mountinfo")))?;
+    let mut table = BufReader::with_capacity(PAGE_BYTES, table);
+    let mut first = String::new();
+    table.read_line(&mut first)?;
+    if first.is_empty() || !known.insert(first.clone()) {
+        return Ok(Vec::new());
+    }
+    let first = parse(first.trim_end_matches('\n'))?;
+    std::iter::once(Ok(first)).chain(table.lines().map(|line| parse(&line?))).collect()
+}
+
+fn has_ended(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::NOENT | Errno::SRCH | Errno::INVAL))
+}
+
+fn command_of(proc: &Path, pid: u32) -> String {
+    let line = fs::read(proc.join(format!("{pid}/cmdline"))).unwrap_or_default();
+    let line = String::from_utf8_lossy(&line).trim_end_matches('\0').replace(|c: char| c.is_control(), " ");
+    if line.is_empty() {
+        return fs::read_to_string(proc.join(format!("{pid}/comm"))).unwrap_or_default().trim_end().to_owned();
+    }
+    line.chars().take(COMMAND_LIMIT).collect()
+}
+
+/// Three octal digits after a backslash are a byte of mountinfo, two hexadecimal ones after `\x` are one of a unit's name.
+fn unescape(text: &str, mark: &str, digits: usize, radix: u32) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(mark) {
+        bytes.extend_from_slice(&rest.as_bytes()[..at]);
+        rest = &rest[at + mark.len()..];
+        match rest.get(..digits).and_then(|code| u8::from_str_radix(code, radix).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &rest[digits..];
+            }
+            None => bytes.extend_from_slice(mark.as_bytes()),
+        }
+    }
+    bytes.extend_from_slice(rest.as_bytes());
+    String::from_utf8_lossy(&bytes).into_owned()
+}
