@@ -106,7 +106,7 @@ impl Mount {
     }
 
     /// Whether its source tells one file system from another, as `tmpfs` does not. What is in memory alone is of no use
-    /// to another host.
+    /// to another host, and its number is given to the next one.
     fn has_identity(&self) -> bool {
         self.source != self.kind && self.source != "none"
     }
@@ -307,7 +307,7 @@ impl Wanted {
     fn look_for(&mut self, was: &Mount, is_bind: bool, pid1: &[Mount]) {
         if !is_bind && !was.number.starts_with("0:") {
             self.devices.push(Device { path: PathBuf::from(&was.source), number: was.number.clone() });
-        } else if was.has_identity() {
+        } else if is_bind || was.has_identity() {
             // The same may rightly be mounted elsewhere, and every namespace has a copy of that.
             let anywhere = !is_bind && !pid1.iter().any(|mount| mount.is_same(was));
             self.part = Some(Part { of: PartOf::Mount(was.clone()), anywhere });
@@ -468,4 +468,149 @@ fn unescape(text: &str, mark: &str, digits: usize, radix: u32) -> String {
     }
     bytes.extend_from_slice(rest.as_bytes());
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PID1: &str = "22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n\
+                        40 22 0:35 / /mnt/a\\040b rw shared:2 master:1 - nfs4 nas:/a rw\n";
+
+    /// A /proc with these tables.
+    fn proc(tables: &[(u32, &str)]) -> tempfile::TempDir {
+        let proc = tempfile::tempdir().expect("a folder");
+        for (pid, table) in tables {
+            let process = proc.path().join(pid.to_string());
+            fs::create_dir(&process).expect("a folder");
+            fs::write(process.join("mountinfo"), table).expect("a file");
+            fs::write(process.join("cmdline"), format!("sleep\0{pid}\0")).expect("a file");
+        }
+        fs::create_dir(proc.path().join("self")).expect("a folder");
+        proc
+    }
+
+    fn mount(line: &str) -> Mount {
+        Mount::parse(line).expect("a line of mountinfo")
+    }
+
+    fn at(place: &str) -> Wanted {
+        Wanted { place: place.to_owned(), ..Wanted::default() }
+    }
+
+    fn users(wanted: &Wanted, tables: &[(u32, &str)]) -> Vec<u32> {
+        let proc = proc(tables);
+        wanted.find(proc.path()).expect("it can be read").iter().map(|user| user.pid).collect()
+    }
+
+    #[test]
+    fn mounts_are_read() {
+        let proc = proc(&[(1, PID1)]);
+        let table = table_of_pid1(proc.path()).expect("it can be read");
+        let [root, nfs] = &table[..] else { panic!("two mounts") };
+        assert_eq!((root.number.as_str(), root.place.as_str(), root.source.as_str()), ("8:1", "/", "/dev/sda1"));
+        assert_eq!((nfs.place.as_str(), nfs.kind.as_str(), nfs.source.as_str()), ("/mnt/a b", "nfs4", "nas:/a"));
+    }
+
+    #[test]
+    fn what_cannot_be_read_proves_nothing() {
+        for table in ["", "nonsense\n"] {
+            table_of_pid1(proc(&[(1, table)]).path()).expect_err("that is no table");
+        }
+        let mut wanted = at("/mnt");
+        wanted.look_for_source("nas:/b", &[]);
+        wanted.find(proc(&[(7, PID1)]).path()).expect_err("PID 1 is hidden, and so may others be");
+        wanted.find(proc(&[(1, PID1), (7, "nonsense\n")]).path()).expect_err("an odd table");
+        let ending = proc(&[(1, PID1), (7, "")]);
+        fs::create_dir(ending.path().join("8")).expect("a folder");
+        assert_eq!(wanted.find(ending.path()).expect("processes end at any time"), []);
+    }
+
+    #[test]
+    fn the_place_of_a_mount_is_its_name() {
+        let place = |name| place_of(&UnitName::new(name).expect("a unit's name"));
+        assert_eq!(place("srv-data.mount").as_deref(), Some("/srv/data"));
+        assert_eq!(place("srv-a\\x2db\\x20c.mount").as_deref(), Some("/srv/a-b c"));
+        assert_eq!(place("-.mount").as_deref(), Some("/"));
+        assert_eq!(place("srv-data.service"), None);
+    }
+
+    #[test]
+    fn tags_are_links_of_udev() {
+        assert_eq!(device_path("/dev/sdb1"), Path::new("/dev/sdb1"));
+        assert_eq!(device_path("UUID=ab-12"), Path::new("/dev/disk/by-uuid/ab-12"));
+        assert_eq!(device_path("LABEL=\"a b/c\""), Path::new("/dev/disk/by-label/a\\x20b\\x2fc"));
+        assert_eq!(device_path("nas:/a=b"), Path::new("nas:/a=b"));
+    }
+
+    #[test]
+    fn the_loop_devices_of_a_file_are_found() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let image = folder.path().join("image");
+        fs::write(&image, "").expect("a file");
+        let devices = folder.path().join("block");
+        for (name, shown) in [("loop0", "/other"), ("loop1", image.to_str().expect("text"))] {
+            fs::create_dir_all(devices.join(name).join("loop")).expect("a folder");
+            fs::write(devices.join(name).join("loop/backing_file"), format!("{shown}\n")).expect("a file");
+            fs::write(devices.join(name).join("dev"), "7:1\n").expect("a file");
+        }
+        fs::create_dir_all(devices.join("sda")).expect("a folder");
+        let found = loops_of(&devices, &image).expect("it can be read");
+        assert_eq!(found, [Device { path: "/dev/loop1".into(), number: "7:1".to_owned() }]);
+    }
+
+    #[test]
+    fn a_device_is_found_in_other_namespaces() {
+        let other = "90 80 8:1 / / rw - ext4 /dev/sda1 rw\n91 90 8:16 /sub /data rw - ext4 /dev/sdb rw\n";
+        let btrfs = "95 80 0:50 /@ / rw - btrfs /dev/sdb rw\n";
+        let mut wanted = at("/srv/data");
+        wanted.devices = vec![Device { path: "/dev/sdb".into(), number: "8:16".to_owned() }];
+        assert!(users(&wanted, &[(1, PID1), (7, PID1)]).is_empty());
+        let tables = [(1, PID1), (7, other), (8, other), (9, btrfs)];
+        assert_eq!(users(&wanted, &tables), [7, 9], "one process for each namespace");
+        let text = told(&wanted.find(proc(&tables).path()).expect("it can be read"));
+        assert!(text.contains("process 7 (sleep 7) has it at /data") && text.contains("nsenter --target 9"), "{text}");
+    }
+
+    #[test]
+    fn what_has_no_device_counts_where_it_can_only_be_the_units() {
+        let was = mount("40 22 0:40 / /srv/data rw - nfs4 nas:/data rw");
+        let volume = "90 80 0:40 / /data rw - nfs4 nas:/data rw\n";
+        let copy = "91 80 0:40 / /host/srv/data rw - nfs4 nas:/data rw\n";
+        let reused = "92 80 0:40 / /data rw - nfs4 nas:/others rw\n";
+        let tables = [(1, PID1), (7, volume), (8, copy), (9, reused)];
+        let found = |is_bind, pid1: &[Mount]| {
+            let mut wanted = at("/srv/data");
+            wanted.look_for(&was, is_bind, pid1);
+            users(&wanted, &tables)
+        };
+        assert_eq!(found(false, &[]), [7, 8]);
+        assert_eq!(found(true, &[]), [8], "what a bind mount shows is there without it");
+        let twice = mount("41 22 0:40 / /srv/again rw - nfs4 nas:/data rw");
+        assert_eq!(found(false, &[twice]), [8], "the volume may be of the other mount");
+        let mut wanted = at("/srv/data");
+        wanted.look_for_source("nas:/data", &[]);
+        assert_eq!(users(&wanted, &tables), [7, 8], "where nobody saw it mounted");
+        let mut wanted = at("/run/a");
+        wanted.look_for(&mount("40 22 0:40 / /run/a rw - tmpfs tmpfs rw"), false, &[]);
+        assert!(users(&wanted, &[(1, PID1), (7, "90 80 0:40 / /x rw - tmpfs tmpfs rw\n")]).is_empty());
+    }
+
+    #[test]
+    fn folders_and_files_are_on_no_device_of_their_own() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let source = |what: &Path, options: &str| {
+            let what = what.to_str().expect("text").to_owned();
+            let configured = Configured { place: "/srv/data".to_owned(), what, options: options.to_owned() };
+            // As the kernel shows the mount of a folder.
+            let was = mount("40 22 8:1 /var/data /srv/data rw - ext4 /dev/sda1 rw");
+            Source::of(&configured, Some(&was)).expect("it can be read")
+        };
+        let bind = Source { is_bind: true, ..Source::default() };
+        assert_eq!(source(folder.path(), "defaults"), bind);
+        assert_eq!(source(Path::new("/dev/nowhere"), "ro,rbind"), bind);
+        let image = folder.path().join("image");
+        fs::write(&image, "").expect("a file");
+        assert_eq!(source(&image, "loop"), Source { is_file: true, ..Source::default() });
+    }
 }

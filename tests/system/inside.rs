@@ -6,7 +6,7 @@
 use std::fs;
 use std::future::Future;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
@@ -362,10 +362,53 @@ fn mounts_are_supervised() {
         let error = systemd.start(&unit, LIMIT).await.expect_err("no such device");
         assert!(matches!(error, StartError::Failed { .. }), "{error}");
         systemd.prove_dead(&unit).await.expect("nothing is mounted there");
+        folders_and_files_are_mounted(&systemd).await;
         let text = "[Mount]\nWhat=tmpfs\nWhere=/mnt/l\nType=tmpfs\nLazyUnmount=yes\n";
         let unit = install(&systemd, "mnt-l.mount", text).await;
         let error = unsupervisable(&systemd, &unit, Surroundings { self_fence: true, ..Surroundings::default() }).await;
         assert!(error.contains("LazyUnmount"), "{error}");
+    });
+}
+
+async fn folders_and_files_are_mounted(systemd: &Systemd) {
+    fs::create_dir_all("/var/b").expect("a folder");
+    let text = "[Mount]\nWhat=/var/b\nWhere=/mnt/b\nOptions=bind\n";
+    let bind = install(systemd, "mnt-b.mount", text).await;
+    // As the root file system is in use, no claim of its device is asked for.
+    systemd.start(&bind, LIMIT).await.expect("mounted");
+    gone(systemd, &bind).await;
+
+    // The disk of the host has no loop devices; the first free one is the kernel's to choose.
+    run("cd /dev && mknod loop-control c 10 237 && for n in $(seq 0 31); do mknod loop$n b 7 $n; done");
+    run("truncate --size=4M /var/image && mkfs.ext4 -q /var/image");
+    let file = install(systemd, "mnt-f.mount", "[Mount]\nWhat=/var/image\nWhere=/mnt/f\nOptions=loop\n").await;
+    systemd.start(&file, LIMIT).await.expect("mounted");
+    gone(systemd, &file).await;
+
+    for unit in [&bind, &file] {
+        systemd.start(unit, LIMIT).await.expect("mounted");
+        assert!(matches!(systemd.prove_dead(unit).await, Err(NotDead::Running(_))));
+        let mut other = Command::new("unshare");
+        let mut other = other
+            .args(["--mount", "--propagation=private", "sleep", "1234"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("unshare runs");
+        wait_for_command(other.id(), "sleep\x001234\0");
+        systemd.stop(unit, LIMIT).await.expect("a stop");
+        let error = systemd.prove_dead(unit).await.expect_err("another namespace has it");
+        assert!(matches!(error, NotDead::Mounted(_)), "{error}");
+        assert!(error.to_string().contains(&format!("process {} (sleep 1234)", other.id())), "{error}");
+        other.kill().expect("it is a child");
+        other.wait().expect("it is a child");
+        systemd.prove_dead(unit).await.expect("nobody has it any more");
+    }
+}
+
+fn wait_for_command(pid: u32, line: &str) {
+    crate::command::wait_until(LIMIT, line, || {
+        fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|is| is == line)
     });
 }
 
