@@ -12,6 +12,7 @@
 //! that. Whoever wants it exclusively at that very moment, mkfs(8) for instance, is told that it is busy.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, BufRead as _, BufReader};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -274,7 +275,8 @@ fn device_path(what: &str) -> PathBuf {
         if character.is_ascii_alphanumeric() || "#+-.:=@_".contains(character) || !character.is_ascii() {
             name.push(character);
         } else {
-            name.push_str(&format!("\\x{:02x}", u32::from(character)));
+            // Writing to a string does not fail.
+            let _ = write!(name, "\\x{:02x}", u32::from(character));
         }
     }
     Path::new("/dev/disk").join(folder).join(name)
@@ -385,11 +387,11 @@ fn told(users: &[User]) -> String {
              \"nsenter --target {pid} --mount umount {place}\""
         )
     };
-    let mut text = users.iter().take(TOLD_LIMIT).map(one).collect::<Vec<_>>().join("; ");
+    let mut parts: Vec<String> = users.iter().take(TOLD_LIMIT).map(one).collect();
     if let Some(more @ 1..) = users.len().checked_sub(TOLD_LIMIT) {
-        text.push_str(&format!("; and {more} more"));
+        parts.push(format!("and {more} more"));
     }
-    text
+    parts.join("; ")
 }
 
 fn table_of_pid1(proc: &Path) -> io::Result<Vec<Mount>> {
