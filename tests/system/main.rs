@@ -21,6 +21,7 @@ mod measure;
 mod on_hosts;
 mod partition;
 mod pauses;
+mod postgres;
 mod quickstart;
 mod reload;
 mod scene;
