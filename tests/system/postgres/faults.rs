@@ -135,7 +135,7 @@ impl Run<'_> {
         self.read_until = until;
         self.database.wait_for_rows(&new);
         let rows = self.database.assert_rows(&new);
-        self.database.assert_sound(&new);
+        self.database.check(&new).expect("tables and indexes are sound");
         println!(
             "    {} is active, at rest after {:.1} s, {rows} rows{}",
             new.host,
@@ -165,7 +165,7 @@ impl Run<'_> {
 
     fn tell_report(&self, seed: u64, active: &Event) {
         let acknowledged = self.database.acknowledged();
-        let outside = acknowledged.iter().filter(|row| row.writer.starts_with("outside-")).count();
+        let outside = acknowledged.iter().filter(|row| row.is_of("outside")).count();
         let hands = self.database.scene.oracle.starts().windows(2).filter(|pair| pair[0].host != pair[1].host).count();
         tell(&format!(
             "PostgreSQL: seed {seed}, {} steps, {} faults, {} starts, {hands} changes of hands; acknowledged were {outside} \

@@ -11,11 +11,11 @@ mod thaw;
 use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::command::{now, said, wait_until};
+use crate::command::{now, said, wait_for, wait_until};
 use crate::ground::{ground, utf8};
 use crate::lockstore::Lockstore;
 use crate::scene::{Plan, SERVICE, SOON, Scene, TAKE_OVER};
@@ -107,19 +107,53 @@ impl Database {
                 .file("/etc/systemd/system/database-address.service", ADDRESS_UNIT)
                 .file("/etc/systemd/system/database.service.d/address.conf", WITH_ADDRESS);
         }
-        let (scene, first) = plan.run()?;
-        let folder = scene.shared().join(ACKNOWLEDGED);
-        fs::create_dir(&folder).expect("the shared folder can be written to");
+        let (scene, _) = plan.run()?;
         let mut database = Self { scene, network: None };
-        wait_until(SOON, "the database can be asked", || database.ask(&first, "SELECT 1").is_ok());
-        database.ask(&first, SCHEMA).expect("a new database takes a table");
-        for host in &database.scene.hosts {
-            host.exec(&["systemctl", "start", "writer.service"]);
-        }
+        database.make_table();
         if with_address {
-            database.network = Some(write_from_outside(&database.scene, utf8(&folder)));
+            database.network = Some(write_from_outside(&database.scene, utf8(&database.acknowledgements())));
         }
         Some(database)
+    }
+
+    /// With nothing in it, and nothing acknowledged.
+    fn begin_anew(&self) {
+        for host in &self.scene.hosts {
+            host.exec(&["systemctl", "stop", "writer.service", "putexd.service"]);
+        }
+        fs::remove_dir_all(self.acknowledgements()).expect("the shared folder can be written to");
+        fs::remove_dir_all(self.scene.shared().join(DATA)).expect("the shared folder can be written to");
+        for host in &self.scene.hosts {
+            host.exec(&["systemctl", "start", "putexd.service"]);
+        }
+        self.make_table();
+    }
+
+    /// And has the hosts write to it.
+    fn make_table(&self) {
+        let active = self.wait_for_one_active();
+        self.ask(&active, SCHEMA).expect("a new database takes a table");
+        fs::create_dir(self.acknowledgements()).expect("the shared folder can be written to");
+        for host in &self.scene.hosts {
+            host.exec(&["systemctl", "start", "writer.service"]);
+        }
+    }
+
+    /// Waits until one copy is alive and its host knows itself active, whatever was before.
+    #[track_caller]
+    fn wait_for_one_active(&self) -> Event {
+        wait_for(TAKE_OVER, "one host is active", || match &self.scene.oracle.live()[..] {
+            [one] => {
+                let status = self.scene.host_of(one).property("putexd.service", "StatusText");
+                status.contains("db active").then(|| one.clone())
+            }
+            _ => None,
+        })
+    }
+
+    /// The folder in which the writers write down what was acknowledged.
+    fn acknowledgements(&self) -> PathBuf {
+        self.scene.shared().join(ACKNOWLEDGED)
     }
 
     /// What the database on the host of `active` answers, asked on that host.
@@ -138,7 +172,7 @@ impl Database {
     /// Every acknowledgement so far.
     fn acknowledged(&self) -> Vec<Acknowledged> {
         let mut all = Vec::new();
-        for entry in fs::read_dir(self.scene.shared().join(ACKNOWLEDGED)).expect("the folder can be read").flatten() {
+        for entry in fs::read_dir(self.acknowledgements()).expect("the folder can be read").flatten() {
             let writer = entry.file_name().to_string_lossy().into_owned();
             let text = fs::read_to_string(entry.path()).expect("the file can be read");
             // What is not a whole line yet belongs to the next look.
@@ -161,7 +195,7 @@ impl Database {
 
     /// When the last row of a host, or of "outside", was asked for that was acknowledged.
     fn last_of(&self, writer: &str) -> Duration {
-        let folder = fs::read_dir(self.scene.shared().join(ACKNOWLEDGED)).expect("the folder can be read");
+        let folder = fs::read_dir(self.acknowledgements()).expect("the folder can be read");
         let logs = folder.flatten().filter(|log| log.file_name().to_string_lossy().starts_with(&format!("{writer}-")));
         logs.filter_map(|log| last_line(&log.path()))
             .map(|line| Acknowledged::parse(writer, &line).sent)
@@ -189,12 +223,11 @@ impl Database {
         (rows, twice)
     }
 
-    /// Tables and indexes are sound, those of the system too.
-    #[track_caller]
-    fn assert_sound(&self, active: &Event) {
+    /// Whether tables and indexes are sound, those of the system too, or what `pg_amcheck` says.
+    fn check(&self, active: &Event) -> Result<(), String> {
         let check = ["pg_amcheck", "-h", "/run/postgresql", "-U", "postgres", "--install-missing", "--heapallindexed"];
         let checked = self.scene.host_of(active).output(&[&check[..], &["--database=postgres"]].concat());
-        assert!(checked.status.success(), "pg_amcheck: {}", said(&checked));
+        if checked.status.success() { Ok(()) } else { Err(said(&checked)) }
     }
 }
 
@@ -222,7 +255,9 @@ impl Drop for Database {
 /// The same program, in the network of the switch.
 fn write_from_outside(scene: &Scene, folder: &str) -> Child {
     let program = ground().expect("there are hosts").layer.join("usr/local/bin/writer");
-    let connection = format!("host={ADDRESS} user=postgres dbname=postgres");
+    // A server that is cut off or has moved says nothing.
+    let patience = "connect_timeout=1 tcp_user_timeout=2 keepalives_idle=1 keepalives_interval=1 keepalives_retries=2";
+    let connection = format!("host={ADDRESS} user=postgres dbname=postgres {patience}");
     let mut command = Command::new("nsenter");
     command.arg(format!("--net=/run/netns/{}", scene.switch())).arg(program);
     command.args(["outside", &connection, folder]).stdin(Stdio::null());
@@ -246,6 +281,11 @@ impl Acknowledged {
         let [n, sent, at] = numbers[..] else { panic!("{writer} wrote {line:?}") };
         let n = i64::try_from(n).expect("writers count from one");
         Self { writer: writer.to_owned(), n, sent: Duration::from_nanos(sent), at: Duration::from_nanos(at) }
+    }
+
+    /// By a writer on this host, or "outside".
+    fn is_of(&self, host: &str) -> bool {
+        self.writer.strip_prefix(host).is_some_and(|rest| rest.starts_with('-'))
     }
 
     /// As the database is asked for it.
