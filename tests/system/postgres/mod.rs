@@ -44,7 +44,7 @@ ExecReload=/bin/kill -HUP $MAINPID
 KillMode=mixed
 ";
 
-/// The folder is full of something else when it was not made to the end, which only a test's own impatience does.
+/// At its first start, and over what a start left behind that did not come to its end.
 const MAKE_DATABASE: &str = "\
 set -e
 cd /srv/shared/data
@@ -57,13 +57,14 @@ touch made
 
 const WITH_ADDRESS: &str = "[Unit]\nRequires=database-address.service\nAfter=database-address.service\n";
 
-/// The neighbours are told where it is now, or they would go on looking for it where it was.
+/// The neighbours are told where it is now, or they would go on looking for it where it was; the answers that arping waits
+/// for are nobody's.
 const ADDRESS_UNIT: &str = "\
 [Service]
 Type=oneshot
 RemainAfterExit=yes
 ExecStart=/usr/sbin/ip address add 10.77.0.100/24 dev eth0
-ExecStart=-/usr/bin/arping -q -A -c 1 -I eth0 10.77.0.100
+ExecStart=-/usr/bin/timeout 0.1 arping -q -A -c 1 -I eth0 10.77.0.100
 ExecStop=/usr/sbin/ip address del 10.77.0.100/24 dev eth0
 ";
 
@@ -207,7 +208,7 @@ impl Database {
     #[track_caller]
     fn assert_rows(&self, active: &Event) -> usize {
         let acknowledged = self.acknowledged();
-        let (rows, twice) = self.rows(active);
+        let (rows, twice) = self.rows(active).expect("the database answers");
         assert!(twice.is_empty(), "rows are there twice: {twice:?}");
         let lost: Vec<&Acknowledged> = acknowledged.iter().filter(|row| !rows.contains(&row.key())).collect();
         assert!(lost.is_empty(), "of {} acknowledged rows {} are lost: {lost:#?}", acknowledged.len(), lost.len());
@@ -215,12 +216,11 @@ impl Database {
     }
 
     /// All rows, as writer and number, and those of them that were found again.
-    fn rows(&self, active: &Event) -> (HashSet<String>, Vec<String>) {
-        let answer = self.ask(active, "SELECT writer || ' ' || n FROM written");
+    fn rows(&self, active: &Event) -> Result<(HashSet<String>, Vec<String>), String> {
+        let answer = self.ask(active, "SELECT writer || ' ' || n FROM written")?;
         let mut rows = HashSet::new();
-        let answer = answer.expect("the database answers at rest");
         let twice = answer.lines().filter(|row| !rows.insert((*row).to_owned())).map(str::to_owned).collect();
-        (rows, twice)
+        Ok((rows, twice))
     }
 
     /// Whether tables and indexes are sound, those of the system too, or what `pg_amcheck` says.

@@ -88,6 +88,7 @@ struct Round {
     /// Whether a database came up after the next crash, or what it said instead.
     recovery: Result<(), String>,
     damage: Option<String>,
+    /// Of what was acknowledged, if there is a sound database to look into.
     lost_of_new: usize,
     lost_of_thawed: usize,
 }
@@ -121,10 +122,11 @@ fn freeze(database: &Database) -> Round {
     let (late, kept): (Vec<Acknowledged>, Vec<Acknowledged>) =
         database.acknowledged().into_iter().partition(|row| row.is_of(&host.name) && row.at > thawed);
     let recovery = crash(database, &new);
-    let after = recovery.as_ref().ok().map(|active| database.rows(active).0);
-    let lost = |acknowledged: &[Acknowledged]| {
-        let is_lost = |row: &&Acknowledged| after.as_ref().is_some_and(|rows| !rows.contains(&row.key()));
-        acknowledged.iter().filter(is_lost).count()
+    let rows = |active| database.check(active).and_then(|()| database.rows(active));
+    let sound = recovery.as_ref().ok().map(rows).transpose();
+    let lost = |acknowledged: &[Acknowledged]| match &sound {
+        Ok(Some((rows, _))) => acknowledged.iter().filter(|row| !rows.contains(&row.key())).count(),
+        Ok(None) | Err(_) => 0,
     };
     Round {
         lived_on: end.after(thawed),
@@ -133,7 +135,7 @@ fn freeze(database: &Database) -> Round {
         guards_shot: shots,
         lost_of_new: lost(&kept),
         lost_of_thawed: lost(&late),
-        damage: recovery.as_ref().ok().and_then(|active| database.check(active).err()),
+        damage: sound.err(),
         recovery: recovery.map(drop),
     }
 }
