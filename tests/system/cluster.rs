@@ -355,6 +355,9 @@ impl Host {
 
     /// Switches the host on, and does not wait.
     pub fn power_on(&self) {
+        // Its network outlives it here, but not what its services had put there.
+        let orders = format!("address flush dev eth0\naddress add {}/24 dev eth0\n", self.address);
+        run_with_input("ip", &["-netns", &self.network(), "-batch", "-"], &orders);
         self.plug();
         if let Some(share) = &self.share {
             share.mount();
@@ -595,6 +598,22 @@ impl Host {
         self.unmount_share();
         // What nspawn tells a service manager that is to start the host again.
         if status.code() == Some(133) { Off::ToReboot } else { Off::ForGood }
+    }
+
+    /// Does what a real machine does by itself: one that has gone off to reboot is switched on, and nothing waited for.
+    /// Whether it had.
+    pub fn reboot_if_off(&self) -> bool {
+        let mut nspawn = self.lock();
+        let ended = |child: &mut Child| child.try_wait().expect("nspawn is a child of this process").is_some();
+        if !nspawn.as_mut().is_some_and(ended) {
+            return false;
+        }
+        nspawn.take();
+        drop(nspawn);
+        self.unplug();
+        self.unmount_share();
+        self.power_on();
+        true
     }
 
     /// Fails if the host could harm this machine by what it has for a host that cannot stop a unit.

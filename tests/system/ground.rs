@@ -19,11 +19,14 @@ pub const BASE: &str = "/var/tmp/putexd-tests";
 /// the test harness has to have threads: `tests/run` sees to it.
 const CLUSTERS_AT_ONCE: usize = 4;
 
+/// The tests' own programs on the hosts. One writes to a PostgreSQL, whose client is there with the store of that name.
+const EXAMPLES: &[&str] = if cfg!(feature = "postgres") { &["oracle", "writer"] } else { &["oracle"] };
+
 /// What all clusters of this process share.
 pub struct Ground {
     /// The Debian root, read-only.
     pub root: PathBuf,
-    /// putexd as `packaging/install` lays it out, and the oracle; read-only.
+    /// putexd as `packaging/install` lays it out, and the tests' own programs; read-only.
     pub layer: PathBuf,
     /// Everything of this process; whoever can lock its `owner` knows that the process is gone.
     pub dir: PathBuf,
@@ -69,18 +72,24 @@ fn make() -> Result<Ground, String> {
     let bin_dir = Path::new(env!("CARGO_BIN_EXE_putexd")).parent().expect("a program lies in a folder");
     let install = Path::new(top).join("packaging/install");
     run(install, &["--bin-dir", utf8(bin_dir), utf8(&layer)]);
-    build_oracle(bin_dir);
-    fs::create_dir_all(layer.join("usr/local/bin")).expect("the layer can be written to");
-    fs::copy(bin_dir.join("examples/oracle"), layer.join("usr/local/bin/oracle")).expect("the oracle is built");
+    build_examples(bin_dir);
+    let programs = layer.join("usr/local/bin");
+    fs::create_dir_all(&programs).expect("the layer can be written to");
+    for example in EXAMPLES {
+        fs::copy(bin_dir.join("examples").join(example), programs.join(example)).expect("the example is built");
+    }
 
     Ok(Ground { root: debian_root(), layer, dir, prefix: format!("px{pid}c"), _owner: owner })
 }
 
 /// `cargo test --test system` alone does not build examples.
-fn build_oracle(bin_dir: &Path) {
+fn build_examples(bin_dir: &Path) {
     let target_dir = bin_dir.parent().expect("the profile's folder lies in the target folder");
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--example", "oracle", "--target-dir"]).arg(target_dir);
+    cargo.args(["build", "--quiet", "--target-dir"]).arg(target_dir);
+    for example in EXAMPLES {
+        cargo.args(["--example", example]);
+    }
     cargo.args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")]);
     if bin_dir.ends_with("release") {
         cargo.arg("--release");
@@ -99,7 +108,7 @@ fn build_oracle(bin_dir: &Path) {
         }
     }
     let built = cargo.output().expect("cargo started this test, so it can be run");
-    assert!(built.status.success(), "failed to build the oracle: {}", said(&built));
+    assert!(built.status.success(), "failed to build the examples: {}", said(&built));
 }
 
 fn debian_root() -> PathBuf {

@@ -23,6 +23,7 @@ mod mounts;
 mod on_hosts;
 mod partition;
 mod pauses;
+mod postgres;
 mod quickstart;
 mod reload;
 mod scene;

@@ -14,9 +14,13 @@
 //! PostgreSQL all the time, by the function `put(host, token)`. While it runs, /var/lib/oracle-deaf has it ignore SIGTERM,
 //! and /var/lib/oracle-leaves has it leave a child behind when it stops. `oracle check` is a health check: it fails while
 //! /run/oracle-unhealthy exists, and hangs while /run/oracle-hangs does.
+//!
+//! `oracle exec PROGRAM ARGUMENT...` becomes another program, which then is what must never run twice: the locks are held by
+//! its processes, to the last of them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -31,14 +35,20 @@ const DEAF: &str = "/var/lib/oracle-deaf";
 const LEAVES: &str = "/var/lib/oracle-leaves";
 
 fn main() -> io::Result<ExitCode> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    if let ["exec", program, rest @ ..] = &words[..] {
+        let _locks = Oracle::begin()?;
+        return Err(Command::new(program).args(rest).exec());
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        match std::env::args().nth(1).as_deref() {
-            None => run().await,
-            Some("child") => ignore_sigterm().await,
-            Some("check") => check().await,
-            Some(other) => {
-                eprintln!("oracle: \"{other}\" is neither \"child\" nor \"check\"");
+        match words[..] {
+            [] => run().await,
+            ["child"] => ignore_sigterm().await,
+            ["check", ..] => check().await,
+            _ => {
+                eprintln!("oracle: {words:?} is neither \"child\" nor \"check\" nor \"exec\" with a program");
                 Ok(ExitCode::from(64))
             }
         }

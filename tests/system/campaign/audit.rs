@@ -25,13 +25,33 @@ pub struct Good {
     pub revision: u64,
 }
 
-/// Whether everything is as it should be, or what is amiss.
-pub fn look(scene: &Scene) -> Result<Good, String> {
+/// Whether a cluster that looked as it should once still does after one more renewal, which says that the lease of the copy
+/// that runs is fresh.
+#[derive(Debug, Default)]
+pub struct Rest(Option<Good>);
+
+impl Rest {
+    /// The copy that runs, or what is amiss still.
+    pub fn confirm(&mut self, good: Good) -> Result<Event, String> {
+        match &self.0 {
+            Some(first) if first.active == good.active && first.revision < good.revision => Ok(good.active),
+            Some(first) if first.active == good.active => Err("the lock is not renewed".to_owned()),
+            Some(_) | None => {
+                let amiss = format!("{} has only just become active", good.active.host);
+                self.0 = Some(good);
+                Err(amiss)
+            }
+        }
+    }
+}
+
+/// Whether everything is as it should be, or what is amiss. `program` is what the unit's processes are called.
+pub fn look(scene: &Scene, program: &str) -> Result<Good, String> {
     let live = scene.oracle.live();
     let [one] = &live[..] else { return Err(format!("{} copies are alive: {live:?}", live.len())) };
     let mut revision = 0;
     for host in &scene.hosts {
-        let known = look_at(host, one).map_err(|amiss| format!("{}: {amiss}", host.name))?;
+        let known = look_at(host, one, program).map_err(|amiss| format!("{}: {amiss}", host.name))?;
         if host.name == one.host {
             revision = known;
         }
@@ -40,7 +60,7 @@ pub fn look(scene: &Scene) -> Result<Good, String> {
 }
 
 /// The lock's revision, as this host knows it.
-fn look_at(host: &Host, one: &Event) -> Result<u64, String> {
+fn look_at(host: &Host, one: &Event, program: &str) -> Result<u64, String> {
     if !host.is_on() {
         return Err("it is off".to_owned());
     }
@@ -60,7 +80,7 @@ fn look_at(host: &Host, one: &Event) -> Result<u64, String> {
     if !host.read_file(GENERATED).is_some_and(|bond| bond.contains(&format!("BindsTo={LEASE}"))) {
         return Err(format!("{UNIT} is not bound to its lease"));
     }
-    look_at_processes(host, runs)?;
+    look_at_processes(host, runs, program)?;
     look_at_grant(host, runs.then_some(one), of(UNIT, "MainPID"))?;
     let revision = look_at_status(host, one)?;
     let failed = said(host, &["systemctl", "list-units", "--failed", "--plain", "--no-legend"])?;
@@ -105,10 +125,10 @@ fn units(host: &Host) -> Result<BTreeMap<(&'static str, &'static str), String>, 
 }
 
 /// Nothing of the unit is left where it does not run, whatever its state is called.
-fn look_at_processes(host: &Host, runs: bool) -> Result<(), String> {
-    let oracles = host.processes("oracle").len();
-    if runs != (oracles > 0) {
-        return Err(format!("{oracles} processes of the unit are there"));
+fn look_at_processes(host: &Host, runs: bool, program: &str) -> Result<(), String> {
+    let there = host.processes(program).len();
+    if runs != (there > 0) {
+        return Err(format!("{there} processes of the unit are there"));
     }
     let populated = host.read_file(&format!("/sys/fs/cgroup/system.slice/{UNIT}/cgroup.events"));
     match populated {

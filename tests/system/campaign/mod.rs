@@ -40,10 +40,10 @@
 //! The wall clock of a container is that of the machine, and a time namespace has none of its own. So it jumps for
 //! putexd alone, which libfaketime tells another time; the clocks that leases rest on are left as they are.
 
-mod audit;
-mod script;
+pub mod audit;
+pub mod script;
 mod tally;
-mod throw;
+pub mod throw;
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -53,7 +53,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use self::audit::{Good, OverlapKind, Standstill};
+use self::audit::{OverlapKind, Rest, Standstill};
 use self::rng::Rng;
 use self::script::Fault;
 use self::tally::Tally;
@@ -68,12 +68,12 @@ use crate::watch::Event;
 
 #[path = "../../simulator/rng.rs"]
 #[expect(dead_code, reason = "a campaign draws fewer kinds of numbers than the simulation")]
-mod rng;
+pub mod rng;
 
-const MINUTES: &str = "PUTEX_CAMPAIGN_MINUTES";
+pub const MINUTES: &str = "PUTEX_CAMPAIGN_MINUTES";
 /// "nats", "directory" or "etcd".
 const STORE: &str = "PUTEX_CAMPAIGN_STORE";
-const SEED: &str = "PUTEX_CAMPAIGN_SEED";
+pub const SEED: &str = "PUTEX_CAMPAIGN_SEED";
 
 /// How long the cluster may take to come to rest. Three servers that were killed take half a minute to agree, longer on
 /// a machine that is busy with other tests.
@@ -81,7 +81,7 @@ const REST: Duration = Duration::from_secs(180);
 /// How long a server that is back may take to catch up with the others before it is restarted.
 const CATCH_UP: Duration = Duration::from_secs(40);
 /// Between two looks.
-const PACE: Duration = Duration::from_millis(200);
+pub const PACE: Duration = Duration::from_millis(200);
 /// How many steps are shown when something went wrong.
 const SHOWN: usize = 5;
 
@@ -92,7 +92,7 @@ const CLOCK_OF_ITS_OWN: &str = "[Service]\n\
 #[test]
 fn random_faults_on_three_hosts() {
     let length = Duration::from_secs_f64(60.0 * number(MINUTES).unwrap_or(5.0));
-    let seed = number(SEED).unwrap_or_else(|| RandomState::new().build_hasher().finish() % 1_000_000_000);
+    let seed = seed();
     let store = match std::env::var(STORE).as_deref() {
         Ok("etcd") => Lockstore::Etcd,
         Ok("directory") => Lockstore::Directory,
@@ -123,13 +123,23 @@ fn try_clock(host: &Host) {
     throw::set_clock(host, 0);
 }
 
-fn number<T: std::str::FromStr>(name: &str) -> Option<T> {
+/// The one that was asked for, or any.
+pub fn seed() -> u64 {
+    number(SEED).unwrap_or_else(|| RandomState::new().build_hasher().finish() % 1_000_000_000)
+}
+
+pub fn number<T: std::str::FromStr>(name: &str) -> Option<T> {
     let text = std::env::var(name).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text:?}")))
 }
 
+/// On the wall clock, as journals are asked.
+pub fn seconds_since_1970() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
 /// Also where the test harness keeps what is printed to itself.
-fn tell(text: &str) {
+pub fn tell(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
@@ -199,22 +209,16 @@ impl<'a> Campaign<'a> {
         ));
     }
 
-    /// Waits until everything is as it should be, and still is after one more renewal, which says that the lease of the
-    /// copy that runs is fresh. Answers with that copy.
+    /// Waits until everything is as it should be, and stays so. Answers with the copy that runs.
     fn rest(&mut self) -> Event {
         let end = now() + REST;
         let mut revive_at = now() + CATCH_UP;
-        let mut first: Option<Good> = None;
+        let mut rest = Rest::default();
         loop {
-            let amiss = match (audit::look(self.scene), audit::unwell(self.scene)) {
-                (Ok(good), unwell) if unwell.is_empty() => match &first {
-                    Some(first) if first.active == good.active && first.revision < good.revision => return good.active,
-                    Some(first) if first.active == good.active => "the lock is not renewed".to_owned(),
-                    _ => {
-                        let amiss = format!("{} has only just become active", good.active.host);
-                        first = Some(good);
-                        amiss
-                    }
+            let amiss = match (audit::look(self.scene, "oracle"), audit::unwell(self.scene)) {
+                (Ok(good), unwell) if unwell.is_empty() => match rest.confirm(good) {
+                    Ok(active) => return active,
+                    Err(amiss) => amiss,
                 },
                 (Ok(_), unwell) => {
                     format!("{:?} are not well", unwell.iter().map(|host| &host.name).collect::<Vec<_>>())
@@ -264,7 +268,7 @@ impl<'a> Campaign<'a> {
         if let Some(pair) = audit::token_that_did_not_grow(&self.scene.oracle.starts()) {
             self.fail(&format!("the fencing token has to grow: {pair:#?}"));
         }
-        let until = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let until = seconds_since_1970();
         let unexpected = audit::unexpected(self.scene, self.read_until);
         if !unexpected.is_empty() {
             self.fail(&format!("the journals have {unexpected:#?}"));
@@ -312,7 +316,7 @@ impl Drop for Campaign<'_> {
 }
 
 /// Which host each fault befell.
-fn hosts_of(thrown: &[Thrown]) -> String {
+pub fn hosts_of(thrown: &[Thrown]) -> String {
     thrown.iter().fold(String::new(), |mut all, thrown| {
         let host = thrown.host.as_deref().unwrap_or("all");
         let missed = if thrown.hit { "" } else { " (missed)" };

@@ -42,6 +42,7 @@ pub enum Fault {
     UnitDeaf,
     UnitLeavesChild,
     UnitFrozen,
+    UnitKilled,
     UnitStartedByHand,
     SteppedDown,
     // Of the store, rather than of a host.
@@ -52,7 +53,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 32] = [
         Self::PowerLoss,
         Self::SilentCut,
         Self::DeafCut,
@@ -78,6 +79,7 @@ impl Fault {
         Self::UnitDeaf,
         Self::UnitLeavesChild,
         Self::UnitFrozen,
+        Self::UnitKilled,
         Self::UnitStartedByHand,
         Self::SteppedDown,
         Self::ServersRolled,
@@ -131,6 +133,7 @@ impl Fault {
             Self::UnitDeaf => "unit ignores SIGTERM",
             Self::UnitLeavesChild => "unit leaves processes",
             Self::UnitFrozen => "unit frozen",
+            Self::UnitKilled => "SIGKILL of the unit",
             Self::UnitStartedByHand => "unit started by hand",
             Self::SteppedDown => "step-down",
             Self::ServersRolled => "servers killed in turn",
@@ -145,6 +148,11 @@ impl Fault {
         matches!(self, Self::ServersRolled | Self::ServersAway | Self::StoreMadeAnew | Self::StoreRolledBack)
     }
 
+    /// A host that goes down and comes back is rid of it.
+    pub fn ends_with_host(self) -> bool {
+        !self.is_global() && !self.is_cut() && self != Self::PowerLoss
+    }
+
     /// It is over at once; there is nothing to undo.
     fn is_brief(self) -> bool {
         matches!(
@@ -157,6 +165,7 @@ impl Fault {
                 | Self::BusKilled
                 | Self::ServerKilled
                 | Self::UnitFilesChanged
+                | Self::UnitKilled
                 | Self::UnitStartedByHand
                 | Self::SteppedDown
                 | Self::ServersRolled
@@ -167,7 +176,7 @@ impl Fault {
 
     /// It concerns the unit, which only the active host runs.
     fn is_of_the_unit(self) -> bool {
-        matches!(self, Self::UnitDeaf | Self::UnitLeavesChild | Self::UnitFrozen | Self::SteppedDown)
+        matches!(self, Self::UnitDeaf | Self::UnitLeavesChild | Self::UnitFrozen | Self::UnitKilled | Self::SteppedDown)
     }
 
     /// It shows only when something else has the unit stopped.

@@ -93,7 +93,7 @@ impl<'a> Thrower<'a> {
                 let name = (!planned.fault.is_global()).then(|| host.name.clone());
                 let active = name.as_ref() == Some(&active.name);
                 thrown[index] = Some(Thrown { planned, host: name, active, hit, at, undone: None });
-            } else if let Some(thrown) = &mut thrown[index] {
+            } else if let Some(thrown) = thrown[index].as_mut().filter(|thrown| thrown.hit) {
                 // Taken before, because a host that is let go acts at once.
                 thrown.undone = Some(now());
                 self.undo(&planned, host);
@@ -115,6 +115,9 @@ impl<'a> Thrower<'a> {
 
     /// Whether it hit anything: what it is aimed at may just not be there.
     fn throw(&mut self, planned: &Planned, host: &Host) -> bool {
+        if !planned.fault.is_global() && !host.is_on() {
+            return false;
+        }
         match planned.fault {
             Fault::DaemonStopped => return host.signal_all(DAEMON, Signal::STOP),
             Fault::DaemonKilled => return host.signal_all(DAEMON, Signal::KILL),
@@ -146,6 +149,10 @@ impl<'a> Thrower<'a> {
             Fault::UnitDeaf => host.write_file(DEAF, ""),
             Fault::UnitLeavesChild => host.write_file(LEAVES, ""),
             Fault::UnitStartedByHand => self.begin(host, &["systemctl", "start", UNIT]),
+            // Its other processes are left to systemd.
+            Fault::UnitKilled => {
+                self.begin(host, &["systemctl", "kill", "--kill-who=main", "--signal=KILL", UNIT]);
+            }
             Fault::SteppedDown => self.begin(host, &["putexctl", "step-down", "db"]),
             Fault::ServersRolled => {
                 for host in self.scene.hosts.iter().filter(|host| host.is_on()) {
@@ -168,6 +175,10 @@ impl<'a> Thrower<'a> {
     }
 
     fn undo(&mut self, planned: &Planned, host: &Host) {
+        // It has taken itself down meanwhile, and the fault with it.
+        if planned.fault.ends_with_host() && !host.is_on() {
+            return;
+        }
         match planned.fault {
             Fault::PowerLoss => host.power_on(),
             Fault::SilentCut | Fault::DeafCut | Fault::MuteCut => host.heal(),
@@ -201,6 +212,7 @@ impl<'a> Thrower<'a> {
             | Fault::BusKilled
             | Fault::ServerKilled
             | Fault::UnitFilesChanged
+            | Fault::UnitKilled
             | Fault::UnitStartedByHand
             | Fault::SteppedDown
             | Fault::ServersRolled

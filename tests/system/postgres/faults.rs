@@ -1,0 +1,192 @@
+//! Random faults, without any host standing still, and no row that was acknowledged is lost.
+//!
+//! Steps of faults are drawn as those of the campaign are, from `PUTEX_CAMPAIGN_SEED`, for a minute or for
+//! `PUTEX_CAMPAIGN_MINUTES`. After each step, when the cluster has come to rest and rows are taken through the address and
+//! on the host that has it, every row of every acknowledgement so far is in the table, none is there twice, and
+//! `pg_amcheck` finds tables and indexes sound.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use super::{ADDRESS, Database, PROGRAM};
+use crate::campaign::audit::{self, Rest};
+use crate::campaign::rng::Rng;
+use crate::campaign::script::{self, Fault};
+use crate::campaign::throw::Thrower;
+use crate::campaign::{MINUTES, PACE, SEED, hosts_of, number, seed, tell};
+use crate::cluster::Host;
+use crate::command::{now, since};
+use crate::watch::Event;
+
+/// A freeze is not among them: what a thawed copy writes only the token keeps away. Nor is what concerns a program of the
+/// tests alone, or only a daemon that is told another time.
+const FAULTS: [Fault; 21] = [
+    Fault::PowerLoss,
+    Fault::SilentCut,
+    Fault::DeafCut,
+    Fault::MuteCut,
+    Fault::DaemonStopped,
+    Fault::DaemonKilled,
+    Fault::DaemonRestarted,
+    Fault::GuardStopped,
+    Fault::GuardKilled,
+    Fault::BothStopped,
+    Fault::BothKilled,
+    Fault::SystemdStopped,
+    Fault::SystemdReexecuted,
+    Fault::BusStopped,
+    Fault::BusKilled,
+    Fault::UnitFrozen,
+    Fault::UnitKilled,
+    Fault::UnitStartedByHand,
+    Fault::SteppedDown,
+    Fault::ServersAway,
+    Fault::StoreRolledBack,
+];
+
+/// A host that has taken itself down boots meanwhile, and a database recovers.
+const REST: Duration = Duration::from_secs(90);
+
+#[test]
+#[cfg_attr(not(feature = "postgres"), ignore = "its writers need a PostgreSQL client: --all-features")]
+fn no_acknowledged_row_is_lost_over_random_faults() {
+    let length = Duration::from_secs_f64(60.0 * number(MINUTES).unwrap_or(1.0));
+    let seed = seed();
+    tell(&format!("PostgreSQL: {SEED}={seed}, for {:.1} minutes\n", length.as_secs_f64() / 60.0));
+    let Some(database) = Database::run("postgres", 3, true) else { return };
+    let hosts = &database.scene.hosts[..];
+    let power = Power::default();
+    thread::scope(|scope| {
+        scope.spawn(|| power.keep_on(hosts));
+        let _end = power.until_dropped();
+        let copy = database.scene.shared().with_file_name("copy");
+        let thrower = Thrower::new(&database.scene, copy);
+        let mut run = Run { database: &database, thrower, rng: Rng::new(seed), steps: 0, faults: 0, read_until: 0 };
+        let began = now();
+        let mut active = run.rest();
+        while since(began) < length {
+            active = run.step(&active);
+        }
+        run.tell_report(seed, &active);
+    });
+}
+
+/// Switches hosts on that have taken themselves down, as a real machine does by itself.
+#[derive(Default)]
+struct Power(AtomicBool);
+
+/// A test that fails ends it as well.
+struct UntilDropped<'a>(&'a AtomicBool);
+
+impl Power {
+    fn keep_on(&self, hosts: &[Host]) {
+        while !self.0.load(Ordering::Relaxed) {
+            for host in hosts {
+                if host.reboot_if_off() {
+                    println!("    {} has taken itself down, and boots", host.name);
+                }
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn until_dropped(&self) -> UntilDropped<'_> {
+        UntilDropped(&self.0)
+    }
+}
+
+impl Drop for UntilDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+struct Run<'a> {
+    database: &'a Database,
+    thrower: Thrower<'a>,
+    rng: Rng,
+    steps: usize,
+    faults: usize,
+    /// Until then the journals have been read, in seconds since 1970.
+    read_until: u64,
+}
+
+impl Run<'_> {
+    /// Throws faults, and looks at what has become of the rows. Answers with the copy that runs then.
+    fn step(&mut self, old: &Event) -> Event {
+        self.steps += 1;
+        let scene = &self.database.scene;
+        let step = script::draw(&mut self.rng, &FAULTS);
+        let listed = step.iter().fold(String::new(), |all, planned| all + "; " + &planned.to_string());
+        println!("step {}, {} is active{listed}", self.steps, old.host);
+        let thrown = self.thrower.step(&step, scene.host_of(old));
+        self.faults += thrown.iter().filter(|thrown| thrown.hit).count();
+        let over = now();
+        let new = self.rest();
+        let settled = since(over);
+        self.thrower.collect();
+        scene.assert_no_violation();
+        let tokens = audit::token_that_did_not_grow(&scene.oracle.starts());
+        assert!(tokens.is_none(), "the fencing token has to grow: {tokens:#?}");
+        let until = crate::campaign::seconds_since_1970();
+        let unexpected = audit::unexpected(scene, self.read_until);
+        assert!(unexpected.is_empty(), "the journals have {unexpected:#?}");
+        self.read_until = until;
+        self.database.wait_for_rows(&new);
+        let rows = self.database.assert_rows(&new);
+        self.database.check(&new).expect("tables and indexes are sound");
+        println!(
+            "    {} is active, at rest after {:.1} s, {rows} rows{}",
+            new.host,
+            settled.as_secs_f64(),
+            hosts_of(&thrown)
+        );
+        new
+    }
+
+    /// Waits until everything is as it should be, and stays so. Answers with the copy that runs.
+    fn rest(&self) -> Event {
+        let scene = &self.database.scene;
+        let end = now() + REST;
+        let mut rest = Rest::default();
+        loop {
+            let good = audit::look(scene, PROGRAM).and_then(|good| {
+                look_at_address(&scene.hosts, &good.active)?;
+                rest.confirm(good)
+            });
+            match good {
+                Ok(active) => return active,
+                Err(amiss) => assert!(now() < end, "not at rest after {REST:?}: {amiss}"),
+            }
+            thread::sleep(PACE);
+        }
+    }
+
+    fn tell_report(&self, seed: u64, active: &Event) {
+        let acknowledged = self.database.acknowledged();
+        let outside = acknowledged.iter().filter(|row| row.is_of("outside")).count();
+        let hands = self.database.scene.oracle.starts().windows(2).filter(|pair| pair[0].host != pair[1].host).count();
+        tell(&format!(
+            "PostgreSQL: seed {seed}, {} steps, {} faults, {} starts, {hands} changes of hands; acknowledged were {outside} \
+             rows from outside and {} on the hosts, {} rows are there, none was lost\n",
+            self.steps,
+            self.faults,
+            self.database.scene.oracle.starts().len(),
+            acknowledged.len() - outside,
+            self.database.assert_rows(active),
+        ));
+    }
+}
+
+/// The address is where the database runs, and nowhere else.
+fn look_at_address(hosts: &[Host], active: &Event) -> Result<(), String> {
+    for host in hosts {
+        let shown = host.output(&["ip", "-oneline", "address", "show", "dev", "eth0"]);
+        let has = String::from_utf8_lossy(&shown.stdout).contains(&format!("{ADDRESS}/"));
+        if has != (host.name == active.host) {
+            return Err(format!("{} has the address: {has}", host.name));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,169 @@
+//! What a database suffers from a host that was frozen while another one took over, and then goes on: how long the old copy
+//! lives beside the new one, what it acknowledges, and whether the data outlive it.
+//!
+//! Not a part of the suite, because it takes minutes, and its figures are worth something only on a machine that does
+//! nothing else. `PUTEX_THAWS` says how many freezes:
+//!
+//! ```text
+//! PUTEX_THAWS=20 cargo test --release --all-features --test system -- --ignored --nocapture postgres::thaw
+//! ```
+//!
+//! It fails where the old copy lives longer than it should, after it has told everything. What a copy acknowledges in that
+//! time, and whether the data survive it, is luck: only `[fence]` or a check of the token rules it out.
+
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use super::{Acknowledged, Database, PROGRAM};
+use crate::campaign::{PACE, number, seconds_since_1970};
+use crate::cluster::Host;
+use crate::command::{now, since};
+use crate::scene::{SOON, TAKE_OVER, wait_for_standby};
+use crate::watch::Event;
+
+const THAWS: &str = "PUTEX_THAWS";
+/// How long the host stands still: longer than the lease, and than systemd's patience with the guard.
+const FREEZE: Duration = Duration::from_secs(12);
+/// From the thaw to the end of the old copy, on a machine that does nothing else.
+const MEDIAN: Duration = Duration::from_millis(5);
+const LONGEST: Duration = Duration::from_millis(30);
+/// Within it a database has recovered from a crash, on this host or the other, or has said why it cannot.
+const RECOVERY: Duration = Duration::from_secs(60);
+
+#[test]
+#[ignore = "takes minutes, and its figures need a machine that does nothing else"]
+fn a_database_on_a_host_that_thaws() {
+    let Some(database) = Database::run("thaw", 2, false) else { return };
+    let rounds: Vec<Round> = (1..=number(THAWS).unwrap_or(20))
+        .map(|number| {
+            let round = freeze(&database);
+            println!("thaw {number}: {round:?}");
+            if !round.is_whole() {
+                database.begin_anew();
+            }
+            round
+        })
+        .collect();
+    let mut lives: Vec<Duration> = rounds.iter().map(|round| round.lived_on).collect();
+    lives.sort();
+    let (median, longest) = (lives[lives.len() / 2], lives[lives.len() - 1]);
+    let sum = |of: fn(&Round) -> usize| rounds.iter().map(of).sum::<usize>();
+    let with = |is: fn(&Round) -> bool| rounds.iter().filter(|round| is(round)).count();
+    println!(
+        "{} freezes of {FREEZE:?}: from the thaw to the empty control group p50 {median:?}, max {longest:?}",
+        rounds.len()
+    );
+    println!(
+        "rows that the thawed copy acknowledged: {} in {} rounds, and {} that it was asked for before the freeze",
+        sum(|round| round.acknowledged),
+        with(|round| round.acknowledged > 0),
+        sum(|round| round.in_flight)
+    );
+    println!(
+        "the guard was killed by its watchdog in {} rounds; in {} the next crash recovery failed, in {} pg_amcheck found \
+         damage after it; {} acknowledged rows of the new copy were lost, and {} of the thawed one",
+        with(|round| round.guards_shot > 0),
+        with(|round| round.recovery.is_err()),
+        with(|round| round.damage.is_some()),
+        sum(|round| round.lost_of_new),
+        sum(|round| round.lost_of_thawed)
+    );
+    // Its journals would only bury the figures.
+    drop(database);
+    assert!(median <= MEDIAN && longest <= LONGEST, "allowed are {MEDIAN:?} and {LONGEST:?}");
+}
+
+/// What one freeze did.
+#[derive(Debug)]
+struct Round {
+    /// From the thaw until no process of the old copy was left.
+    lived_on: Duration,
+    /// Rows that the thawed copy was asked for after the thaw, and said it had.
+    acknowledged: usize,
+    /// Rows that it was asked for before the freeze, and whose acknowledgement was read after the thaw.
+    in_flight: usize,
+    guards_shot: usize,
+    /// Whether a database came up after the next crash, or what it said instead.
+    recovery: Result<(), String>,
+    damage: Option<String>,
+    /// Of what was acknowledged, if there is a sound database to look into.
+    lost_of_new: usize,
+    lost_of_thawed: usize,
+}
+
+impl Round {
+    fn is_whole(&self) -> bool {
+        self.recovery.is_ok() && self.damage.is_none() && self.lost_of_new + self.lost_of_thawed == 0
+    }
+}
+
+fn freeze(database: &Database) -> Round {
+    let scene = &database.scene;
+    let old = database.wait_for_one_active();
+    let host = scene.host_of(&old);
+    wait_for_standby(scene.other(&old));
+    database.wait_for_rows(&old);
+    let shots = guards_shot(host);
+
+    let frozen = now();
+    host.freeze();
+    let new = scene.oracle.wait_for_start_on(&[scene.other(&old)], frozen, TAKE_OVER);
+    database.wait_for_rows(&new);
+    // The rest of the freeze.
+    thread::sleep((frozen + FREEZE).saturating_sub(now()));
+    let thawed = now();
+    host.thaw();
+    let end = scene.oracle.wait_for_end(&old, SOON);
+    wait_for_standby(host);
+    let shots = guards_shot(host) - shots;
+    // Read before the crash: the next copy may run on the same host.
+    let (late, kept): (Vec<Acknowledged>, Vec<Acknowledged>) =
+        database.acknowledged().into_iter().partition(|row| row.is_of(&host.name) && row.at > thawed);
+    let recovery = crash(database, &new);
+    let rows = |active| database.check(active).and_then(|()| database.rows(active));
+    let sound = recovery.as_ref().ok().map(rows).transpose();
+    let lost = |acknowledged: &[Acknowledged]| match &sound {
+        Ok(Some((rows, _))) => acknowledged.iter().filter(|row| !rows.contains(&row.key())).count(),
+        Ok(None) | Err(_) => 0,
+    };
+    Round {
+        lived_on: end.after(thawed),
+        acknowledged: late.iter().filter(|row| row.sent > thawed).count(),
+        in_flight: late.iter().filter(|row| row.sent <= thawed).count(),
+        guards_shot: shots,
+        lost_of_new: lost(&kept),
+        lost_of_thawed: lost(&late),
+        damage: sound.err(),
+        recovery: recovery.map(drop),
+    }
+}
+
+/// How often systemd has missed the guard of a host and killed it.
+fn guards_shot(host: &Host) -> usize {
+    let journal = host.journal(&["putex-guard.service"]);
+    journal.lines().filter(|line| line.contains("Watchdog timeout")).count()
+}
+
+/// Kills the database and all that belongs to it at once. The copy that takes rows after it, or what a database said that
+/// did not come up.
+fn crash(database: &Database, active: &Event) -> Result<Event, String> {
+    let scene = &database.scene;
+    let (killed, second) = (now(), seconds_since_1970());
+    scene.host_of(active).signal_all(PROGRAM, Signal::KILL);
+    loop {
+        let up = scene.hosts.iter().any(|host| database.last_of(&host.name) > killed);
+        if let [active] = &scene.oracle.live()[..]
+            && up
+        {
+            return Ok(active.clone());
+        }
+        let journals = scene.hosts.iter().map(|host| host.journal_since(second)).collect::<String>();
+        if let Some((_, said)) = journals.lines().find_map(|line| line.split_once(" PANIC: ")) {
+            return Err(said.trim().to_owned());
+        }
+        assert!(since(killed) < RECOVERY, "no database came up after a crash, nor said why: {journals}");
+        thread::sleep(PACE);
+    }
+}
