@@ -16,6 +16,7 @@ mod fencing_token;
 mod ground;
 mod harness;
 mod inside;
+mod leases;
 mod lockstore;
 mod measure;
 mod on_hosts;
