@@ -6,7 +6,7 @@ use futures_util::stream::poll_fn;
 use putexd::guard::grant;
 use putexd::systemd::{
     ActiveState, BusError, ChangeHints, Check, Invocation, JobEnd, KillError, Manager, ManagerFuture, NotDead,
-    QueuedJob, RunResult, StartError, Started, Surroundings, SystemState, UnitState, Unsupervisable,
+    Placement, QueuedJob, RunResult, StartError, Started, Surroundings, SystemState, UnitState, Unsupervisable,
 };
 use putexd::types::{FENCING_TOKEN, ServiceName, Term, UnitName};
 use tokio::sync::{mpsc, oneshot};
@@ -450,8 +450,8 @@ impl Manager for Pid1 {
         Box::pin(self.state_of(unit))
     }
 
-    fn predicted_cgroup<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Option<String>, BusError>> {
-        Box::pin(self.call(move |_, _| Some(group(unit))))
+    fn placement<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Placement, BusError>> {
+        Box::pin(self.call(move |_, _| Placement { groups: vec![group(unit)], is_effect: false }))
     }
 
     fn supervisable<'a>(
@@ -492,6 +492,10 @@ impl Manager for Pid1 {
             self.sim.lock().kill_unit(self.h);
             Ok(())
         })
+    }
+
+    fn is_group_empty<'a>(&'a self, _: &'a str) -> ManagerFuture<'a, Result<bool, NotDead>> {
+        Box::pin(async { Ok(!self.sim.lock().hosts[self.h].unit.alive) })
     }
 
     fn prove_dead<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<UnitState, NotDead>> {
