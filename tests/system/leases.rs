@@ -11,20 +11,32 @@ use crate::watch::Event;
 
 const DAEMON: &str = "putexd.service";
 const RESTART: &str = "[Service]\nRestart=always\nRestartSec=0\n";
-const SLICE: &str = "[Service]\nSlice=app.slice\n";
+const SLICE: &str = "/etc/systemd/system/database.service.d/slice.conf";
+const FORMER: &str = "/system.slice/database.service";
 const MOVED: &str = "/app.slice/database.service";
+const LEFT_BEHIND: &str = "left-behind";
 
 /// Another slice for the unit, which systemd puts it into when it starts next.
 fn change_slice(host: &Host) {
-    host.write_file("/etc/systemd/system/database.service.d/slice.conf", SLICE);
+    host.write_file(SLICE, "[Service]\nSlice=app.slice\n");
     host.exec(&["systemctl", "daemon-reload"]);
+}
+
+/// systemd moves a unit only out of an empty group. So whatever is in the former one came later, and is nobody's to end.
+fn leave_behind(host: &Host) {
+    host.sh(&format!("cp /bin/sleep /usr/local/bin/{LEFT_BEHIND}"));
+    let group = format!("/sys/fs/cgroup{FORMER}");
+    host.sh(&format!(
+        "mkdir -p {group}; setsid sh -c 'echo $$ >{group}/cgroup.procs; exec {LEFT_BEHIND} 1h' >/dev/null 2>&1 </dev/null &"
+    ));
+    wait_until(SOON, "the process is there", || !host.processes(LEFT_BEHIND).is_empty());
 }
 
 /// The unit's main process is killed, and `Restart=` starts it in the other slice. Answers with that run.
 fn move_to_the_slice(scene: &Scene, start: &Event) -> Event {
     let host = scene.host_of(start);
     let since = now();
-    host.exec(&["systemctl", "kill", "--signal=KILL", UNIT]);
+    signal(host, UNIT, "KILL");
     let moved = scene.oracle.wait_for_start_on(&[host], since, SOON);
     assert_eq!(host.property(UNIT, "ControlGroup"), MOVED);
     moved
@@ -53,7 +65,7 @@ fn guard_alone_ends(scene: &Scene, start: &Event, what: &str) -> Event {
 
 #[test]
 fn a_unit_that_moves_to_another_control_group_is_killed_there() {
-    let plan = Plan::hosts("moves", 2, Lockstore::Nats);
+    let plan = Plan::hosts("moves", 2, Lockstore::Nats).service("db", SERVICE.replace("failures = 3", "failures = 6"));
     let plan = plan.file("/etc/systemd/system/database.service.d/restart.conf", RESTART);
     let Some((scene, first)) = plan.run() else { return };
     let host = scene.host_of(&first);
@@ -68,10 +80,17 @@ fn a_unit_that_moves_to_another_control_group_is_killed_there() {
     change_slice(host);
     signal(host, DAEMON, "STOP");
     let moved = move_to_the_slice(&scene, &second);
+    leave_behind(host);
     host.exec(&["kill", "-KILL", &daemon]);
     wait_for_restart(host, DAEMON, &daemon, SOON);
     wait_for_the_guard_to_know(host, MOVED);
-    guard_alone_ends(&scene, &moved, "SIGSTOP of PID 1 and putexd after a move that putexd did not see");
+    wait_for_the_guard_to_know(host, FORMER);
+
+    // What is left in the former group does not outlive an orderly stop either.
+    let since = now();
+    host.exec(&["systemctl", "stop", DAEMON]);
+    scene.wait_for_takeover(&moved, since, HAND_OVER, "planned stop after a move");
+    assert!(host.processes(LEFT_BEHIND).is_empty(), "no proof while the former control group has processes");
     scene.assert_no_violation();
 }
 
