@@ -455,11 +455,11 @@ impl Supervisor {
             let units: Vec<&str> = settings.units().map(UnitName::as_str).collect();
             tracing::info!(
                 OBJECT_SYSTEMD_UNIT = settings.unit.as_str(),
-                "{name}: no file defines this service any more, and the guard still has its lease: {} is stopped here, and {lock}",
+                "{name}: no usable file defines this service, and the guard still has its lease: {} is stopped here, and {lock}",
                 units.join(" and "),
             );
             match service::spawn(&self.host, settings, Some(Kept::from(listed)), Arc::clone(&self.changed)) {
-                Ok(handle) => self.retire_handle(handle, "no file defines this service any more", None),
+                Ok(handle) => self.retire_handle(handle, "no usable file defines this service", None),
                 Err(error) => tracing::error!("{name}: failed to let its lease go: {error}"),
             }
         }

@@ -107,7 +107,7 @@ fn a_service_whose_file_is_gone_at_a_restart_leaves_its_unit_free() {
     host.exec(&["systemctl", "restart", DAEMON]);
     let second = scene.wait_for_takeover(&first, since, HAND_OVER, "a file removed, and a restart");
     println!("a file removed, and a restart: {:?}", second.after(since));
-    wait_for_line(host, &["db: no file defines this service any more"]);
+    wait_for_line(host, &["db: no usable file defines this service", "the lock db is released"]);
     wait_until(SOON, "the guard holds no lease of it", || table_is_empty(host));
 
     // Renamed everywhere with a restart: the old lease is let go, and the new service runs the same unit.
