@@ -622,6 +622,13 @@ fn what_the_guard_refuses_ends_the_lease() {
     host.handle(refused(GuardDone::Armed(deadline), "there are 256 leases already")(instance));
     assert_eq!(host.election.state(), State::Releasing);
 
+    // It is armed anew when the unit has moved to another control group: what is not covered must not run on.
+    let (mut host, instance) = Host::activated();
+    let armed = GuardDone::Armed(host.election.deadline().expect("it is armed"));
+    let actions = host.handle(refused(armed, "the lease of other still covers /app.slice/db.service")(instance));
+    assert_eq!(host.election.state(), State::Releasing);
+    assert!(actions.contains(&Action::Guard(GuardRequest::Close { instance })), "{actions:?}");
+
     let (mut host, instance) = Host::activated();
     let lapse = host.handle(refused(GuardDone::Extended(Time::both(host.now)), "a lapse is final")(instance));
     assert_eq!((host.election.state(), stops(&lapse)), (State::Lapsing, 1));

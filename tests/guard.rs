@@ -360,6 +360,40 @@ async fn units_are_killed_between_the_kill_time_and_the_end_of_s_and_again_after
     assert!(log.contains("has processes again"), "{log}");
 }
 
+/// The unit was started again in another slice, once while its lease was open, and once when it had lapsed already.
+#[tokio::test]
+async fn units_are_killed_in_every_control_group_that_the_guard_heard_of() {
+    let (Some(mut first), Some(mut second), Some(mut third)) =
+        (Victim::new("was"), Victim::new("is"), Victim::new("came"))
+    else {
+        return;
+    };
+    let guard = Guard::start();
+    let client = guard.client().await;
+    let mut lease = lease(1, ms(1000));
+    lease.cgroups = vec![first.path.clone()];
+    client.arm(lease.clone()).await.expect("arms");
+    lease.cgroups.push(second.path.clone());
+    client.arm(lease.clone()).await.expect("arms again, with the same deadline");
+    let mut other = lease.clone();
+    other.service = ServiceName::new("renamed").expect("a good name");
+    other.cgroups = vec![format!("{}/inner", second.path)];
+    let refused = Err(GuardError::Refused(format!("the lease of db still covers {}/inner", second.path)));
+    assert_eq!(client.arm(other.clone()).await, refused);
+    sleep(clock::now().until_passed(lease.dead_by())).await;
+    other.deadline = clock::now().plus(ms(30_000));
+    assert_eq!(client.arm(other.clone()).await, refused, "a lease that has lapsed covers it too");
+    assert!(!first.is_alive() && !second.is_alive() && third.is_alive());
+    lease.closing = true;
+    lease.cgroups = vec![third.path.clone()];
+    client.arm(lease.clone()).await.expect("a lapsed lease may cover more, long after its deadline");
+    assert_eq!(client.list().await.expect("lists")[0].lease.cgroups.len(), 3);
+    sleep(ms(400)).await;
+    assert!(!third.is_alive());
+    client.disarm(&db(), Instance(1)).await.expect("disarms");
+    client.arm(other).await.expect("it is free");
+}
+
 /// journald hangs with the rest of the host, or does not get to read in time.
 #[tokio::test]
 async fn a_journal_that_does_not_read_holds_up_nothing() {

@@ -1,6 +1,7 @@
 //! From a service's fragment and the defaults to its validated settings.
 
 use std::ops::Range;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use toml::Spanned;
@@ -50,6 +51,34 @@ pub(super) fn timings(own: &Tuning, defaults: &Tuning) -> Timings {
         timings.confirmation = word;
     }
     timings
+}
+
+impl ServiceSettings {
+    /// What is left of a service whose file is gone: enough to stop its units and to let its lock go.
+    #[must_use]
+    pub fn without_file(
+        name: ServiceName,
+        units: (UnitName, Vec<UnitName>),
+        key: Key,
+        timings: Option<Timings>,
+        on_stop_failure: OnStopFailure,
+    ) -> Self {
+        let nothing = Tuning::default();
+        let timings = timings.unwrap_or_else(|| self::timings(&nothing, &nothing));
+        let (unit, bound_units) = units;
+        Self {
+            name,
+            source: PathBuf::new(),
+            unit,
+            bound_units,
+            key,
+            timings,
+            stop_limit: timings.stop_budget.max(STOP_LIMIT),
+            on_stop_failure,
+            health: None,
+            fence: FenceSettings::default(),
+        }
+    }
 }
 
 /// Checks the timings that follow from `own` and `defaults`, reporting at the key of `own` that is to blame.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::election::Memory;
+use crate::election::{Memory, Timings};
 use crate::types::{Incarnation, Key, Revision, ServiceName, Term};
 
 /// Where one service's memory is.
@@ -26,11 +26,28 @@ struct Stored {
     position: Option<(Incarnation, Revision)>,
     term: Term,
     longest_hold_ms: u64,
+    /// For a daemon that finds a lease whose service has no file any more. A file of an earlier version has none.
+    #[serde(default)]
+    timings: Option<Timings>,
+}
+
+/// Under which key a service was held here last, and with which timings as far as known.
+pub(super) fn last_held(directory: &Path, service: &ServiceName) -> io::Result<(Key, Option<Timings>)> {
+    let stored = read(&path_of(directory, service))?;
+    Ok((stored.key, stored.timings))
+}
+
+fn path_of(directory: &Path, service: &ServiceName) -> PathBuf {
+    directory.join(format!("{service}.json"))
+}
+
+fn read(path: &Path) -> io::Result<Stored> {
+    Ok(serde_json::from_slice(&fs::read(path)?)?)
 }
 
 impl Disk {
     pub(super) fn new(directory: &Path, service: &ServiceName, key: &Key) -> Self {
-        Self { path: directory.join(format!("{service}.json")), key: key.clone() }
+        Self { path: path_of(directory, service), key: key.clone() }
     }
 
     /// What was kept, or nothing: a file that is missing or not understood is as good as a new host.
@@ -46,12 +63,13 @@ impl Disk {
     }
 
     /// Replaces what was kept, at once or not at all.
-    pub(super) fn store(&self, memory: &Memory) -> io::Result<()> {
+    pub(super) fn store(&self, memory: &Memory, timings: Timings) -> io::Result<()> {
         let stored = Stored {
             key: self.key.clone(),
             position: memory.position.clone(),
             term: memory.term,
             longest_hold_ms: u64::try_from(memory.longest_hold.as_millis()).unwrap_or(u64::MAX),
+            timings: Some(timings),
         };
         let new = self.path.with_extension("new");
         let mut file = fs::File::create(&new)?;
@@ -61,7 +79,7 @@ impl Disk {
     }
 
     fn try_load(&self) -> io::Result<Memory> {
-        let stored: Stored = serde_json::from_slice(&fs::read(&self.path)?)?;
+        let stored = read(&self.path)?;
         Ok(Memory {
             position: stored.position.filter(|_| stored.key == self.key),
             term: stored.term,
@@ -88,10 +106,27 @@ mod tests {
         }
     }
 
+    fn timings() -> Timings {
+        Timings::new(Duration::from_secs(1), 4, 2)
+    }
+
+    #[test]
+    fn what_was_held_is_known_without_the_settings() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let service = ServiceName::new("db").expect("a service name");
+        last_held(directory.path(), &service).expect_err("nothing was held yet");
+        disk(directory.path(), "main").store(&memory(), timings()).expect("stored");
+        let (key, kept) = last_held(directory.path(), &service).expect("it was held");
+        assert_eq!((key.to_string(), kept), ("main".to_owned(), Some(timings())));
+        let old = r#"{"key":"main","position":null,"term":9,"longest_hold_ms":4000}"#;
+        fs::write(directory.path().join("db.json"), old).expect("written");
+        assert_eq!(last_held(directory.path(), &service).expect("an old file is one").1, None);
+    }
+
     #[test]
     fn memory_survives() {
         let directory = tempfile::tempdir().expect("a directory");
-        disk(directory.path(), "db").store(&memory()).expect("stored");
+        disk(directory.path(), "db").store(&memory(), timings()).expect("stored");
         let loaded = disk(directory.path(), "db").load();
         assert_eq!((loaded.position, loaded.term), (memory().position, memory().term));
         assert!(loaded.longest_hold >= memory().longest_hold);
@@ -100,7 +135,7 @@ mod tests {
     #[test]
     fn a_position_of_another_key_is_not_believed() {
         let directory = tempfile::tempdir().expect("a directory");
-        disk(directory.path(), "db").store(&memory()).expect("stored");
+        disk(directory.path(), "db").store(&memory(), timings()).expect("stored");
         let loaded = disk(directory.path(), "other").load();
         assert_eq!((loaded.position, loaded.term), (None, memory().term));
     }

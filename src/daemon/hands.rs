@@ -2,11 +2,13 @@
 //!
 //! Each function may take as long as it takes; the service runs them in tasks of their own.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use futures_util::stream::{SelectAll, StreamExt as _, select_all};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::machine::Machine;
@@ -39,6 +41,11 @@ pub(super) struct Units {
     pub(super) systemd: Arc<dyn Manager>,
     machine: Arc<dyn Machine>,
     known: Arc<Mutex<Vec<Known>>>,
+    /// The control groups in which something of the lease may run: those that its units have and would be started in, and
+    /// former ones until they were seen empty. What is told to the guard, killed, and has to be empty for the proof.
+    groups: Arc<watch::Sender<BTreeSet<String>>>,
+    /// Held by whoever asks PID 1 for them: an older answer must not come after a newer one.
+    learning: Arc<tokio::sync::Mutex<()>>,
     /// Units of an earlier configuration that may still run under the lease.
     former: Arc<Mutex<Vec<UnitName>>>,
 }
@@ -47,8 +54,6 @@ pub(super) struct Units {
 #[derive(Debug, Clone)]
 pub(super) struct Known {
     pub(super) name: UnitName,
-    /// Its control group; `None` for types without one.
-    pub(super) cgroup: Option<String>,
     /// Whether it can be active without a process.
     pub(super) is_effect: bool,
 }
@@ -85,10 +90,12 @@ impl Sighting {
 }
 
 impl Units {
-    /// `former` may still run, though they belong to the service no longer.
+    /// `former` may still run, though they belong to the service no longer; so may something in the control groups
+    /// `groups`, which a lease of before covers.
     pub(super) fn new(
         settings: &ServiceSettings,
         former: Vec<UnitName>,
+        groups: BTreeSet<String>,
         systemd: Arc<dyn Manager>,
         machine: Arc<dyn Machine>,
     ) -> Self {
@@ -100,6 +107,8 @@ impl Units {
             systemd,
             machine,
             known: Arc::default(),
+            groups: Arc::new(watch::channel(groups).0),
+            learning: Arc::default(),
             former: Arc::new(Mutex::new(former)),
         }
     }
@@ -118,21 +127,53 @@ impl Units {
         if complete { Ok(known) } else { self.learn().await }
     }
 
-    /// Asks PID 1 for the units' control groups, and remembers them.
-    pub(super) async fn learn(&self) -> Result<Vec<Known>, BusError> {
-        let learnt = join_all(self.all().into_iter().map(|name| async {
-            let cgroup = self.systemd.predicted_cgroup(&name).await?;
-            let is_effect = self.systemd.state(&name).await?.is_effect;
-            Ok(Known { name, cgroup, is_effect })
+    /// Asks PID 1 where the units' processes may be, and remembers it. A former control group is forgotten when PID 1 names
+    /// it for none of the units and it is empty.
+    async fn learn(&self) -> Result<Vec<Known>, BusError> {
+        let _turn = self.learning.lock().await;
+        let asked = join_all(self.all().into_iter().map(|name| async {
+            let placement = self.systemd.placement(&name).await;
+            (name, placement)
         }));
-        let known = learnt.await.into_iter().collect::<Result<Vec<_>, BusError>>()?;
+        let (mut known, mut named, mut silent) = (Vec::new(), BTreeSet::new(), None);
+        for (name, placement) in asked.await {
+            match placement {
+                Ok(placement) => {
+                    named.extend(placement.groups);
+                    known.push(Known { name, is_effect: placement.is_effect });
+                }
+                Err(error) => silent = Some(error),
+            }
+        }
+        self.cover(&named);
+        if let Some(error) = silent {
+            return Err(error);
+        }
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&known);
+        for former in self.groups().difference(&named) {
+            if self.systemd.is_group_empty(former).await == Ok(true) {
+                self.groups.send_if_modified(|groups| groups.remove(former));
+            }
+        }
         Ok(known)
     }
 
-    fn known_cgroup(&self, name: &UnitName) -> Option<String> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.iter().find(|known| known.name == *name)?.cgroup.clone()
+    fn cover(&self, named: &BTreeSet<String>) {
+        self.groups.send_if_modified(|groups| {
+            let before = groups.len();
+            groups.extend(named.iter().cloned());
+            groups.len() != before
+        });
+    }
+
+    /// The control groups in which something of the lease may run.
+    pub(super) fn groups(&self) -> BTreeSet<String> {
+        self.groups.borrow().clone()
+    }
+
+    /// The same, and each change of it.
+    pub(super) fn watch_groups(&self) -> watch::Receiver<BTreeSet<String>> {
+        self.groups.subscribe()
     }
 
     /// Starts the main unit, which starts what is bound with it, now or when it is due; the lease is started with them,
@@ -142,23 +183,12 @@ impl Units {
             // What failed for want of the lease must not be refused now for having failed too often.
             self.systemd.reset_failed(bound).await.map_err(|error| error.to_string())?;
         }
-        let started =
-            self.systemd.start(&self.main, &self.service, START_LIMIT).await.map_err(|error| error.to_string())?;
-        self.check_cgroup(&self.main, &started.state.control_group)?;
-        for bound in &self.bound {
-            let state = self.systemd.state(bound).await.map_err(|error| error.to_string())?;
-            self.check_cgroup(bound, &state.control_group)?;
-        }
-        Ok(())
-    }
-
-    fn check_cgroup(&self, name: &UnitName, actual: &str) -> Result<(), String> {
-        match self.known_cgroup(name) {
-            // The guard would kill the wrong processes.
-            Some(expected) if !actual.is_empty() && actual != expected => {
-                Err(format!("the control group of {name} is {actual}, not {expected}"))
-            }
-            Some(_) | None => Ok(()),
+        self.systemd.start(&self.main, &self.service, START_LIMIT).await.map_err(|error| error.to_string())?;
+        // They may have been started in other control groups than those that the guard was armed with; whoever waits for a
+        // change of them tells it at once.
+        match self.learn().await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(format!("the units' control groups are not known: failed to {error}")),
         }
     }
 
@@ -222,29 +252,40 @@ impl Units {
         if lease.may_run() {
             return Err((self.lease.clone(), NotDead::Running(lease.in_words())));
         }
+        self.prove_groups_empty().await.map_err(|trouble| (self.main.clone(), trouble))
+    }
+
+    /// PID 1 has stopped the units, and looks at the control groups that they have now. What is left in a former one
+    /// nobody else would end, so it gets SIGKILL, however much time the stop still has.
+    async fn prove_groups_empty(&self) -> Result<(), NotDead> {
+        for group in self.groups() {
+            if !self.systemd.is_group_empty(&group).await? {
+                self.kill_group(&group).await;
+                return Err(NotDead::ProcessesLeft(group));
+            }
+        }
         Ok(())
     }
 
+    /// SIGKILL to whatever is left, through PID 1's eyes if it answers, and in every control group that it named.
     async fn kill(&self) {
         // At once: where PID 1 is silent, each of them takes its time to find that out.
-        join_all(self.all().iter().map(|name| self.kill_one(name))).await;
+        let (units, groups) = (self.all(), self.groups());
+        let by_pid1 = join_all(units.iter().map(|name| self.systemd.kill(name)));
+        join(join_all(groups.iter().map(|group| self.kill_group(group))), by_pid1).await;
     }
 
-    /// SIGKILL to whatever is left, through PID 1's eyes if it answers, else by the control group that it named.
-    async fn kill_one(&self, name: &UnitName) {
-        if self.systemd.kill(name).await.is_ok() {
-            return;
-        }
-        let Some(path) = self.known_cgroup(name) else { return };
-        if let Err(error) = self.systemd.kill_group(&path).await {
-            tracing::error!("{name}: failed to {error}, trying again");
+    async fn kill_group(&self, group: &str) {
+        if let Err(error) = self.systemd.kill_group(group).await {
+            tracing::error!("{}: failed to {error}, trying again", self.main);
         }
     }
 
-    /// What the units do now.
+    /// What the units do now, and where.
     pub(super) async fn look(&self) -> Sighting {
         let units = self.all();
-        let found = join_all(units.iter().map(|name| self.systemd.prove_dead(name))).await;
+        // What is not known now is found at the next look, or when a lease is to be armed.
+        let (_, found) = join(self.learn(), join_all(units.iter().map(|name| self.systemd.prove_dead(name)))).await;
         let sights: Vec<Option<Sight>> = found.iter().map(sight_of).collect();
         let mut sighting = Sighting::of(&units, &sights);
         // It serves nobody any more, so that the holder has to release; what is left of it bars the release until it ends.

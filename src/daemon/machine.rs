@@ -11,6 +11,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::task::JoinHandle;
 
 use super::disk::Disk;
+use crate::config::ServiceSettings;
 use crate::election::Memory;
 use crate::host::clock::{self, BootTimer};
 use crate::host::identity;
@@ -40,8 +41,9 @@ pub trait Machine: Send + Sync + 'static {
     /// What was kept for a service; nothing for a new one.
     fn recall(&self, service: &ServiceName, key: &Key) -> Memory;
 
-    /// Keeps it for the next daemon. A failure is logged.
-    fn keep(&self, service: &ServiceName, key: &Key, memory: Memory);
+    /// Keeps it for the next daemon, and with it what that one needs of the settings should their file be gone by then. A
+    /// failure is logged.
+    fn keep(&self, settings: &ServiceSettings, memory: Memory);
 
     /// Takes the host down as `how` says.
     fn fence(&self, how: OnStopFailure) -> io::Result<()>;
@@ -93,10 +95,11 @@ impl Machine for ThisMachine {
         Disk::new(&self.state_directory, service, key).load()
     }
 
-    fn keep(&self, service: &ServiceName, key: &Key, memory: Memory) {
-        let disk = Disk::new(&self.state_directory, service, key);
+    fn keep(&self, settings: &ServiceSettings, memory: Memory) {
+        let disk = Disk::new(&self.state_directory, &settings.name, &settings.key);
+        let timings = settings.timings;
         tokio::task::spawn_blocking(move || {
-            if let Err(error) = disk.store(&memory) {
+            if let Err(error) = disk.store(&memory, timings) {
                 tracing::error!("failed to write to /var/lib/putex: {error}, ignoring");
             }
         });

@@ -10,7 +10,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::desk::Desk;
+use super::desk::{self, Desk};
 use super::hands::{self, Sighting, Units};
 use super::health::{Checker, Role};
 use super::hints::Hints;
@@ -18,10 +18,10 @@ use super::machine::{Machine, Timer};
 use crate::config::{ServiceSettings, WatchdogSettings};
 use crate::election::{
     self, Action, Alarm, Content, Election, Event, GuardRequest, Moment, Observation, ReadId, Record, Remembered,
-    Sight, State, Transition, WriteRequest, WriteResult,
+    Sight, State, Timings, Transition, WriteRequest, WriteResult,
 };
 use crate::guard::client::{GuardClient, Link as GuardLink};
-use crate::guard::frame::{ListedLease, Watchdog};
+use crate::guard::frame::{Lease, ListedLease, Watchdog};
 use crate::journal;
 use crate::store::{Attempt, Link as StoreLink, Snapshot, Store, StoreError, WriteOutcome};
 use crate::systemd::{Manager, Surroundings, SystemState, Unsupervisable};
@@ -89,8 +89,8 @@ pub struct Status {
 #[derive(Debug)]
 pub struct Kept {
     remembered: Remembered,
-    /// What it was armed for, which the configuration may name no longer.
-    units: Vec<UnitName>,
+    /// The whole of it: it may cover units that the configuration names no longer, and control groups that they have left.
+    lease: Lease,
 }
 
 impl From<&ListedLease> for Kept {
@@ -107,7 +107,7 @@ impl From<&ListedLease> for Kept {
             closing: lease.closing,
             lapsed: listed.lapsed,
         };
-        Self { remembered, units: lease.units.clone() }
+        Self { remembered, lease: desk::armed(listed) }
     }
 }
 
@@ -126,6 +126,21 @@ impl Refusal {
     fn new(reason: impl Into<String>) -> Self {
         Self { reason: reason.into(), is_ungated: false }
     }
+}
+
+/// The settings of a service that the guard holds a lease of and whose file is gone; `None` for a lease of no unit. The lease
+/// does not name the lock: `last_held` is what the host's memory says of that, if it says anything. Without it the record
+/// is left to age.
+pub(super) fn without_file(lease: &Lease, last_held: Option<(Key, Option<Timings>)>) -> Option<ServiceSettings> {
+    let (unit, bound) = lease.units.split_first()?;
+    let mut bound = bound.to_vec();
+    bound.sort();
+    let (key, timings) = match last_held {
+        Some((key, timings)) => (key, timings),
+        None => (Key::new(lease.service.as_str()).ok()?, None),
+    };
+    let units = (unit.clone(), bound);
+    Some(ServiceSettings::without_file(lease.service.clone(), units, key, timings, lease.on_stop_failure))
 }
 
 /// What was seen of the units.
@@ -254,14 +269,16 @@ impl Service {
         let (desk, requests) = mpsc::channel(GUARD_LIMIT);
         let (sight, sights) = mpsc::channel(1);
         let (prove, stopped) = mpsc::channel(1);
-        let (remembered, leased) = kept.map_or((None, None), |kept| (Some(kept.remembered), Some(kept.units)));
+        let (remembered, armed) = kept.map_or((None, None), |kept| (Some(kept.remembered), Some(kept.lease)));
+        let leased = armed.as_ref().map(|lease| lease.units.clone());
+        let groups = armed.iter().flat_map(|lease| lease.cgroups.iter().cloned()).collect();
         let units_changed = leased.as_ref().is_some_and(|leased| {
             leased.len() != settings.units().count() || settings.units().any(|unit| !leased.contains(unit))
         });
         let mut former = leased.unwrap_or_default();
         former.retain(|unit| !settings.units().any(|other| other == unit));
         let machine = &host.machine;
-        let units = Units::new(&settings, former, Arc::clone(&host.systemd), Arc::clone(machine));
+        let units = Units::new(&settings, former, groups, Arc::clone(&host.systemd), Arc::clone(machine));
         let epoch = Arc::new(AtomicU64::new(0));
         let memory = machine.recall(&settings.name, &settings.key);
         let election_settings = election_settings(host, &settings);
@@ -274,6 +291,7 @@ impl Service {
             guard: host.guard.clone(),
             units: units.clone(),
             settings: shown.subscribe(),
+            armed,
         };
         let watcher = watch_units(units.clone(), shown.subscribe(), Arc::clone(&epoch), sight);
         let desk_task = desk_task.run(requests, events.clone());
@@ -554,7 +572,7 @@ impl Service {
                 self.start = Some(self.answer(async move { Event::Started { instance, result: units.start().await } }));
             }
             Action::Stop { kill_at } => self.stop(kill_at),
-            Action::Persist(memory) => self.host.machine.keep(&self.settings.name, &self.settings.key, memory),
+            Action::Persist(memory) => self.host.machine.keep(&self.settings, memory),
             Action::Report(transition) => self.report(&transition),
             Action::Alarm(alarm) => self.alarm(&alarm),
         }
@@ -744,8 +762,6 @@ async fn admit(
             }
             other => other,
         };
-        // What is not known when a start is due is asked for then.
-        let _ = units.learn().await;
         if admission.is_some() && admission != last {
             last.clone_from(&admission);
             if let Some(admission) = admission

@@ -11,6 +11,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
+use super::disk;
 use super::machine::ThisMachine;
 use super::notify;
 use super::service::{self, Handle, Host, Kept, Order};
@@ -131,8 +132,9 @@ struct Supervisor {
     store_settings: StoreSettings,
     services: BTreeMap<ServiceName, Handle>,
     retiring: Vec<Retiring>,
-    /// Services that begin as soon as the guard has said what it remembers of them: a service of the same name may have
-    /// left while the guard was away, and without its lease nothing could ever be armed for the name again.
+    /// Services that begin as soon as the guard has said what it remembers of them, and nothing that retires has their units
+    /// or their lock: a service of the same name may have left while the guard was away, and without its lease nothing could
+    /// ever be armed for the name again.
     coming: Vec<ServiceSettings>,
     /// Rings when a service's status changed.
     changed: Arc<Notify>,
@@ -184,10 +186,9 @@ impl Supervisor {
             asks,
         };
         supervisor.gate(&settings.services).await;
-        for service in settings.services {
-            let kept = leases.iter().find(|listed| listed.lease.service == service.name).map(Kept::from);
-            supervisor.add(service, kept);
-        }
+        supervisor.coming = settings.services;
+        supervisor.retire_unclaimed(&leases);
+        supervisor.begin_with(&leases);
         Ok(supervisor)
     }
 
@@ -362,13 +363,24 @@ impl Supervisor {
                 self.retire(&name, "its units or its key were changed", Some(service));
             }
         }
+        match self.host.guard.list().await {
+            Ok(leases) => self.retire_unclaimed(&leases),
+            Err(error) => {
+                tracing::warn!("failed to ask the guard for leases that no service claims: {error}, ignoring");
+            }
+        }
         let told = if told.is_empty() { "nothing changed".to_owned() } else { told.join(", ") };
         journal::alarm(journal::Alarm::ConfigurationReloaded, &journal::Subject::default(), &told);
     }
 
     /// Has a service stop its unit and release its lock. `successor` takes its place after that.
     fn retire(&mut self, name: &ServiceName, reason: &str, successor: Option<ServiceSettings>) {
-        let Some(handle) = self.services.remove(name) else { return };
+        if let Some(handle) = self.services.remove(name) {
+            self.retire_handle(handle, reason, successor);
+        }
+    }
+
+    fn retire_handle(&mut self, handle: Handle, reason: &str, successor: Option<ServiceSettings>) {
         // A full channel would mean a loop that stands still, which the watchdog ends.
         let _ = handle.orders.try_send(Order::Retire(reason.to_owned()));
         let give_up_at = Instant::now() + handle.settings.stop_limit + STOP_EXTENSION;
@@ -401,13 +413,55 @@ impl Supervisor {
             return;
         }
         match self.host.guard.list().await {
-            Ok(leases) => {
-                for service in std::mem::take(&mut self.coming) {
-                    let kept = leases.iter().find(|listed| listed.lease.service == service.name).map(Kept::from);
-                    self.add(service, kept);
-                }
-            }
+            Ok(leases) => self.begin_with(&leases),
             Err(error) => tracing::debug!("failed to ask the guard for its leases: {error}, trying again"),
+        }
+    }
+
+    fn begin_with(&mut self, leases: &[ListedLease]) {
+        for service in std::mem::take(&mut self.coming) {
+            if self.retiring.iter().any(|retiring| share(&retiring.handle.settings, &service)) {
+                self.coming.push(service);
+                continue;
+            }
+            let kept = leases.iter().find(|listed| listed.lease.service == service.name).map(Kept::from);
+            self.add(service, kept);
+        }
+    }
+
+    /// Takes leases that no service claims through stop, proof and release. The guard would enforce them for ever, and kill
+    /// whatever is started in their control groups.
+    fn retire_unclaimed(&mut self, leases: &[ListedLease]) {
+        for listed in leases {
+            let name = &listed.lease.service;
+            let retires = |retiring: &Retiring| retiring.handle.settings.name == *name;
+            if self.services.contains_key(name)
+                || self.coming.iter().any(|service| service.name == *name)
+                || self.retiring.iter().any(retires)
+            {
+                continue;
+            }
+            let last_held = disk::last_held(Path::new(STATE_DIRECTORY), name)
+                .inspect_err(|error| tracing::warn!("{name}: the lock that it held is not known: {error}"))
+                .ok();
+            let lock = match &last_held {
+                Some((key, _)) => format!("the lock {key} is released"),
+                None => "its lock is left to age".to_owned(),
+            };
+            let Some(settings) = service::without_file(&listed.lease, last_held) else {
+                tracing::error!("{name}: the guard has a lease of it that names no unit");
+                continue;
+            };
+            let units: Vec<&str> = settings.units().map(UnitName::as_str).collect();
+            tracing::info!(
+                OBJECT_SYSTEMD_UNIT = settings.unit.as_str(),
+                "{name}: no usable file defines this service, and the guard still has its lease: {} is stopped here, and {lock}",
+                units.join(" and "),
+            );
+            match service::spawn(&self.host, settings, Some(Kept::from(listed)), Arc::clone(&self.changed)) {
+                Ok(handle) => self.retire_handle(handle, "no usable file defines this service", None),
+                Err(error) => tracing::error!("{name}: failed to let its lease go: {error}"),
+            }
         }
     }
 }
@@ -496,6 +550,11 @@ impl Watchdog {
             notify::watchdog();
         }
     }
+}
+
+/// Whether one of them must have ended before the other begins.
+fn share(one: &ServiceSettings, other: &ServiceSettings) -> bool {
+    one.key == other.key || one.units().any(|unit| other.units().any(|same| same == unit))
 }
 
 fn status_of(handle: &Handle) -> ServiceStatus {

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// How long a new holder waits beyond the old one's death.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum Confirmation {
     /// At least T + W, as the seed has it.
     #[default]
@@ -15,7 +15,7 @@ pub enum Confirmation {
 }
 
 /// The timings of one service, as configured, defaults filled in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Timings {
     /// R: a holder renews at least this often, and a contender reads this often.
     pub renew_interval: Duration,

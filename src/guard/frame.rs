@@ -22,16 +22,22 @@ pub const SYSTEMD_PRIVATE: &str = "/run/systemd/private";
 pub const REQUEST_LIMIT_BYTES: usize = 64 * 1024;
 
 /// The longest reply putexd reads, its newline included: room for [`LEASE_LIMIT`] leases of the largest size.
-pub const REPLY_LIMIT_BYTES: usize = 8 * 1024 * 1024;
+pub const REPLY_LIMIT_BYTES: usize = 16 * 1024 * 1024;
 
 /// The most leases a guard holds.
 pub const LEASE_LIMIT: usize = 256;
 
-/// The most units, and the most control groups, of one lease.
+/// The most units of one lease.
 pub const MEMBER_LIMIT: usize = 16;
 
-/// The longest path of a control group: with [`MEMBER_LIMIT`] and [`LEASE_LIMIT`] it keeps a reply below its limit.
+/// The most control groups of one lease: those that its units have and would have, and former ones that are not empty yet.
+pub const CGROUP_LIMIT: usize = 64;
+
+/// The longest path of a control group.
 pub const CGROUP_LIMIT_BYTES: usize = 1024;
+
+/// The most bytes of the paths of one lease together: with [`LEASE_LIMIT`] it keeps a reply below its limit.
+pub const CGROUPS_LIMIT_BYTES: usize = 16 * 1024;
 
 /// The most bytes that are read at once.
 const READ_BYTES: usize = 4096;
@@ -102,7 +108,8 @@ pub struct Lease {
     /// The units to stop. The lease target is stopped first, because one stop of it takes all that is bound to it along
     /// in the right order; then these, in case that one of them is not bound.
     pub units: Vec<UnitName>,
-    /// Their control groups as PID 1 names them (such as `/system.slice/database.service`).
+    /// Their control groups as PID 1 names them (such as `/system.slice/database.service`): also those that they would be
+    /// started in now, and former ones until they were seen empty.
     pub cgroups: Vec<String>,
     /// Those of the units that can be active without a process (mounts, `RemainAfterExit=`): an empty control group
     /// proves nothing for them, so PID 1 must say `ActiveState=inactive` and `Result=success` as well.
@@ -128,10 +135,14 @@ pub struct Request {
 #[serde(rename_all = "kebab-case")]
 pub enum Command {
     /// Set a deadline and write the grant. Refused when the deadline has passed, while another instance's lease of
-    /// the service is not disarmed, or when this instance's lease is closing or has lapsed. Asked again while the lease
-    /// is open, it replaces the lease, but never by an earlier deadline.
+    /// the service is not disarmed, when this instance's lease is closing or has lapsed, or while the lease of another
+    /// service covers one of the units or control groups. Asked again while the lease is open, it replaces the lease, but
+    /// never by an earlier deadline: so the guard hears of other control groups.
+    ///
+    /// With `closing: true` it opens nothing and moves no deadline: it adds units and control groups to this instance's
+    /// lease that is closing or has lapsed. A guard of an earlier version refuses that.
     Arm {
-        /// With `closing: false`.
+        /// Whole, whatever of it is new.
         lease: Lease,
     },
     /// Move the deadline of an armed or closing lease of the same instance to a later point.
@@ -373,8 +384,9 @@ mod tests {
 
     #[test]
     fn a_program_of_another_version_has_the_same_limits() {
-        assert_eq!((REQUEST_LIMIT_BYTES, REPLY_LIMIT_BYTES), (65_536, 8_388_608));
-        assert_eq!((LEASE_LIMIT, MEMBER_LIMIT, CGROUP_LIMIT_BYTES), (256, 16, 1024));
+        assert_eq!((REQUEST_LIMIT_BYTES, REPLY_LIMIT_BYTES), (65_536, 16_777_216));
+        assert_eq!((LEASE_LIMIT, MEMBER_LIMIT), (256, 16));
+        assert_eq!((CGROUP_LIMIT, CGROUP_LIMIT_BYTES, CGROUPS_LIMIT_BYTES), (64, 1024, 16_384));
     }
 
     #[test]
@@ -384,12 +396,13 @@ mod tests {
 
     #[test]
     fn the_longest_list_fits_in_a_reply() {
-        let unit = UnitName::new(&format!("{}.service", "u".repeat(247))).expect("a good name");
+        // A backslash takes two bytes in JSON, as anything else that may be in a name takes no more.
+        let unit = UnitName::new(&format!("{}.service", "\\".repeat(247))).expect("a good name");
         let mut lease = lease();
         lease.node = NodeId::new(&"\\".repeat(128)).expect("a good name");
         lease.units = vec![unit.clone(); MEMBER_LIMIT];
         lease.inactive = vec![unit; MEMBER_LIMIT];
-        lease.cgroups = vec!["/".repeat(CGROUP_LIMIT_BYTES); MEMBER_LIMIT];
+        lease.cgroups = vec!["\\".repeat(CGROUPS_LIMIT_BYTES / CGROUP_LIMIT); CGROUP_LIMIT];
         let request = Request { id: u64::MAX, command: Command::Arm { lease: lease.clone() } };
         assert!(serde_json::to_vec(&request).expect("encodes").len() < REQUEST_LIMIT_BYTES);
         let leases = vec![ListedLease { lease, lapsed: true }; LEASE_LIMIT];

@@ -336,7 +336,7 @@ impl<'a> Shell<'a> {
     /// Everything is in place when this returns, or nothing has changed.
     fn execute(&mut self, command: Command) -> Result<Outcome, Fatal> {
         let deadline = match &command {
-            Command::Arm { lease } => Some(lease.deadline),
+            Command::Arm { lease } => Some(lease.deadline).filter(|_| !lease.closing),
             Command::Extend { deadline, .. } => Some(*deadline),
             Command::Close { .. } | Command::Disarm { .. } | Command::List => None,
         };
@@ -346,6 +346,8 @@ impl<'a> Shell<'a> {
         }
         if let Some(watchdog) = &self.watchdog
             && let Err(reason) = match &command {
+                // What opens nothing needs no watchdog.
+                Command::Arm { lease } if lease.closing => Ok(()),
                 Command::Arm { lease } => watchdog.permits_arming(clock::now(), lease.dead_by()),
                 Command::Extend { .. } => watchdog.permits_extending(clock::now()),
                 Command::Close { .. } | Command::Disarm { .. } | Command::List => Ok(()),

@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::guard::frame::{CGROUP_LIMIT_BYTES, Command, LEASE_LIMIT, Lease, ListedLease, MEMBER_LIMIT, Outcome};
+use crate::guard::frame::{
+    CGROUP_LIMIT, CGROUP_LIMIT_BYTES, CGROUPS_LIMIT_BYTES, Command, LEASE_LIMIT, Lease, ListedLease, MEMBER_LIMIT,
+    Outcome,
+};
 use crate::types::{Instance, Revision, ServiceName, Time, WriteId};
 
 /// How long it takes until a guard that is silent for longer than [`Table::patience`] has a successor that enforces.
@@ -59,7 +62,8 @@ pub enum Effect {
     Grant(Lease),
     /// Remove the grant, if there is one.
     Withdraw(ServiceName),
-    /// Stop and kill the units, again and again until [`Effect::Forget`].
+    /// Stop and kill the units, again and again until [`Effect::Forget`]. It replaces an enforcement of the service that is
+    /// under way: the lease covers more now.
     Enforce(Lease),
     /// Stop no longer, if there is something to stop.
     Forget(ServiceName),
@@ -175,6 +179,7 @@ impl Table {
     /// Carries out a command. A refusal changes nothing.
     pub fn handle(&mut self, now: Time, command: Command) -> (Outcome, Vec<Effect>) {
         let result = match command {
+            Command::Arm { lease } if lease.closing => self.widen(lease),
             Command::Arm { lease } => self.arm(now, lease),
             Command::Extend { service, instance, write, revision, deadline } => {
                 self.extend(now, &service, instance, (write, revision), deadline)
@@ -194,6 +199,7 @@ impl Table {
         if now.has_passed(lease.deadline) {
             return Err("the deadline has passed".to_owned());
         }
+        self.check_overlap(&lease)?;
         match self.entries.get(&lease.service) {
             None if self.entries.len() >= LEASE_LIMIT => return Err(format!("there are {LEASE_LIMIT} leases already")),
             Some(Entry { lease: old, .. }) if old.instance != lease.instance => {
@@ -213,6 +219,40 @@ impl Table {
         let effects = vec![Effect::Grant(lease.clone())];
         self.entries.insert(lease.service.clone(), Entry { lease, phase: Phase::Open });
         Ok(effects)
+    }
+
+    /// Adds what a closed lease was not known to cover: a unit whose start was under way may have been put into another
+    /// control group. Nothing is ever taken away from it, so that a late word cannot set a group free.
+    fn widen(&mut self, new: Lease) -> Result<Vec<Effect>, String> {
+        self.check_overlap(&new)?;
+        let Entry { lease, phase } = self.entry(&new.service, new.instance)?;
+        let mut wider = lease.clone();
+        add_missing(&mut wider.units, new.units);
+        add_missing(&mut wider.cgroups, new.cgroups);
+        add_missing(&mut wider.inactive, new.inactive);
+        check(&wider)?;
+        if *phase == Phase::Open {
+            return Err("the lease is not closed".to_owned());
+        }
+        if *lease == wider {
+            return Ok(Vec::new());
+        }
+        *lease = wider.clone();
+        Ok(if *phase == Phase::Closing { Vec::new() } else { vec![Effect::Enforce(wider)] })
+    }
+
+    /// Two leases must not cover one unit: the end of one would kill what runs under the other.
+    fn check_overlap(&self, new: &Lease) -> Result<(), String> {
+        let others = self.entries.values().map(|entry| &entry.lease).filter(|lease| lease.service != new.service);
+        for lease in others {
+            let unit = new.units.iter().find(|unit| lease.units.contains(unit)).map(ToString::to_string);
+            let touches =
+                |group: &&String| lease.cgroups.iter().any(|other| is_within(group, other) || is_within(other, group));
+            if let Some(covered) = unit.or_else(|| new.cgroups.iter().find(touches).cloned()) {
+                return Err(format!("the lease of {} still covers {covered}", lease.service));
+            }
+        }
+        Ok(())
     }
 
     fn extend(
@@ -291,15 +331,17 @@ fn later(one: Time, other: Time) -> Time {
 
 /// What is wrong with a lease in itself.
 fn check(lease: &Lease) -> Result<(), String> {
-    if lease.closing {
-        return Err("a lease is not armed closed".to_owned());
-    }
     if lease.kill_reserve > lease.stop_budget {
         return Err("the time kept for SIGKILL is longer than the stop budget".to_owned());
     }
-    if [lease.units.len(), lease.cgroups.len(), lease.inactive.len()].into_iter().any(|members| members > MEMBER_LIMIT)
-    {
-        return Err(format!("more than {MEMBER_LIMIT} units or control groups"));
+    if lease.units.len().max(lease.inactive.len()) > MEMBER_LIMIT {
+        return Err(format!("more than {MEMBER_LIMIT} units"));
+    }
+    let bytes: usize = lease.cgroups.iter().map(String::len).sum();
+    if lease.cgroups.len() > CGROUP_LIMIT || bytes > CGROUPS_LIMIT_BYTES {
+        return Err(format!(
+            "more than {CGROUP_LIMIT} control groups, or than {CGROUPS_LIMIT_BYTES} bytes of their paths"
+        ));
     }
     match lease.cgroups.iter().find(|path| !is_below_the_root(path)) {
         Some(path) => Err(format!("{path:?} is not the path of a control group")),
@@ -311,9 +353,22 @@ fn check(lease: &Lease) -> Result<(), String> {
 /// hierarchy: everything in it is going to be killed.
 fn is_below_the_root(path: &str) -> bool {
     path.len() <= CGROUP_LIMIT_BYTES
-        && path
-            .strip_prefix('/')
-            .is_some_and(|path| path.split('/').all(|part| !matches!(part, "" | "." | "..") && !part.contains('\0')))
+        && path.strip_prefix('/').is_some_and(|path| {
+            path.split('/').all(|part| !matches!(part, "" | "." | "..") && !part.contains(char::is_control))
+        })
+}
+
+/// Whether `group` is `other`, or below it.
+fn is_within(group: &str, other: &str) -> bool {
+    group.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+fn add_missing<T: PartialEq>(members: &mut Vec<T>, more: Vec<T>) {
+    for member in more {
+        if !members.contains(&member) {
+            members.push(member);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -347,17 +402,28 @@ mod tests {
             deadline: at(deadline),
             stop_budget: S,
             kill_reserve: K,
-            units: vec![UnitName::new("database.service").expect("a good name")],
-            cgroups: vec!["/system.slice/database.service".to_owned()],
+            units: vec![UnitName::new(&format!("{service}.service")).expect("a good name")],
+            cgroups: vec![group(service)],
             inactive: Vec::new(),
             on_stop_failure: OnStopFailure::Alert,
             closing: false,
         }
     }
 
+    fn group(service: &str) -> String {
+        format!("/system.slice/{service}.service")
+    }
+
     fn closed(mut lease: Lease) -> Lease {
         lease.closing = true;
         lease
+    }
+
+    /// The lease of `db` by `instance`, closed, as one that covers another group too.
+    fn wider(instance: u128) -> Command {
+        let mut lease = closed(lease("db", instance, 10));
+        lease.cgroups = vec!["/app.slice/db.service".to_owned()];
+        Command::Arm { lease }
     }
 
     fn extend(instance: u128, deadline: u64) -> Command {
@@ -464,14 +530,16 @@ mod tests {
         refused(&mut table, at(10), Command::Arm { lease: lease("db", 1, 10) }, "the deadline has passed");
         let raw_passed = Time { boot: Duration::from_secs(1), raw: Duration::from_secs(10) };
         refused(&mut table, raw_passed, Command::Arm { lease: lease("db", 1, 10) }, "the deadline has passed");
-        refused(&mut table, at(1), Command::Arm { lease: closed(lease("db", 1, 10)) }, "not armed closed");
         let mut odd = lease("db", 1, 10);
         odd.kill_reserve = S * 2;
         refused(&mut table, at(1), Command::Arm { lease: odd }, "longer than the stop budget");
         let mut odd = lease("db", 1, 10);
-        odd.cgroups = vec!["/a".to_owned(); MEMBER_LIMIT + 1];
-        refused(&mut table, at(1), Command::Arm { lease: odd }, "more than");
-        for path in ["", "/", "a", "/a/../..", "/..", "/a//b", "/./a", "/a\0", "/a/"] {
+        odd.cgroups = vec!["/a".to_owned(); CGROUP_LIMIT + 1];
+        refused(&mut table, at(1), Command::Arm { lease: odd }, "64 control groups");
+        let mut odd = lease("db", 1, 10);
+        odd.inactive = vec![odd.units[0].clone(); MEMBER_LIMIT + 1];
+        refused(&mut table, at(1), Command::Arm { lease: odd }, "16 units");
+        for path in ["", "/", "a", "/a/../..", "/..", "/a//b", "/./a", "/a\0", "/a/", "/a\u{1}"] {
             let mut odd = lease("db", 1, 10);
             odd.cgroups = vec![path.to_owned()];
             refused(&mut table, at(1), Command::Arm { lease: odd }, "not the path of a control group");
@@ -485,11 +553,18 @@ mod tests {
         full.kill_reserve = S;
         full.units = vec![full.units[0].clone(); MEMBER_LIMIT];
         full.inactive = full.units.clone();
-        full.cgroups = vec![format!("/{}", "x".repeat(CGROUP_LIMIT_BYTES - 1)); MEMBER_LIMIT];
+        full.cgroups =
+            vec![format!("/{}", "x".repeat(CGROUP_LIMIT_BYTES - 1)); CGROUPS_LIMIT_BYTES / CGROUP_LIMIT_BYTES];
         let mut beyond = full.clone();
+        let mut many = full.clone();
         assert_eq!(table.handle(at(1), Command::Arm { lease: full }).0, Outcome::Done);
-        beyond.cgroups[MEMBER_LIMIT - 1].push('x');
-        refused(&mut table, at(1), Command::Arm { lease: beyond }, "not the path of a control group");
+        beyond.cgroups[0].push('x');
+        beyond.cgroups[1].pop();
+        refused(&mut table, at(1), Command::Arm { lease: beyond.clone() }, "not the path of a control group");
+        beyond.cgroups[1].push('x');
+        refused(&mut table, at(1), Command::Arm { lease: beyond }, "bytes of their paths");
+        many.cgroups = vec!["/x".to_owned(); CGROUP_LIMIT];
+        assert_eq!(table.handle(at(1), Command::Arm { lease: many }).0, Outcome::Done);
     }
 
     #[test]
@@ -524,6 +599,98 @@ mod tests {
             assert_eq!(table.handle(at(1), Command::Arm { lease: lease("db", 1, deadline) }).0, Outcome::Done);
             assert_eq!(table.poll_timeout(), Some(at(deadline)));
         }
+    }
+
+    #[test]
+    fn arming_again_replaces_the_control_groups() {
+        let mut table = armed();
+        for groups in [["/system.slice/db.service", "/app.slice/db.service"].as_slice(), &["/app.slice/db.service"]] {
+            let mut lease = lease("db", 1, 10);
+            lease.cgroups = groups.iter().map(|group| (*group).to_owned()).collect();
+            assert_eq!(table.handle(at(1), Command::Arm { lease }).0, Outcome::Done);
+            assert_eq!(listed(&mut table)[0].lease.cgroups, groups);
+        }
+    }
+
+    #[test]
+    fn a_closed_lease_learns_of_control_groups_and_forgets_none() {
+        let both = [group("db"), "/app.slice/db.service".to_owned()];
+        refused(&mut Table::default(), at(1), wider(1), "no such lease");
+        let mut table = armed();
+        refused(&mut table, at(1), wider(1), "not closed");
+        table.handle(at(1), close(1));
+        refused(&mut table, at(1), wider(2), "that of instance");
+        for _ in 0..2 {
+            assert_eq!(table.handle(at(1), wider(1)), (Outcome::Done, vec![]), "no grant comes back");
+            assert_eq!(listed(&mut table)[0].lease.cgroups, both);
+        }
+        assert_eq!(table.poll_timeout(), Some(at(10)), "the deadline stands");
+        let effects = table.expire(at(10));
+        assert!(matches!(&effects[1], Effect::Enforce(lease) if lease.cgroups == both));
+    }
+
+    #[test]
+    fn a_lapsed_lease_that_covers_more_is_enforced_there_too() {
+        for stopped in [false, true] {
+            let mut table = lapsed();
+            if stopped {
+                table.stopped(&name("db"));
+            }
+            let (outcome, effects) = table.handle(at(11), wider(1));
+            assert_eq!(outcome, Outcome::Done);
+            assert!(matches!(&effects[..], [Effect::Enforce(lease)] if lease.cgroups.len() == 2));
+            assert_eq!(table.handle(at(11), wider(1)), (Outcome::Done, vec![]), "once");
+            assert!(listed(&mut table)[0].lapsed);
+        }
+    }
+
+    #[test]
+    fn a_closed_lease_has_the_same_limits() {
+        let mut table = armed();
+        table.handle(at(1), close(1));
+        for number in 1..CGROUP_LIMIT {
+            let mut lease = closed(lease("db", 1, 10));
+            lease.cgroups = vec![format!("/{number}")];
+            assert_eq!(table.handle(at(1), Command::Arm { lease }).0, Outcome::Done);
+        }
+        refused(&mut table, at(1), wider(1), "64 control groups");
+    }
+
+    #[test]
+    fn what_another_lease_covers_is_not_armed() {
+        let over = |groups: &[&str]| {
+            let mut other = lease("other", 7, 20);
+            other.cgroups = groups.iter().map(|group| (*group).to_owned()).collect();
+            Command::Arm { lease: other }
+        };
+        let mut same_unit = lease("other", 7, 20);
+        same_unit.units.push(lease("db", 1, 10).units[0].clone());
+        let mut gone = armed();
+        gone.handle(at(1), close(1));
+        let mut stopped = lapsed();
+        stopped.stopped(&name("db"));
+        for mut table in [armed(), gone, lapsed(), stopped] {
+            let lease_of_db = "the lease of db still covers";
+            for group in ["/system.slice/db.service", "/system.slice", "/system.slice/db.service/inner"] {
+                refused(&mut table, at(1), over(&["/free", group]), &format!("{lease_of_db} {group}"));
+            }
+            let unit = Command::Arm { lease: same_unit.clone() };
+            refused(&mut table, at(1), unit.clone(), &format!("{lease_of_db} db.service"));
+            assert_eq!(table.handle(at(1), over(&["/system.slice/db.service.other"])).0, Outcome::Done);
+            refused(&mut table, at(1), over(&["/system.slice/db.service"]), lease_of_db);
+            table.handle(at(11), disarm(1));
+            assert_eq!(table.handle(at(11), unit).0, Outcome::Done);
+        }
+    }
+
+    #[test]
+    fn a_closed_lease_does_not_reach_into_another() {
+        let mut table = armed();
+        table.handle(at(1), Command::Arm { lease: lease("other", 7, 20) });
+        table.handle(at(1), close(1));
+        let mut lease = closed(lease("db", 1, 10));
+        lease.cgroups = vec![group("other")];
+        refused(&mut table, at(1), Command::Arm { lease }, "the lease of other still covers");
     }
 
     #[test]
@@ -748,6 +915,7 @@ mod tests {
                 lease: lease("db", instance, deadline)
             })),
             (instance.clone(), deadline).prop_map(|(instance, deadline)| Step::Command(extend(instance, deadline))),
+            instance.clone().prop_map(|instance| Step::Command(wider(instance))),
             instance.clone().prop_map(|instance| Step::Command(close(instance))),
             instance.prop_map(|instance| Step::Command(disarm(instance))),
             Just(Step::Restart),

@@ -7,8 +7,8 @@ use std::time::Duration;
 use futures_util::Stream;
 
 use super::{
-    BusError, Check, JobEnd, KillError, NotDead, RunResult, StartError, Started, Surroundings, SystemState, Systemd,
-    UnitState, Unsupervisable,
+    BusError, Check, JobEnd, KillError, NotDead, Placement, RunResult, StartError, Started, Surroundings, SystemState,
+    Systemd, UnitState, Unsupervisable,
 };
 use crate::types::{ServiceName, UnitName};
 
@@ -25,8 +25,8 @@ pub trait Manager: fmt::Debug + Send + Sync + 'static {
     /// What a unit is now.
     fn state<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<UnitState, BusError>>;
 
-    /// The control group that a unit has while it runs.
-    fn predicted_cgroup<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Option<String>, BusError>>;
+    /// Where processes of a unit may be.
+    fn placement<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Placement, BusError>>;
 
     /// Whether a unit is bound to its lease and its stop can be proven, and what is to be remarked of it.
     fn supervisable<'a>(
@@ -58,6 +58,9 @@ pub trait Manager: fmt::Debug + Send + Sync + 'static {
     /// SIGKILL to every process of a control group, without asking PID 1.
     fn kill_group<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<(), KillError>>;
 
+    /// Whether no process is in a control group, without asking PID 1.
+    fn is_group_empty<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<bool, NotDead>>;
+
     /// Shows that nothing of a unit runs; what it was read from.
     fn prove_dead<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<UnitState, NotDead>>;
 
@@ -80,8 +83,8 @@ impl Manager for Systemd {
         Box::pin(Systemd::state(self, unit))
     }
 
-    fn predicted_cgroup<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Option<String>, BusError>> {
-        Box::pin(Systemd::predicted_cgroup(self, unit))
+    fn placement<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Placement, BusError>> {
+        Box::pin(Systemd::placement(self, unit))
     }
 
     fn supervisable<'a>(
@@ -119,6 +122,10 @@ impl Manager for Systemd {
 
     fn kill_group<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<(), KillError>> {
         Box::pin(Systemd::kill_group(self, path))
+    }
+
+    fn is_group_empty<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<bool, NotDead>> {
+        Box::pin(Systemd::is_group_empty(self, path))
     }
 
     fn prove_dead<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<UnitState, NotDead>> {

@@ -33,7 +33,7 @@ pub use properties::{ActiveState, Invocation, QueuedJob, UnitState};
 pub use run::{Check, RunResult};
 pub use start::{StartError, Started};
 pub use supervisable::{Surroundings, Unsupervisable};
-pub use units::{JobType, KillError, NotDead, Proof, SystemState};
+pub use units::{JobType, KillError, NotDead, Placement, Proof, SystemState};
 
 /// PID 1, however often the way to it breaks. Clones share one connection.
 #[derive(Debug, Clone)]

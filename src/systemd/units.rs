@@ -63,6 +63,16 @@ pub enum NotDead {
     Changed(String),
 }
 
+/// Where processes of a unit may be, and whether they are all of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placement {
+    /// The control group that it has, and the one that it would be started in now, as PID 1 names them: they differ after a
+    /// daemon-reload that moves the unit to another slice. None for types without processes.
+    pub groups: Vec<String>,
+    /// As [`UnitState::is_effect`].
+    pub is_effect: bool,
+}
+
 /// Why a unit could not be killed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KillError {
@@ -168,6 +178,18 @@ impl Systemd {
     /// The control group that the unit has while it runs, known before it does; `None` for types without processes.
     pub async fn predicted_cgroup(&self, unit: &UnitName) -> Result<Option<String>, BusError> {
         self.predicted(&self.read(unit.as_str()).await?).await
+    }
+
+    /// Where processes of the unit may be.
+    pub async fn placement(&self, unit: &UnitName) -> Result<Placement, BusError> {
+        let properties = self.read(unit.as_str()).await?;
+        Ok(Placement { groups: self.groups(&properties).await?, is_effect: properties.is_effect() })
+    }
+
+    /// Whether no process is in a control group, which may belong to no unit any more.
+    pub async fn is_group_empty(&self, path: &str) -> Result<bool, NotDead> {
+        let path = path.to_owned();
+        self.control_groups(move |hierarchy| hierarchy.is_empty(&path)).await.map_err(NotDead::Unreadable)
     }
 
     /// The type of the job that is queued for a unit.

@@ -197,7 +197,7 @@ impl World {
             let now = world.clock(h);
             let mut pause = WATCH_INTERVAL.min(now.until_passed(lease.kill_at())).max(Duration::from_millis(1));
             if world.hosts[h].guard.life == Life::Up && now.has_passed(lease.kill_at()) {
-                if world.hosts[h].unit.alive {
+                if lease.cgroups.iter().any(|group| world.is_populated(h, group)) {
                     world.kill_unit(h);
                     pause = KILL_INTERVAL;
                 } else {

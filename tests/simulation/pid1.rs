@@ -6,7 +6,7 @@ use futures_util::stream::poll_fn;
 use putexd::guard::grant;
 use putexd::systemd::{
     ActiveState, BusError, ChangeHints, Check, Invocation, JobEnd, KillError, Manager, ManagerFuture, NotDead,
-    QueuedJob, RunResult, StartError, Started, Surroundings, SystemState, UnitState, Unsupervisable,
+    Placement, QueuedJob, RunResult, StartError, Started, Surroundings, SystemState, UnitState, Unsupervisable,
 };
 use putexd::types::{FENCING_TOKEN, ServiceName, Term, UnitName};
 use tokio::sync::{mpsc, oneshot};
@@ -52,6 +52,9 @@ pub struct Unit {
     phase: Phase,
     /// Whether there are processes in its control group.
     pub alive: bool,
+    /// The slice whose control group they are in, and the one that it is started in next.
+    slice: u64,
+    pub next_slice: u64,
     /// Counts starts.
     pub life: u64,
     /// Whether SIGKILL is under way to this life.
@@ -104,7 +107,7 @@ impl Unit {
             result: Some(result.to_owned()),
             job: self.job.as_ref().map(|job| QueuedJob { id: job.number, path: String::new() }),
             main_pid: None,
-            control_group: if self.alive { group(name) } else { String::new() },
+            control_group: if self.alive { group(name, self.slice) } else { String::new() },
             invocation: self.invocation,
             n_restarts: 0,
             fragment_path: String::new(),
@@ -118,12 +121,18 @@ impl Unit {
     }
 }
 
-fn group(unit: &UnitName) -> String {
-    format!("/system.slice/{unit}")
+fn group(unit: &UnitName, slice: u64) -> String {
+    format!("/{slice}.slice/{unit}")
 }
 
 /// What PID 1 does.
 impl World {
+    /// Whether there are processes in a control group.
+    pub fn is_populated(&self, h: usize, path: &str) -> bool {
+        let unit = &self.hosts[h].unit;
+        unit.alive && path == group(&self.unit, unit.slice)
+    }
+
     fn queue(&mut self, h: usize, kind: JobKind) -> oneshot::Receiver<&'static str> {
         let (waiter, end) = oneshot::channel();
         let unit = &mut self.hosts[h].unit;
@@ -202,6 +211,7 @@ impl World {
         let unit = &mut self.hosts[h].unit;
         unit.phase = Phase::Starting;
         unit.alive = true;
+        unit.slice = unit.next_slice;
         unit.invocation = Some(invocation);
         unit.changed();
         let life = unit.life;
@@ -450,8 +460,14 @@ impl Manager for Pid1 {
         Box::pin(self.state_of(unit))
     }
 
-    fn predicted_cgroup<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Option<String>, BusError>> {
-        Box::pin(self.call(move |_, _| Some(group(unit))))
+    fn placement<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Placement, BusError>> {
+        Box::pin(self.call(move |world, h| {
+            let seen = &world.hosts[h].unit;
+            let mut groups: Vec<String> = seen.alive.then(|| group(unit, seen.slice)).into_iter().collect();
+            groups.push(group(unit, seen.next_slice));
+            groups.dedup();
+            Placement { groups, is_effect: false }
+        }))
     }
 
     fn supervisable<'a>(
@@ -487,11 +503,18 @@ impl Manager for Pid1 {
         Box::pin(async { Ok(self.call(World::kill_unit).await?) })
     }
 
-    fn kill_group<'a>(&'a self, _: &'a str) -> ManagerFuture<'a, Result<(), KillError>> {
+    fn kill_group<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<(), KillError>> {
         Box::pin(async {
-            self.sim.lock().kill_unit(self.h);
+            let mut world = self.sim.lock();
+            if world.is_populated(self.h, path) {
+                world.kill_unit(self.h);
+            }
             Ok(())
         })
+    }
+
+    fn is_group_empty<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<bool, NotDead>> {
+        Box::pin(async { Ok(!self.sim.lock().is_populated(self.h, path)) })
     }
 
     fn prove_dead<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<UnitState, NotDead>> {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use putexd::config::ServiceSettings;
 use putexd::daemon::hints::Hints;
 use putexd::daemon::machine::{Machine, Task, Timer};
 use putexd::daemon::service::{self, Host, Kept, Order, Status};
@@ -139,7 +140,7 @@ impl Machine for VirtualMachine {
         self.sim.lock().hosts[self.h].memory.clone()
     }
 
-    fn keep(&self, _: &ServiceName, _: &Key, memory: Memory) {
+    fn keep(&self, _: &ServiceSettings, memory: Memory) {
         self.sim.lock().hosts[self.h].memory = memory;
     }
 

@@ -137,6 +137,8 @@ faults! {
     /// PID 1 answers slowly.
     SlowBus = "slow-bus",
     CrashUnit = "crash-unit",
+    /// A daemon-reload with another `Slice=`: the unit is started in another control group from now on.
+    MoveUnit = "move-unit",
     FailStarts = "fail-starts",
     /// A start takes as long as the fault lasts.
     SlowStarts = "slow-starts",
@@ -192,9 +194,10 @@ impl Kind {
         wire.chain(host).chain(unit).chain(store).collect()
     }
 
-    /// Whether it takes from the protocol what it rests on: a won write is durable, and its revision is not used again.
+    /// Whether it takes from the protocol what it rests on: a won write is durable, and its revision is not used again; and
+    /// putexd looks at a unit that has moved before it is stopped itself.
     pub fn is_assumed_away(self) -> bool {
-        self == Self::Store(StoreFault::RollBack)
+        matches!(self, Self::Store(StoreFault::RollBack) | Self::Unit(UnitFault::MoveUnit))
     }
 
     pub fn word(self) -> &'static str {

@@ -560,6 +560,7 @@ impl World {
         let host = &mut self.hosts[h];
         match kind {
             UnitFault::CrashUnit => self.unit_crashes(h),
+            UnitFault::MoveUnit => host.unit.next_slice += 1,
             UnitFault::StartByHand => self.start_by_hand(h, lasts),
             UnitFault::StopByHand => drop(self.stop_unit(h)),
             UnitFault::LoseBus => {

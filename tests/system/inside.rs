@@ -97,6 +97,31 @@ fn a_service_starts_and_stops() {
 
 #[test]
 #[ignore = "runs inside a host"]
+fn a_service_that_changes_its_slice_may_be_in_two_groups() {
+    inside(|systemd| async move {
+        let settings = "ExecStart=/bin/sleep 1000\nRestart=always\nRestartSec=0";
+        let unit = service(&systemd, "t-slice.service", settings).await;
+        let started = systemd.start(&unit, LIMIT).await.expect("started");
+        let groups = async || systemd.placement(&unit).await.expect("known").groups;
+        let (old, new) = ("/system.slice/t-slice.service", "/app.slice/t-slice.service");
+        assert_eq!(groups().await, [old]);
+        service(&systemd, "t-slice.service", &format!("{settings}\nSlice=app.slice")).await;
+        assert_eq!(groups().await, [old, new]);
+        run("systemctl kill --signal=KILL t-slice.service");
+        while systemd.state(&unit).await.expect("known").invocation == Some(started.invocation)
+            || systemd.state(&unit).await.expect("known").active_state != ActiveState::Active
+        {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(groups().await, [new]);
+        assert_eq!(systemd.is_group_empty(new).await, Ok(false));
+        assert_eq!(systemd.is_group_empty(old).await, Ok(true));
+        gone(&systemd, &unit).await;
+    });
+}
+
+#[test]
+#[ignore = "runs inside a host"]
 fn the_private_socket_does_the_same() {
     inside(|systemd| async move {
         let unit = service(&systemd, "t-private.service", "ExecStart=/bin/sleep 1000").await;

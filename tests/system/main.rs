@@ -17,6 +17,7 @@ mod fencing_token;
 mod ground;
 mod harness;
 mod inside;
+mod leases;
 mod lockstore;
 mod measure;
 mod mounts;

@@ -18,7 +18,7 @@ use std::time::Duration;
 use crate::command::{now, said, wait_for, wait_until};
 use crate::ground::{ground, utf8};
 use crate::lockstore::Lockstore;
-use crate::scene::{Plan, SERVICE, SOON, Scene, TAKE_OVER};
+use crate::scene::{Plan, SERVICE, Scene, TAKE_OVER};
 use crate::watch::Event;
 
 /// What its processes are called.

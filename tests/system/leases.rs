@@ -1,0 +1,133 @@
+//! What a lease covers: the control groups that its unit moves to, and units that no service claims any more.
+
+use crate::cluster::Host;
+use crate::command::{holds_for, now, run, wait_until};
+use crate::lockstore::Lockstore;
+use crate::scene::{
+    HAND_OVER, Plan, SERVICE, SOON, Scene, TAKE_OVER, UNIT, WAIT, main_pid, signal, wait_for_line, wait_for_restart,
+    wait_for_standby,
+};
+use crate::watch::Event;
+
+const DAEMON: &str = "putexd.service";
+const RESTART: &str = "[Service]\nRestart=always\nRestartSec=0\n";
+const SLICE: &str = "/etc/systemd/system/database.service.d/slice.conf";
+const FORMER: &str = "/system.slice/database.service";
+const MOVED: &str = "/app.slice/database.service";
+const LEFT_BEHIND: &str = "left-behind";
+
+/// Another slice for the unit, which systemd puts it into when it starts next.
+fn change_slice(host: &Host) {
+    host.write_file(SLICE, "[Service]\nSlice=app.slice\n");
+    host.exec(&["systemctl", "daemon-reload"]);
+}
+
+/// systemd moves a unit only out of an empty group. So whatever is in the former one came later, and is nobody's to end.
+fn leave_behind(host: &Host) {
+    host.sh(&format!("cp /bin/sleep /usr/local/bin/{LEFT_BEHIND}"));
+    let group = format!("/sys/fs/cgroup{FORMER}");
+    host.sh(&format!(
+        "mkdir -p {group}; setsid sh -c 'echo $$ >{group}/cgroup.procs; exec {LEFT_BEHIND} 1h' >/dev/null 2>&1 </dev/null &"
+    ));
+    wait_until(SOON, "the process is there", || !host.processes(LEFT_BEHIND).is_empty());
+}
+
+/// The unit's main process is killed, and `Restart=` starts it in the other slice. Answers with that run.
+fn move_to_the_slice(scene: &Scene, start: &Event) -> Event {
+    let host = scene.host_of(start);
+    let since = now();
+    signal(host, UNIT, "KILL");
+    let moved = scene.oracle.wait_for_start_on(&[host], since, SOON);
+    assert_eq!(host.property(UNIT, "ControlGroup"), MOVED);
+    moved
+}
+
+fn wait_for_the_guard_to_know(host: &Host, group: &str) {
+    let known = || host.read_file("/run/putex/guard/table.json").is_some_and(|table| table.contains(group));
+    wait_until(SOON, &format!("the guard of {} knows {group}", host.name), known);
+}
+
+/// The guard alone: no daemon and no PID 1.
+fn guard_alone_ends(scene: &Scene, start: &Event, what: &str) -> Event {
+    let host = scene.host_of(start);
+    let daemon = main_pid(host, DAEMON);
+    let signal_pid1 = |signal: &str| drop(run("kill", &[signal, &host.pid1().to_string()]));
+    let since = now();
+    host.exec(&["kill", "-STOP", &daemon]);
+    signal_pid1("-STOP");
+    let next = scene.wait_for_takeover(start, since, TAKE_OVER, what);
+    signal_pid1("-CONT");
+    host.exec(&["kill", "-CONT", &daemon]);
+    wait_for_standby(host);
+    scene.assert_alone(&next);
+    next
+}
+
+#[test]
+fn a_unit_that_moves_to_another_control_group_is_killed_there() {
+    let plan = Plan::hosts("moves", 2, Lockstore::Nats).service("db", SERVICE.replace("failures = 3", "failures = 6"));
+    let plan = plan.file("/etc/systemd/system/database.service.d/restart.conf", RESTART);
+    let Some((scene, first)) = plan.run() else { return };
+    let host = scene.host_of(&first);
+    change_slice(host);
+    let moved = move_to_the_slice(&scene, &first);
+    wait_for_the_guard_to_know(host, MOVED);
+    let second = guard_alone_ends(&scene, &moved, "SIGSTOP of PID 1 and putexd after a move");
+
+    // The unit moves while putexd is away, and the next putexd finds it in a group that nobody armed.
+    let host = scene.host_of(&second);
+    let daemon = main_pid(host, DAEMON);
+    change_slice(host);
+    signal(host, DAEMON, "STOP");
+    let moved = move_to_the_slice(&scene, &second);
+    leave_behind(host);
+    host.exec(&["kill", "-KILL", &daemon]);
+    wait_for_restart(host, DAEMON, &daemon, SOON);
+    wait_for_the_guard_to_know(host, MOVED);
+    wait_for_the_guard_to_know(host, FORMER);
+
+    // What is left in the former group does not outlive an orderly stop either.
+    let since = now();
+    host.exec(&["systemctl", "stop", DAEMON]);
+    scene.wait_for_takeover(&moved, since, HAND_OVER, "planned stop after a move");
+    assert!(host.processes(LEFT_BEHIND).is_empty(), "no proof while the former control group has processes");
+    scene.assert_no_violation();
+}
+
+#[test]
+fn a_service_whose_file_is_gone_at_a_restart_leaves_its_unit_free() {
+    let Some((scene, first)) = Plan::hosts("unclaimed", 2, Lockstore::Nats).run() else { return };
+    let host = scene.host_of(&first);
+    let table_is_empty =
+        |host: &Host| host.read_file("/run/putex/guard/table.json").is_some_and(|table| !table.contains("database"));
+
+    // Removed on one host and restarted: the lock is released, and the other host takes over at once.
+    let since = now();
+    host.exec(&["rm", "/etc/putex.d/db.toml"]);
+    host.exec(&["systemctl", "restart", DAEMON]);
+    let second = scene.wait_for_takeover(&first, since, HAND_OVER, "a file removed, and a restart");
+    println!("a file removed, and a restart: {:?}", second.after(since));
+    wait_for_line(host, &["db: no usable file defines this service", "the lock db is released"]);
+    wait_until(SOON, "the guard holds no lease of it", || table_is_empty(host));
+
+    // Renamed everywhere with a restart: the old lease is let go, and the new service runs the same unit.
+    let since = now();
+    for host in &scene.hosts {
+        host.output(&["rm", "/etc/putex.d/db.toml"]);
+        host.write_file("/etc/putex.d/renamed.toml", SERVICE);
+        host.exec(&["systemctl", "daemon-reload"]);
+        host.exec(&["systemctl", "restart", DAEMON]);
+    }
+    scene.oracle.wait_for_end(&second, SOON);
+    let third = scene.wait_for_start(since, TAKE_OVER);
+    assert!(third.at > scene.oracle.wait_for_end(&second, SOON).at, "one after the other");
+    let invocation = scene.invocation(&third);
+    holds_for(WAIT * 2, "nobody kills the unit of the renamed service", || {
+        scene.oracle.live() == [third.clone()] && scene.invocation(&third) == invocation
+    });
+    for host in &scene.hosts {
+        let journal = host.journal(&[]);
+        assert!(!journal.contains("has processes again"), "the guard of {} kills a unit for ever", host.name);
+    }
+    scene.assert_no_violation();
+}
