@@ -238,6 +238,19 @@ fn releases_and_stores_made_anew() {
     check::walk("3 hosts, releases and stores made anew", plan, 1, effort(10)).holds(50_000, &[Milestone::Release]);
 }
 
+/// A store that goes back in place while a host is away, which stands still or gets no answers. Whoever watched it notices;
+/// whoever was away must take nothing for the successor of what it saw last.
+#[test]
+fn a_store_that_goes_back_while_a_host_is_away() {
+    let _turn = turn();
+    let faults = [(Fault::StepDown, 2), (Fault::Copy, 2), (Fault::GoBack, 1), (Fault::Loss, 3), (Fault::Orphan, 2)];
+    for (name, plan, hundredths) in [("2", two(), 5), ("3", three(), 10)] {
+        let name = format!("{name} hosts, one is away while the store goes back");
+        check::walk(&name, valid(plan.with(&faults)), 1, effort(hundredths))
+            .holds(50_000, &[Milestone::Release, Milestone::WentBack]);
+    }
+}
+
 /// Starts by hand while a lease lapses: one that the gate lets through after the stop was proven, and before the guard has
 /// closed the gate, must be stopped as well.
 #[test]

@@ -154,6 +154,12 @@ impl Timings {
         self.fast(self.lease().max(record_lease))
     }
 
+    /// The longest time without an answer of the store that still counts as having watched it.
+    #[must_use]
+    pub fn watch_gap(&self) -> Duration {
+        self.renew_interval * 3
+    }
+
     /// wait(h) = max(T + W, h·γ + ε)·(1+ρ): from `seen` to the entitlement (K3). Minimal confirmation drops T + W.
     #[must_use]
     pub fn wait(&self, hold: Duration) -> Duration {

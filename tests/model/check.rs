@@ -30,10 +30,12 @@ pub enum Milestone {
     LateWrite,
     /// A claim was lost, or given up.
     ClaimLost,
+    /// The store went back in place.
+    WentBack,
 }
 
 impl Milestone {
-    const COUNT: usize = Self::ClaimLost as usize + 1;
+    const COUNT: usize = Self::WentBack as usize + 1;
 
     const ALL: [Self; Self::COUNT] = [
         Self::ActiveOnFirst,
@@ -46,6 +48,7 @@ impl Milestone {
         Self::GateRefused,
         Self::LateWrite,
         Self::ClaimLost,
+        Self::WentBack,
     ];
 
     pub fn active_on(host: usize) -> Self {

@@ -38,6 +38,9 @@ pub enum Fault {
     Restore,
     /// Somebody puts the record of the copy there again, without comparing.
     PutBack,
+    /// The store goes back to the copy in place and does not say so, when the first write that is lost by it is so old
+    /// that whoever missed it was away for longer than counts as watching.
+    GoBack,
     /// The key is purged: as if it had never been.
     Purge,
     /// The key is deleted.
@@ -167,6 +170,16 @@ impl Plan {
         all.map(Timings::lease).max().unwrap_or_default()
     }
 
+    /// The longest real time in which any host may have had no answer and count as watching all the same.
+    pub fn longest_gap(&self) -> Duration {
+        let all = self.hosts.iter().map(|host| &host.timings).chain(&self.reloads);
+        let real = |timings: &Timings| {
+            let rate = 1_000_000 - timings.clock_error_ppm;
+            timings.watch_gap().mul_f64(1_000_000.0 / f64::from(rate))
+        };
+        all.map(real).max().unwrap_or_default()
+    }
+
     pub fn longest_renewal(&self) -> Duration {
         let all = self.hosts.iter().map(|host| &host.timings).chain(&self.reloads);
         all.map(|timings| timings.renew_interval).max().unwrap_or_default()
@@ -175,7 +188,8 @@ impl Plan {
     /// A store that is made anew forgets the tokens of holders that a host has never seen; the clock of the wall, which
     /// stands for them then, stands still here.
     pub fn tokens_may_fall(&self) -> bool {
-        let forgetting = [Fault::Wipe, Fault::Restore, Fault::PutBack, Fault::Purge, Fault::Delete, Fault::Clear];
+        let forgetting =
+            [Fault::Wipe, Fault::Restore, Fault::PutBack, Fault::GoBack, Fault::Purge, Fault::Delete, Fault::Clear];
         let dropped = [Fault::RollBack, Fault::SilentWipe];
         forgetting.iter().chain(&dropped).any(|fault| self.faults[*fault as usize] > 0)
     }

@@ -7,6 +7,7 @@ use super::guard::{Guard, stop_unit};
 use super::network::Ask;
 use super::steps::Step;
 use super::{Unit, World};
+use crate::check::Milestone;
 use crate::election::{Content, Event, Record};
 use crate::plan::Fault;
 
@@ -69,6 +70,7 @@ impl World {
             (Fault::Copy, there),
             (Fault::Restore, has_past || !self.store.copy.is_empty()),
             (Fault::PutBack, self.store.copy.last().is_some_and(|old| old.content != latest.content)),
+            (Fault::GoBack, self.may_go_back()),
             (Fault::RollBack, has_past),
             (Fault::Purge, there),
             (Fault::Delete, latest.content.record().is_some()),
@@ -77,12 +79,23 @@ impl World {
         let offered = applies.into_iter().filter(|(fault, applies)| *applies && self.may(*fault));
         steps.extend(offered.map(|(fault, _)| Step::Fault(fault, 0)));
     }
+
+    /// Whoever saw nothing of what is lost had no answer in all that time.
+    fn may_go_back(&self) -> bool {
+        let store = &self.store;
+        let lost_for = store.copy_left.map(|left| self.elapsed.saturating_sub(left));
+        store.copy.last().is_some_and(|old| old.incarnation == store.incarnation())
+            && lost_for.is_some_and(|span| span > self.plan.longest_gap())
+    }
 }
 
 /// And what it does.
 impl World {
     pub(super) fn fault(&mut self, fault: Fault, n: usize) {
         self.spend(fault);
+        if fault == Fault::GoBack {
+            self.reach(Milestone::WentBack);
+        }
         match fault {
             Fault::DaemonCrash => self.crash(n),
             Fault::PowerLoss => {
@@ -123,6 +136,7 @@ impl World {
             | Fault::Copy
             | Fault::Restore
             | Fault::PutBack
+            | Fault::GoBack
             | Fault::RollBack
             | Fault::Purge
             | Fault::Delete
@@ -164,7 +178,15 @@ impl World {
                 store.history.clear();
                 store.remember(0, Content::Absent, 1);
             }
-            Fault::Copy => store.copy.clone_from(&store.history),
+            Fault::Copy => {
+                store.copy.clone_from(&store.history);
+                store.copy_left = None;
+                return;
+            }
+            Fault::GoBack => {
+                store.history = store.copy.clone();
+                store.last_revision = store.latest().revision.0;
+            }
             Fault::Restore => {
                 let mut past = if store.copy.is_empty() { &store.history } else { &store.copy }.clone();
                 if store.copy.is_empty() {

@@ -103,6 +103,9 @@ impl Hash for World {
         to.add(&self.store.incarnation());
         to.add(&self.store.history[..]);
         to.add(&self.store.copy[..]);
+        let left =
+            self.store.copy_left.map(|left| self.elapsed.saturating_sub(left).min(self.plan.longest_gap() + TICK));
+        to.number(left.map_or(u64::MAX, nanos));
         to.number(self.orphans.len() as u64);
         for orphan in &self.orphans {
             to.add(&**orphan);

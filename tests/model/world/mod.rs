@@ -104,7 +104,7 @@ impl World {
                 daemon: None,
             })
         });
-        let mut store = Store { life: 1, last_revision: 0, history: Vec::new(), copy: Vec::new() };
+        let mut store = Store { life: 1, last_revision: 0, history: Vec::new(), copy: Vec::new(), copy_left: None };
         store.remember(0, Content::Absent, 1);
         let mut world = Self {
             plan: Arc::clone(plan),

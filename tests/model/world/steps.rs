@@ -163,6 +163,7 @@ impl World {
             Fault::SilentWipe,
             Fault::Restore,
             Fault::PutBack,
+            Fault::GoBack,
             Fault::RollBack,
             Fault::Purge,
             Fault::Delete,

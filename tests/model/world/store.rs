@@ -1,6 +1,7 @@
 //! A store with one key, its past as far as it still shows it, and its compare-and-set.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::World;
 use super::network::Sent;
@@ -18,6 +19,8 @@ pub(super) struct Store {
     pub(super) history: Vec<Observation>,
     /// The same of a copy, which is empty until it is taken.
     pub(super) copy: Vec<Observation>,
+    /// When the copy was first out of date.
+    pub(super) copy_left: Option<Duration>,
 }
 
 impl Store {
@@ -90,11 +93,15 @@ impl World {
     }
 
     pub(super) fn store_changed(&mut self) {
+        if !self.store.copy.is_empty() && self.store.copy_left.is_none() {
+            Arc::make_mut(&mut self.store).copy_left = Some(self.elapsed);
+        }
         // What can be applied no longer is as good as lost.
         let store = Arc::clone(&self.store);
-        let may_come_back = [Fault::RollBack, Fault::Restore, Fault::Wipe, Fault::SilentWipe, Fault::Purge]
-            .iter()
-            .any(|fault| self.may(*fault));
+        let may_come_back =
+            [Fault::RollBack, Fault::Restore, Fault::GoBack, Fault::Wipe, Fault::SilentWipe, Fault::Purge]
+                .iter()
+                .any(|fault| self.may(*fault));
         if !may_come_back {
             let latest = store.latest().revision;
             self.orphans.retain(|orphan| {
@@ -113,7 +120,7 @@ impl World {
     }
 
     fn keep(&self) -> usize {
-        let looks_back = [Fault::StaleRead, Fault::Restore, Fault::RollBack];
+        let looks_back = [Fault::StaleRead, Fault::Restore, Fault::GoBack, Fault::RollBack];
         if looks_back.iter().any(|fault| self.plan.faults[*fault as usize] > 0) { 3 } else { 2 }
     }
 }
