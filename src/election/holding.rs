@@ -177,8 +177,8 @@ impl Holding {
         self.attempts.push(attempt);
     }
 
-    /// An attempt was applied at `revision`: its own `s` counts, however late we hear of it.
-    pub(super) fn win(&mut self, write: WriteId, revision: Revision, timings: &Timings) -> Option<Record> {
+    /// An attempt was applied at `revision`: its own `s` counts, however late we hear of it. What was sent, and when.
+    pub(super) fn win(&mut self, write: WriteId, revision: Revision, timings: &Timings) -> Option<(Time, Record)> {
         let position = self.attempts.iter().position(|attempt| attempt.write == write)?;
         let attempt = self.attempts.swap_remove(position);
         if self.won_sent.is_some() {
@@ -197,7 +197,7 @@ impl Holding {
         if self.prove_by.is_some_and(|(noticed, _)| attempt.sent.has_waited_until(noticed)) {
             self.prove_by = None;
         }
-        Some(attempt.record)
+        Some((attempt.sent, attempt.record))
     }
 
     /// The awaited write was not won, or nobody knows: the store has to be read. What was answered with a conflict never

@@ -16,9 +16,10 @@ use crate::types::{Incarnation, Instance, MachineId, NodeId, Revision, Time, Wri
 /// Whether what a record says of its holder's death may be believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 enum Trust {
-    /// This host saw the lock change to it, within one incarnation.
+    /// This host saw the lock change to it: it has watched the lock all the time since it saw the one before.
     Followed,
-    /// The first that this host saw of this incarnation, or after a regression: it may be a copy from the past (K5).
+    /// The first that this host saw of this incarnation, after a regression, or after a time in which it had no answers.
+    /// The store may have gone back meanwhile, and this be a copy from the past, whose successors are lost (K5).
     Found,
 }
 
@@ -28,8 +29,10 @@ pub(super) struct Seen {
     pub(super) incarnation: Incarnation,
     pub(super) revision: Revision,
     pub(super) content: Content,
-    /// K1: the local time of the answer that first showed it.
+    /// K1: the local time of the answer that first showed it, or showed it again after a time without answers.
     pub(super) since: Time,
+    /// The local time of the answer that first showed it: a pause that it asks for counts from then on.
+    shown: Time,
     trust: Trust,
     question: Question,
 }
@@ -85,8 +88,9 @@ enum Question {
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct Lock {
     seen: Option<Seen>,
-    /// When the store last answered.
-    answered: Option<Time>,
+    /// When the last read or write was sent whose answer showed the lock, and not an older one than was known: what has
+    /// happened since then, this host does not know.
+    watched: Option<Time>,
     own_writes: VecDeque<WriteId>,
     lower: Option<(Revision, Time)>,
     /// Where another store, or one that went back, was found: up to there it may be a copy, whose holder is another's past.
@@ -124,10 +128,12 @@ impl Lock {
         self.seen.as_ref()?.content.record()
     }
 
-    /// Takes in an answer of the store's leader. `known` is the position from disk, for the first answer.
+    /// Takes in an answer of the store's leader to a read that was sent at `sent`. `known` is the position from disk, for
+    /// the first answer.
     pub(super) fn observe(
         &mut self,
         observation: Observation,
+        sent: Time,
         now: Time,
         timings: &Timings,
         known: Option<&(Incarnation, Revision)>,
@@ -135,41 +141,42 @@ impl Lock {
         if let Content::Record(Record { details: Some(details), .. }) = &observation.content {
             self.longest_hold = self.longest_hold.max(details.hold);
         }
-        let answered = self.answered.replace(now);
-        let Some(seen) = &mut self.seen else {
+        let trust = self.trust(now, timings);
+        let Some(seen) = &self.seen else {
             let news = match known {
                 Some((incarnation, _)) if *incarnation != observation.incarnation => News::OtherStore,
                 Some((_, revision)) if observation.revision < *revision => News::Regressed { from: *revision },
                 Some(_) | None => News::Newer,
             };
-            self.copied = (news != News::Newer).then_some(observation.revision);
-            self.replace(observation, now, Trust::Found);
+            self.replace(observation, sent, now, Trust::Found);
             return news;
         };
         if seen.incarnation != observation.incarnation {
-            self.replace(observation, now, Trust::Found);
+            self.replace(observation, sent, now, Trust::Found);
             return News::OtherStore;
         }
         let latest = seen.revision;
         let same = is_same(&seen.content, &observation.content);
         if observation.revision == latest && same {
-            // Absence has no revision of its own: unwatched for a while, the key may have come and gone meanwhile.
-            let unwatched = answered.is_none_or(|before| now.since_at_most(before) > watch_gap(timings));
-            if observation.content == Content::Absent && unwatched {
-                seen.since = now;
+            // Unwatched for a while, others may have held the lock meanwhile and the store gone back to just this record; or
+            // the key, whose absence has no revision of its own, may have come and gone.
+            if trust == Trust::Found {
+                let shown = seen.shown;
+                self.replace(observation, sent, now, trust);
+                self.seen.as_mut().into_iter().for_each(|seen| seen.shown = shown);
             }
-            self.lower = None;
+            (self.lower, self.watched) = (None, Some(sent));
             return News::Same;
         }
         if observation.revision > latest {
-            self.replace(observation, now, Trust::Followed);
+            self.replace(observation, sent, now, trust);
             return News::Newer;
         }
         // Two leader's reads R apart that show the lower are a regression; one may come from a deposed leader.
         let lower = observation.revision;
         match self.lower {
             Some((_, first)) if now.since_at_least(first) >= timings.renew_interval => {
-                self.replace(observation, now, Trust::Found);
+                self.replace(observation, sent, now, Trust::Found);
                 News::Regressed { from: latest }
             }
             Some(_) => News::Stale,
@@ -182,14 +189,31 @@ impl Lock {
 
     /// K6: a compare-and-set from what was seen conflicted, and the leader shows a lower revision: it need not be looked at
     /// twice. Says from where the lock went back, if it did.
-    pub(super) fn regress(&mut self, observation: &Observation, now: Time) -> Option<Revision> {
+    pub(super) fn regress(&mut self, observation: &Observation, sent: Time, now: Time) -> Option<Revision> {
         let seen = self.seen.as_ref().filter(|seen| seen.incarnation == observation.incarnation)?;
         let from = seen.revision;
         if observation.revision >= from {
             return None;
         }
-        self.replace(observation.clone(), now, Trust::Found);
+        self.replace(observation.clone(), sent, now, Trust::Found);
         Some(from)
+    }
+
+    /// K2: whoever stood still must read before it writes. Meanwhile the store may have been rolled back and have grown to
+    /// the revision that was seen, which then is another's record. What is left of the gap is the time of the write itself.
+    pub(super) fn is_up_to_date(&self, now: Time, timings: &Timings) -> bool {
+        let limit = timings.watch_gap().saturating_sub(timings.call_limit());
+        self.watched.is_some_and(|sent| now.since_at_most(sent) <= limit)
+    }
+
+    /// Whether nobody knows what came before the latest record.
+    pub(super) fn is_found(&self) -> bool {
+        self.seen.as_ref().is_some_and(|seen| seen.trust == Trust::Found)
+    }
+
+    /// The host may have stood still and its clocks with it: nobody knows for how long.
+    pub(super) fn look_away(&mut self) {
+        self.watched = None;
     }
 
     /// A create conflicted: the key was there, whatever was read, and its absence counts anew.
@@ -199,13 +223,26 @@ impl Lock {
         }
     }
 
-    /// One's own won write is what the store holds now.
-    pub(super) fn wrote(&mut self, incarnation: Incarnation, revision: Revision, record: Record, now: Time) {
+    /// One's own won write, which was sent at `sent`, is what the store holds now.
+    pub(super) fn wrote(
+        &mut self,
+        incarnation: Incarnation,
+        revision: Revision,
+        record: Record,
+        sent: Time,
+        now: Time,
+        timings: &Timings,
+    ) {
         if let Some(details) = &record.details {
             self.longest_hold = self.longest_hold.max(details.hold);
         }
         let content = Content::Record(record);
-        self.replace(Observation { incarnation, revision, content }, now, Trust::Followed);
+        // What a read has shown already is known, and so is whether it was followed.
+        let is_known = |seen: &Seen| seen.revision == revision && is_same(&seen.content, &content);
+        if !self.seen.as_ref().is_some_and(is_known) {
+            let trust = self.trust(now, timings);
+            self.replace(Observation { incarnation, revision, content }, sent, now, trust);
+        }
     }
 
     /// An own attempt was sent. One that was given up on may still show up, and is no twin's.
@@ -264,7 +301,7 @@ impl Lock {
             Content::Absent | Content::Tombstone => unknown,
             Content::Record(record) => {
                 let claim = self.claim_of_record(seen, record, unknown, timings);
-                self.heed_words(claim, record, seen.since, node, timings)
+                self.heed_words(claim, record, seen, node, timings)
             }
         };
         Some(Claim { take_at: turn(&claim, node, seen.revision, timings), ..claim })
@@ -287,9 +324,9 @@ impl Lock {
                 Claim { take_at: seen.since.plus(timings.takeover_wait(Duration::ZERO)), ..unknown }
             }
             Some(_) if self.is_verified_proven() => Claim { entitled_at: seen.since, hold: Duration::ZERO, ..unknown },
-            // The answer may entitle at once, where a claim without it has to wait. One that never comes costs next to
-            // nothing: whoever has to wait is not entitled before about T.
-            Some(_) if self.is_in_question() => {
+            // The answer may entitle at once, where a claim without it has to wait; and so may another host be that has
+            // followed what this one has found. It costs next to nothing: whoever has to wait is not entitled before about T.
+            Some(details) if details.standing == Standing::Proven && seen.question != Question::Answered(false) => {
                 Claim { take_at: seen.since.plus(timings.takeover_wait(Duration::ZERO)), ..unknown }
             }
             Some(_) | None => unknown,
@@ -346,38 +383,35 @@ impl Lock {
         self.followed_proven().is_some_and(|(seen, _)| seen.question == Question::Answered(true))
     }
 
-    fn is_in_question(&self) -> bool {
-        self.followed_proven().is_some_and(|(seen, _)| !matches!(seen.question, Question::Answered(_)))
-    }
-
-    fn heed_words(&self, claim: Claim, record: &Record, since: Time, node: &NodeId, timings: &Timings) -> Claim {
+    fn heed_words(&self, claim: Claim, record: &Record, seen: &Seen, node: &NodeId, timings: &Timings) -> Claim {
         let Some(words) = record.details.as_ref().map(|details| &details.words) else { return claim };
         let mut take_at = claim.take_at;
         let named_another = words.next.as_ref().is_some_and(|next| next != node);
         if named_another && self.is_verified_proven() {
-            take_at = latest(take_at, since.plus(timings.renew_interval));
+            take_at = latest(take_at, seen.since.plus(timings.renew_interval));
         }
         if let Some(paused_for) = words.paused_for {
-            take_at = latest(take_at, since.plus(paused_for));
+            take_at = latest(take_at, seen.shown.plus(paused_for));
         }
         Claim { take_at, ..claim }
     }
 
-    fn replace(&mut self, observation: Observation, now: Time, trust: Trust) {
+    fn replace(&mut self, observation: Observation, sent: Time, now: Time, trust: Trust) {
         self.lower = None;
+        self.watched = Some(self.watched.map_or(sent, |watched| latest(watched, sent)));
         let Observation { incarnation, revision, content } = observation;
-        if trust == Trust::Found && self.seen.is_some() {
+        if trust == Trust::Found {
             self.copied = Some(revision);
         }
-        self.seen = Some(Seen { incarnation, revision, content, since: now, trust, question: Question::Due(now) });
+        let question = Question::Due(now);
+        self.seen = Some(Seen { incarnation, revision, content, since: now, shown: now, trust, question });
     }
-}
 
-/// The longest time without an answer that still counts as having watched. For an absent key: whoever creates a key starts
-/// nothing before this is over: a record that is created and purged between two answers of another host has started
-/// nothing then, and never will.
-pub(super) fn watch_gap(timings: &Timings) -> Duration {
-    timings.renew_interval * 3
+    /// Whether an answer that comes now follows on the one before. It may have been under way for as long as its read.
+    fn trust(&self, now: Time, timings: &Timings) -> Trust {
+        let follows = self.watched.is_some_and(|sent| now.since_at_most(sent) <= timings.watch_gap());
+        if follows { Trust::Followed } else { Trust::Found }
+    }
 }
 
 /// K2 lets a contender write as late as it likes: each node has a turn of its own in the first R/2 of the time in which a
@@ -450,8 +484,8 @@ mod tests {
     /// A lock that was seen held, then, at 10 s, let go by instance 7, which says that it replaced its revision 5.
     fn let_go() -> Lock {
         let mut lock = Lock::new(Duration::ZERO);
-        lock.observe(shows(4, 7, Standing::Active, 3), at(9), &timings(), None);
-        lock.observe(shows(6, 7, Standing::Proven, 5), at(10), &timings(), None);
+        lock.observe(shows(4, 7, Standing::Active, 3), at(9), at(9), &timings(), None);
+        lock.observe(shows(6, 7, Standing::Proven, 5), at(10), at(10), &timings(), None);
         lock
     }
 
@@ -478,8 +512,8 @@ mod tests {
     fn a_proven_that_was_copied_with_its_holder_is_not_verified() {
         let mut lock = Lock::default();
         let known = (Incarnation("gone".to_owned()), Revision(9));
-        lock.observe(shows(5, 1, Standing::Active, 4), at(0), &timings(), Some(&known));
-        lock.observe(shows(6, 1, Standing::Proven, 5), at(1), &timings(), None);
+        lock.observe(shows(5, 1, Standing::Active, 4), at(0), at(0), &timings(), Some(&known));
+        lock.observe(shows(6, 1, Standing::Proven, 5), at(1), at(1), &timings(), None);
         assert_eq!(lock.question(), None);
     }
 
@@ -487,9 +521,9 @@ mod tests {
     fn who_took_the_lock_in_a_copied_store_is_believed() {
         let mut lock = Lock::default();
         let known = (Incarnation("gone".to_owned()), Revision(9));
-        lock.observe(shows(5, 1, Standing::Active, 4), at(0), &timings(), Some(&known));
-        lock.observe(shows(6, 2, Standing::Active, 5), at(1), &timings(), None);
-        lock.observe(shows(7, 2, Standing::Proven, 6), at(2), &timings(), None);
+        lock.observe(shows(5, 1, Standing::Active, 4), at(0), at(0), &timings(), Some(&known));
+        lock.observe(shows(6, 2, Standing::Active, 5), at(1), at(1), &timings(), None);
+        lock.observe(shows(7, 2, Standing::Proven, 6), at(2), at(2), &timings(), None);
         assert_eq!(lock.question(), Some((Revision(7), at(2))));
     }
 
@@ -498,11 +532,11 @@ mod tests {
         let mut lock = Lock::default();
         let absent =
             Observation { revision: Revision(0), content: Content::Absent, ..shows(5, 1, Standing::Active, 4) };
-        lock.observe(absent, at(9), &timings(), None);
+        lock.observe(absent, at(9), at(9), &timings(), None);
         lock.existed(at(12));
         assert_eq!(claim(&lock).entitled_at, at(12).plus(timings().wait(timings().hold())));
         // What is seen of a record stays as it is.
-        lock.observe(shows(6, 1, Standing::Active, 5), at(13), &timings(), None);
+        lock.observe(shows(6, 1, Standing::Active, 5), at(13), at(13), &timings(), None);
         lock.existed(at(15));
         assert_eq!(claim(&lock).entitled_at, at(13).plus(timings().wait(HOLD)));
     }
@@ -539,7 +573,7 @@ mod tests {
     fn nodes_take_turns_and_other_turns_the_next_time() {
         let turns = |revision| -> Vec<Duration> {
             let mut lock = Lock::new(Duration::ZERO);
-            lock.observe(shows(revision, 7, Standing::Active, revision - 1), at(9), &timings(), None);
+            lock.observe(shows(revision, 7, Standing::Active, revision - 1), at(9), at(9), &timings(), None);
             let nodes = (1..=8).map(|number| NodeId::new(&format!("h{number}")).expect("a node name"));
             nodes.map(|node| lock.claim(&node, &timings()).expect("a claim").take_at.boot).collect()
         };
@@ -611,17 +645,17 @@ mod tests {
             shows(7, 9, Standing::Active, 6),
             Observation { incarnation: Incarnation("b".to_owned()), ..shows(5, 9, Standing::Active, 4) },
         ] {
-            assert_eq!(lock.regress(&other, at(11)), None, "{other:?}");
+            assert_eq!(lock.regress(&other, at(11), at(11)), None, "{other:?}");
             assert_eq!(lock.seen().map(|seen| (seen.revision, seen.since)), Some((Revision(6), at(10))));
         }
-        assert_eq!(Lock::new(Duration::ZERO).regress(&shows(5, 9, Standing::Active, 4), at(11)), None);
+        assert_eq!(Lock::new(Duration::ZERO).regress(&shows(5, 9, Standing::Active, 4), at(11), at(11)), None);
         let short = |mut lower: Observation| {
             if let Content::Record(Record { details: Some(details), .. }) = &mut lower.content {
                 details.hold = Duration::from_secs(1);
             }
             lower
         };
-        assert_eq!(lock.regress(&short(shows(5, 9, Standing::Active, 4)), at(12)), Some(Revision(6)));
+        assert_eq!(lock.regress(&short(shows(5, 9, Standing::Active, 4)), at(12), at(12)), Some(Revision(6)));
         assert_eq!(lock.seen().map(|seen| (seen.revision, seen.since)), Some((Revision(5), at(12))));
         // Whoever held it in between may live as long as anybody's record ever said.
         assert_eq!(claim(&lock).entitled_at, at(12).plus(timings().wait(HOLD)));
@@ -631,7 +665,7 @@ mod tests {
     fn an_answer_says_nothing_of_the_record_that_came_meanwhile() {
         let mut lock = let_go();
         lock.asked(ASKED);
-        lock.observe(shows(9, 7, Standing::Proven, 5), at(11), &timings(), None);
+        lock.observe(shows(9, 7, Standing::Proven, 5), at(11), at(11), &timings(), None);
         lock.verify(ASKED, Some(&shows(5, 7, Standing::Active, 4)), at(12));
         assert_eq!(lock.question(), Some((Revision(9), at(11))));
         assert!(!lock.is_verified_proven());
@@ -641,7 +675,7 @@ mod tests {
     fn the_first_answer_is_compared_with_what_is_known_from_before() {
         let first = |incarnation: &str, revision| {
             let known = (Incarnation(incarnation.to_owned()), Revision(revision));
-            Lock::new(Duration::ZERO).observe(shows(4, 7, Standing::Active, 3), at(9), &timings(), Some(&known))
+            Lock::new(Duration::ZERO).observe(shows(4, 7, Standing::Active, 3), at(9), at(9), &timings(), Some(&known))
         };
         assert_eq!(first("b", 4), News::OtherStore);
         assert_eq!(first("a", 5), News::Regressed { from: Revision(5) });
@@ -653,36 +687,156 @@ mod tests {
     fn one_record_at_two_revisions_is_newer_and_two_at_one_revision_are_a_regression() {
         let mut lock = let_go();
         let again = |revision| Observation { revision: Revision(revision), ..shows(6, 7, Standing::Proven, 5) };
-        assert_eq!(lock.observe(again(8), at(11), &timings(), None), News::Newer);
+        assert_eq!(lock.observe(again(8), at(11), at(11), &timings(), None), News::Newer);
         assert_eq!(lock.seen().map(|seen| (seen.revision, seen.since)), Some((Revision(8), at(11))));
         let other = shows(8, 9, Standing::Active, 7);
-        assert_eq!(lock.observe(other.clone(), at(12), &timings(), None), News::Stale);
-        assert_eq!(lock.observe(other, at(13), &timings(), None), News::Regressed { from: Revision(8) });
+        assert_eq!(lock.observe(other.clone(), at(12), at(12), &timings(), None), News::Stale);
+        assert_eq!(lock.observe(other, at(13), at(13), &timings(), None), News::Regressed { from: Revision(8) });
         assert_eq!(lock.record().and_then(Record::instance), Some(Instance(9)));
     }
 
+    /// The longest gap that counts as watching, and the shortest that does not.
+    fn gaps() -> [(Duration, bool); 3] {
+        let gap = timings().watch_gap();
+        [(gap, true), (gap + Duration::from_nanos(1), false), (Duration::from_secs(100), false)]
+    }
+
     #[test]
-    fn an_absent_key_ages_only_while_it_is_watched_and_a_record_always() {
+    fn what_is_shown_again_ages_only_while_it_is_watched() {
         let absent =
             Observation { revision: Revision(0), content: Content::Absent, ..shows(5, 7, Standing::Active, 4) };
-        for (shown, gap, since) in [
-            (&absent, watch_gap(&timings()), at(9)),
-            (&absent, watch_gap(&timings()) + Duration::from_nanos(1), at(12).plus(Duration::from_nanos(1))),
-            (&shows(5, 7, Standing::Active, 4), Duration::from_secs(100), at(9)),
-        ] {
-            let mut lock = Lock::new(Duration::ZERO);
-            lock.observe(shown.clone(), at(9), &timings(), None);
-            assert_eq!(lock.observe(shown.clone(), at(9).plus(gap), &timings(), None), News::Same);
-            assert_eq!(lock.seen().map(|seen| seen.since), Some(since), "{gap:?} after {shown:?}");
+        for shown in [absent, shows(5, 7, Standing::Active, 4), shows(5, 7, Standing::Proven, 4)] {
+            for (gap, watched) in gaps() {
+                let mut lock = Lock::new(Duration::ZERO);
+                lock.observe(shown.clone(), at(8), at(9), &timings(), None);
+                // What counts is when the last read that was answered was sent, not when its answer came.
+                let now = at(8).plus(gap);
+                assert_eq!(lock.observe(shown.clone(), now, now, &timings(), None), News::Same);
+                let since = if watched { at(9) } else { now };
+                assert_eq!(lock.seen().map(|seen| (seen.since, seen.shown)), Some((since, at(9))), "{gap:?}");
+            }
         }
-        assert_eq!(watch_gap(&timings()), Duration::from_secs(3));
+    }
+
+    #[test]
+    fn what_is_newer_is_followed_only_while_it_is_watched() {
+        for (gap, watched) in gaps() {
+            let mut lock = let_go();
+            let now = at(10).plus(gap);
+            lock.observe(shows(8, 8, Standing::Active, 7), now, now, &timings(), None);
+            assert_eq!(lock.is_found(), !watched);
+            let short = |mut record: Observation| {
+                if let Content::Record(Record { details: Some(details), .. }) = &mut record.content {
+                    details.hold = Duration::from_secs(1);
+                }
+                record
+            };
+            // Whoever held it in the gap may live as long as anybody's record ever said.
+            lock.observe(short(shows(9, 8, Standing::Active, 8)), now.plus(gap), now.plus(gap), &timings(), None);
+            let hold = if watched { Duration::from_secs(1) } else { HOLD };
+            assert_eq!(claim(&lock).hold, hold, "{gap:?}");
+        }
+    }
+
+    #[test]
+    fn a_proven_is_asked_about_only_while_it_is_watched_and_found_ones_leave_the_lock_to_others_for_t() {
+        for (gap, watched) in gaps() {
+            // Shown for the first time after a gap, or shown again after one, though it had been verified.
+            let mut first = Lock::new(Duration::ZERO);
+            first.observe(shows(5, 7, Standing::Active, 4), at(9), at(9), &timings(), None);
+            first.observe(shows(6, 7, Standing::Active, 5), at(10), at(10), &timings(), None);
+            let again = answered(Some(&shows(5, 7, Standing::Active, 4)));
+            for (mut lock, revision) in [(first, 7), (again, 6)] {
+                let now = at(10).plus(gap);
+                lock.observe(shows(revision, 7, Standing::Proven, revision - 1), now, now, &timings(), None);
+                assert_eq!(lock.question().is_some() || lock.is_verified_proven(), watched, "{revision} after {gap:?}");
+                if !watched {
+                    assert_eq!(claim(&lock).entitled_at, now.plus(timings().wait(HOLD)));
+                    assert!(in_turn(&claim(&lock), now.plus(timings().takeover_wait(Duration::ZERO))));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_proven_that_replaced_what_was_found_after_a_gap_may_be_a_copy_as_well() {
+        for (prev, believed) in [(8, false), (9, true)] {
+            let mut lock = let_go();
+            lock.observe(shows(8, 8, Standing::Active, 7), at(60), at(60), &timings(), None);
+            lock.observe(shows(10, 8, Standing::Proven, prev), at(61), at(61), &timings(), None);
+            assert_eq!(lock.question().is_some(), believed, "{prev}");
+        }
+    }
+
+    #[test]
+    fn a_stale_answer_does_not_count_as_watching() {
+        let mut lock = let_go();
+        let after = timings().watch_gap() + Duration::from_nanos(1);
+        let stale = at(10).plus(Duration::from_millis(500));
+        assert_eq!(lock.observe(shows(5, 7, Standing::Active, 4), stale, stale, &timings(), None), News::Stale);
+        assert!(lock.is_up_to_date(at(11), &timings()));
+        let now = at(10).plus(after);
+        assert!(!lock.is_up_to_date(now, &timings()));
+        lock.observe(shows(7, 8, Standing::Active, 6), now, now, &timings(), None);
+        assert!(lock.is_found());
+    }
+
+    #[test]
+    fn ones_own_won_writes_count_as_watching_from_when_they_were_sent() {
+        let wrote = |lock: &mut Lock, revision, sent: Time, now| {
+            let Observation { incarnation, content, .. } = shows(revision, 9, Standing::Confirming, revision - 1);
+            let Content::Record(record) = content else { panic!("a record") };
+            lock.wrote(incarnation, Revision(revision), record, sent, now, &timings());
+        };
+        for (gap, watched) in gaps() {
+            let mut lock = let_go();
+            wrote(&mut lock, 7, at(10).plus(gap), at(10).plus(gap));
+            assert_eq!(lock.is_found(), !watched, "{gap:?}");
+            // Answered late, and sent before the last read: neither says that the store was watched any later.
+            let mut lock = let_go();
+            wrote(&mut lock, 7, at(9), at(12));
+            let now = at(10).plus(gap);
+            lock.observe(shows(8, 9, Standing::Active, 7), now, now, &timings(), None);
+            assert_eq!(lock.is_found(), !watched, "{gap:?}");
+        }
+        // A read that shows one's own write first has told already whether it was followed.
+        let mut lock = let_go();
+        lock.observe(shows(7, 9, Standing::Confirming, 6), at(60), at(60), &timings(), None);
+        wrote(&mut lock, 7, at(59), at(60));
+        assert!(lock.is_found());
+    }
+
+    #[test]
+    fn after_a_look_away_whatever_is_shown_is_found() {
+        let mut lock = let_go();
+        lock.look_away();
+        assert!(!lock.is_up_to_date(at(10), &timings()));
+        lock.observe(shows(7, 8, Standing::Active, 6), at(11), at(11), &timings(), None);
+        assert!(lock.is_found() && lock.is_up_to_date(at(11), &timings()));
+    }
+
+    #[test]
+    fn a_pause_counts_from_when_it_was_first_shown_however_often_the_host_was_away() {
+        let paused = |revision| {
+            let mut record = shows(revision, 7, Standing::Active, revision - 1);
+            if let Content::Record(Record { details: Some(details), .. }) = &mut record.content {
+                details.words.paused_for = Some(Duration::from_secs(600));
+            }
+            record
+        };
+        let mut lock = let_go();
+        lock.observe(paused(8), at(100), at(100), &timings(), None);
+        lock.observe(paused(8), at(500), at(500), &timings(), None);
+        assert!(in_turn(&claim(&lock), at(700)));
+        lock.observe(paused(9), at(900), at(900), &timings(), None);
+        assert!(in_turn(&claim(&lock), at(1500)));
     }
 
     #[test]
     fn the_longest_hold_of_all_records_is_remembered() {
         let mut lock = Lock::new(Duration::from_secs(2));
         assert_eq!(lock.longest_hold(), Duration::from_secs(2));
-        lock.observe(shows(4, 7, Standing::Active, 3), at(9), &timings(), None);
+        lock.observe(shows(4, 7, Standing::Active, 3), at(9), at(9), &timings(), None);
         assert_eq!(lock.longest_hold(), HOLD);
         assert_eq!(Lock::new(HOLD * 2).longest_hold(), HOLD * 2);
     }
@@ -700,7 +854,7 @@ mod tests {
             if let Content::Record(Record { details: Some(details), .. }) = &mut observation.content {
                 (details.machine, details.write) = (MachineId(machine), WriteId(write));
             }
-            lock.observe(observation, at(second), &timings(), None);
+            lock.observe(observation, at(second), at(second), &timings(), None);
             lock.watch_for_twin(&node, Some(Instance(7)), at(second), &timings())
         });
         let told = told.collect();
@@ -733,7 +887,7 @@ mod tests {
     #[test]
     fn nothing_is_asked_about_what_may_be_a_copy_from_the_past() {
         let mut lock = Lock::new(Duration::ZERO);
-        lock.observe(shows(6, 7, Standing::Proven, 5), at(10), &timings(), None);
+        lock.observe(shows(6, 7, Standing::Proven, 5), at(10), at(10), &timings(), None);
         assert_eq!(lock.question(), None);
         assert_eq!(claim(&lock).entitled_at, at(10).plus(timings().wait(HOLD)));
     }

@@ -154,10 +154,13 @@ impl Timings {
         self.fast(self.lease().max(record_lease))
     }
 
-    /// The longest time without an answer of the store that still counts as having watched it.
+    /// min(R + 2·call limit, X): the longest time that still counts as having watched, from the sending of a read that was
+    /// answered until the next answer. One read may be lost in it. Whoever finds that the store has gone back starts
+    /// nothing before X is over, and whoever creates a key not before this is: what came and went in the gap has started
+    /// nothing then.
     #[must_use]
     pub fn watch_gap(&self) -> Duration {
-        self.renew_interval * 3
+        (self.renew_interval + self.call_limit() * 2).min(self.hold())
     }
 
     /// wait(h) = max(T + W, h·γ + ε)·(1+ρ): from `seen` to the entitlement (K3). Minimal confirmation drops T + W.

@@ -28,6 +28,8 @@ pub struct Canonical<'a, H> {
     pub now: Time,
     /// Ages above this are all alike.
     pub oldest: Duration,
+    /// Ages above this are alike where they only tell whether the store was watched.
+    pub gap: Duration,
     /// Ages of an active holding above this are all alike, while a back-off is remembered.
     pub oldest_holding: Duration,
     /// The store's latest revision, and the first that it still shows.
@@ -48,7 +50,6 @@ pub struct Canonical<'a, H> {
     reads: Vec<u64>,
     backed_off: bool,
     waits: bool,
-    absent: bool,
 }
 
 /// Mixes well and fast, and is built with the model: millions of states pass through here.
@@ -106,6 +107,8 @@ enum Meaning {
     Nothing,
     /// A point that matters no longer once it has passed.
     Ahead,
+    /// A point that matters for as long as counts as watching.
+    Watched,
     /// A counter, up to this.
     UpTo(u64),
     /// A write that matters only as long as it can show up.
@@ -131,11 +134,12 @@ impl ser::Error for Never {
 }
 
 impl<'a, H: Hasher> Canonical<'a, H> {
-    pub fn new(hasher: &'a mut H, oldest: Duration, oldest_holding: Duration) -> Self {
+    pub fn new(hasher: &'a mut H, oldest: Duration, gap: Duration, oldest_holding: Duration) -> Self {
         Self {
             hasher,
             now: Time::default(),
             oldest,
+            gap,
             oldest_holding,
             latest: 0,
             earliest: 0,
@@ -149,7 +153,6 @@ impl<'a, H: Hasher> Canonical<'a, H> {
             reads: Vec::new(),
             backed_off: false,
             waits: false,
-            absent: false,
         }
     }
 
@@ -185,8 +188,9 @@ impl<'a, H: Hasher> Canonical<'a, H> {
             ("Election", "last_pass") if !self.checks => Meaning::Nothing,
             // Only a claim that waits asks for its entitlement.
             ("Holding", "entitled_at") if !self.waits => Meaning::Nothing,
-            // Whether the store was watched all the time matters to an absent key alone, and `seen` comes first.
-            ("Lock", "answered") if !self.absent => Meaning::Nothing,
+            ("Seen", "shown") if !self.pauses => Meaning::Nothing,
+            // Whether the store was watched all the time, and no more than that.
+            ("Lock", "watched") => Meaning::Watched,
             ("Reads", "due") | ("Holding", "next_attempt") | ("BackOff", "until") | ("Release", "stop_limit_at") => {
                 Meaning::Ahead
             }
@@ -207,7 +211,11 @@ impl<'a, H: Hasher> Canonical<'a, H> {
     }
 
     fn time(&mut self, time: Time, meaning: Meaning) {
-        let oldest = if meaning == Meaning::Ahead { Duration::ZERO } else { self.oldest };
+        let oldest = match meaning {
+            Meaning::Ahead => Duration::ZERO,
+            Meaning::Watched => self.gap,
+            Meaning::Whole | Meaning::Nothing | Meaning::UpTo(_) | Meaning::IfLive => self.oldest,
+        };
         self.time_within(time, oldest);
     }
 
@@ -331,8 +339,7 @@ impl<'c, 'a, H: Hasher> ser::Serializer for Walk<'c, 'a, H> {
         Ok(())
     }
 
-    fn serialize_unit_variant(self, of: &'static str, index: u32, variant: &'static str) -> Result<(), Never> {
-        self.to.absent |= of == "Content" && variant == "Absent";
+    fn serialize_unit_variant(self, _: &'static str, index: u32, _: &'static str) -> Result<(), Never> {
         self.to.hasher.write_u32(index);
         Ok(())
     }
@@ -430,9 +437,6 @@ impl<'c, 'a, H: Hasher> ser::Serializer for Walk<'c, 'a, H> {
     }
 
     fn serialize_struct(self, name: &'static str, _: usize) -> Result<Fields<'c, 'a, H>, Never> {
-        if name == "Lock" {
-            self.to.absent = false;
-        }
         if name == "BackOff" {
             self.to.backed_off = false;
         }

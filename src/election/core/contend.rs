@@ -14,7 +14,10 @@ impl Election {
         let timings = self.settings.timings;
         let Some(claim) = self.lock.claim(&self.settings.node, &timings) else { return };
         let Some(seen) = self.lock.seen().cloned() else { return };
-        if self.hindrance(at.now).is_some() || !at.now.has_waited_until(claim.take_at) || !self.is_up_to_date(at.now) {
+        if self.hindrance(at.now).is_some() || !at.now.has_waited_until(claim.take_at) {
+            return;
+        }
+        if !self.lock.is_up_to_date(at.now, &timings) {
             return;
         }
         let details = seen.content.record().and_then(|record| record.details.as_ref());
@@ -22,7 +25,7 @@ impl Election {
         let carried = |words: &Words| Words { next: None, paused_for: None, ..words.clone() };
         let words = details.map_or_else(Words::default, |details| carried(&details.words));
         let entitled_at = match seen.content {
-            Content::Absent => lock::latest(claim.entitled_at, at.now.plus(lock::watch_gap(&timings))),
+            Content::Absent => lock::latest(claim.entitled_at, at.now.plus(timings.watch_gap())),
             Content::Tombstone | Content::Record(_) => claim.entitled_at,
         };
         let previous_term = details.map_or(0, |details| details.term.0);
@@ -64,11 +67,16 @@ impl Election {
         self.renew(at);
     }
 
-    /// K2: whoever stood still must read before it writes. Meanwhile the store may have been rolled back and have grown to
-    /// the revision that was seen, which then is another's record.
-    fn is_up_to_date(&self, now: Time) -> bool {
-        let limit = lock::watch_gap(&self.settings.timings);
-        self.reads.answered.is_some_and(|sent| now.since_at_most(sent) <= limit)
+    /// K3: the claim was answered, or not made, only after a time without answers, in which the store may have gone back to
+    /// what was claimed: all that may have happened meanwhile is waited out.
+    pub(super) fn doubt_the_claim(&mut self) {
+        let Phase::Claiming(holding) = &mut self.phase else { return };
+        if self.lock.is_found()
+            && let Some(claim) = self.lock.claim(&self.settings.node, &self.settings.timings)
+        {
+            holding.entitled_at = lock::latest(holding.entitled_at, claim.entitled_at);
+            holding.inherited_hold = holding.inherited_hold.max(claim.hold);
+        }
     }
 
     /// The holder that is taken over from, and those that it had not fenced yet itself.

@@ -73,6 +73,7 @@ impl Election {
             return;
         }
         self.actions.push(Action::Alarm(Alarm::ClockJump { by }));
+        self.lock.look_away();
         let by_when = at.now.plus(self.settings.timings.call_limit() * 2);
         if let Some(holding) = self.holding_mut() {
             holding.prove_by = Some((at.now, by_when));

@@ -87,10 +87,11 @@ impl Election {
     pub(super) fn won(&mut self, now: Time, write: WriteId, revision: Revision) {
         let timings = self.settings.timings;
         let Some(holding) = self.holding_mut() else { return };
-        let Some(record) = holding.win(write, revision, &timings) else { return };
+        let Some((sent, record)) = holding.win(write, revision, &timings) else { return };
         let (incarnation, term) = (holding.incarnation.clone(), holding.term);
         let proven = record.details.as_ref().is_some_and(|details| details.standing == Standing::Proven);
-        self.lock.wrote(incarnation.clone(), revision, record, now);
+        self.lock.wrote(incarnation.clone(), revision, record, sent, now, &timings);
+        self.doubt_the_claim();
         self.memory.position = Some((incarnation, revision));
         self.memory.term = self.memory.term.max(term);
         self.memory.longest_hold = self.lock.longest_hold();
@@ -140,11 +141,12 @@ impl Election {
             Resolution::Unchanged => {
                 holding.unresolved = false;
                 holding.next_attempt = now;
+                self.doubt_the_claim();
             }
             Resolution::Stale => self.reads.due = now.plus(pace),
             Resolution::Lost => {
                 if holding.conflicted
-                    && let Some(from) = self.lock.regress(observation, now)
+                    && let Some(from) = self.lock.regress(observation, self.reads.sent, now)
                 {
                     self.actions.push(Action::Alarm(Alarm::Regression { from, to: observation.revision }));
                 }

@@ -145,8 +145,6 @@ struct Reads {
     due: Time,
     /// When the last one was sent.
     sent: Time,
-    /// When the last one was sent that was answered.
-    answered: Option<Time>,
     /// A hint came while a read was under way, which may have looked too early.
     again: bool,
 }

@@ -83,7 +83,6 @@ impl Election {
             self.reads.due = now.plus(self.pace());
             return;
         };
-        self.reads.answered = Some(self.reads.sent);
         let renew_interval = self.settings.timings.renew_interval;
         self.reads.due = if self.reads.again { now } else { now.plus(renew_interval) };
         self.observe(now, observation.clone());
@@ -96,7 +95,7 @@ impl Election {
     pub(super) fn observe(&mut self, now: Time, observation: Observation) {
         let timings = self.settings.timings;
         let to = observation.revision;
-        match self.lock.observe(observation, now, &timings, self.memory.position.as_ref()) {
+        match self.lock.observe(observation, self.reads.sent, now, &timings, self.memory.position.as_ref()) {
             News::Same | News::Stale => {}
             News::Newer => {
                 let mine = self.holding().map(|holding| holding.instance);
