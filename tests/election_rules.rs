@@ -245,6 +245,15 @@ fn held_by(token: &str, instance: u128, write: u128) -> Content {
     })
 }
 
+/// A `proven` of this instance that replaced its record at this revision.
+fn let_go_by(instance: u128, prev: u64) -> Content {
+    let mut let_go = held_by("", instance, u128::from(prev) + 1);
+    if let Content::Record(Record { details: Some(details), .. }) = &mut let_go {
+        (details.standing, details.prev) = (Standing::Proven, Some((Revision(prev), Some(Instance(instance)))));
+    }
+    let_go
+}
+
 #[test]
 fn what_the_store_shows_can_be_read_off() {
     let mut host = Host::new(settings(), Memory { term: Term(5), ..Memory::default() }, None);
@@ -493,7 +502,7 @@ fn a_key_that_was_absent_for_long_is_still_not_started_on_before_the_gap_is_over
     while !started(&mut host) {
         assert!(host.now < claimed + ms(4100), "it is never started");
     }
-    assert!(host.now >= claimed + ms(3000), "3·R: somebody else may have created and purged the key");
+    assert!(host.now >= claimed + settings().timings.watch_gap(), "somebody else may have created and purged the key");
 }
 
 #[test]
@@ -737,14 +746,12 @@ fn a_read_that_failed_is_made_again_and_a_hint_brings_another_after_the_answer()
 #[test]
 fn what_a_proven_replaced_is_asked_for_when_there_is_a_store_to_ask() {
     let mut host = Host::new(settings(), Memory::default(), None);
-    let mut id = host.ready();
+    let id = host.ready();
+    host.shown(id, 40, held_by("h2", 9, 8));
+    let id = read(&host.after(ms(1000))).expect("it is read every R");
     host.shown(id, 41, held_by("h2", 9, 9));
-    let mut let_go = held_by("", 9, 10);
-    if let Content::Record(Record { details: Some(details), .. }) = &mut let_go {
-        (details.standing, details.prev) = (Standing::Proven, Some((Revision(41), Some(Instance(9)))));
-    }
-    id = read(&host.after(ms(1000))).expect("it is read every R");
-    let asked = host.shown(id, 42, let_go);
+    let id = read(&host.after(ms(1000))).expect("it is read every R");
+    let asked = host.shown(id, 42, let_go_by(9, 41));
     assert_eq!(reads_before(&asked), 1, "{asked:?}");
     let (question, revision) = asked
         .iter()
@@ -996,24 +1003,36 @@ fn whoever_stood_still_reads_before_it_writes() {
         }
         (host, id, begun)
     };
-    for (still, claims) in [(ms(6000), true), (ms(6000) + instant, false), (ms(600_000), false)] {
+    // R + m later it has to read first; R + call limit + m later nobody knows what came before what it reads then.
+    let watched = ms(3000) + settings().timings.watch_gap();
+    for (still, claims, follows) in [
+        (ms(4100), true, true),
+        (ms(4100) + instant, false, true),
+        (watched, false, true),
+        (watched + instant, false, false),
+        (ms(600_000), false, false),
+    ] {
         let (mut host, id, begun) = stood_still();
         assert_eq!(write(&host.shown(id, 41, held_by("h2", 9, 9))), None);
         host.now = begun + still;
         let actions = host.after(Duration::ZERO);
         assert_eq!(write(&actions).is_some(), claims, "after {still:?}");
         if !claims {
-            let claim = write(&host.answered(actions)).expect("it is up to date");
-            assert_eq!(claim.base, Revision(41));
+            let claim = write(&host.answered(actions));
+            assert_eq!(claim.map(|claim| claim.base), follows.then_some(Revision(41)), "after {still:?}");
+        }
+        if !follows {
+            let read = host.now;
+            assert_eq!(host.next_write().base, Revision(41));
+            assert!(host.now >= read + ms(3003), "it is waited out anew: the store may have gone back to it");
         }
     }
     // It is the sending that counts: such an answer may have been on its way while this host stood still.
     let (mut host, id, begun) = stood_still();
-    host.now = begun + ms(6000) + instant;
-    assert_eq!(write(&host.shown(id, 41, held_by("h2", 9, 9))), None);
-    let actions = host.after(ms(1000));
+    host.now = begun + ms(4100) + instant;
+    let actions = host.shown(id, 41, held_by("h2", 9, 9));
     assert_eq!(write(&actions), None);
-    assert!(write(&host.answered(actions)).is_some());
+    assert_eq!(write(&host.answered(actions)), None, "what it reads at once is found as well");
     // What the store has now is claimed, and not what it had then.
     let (mut host, id, _) = stood_still();
     host.shown(id, 41, held_by("h2", 9, 9));
@@ -1021,6 +1040,156 @@ fn whoever_stood_still_reads_before_it_writes() {
     let actions = host.after(ms(600_000));
     assert_eq!(write(&host.answered(actions)), None);
     assert_eq!(host.next_write().base, Revision(43));
+}
+
+/// A host that follows the lock of h2, with F = 10, up to where it is let go, at revision 42: the claim.
+fn claims_at_once() -> (Host, WriteRequest) {
+    let timings = Timings::new(ms(1000), 10, 1);
+    let mut host = Host::new(Settings { timings, ..settings() }, Memory::default(), None);
+    let mut id = host.ready();
+    for revision in [40, 41] {
+        host.shown(id, revision, held_by("h2", 9, revision.into()));
+        id = read(&host.after(ms(1000))).expect("it is read every R");
+    }
+    let actions = host.shown(id, 42, let_go_by(9, 41));
+    let claim = write(&host.answered(actions)).expect("it is taken at once");
+    assert_eq!(claim.base, Revision(42));
+    (host, claim)
+}
+
+/// What is written next, and whether the guard is asked to arm once that is won.
+fn is_entitled(host: &mut Host, actions: &[Action]) -> bool {
+    let Some(second) = write(actions) else { return false };
+    matches!(guard(&host.won(&second)), Some(GuardRequest::Arm { .. }))
+}
+
+#[test]
+fn a_claim_that_is_answered_after_a_gap_waits_as_if_it_were_made_then() {
+    let instant = Duration::from_nanos(1);
+    let gap = Timings::new(ms(1000), 10, 1).watch_gap();
+    assert_eq!(gap, ms(2100));
+    for (late, entitled) in [(Duration::ZERO, true), (gap, true), (gap + instant, false), (ms(6000), false)] {
+        // The claim's own answer is late.
+        let (mut host, claim) = claims_at_once();
+        host.now += late;
+        let actions = host.won(&claim);
+        assert_eq!(host.election.state(), State::Confirming);
+        assert_eq!(is_entitled(&mut host, &actions), entitled, "{late:?}");
+        if !entitled {
+            let won = host.now;
+            while host.election.state() == State::Confirming {
+                host.goes_on(ms(50));
+            }
+            assert!(host.now >= won + ms(11_000), "whoever came in the gap has its whole time");
+        }
+        let hold = |write: &WriteRequest| write.record.details.as_ref().expect("of putexd").hold;
+        // Nobody knows what became of it, and the store shows what it was to replace, or the claim itself.
+        for applied in [false, true] {
+            let (mut host, claim) = claims_at_once();
+            let doubt = host.handle(Event::Written { write: claim.write, result: WriteResult::Unknown });
+            let id = read(&doubt).expect("the store is asked");
+            host.now += late;
+            let actions = if applied {
+                host.shown(id, 43, Content::Record(claim.record.clone()))
+            } else {
+                host.shown(id, 42, let_go_by(9, 41))
+            };
+            let next = write(&actions).expect("it goes on");
+            assert_eq!(next.base, Revision(if applied { 43 } else { 42 }));
+            let actions = host.won(&next);
+            let starts = if applied {
+                matches!(guard(&actions), Some(GuardRequest::Arm { .. }))
+            } else {
+                is_entitled(&mut host, &actions)
+            };
+            assert_eq!(starts, entitled, "{late:?}, applied: {applied}");
+            assert!(hold(&next) >= ms(10_900));
+        }
+    }
+}
+
+#[test]
+fn an_answer_that_was_under_way_while_the_host_stood_still_is_found_and_so_is_the_next() {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let id = host.ready();
+    host.shown(id, 40, held_by("h2", 9, 8));
+    let id = read(&host.after(ms(1000))).expect("it is read every R");
+    // The answer of before the pause comes at its end, and the next one shows a `proven` that would be its successor.
+    host.now += ms(60_000);
+    let actions = host.shown(id, 41, held_by("h2", 9, 9));
+    let id = read(&actions).expect("it is read again at once");
+    let actions = host.shown(id, 43, let_go_by(9, 42));
+    assert_eq!(reads_before(&actions), 0, "what happened in between nobody knows");
+    let found = host.now;
+    let claim = host.next_write();
+    assert!(host.now >= found + ms(3003) && claim.base == Revision(43));
+    host.won(&claim);
+    while host.election.state() == State::Confirming {
+        host.goes_on(ms(50));
+    }
+    assert!(host.now >= found + ms(4000));
+}
+
+#[test]
+fn what_the_store_says_of_a_proven_after_a_pause_entitles_nobody_before_it_is_read_again() {
+    for (still, claims) in [(ms(1100), true), (ms(1101), false), (ms(60_000), false)] {
+        let mut host = Host::new(settings(), Memory::default(), None);
+        let mut id = host.ready();
+        for revision in [40, 41] {
+            host.shown(id, revision, held_by("h2", 9, revision.into()));
+            id = read(&host.after(ms(1000))).expect("it is read every R");
+        }
+        let asked = host.shown(id, 42, let_go_by(9, 41));
+        let question =
+            asked.iter().find_map(|a| if let Action::Read { id, before: Some(_) } = a { Some(*id) } else { None });
+        host.now += still;
+        let answer = Some(Observation { incarnation: a(), revision: Revision(41), content: held_by("h2", 9, 41) });
+        let actions = host.handle(Event::Replaced { id: question.expect("it is asked"), answer });
+        assert_eq!(write(&actions).is_some(), claims, "{still:?}");
+        if still == ms(60_000) {
+            let read = host.now;
+            assert_eq!(write(&host.answered(actions)), None);
+            host.next_write();
+            assert!(host.now >= read + ms(3003));
+        }
+    }
+}
+
+#[test]
+fn a_hand_over_is_immediate_though_a_read_is_lost_and_its_hint_as_well() {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let mut id = host.ready();
+    for revision in [40, 41] {
+        host.now += ms(20);
+        host.shown(id, revision, held_by("h2", 9, revision.into()));
+        assert_eq!(read(&host.after(ms(979))), None);
+        id = read(&host.after(ms(1))).expect("it is sent R after the one before");
+    }
+    let limit = settings().timings.call_limit();
+    host.now += limit;
+    let lost = host.handle(Event::Read { id, answer: None });
+    let id = read(&lost).expect("it was waited for already, and is made again at once");
+    host.now += ms(20);
+    let actions = host.shown(id, 42, let_go_by(9, 41));
+    let claim = write(&host.answered(actions)).expect("it is taken at once");
+    let actions = host.won(&claim);
+    assert!(is_entitled(&mut host, &actions));
+}
+
+#[test]
+fn a_standby_whose_clock_jumps_has_not_watched() {
+    for (by, follows) in [(ms(1000), true), (ms(1001), false)] {
+        let mut host = Host::new(settings(), Memory::default(), None);
+        let mut id = host.ready();
+        for revision in [40, 41] {
+            host.shown(id, revision, held_by("h2", 9, revision.into()));
+            id = read(&host.after(ms(1000))).expect("it is read every R");
+        }
+        // As if the whole machine had stood still, and both clocks with it.
+        host.wall += by;
+        let actions = host.shown(id, 42, let_go_by(9, 41));
+        assert_eq!(write(&host.answered(actions)).is_some(), follows);
+    }
 }
 
 #[test]

@@ -154,13 +154,12 @@ impl Timings {
         self.fast(self.lease().max(record_lease))
     }
 
-    /// min(R + 2·call limit, X): the longest time that still counts as having watched, from the sending of a read that was
-    /// answered until the next answer. One read may be lost in it. Whoever finds that the store has gone back starts
-    /// nothing before X is over, and whoever creates a key not before this is: what came and went in the gap has started
-    /// nothing then.
+    /// R + call limit + m: the longest time that still counts as having watched the store, from the sending of a read that
+    /// was answered until the next answer. A read is sent R after the one before, and answered within the call limit; or
+    /// it is lost, and made again at once.
     #[must_use]
     pub fn watch_gap(&self) -> Duration {
-        (self.renew_interval + self.call_limit() * 2).min(self.hold())
+        self.renew_interval + self.call_limit() + self.margin
     }
 
     /// wait(h) = max(T + W, h·γ + ε)·(1+ρ): from `seen` to the entitlement (K3). Minimal confirmation drops T + W.

@@ -80,22 +80,26 @@ impl Election {
         }
         self.reads.pending = None;
         let Some(observation) = answer else {
-            self.reads.due = now.plus(self.pace());
+            // One that was not answered in time has been waited for already.
+            self.reads.due = lock::latest(now, self.reads.sent.plus(self.pace()));
             return;
         };
+        let news = self.observe(now, observation.clone());
+        // K6 looks at two older ones R apart. All others are sent R apart, however long the answers take.
+        let from = if news == News::Stale { now } else { self.reads.sent };
         let renew_interval = self.settings.timings.renew_interval;
-        self.reads.due = if self.reads.again { now } else { now.plus(renew_interval) };
-        self.observe(now, observation.clone());
+        self.reads.due = if self.reads.again { now } else { from.plus(renew_interval) };
         self.resolve(now, &observation);
         if let Phase::Idle = self.phase {
             self.settle("the store answered");
         }
     }
 
-    pub(super) fn observe(&mut self, now: Time, observation: Observation) {
+    pub(super) fn observe(&mut self, now: Time, observation: Observation) -> News {
         let timings = self.settings.timings;
         let to = observation.revision;
-        match self.lock.observe(observation, self.reads.sent, now, &timings, self.memory.position.as_ref()) {
+        let news = self.lock.observe(observation, self.reads.sent, now, &timings, self.memory.position.as_ref());
+        match news {
             News::Same | News::Stale => {}
             News::Newer => {
                 let mine = self.holding().map(|holding| holding.instance);
@@ -112,6 +116,7 @@ impl Election {
             self.memory.term = self.memory.term.max(details.term);
         }
         self.memory.longest_hold = self.lock.longest_hold();
+        news
     }
 
     pub(super) fn written(&mut self, now: Time, write: WriteId, result: WriteResult) {
