@@ -38,8 +38,8 @@ pub enum Fault {
     Restore,
     /// Somebody puts the record of the copy there again, without comparing.
     PutBack,
-    /// The store goes back to the copy in place and does not say so, when the first write that is lost by it is so old
-    /// that whoever missed it was away for longer than counts as watching.
+    /// The store goes back to the copy in place and does not say so, when all that is lost by it, but for renewals, is so
+    /// old that whoever missed it was away for longer than counts as watching.
     GoBack,
     /// The key is purged: as if it had never been.
     Purge,

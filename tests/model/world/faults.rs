@@ -80,7 +80,8 @@ impl World {
         steps.extend(offered.map(|(fault, _)| Step::Fault(fault, 0)));
     }
 
-    /// Whoever saw nothing of what is lost had no answer in all that time.
+    /// What is lost of the youngest but renewals is so old that whoever saw nothing of it had no answer for longer than counts
+    /// as watching.
     fn may_go_back(&self) -> bool {
         let store = &self.store;
         let lost_for = store.copy_left.map(|left| self.elapsed.saturating_sub(left));
@@ -184,6 +185,7 @@ impl World {
                 return;
             }
             Fault::GoBack => {
+                store.copy_left = None;
                 store.history = store.copy.clone();
                 store.last_revision = store.latest().revision.0;
             }

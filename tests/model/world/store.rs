@@ -19,7 +19,7 @@ pub(super) struct Store {
     pub(super) history: Vec<Observation>,
     /// The same of a copy, which is empty until it is taken.
     pub(super) copy: Vec<Observation>,
-    /// When the copy was first out of date.
+    /// When the lock changed hands for the last time since the copy was taken.
     pub(super) copy_left: Option<Duration>,
 }
 
@@ -84,7 +84,12 @@ impl World {
 
     pub(super) fn put(&mut self, content: Content) -> Revision {
         let keep = self.keep();
+        let held = |content: &Content| content.record().filter(|record| record.is_held()).and_then(Record::instance);
+        let now = self.elapsed;
         let store = Arc::make_mut(&mut self.store);
+        if store.copy_left.is_none() || held(&content) != held(&store.latest().content) {
+            store.copy_left = Some(now);
+        }
         store.last_revision += 1;
         let revision = store.last_revision;
         store.remember(revision, content, keep);
@@ -93,9 +98,6 @@ impl World {
     }
 
     pub(super) fn store_changed(&mut self) {
-        if !self.store.copy.is_empty() && self.store.copy_left.is_none() {
-            Arc::make_mut(&mut self.store).copy_left = Some(self.elapsed);
-        }
         // What can be applied no longer is as good as lost.
         let store = Arc::clone(&self.store);
         let may_come_back =
