@@ -347,7 +347,8 @@ fn assumption_a_a_won_write_that_is_lost_again() {
 #[test]
 fn assumption_a_a_store_made_anew_that_does_not_say_so() {
     let _turn = turn();
-    finds("(a) dropped: revisions begin anew", valid(two()).with(&[(Fault::SilentWipe, 3)]));
+    let faults = [(Fault::SilentWipe, 3), (Fault::DaemonCrash, 3), (Fault::Orphan, ALWAYS), (Fault::StepDown, 2)];
+    finds("(a) dropped: revisions begin anew", valid(three()).with(&faults));
 }
 
 #[test]

@@ -326,7 +326,7 @@ impl Lock {
             Some(_) if self.is_verified_proven() => Claim { entitled_at: seen.since, hold: Duration::ZERO, ..unknown },
             // The answer may entitle at once, where a claim without it has to wait; and so may another host be that has
             // followed what this one has found. It costs next to nothing: whoever has to wait is not entitled before about T.
-            Some(details) if details.standing == Standing::Proven && seen.question != Question::Answered(false) => {
+            Some(_) if seen.question != Question::Answered(false) => {
                 Claim { take_at: seen.since.plus(timings.takeover_wait(Duration::ZERO)), ..unknown }
             }
             Some(_) | None => unknown,
@@ -765,6 +765,19 @@ mod tests {
             lock.observe(shows(8, 8, Standing::Active, 7), at(60), at(60), &timings(), None);
             lock.observe(shows(10, 8, Standing::Proven, prev), at(61), at(61), &timings(), None);
             assert_eq!(lock.question().is_some(), believed, "{prev}");
+        }
+    }
+
+    #[test]
+    fn the_clock_that_moved_more_says_how_long_a_host_was_away() {
+        // Suspend stops one of them, and chrony bends the other.
+        let short = Duration::from_millis(500);
+        for (boot, raw) in [(Duration::from_secs(60), short), (short, Duration::from_secs(60))] {
+            let mut lock = let_go();
+            let now = Time { boot: at(10).boot + boot, raw: at(10).raw + raw };
+            assert!(!lock.is_up_to_date(now, &timings()));
+            lock.observe(shows(7, 8, Standing::Active, 6), now, now, &timings(), None);
+            assert!(lock.is_found(), "{boot:?} {raw:?}");
         }
     }
 

@@ -114,6 +114,11 @@ faults! {
     /// The same, and CLOCK_MONOTONIC_RAW stands still too.
     Suspend = "suspend",
     PowerLoss = "power-loss",
+    /// A copy of the store is taken and the host cut off; when the fault is over the store goes back to the copy, as far as
+    /// the promise covers that, and the host is there again.
+    CutAndGoBack = "cut-and-go-back",
+    /// The same, and the host stands still meanwhile.
+    FreezeAndGoBack = "freeze-and-go-back",
     /// systemd starts a new one within a moment.
     KillGuard = "kill-guard",
     /// systemd's watchdog replaces it when that is due.

@@ -10,10 +10,10 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use putexd::config::{FenceSettings, HealthSettings, Probe, ServiceSettings};
 use putexd::daemon::service::Order;
-use putexd::election::{Memory, State, Timings};
+use putexd::election::{Memory, Record, State, Timings};
 use putexd::store::memory::{Backup, MemoryStore};
 use putexd::store::{Link as StoreLink, Store as _};
-use putexd::types::{Key, OnStopFailure, Revision, ServiceName, Term, Time, UnitName, Value};
+use putexd::types::{Incarnation, Instance, Key, OnStopFailure, Revision, ServiceName, Term, Time, UnitName, Value};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -163,6 +163,10 @@ pub struct World {
     /// Nothing links the tokens before to those after: the lock's memory is gone, and a wall clock was wrong.
     lock_was_lost: bool,
     wall_was_wrong: bool,
+    /// Until when reads showed what was no longer true.
+    stale_until: Duration,
+    /// How often the store has gone back.
+    went_back: u32,
     /// How often a unit was started.
     pub starts: usize,
     told_write: String,
@@ -216,6 +220,8 @@ impl World {
             tokens: Vec::new(),
             lock_was_lost: false,
             wall_was_wrong: false,
+            stale_until: Duration::ZERO,
+            went_back: 0,
             starts: 0,
             told_write: String::new(),
             log: Vec::new(),
@@ -509,6 +515,15 @@ impl World {
                 self.power_off(h);
                 self.after(lasts, move |world| world.power_on(h));
             }
+            HostFault::CutAndGoBack => {
+                self.copy_and_go_back(lasts);
+                self.strike_wire(h, WireFault::Cut, lasts);
+            }
+            HostFault::FreezeAndGoBack => {
+                self.copy_and_go_back(lasts);
+                self.freeze(h, false);
+                self.later(h, lasts, move |world| world.thaw(h));
+            }
             HostFault::KillGuard => self.kill_guard(h),
             HostFault::HangGuard => {
                 self.hang_guard(h);
@@ -628,10 +643,44 @@ impl World {
             StoreFault::Blank => _ = self.store.put(&self.key, Value::default()),
             StoreFault::StaleReads => {
                 self.store.read_from(Some(self.store.backup()));
+                self.stale_until = self.stale_until.max(self.now() + lasts);
                 self.after(lasts, |world| world.store.read_from(None));
             }
         }
         self.lock_was_lost |= kind != StoreFault::StaleReads;
+    }
+
+    /// The store goes back to what it is now, and does not say so. The promise covers that when all that is lost by it, but
+    /// for renewals, is older than what counts as watching: whoever saw nothing of it was away.
+    fn copy_and_go_back(&mut self, lasts: Duration) {
+        let gap = |timings: &Timings| {
+            timings.watch_gap().mul_f64(1_000_000.0 / f64::from(1_000_000 - timings.clock_error_ppm))
+        };
+        let gap = self.palette.iter().map(gap).max().unwrap_or_default() + Duration::from_millis(1);
+        let (copy, copied, taken, went_back) = (self.store.backup(), self.held(), self.now(), self.went_back);
+        let Some(settles) = lasts.checked_sub(gap) else { return };
+        self.after(settles, move |world| {
+            let settled = world.held();
+            world.after(gap, move |world| {
+                let (Some(copied), Some(settled), Some(held)) = (copied, settled, world.held()) else { return };
+                let same_store = copied.0 == settled.0 && settled.0 == held.0 && world.went_back == went_back;
+                let is_settled = settled.1 > copied.1 && settled.2 == held.2;
+                if same_store && is_settled && world.stale_until <= taken {
+                    world.note(None, "goes back to the copy");
+                    (world.went_back, world.lock_was_lost) = (went_back + 1, true);
+                    world.store.restore(copy);
+                }
+            });
+        });
+    }
+
+    /// The lock as the store holds it, and whose it is.
+    fn held(&self) -> Option<(Incarnation, Revision, Instance)> {
+        let latest = self.store.read(&self.key, None).now_or_never()?.ok()?;
+        let entry = latest.entry?;
+        let record = Record::decode(&entry.value?);
+        let instance = record.instance().filter(|_| record.is_held())?;
+        Some((latest.incarnation, entry.revision, instance))
     }
 
     /// Everything heals.
