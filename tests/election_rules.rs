@@ -1212,8 +1212,7 @@ fn a_write_that_was_won_and_a_read_that_showed_an_older_record_were_watched_when
     let id = read(&host.handle(conflict)).expect("the store is asked what is there");
     let sent = host.now;
     host.now += ms(900);
-    host.shown(id, 40, held_by("h3", 8, 8));
-    let id = read(&host.after(ms(1000))).expect("it is read every R");
+    let id = read(&host.shown(id, 40, held_by("h3", 8, 8))).expect("it is read again");
     host.now = sent + settings().timings.watch_gap() + Duration::from_nanos(1);
     assert_eq!(reads_before(&host.shown(id, 42, let_go_by(8, 41))), 0, "it is found");
 }

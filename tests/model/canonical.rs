@@ -184,11 +184,10 @@ impl<'a, H: Hasher> Canonical<'a, H> {
             // When a call was made matters only to who gives it up.
             ("Call", "sent") if !self.losses => Meaning::Nothing,
             // Since when a pause counts, when a check passed.
-            ("Holding", "words_since") if !self.pauses => Meaning::Nothing,
+            ("Holding", "words_since") | ("Seen", "shown") if !self.pauses => Meaning::Nothing,
             ("Election", "last_pass") if !self.checks => Meaning::Nothing,
             // Only a claim that waits asks for its entitlement.
             ("Holding", "entitled_at") if !self.waits => Meaning::Nothing,
-            ("Seen", "shown") if !self.pauses => Meaning::Nothing,
             // Whether the store was watched all the time, and no more than that.
             ("Lock", "watched") => Meaning::Watched,
             ("Reads", "due") | ("Holding", "next_attempt") | ("BackOff", "until") | ("Release", "stop_limit_at") => {
