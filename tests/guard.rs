@@ -317,6 +317,16 @@ impl Victim {
     fn is_alive(&mut self) -> bool {
         self.child.try_wait().expect("can be asked").is_none()
     }
+
+    /// The signal was sent; a process takes a moment to die of it.
+    async fn wait_for_end(&mut self) {
+        let ended = async {
+            while self.is_alive() {
+                sleep(ms(5)).await;
+            }
+        };
+        timeout(ms(1000), ended).await.expect("nobody else would kill it");
+    }
 }
 
 impl Drop for Victim {
@@ -358,6 +368,85 @@ async fn units_are_killed_between_the_kill_time_and_the_end_of_s_and_again_after
     let log = guard.kill();
     assert!(log.contains("<5>db: nothing of its units runs any more"), "{log}");
     assert!(log.contains("has processes again"), "{log}");
+}
+
+/// Whatever else a guard has to do when it wakes may fail or take its time: the first thing that it does then is made to fail.
+#[tokio::test]
+async fn a_guard_that_wakes_late_kills_before_it_does_anything_else() {
+    let Some(mut victim) = Victim::new("wakes") else { return };
+    let mut guard = Guard::start();
+    let client = guard.client().await;
+    let mut lease = lease(1, ms(300));
+    lease.cgroups = vec![victim.path.clone()];
+    let kill_at = lease.kill_at();
+    client.arm(lease).await.expect("arms");
+    guard.signal(rustix::process::Signal::STOP);
+    fs::remove_file(guard.grant()).expect("is removed");
+    fs::create_dir_all(guard.grant().join("no-file")).expect("is in the way of the removal");
+    sleep(clock::now().until_passed(kill_at)).await;
+    assert!(victim.is_alive(), "nobody is awake");
+    guard.signal(rustix::process::Signal::CONT);
+    let (status, log) = guard.ended();
+    assert_eq!(status, Some(71), "{log}");
+    assert!(log.contains("cannot remove a grant"), "{log}");
+    victim.wait_for_end().await;
+}
+
+/// It cannot even make its socket.
+#[tokio::test]
+async fn a_successor_kills_before_it_does_anything_else() {
+    let Some(mut victim) = Victim::new("successor") else { return };
+    let mut guard = Guard::start();
+    let client = guard.client().await;
+    let mut lease = lease(1, ms(300));
+    lease.cgroups = vec![victim.path.clone()];
+    let kill_at = lease.kill_at();
+    client.arm(lease).await.expect("arms");
+    guard.kill();
+    fs::remove_file(guard.socket()).expect("is removed");
+    fs::create_dir_all(guard.socket().join("no-file")).expect("is in the way of the socket");
+    sleep(clock::now().until_passed(kill_at)).await;
+    assert!(victim.is_alive(), "nobody is there");
+    guard.restart();
+    let (status, log) = guard.ended();
+    assert_eq!(status, Some(71), "{log}");
+    assert!(log.contains("cannot listen"), "{log}");
+    victim.wait_for_end().await;
+}
+
+/// The kill asks nobody what is in the group, so what must never be killed must not be in it.
+#[tokio::test]
+async fn a_group_that_holds_the_guard_or_putexd_is_not_armed() {
+    let Some(victim) = Victim::new("holds") else { return };
+    let guard = Guard::start();
+    let client = guard.client().await;
+    let inner = victim.directory.join("inner");
+    fs::create_dir(&inner).expect("is made");
+    let mut lease = lease(1, ms(30_000));
+    lease.cgroups = vec![victim.path.clone()];
+    fs::write(inner.join("cgroup.procs"), guard.child.id().to_string()).expect("moves");
+    let refused = client.arm(lease.clone()).await;
+    let Err(GuardError::Refused(why)) = refused else { panic!("{refused:?}") };
+    assert!(why.contains(&victim.path) && why.contains("holds"), "{why}");
+    assert!(!guard.grant().exists());
+    fs::write(victim.directory.join("../cgroup.procs"), guard.child.id().to_string()).expect("moves");
+
+    drop(client);
+    // The next connection is that of a putexd in the group, which is this process for the moment.
+    let own = Hierarchy::detect().and_then(|hierarchy| hierarchy.group_of("self")).expect("is known");
+    let root = victim.directory.parent().expect("the root of the hierarchy");
+    fs::write(inner.join("cgroup.procs"), "0").expect("moves");
+    let client = guard.client().await;
+    let refused = client.arm(lease.clone()).await;
+    drop(client);
+    fs::write(root.join(own.trim_start_matches('/')).join("cgroup.procs"), "0").expect("moves back");
+    let Err(GuardError::Refused(why)) = refused else { panic!("{refused:?}") };
+    assert!(why.contains(&victim.path) && why.contains("holds putexd"), "{why}");
+
+    let client = guard.client().await;
+    client.arm(lease).await.expect("arms");
+    client.disarm(&db(), Instance(1)).await.expect("disarms");
+    fs::remove_dir(&inner).expect("is empty");
 }
 
 /// journald hangs with the rest of the host, or does not get to read in time.

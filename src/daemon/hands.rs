@@ -163,7 +163,8 @@ impl Units {
     }
 
     /// Stops units and lease, and returns with the proof that nothing of them is left; not before, however long it
-    /// takes. From `kill_at` on it kills, again and again.
+    /// takes. From `kill_at` on it kills, again and again, and asks for the stop only behind that: the ExecStop= of a unit
+    /// may be a program that writes.
     ///
     /// The main unit is first, so that a timer or a socket is gone that could start the others again; then those that
     /// are bound with it; then the lease.
@@ -225,20 +226,19 @@ impl Units {
         Ok(())
     }
 
+    /// SIGKILL to whatever is left: the control groups that PID 1 named while it had time, by the kernel alone, and only
+    /// then what is left through PID 1's eyes. Whoever wakes late does the first before anything else.
     async fn kill(&self) {
-        // At once: where PID 1 is silent, each of them takes its time to find that out.
-        join_all(self.all().iter().map(|name| self.kill_one(name))).await;
-    }
-
-    /// SIGKILL to whatever is left, through PID 1's eyes if it answers, else by the control group that it named.
-    async fn kill_one(&self, name: &UnitName) {
-        if self.systemd.kill(name).await.is_ok() {
-            return;
-        }
-        let Some(path) = self.known_cgroup(name) else { return };
-        if let Err(error) = self.systemd.kill_group(&path).await {
-            tracing::error!("{name}: failed to {error}, trying again");
-        }
+        let groups = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let groups = groups.into_iter().filter_map(|known| Some((known.name, known.cgroup?)));
+        join_all(groups.map(|(name, group)| async move {
+            if let Err(error) = self.systemd.kill_group(&group).await {
+                tracing::error!("{name}: failed to {error}, trying again");
+            }
+        }))
+        .await;
+        // At once: where PID 1 is silent, each of them takes its time to find that out. What it refuses is seen by the proof.
+        join_all(self.all().iter().map(|name| self.systemd.kill(name))).await;
     }
 
     /// What the units do now.

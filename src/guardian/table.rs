@@ -109,6 +109,32 @@ impl Table {
             .reduce(earliest)
     }
 
+    /// All leases that are not disarmed.
+    pub fn leases(&self) -> impl Iterator<Item = &Lease> {
+        self.entries.values().map(|entry| &entry.lease)
+    }
+
+    /// Whether `service` has one of them.
+    #[must_use]
+    pub fn holds(&self, service: &ServiceName) -> bool {
+        self.entries.contains_key(service)
+    }
+
+    /// The services whose units get SIGKILL before anything else is done: their time for it has passed, and they were not
+    /// seen dead since.
+    pub fn overdue(&self, now: Time) -> impl Iterator<Item = &ServiceName> {
+        let is_overdue = move |entry: &Entry| entry.phase != Phase::Stopped && now.has_passed(entry.lease.kill_at());
+        self.entries.iter().filter(move |(_, entry)| is_overdue(entry)).map(|(service, _)| service)
+    }
+
+    /// When to wake: at [`Table::poll_timeout`], or earlier for the next time of SIGKILL after a lapse.
+    #[must_use]
+    pub fn wake_at(&self, now: Time) -> Option<Time> {
+        let lapsed = self.entries.values().filter(|entry| matches!(entry.phase, Phase::Lapsed { .. }));
+        let kills = lapsed.map(|entry| entry.lease.kill_at()).filter(|kill_at| !now.has_passed(*kill_at));
+        kills.chain(self.poll_timeout()).reduce(earliest)
+    }
+
     /// The point by which the first of the units has to be dead that are not proven to be. `None`: no unit is at stake.
     /// `is_dead` says whether units whose lease has lapsed are dead now, as one may have been started again since the proof.
     #[must_use]
@@ -616,6 +642,38 @@ mod tests {
         table.handle(at(1), Command::Arm { lease: one });
         table.handle(at(1), Command::Arm { lease: two });
         assert_eq!(table.poll_timeout(), Some(Time { boot: Duration::from_secs(10), raw: Duration::from_secs(15) }));
+    }
+
+    #[test]
+    fn what_is_past_its_time_for_sigkill_is_overdue_until_it_was_seen_dead() {
+        let overdue = |table: &Table, now| table.overdue(now).map(ToString::to_string).collect::<Vec<_>>();
+        let mut table = armed();
+        table.handle(at(1), Command::Arm { lease: lease("other", 7, 20) });
+        assert!(overdue(&table, at(12)).is_empty());
+        assert_eq!(overdue(&table, at(13)), ["db"], "it woke too late for the lapse, and that is all the same");
+        assert_eq!(overdue(&table, at(23)), ["db", "other"]);
+        assert_eq!(overdue(&table, Time { boot: Duration::from_secs(1), raw: Duration::from_secs(13) }), ["db"]);
+        table.expire(at(13));
+        assert_eq!(overdue(&table, at(13)), ["db"]);
+        table.expire(at(14));
+        assert_eq!(overdue(&table, at(14)), ["db"], "given up");
+        assert_eq!(overdue(&Table::resume(at(14), table.entries()).0, at(14)), ["db"], "for a successor too");
+        table.stopped(&name("db"));
+        assert!(overdue(&table, at(14)).is_empty());
+        assert_eq!(table.leases().count(), 2);
+        assert!(table.holds(&name("other")) && !table.holds(&name("another")));
+    }
+
+    #[test]
+    fn it_wakes_for_the_time_of_sigkill() {
+        let mut table = armed();
+        assert_eq!(table.wake_at(at(1)), Some(at(10)));
+        table.expire(at(10));
+        assert_eq!(table.wake_at(at(10)), Some(at(13)));
+        assert_eq!(table.wake_at(at(13)), Some(at(14)), "once");
+        table.handle(at(1), Command::Arm { lease: lease("other", 7, 12) });
+        assert_eq!(table.wake_at(at(10)), Some(at(12)));
+        assert_eq!(Table::default().wake_at(at(1)), None);
     }
 
     #[test]
