@@ -5,7 +5,7 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -72,6 +72,8 @@ impl Guard {
         Command::new(env!("CARGO_BIN_EXE_putex-guard"))
             .arg("--socket")
             .arg(root.join("guard.sock"))
+            .arg("--watch")
+            .arg(root.join("watch.sock"))
             .arg("--leases")
             .arg(root.join("leases"))
             .arg("--state")
@@ -468,6 +470,114 @@ async fn a_journal_that_does_not_read_holds_up_nothing() {
     drop(journal);
 }
 
+/// The other process that watches a guard, with a stand-in for systemd that answers whoever asks whether it is there.
+struct Watcher {
+    child: Child,
+}
+
+impl Watcher {
+    fn of(guard: &Guard) -> Self {
+        let mut watcher = Command::new(env!("CARGO_BIN_EXE_putex-guard"));
+        watcher.args(["watch", "--socket"]).arg(guard.root.path().join("watch.sock"));
+        watcher.arg("--systemd").arg(guard.root.path().join("systemd"));
+        Self { child: watcher.spawn().expect("starts") }
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).expect("is sent");
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// It answers for as long as the test runs.
+fn systemd_of(guard: &Guard) {
+    let listener = UnixListener::bind(guard.root.path().join("systemd")).expect("listens");
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut asked = BufReader::new(&stream);
+            let is_begun = |asked: &mut BufReader<&UnixStream>| {
+                let mut line = String::new();
+                !matches!(asked.read_line(&mut line), Ok(1..)) || line == "BEGIN\r\n"
+            };
+            while !is_begun(&mut asked) {}
+            let _ = (&stream).write_all(b"OK 1234\r\n");
+        }
+    });
+}
+
+impl Guard {
+    async fn is_killed_within(&mut self, limit: Duration) -> bool {
+        let ended = async {
+            while self.child.try_wait().expect("can be asked").is_none() {
+                sleep(ms(5)).await;
+            }
+        };
+        timeout(limit, ended).await.is_ok()
+    }
+}
+
+#[tokio::test]
+async fn a_guard_that_hangs_is_killed_in_time_for_a_successor() {
+    let mut guard = Guard::start();
+    systemd_of(&guard);
+    let _watcher = Watcher::of(&guard);
+    let client = guard.client().await;
+    assert!(!guard.is_killed_within(ms(700)).await, "it beats");
+    let lease = lease(1, ms(4000));
+    let kill_at = lease.kill_at();
+    client.arm(lease).await.expect("arms");
+    guard.signal(rustix::process::Signal::STOP);
+    assert!(!guard.is_killed_within(ms(600)).await, "there is time");
+    assert!(guard.is_killed_within(ms(5000)).await);
+    assert!(clock::now().until_passed(kill_at) > ms(600), "a successor needs its time");
+}
+
+/// As on a host that is paused: nobody is awake, and whoever goes on first has waited for longer than any patience.
+#[tokio::test]
+async fn a_guard_that_stood_still_with_its_watcher_is_not_killed() {
+    let mut guard = Guard::start();
+    systemd_of(&guard);
+    let watcher = Watcher::of(&guard);
+    let client = guard.client().await;
+    client.arm(lease(1, ms(2500))).await.expect("arms");
+    sleep(ms(300)).await;
+    for _ in 0..2 {
+        guard.signal(rustix::process::Signal::STOP);
+        watcher.signal(rustix::process::Signal::STOP);
+        sleep(ms(3000)).await;
+        watcher.signal(rustix::process::Signal::CONT);
+        sleep(ms(20)).await;
+        guard.signal(rustix::process::Signal::CONT);
+        assert!(!guard.is_killed_within(ms(600)).await);
+    }
+    assert!(client.list().await.expect("lists")[0].lapsed);
+}
+
+/// The watcher hung as well, and systemd has put another in its place.
+#[tokio::test]
+async fn a_new_watcher_kills_a_guard_that_does_not_speak_once_systemd_can_start_another() {
+    let mut guard = Guard::start();
+    let client = guard.client().await;
+    client.arm(lease(1, ms(30_000))).await.expect("arms");
+    let first = Watcher::of(&guard);
+    sleep(ms(300)).await;
+    first.signal(rustix::process::Signal::STOP);
+    let second = Watcher::of(&guard);
+    assert!(!guard.is_killed_within(ms(600)).await, "it speaks to the second one");
+    guard.signal(rustix::process::Signal::STOP);
+    drop(second);
+    let _third = Watcher::of(&guard);
+    assert!(!guard.is_killed_within(ms(600)).await, "systemd hangs as well, and would start no other");
+    systemd_of(&guard);
+    assert!(guard.is_killed_within(ms(1000)).await);
+}
+
 /// What cannot be proven: a mount, say, while there is no systemd to ask.
 fn unprovable(on_stop_failure: OnStopFailure) -> Lease {
     let mut lease = lease(1, ms(200));
@@ -635,6 +745,7 @@ fn wrong_usage_exits_64() {
         &["nonsense"],
         &["--watchdog-device", "/dev/watchdog"],
         &["--watchdog-device", "/dev/watchdog", "--watchdog-timeout", "3"],
+        &["watch", "--leases", "/tmp"],
     ] {
         let mut guard = Command::new(env!("CARGO_BIN_EXE_putex-guard"));
         let status = guard.args(arguments).stderr(Stdio::null()).status().expect("runs");

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::enforce::Enforcement;
 use super::table::{Effect, Entry, Table};
+use super::watch::{IDLE_PATIENCE, Pulse, listen};
 use super::watchdog::Watchdog;
 use super::{Level, Paths, say};
 use crate::guard::frame::{Command, Inbox, Lease, Outcome, REQUEST_LIMIT_BYTES, Reply, Request};
@@ -25,11 +26,9 @@ use crate::host::cgroup::{Condemned, Hierarchy, holds};
 use crate::host::clock::{self, BootTimer};
 use crate::host::identity;
 use crate::host::self_fence::self_fence;
-use crate::systemd::notify;
 use crate::types::{BootId, ServiceName, Time};
 
-/// Beats in the time after which systemd misses them: a host that stands still for most of it is not yet taken for a guard
-/// that hangs.
+/// Beats in the time after which they are missed.
 const BEATS: u32 = 6;
 
 /// How often a proof is looked for that lets the watchdog be kept alive again: nobody tells of it.
@@ -91,8 +90,8 @@ struct Shell<'a> {
     connection: Option<Connection>,
     /// The control group of who is at its other end.
     connection_group: Option<String>,
-    /// How long systemd bears with a silent guard when nothing is at stake; `None`: it does not watch it.
-    patience: Option<Duration>,
+    /// How its watcher knows that it lives.
+    pulse: Pulse,
     /// The hardware's.
     watchdog: Option<Watchdog>,
     /// Readable at SIGTERM, where there is a watchdog to be closed. Otherwise the signal is the end.
@@ -122,7 +121,7 @@ impl<'a> Shell<'a> {
         fs::set_permissions(&paths.leases, fs::Permissions::from_mode(0o755))
             .map_err(host("open the directory of the grants"))?;
         grant::withdraw_all(&paths.leases).map_err(host("remove the grants of the guard before"))?;
-        for file in [&paths.state, &paths.socket] {
+        for file in [&paths.state, &paths.socket, &paths.watch] {
             fs::create_dir_all(file.parent().unwrap_or(Path::new("/")))
                 .map_err(host("make the guard's own directory"))?;
         }
@@ -141,7 +140,7 @@ impl<'a> Shell<'a> {
             listener: listen(&paths.socket).map_err(host("listen"))?,
             connection: None,
             connection_group: None,
-            patience: sd_notify::watchdog_enabled(),
+            pulse: Pulse::new(&paths.watch).map_err(host("listen for its watcher"))?,
             watchdog,
             told,
         };
@@ -164,6 +163,7 @@ impl<'a> Shell<'a> {
                 return self.end();
             }
             self.accept().map_err(|error| Fatal::Host("accept connections", error))?;
+            self.pulse.accept().map_err(|error| Fatal::Host("accept its watcher", error))?;
             self.converse()?;
             self.beat();
         }
@@ -190,21 +190,17 @@ impl<'a> Shell<'a> {
         Ok(())
     }
 
-    /// How long systemd is to bear with a silent guard from now on. It counts on `CLOCK_MONOTONIC`, of which an eighth is
-    /// left out as in [`Shell::wait`].
-    fn patience(&self) -> Option<Duration> {
-        let most = self.patience?;
+    /// How long the guard may be silent from now on. It is counted on `CLOCK_MONOTONIC`, of which an eighth is left out as
+    /// in [`Shell::wait`].
+    fn patience(&self) -> Duration {
         let patience = self.table.patience(clock::now());
-        Some(patience.map_or(most, |patience| patience.saturating_sub(patience / 8).min(most)))
+        patience.map_or(IDLE_PATIENCE, |patience| patience.saturating_sub(patience / 8).min(IDLE_PATIENCE))
     }
 
-    /// Tells systemd that the guard lives, and when to give it up.
-    fn beat(&self) {
-        if let Some(patience) = self.patience() {
-            let patience = u32::try_from(patience.as_micros()).unwrap_or(u32::MAX);
-            // A lost beat is systemd's to judge.
-            let _ = notify::try_tell(&[NotifyState::Watchdog, NotifyState::WatchdogUsec(patience)]);
-        }
+    /// Shows that the guard lives, and says when to give it up.
+    fn beat(&mut self) {
+        let patience = self.patience();
+        self.pulse.beat(patience);
     }
 
     /// Until somebody speaks, or a deadline passes on either clock.
@@ -216,7 +212,7 @@ impl<'a> Shell<'a> {
         self.timer.set(next.map(|at| at.boot))?;
         let raw = next.map(|at| at.raw.saturating_sub(clock::now().raw));
         let raw = raw.map(|left| left.saturating_sub(left / 8).max(Duration::from_micros(100)));
-        let beat = self.patience().map(|patience| patience / BEATS);
+        let beat = self.pulse.is_watched().then(|| self.patience() / BEATS);
         let due_in = |watchdog: &Watchdog| watchdog.due_in(clock::now(), self.at_stake()).unwrap_or(PROOF_INTERVAL);
         let keep_alive = self.watchdog.as_ref().map(due_in);
         let limit = [raw, beat, keep_alive].into_iter().flatten().min();
@@ -224,7 +220,8 @@ impl<'a> Shell<'a> {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: limit.subsec_nanos().into(),
         });
-        let mut fds = vec![PollFd::new(&self.timer, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
+        let mut fds = vec![PollFd::new(&self.timer, PollFlags::IN)];
+        fds.extend([&self.listener, self.pulse.listener()].map(|listener| PollFd::new(listener, PollFlags::IN)));
         fds.extend(self.told.iter().map(|told| PollFd::new(told, PollFlags::IN)));
         if let Some(connection) = &self.connection {
             let interest = if connection.unsent.is_empty() { PollFlags::IN } else { PollFlags::OUT };
@@ -456,18 +453,6 @@ fn load(path: &Path, boot: BootId) -> Vec<Entry> {
             Vec::new()
         }
     }
-}
-
-fn listen(path: &Path) -> io::Result<UnixListener> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    // The umask has kept others out from the beginning.
-    let listener = UnixListener::bind(path)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
 }
 
 struct Connection {

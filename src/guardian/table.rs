@@ -8,13 +8,14 @@ use serde::{Deserialize, Serialize};
 use crate::guard::frame::{CGROUP_LIMIT_BYTES, Command, LEASE_LIMIT, Lease, ListedLease, MEMBER_LIMIT, Outcome};
 use crate::types::{Instance, Revision, ServiceName, Time, WriteId};
 
-/// How long it takes until a guard that is silent for longer than [`Table::patience`] has a successor that enforces.
-/// systemd's timers are up to 250 ms late, and there are two of them, the watchdog and `RestartSec=`, which is 100 ms; the
-/// rest is for the start.
-const SUCCESSION: Duration = Duration::from_millis(750);
+/// How long it takes until a guard that is silent for longer than [`Table::patience`] has a successor that enforces, where
+/// its watcher hangs as well: systemd misses the watcher, starts another one, that one listens for a guard in vain, and
+/// systemd starts another guard. Three of systemd's timers are up to 250 ms late, `RestartSec=` is 100 ms twice, the watcher
+/// listens for 190 ms, and the rest is for the starts. A watcher that does not hang needs less than half of it.
+const SUCCESSION: Duration = Duration::from_millis(1300);
 
-/// Shorter a watchdog is never, because a busy host must not look like a guard that hangs.
-const LEAST_PATIENCE: Duration = Duration::from_millis(250);
+/// Shorter a patience is never, because a busy host must not look like a guard that hangs.
+pub(super) const LEAST_PATIENCE: Duration = Duration::from_millis(250);
 
 /// All leases that are not disarmed.
 ///
@@ -146,12 +147,12 @@ impl Table {
             .reduce(earliest)
     }
 
-    /// How long the guard may be silent before systemd has to put another in its place, so that the other sends SIGKILL
-    /// when it is due although putexd is gone as well. `None`: as long as it likes.
+    /// How long the guard may be silent before another has to be put in its place, so that the other sends SIGKILL when it is
+    /// due although putexd is gone as well. `None`: as long as it likes.
     ///
-    /// Never less than half of what is left of the shortest lease: a host that stands still for so long is about to lose
-    /// it anyway. The successor of a guard that begins to hang too late for that is late itself, by no more than
-    /// [`LEAST_PATIENCE`] and [`SUCCESSION`] together.
+    /// Never less than half of what is left of the shortest lease: a guard that is silent because its host is busy must not
+    /// cost a lease that would be renewed. The successor of a guard that begins to hang too late for that is late itself, by
+    /// no more than [`LEAST_PATIENCE`] and [`SUCCESSION`] together.
     #[must_use]
     pub fn patience(&self, now: Time) -> Option<Duration> {
         let patience_for = |Entry { lease, phase }: &Entry| {
@@ -456,8 +457,8 @@ mod tests {
         let mut table = armed();
         let ms = Duration::from_millis;
         let at_ms = |milliseconds| Time::both(ms(milliseconds));
-        assert_eq!(table.patience(at(4)), Some(ms(8250)));
-        for milliseconds in (1000..12_000).step_by(100) {
+        assert_eq!(table.patience(at(4)), Some(ms(7700)));
+        for milliseconds in (1000..11_400).step_by(100) {
             table.expire(at_ms(milliseconds));
             let patience = table.patience(at_ms(milliseconds)).expect("there is a lease");
             assert!(ms(milliseconds) + patience + SUCCESSION <= ms(13_000), "{patience:?} at {milliseconds} ms");
@@ -468,18 +469,18 @@ mod tests {
             assert_eq!(table.patience(at_ms(late)), Some(LEAST_PATIENCE));
         }
         table.stopped(&name("db"));
-        assert_eq!(table.patience(at_ms(13_500)), Some(ms(2750)));
+        assert_eq!(table.patience(at_ms(13_500)), Some(ms(2200)));
         table.handle(at(13), disarm(1));
-        assert_eq!(table.patience(at_ms(13_500)), Some(ms(2750)));
+        assert_eq!(table.patience(at_ms(13_500)), Some(ms(2200)));
     }
 
     #[test]
-    fn a_host_that_stands_still_for_less_than_half_a_short_lease_is_borne_with() {
+    fn a_guard_that_is_silent_for_less_than_half_a_short_lease_is_borne_with() {
         let mut table = Table::default();
         let mut short = lease("db", 1, 3);
         (short.stop_budget, short.kill_reserve) = (Duration::from_millis(200), Duration::from_millis(50));
         table.handle(at(1), Command::Arm { lease: short });
-        assert_eq!(table.patience(at(1)), Some(Duration::from_millis(1400)));
+        assert_eq!(table.patience(at(1)), Some(Duration::from_millis(1000)));
         assert_eq!(table.patience(at(2)), Some(Duration::from_millis(500)));
         assert_eq!(table.patience(at(3)), Some(LEAST_PATIENCE));
     }
