@@ -2,8 +2,8 @@
 //!
 //! A watchdog of PID 1's on the guard would do that too, and it would shoot a healthy guard at each thaw: the whole host
 //! stood still, the timer of PID 1 went on, and the guard is the one that has to act at that moment. So PID 1 watches
-//! this program, and this program watches the guard. It counts the silence of the guard only in steps in which it was
-//! itself awake: however long the host stood still, that is one step.
+//! this program, and this program watches the guard. It does not shoot before it was itself awake for some of the silence,
+//! which it counts in steps: however long the host stood still, that is one step, and there has to be another.
 //!
 //! The guard listens, this program connects, and each beat on the connection says how long the next silence may last. The
 //! kernel says who listens and answers for it, so a guard that hangs can be told from one that is not there, and the
@@ -40,6 +40,9 @@ pub(super) const IDLE_PATIENCE: Duration = Duration::from_secs(10);
 /// A patience is waited for in so many steps, and at the end of all but the last the guard is shot. What is left is for
 /// PID 1, which must not lose its patience with the watcher first.
 const STEPS: u32 = 4;
+
+/// A silence has to be heard in so many steps.
+const STEPS_AWAKE: u32 = 2;
 
 /// Between two looks whether a guard listens: at first, and while none does for long.
 const CONNECT_INTERVAL_MIN: Duration = Duration::from_millis(50);
@@ -116,16 +119,18 @@ pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// How long the guard was silent while somebody was awake to hear it.
+/// How long the guard is silent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Vigil {
     patience: Duration,
     silence: Duration,
+    /// Of which somebody was awake to hear it: a step is no longer than it was meant to be.
+    heard: Duration,
 }
 
 impl Vigil {
     fn begin(patience: Duration) -> Self {
-        Self { patience: patience.max(LEAST_PATIENCE), silence: Duration::ZERO }
+        Self { patience: patience.max(LEAST_PATIENCE), silence: Duration::ZERO, heard: Duration::ZERO }
     }
 
     /// How long to wait for the next beat before the silence is counted.
@@ -133,18 +138,19 @@ impl Vigil {
         self.patience / STEPS
     }
 
-    /// Counts a step: no longer than it was meant to take.
     fn waited(&mut self, took: Duration) {
-        self.silence += took.min(self.step());
+        self.silence += took;
+        self.heard += took.min(self.step());
     }
 
     fn is_over(&self) -> bool {
-        self.silence >= self.step() * (STEPS - 1)
+        let look = LEAST_PATIENCE / STEPS * (STEPS - 1);
+        self.silence >= self.step() * (STEPS - 1) && self.heard >= look.max(self.step() * STEPS_AWAKE)
     }
 
     /// How long PID 1 is to bear with a silent watcher.
     fn left(&self) -> Duration {
-        self.patience.saturating_sub(self.silence).max(LEAST_PATIENCE)
+        self.patience.saturating_sub(self.heard).max(LEAST_PATIENCE)
     }
 }
 
@@ -283,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_counts_while_the_watcher_is_awake() {
+    fn silence_is_borne_with_for_three_quarters_of_the_patience() {
         let mut vigil = Vigil::begin(ms(2000));
         assert_eq!((vigil.step(), vigil.left()), (ms(500), ms(2000)));
         vigil.waited(ms(500));
@@ -291,20 +297,27 @@ mod tests {
         vigil.waited(ms(300));
         vigil.waited(ms(501));
         assert!(!vigil.is_over());
-        vigil.waited(ms(200));
+        vigil.waited(ms(199));
         assert!(vigil.is_over());
-        assert_eq!(vigil.left(), ms(500), "PID 1 waits for longer");
+        assert_eq!(vigil.left(), ms(501), "PID 1 waits for longer");
     }
 
     #[test]
-    fn a_host_that_stands_still_is_one_step() {
+    fn a_host_that_stands_still_is_one_step_and_another_has_to_follow() {
         let mut vigil = Vigil::begin(ms(2000));
-        for _ in 0..2 {
-            vigil.waited(Duration::from_secs(3600));
-            assert!(!vigil.is_over());
-        }
-        vigil.waited(ms(500));
+        vigil.waited(Duration::from_secs(3600));
+        assert!(!vigil.is_over());
+        assert_eq!(vigil.left(), ms(1500), "PID 1 does not miss the watcher for it");
+        vigil.waited(ms(499));
+        assert!(!vigil.is_over());
+        vigil.waited(ms(1));
         assert!(vigil.is_over());
+        let mut brief = Vigil::begin(LEAST_PATIENCE);
+        brief.waited(Duration::from_secs(3600));
+        brief.waited(brief.step());
+        assert!(!brief.is_over(), "a short patience has a longer look");
+        brief.waited(brief.step());
+        assert!(brief.is_over());
     }
 
     #[test]
