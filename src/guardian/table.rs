@@ -480,7 +480,7 @@ mod tests {
         let mut short = lease("db", 1, 3);
         (short.stop_budget, short.kill_reserve) = (Duration::from_millis(200), Duration::from_millis(50));
         table.handle(at(1), Command::Arm { lease: short });
-        assert_eq!(table.patience(at(1)), Some(Duration::from_millis(1000)));
+        assert_eq!(table.patience(at(1)), Some(Duration::from_secs(1)));
         assert_eq!(table.patience(at(2)), Some(Duration::from_millis(500)));
         assert_eq!(table.patience(at(3)), Some(LEAST_PATIENCE));
     }
