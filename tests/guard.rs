@@ -5,7 +5,7 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -72,6 +72,8 @@ impl Guard {
         Command::new(env!("CARGO_BIN_EXE_putex-guard"))
             .arg("--socket")
             .arg(root.join("guard.sock"))
+            .arg("--watch")
+            .arg(root.join("watch.sock"))
             .arg("--leases")
             .arg(root.join("leases"))
             .arg("--state")
@@ -317,6 +319,16 @@ impl Victim {
     fn is_alive(&mut self) -> bool {
         self.child.try_wait().expect("can be asked").is_none()
     }
+
+    /// The signal was sent; a process takes a moment to die of it.
+    async fn wait_for_end(&mut self) {
+        let ended = async {
+            while self.is_alive() {
+                sleep(ms(5)).await;
+            }
+        };
+        timeout(ms(1000), ended).await.expect("nobody else would kill it");
+    }
 }
 
 impl Drop for Victim {
@@ -394,6 +406,85 @@ async fn units_are_killed_in_every_control_group_that_the_guard_heard_of() {
     client.arm(other).await.expect("it is free");
 }
 
+/// Whatever else a guard has to do when it wakes may fail or take its time: the first thing that it does then is made to fail.
+#[tokio::test]
+async fn a_guard_that_wakes_late_kills_before_it_does_anything_else() {
+    let Some(mut victim) = Victim::new("wakes") else { return };
+    let mut guard = Guard::start();
+    let client = guard.client().await;
+    let mut lease = lease(1, ms(300));
+    lease.cgroups = vec![victim.path.clone()];
+    let kill_at = lease.kill_at();
+    client.arm(lease).await.expect("arms");
+    guard.signal(rustix::process::Signal::STOP);
+    fs::remove_file(guard.grant()).expect("is removed");
+    fs::create_dir_all(guard.grant().join("no-file")).expect("is in the way of the removal");
+    sleep(clock::now().until_passed(kill_at)).await;
+    assert!(victim.is_alive(), "nobody is awake");
+    guard.signal(rustix::process::Signal::CONT);
+    let (status, log) = guard.ended();
+    assert_eq!(status, Some(71), "{log}");
+    assert!(log.contains("cannot remove a grant"), "{log}");
+    victim.wait_for_end().await;
+}
+
+/// It cannot even make its socket.
+#[tokio::test]
+async fn a_successor_kills_before_it_does_anything_else() {
+    let Some(mut victim) = Victim::new("successor") else { return };
+    let mut guard = Guard::start();
+    let client = guard.client().await;
+    let mut lease = lease(1, ms(300));
+    lease.cgroups = vec![victim.path.clone()];
+    let kill_at = lease.kill_at();
+    client.arm(lease).await.expect("arms");
+    guard.kill();
+    fs::remove_file(guard.socket()).expect("is removed");
+    fs::create_dir_all(guard.socket().join("no-file")).expect("is in the way of the socket");
+    sleep(clock::now().until_passed(kill_at)).await;
+    assert!(victim.is_alive(), "nobody is there");
+    guard.restart();
+    let (status, log) = guard.ended();
+    assert_eq!(status, Some(71), "{log}");
+    assert!(log.contains("cannot listen"), "{log}");
+    victim.wait_for_end().await;
+}
+
+/// The kill asks nobody what is in the group, so what must never be killed must not be in it.
+#[tokio::test]
+async fn a_group_that_holds_the_guard_or_putexd_is_not_armed() {
+    let Some(victim) = Victim::new("holds") else { return };
+    let guard = Guard::start();
+    let client = guard.client().await;
+    let inner = victim.directory.join("inner");
+    fs::create_dir(&inner).expect("is made");
+    let mut lease = lease(1, ms(30_000));
+    lease.cgroups = vec![victim.path.clone()];
+    fs::write(inner.join("cgroup.procs"), guard.child.id().to_string()).expect("moves");
+    let refused = client.arm(lease.clone()).await;
+    let Err(GuardError::Refused(why)) = refused else { panic!("{refused:?}") };
+    assert!(why.contains(&victim.path) && why.contains("holds"), "{why}");
+    assert!(!guard.grant().exists());
+    fs::write(victim.directory.join("../cgroup.procs"), guard.child.id().to_string()).expect("moves");
+
+    drop(client);
+    // The next connection is that of a putexd in the group, which is this process for the moment.
+    let own = Hierarchy::detect().and_then(|hierarchy| hierarchy.group_of("self")).expect("is known");
+    let root = victim.directory.parent().expect("the root of the hierarchy");
+    fs::write(inner.join("cgroup.procs"), "0").expect("moves");
+    let client = guard.client().await;
+    let refused = client.arm(lease.clone()).await;
+    drop(client);
+    fs::write(root.join(own.trim_start_matches('/')).join("cgroup.procs"), "0").expect("moves back");
+    let Err(GuardError::Refused(why)) = refused else { panic!("{refused:?}") };
+    assert!(why.contains(&victim.path) && why.contains("holds putexd"), "{why}");
+
+    let client = guard.client().await;
+    client.arm(lease).await.expect("arms");
+    client.disarm(&db(), Instance(1)).await.expect("disarms");
+    fs::remove_dir(&inner).expect("is empty");
+}
+
 /// journald hangs with the rest of the host, or does not get to read in time.
 #[tokio::test]
 async fn a_journal_that_does_not_read_holds_up_nothing() {
@@ -411,6 +502,114 @@ async fn a_journal_that_does_not_read_holds_up_nothing() {
     sleep(clock::now().until_passed(dead_by)).await;
     assert!(!victim.is_alive());
     drop(journal);
+}
+
+/// The other process that watches a guard, with a stand-in for systemd that answers whoever asks whether it is there.
+struct Watcher {
+    child: Child,
+}
+
+impl Watcher {
+    fn of(guard: &Guard) -> Self {
+        let mut watcher = Command::new(env!("CARGO_BIN_EXE_putex-guard"));
+        watcher.args(["watch", "--socket"]).arg(guard.root.path().join("watch.sock"));
+        watcher.arg("--systemd").arg(guard.root.path().join("systemd"));
+        Self { child: watcher.spawn().expect("starts") }
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).expect("is sent");
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// It answers for as long as the test runs.
+fn systemd_of(guard: &Guard) {
+    let listener = UnixListener::bind(guard.root.path().join("systemd")).expect("listens");
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut asked = BufReader::new(&stream);
+            let is_begun = |asked: &mut BufReader<&UnixStream>| {
+                let mut line = String::new();
+                !matches!(asked.read_line(&mut line), Ok(1..)) || line == "BEGIN\r\n"
+            };
+            while !is_begun(&mut asked) {}
+            let _ = (&stream).write_all(b"OK 1234\r\n");
+        }
+    });
+}
+
+impl Guard {
+    async fn is_killed_within(&mut self, limit: Duration) -> bool {
+        let ended = async {
+            while self.child.try_wait().expect("can be asked").is_none() {
+                sleep(ms(5)).await;
+            }
+        };
+        timeout(limit, ended).await.is_ok()
+    }
+}
+
+#[tokio::test]
+async fn a_guard_that_hangs_is_killed_in_time_for_a_successor() {
+    let mut guard = Guard::start();
+    systemd_of(&guard);
+    let _watcher = Watcher::of(&guard);
+    let client = guard.client().await;
+    assert!(!guard.is_killed_within(ms(700)).await, "it beats");
+    let lease = lease(1, ms(4000));
+    let kill_at = lease.kill_at();
+    client.arm(lease).await.expect("arms");
+    guard.signal(rustix::process::Signal::STOP);
+    assert!(!guard.is_killed_within(ms(600)).await, "there is time");
+    assert!(guard.is_killed_within(ms(5000)).await);
+    assert!(clock::now().until_passed(kill_at) > ms(600), "a successor needs its time");
+}
+
+/// As on a host that is paused: nobody is awake, and whoever goes on first has waited for longer than any patience.
+#[tokio::test]
+async fn a_guard_that_stood_still_with_its_watcher_is_not_killed() {
+    let mut guard = Guard::start();
+    systemd_of(&guard);
+    let watcher = Watcher::of(&guard);
+    let client = guard.client().await;
+    client.arm(lease(1, ms(2500))).await.expect("arms");
+    sleep(ms(300)).await;
+    for _ in 0..2 {
+        guard.signal(rustix::process::Signal::STOP);
+        watcher.signal(rustix::process::Signal::STOP);
+        sleep(ms(3000)).await;
+        watcher.signal(rustix::process::Signal::CONT);
+        sleep(ms(20)).await;
+        guard.signal(rustix::process::Signal::CONT);
+        assert!(!guard.is_killed_within(ms(600)).await);
+    }
+    assert!(client.list().await.expect("lists")[0].lapsed);
+}
+
+/// The watcher hung as well, and systemd has put another in its place.
+#[tokio::test]
+async fn a_new_watcher_kills_a_guard_that_does_not_speak_once_systemd_can_start_another() {
+    let mut guard = Guard::start();
+    let client = guard.client().await;
+    client.arm(lease(1, ms(30_000))).await.expect("arms");
+    let first = Watcher::of(&guard);
+    sleep(ms(300)).await;
+    first.signal(rustix::process::Signal::STOP);
+    let second = Watcher::of(&guard);
+    assert!(!guard.is_killed_within(ms(600)).await, "it speaks to the second one");
+    guard.signal(rustix::process::Signal::STOP);
+    drop(second);
+    let _third = Watcher::of(&guard);
+    assert!(!guard.is_killed_within(ms(600)).await, "systemd hangs as well, and would start no other");
+    systemd_of(&guard);
+    assert!(guard.is_killed_within(ms(1000)).await);
 }
 
 /// What cannot be proven: a mount, say, while there is no systemd to ask.
@@ -580,6 +779,7 @@ fn wrong_usage_exits_64() {
         &["nonsense"],
         &["--watchdog-device", "/dev/watchdog"],
         &["--watchdog-device", "/dev/watchdog", "--watchdog-timeout", "3"],
+        &["watch", "--leases", "/tmp"],
     ] {
         let mut guard = Command::new(env!("CARGO_BIN_EXE_putex-guard"));
         let status = guard.args(arguments).stderr(Stdio::null()).status().expect("runs");

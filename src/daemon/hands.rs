@@ -193,7 +193,8 @@ impl Units {
     }
 
     /// Stops units and lease, and returns with the proof that nothing of them is left; not before, however long it
-    /// takes. From `kill_at` on it kills, again and again.
+    /// takes. From `kill_at` on it kills, again and again, and asks for the stop only behind that: the ExecStop= of a unit
+    /// may be a program that writes.
     ///
     /// The main unit is first, so that a timer or a socket is gone that could start the others again; then those that
     /// are bound with it; then the lease.
@@ -267,12 +268,13 @@ impl Units {
         Ok(())
     }
 
-    /// SIGKILL to whatever is left, through PID 1's eyes if it answers, and in every control group that it named.
+    /// SIGKILL to whatever is left: in the control groups that PID 1 named while it had time, by the kernel alone, and only
+    /// then what is left through PID 1's eyes. Whoever wakes late does the first before anything else.
     async fn kill(&self) {
-        // At once: where PID 1 is silent, each of them takes its time to find that out.
-        let (units, groups) = (self.all(), self.groups());
-        let by_pid1 = join_all(units.iter().map(|name| self.systemd.kill(name)));
-        join(join_all(groups.iter().map(|group| self.kill_group(group))), by_pid1).await;
+        let (groups, units) = (self.groups(), self.all());
+        join_all(groups.iter().map(|group| self.kill_group(group))).await;
+        // At once: where PID 1 is silent, each of them takes its time to find that out. What it refuses is seen by the proof.
+        join_all(units.iter().map(|name| self.systemd.kill(name))).await;
     }
 
     async fn kill_group(&self, group: &str) {

@@ -1,7 +1,8 @@
 //! A lapse carried out: one thread for each lapsed lease, so that none of them holds up another, or the timers.
 //!
 //! Up to `deadline + S − k` systemd has its chance to stop the units in their order; from then on their control groups
-//! get SIGKILL, again and again. It ends with the lease's disarming and not with the first empty control group: a unit
+//! get SIGKILL, again and again; the first of these the main loop has sent already, before it began this thread, if it woke
+//! so late. Whoever is as late asks systemd for a stop only once they are empty, or half of k is over. It ends with the lease's disarming and not with the first empty control group: a unit
 //! whose gate was passed just before the deadline has an empty group for the moment between the gate and its own start.
 
 use std::io;
@@ -89,15 +90,21 @@ impl Worker {
         let mut asked = false;
         let mut grumble_at = clock::now();
         let mut complain_at = self.lease.dead_by();
+        let mut killing_since = None;
         while !self.progress.over.load(Ordering::Acquire) {
             let now = clock::now();
             let mut pause = WATCH_INTERVAL.min(now.until_passed(kill_at));
+            let mut may_ask = true;
             if now.has_passed(kill_at) {
                 let complain = now.has_passed(complain_at);
                 if complain {
                     complain_at = now.plus(COMPLAINT_INTERVAL);
                 }
-                let stopped = self.kill(complain) && self.is_inactive();
+                let empty = self.kill(complain);
+                // A stop that is asked for before systemd has seen the deaths runs ExecStop=, a program of the unit's.
+                let since = *killing_since.get_or_insert(now);
+                may_ask = empty || now.has_passed(since.plus(self.lease.kill_reserve / 2));
+                let stopped = empty && self.is_inactive();
                 pause = if stopped { WATCH_INTERVAL } else { KILL_INTERVAL };
                 if stopped && !self.progress.stopped.swap(true, Ordering::AcqRel) {
                     say(Level::Notice, &format!("{}: nothing of its units runs any more", self.lease.service));
@@ -109,7 +116,7 @@ impl Worker {
                     );
                 }
             }
-            if !asked {
+            if !asked && may_ask {
                 let limit = if now.has_passed(kill_at) { LATE_ASK_LIMIT } else { now.until_passed(kill_at) };
                 let grumble = now.has_passed(grumble_at);
                 if grumble {

@@ -9,6 +9,7 @@
 //! | [`shell`] | socket, timer, and the carrying out of what the table decides |
 //! | [`enforce`] | one thread for each lapsed lease: stop, SIGKILL, look, again |
 //! | [`pid1`] | the calls to systemd, over its private socket |
+//! | [`watch`] | another process: kills a guard that hangs, so that systemd starts the next |
 //! | [`watchdog`] | the hardware's watchdog, for when all of this hangs |
 //!
 //! Where it fails, it fails towards "nothing runs": when it exits, whatever the reason, `BindsTo=` has systemd end every
@@ -19,6 +20,7 @@ mod mounts;
 mod pid1;
 mod shell;
 pub mod table;
+mod watch;
 mod watchdog;
 
 use std::io::{self, Write as _};
@@ -52,12 +54,18 @@ struct Arguments {
     command: Option<Mode>,
 }
 
+/// Where the guard shows that it lives.
+const WATCH_SOCKET: &str = "/run/putex/guard/watch.sock";
+
 /// Where everything is.
 #[derive(Debug, Clone, Args)]
 pub struct Paths {
     /// The socket to listen on
     #[arg(long, value_name = "PATH", default_value = frame::SOCKET)]
     pub socket: PathBuf,
+    /// The socket to be watched on
+    #[arg(long, value_name = "PATH", default_value = WATCH_SOCKET)]
+    pub watch: PathBuf,
     /// The directory of the grants
     #[arg(long, value_name = "DIRECTORY", default_value = LEASES_DIR)]
     pub leases: PathBuf,
@@ -82,6 +90,15 @@ enum Mode {
         #[arg(long, value_name = "DIRECTORY", default_value = LEASES_DIR)]
         leases: PathBuf,
     },
+    /// Kills a guard that hangs, so that systemd starts another
+    Watch {
+        /// The guard's --watch
+        #[arg(long, value_name = "PATH", default_value = WATCH_SOCKET)]
+        socket: PathBuf,
+        /// systemd's private socket
+        #[arg(long, value_name = "PATH", default_value = frame::SYSTEMD_PRIVATE)]
+        systemd: PathBuf,
+    },
 }
 
 /// The program. `putex-guard gate SERVICE` exits 0 or 1, which is what `ExecCondition=` skips a unit for.
@@ -97,6 +114,13 @@ pub fn main() -> ExitCode {
             Err(error) => {
                 say(Level::Warning, &format!("{service} is not started: {error}"));
                 ExitCode::FAILURE
+            }
+        },
+        Some(Mode::Watch { socket, systemd }) => match watch::run(&socket, &systemd) {
+            Ok(never) => match never {},
+            Err(error) => {
+                say(Level::Alert, &format!("the guard's watcher ends: {error}"));
+                ExitCode::from(exit::OS)
             }
         },
         None => {

@@ -78,6 +78,11 @@ pub fn inactive(socket: &Path, units: &[UnitName], limit: Duration) -> Result<Op
     Ok(Some(mounts))
 }
 
+/// Whether systemd answers at all.
+pub fn are_you_there(socket: &Path, limit: Duration) -> Result<(), Error> {
+    Peer::connect(socket, limit).map(drop)
+}
+
 fn known(result: Result<Answer, Error>) -> Result<Option<Answer>, Error> {
     match result {
         Ok(answer) => Ok(Some(answer)),

@@ -11,24 +11,24 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mm::{MlockAllFlags, mlockall};
+use rustix::net::sockopt::socket_peercred;
 use sd_notify::NotifyState;
 use serde::{Deserialize, Serialize};
 
 use super::enforce::Enforcement;
 use super::table::{Effect, Entry, Table};
+use super::watch::{IDLE_PATIENCE, Pulse, listen};
 use super::watchdog::Watchdog;
 use super::{Level, Paths, say};
 use crate::guard::frame::{Command, Inbox, Lease, Outcome, REQUEST_LIMIT_BYTES, Reply, Request};
 use crate::guard::grant;
-use crate::host::cgroup::Hierarchy;
+use crate::host::cgroup::{Condemned, Hierarchy, holds};
 use crate::host::clock::{self, BootTimer};
 use crate::host::identity;
 use crate::host::self_fence::self_fence;
-use crate::systemd::notify;
 use crate::types::{BootId, ServiceName, Time};
 
-/// Beats in the time after which systemd misses them: a host that stands still for most of it is not yet taken for a guard
-/// that hangs.
+/// Beats in the time after which they are missed.
 const BEATS: u32 = 6;
 
 /// How often a proof is looked for that lets the watchdog be kept alive again: nobody tells of it.
@@ -64,17 +64,34 @@ pub fn run(paths: &Paths, watchdog: Option<Watchdog>) -> Result<(), Fatal> {
     Shell::start(paths, watchdog)?.serve()
 }
 
+/// The control groups of each lease, ready to be killed.
+type AllCondemned = BTreeMap<ServiceName, Vec<Condemned>>;
+
+/// The first act of whoever wakes: where SIGKILL is due, it is sent before a log is written, a file is looked at that is
+/// not the group's, a thread is started, or systemd is asked for a stop, whose `ExecStop=` may be a program that writes.
+/// What fails is tried again by the enforcement, which says so.
+fn kill_overdue(table: &Table, condemned: &AllCondemned) {
+    for service in table.overdue(clock::now()) {
+        for group in condemned.get(service).into_iter().flatten() {
+            let _ = group.kill();
+        }
+    }
+}
+
 struct Shell<'a> {
     paths: &'a Paths,
     boot: BootId,
     hierarchy: Arc<Hierarchy>,
     timer: BootTimer,
     table: Table,
+    condemned: AllCondemned,
     enforcements: BTreeMap<ServiceName, Enforcement>,
     listener: UnixListener,
     connection: Option<Connection>,
-    /// How long systemd bears with a silent guard when nothing is at stake; `None`: it does not watch it.
-    patience: Option<Duration>,
+    /// The control group of who is at its other end.
+    connection_group: Option<String>,
+    /// How its watcher knows that it lives.
+    pulse: Pulse,
     /// The hardware's.
     watchdog: Option<Watchdog>,
     /// Readable at SIGTERM, where there is a watchdog to be closed. Otherwise the signal is the end.
@@ -84,14 +101,19 @@ struct Shell<'a> {
 impl<'a> Shell<'a> {
     /// Enforces what a predecessor left, and only then listens.
     fn start(paths: &'a Paths, watchdog: Option<Watchdog>) -> Result<Self, Fatal> {
+        let host = |what| move |error| Fatal::Host(what, error);
+        let boot = identity::boot_id().map_err(host("read the boot's id"))?;
+        let hierarchy = Arc::new(Hierarchy::detect().map_err(host("find the control groups"))?);
+        let (table, effects) = Table::resume(clock::now(), load(&paths.state, boot));
+        // The guard before has refused what may not be killed; of what cannot be read now the enforcement speaks.
+        let condemned = |lease: &Lease| lease.cgroups.iter().filter_map(|path| hierarchy.condemn(path).ok()).collect();
+        let condemned: AllCondemned = table.leases().map(|lease| (lease.service.clone(), condemned(lease))).collect();
+        kill_overdue(&table, &condemned);
         // A guard that is paged out is late when memory is short, which is when it is needed.
         if let Err(error) = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT) {
             say(Level::Warning, &format!("cannot keep the guard in memory, ignoring: {error}"));
         }
-        let host = |what| move |error| Fatal::Host(what, error);
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
-        let boot = identity::boot_id().map_err(host("read the boot's id"))?;
-        let hierarchy = Arc::new(Hierarchy::detect().map_err(host("find the control groups"))?);
         let timer = BootTimer::new().map_err(host("make a timer"))?;
         let told = watchdog.is_some().then(at_sigterm).transpose().map_err(host("listen for SIGTERM"))?;
         fs::create_dir_all(&paths.leases).map_err(host("make the directory of the grants"))?;
@@ -99,11 +121,10 @@ impl<'a> Shell<'a> {
         fs::set_permissions(&paths.leases, fs::Permissions::from_mode(0o755))
             .map_err(host("open the directory of the grants"))?;
         grant::withdraw_all(&paths.leases).map_err(host("remove the grants of the guard before"))?;
-        for file in [&paths.state, &paths.socket] {
+        for file in [&paths.state, &paths.socket, &paths.watch] {
             fs::create_dir_all(file.parent().unwrap_or(Path::new("/")))
                 .map_err(host("make the guard's own directory"))?;
         }
-        let (table, effects) = Table::resume(clock::now(), load(&paths.state, boot));
         let leases = table.entries().len();
         if leases > 0 {
             say(Level::Warning, &format!("{leases} leases of a guard that ended are closed; their deadlines stand"));
@@ -114,10 +135,12 @@ impl<'a> Shell<'a> {
             hierarchy,
             timer,
             table,
+            condemned,
             enforcements: BTreeMap::new(),
             listener: listen(&paths.socket).map_err(host("listen"))?,
             connection: None,
-            patience: sd_notify::watchdog_enabled(),
+            connection_group: None,
+            pulse: Pulse::new(&paths.watch).map_err(host("listen for its watcher"))?,
             watchdog,
             told,
         };
@@ -140,6 +163,7 @@ impl<'a> Shell<'a> {
                 return self.end();
             }
             self.accept().map_err(|error| Fatal::Host("accept connections", error))?;
+            self.pulse.accept().map_err(|error| Fatal::Host("accept its watcher", error))?;
             self.converse()?;
             self.beat();
         }
@@ -166,21 +190,17 @@ impl<'a> Shell<'a> {
         Ok(())
     }
 
-    /// How long systemd is to bear with a silent guard from now on. It counts on `CLOCK_MONOTONIC`, of which an eighth is
-    /// left out as in [`Shell::wait`].
-    fn patience(&self) -> Option<Duration> {
-        let most = self.patience?;
+    /// How long the guard may be silent from now on. It is counted on `CLOCK_MONOTONIC`, of which an eighth is left out as
+    /// in [`Shell::wait`].
+    fn patience(&self) -> Duration {
         let patience = self.table.patience(clock::now());
-        Some(patience.map_or(most, |patience| patience.saturating_sub(patience / 8).min(most)))
+        patience.map_or(IDLE_PATIENCE, |patience| patience.saturating_sub(patience / 8).min(IDLE_PATIENCE))
     }
 
-    /// Tells systemd that the guard lives, and when to give it up.
-    fn beat(&self) {
-        if let Some(patience) = self.patience() {
-            let patience = u32::try_from(patience.as_micros()).unwrap_or(u32::MAX);
-            // A lost beat is systemd's to judge.
-            let _ = notify::try_tell(&[NotifyState::Watchdog, NotifyState::WatchdogUsec(patience)]);
-        }
+    /// Shows that the guard lives, and says when to give it up.
+    fn beat(&mut self) {
+        let patience = self.patience();
+        self.pulse.beat(patience);
     }
 
     /// Until somebody speaks, or a deadline passes on either clock.
@@ -188,11 +208,11 @@ impl<'a> Shell<'a> {
     /// The timer is on `CLOCK_BOOTTIME`. The raw clock has no timers: poll(2) counts on `CLOCK_MONOTONIC`, which may be
     /// slewed against it by a tenth, so seven eighths of the time are waited, and then seven eighths of the rest.
     fn wait(&self) -> io::Result<()> {
-        let next = self.table.poll_timeout();
+        let next = self.table.wake_at(clock::now());
         self.timer.set(next.map(|at| at.boot))?;
         let raw = next.map(|at| at.raw.saturating_sub(clock::now().raw));
         let raw = raw.map(|left| left.saturating_sub(left / 8).max(Duration::from_micros(100)));
-        let beat = self.patience().map(|patience| patience / BEATS);
+        let beat = self.pulse.is_watched().then(|| self.patience() / BEATS);
         let due_in = |watchdog: &Watchdog| watchdog.due_in(clock::now(), self.at_stake()).unwrap_or(PROOF_INTERVAL);
         let keep_alive = self.watchdog.as_ref().map(due_in);
         let limit = [raw, beat, keep_alive].into_iter().flatten().min();
@@ -200,7 +220,8 @@ impl<'a> Shell<'a> {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: limit.subsec_nanos().into(),
         });
-        let mut fds = vec![PollFd::new(&self.timer, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
+        let mut fds = vec![PollFd::new(&self.timer, PollFlags::IN)];
+        fds.extend([&self.listener, self.pulse.listener()].map(|listener| PollFd::new(listener, PollFlags::IN)));
         fds.extend(self.told.iter().map(|told| PollFd::new(told, PollFlags::IN)));
         if let Some(connection) = &self.connection {
             let interest = if connection.unsent.is_empty() { PollFlags::IN } else { PollFlags::OUT };
@@ -214,6 +235,7 @@ impl<'a> Shell<'a> {
 
     /// What the passing of time asks for; does nothing when it is called too early.
     fn expire(&mut self) -> Result<(), Fatal> {
+        kill_overdue(&self.table, &self.condemned);
         for (service, enforcement) in &self.enforcements {
             if enforcement.is_stopped() {
                 self.table.stopped(service);
@@ -300,6 +322,8 @@ impl<'a> Shell<'a> {
             match self.listener.accept() {
                 Ok((stream, _)) => {
                     stream.set_nonblocking(true)?;
+                    let peer = socket_peercred(&stream).map(|peer| peer.pid.as_raw_nonzero().to_string());
+                    self.connection_group = peer.ok().and_then(|pid| self.hierarchy.group_of(&pid).ok());
                     let inbox = Inbox::new(REQUEST_LIMIT_BYTES);
                     self.connection = Some(Connection { stream, inbox, unsent: Vec::new() });
                 }
@@ -360,11 +384,17 @@ impl<'a> Shell<'a> {
         if outcome != Outcome::Done {
             return Ok(outcome);
         }
+        let condemned = match self.condemn(&table) {
+            Ok(condemned) => condemned,
+            Err(error) => return Ok(Outcome::Refused { reason: error.to_string() }),
+        };
         // Kept before the grant exists: a successor must not miss a lease that somebody may have acted upon.
         if let Err(error) = self.save(&table) {
             return Ok(Outcome::Refused { reason: format!("cannot keep the table: {error}") });
         }
         self.table = table;
+        self.condemned.extend(condemned);
+        self.condemned.retain(|service, _| self.table.holds(service));
         // Before the grant too, so that no unit runs under a guard that may hang for longer than its lease.
         self.beat();
         self.timer
@@ -379,6 +409,23 @@ impl<'a> Shell<'a> {
             return Ok(Outcome::Refused { reason: "the deadline has passed".to_owned() });
         }
         Ok(outcome)
+    }
+
+    /// The control groups of the leases that have others than before, ready to be killed.
+    fn condemn(&self, table: &Table) -> io::Result<AllCondemned> {
+        let changed = table.leases().filter(|lease| {
+            let known = self.condemned.get(&lease.service).into_iter().flatten();
+            !known.map(Condemned::path).eq(lease.cgroups.iter().map(String::as_str))
+        });
+        let condemn = |path: &String| match &self.connection_group {
+            Some(putexd) if holds(path, putexd) => {
+                Err(io::Error::other(format!("{path:?}: the group holds putexd, it is not a unit's to kill")))
+            }
+            Some(_) | None => self.hierarchy.condemn(path),
+        };
+        changed
+            .map(|lease| Ok((lease.service.clone(), lease.cgroups.iter().map(condemn).collect::<io::Result<_>>()?)))
+            .collect()
     }
 
     fn save(&self, table: &Table) -> io::Result<()> {
@@ -408,18 +455,6 @@ fn load(path: &Path, boot: BootId) -> Vec<Entry> {
             Vec::new()
         }
     }
-}
-
-fn listen(path: &Path) -> io::Result<UnixListener> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    // The umask has kept others out from the beginning.
-    let listener = UnixListener::bind(path)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
 }
 
 struct Connection {

@@ -11,13 +11,14 @@ use crate::guard::frame::{
 };
 use crate::types::{Instance, Revision, ServiceName, Time, WriteId};
 
-/// How long it takes until a guard that is silent for longer than [`Table::patience`] has a successor that enforces.
-/// systemd's timers are up to 250 ms late, and there are two of them, the watchdog and `RestartSec=`, which is 100 ms; the
-/// rest is for the start.
-const SUCCESSION: Duration = Duration::from_millis(750);
+/// How long it takes until a guard that is silent for longer than [`Table::patience`] has a successor that enforces, where
+/// its watcher hangs as well: systemd misses the watcher, starts another one, that one listens for a guard in vain, and
+/// systemd starts another guard. Three of systemd's timers are up to 250 ms late, `RestartSec=` is 100 ms twice, the watcher
+/// listens for 190 ms, and the rest is for the starts. A watcher that does not hang needs less than half of it.
+const SUCCESSION: Duration = Duration::from_millis(1300);
 
-/// Shorter a watchdog is never, because a busy host must not look like a guard that hangs.
-const LEAST_PATIENCE: Duration = Duration::from_millis(250);
+/// Shorter a patience is never, because a busy host must not look like a guard that hangs.
+pub(super) const LEAST_PATIENCE: Duration = Duration::from_millis(250);
 
 /// All leases that are not disarmed.
 ///
@@ -113,6 +114,32 @@ impl Table {
             .reduce(earliest)
     }
 
+    /// All leases that are not disarmed.
+    pub fn leases(&self) -> impl Iterator<Item = &Lease> {
+        self.entries.values().map(|entry| &entry.lease)
+    }
+
+    /// Whether `service` has one of them.
+    #[must_use]
+    pub fn holds(&self, service: &ServiceName) -> bool {
+        self.entries.contains_key(service)
+    }
+
+    /// The services whose units get SIGKILL before anything else is done: their time for it has passed, and they were not
+    /// seen dead since.
+    pub fn overdue(&self, now: Time) -> impl Iterator<Item = &ServiceName> {
+        let is_overdue = move |entry: &Entry| entry.phase != Phase::Stopped && now.has_passed(entry.lease.kill_at());
+        self.entries.iter().filter(move |(_, entry)| is_overdue(entry)).map(|(service, _)| service)
+    }
+
+    /// When to wake: at [`Table::poll_timeout`], or earlier for the next time of SIGKILL after a lapse.
+    #[must_use]
+    pub fn wake_at(&self, now: Time) -> Option<Time> {
+        let lapsed = self.entries.values().filter(|entry| matches!(entry.phase, Phase::Lapsed { .. }));
+        let kills = lapsed.map(|entry| entry.lease.kill_at()).filter(|kill_at| !now.has_passed(*kill_at));
+        kills.chain(self.poll_timeout()).reduce(earliest)
+    }
+
     /// The point by which the first of the units has to be dead that are not proven to be. `None`: no unit is at stake.
     /// `is_dead` says whether units whose lease has lapsed are dead now, as one may have been started again since the proof.
     #[must_use]
@@ -124,12 +151,12 @@ impl Table {
             .reduce(earliest)
     }
 
-    /// How long the guard may be silent before systemd has to put another in its place, so that the other sends SIGKILL
-    /// when it is due although putexd is gone as well. `None`: as long as it likes.
+    /// How long the guard may be silent before another has to be put in its place, so that the other sends SIGKILL when it is
+    /// due although putexd is gone as well. `None`: as long as it likes.
     ///
-    /// Never less than half of what is left of the shortest lease: a host that stands still for so long is about to lose
-    /// it anyway. The successor of a guard that begins to hang too late for that is late itself, by no more than
-    /// [`LEAST_PATIENCE`] and [`SUCCESSION`] together.
+    /// Never less than half of what is left of the shortest lease: a guard that is silent because its host is busy must not
+    /// cost a lease that would be renewed. The successor of a guard that begins to hang too late for that is late itself, by
+    /// no more than [`LEAST_PATIENCE`] and [`SUCCESSION`] together.
     #[must_use]
     pub fn patience(&self, now: Time) -> Option<Duration> {
         let patience_for = |Entry { lease, phase }: &Entry| {
@@ -496,8 +523,8 @@ mod tests {
         let mut table = armed();
         let ms = Duration::from_millis;
         let at_ms = |milliseconds| Time::both(ms(milliseconds));
-        assert_eq!(table.patience(at(4)), Some(ms(8250)));
-        for milliseconds in (1000..12_000).step_by(100) {
+        assert_eq!(table.patience(at(4)), Some(ms(7700)));
+        for milliseconds in (1000..11_400).step_by(100) {
             table.expire(at_ms(milliseconds));
             let patience = table.patience(at_ms(milliseconds)).expect("there is a lease");
             assert!(ms(milliseconds) + patience + SUCCESSION <= ms(13_000), "{patience:?} at {milliseconds} ms");
@@ -508,18 +535,18 @@ mod tests {
             assert_eq!(table.patience(at_ms(late)), Some(LEAST_PATIENCE));
         }
         table.stopped(&name("db"));
-        assert_eq!(table.patience(at_ms(13_500)), Some(ms(2750)));
+        assert_eq!(table.patience(at_ms(13_500)), Some(ms(2200)));
         table.handle(at(13), disarm(1));
-        assert_eq!(table.patience(at_ms(13_500)), Some(ms(2750)));
+        assert_eq!(table.patience(at_ms(13_500)), Some(ms(2200)));
     }
 
     #[test]
-    fn a_host_that_stands_still_for_less_than_half_a_short_lease_is_borne_with() {
+    fn a_guard_that_is_silent_for_less_than_half_a_short_lease_is_borne_with() {
         let mut table = Table::default();
         let mut short = lease("db", 1, 3);
         (short.stop_budget, short.kill_reserve) = (Duration::from_millis(200), Duration::from_millis(50));
         table.handle(at(1), Command::Arm { lease: short });
-        assert_eq!(table.patience(at(1)), Some(Duration::from_millis(1400)));
+        assert_eq!(table.patience(at(1)), Some(Duration::from_secs(1)));
         assert_eq!(table.patience(at(2)), Some(Duration::from_millis(500)));
         assert_eq!(table.patience(at(3)), Some(LEAST_PATIENCE));
     }
@@ -783,6 +810,38 @@ mod tests {
         table.handle(at(1), Command::Arm { lease: one });
         table.handle(at(1), Command::Arm { lease: two });
         assert_eq!(table.poll_timeout(), Some(Time { boot: Duration::from_secs(10), raw: Duration::from_secs(15) }));
+    }
+
+    #[test]
+    fn what_is_past_its_time_for_sigkill_is_overdue_until_it_was_seen_dead() {
+        let overdue = |table: &Table, now| table.overdue(now).map(ToString::to_string).collect::<Vec<_>>();
+        let mut table = armed();
+        table.handle(at(1), Command::Arm { lease: lease("other", 7, 20) });
+        assert!(overdue(&table, at(12)).is_empty());
+        assert_eq!(overdue(&table, at(13)), ["db"], "it woke too late for the lapse, and that is all the same");
+        assert_eq!(overdue(&table, at(23)), ["db", "other"]);
+        assert_eq!(overdue(&table, Time { boot: Duration::from_secs(1), raw: Duration::from_secs(13) }), ["db"]);
+        table.expire(at(13));
+        assert_eq!(overdue(&table, at(13)), ["db"]);
+        table.expire(at(14));
+        assert_eq!(overdue(&table, at(14)), ["db"], "given up");
+        assert_eq!(overdue(&Table::resume(at(14), table.entries()).0, at(14)), ["db"], "for a successor too");
+        table.stopped(&name("db"));
+        assert!(overdue(&table, at(14)).is_empty());
+        assert_eq!(table.leases().count(), 2);
+        assert!(table.holds(&name("other")) && !table.holds(&name("another")));
+    }
+
+    #[test]
+    fn it_wakes_for_the_time_of_sigkill() {
+        let mut table = armed();
+        assert_eq!(table.wake_at(at(1)), Some(at(10)));
+        table.expire(at(10));
+        assert_eq!(table.wake_at(at(10)), Some(at(13)));
+        assert_eq!(table.wake_at(at(13)), Some(at(14)), "once");
+        table.handle(at(1), Command::Arm { lease: lease("other", 7, 12) });
+        assert_eq!(table.wake_at(at(10)), Some(at(12)));
+        assert_eq!(Table::default().wake_at(at(1)), None);
     }
 
     #[test]

@@ -5,10 +5,13 @@
 //! empty, because the kernel removes none that has a process.
 
 use std::collections::BTreeSet;
+use std::ffi::CString;
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
@@ -26,6 +29,42 @@ pub enum Version {
     V1,
     /// The unified hierarchy, alone or beside version 1 controllers ("hybrid").
     V2,
+}
+
+/// A group that can be killed without looking at it first, so that whoever wakes too late can do it before anything else.
+///
+/// What must not be killed is kept out by the paths of the groups, when this is made: neither the caller nor PID 1 is in
+/// the group or below it. A process that somebody moves there by hand afterwards shares the group's fate.
+#[derive(Debug)]
+pub struct Condemned {
+    hierarchy: Hierarchy,
+    path: String,
+    group: PathBuf,
+    /// Where there is a file to kill a group by, that file.
+    kill_file: Option<CString>,
+}
+
+impl Condemned {
+    /// The group, as PID 1 calls it.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Sends SIGKILL to every process of the group and of those below it: three calls of the kernel, no allocation. Where
+    /// the kernel has no file for that, which is so in version 1 and before Linux 5.14, the processes are read and each of
+    /// them gets the signal. A group that does not exist is done already.
+    pub fn kill(&self) -> io::Result<()> {
+        let Some(file) = &self.kill_file else { return self.hierarchy.kill_each(&self.group) };
+        match rustix::fs::open(file.as_c_str(), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(file) => match rustix::io::write(&file, b"1") {
+                Ok(_) | Err(Errno::NODEV) => Ok(()),
+                Err(error) => Err(error.into()),
+            },
+            Err(Errno::NOENT | Errno::NODEV) => self.hierarchy.kill_each(&self.group),
+            Err(error) => Err(error.into()),
+        }
+    }
 }
 
 /// Killing one process at a time is repeated this often before the caller is told to try again.
@@ -92,6 +131,29 @@ impl Hierarchy {
             }
         }
         self.kill_each(&group)
+    }
+
+    /// Prepares a group to be killed. Refused for one that holds PID 1 or the caller, and where that cannot be told.
+    pub fn condemn(&self, path: &str) -> io::Result<Condemned> {
+        let group = self.locate(path)?;
+        for (who, process) in [("PID 1", "1"), ("the caller", "self")] {
+            if holds(path, &self.group_of(process)?) {
+                return Err(invalid(path, &format!("the group holds {who}, it is not a unit's to kill")));
+            }
+        }
+        let kill_file = match self.version {
+            Version::V1 => None,
+            Version::V2 => Some(CString::new(group.join("cgroup.kill").as_os_str().as_bytes())?),
+        };
+        Ok(Condemned { hierarchy: self.clone(), path: path.to_owned(), group, kill_file })
+    }
+
+    /// The group of a process, as PID 1 calls it. `process` is its number, or `self`.
+    pub fn group_of(&self, process: &str) -> io::Result<String> {
+        let file = Path::new("/proc").join(process).join("cgroup");
+        let text = fs::read_to_string(&file).map_err(|error| named(&file, error))?;
+        let group = group_in(&text, self.version).map(str::to_owned);
+        group.ok_or_else(|| named(&file, io::Error::new(io::ErrorKind::InvalidData, "does not name the group")))
     }
 
     fn detect_under(mount: &Path) -> io::Result<Self> {
@@ -251,6 +313,25 @@ impl Hierarchy {
     }
 }
 
+/// Whether a process of the group `inner` is in the group `path` or below it.
+#[must_use]
+pub fn holds(path: &str, inner: &str) -> bool {
+    inner.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// The path in a process's list of groups, of which each line is a number, a list of controllers and a path.
+fn group_in(text: &str, version: Version) -> Option<&str> {
+    text.lines().find_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        let wanted = match version {
+            Version::V1 => "name=systemd",
+            Version::V2 => "",
+        };
+        (controllers == wanted).then_some(path)
+    })
+}
+
 fn children(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -390,6 +471,43 @@ mod tests {
     }
 
     #[test]
+    fn a_group_holds_itself_and_what_is_below_it() {
+        assert!(holds("/system.slice", "/system.slice/putexd.service"));
+        assert!(holds("/system.slice/x.service", "/system.slice/x.service"));
+        assert!(holds("/a.slice", "/a.slice/b.slice/x.service"));
+        assert!(!holds("/system.slice/x.service", "/system.slice/x.service2"));
+        assert!(!holds("/system.slice/x.service", "/system.slice"));
+        assert!(!holds("/system.slice/x.service", "/"));
+    }
+
+    #[test]
+    fn the_group_of_a_process_is_found_in_each_hierarchy() {
+        let text = "9:name=systemd:/init.scope\n4:cpu,cpuacct:/system.slice\n0::/system.slice/a:b.service\n";
+        assert_eq!(group_in(text, Version::V1), Some("/init.scope"));
+        assert_eq!(group_in(text, Version::V2), Some("/system.slice/a:b.service"));
+        assert_eq!(group_in("4:cpu,cpuacct:/system.slice\n", Version::V2), None);
+        assert_eq!(group_in("", Version::V1), None);
+        let (_root, hierarchy) = fake(Version::V2);
+        assert!(hierarchy.group_of("no-process").is_err());
+    }
+
+    #[test]
+    fn a_condemned_group_is_killed_without_a_look_at_it() {
+        let (root, hierarchy) = fake(Version::V2);
+        let condemned = hierarchy.condemn("/x.service").expect("need not exist yet");
+        assert_eq!(condemned.path(), "/x.service");
+        condemned.kill().expect("nothing to kill");
+        // Neither readable nor any use: nobody asks.
+        group(root.path(), "x.service", "cgroup.procs", "what\n");
+        group(root.path(), "x.service", "cgroup.kill", "");
+        condemned.kill().expect("written");
+        assert_eq!(fs::read_to_string(root.path().join("x.service/cgroup.kill")).expect("readable"), "1");
+        for path in ["", "/", "x.service", "/..", "/a/../b", "/a//b", "/a/", "/./a"] {
+            assert!(hierarchy.condemn(path).is_err(), "{path:?}");
+        }
+    }
+
+    #[test]
     fn v2_kills_by_the_file_where_there_is_one() {
         let (root, hierarchy) = fake(Version::V2);
         group(root.path(), "x.service", "cgroup.procs", "");
@@ -406,6 +524,10 @@ mod tests {
             group(root.path(), "x.service", "cgroup.procs", "");
             group(root.path(), "x.service/inner", "cgroup.procs", &format!("{}\n0\n", child.id()));
             hierarchy.kill("/x.service").expect("signalled");
+            assert!(!child.wait().expect("waited for").success());
+            let mut child = Command::new("sleep").arg("60").spawn().expect("sleep");
+            group(root.path(), "x.service/inner", "cgroup.procs", &format!("{}\n0\n", child.id()));
+            hierarchy.condemn("/x.service").and_then(|condemned| condemned.kill()).expect("signalled");
             assert!(!child.wait().expect("waited for").success());
         }
     }
@@ -473,6 +595,9 @@ mod tests {
     fn real_groups_are_killed() {
         for real in Real::all("kill") {
             kills_and_sees_it(&real, |real| real.hierarchy.kill(&real.name));
+        }
+        for real in Real::all("condemned") {
+            kills_and_sees_it(&real, |real| real.hierarchy.condemn(&real.name)?.kill());
         }
     }
 

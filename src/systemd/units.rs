@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Systemd;
 use super::link::BusError;
@@ -14,6 +14,10 @@ use crate::types::UnitName;
 
 /// SIGKILL, as the bus wants it.
 pub(super) const SIGKILL: i32 = 9;
+
+/// How long a process that was sent SIGKILL is waited for, and how often it is looked at meanwhile.
+const DYING: Duration = Duration::from_millis(50);
+const LOOK: Duration = Duration::from_millis(1);
 
 /// That nothing of a unit ran at the moment it was made. Only [`Systemd::prove_dead`] makes one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -169,10 +173,19 @@ impl Systemd {
         Ok(())
     }
 
-    /// SIGKILL to every process of a control group as PID 1 names it, for when PID 1 does not answer.
+    /// SIGKILL to every process of a control group as PID 1 names it, by the kernel alone. It waits a moment for them to be
+    /// gone: PID 1 hears of their deaths then before it hears of anything that it is asked for next.
     pub async fn kill_group(&self, path: &str) -> Result<(), KillError> {
         let path = path.to_owned();
-        self.control_groups(move |hierarchy| hierarchy.kill(&path)).await.map_err(KillError::Cgroup)
+        let kill = move |hierarchy: &Hierarchy| {
+            hierarchy.condemn(&path)?.kill()?;
+            let end = Instant::now() + DYING;
+            while !hierarchy.is_empty(&path)? && Instant::now() < end {
+                std::thread::sleep(LOOK);
+            }
+            Ok(())
+        };
+        self.control_groups(kill).await.map_err(KillError::Cgroup)
     }
 
     /// The control group that the unit has while it runs, known before it does; `None` for types without processes.

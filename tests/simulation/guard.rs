@@ -15,8 +15,10 @@ use crate::world::{Sim, World};
 /// As in `guardian::enforce`.
 const KILL_INTERVAL: Duration = Duration::from_millis(20);
 const WATCH_INTERVAL: Duration = Duration::from_millis(100);
-/// From the end of systemd's patience to a successor that enforces, as in `guardian::table`.
-const SUCCESSION: Duration = Duration::from_millis(750);
+/// From the end of the patience to a successor that enforces, as in `guardian::table`.
+const SUCCESSION: Duration = Duration::from_millis(1300);
+/// The longest patience, as in `guardian::watch`.
+const IDLE_PATIENCE: Duration = Duration::from_secs(10);
 /// Room for every frame that can be under way.
 const SOCKET_BYTES: usize = 1 << 20;
 
@@ -43,6 +45,8 @@ pub struct Guard {
     /// Rings when whoever waits for its turn should look again.
     pub bell: Arc<Notify>,
     enforcement: Option<Lease>,
+    /// Its own when it began to hang.
+    patience: Option<Duration>,
     /// Its successor is there before SIGKILL is due.
     pub covered: bool,
     /// Counts enforcements.
@@ -116,6 +120,11 @@ async fn answer(sim: &Sim, h: usize, connection: u64, command: Command) -> Optio
             Turn::Gone => return None,
         }
     }
+}
+
+/// How long a watcher waits after a thaw for a beat.
+fn after_a_thaw(patience: Option<Duration>) -> Duration {
+    patience.unwrap_or(IDLE_PATIENCE).min(IDLE_PATIENCE) / 4
 }
 
 impl World {
@@ -275,16 +284,33 @@ impl World {
         }
         let guard = &mut self.hosts[h].guard;
         guard.life = Life::Hung;
+        guard.patience = patience;
         guard.era += 1;
         let era = guard.era;
         self.note(Some(h), "the guard hangs");
-        if let Some(patience) = patience {
-            let late = self.millis(0, 300);
-            self.on_host(h, patience + late, move |world| {
+        let Some(patience) = patience else { return };
+        // Its watcher misses it early; or hangs as well, and systemd has to miss the watcher first.
+        let watched = self.millis(0, 1) == Duration::ZERO;
+        let missed = if watched { patience * 3 / 4 + self.millis(0, 20) } else { patience + self.millis(300, 900) };
+        let due = self.now() + missed;
+        self.on_host(h, missed, move |world| {
+            // Where the host stood still in between, the watcher first gives the guard time to speak.
+            let stood_still = world.now() > due;
+            let look = if stood_still { after_a_thaw(Some(patience)) } else { Duration::ZERO };
+            world.on_host(h, look, move |world| {
                 if world.hosts[h].guard.era == era {
                     world.kill_guard(h);
                 }
             });
+        });
+    }
+
+    /// How long after a thaw a guard that hung before it may still have no successor.
+    pub fn succession_after_a_thaw(&self, h: usize) -> Duration {
+        match self.hosts[h].guard.life {
+            Life::Up => Duration::ZERO,
+            Life::Dead => SUCCESSION,
+            Life::Hung => SUCCESSION + after_a_thaw(self.hosts[h].guard.patience),
         }
     }
 

@@ -456,8 +456,9 @@ impl World {
         let host = &mut self.hosts[h];
         host.frozen = false;
         host.clocks.set_rates(now, host.scene.boot_rate, host.scene.raw_rate);
-        let succession = if host.guard.life == Life::Up { Duration::ZERO } else { Duration::from_secs(1) };
-        let excused = host.scene.kill_takes + AFTER_A_THAW + succession;
+        let kill_takes = host.scene.kill_takes;
+        let excused = kill_takes + AFTER_A_THAW + self.succession_after_a_thaw(h);
+        let host = &mut self.hosts[h];
         host.thawed = Some((host.unit.life, now + excused));
         self.after(excused, World::judge);
         self.guard_looks(h);

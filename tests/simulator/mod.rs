@@ -963,7 +963,7 @@ impl Sim {
         }
     }
 
-    /// The guard neither answers nor enforces; the daemon notices after R. systemd misses it so early that its successor
+    /// The guard neither answers nor enforces; the daemon notices after R. It is missed so early that its successor
     /// sends SIGKILL when that is due; later than that no guard begins to hang (assumption c).
     pub fn hang_guard(&mut self, h: usize) {
         let now = self.now;
@@ -993,7 +993,7 @@ impl Sim {
         let guard = &self.hosts[h].guard;
         if guard.life == GuardLife::Hung && guard.hangs == hang {
             let succession = guard.lease.as_ref().map(Lease::succession).unwrap_or_default();
-            self.note(Some(h), "guard: systemd misses it");
+            self.note(Some(h), "guard: it is missed");
             self.kill_guard(h);
             self.after(succession, move |sim| sim.restart_guard(h));
         }

@@ -460,11 +460,12 @@ impl Host {
         processes_below(&group).into_iter().map(i32::cast_unsigned).collect()
     }
 
-    /// Guard, putexd, PID 1. The last one is last because it would count its patience with the guard anew from a beat that it
-    /// finds when it goes on.
+    /// Guard and its watcher, putexd, PID 1. Who watches is behind whom it watches, because it would count its patience anew
+    /// from a beat that it finds when it goes on.
     #[track_caller]
     pub fn those_who_stop_units(&self) -> Vec<u32> {
-        [self.processes_of("putex-guard.service"), self.processes_of("putexd.service"), vec![self.pid1()]].concat()
+        let units = ["putex-guard.service", "putex-guard-watch.service", "putexd.service"];
+        units.into_iter().flat_map(|unit| self.processes_of(unit)).chain([self.pid1()]).collect()
     }
 
     pub fn is_on(&self) -> bool {

@@ -20,6 +20,7 @@ on_each_store! {
 
 const DAEMON: &str = "putexd.service";
 const GUARD: &str = "putex-guard.service";
+const WATCHER: &str = "putex-guard-watch.service";
 
 fn a_daemon_that_comes_back_in_time_interrupts_nothing(store: Lockstore) {
     let Some((scene, first)) = Plan::hosts("restart", 2, store).run() else { return };
@@ -122,7 +123,7 @@ fn a_guard_that_hangs_is_as_good_as_none(store: Lockstore) {
     let end = scene.oracle.wait_for_end(&first, SOON);
     println!("SIGSTOP of the guard: the unit was gone {:?} after it", end.after(since));
     assert!(end.after(since) < WAIT, "putexd stops it");
-    // systemd misses the guard before the lease is taken over, and so this host is as good as the other.
+    // the guard is missed before the lease is taken over, and so this host is as good as the other.
     wait_for_restart(host, GUARD, &guard, WAIT + SOON);
     let second = scene.wait_for_start(end.at, TAKE_OVER);
     println!("SIGSTOP of the guard: started on {} {:?} after it", second.host, second.after(since));
@@ -141,20 +142,23 @@ fn a_guard_that_hangs_is_as_good_as_none(store: Lockstore) {
     scene.assert_no_violation();
 }
 
-/// Nobody enforces the lease until systemd misses the guard. The program is deaf to SIGTERM: what ends it is SIGKILL, which
-/// only the guard's successor sends.
+/// Nobody enforces the lease until the guard is missed, by its watcher, or by systemd if the watcher hangs as well. The program
+/// is deaf to SIGTERM: what ends it is SIGKILL, which only the guard's successor sends.
 fn a_guard_that_hangs_while_the_daemon_does_has_a_successor_in_time(store: Lockstore) {
     let plan = Plan::hosts("both", 2, store).oracle(&["ORACLE_IGNORE_TERM=1"]);
     let Some((scene, first)) = plan.run() else { return };
     let mut active = first;
-    for round in ["first", "second"] {
+    for others in [&[][..], &[WATCHER]] {
         let host = scene.host_of(&active);
         let (guard, daemon) = (main_pid(host, GUARD), main_pid(host, DAEMON));
+        let others: Vec<String> = others.iter().map(|unit| main_pid(host, unit)).collect();
         let since = now();
-        host.exec(&["kill", "-STOP", &guard, &daemon]);
+        let mut stop = vec!["kill", "-STOP", &guard, &daemon];
+        stop.extend(others.iter().map(String::as_str));
+        host.exec(&stop);
         let next = scene.wait_for_takeover(&active, since, TAKE_OVER, "SIGSTOP of guard and putexd");
         let end = scene.oracle.wait_for_end(&active, SOON);
-        println!("SIGSTOP of both, {round} time: the unit was gone {:?} after it", end.after(since));
+        println!("SIGSTOP of both and {} more: the unit was gone {:?} after it", others.len(), end.after(since));
         assert!(end.after(since) < WAIT, "it has to be dead before the wait of the others is over");
         wait_for_restart(host, GUARD, &guard, SOON);
         signal(host, DAEMON, "CONT");

@@ -15,19 +15,22 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use crate::cluster::{Cluster, Cut};
-use crate::command::{holds_for, now, wait_until};
+use crate::cluster::{Cluster, Cut, Host};
+use crate::command::{holds_for, kill, now, wait_until};
 use crate::lockstore::Lockstore;
-use crate::scene::{ELECTED, Plan, SOON, Scene, WAIT, wait_for_status};
+use crate::pauses::overlap;
+use crate::scene::{ELECTED, Plan, SOON, Scene, WAIT, wait_for_standby, wait_for_status};
 use crate::watch::Event;
 
 const RUNS: usize = 10;
+const THAWS: usize = 20;
 /// Between two puts, and how long an answer is waited for: a request to a group without a leader is never answered.
 const PACE: Duration = Duration::from_millis(5);
 const ANSWER: Duration = Duration::from_millis(50);
 /// What the issue allows beyond T + C·R and the store's time without a leader.
 const SLACK: Duration = Duration::from_millis(500);
 const PLANNED: Duration = Duration::from_millis(300);
+const THAWED: Duration = Duration::from_millis(30);
 
 /// When a put was answered with success.
 struct Writer {
@@ -126,6 +129,40 @@ fn measure() {
     }
     table.print();
     scene.assert_no_violation();
+    assert!(table.misses.is_empty(), "not as promised: {:#?}", table.misses);
+}
+
+/// How long a copy lives that a pause of its whole host has made the old one, by who is there to kill it at the thaw.
+#[test]
+#[ignore = "takes minutes, and its figures need a machine that does nothing else"]
+fn measure_thaws() {
+    let plan = Plan::hosts("thaws", 2, Lockstore::Nats).oracle(&["ORACLE_IGNORE_TERM=1"]);
+    let Some((scene, mut active)) = plan.run() else { return };
+    let mut table = Table::default();
+    let those = |host: &Host| {
+        let guards = ["putex-guard.service", "putex-guard-watch.service"];
+        guards.into_iter().flat_map(|unit| host.processes_of(unit)).collect::<Vec<_>>()
+    };
+    let without_guard = |host: &Host| {
+        host.freeze();
+        // It is delivered at the thaw, before they do anything.
+        kill("STOP", &those(host));
+    };
+    let mut rounds = |row: &'static str, runs: usize, sleep: &dyn Fn(&Host), limit: Duration| {
+        for run in 1..=runs {
+            let host = scene.host_of(&active);
+            let (next, span) = overlap(&scene, &active, sleep, &Host::thaw);
+            println!("{row}, run {run}: {span:?}");
+            table.add(row, span);
+            table.require(run, row, span, limit);
+            kill("CONT", &those(host));
+            wait_for_standby(host);
+            active = next;
+        }
+    };
+    rounds("thaw: to the end of the old copy", THAWS, &Host::freeze, THAWED);
+    rounds("the same with a guard that hangs, by putexd", RUNS, &without_guard, WAIT);
+    table.print();
     assert!(table.misses.is_empty(), "not as promised: {:#?}", table.misses);
 }
 

@@ -3,12 +3,14 @@
 //! Nothing on a frozen host can act, so a copy that thaws runs until the guard has killed it: that overlap is what the
 //! fencing token is for, and it is measured here. The program is deaf to SIGTERM, so that it is SIGKILL that counts.
 
+use std::fs;
+use std::thread;
 use std::time::Duration;
 
 use crate::cluster::Host;
-use crate::command::{kill, now};
+use crate::command::{kill, now, since};
 use crate::lockstore::Lockstore;
-use crate::scene::{Plan, SOON, Scene, TAKE_OVER, wait_for_standby};
+use crate::scene::{Plan, SOON, Scene, TAKE_OVER, main_pid, wait_for_standby};
 use crate::watch::Event;
 
 const GUARD: &str = "putex-guard.service";
@@ -18,13 +20,34 @@ const AT_ONCE: Duration = Duration::from_millis(50);
 /// Every round has to be.
 const BUSY: Duration = Duration::from_secs(1);
 
+/// Longer than PID 1 bears with any program that it watches.
+const LONG: Duration = Duration::from_secs(12);
+
+/// A program of the unit's that must not run while a copy lives whose time is over: a real one would have it write.
+const EXEC_STOP: (&str, &str) = (
+    "/etc/systemd/system/database.service.d/exec-stop.conf",
+    "[Service]\nExecStop=/bin/sh -c 'hostname >>/srv/shared/exec-stop'\n",
+);
+
 /// Puts the active host to sleep, waits for the other one to start, wakes it, and measures from then to the end of its
 /// copy. Answers with the new copy.
-fn overlap(scene: &Scene, old: &Event, sleep: &dyn Fn(&Host), wake: &dyn Fn(&Host)) -> (Event, Duration) {
+pub fn overlap(scene: &Scene, old: &Event, sleep: &dyn Fn(&Host), wake: &dyn Fn(&Host)) -> (Event, Duration) {
+    overlap_after(scene, old, Duration::ZERO, sleep, wake)
+}
+
+/// The same after a sleep of at least `least`.
+fn overlap_after(
+    scene: &Scene,
+    old: &Event,
+    least: Duration,
+    sleep: &dyn Fn(&Host),
+    wake: &dyn Fn(&Host),
+) -> (Event, Duration) {
     let host = scene.host_of(old);
-    let since = now();
+    let asleep = now();
     sleep(host);
-    let new = scene.oracle.wait_for_start_on(&[scene.other(old)], since, TAKE_OVER);
+    let new = scene.oracle.wait_for_start_on(&[scene.other(old)], asleep, TAKE_OVER);
+    thread::sleep(least.saturating_sub(since(asleep)));
     assert!(scene.oracle.live().contains(old), "the sleeping copy is there");
     assert!(old.term < new.term, "the fencing token must grow: {:?}, {:?}", old.term, new.term);
     let awake = now();
@@ -52,15 +75,23 @@ fn assert_only_sleepers_met(scene: &Scene, beside: &[Event]) {
     }
 }
 
+/// It is the guard that was there before which does it, through the kernel: PID 1 does not take it for one that hangs, however
+/// long the host stood still, and is asked for a stop only behind that.
 #[test]
 fn a_host_that_thaws_kills_its_unit_at_once() {
     let plan = Plan::hosts("pause", 2, Lockstore::Nats).oracle(&["ORACLE_IGNORE_TERM=1"]);
-    let Some((scene, mut active)) = plan.run() else { return };
+    let Some((scene, mut active)) = plan.file(EXEC_STOP.0, EXEC_STOP.1).run() else { return };
     let (mut spans, mut beside) = (Vec::new(), Vec::new());
     for round in 1..=5 {
-        let (next, span) = overlap(&scene, &active, &Host::freeze, &Host::thaw);
+        let host = scene.host_of(&active);
+        let guard = main_pid(host, GUARD);
+        let least = if round % 2 == 1 { LONG } else { Duration::ZERO };
+        let (next, span) = overlap_after(&scene, &active, least, &Host::freeze, &Host::thaw);
         println!("thaw {round}: the old copy was gone {span:?} after it");
-        wait_for_standby(scene.host_of(&active));
+        wait_for_standby(host);
+        assert_eq!(main_pid(host, GUARD), guard, "the guard was healthy");
+        let ran = fs::read_to_string(scene.shared().join("exec-stop")).unwrap_or_default();
+        assert_eq!(ran, "", "thaw {round}: the unit's own ExecStop= ran on these hosts");
         scene.assert_alone(&next);
         spans.push(span);
         beside.push(next.clone());
@@ -72,7 +103,7 @@ fn a_host_that_thaws_kills_its_unit_at_once() {
 }
 
 /// Whoever could end the unit stands still while it runs on, which no software can do anything about. Whoever of them goes on
-/// first has to end it at once: the guard itself, or PID 1 with a new guard.
+/// first has to end it at once: the guard itself, or PID 1 with a new watcher and a new guard.
 #[test]
 fn a_guard_that_goes_on_kills_its_unit_at_once() {
     let plan = Plan::hosts("asleep", 2, Lockstore::Nats).oracle(&["ORACLE_IGNORE_TERM=1"]);

@@ -1,0 +1,364 @@
+//! `putex-guard watch`: puts an end to a guard that hangs, so that systemd starts another.
+//!
+//! A watchdog of PID 1's on the guard would do that too, and it would shoot a healthy guard at each thaw: the whole host
+//! stood still, the timer of PID 1 went on, and the guard is the one that has to act at that moment. So PID 1 watches
+//! this program, and this program watches the guard. It does not shoot before it was itself awake for some of the silence,
+//! which it counts in steps: however long the host stood still, that is one step, and there has to be another.
+//!
+//! The guard listens, this program connects, and each beat on the connection says how long the next silence may last. The
+//! kernel says who listens and answers for it, so a guard that hangs can be told from one that is not there, and the
+//! guard's process is known although it says nothing. Where guard and watcher both hang, PID 1 misses the watcher after
+//! the same time; its successor gives the guard a short look to speak.
+//!
+//! A guard is not shot while PID 1 does not answer: nobody would start another one, it could not go on by itself any more,
+//! and as its watchdog's device is closed the kernel would write one more keep-alive.
+
+use std::convert::Infallible;
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::mm::{MlockAllFlags, mlockall};
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+use sd_notify::NotifyState;
+
+use super::table::LEAST_PATIENCE;
+use super::{Level, pid1, say};
+use crate::host::clock;
+use crate::systemd::notify;
+
+/// How long a guard may be silent while nothing is at stake.
+pub(super) const IDLE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// A patience is waited for in so many steps, and at the end of all but the last the guard is shot. What is left is for
+/// PID 1, which must not lose its patience with the watcher first.
+const STEPS: u32 = 4;
+
+/// A silence has to be heard in so many steps.
+const STEPS_AWAKE: u32 = 2;
+
+/// Between two looks whether a guard listens: at first, and while none does for long.
+const CONNECT_INTERVAL_MIN: Duration = Duration::from_millis(50);
+const CONNECT_INTERVAL_MAX: Duration = Duration::from_secs(1);
+
+/// How long PID 1 may take to show that it lives.
+const ASK_LIMIT: Duration = Duration::from_millis(100);
+
+/// A beat is the patience in milliseconds.
+type Beat = [u8; 4];
+
+/// The guard's end.
+#[derive(Debug)]
+pub(super) struct Pulse {
+    listener: UnixListener,
+    watcher: Option<UnixStream>,
+}
+
+impl Pulse {
+    /// Listens; the socket is for its owner alone.
+    pub(super) fn new(path: &Path) -> io::Result<Self> {
+        Ok(Self { listener: listen(path)?, watcher: None })
+    }
+
+    /// Readable when a watcher comes.
+    pub(super) fn listener(&self) -> &UnixListener {
+        &self.listener
+    }
+
+    /// Whether somebody wants to hear.
+    pub(super) fn is_watched(&self) -> bool {
+        self.watcher.is_some()
+    }
+
+    /// Takes a new watcher in place of the one before. It is waiting for a first beat.
+    pub(super) fn accept(&mut self) -> io::Result<()> {
+        loop {
+            match self.listener.accept() {
+                Ok((stream, _)) => {
+                    stream.set_nonblocking(true)?;
+                    self.watcher = Some(stream);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Says that the guard lives, and how long it may be silent from now on. Never waits: a watcher that does not read is
+    /// PID 1's to judge, and finds enough beats when it goes on; one that is gone comes again.
+    pub(super) fn beat(&mut self, patience: Duration) {
+        let Some(watcher) = &mut self.watcher else { return };
+        let beat: Beat = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX).to_le_bytes();
+        match watcher.write(&beat) {
+            Ok(_) => {}
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(_) => self.watcher = None,
+        }
+    }
+}
+
+/// A socket for its owner alone, in place of one that a predecessor left.
+pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    // The umask has kept others out from the beginning.
+    let listener = UnixListener::bind(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// How long the guard is silent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Vigil {
+    patience: Duration,
+    silence: Duration,
+    /// Of which somebody was awake to hear it: a step is no longer than it was meant to be.
+    heard: Duration,
+}
+
+impl Vigil {
+    fn begin(patience: Duration) -> Self {
+        Self { patience: patience.max(LEAST_PATIENCE), silence: Duration::ZERO, heard: Duration::ZERO }
+    }
+
+    /// How long to wait for the next beat before the silence is counted.
+    fn step(&self) -> Duration {
+        self.patience / STEPS
+    }
+
+    fn waited(&mut self, took: Duration) {
+        self.silence += took;
+        self.heard += took.min(self.step());
+    }
+
+    fn is_over(&self) -> bool {
+        let look = LEAST_PATIENCE / STEPS * (STEPS - 1);
+        self.silence >= self.step() * (STEPS - 1) && self.heard >= look.max(self.step() * STEPS_AWAKE)
+    }
+
+    /// How long PID 1 is to bear with a silent watcher.
+    fn left(&self) -> Duration {
+        self.patience.saturating_sub(self.heard).max(LEAST_PATIENCE)
+    }
+}
+
+/// Watches for ever.
+pub(super) fn run(socket: &Path, systemd: &Path) -> io::Result<Infallible> {
+    if let Err(error) = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT) {
+        say(Level::Warning, &format!("cannot keep the guard's watcher in memory, ignoring: {error}"));
+    }
+    sd_notify::notify(&[NotifyState::Ready])?;
+    let mut pause = CONNECT_INTERVAL_MIN;
+    loop {
+        tell_systemd(IDLE_PATIENCE);
+        // Where there is none, or it ended in this moment, systemd knows of it.
+        if let Ok(guard) = Guard::connect(socket) {
+            guard.watch(systemd)?;
+            pause = CONNECT_INTERVAL_MIN;
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(CONNECT_INTERVAL_MAX);
+    }
+}
+
+/// A guard that listens.
+struct Guard {
+    stream: UnixStream,
+    process: Pid,
+    /// Before Linux 5.3 there are no pins.
+    pin: Option<OwnedFd>,
+}
+
+impl Guard {
+    fn connect(socket: &Path) -> io::Result<Self> {
+        let stream = UnixStream::connect(socket)?;
+        stream.set_nonblocking(true)?;
+        // Of the process that listens, though it may not have accepted. It is pinned while the connection is whole, so
+        // that its number cannot be another's by the time it is shot.
+        let process = socket_peercred(&stream)?.pid;
+        let pin = match pidfd_open(process, PidfdFlags::empty()) {
+            Ok(pin) => Some(pin),
+            Err(Errno::NOSYS) => None,
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Self { stream, process, pin })
+    }
+
+    /// Returns when the guard is gone.
+    fn watch(mut self, systemd: &Path) -> io::Result<()> {
+        let mut vigil = Vigil::begin(LEAST_PATIENCE);
+        let mut told = false;
+        loop {
+            tell_systemd(vigil.left());
+            let before = clock::now();
+            self.wait(vigil.step())?;
+            vigil.waited(clock::now().since_at_most(before));
+            match self.hear() {
+                Ok(Some(patience)) => {
+                    vigil = Vigil::begin(patience);
+                    told = false;
+                }
+                Ok(None) => {}
+                Err(_) => return Ok(()),
+            }
+            if vigil.is_over() {
+                self.shoot(systemd, &vigil, &mut told);
+                // Should it not die of it, or PID 1 not answer yet.
+                vigil = Vigil::begin(LEAST_PATIENCE);
+            }
+        }
+    }
+
+    fn wait(&self, limit: Duration) -> io::Result<()> {
+        let limit = Timespec {
+            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: limit.subsec_nanos().into(),
+        };
+        match poll(&mut [PollFd::new(&self.stream, PollFlags::IN)], Some(&limit)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The last beat of those that are here. An error: the connection is over, and the guard with it.
+    fn hear(&mut self) -> io::Result<Option<Duration>> {
+        let mut heard = None;
+        let mut beat: Beat = [0; 4];
+        loop {
+            // Beats are written whole, so they are read whole.
+            match self.stream.read(&mut beat) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) => heard = Some(Duration::from_millis(u32::from_le_bytes(beat).into())),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(heard),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn shoot(&self, systemd: &Path, vigil: &Vigil, told: &mut bool) {
+        let answer = pid1::are_you_there(systemd, ASK_LIMIT);
+        if !*told {
+            *told = true;
+            let silence = vigil.silence.as_millis();
+            match &answer {
+                Ok(()) => say(Level::Alert, &format!("the guard was silent for {silence} ms, it is killed")),
+                Err(error) => say(
+                    Level::Alert,
+                    &format!(
+                        "the guard was silent for {silence} ms, and is killed once systemd can start another: {error}"
+                    ),
+                ),
+            }
+        }
+        if answer.is_ok() {
+            // One that is gone is what is wanted.
+            let _ = match &self.pin {
+                Some(pin) => pidfd_send_signal(pin, Signal::KILL),
+                None => kill_process(self.process, Signal::KILL),
+            };
+        }
+    }
+}
+
+/// That the watcher lives, and when to give it up.
+fn tell_systemd(patience: Duration) {
+    let patience = u32::try_from(patience.as_micros()).unwrap_or(u32::MAX);
+    // A lost beat is systemd's to judge.
+    let _ = notify::try_tell(&[NotifyState::Watchdog, NotifyState::WatchdogUsec(patience)]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(count: u64) -> Duration {
+        Duration::from_millis(count)
+    }
+
+    #[test]
+    fn silence_is_borne_with_for_three_quarters_of_the_patience() {
+        let mut vigil = Vigil::begin(ms(2000));
+        assert_eq!((vigil.step(), vigil.left()), (ms(500), ms(2000)));
+        vigil.waited(ms(500));
+        assert_eq!(vigil.left(), ms(1500));
+        vigil.waited(ms(300));
+        vigil.waited(ms(501));
+        assert!(!vigil.is_over());
+        vigil.waited(ms(199));
+        assert!(vigil.is_over());
+        assert_eq!(vigil.left(), ms(501), "PID 1 waits for longer");
+    }
+
+    #[test]
+    fn a_host_that_stands_still_is_one_step_and_another_has_to_follow() {
+        let mut vigil = Vigil::begin(ms(2000));
+        vigil.waited(Duration::from_secs(3600));
+        assert!(!vigil.is_over());
+        assert_eq!(vigil.left(), ms(1500), "PID 1 does not miss the watcher for it");
+        vigil.waited(ms(499));
+        assert!(!vigil.is_over());
+        vigil.waited(ms(1));
+        assert!(vigil.is_over());
+        let mut brief = Vigil::begin(LEAST_PATIENCE);
+        brief.waited(Duration::from_secs(3600));
+        brief.waited(brief.step());
+        assert!(!brief.is_over(), "a short patience has a longer look");
+        brief.waited(brief.step());
+        assert!(brief.is_over());
+    }
+
+    #[test]
+    fn no_patience_is_too_short_to_be_borne() {
+        let vigil = Vigil::begin(Duration::ZERO);
+        assert_eq!(vigil, Vigil::begin(LEAST_PATIENCE));
+        assert_eq!(vigil.left(), LEAST_PATIENCE);
+        let mut late = Vigil::begin(LEAST_PATIENCE);
+        late.waited(LEAST_PATIENCE);
+        assert_eq!(late.left(), LEAST_PATIENCE);
+    }
+
+    #[test]
+    fn the_last_beat_counts_and_nobody_waits_for_a_watcher() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("watch.sock");
+        let mut pulse = Pulse::new(&path).expect("listens");
+        assert!(!pulse.is_watched());
+        pulse.beat(ms(1));
+        let mut guard = Guard::connect(&path).expect("listens");
+        assert_eq!(guard.process, rustix::process::getpid());
+        assert_eq!(guard.hear().expect("is there"), None, "it has not accepted");
+        pulse.accept().expect("accepts");
+        assert!(pulse.is_watched());
+        for patience in [3000, 2000] {
+            pulse.beat(ms(patience));
+        }
+        assert_eq!(guard.hear().expect("is there"), Some(ms(2000)));
+        assert_eq!(guard.hear().expect("is there"), None);
+        for _ in 0..100_000 {
+            pulse.beat(ms(1000));
+        }
+        assert!(pulse.is_watched());
+        assert_eq!(guard.hear().expect("is there"), Some(ms(1000)));
+        drop(guard);
+        pulse.beat(ms(1));
+        assert!(!pulse.is_watched());
+        let mut other = Guard::connect(&path).expect("listens");
+        pulse.accept().expect("accepts");
+        drop(pulse);
+        assert!(other.hear().is_err());
+        assert!(Guard::connect(&path).is_err());
+    }
+}
