@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::cluster::{Cut, Host};
-use crate::command::{holds_for, now, run, wait_until};
+use crate::command::{holds_for, now, run, wait_for, wait_until};
 use crate::lockstore::Lockstore;
 use crate::scene::{HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, WAIT, main_pid, wait_for_line, wait_for_standby};
 
@@ -13,7 +13,7 @@ const DROP_IN: &str = "/etc/systemd/system/database.service.d/elsewhere.conf";
 /// The worker goes to a control group of its own, as `su` takes it to a session's scope where PAM says so; the main
 /// process stays, and leaves it behind when it is stopped.
 const WANDERER: &str = "[Service]\nExecStart=\nExecStart=/bin/sh -c '\
-    (mkdir -p /sys/fs/cgroup/elsewhere; echo 0 >/sys/fs/cgroup/elsewhere/cgroup.procs; \
+    (while ! test -e /run/wander; do sleep 0.05; done; mkdir -p /sys/fs/cgroup/elsewhere; echo 0 >/sys/fs/cgroup/elsewhere/cgroup.procs; \
     exec /usr/local/bin/oracle) & wait'\n";
 
 /// The worker goes to a control group below the slice that the service contains, which is not systemd's, as the one of a
@@ -27,10 +27,15 @@ const LEFT: &str = "a process has left its control group";
 fn what_leaves_its_control_group_is_ended_and_not_started_again() {
     let plan = Plan::hosts("wanders", 2, Lockstore::Nats).file(DROP_IN, WANDERER);
     let Some(scene) = plan.begin() else { return };
-    let first = scene.wait_for_start(Duration::ZERO, TAKE_OVER);
-    // Before it could be noticed: the stop itself has to look.
+    let is_active = |host: &&Host| host.property(DAEMON, "StatusText").contains("db active");
+    let host = wait_for(TAKE_OVER, "a host is active", || scene.hosts.iter().find(is_active));
+    for other in scene.hosts.iter().filter(|other| other.name != host.name) {
+        other.write_file("/run/wander", "");
+    }
+    // Mostly before it is noticed: the stop itself has to look.
     let since = now();
-    scene.host_of(&first).output(&["putexctl", "step-down", "db"]);
+    host.sh("touch /run/wander; sleep 0.2; putexctl step-down db");
+    let first = scene.wait_for_start(since, SOON);
     let second = scene.wait_for_takeover(&first, since, TAKE_OVER, "a worker in another control group");
     assert!(scene.stop_of(&first).is_some(), "it was told to end before it was killed");
     let line = wait_for_line(scene.host_of(&second), &[LEFT]);
