@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use putexd::config::{Loaded, Probe, ServiceSettings, Settings, load_as};
+use putexd::config::{Loaded, Probe, ServiceSettings, Settings, StopProof, load_as};
 use putexd::election::Confirmation;
 use putexd::types::store::{DirectorySettings, Login, NatsCredentials, StoreSettings};
 use putexd::types::{OnStopFailure, ServiceName, UnitName};
@@ -659,6 +659,58 @@ fn bound_units_are_part_of_what_a_service_is() {
 }
 
 #[test]
+fn what_is_contained_is_a_slice_or_scope_of_the_services_own() {
+    let taken = service("unit = \"a.service\"\ncontains = [\"db.slice\", \"machine-db.scope\", \"aa-x.slice\"]\n");
+    let names: Vec<&str> = taken.contains.iter().map(UnitName::as_str).collect();
+    assert_eq!(names, ["db.slice", "machine-db.scope", "aa-x.slice"], "in the order of the file");
+    let shared = ["-.slice", "init.scope", "system.slice", "machine.slice", "app.slice", "background.slice"];
+    for name in shared.into_iter().chain(["session.slice", "user.slice", "user-0.slice", "user-1000.slice"]) {
+        refused(&format!("unit = \"a.service\"\ncontains = [\"{name}\"]\n"), "cannot be contained: ");
+    }
+    for (list, part) in [
+        ("[\"x.service\"]", "2:13: error: x.service cannot be contained: only slices and scopes can hold"),
+        ("[\"x.target\"]", "list a unit that follows this one in bound-units"),
+        ("[\"db\"]", "2:13: error: the unit \"db\" is not a full unit name"),
+        ("[\"db.slice\", \"db.slice\"]", "2:25: error: db.slice and db.slice are not apart"),
+        ("[\"db-a.slice\", \"db.slice\"]", "2:27: error: db.slice and db-a.slice are not apart: list the outer one"),
+        ("\"db.slice\"", "expected a list of units"),
+    ] {
+        refused(&format!("unit = \"a.service\"\ncontains = {list}\n"), part);
+    }
+    let many = |count| (0..count).map(|number| format!("\"u{number}.slice\"")).collect::<Vec<_>>().join(", ");
+    refused(&format!("unit = \"a.service\"\ncontains = [{}]\n", many(16)), "lists 16 units, at most 15");
+    assert_eq!(service(&format!("unit = \"a.service\"\ncontains = [{}]\n", many(15))).contains.len(), 15);
+}
+
+#[test]
+fn a_slice_is_contained_in_one_service() {
+    let root = with_services(&[
+        ("a", "unit = \"a.service\"\ncontains = [\"db.slice\"]\n"),
+        ("b", "unit = \"b.service\"\ncontains = [\"x.slice\", \"db-b.slice\"]\n"),
+        ("c", "unit = \"c.service\"\ncontains = [\"dbc.slice\"]\n"),
+    ]);
+    assert_eq!(broken(&load(&root)), ["a", "b"]);
+    let shown = shown(&root);
+    for part in [
+        "/a.toml:2:13: error: db.slice is the same as, above or below a slice of /etc/putex.d/b.toml:2:24:",
+        "/b.toml:2:24: error: db-b.slice is the same as, above or below a slice of /etc/putex.d/a.toml:2:13:",
+    ] {
+        assert!(shown.contains(part), "{shown}\nlacks {part:?}");
+    }
+}
+
+#[test]
+fn how_far_a_stop_is_proven_is_said_in_words() {
+    assert_eq!(service("unit = \"a.service\"\n").stop_proof, StopProof::Whole);
+    assert_eq!(service("unit = \"a.service\"\nstop-proof = \"whole\"\n"), service("unit = \"a.service\"\n"));
+    let taken = service("unit = \"a.service\"\nstop-proof = \"unit-only\"\n");
+    assert_eq!(taken.stop_proof, StopProof::UnitOnly);
+    assert_ne!(taken, service("unit = \"a.service\"\n"));
+    refused("unit = \"a.service\"\nstop-proof = \"none\"\n", "unit-only");
+    assert_ne!(service("unit = \"a.service\"\ncontains = [\"a.slice\"]\n"), service("unit = \"a.service\"\n"));
+}
+
+#[test]
 fn numbers_out_of_range_are_refused() {
     let cases = [
         ("renew-interval = \"0s\"", "renew-interval must be greater than zero"),
@@ -888,8 +940,8 @@ proptest! {
         lines in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..12),
         host in any::<bool>(),
     ) {
-        const KEYS: [&str; 28] = [
-            "unit", "bound-units", "key", "renew-interval", "failures", "confirmations", "margin", "stop-budget", "kill-reserve",
+        const KEYS: [&str; 30] = [
+            "unit", "bound-units", "contains", "stop-proof", "key", "renew-interval", "failures", "confirmations", "margin", "stop-budget", "kill-reserve",
             "clock-error", "longest-hold", "confirmation", "stop-limit", "on-stop-failure", "[health]", "[fence]",
             "[defaults]", "[store]", "command", "tcp", "http", "interval", "timeout", "rise", "others", "servers",
             "type", "unfence",

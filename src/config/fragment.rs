@@ -16,6 +16,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::diagnostic::Report;
+use super::settings::StopProof;
 use crate::election::Confirmation;
 use crate::types::{Key, NodeId, OnStopFailure, UnitName, span};
 
@@ -190,6 +191,8 @@ tuned! {
     ServiceFragment {
         unit: UnitName,
         bound_units: UnitList,
+        contains: UnitList,
+        stop_proof: StopProof,
         key: Key,
         health: HealthFragment,
         fence: FenceFragment,
@@ -380,6 +383,21 @@ impl From<ConfirmationWord> for Confirmation {
     }
 }
 
+impl<'de> Deserialize<'de> for StopProof {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "kebab-case")]
+        enum Word {
+            Whole,
+            UnitOnly,
+        }
+        Ok(match Word::deserialize(deserializer)? {
+            Word::Whole => Self::Whole,
+            Word::UnitOnly => Self::UnitOnly,
+        })
+    }
+}
+
 /// A program with its arguments, as a list; a program alone may be a plain string.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Command(pub(super) Vec<String>);
@@ -529,7 +547,7 @@ mod tests {
     #[test]
     fn keys_come_from_serde() {
         assert_eq!(keys_of::<FenceFragment>(), ["others", "required", "unfence", "timeout"]);
-        assert_eq!(keys_of::<ServiceFragment>().len(), 16);
+        assert_eq!(keys_of::<ServiceFragment>().len(), 18);
     }
 
     #[test]

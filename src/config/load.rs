@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 
 use toml::Spanned;
 
+use super::contains::overlap;
 use super::diagnostic::{Diagnostic, Report, Severity};
 use super::fragment::{HostFragment, ServiceFragment, Tuning, parse};
 use super::host_file::{self, Common, Host};
 use super::service::{self, Claim};
 use super::settings::{ServiceSettings, Settings};
 use crate::host::identity;
-use crate::types::ServiceName;
+use crate::types::{ServiceName, UnitName};
 
 /// The host's own file, below the root.
 const HOST_FILE: &str = "etc/putex/putexd.toml";
@@ -143,7 +144,7 @@ fn is_mask(path: &Path) -> bool {
 }
 
 fn load_service(name: ServiceName, path: PathBuf, common: &Common) -> Candidate {
-    let nothing = Claim { units: Vec::new(), key: None };
+    let nothing = Claim { units: Vec::new(), key: None, contains: Vec::new() };
     let text = match read(&path) {
         Ok(text) => text,
         Err(error) => {
@@ -172,6 +173,34 @@ fn refuse_duplicates(candidates: &mut [Candidate]) {
     refuse_same(candidates, keys, |name, other| {
         format!("the key {name:?} is that of {other} too: each service needs a lock of its own, so set another key")
     });
+    refuse_nested(candidates);
+}
+
+/// One service's SIGKILL would reach what the other one runs.
+fn refuse_nested(candidates: &mut [Candidate]) {
+    let contained: Vec<(usize, Spanned<UnitName>)> = candidates
+        .iter()
+        .enumerate()
+        .flat_map(|(index, candidate)| candidate.claim.contains.iter().map(move |unit| (index, unit.clone())))
+        .collect();
+    for (index, unit) in &contained {
+        let overlaps =
+            |(other, theirs): &&(usize, Spanned<UnitName>)| other != index && overlap(unit.get_ref(), theirs.get_ref());
+        let places: Vec<String> = contained
+            .iter()
+            .filter(overlaps)
+            .map(|(other, theirs)| candidates[*other].report.locate(&theirs.span()))
+            .collect();
+        if !places.is_empty() {
+            let message = format!(
+                "{} is the same as, above or below a slice of {}: what one service kills must be its own, so give each \
+                 a slice that does not begin with the other's name",
+                unit.get_ref(),
+                places.join(" and ")
+            );
+            candidates[*index].report.error(&unit.span(), message);
+        }
+    }
 }
 
 fn named<T: fmt::Display>(field: &Spanned<T>) -> (String, Range<usize>) {

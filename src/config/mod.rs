@@ -6,6 +6,7 @@
 //! to `/dev/null` masks the service. Dot files and other endings are passed over.
 
 mod address;
+mod contains;
 mod diagnostic;
 mod fragment;
 mod health;
@@ -15,7 +16,8 @@ mod service;
 mod settings;
 mod store;
 
+pub use contains::CONTAINS_LIMIT;
 pub use diagnostic::{Diagnostic, Place, Severity};
 pub use load::{Loaded, load, load_as};
 pub use service::BOUND_UNITS_LIMIT;
-pub use settings::{FenceSettings, HealthSettings, Probe, ServiceSettings, Settings, WatchdogSettings};
+pub use settings::{FenceSettings, HealthSettings, Probe, ServiceSettings, Settings, StopProof, WatchdogSettings};

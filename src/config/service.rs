@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use toml::Spanned;
 
+use super::contains::check_contains;
 use super::diagnostic::Report;
 use super::fragment::{LONGEST_LIMIT, ServiceFragment, Tuning, UnitList, take};
 use super::health::{check_fence, check_health};
 use super::host_file::Common;
-use super::settings::{FenceSettings, ServiceSettings, WatchdogSettings};
+use super::settings::{FenceSettings, ServiceSettings, StopProof, WatchdogSettings};
 use crate::election::{Timings, TimingsError};
 use crate::host::watchdog;
 use crate::types::{Key, OnStopFailure, ServiceName, UnitName};
@@ -71,6 +72,9 @@ impl ServiceSettings {
             source: PathBuf::new(),
             unit,
             bound_units,
+            // The lease covers their control groups, which are killed once the units have stopped.
+            contains: Vec::new(),
+            stop_proof: StopProof::Whole,
             key,
             timings,
             stop_limit: timings.stop_budget.max(STOP_LIMIT),
@@ -212,6 +216,8 @@ pub(super) struct Claim {
     /// `unit` and the bound units, each once.
     pub(super) units: Vec<Spanned<UnitName>>,
     pub(super) key: Option<Spanned<Key>>,
+    /// Where the units' processes run beside their own control groups.
+    pub(super) contains: Vec<Spanned<UnitName>>,
 }
 
 /// Validates one service. `None` has been reported.
@@ -238,6 +244,8 @@ pub(super) fn check(
     }
     let bound_units = take(fragment.bound_units.take(), report)
         .map_or_else(Vec::new, |list| check_bound_units(list, unit.as_ref(), report));
+    let contains = take(fragment.contains.take(), report).map_or_else(Vec::new, |list| check_contains(list, report));
+    let stop_proof = take(fragment.stop_proof.take(), report).map(Spanned::into_inner).unwrap_or_default();
     for bound in &bound_units {
         check_unit(bound, on_stop_failure, own.on_stop_failure.as_ref().map(Spanned::span), report);
     }
@@ -260,6 +268,8 @@ pub(super) fn check(
             source: report.path().to_owned(),
             unit: unit.get_ref().clone(),
             bound_units: sorted(&bound_units),
+            contains: contains.iter().map(|name| name.get_ref().clone()).collect(),
+            stop_proof,
             key: key.as_ref().map_or_else(|| Key::from(name), |key| key.get_ref().clone()),
             timings,
             stop_limit,
@@ -270,7 +280,7 @@ pub(super) fn check(
         _ => None,
     };
     let key = if given_key { key } else { Some(Spanned::new(unit_span, Key::from(name))) };
-    (settings, Claim { units, key })
+    (settings, Claim { units, key, contains })
 }
 
 /// Those that are unit names, each once and unlike `unit`.

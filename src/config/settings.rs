@@ -44,6 +44,11 @@ pub struct ServiceSettings {
     /// What follows `unit`, because it starts them or cannot do without them: they may run where it runs and nowhere
     /// else. In the order of their names, so that another order in the file is no change.
     pub bound_units: Vec<UnitName>,
+    /// Slices and scopes in which processes of the units run, as those of a container do, in the order in which they are
+    /// stopped after the units.
+    pub contains: Vec<UnitName>,
+    /// How far a stop has to be proven.
+    pub stop_proof: StopProof,
     /// The lock.
     pub key: Key,
     /// Validated timings.
@@ -59,20 +64,50 @@ pub struct ServiceSettings {
 }
 
 impl ServiceSettings {
+    /// Whether another one is about the same units, in the same places.
+    #[must_use]
+    pub fn has_same_units(&self, other: &Self) -> bool {
+        self.units().eq(other.units()) && self.contains == other.contains
+    }
+
     /// All units that may run on one host only: `unit`, then those that are bound with it.
     pub fn units(&self) -> impl Iterator<Item = &UnitName> {
         std::iter::once(&self.unit).chain(&self.bound_units)
     }
 }
 
+/// `stop-proof`: what has to be dead before the lock is let go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum StopProof {
+    /// The units' control groups, those of `contains`, and every descendant that was seen outside of them.
+    #[default]
+    Whole,
+    /// The control groups alone: the administrator answers for what the units have others run.
+    UnitOnly,
+}
+
 impl PartialEq for ServiceSettings {
     fn eq(&self, other: &Self) -> bool {
         // Taken apart by name, so that a new field cannot be forgotten here.
-        let Self { name, source: _, unit, bound_units, key, timings, stop_limit, on_stop_failure, health, fence } =
-            self;
+        let Self {
+            name,
+            source: _,
+            unit,
+            bound_units,
+            contains,
+            stop_proof,
+            key,
+            timings,
+            stop_limit,
+            on_stop_failure,
+            health,
+            fence,
+        } = self;
         *name == other.name
             && *unit == other.unit
             && *bound_units == other.bound_units
+            && *contains == other.contains
+            && *stop_proof == other.stop_proof
             && *key == other.key
             && *timings == other.timings
             && *stop_limit == other.stop_limit

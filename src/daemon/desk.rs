@@ -7,10 +7,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
 use super::hands::Units;
-use crate::config::{BOUND_UNITS_LIMIT, ServiceSettings};
+use crate::config::{BOUND_UNITS_LIMIT, CONTAINS_LIMIT, ServiceSettings};
 use crate::election::{Event, GuardDone, GuardRequest};
 use crate::guard::client::{GuardClient, GuardError};
-use crate::guard::frame::{Lease, ListedLease, MEMBER_LIMIT};
+use crate::guard::frame::{CGROUP_LIMIT, Lease, ListedLease, MEMBER_LIMIT};
 use crate::types::{NodeId, ServiceName};
 
 /// Before the guard is asked again whether it is there.
@@ -18,6 +18,8 @@ const RETRY: Duration = Duration::from_millis(100);
 
 // With the unit itself they have to fit into a lease.
 const _: () = assert!(BOUND_UNITS_LIMIT < MEMBER_LIMIT);
+// And their control groups with those of what they contain, each twice over while a unit moves from one to another.
+const _: () = assert!(2 * (1 + BOUND_UNITS_LIMIT + CONTAINS_LIMIT) <= CGROUP_LIMIT);
 
 /// What the guard needs to know beside the election's words.
 pub(super) struct Desk {

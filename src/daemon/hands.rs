@@ -6,11 +6,12 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::{join, join_all};
+use futures_util::future::{join, join_all, join3};
 use futures_util::stream::{SelectAll, StreamExt as _, select_all};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
+use super::beyond::{Beyond, Leftovers};
 use super::machine::Machine;
 use crate::config::{FenceSettings, ServiceSettings};
 use crate::election::Sight;
@@ -46,6 +47,8 @@ pub(super) struct Units {
     groups: Arc<watch::Sender<BTreeSet<String>>>,
     /// Held by whoever asks PID 1 for them: an older answer must not come after a newer one.
     learning: Arc<tokio::sync::Mutex<()>>,
+    /// What the units run outside of their own control groups.
+    pub(super) beyond: Beyond,
     /// Units of an earlier configuration that may still run under the lease.
     former: Arc<Mutex<Vec<UnitName>>>,
 }
@@ -104,6 +107,7 @@ impl Units {
             bound: settings.bound_units.clone(),
             service: settings.name.clone(),
             lease: settings.name.lease_target(),
+            beyond: Beyond::new(settings, Arc::clone(&systemd)),
             systemd,
             machine,
             known: Arc::default(),
@@ -129,13 +133,17 @@ impl Units {
 
     /// Asks PID 1 where the units' processes may be, and remembers it. A former control group is forgotten when PID 1 names
     /// it for none of the units and it is empty.
-    async fn learn(&self) -> Result<Vec<Known>, BusError> {
+    pub(super) async fn learn(&self) -> Result<Vec<Known>, BusError> {
         let _turn = self.learning.lock().await;
         let asked = join_all(self.all().into_iter().map(|name| async {
             let placement = self.systemd.placement(&name).await;
             (name, placement)
         }));
         let (mut known, mut named, mut silent) = (Vec::new(), BTreeSet::new(), None);
+        match self.beyond.learn().await {
+            Ok(groups) => named.extend(groups),
+            Err(error) => silent = Some(error),
+        }
         for (name, placement) in asked.await {
             match placement {
                 Ok(placement) => {
@@ -201,6 +209,10 @@ impl Units {
     pub(super) async fn stop(&self, kill_at: Option<Time>) {
         let mut told = String::new();
         let mut warn_at = self.machine.now();
+        let mut left = Leftovers::default();
+        if kill_at.is_none() {
+            self.beyond.look_before_stop(&self.groups()).await;
+        }
         loop {
             let late = kill_at.is_some_and(|at| self.machine.now().has_passed(at));
             if late {
@@ -208,7 +220,7 @@ impl Units {
             }
             let slice = kill_at.map_or(STOP_SLICE, |at| at_most(self.machine.now().until_passed(at), STOP_SLICE));
             self.ask_to_stop(slice, late).await;
-            match self.proof().await {
+            match self.proof(&mut left, slice).await {
                 Ok(()) => {
                     self.former.lock().unwrap_or_else(PoisonError::into_inner).clear();
                     return;
@@ -243,7 +255,7 @@ impl Units {
         let _ = self.systemd.stop(&self.lease, slice).await;
     }
 
-    async fn proof(&self) -> Result<(), (UnitName, NotDead)> {
+    async fn proof(&self, left: &mut Leftovers, slice: Duration) -> Result<(), (UnitName, NotDead)> {
         for name in self.all() {
             if let Err(trouble) = self.systemd.prove_dead(&name).await {
                 return Err((name, trouble));
@@ -253,16 +265,17 @@ impl Units {
         if lease.may_run() {
             return Err((self.lease.clone(), NotDead::Running(lease.in_words())));
         }
-        self.prove_groups_empty().await.map_err(|trouble| (self.main.clone(), trouble))
+        self.prove_groups_empty().await.map_err(|trouble| (self.main.clone(), trouble))?;
+        self.beyond.end(left, self.machine.now(), slice).await
     }
 
     /// PID 1 has stopped the units, and looks at the control groups that they have now. What is left in a former one
     /// nobody else would end, so it gets SIGKILL, however much time the stop still has.
     async fn prove_groups_empty(&self) -> Result<(), NotDead> {
-        for group in self.groups() {
-            if !self.systemd.is_group_empty(&group).await? {
-                self.kill_group(&group).await;
-                return Err(NotDead::ProcessesLeft(group));
+        for group in self.groups().difference(&self.beyond.groups()) {
+            if !self.systemd.is_group_empty(group).await? {
+                self.kill_group(group).await;
+                return Err(NotDead::ProcessesLeft(group.clone()));
             }
         }
         Ok(())
@@ -272,7 +285,8 @@ impl Units {
     /// then what is left through PID 1's eyes. Whoever wakes late does the first before anything else.
     async fn kill(&self) {
         let (groups, units) = (self.groups(), self.all());
-        join_all(groups.iter().map(|group| self.kill_group(group))).await;
+        let in_groups = join_all(groups.iter().map(|group| self.kill_group(group)));
+        join(in_groups, self.beyond.kill_strays()).await;
         // At once: where PID 1 is silent, each of them takes its time to find that out. What it refuses is seen by the proof.
         join_all(units.iter().map(|name| self.systemd.kill(name))).await;
     }
@@ -285,10 +299,15 @@ impl Units {
 
     /// What the units do now, and where.
     pub(super) async fn look(&self) -> Sighting {
-        let units = self.all();
+        let mut units = self.all();
         // What is not known now is found at the next look, or when a lease is to be armed.
-        let (_, found) = join(self.learn(), join_all(units.iter().map(|name| self.systemd.prove_dead(name)))).await;
-        let sights: Vec<Option<Sight>> = found.iter().map(sight_of).collect();
+        let look = join_all(units.iter().map(|name| self.systemd.prove_dead(name)));
+        let (_, found, contained) = join3(self.learn(), look, self.beyond.look()).await;
+        let mut sights: Vec<Option<Sight>> = found.iter().map(sight_of).collect();
+        for (name, alive) in contained {
+            units.push(name);
+            sights.push(alive.map(|alive| if alive { Sight::Alive } else { Sight::Dead { result: String::new() } }));
+        }
         let mut sighting = Sighting::of(&units, &sights);
         // It serves nobody any more, so that the holder has to release; what is left of it bars the release until it ends.
         if let Some(Err(trouble @ NotDead::Mounted(_))) = found.first() {

@@ -5,7 +5,9 @@
 //! | [`supervisor`] | signals, reload, readiness, watchdog, status: the daemon as a whole |
 //! | [`service`] | one task per service: feeds the election, carries out its actions |
 //! | [`hands`] | start, stop, fence: what is done to units |
+//! | [`beyond`] | what units run outside of their control groups |
 //! | [`desk`] | the service's requests to the guard, in order |
+//! | [`grounds`] | which control groups belong to which service |
 //! | [`health`] | health checks, their rise and fall |
 //! | [`hints`] | one watch of the store for all services |
 //! | [`machine`] | what a service needs of its host: clocks, timers, tasks, memory |
@@ -18,8 +20,10 @@
 //! **Architecture invariant:** a service reaches the world through its [`service::Host`] alone: store, guard, PID 1 and
 //! [`machine`]. What it does can so be seen on simulated hosts, and `tests/simulation` does.
 
+mod beyond;
 mod desk;
 mod disk;
+pub mod grounds;
 mod hands;
 mod health;
 pub mod hints;

@@ -10,18 +10,21 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use super::beyond;
 use super::desk::{self, Desk};
+use super::grounds::{self, Grounds};
 use super::hands::{self, Sighting, Units};
 use super::health::{Checker, Role};
 use super::hints::Hints;
-use super::machine::{Machine, Timer};
-use crate::config::{ServiceSettings, WatchdogSettings};
+use super::machine::{Machine, Task, Timer};
+use crate::config::{ServiceSettings, StopProof, WatchdogSettings};
 use crate::election::{
     self, Action, Alarm, Content, Election, Event, GuardRequest, Moment, Observation, ReadId, Record, Remembered,
     Sight, State, Timings, Transition, WriteRequest, WriteResult,
 };
 use crate::guard::client::{GuardClient, Link as GuardLink};
 use crate::guard::frame::{Lease, ListedLease, Watchdog};
+use crate::host::processes::Process;
 use crate::journal;
 use crate::store::{Attempt, Link as StoreLink, Snapshot, Store, StoreError, WriteOutcome};
 use crate::systemd::{Manager, Surroundings, SystemState, Unsupervisable};
@@ -35,6 +38,10 @@ const GUARD_LIMIT: usize = 32;
 const HEARTBEAT: Duration = Duration::from_secs(1);
 /// How often a unit that cannot be supervised is looked at again.
 const ADMISSION_INTERVAL: Duration = Duration::from_secs(5);
+/// At least so long it is between two looks for processes outside of their control groups.
+const STRAY_INTERVAL: Duration = Duration::from_millis(500);
+/// How many of them are named.
+const STRAYS_SHOWN: usize = 3;
 
 /// What all services of the host share.
 #[derive(Clone)]
@@ -53,6 +60,8 @@ pub struct Host {
     pub hints: Hints,
     /// Everything else of it.
     pub machine: Arc<dyn Machine>,
+    /// Where the processes of each service are.
+    pub grounds: Grounds,
     /// What the guard has to serve before anything is started.
     pub watchdog: Option<WatchdogSettings>,
 }
@@ -62,6 +71,8 @@ pub struct Host {
 pub enum Order {
     /// Go on with these settings; units and key are the same.
     Reconfigure(Box<ServiceSettings>),
+    /// The configuration was read anew, and that of the service is as it was: what was refused is tried again.
+    Reconsider,
     /// Let the lock go now, contend again later; the reason.
     StepDown(String),
     /// Stop the unit, release the lock, end.
@@ -205,6 +216,15 @@ struct Service {
     unreadable: Arc<Unreadable>,
     inbox: mpsc::Receiver<Event>,
     sights: mpsc::Receiver<Seen>,
+    /// The processes of the units that are outside of their control groups, whenever that changes.
+    strays: mpsc::Receiver<Vec<Process>>,
+    /// Those that are told of, in words.
+    outside: Vec<String>,
+    /// Why nothing is started though the units were admitted: processes of them went elsewhere when they ran. It stands until
+    /// the configuration is read anew.
+    strayed: Option<String>,
+    /// That was so, and the configuration was read anew since.
+    forgiven: bool,
     /// Counts the starts and proven stops: what was seen before one says nothing after it.
     epoch: Arc<AtomicU64>,
     desk: mpsc::Sender<GuardRequest>,
@@ -268,6 +288,8 @@ impl Service {
         let (events, inbox) = mpsc::channel(EVENTS_LIMIT);
         let (desk, requests) = mpsc::channel(GUARD_LIMIT);
         let (sight, sights) = mpsc::channel(1);
+        let (stray, strays) = mpsc::channel(1);
+        let looked = Arc::new(Notify::new());
         let (prove, stopped) = mpsc::channel(1);
         let (remembered, armed) = kept.map_or((None, None), |kept| (Some(kept.remembered), Some(kept.lease)));
         let leased = armed.as_ref().map(|lease| lease.units.clone());
@@ -293,9 +315,11 @@ impl Service {
             settings: shown.subscribe(),
             armed,
         };
-        let watcher = watch_units(units.clone(), shown.subscribe(), Arc::clone(&epoch), sight);
+        let watcher = watch_units(units.clone(), shown.subscribe(), Arc::clone(&epoch), sight, Arc::clone(&looked));
+        let outside = watch_outside(units.clone(), looked, stray);
         let desk_task = desk_task.run(requests, events.clone());
-        let helpers = vec![machine.spawn(Box::pin(desk_task)), machine.spawn(Box::pin(watcher))];
+        let tasks: [Task; 3] = [Box::pin(desk_task), Box::pin(watcher), Box::pin(outside)];
+        let helpers = tasks.into_iter().map(|task| machine.spawn(task)).collect();
         let timer = machine.timer()?;
         let mut service = Self {
             host: host.clone(),
@@ -310,6 +334,10 @@ impl Service {
             unreadable: Arc::default(),
             inbox,
             sights,
+            strays,
+            outside: Vec::new(),
+            strayed: None,
+            forgiven: false,
             epoch,
             desk,
             role,
@@ -344,8 +372,15 @@ impl Service {
         self.helpers.push(self.host.machine.spawn(Box::pin(admit)));
         self.handle(Event::Timeout);
         while self.election.state() != State::Retired {
-            if let Err(refusal) = &self.admission
-                && (!self.may_run() || self.must_end(refusal))
+            if !self.may_run() {
+                let forgiven = std::mem::take(&mut self.forgiven);
+                match self.objection() {
+                    Some(reason) => self.handle(Event::Contend(Err(reason))),
+                    None if forgiven => self.handle(Event::Contend(Ok(()))),
+                    None => {}
+                }
+            } else if let Err(refusal) = &self.admission
+                && self.must_end(refusal)
             {
                 self.handle(Event::Contend(Err(refusal.reason.clone())));
             }
@@ -382,11 +417,15 @@ impl Service {
                 Some(admission) = admitted.recv() => {
                     self.tell_of_admission(&admission);
                     self.admission = admission;
-                    if self.admission.is_err() {
+                    if self.objection().is_some() {
                         continue;
                     }
                     Event::Contend(Ok(()))
                 }
+                Some(strays) = self.strays.recv() => match self.judge_strays(&strays) {
+                    Some(event) => event,
+                    None => continue,
+                },
                 Some(order) = orders.recv() => self.obey(order),
                 _ = heartbeat.tick() => Event::Timeout,
             };
@@ -400,6 +439,16 @@ impl Service {
             self.progress.fetch_add(1, Ordering::Release);
         }
         self.show();
+    }
+
+    /// The administrator has read the configuration anew, and may have mended what the processes went elsewhere for.
+    fn forgive(&mut self) {
+        self.forgiven |= self.strayed.take().is_some();
+    }
+
+    /// Why nothing may be begun here, as far as the units are concerned.
+    fn objection(&self) -> Option<String> {
+        self.strayed.clone().or_else(|| self.admission.as_ref().err().map(|refusal| refusal.reason.clone()))
     }
 
     /// Whether a unit may run under the lease. It keeps running without an admission, unless it
@@ -484,7 +533,7 @@ impl Service {
             revision: self.election.revision(),
             term: self.election.term(),
             hindrance: self.election.hindrance(self.host.machine.now()),
-            remarks: self.admission.clone().unwrap_or_default(),
+            remarks: self.admission.iter().flatten().chain(&self.outside).cloned().collect(),
         };
         let modified = self.status.send_if_modified(|shown| {
             let modified = *shown != status;
@@ -507,10 +556,16 @@ impl Service {
     fn obey(&mut self, order: Order) -> Event {
         match order {
             Order::Retire(reason) => Event::Retire { reason },
+            Order::Reconsider => {
+                self.forgive();
+                Event::Timeout
+            }
             Order::StepDown(reason) => Event::StepDown { reason, next: None },
             Order::Reconfigure(settings) => {
                 let health_changed = settings.health != self.settings.health;
                 self.settings = *settings;
+                self.units.beyond.require(self.settings.stop_proof);
+                self.forgive();
                 self.shown.send_replace(self.settings.clone());
                 if health_changed {
                     self.restart_checker();
@@ -525,6 +580,43 @@ impl Service {
     fn judge(&mut self, sighting: Sighting) -> Option<Sight> {
         self.alive = sighting.alive;
         if self.election.state() == State::Active { sighting.main } else { sighting.all }
+    }
+
+    /// What is outside of its control group is told, and by default ends the lease: no stop reaches it, and no empty control
+    /// group shows that it is gone. What was seen so far is part of the proof.
+    fn judge_strays(&mut self, strays: &[Process]) -> Option<Event> {
+        let words: Vec<String> = strays.iter().take(STRAYS_SHOWN).map(beyond::in_words).collect();
+        let first = words.first().cloned();
+        let unit = &self.settings.unit;
+        let outside = |words: &String| {
+            format!(
+                "{unit} has {words}, outside of its control group; stop-proof = \"unit-only\": nobody shows that it has ended"
+            )
+        };
+        let whole = self.settings.stop_proof == StopProof::Whole;
+        let told =
+            std::mem::replace(&mut self.outside, if whole { Vec::new() } else { words.iter().map(outside).collect() });
+        let subject = journal::Subject { service: Some((&self.settings.name, unit)), ..journal::Subject::default() };
+        let words = words.join("; ");
+        let first = first?;
+        if !whole {
+            if told.is_empty() {
+                let reason = format!("{words}; stop-proof = \"unit-only\", ignoring");
+                journal::alarm(journal::Alarm::LeftControlGroup, &subject, &reason);
+            }
+            self.show();
+            return None;
+        }
+        if self.strayed.is_some() {
+            return None;
+        }
+        journal::alarm(journal::Alarm::LeftControlGroup, &subject, &words);
+        let reason = format!(
+            "{unit} had {first}, outside of its control group, where no stop reaches it: have it stay in the unit, or list its \
+             slice in contains, or set stop-proof = \"unit-only\"; then run \"systemctl reload putexd\""
+        );
+        self.strayed = Some(reason.clone());
+        Some(Event::Contend(Err(reason)))
     }
 
     fn restart_checker(&mut self) {
@@ -715,6 +807,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
+        self.host.grounds.remove(&self.settings.name);
         let tasks = [self.checker.take(), self.start.take(), self.stop.take()];
         for helper in self.helpers.drain(..).chain(tasks.into_iter().flatten()) {
             helper.abort();
@@ -728,6 +821,7 @@ async fn watch_units(
     settings: watch::Receiver<ServiceSettings>,
     epoch: Arc<AtomicU64>,
     sights: mpsc::Sender<Seen>,
+    looked: Arc<Notify>,
 ) {
     let mut changes = units.changes();
     let mut was_alive = false;
@@ -735,13 +829,50 @@ async fn watch_units(
         let before = epoch.load(Ordering::Acquire);
         let sighting = units.look().await;
         let alive = sighting.main == Some(Sight::Alive);
+        // Once more after the end: what was told of before is gone by then, or is seen no longer.
+        let is_worth_a_look = alive || was_alive || !sighting.alive.is_empty();
         let host_stops = was_alive && !alive && matches!(units.systemd.system_state().await, Ok(SystemState::Stopping));
         was_alive = alive;
         if sights.send(Seen { epoch: before, sighting, host_stops }).await.is_err() {
             return;
         }
+        if is_worth_a_look {
+            looked.notify_one();
+        }
         let renew_interval = settings.borrow().timings.renew_interval;
         Units::changed(&mut changes, renew_interval).await;
+    }
+}
+
+/// Tells which processes of the units are outside of their control groups, when that changes. It looks when the units were
+/// looked at, and has a task of its own, so that nothing waits for it.
+///
+/// Only what is seen twice is told: a command that a shell runs by su may be gone a moment later. The proof of a stop knows
+/// it from the first time on.
+async fn watch_outside(units: Units, looked: Arc<Notify>, strays: mpsc::Sender<Vec<Process>>) {
+    let (mut before, mut told): (Vec<Process>, Vec<Process>) = (Vec::new(), Vec::new());
+    loop {
+        if before.iter().all(|process| told.iter().any(|other| other.is(process))) {
+            looked.notified().await;
+        } else {
+            // A unit that was moved to another slice has its processes in a group that was not known at the first look.
+            let _ = units.learn().await;
+        }
+        match units.beyond.find_strays(&units.groups()).await {
+            Ok(found) => {
+                let seen_twice = |process: &&Process| before.iter().any(|other| other.is(process));
+                let lasting: Vec<Process> = found.iter().filter(seen_twice).cloned().collect();
+                before = found;
+                if lasting != told {
+                    told.clone_from(&lasting);
+                    if strays.send(lasting).await.is_err() {
+                        return;
+                    }
+                }
+            }
+            Err(error) => tracing::debug!("not known whether processes are outside of their control group: {error}"),
+        }
+        tokio::time::sleep(STRAY_INTERVAL).await;
     }
 }
 
@@ -756,7 +887,8 @@ async fn admit(
     let mut last = None;
     loop {
         let current = settings.borrow().clone();
-        let admission = match admission(&*units.systemd, &current).await {
+        host.grounds.put(&current.name, units.groups());
+        let admission = match admission(&*units.systemd, &host.grounds, &current).await {
             Some(Ok(remarks)) => {
                 watchdog_is_served(&host).await.map(|served| served.map(|()| remarks).map_err(Refusal::new))
             }
@@ -796,7 +928,7 @@ async fn watchdog_is_served(host: &Host) -> Option<Result<(), String>> {
 
 /// The remarks on the units, or why they cannot be supervised. `None`: PID 1 did not answer, and nothing is known against
 /// them.
-async fn admission(systemd: &dyn Manager, settings: &ServiceSettings) -> Option<Admission> {
+async fn admission(systemd: &dyn Manager, grounds: &Grounds, settings: &ServiceSettings) -> Option<Admission> {
     let all: Vec<UnitName> = settings.units().cloned().collect();
     let mut remarks = Vec::new();
     let mut refusal = None;
@@ -805,6 +937,8 @@ async fn admission(systemd: &dyn Manager, settings: &ServiceSettings) -> Option<
             service: Some(&settings.name),
             self_fence: settings.on_stop_failure.is_self_fence(),
             bound: &all,
+            contains: &settings.contains,
+            unit_only: settings.stop_proof == StopProof::UnitOnly,
             may_end: *unit != settings.unit,
         };
         match systemd.supervisable(unit, around).await {
@@ -819,7 +953,13 @@ async fn admission(systemd: &dyn Manager, settings: &ServiceSettings) -> Option<
             }
         }
     }
-    Some(refusal.map_or(Ok(remarks), Err))
+    if let Some(refusal) = refusal {
+        return Some(Err(refusal));
+    }
+    match grounds::check(systemd, grounds, settings).await {
+        Ok(apart) => Some(apart.map(|()| remarks).map_err(Refusal::new)),
+        Err(_) => None,
+    }
 }
 
 /// `a.timer`, `a.timer and a.service`.

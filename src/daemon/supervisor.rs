@@ -12,6 +12,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::disk;
+use super::grounds::Grounds;
 use super::machine::ThisMachine;
 use super::notify;
 use super::service::{self, Handle, Host, Kept, Order};
@@ -168,6 +169,7 @@ impl Supervisor {
             systemd: Arc::new(systemd.clone()),
             hints,
             machine: Arc::new(ThisMachine { state_directory: PathBuf::from(STATE_DIRECTORY) }),
+            grounds: Grounds::default(),
             watchdog: settings.watchdog.clone(),
         };
         let (ask, asks) = mpsc::channel(ASKS_LIMIT);
@@ -352,10 +354,12 @@ impl Supervisor {
                 continue;
             };
             if handle.settings == service {
+                // A full channel would mean a loop that stands still, which the watchdog ends.
+                let _ = handle.orders.try_send(Order::Reconsider);
                 continue;
             }
             told.push(format!("{name} changed"));
-            if handle.settings.units().eq(service.units()) && handle.settings.key == service.key {
+            if handle.settings.has_same_units(&service) && handle.settings.key == service.key {
                 handle.settings = service.clone();
                 // A full channel would mean a loop that stands still, which the watchdog ends.
                 let _ = handle.orders.try_send(Order::Reconfigure(Box::new(service)));

@@ -22,8 +22,9 @@ use super::watchdog::Watchdog;
 use super::{Level, Paths, say};
 use crate::guard::frame::{Command, Inbox, Lease, Outcome, REQUEST_LIMIT_BYTES, Reply, Request};
 use crate::guard::grant;
-use crate::host::cgroup::{Condemned, Hierarchy, holds};
+use crate::host::cgroup::{Condemned, Hierarchy};
 use crate::host::clock::{self, BootTimer};
+use crate::host::group_name::is_within;
 use crate::host::identity;
 use crate::host::self_fence::self_fence;
 use crate::types::{BootId, ServiceName, Time};
@@ -418,7 +419,7 @@ impl<'a> Shell<'a> {
             !known.map(Condemned::path).eq(lease.cgroups.iter().map(String::as_str))
         });
         let condemn = |path: &String| match &self.connection_group {
-            Some(putexd) if holds(path, putexd) => {
+            Some(putexd) if is_within(putexd, path) => {
                 Err(io::Error::other(format!("{path:?}: the group holds putexd, it is not a unit's to kill")))
             }
             Some(_) | None => self.hierarchy.condemn(path),

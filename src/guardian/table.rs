@@ -9,6 +9,7 @@ use crate::guard::frame::{
     CGROUP_LIMIT, CGROUP_LIMIT_BYTES, CGROUPS_LIMIT_BYTES, Command, LEASE_LIMIT, Lease, ListedLease, MEMBER_LIMIT,
     Outcome,
 };
+use crate::host::group_name::is_within;
 use crate::types::{Instance, Revision, ServiceName, Time, WriteId};
 
 /// How long it takes until a guard that is silent for longer than [`Table::patience`] has a successor that enforces, where
@@ -383,11 +384,6 @@ fn is_below_the_root(path: &str) -> bool {
         && path.strip_prefix('/').is_some_and(|path| {
             path.split('/').all(|part| !matches!(part, "" | "." | "..") && !part.contains(char::is_control))
         })
-}
-
-/// Whether `group` is `other`, or below it.
-fn is_within(group: &str, other: &str) -> bool {
-    group.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 fn add_missing<T: PartialEq>(members: &mut Vec<T>, more: Vec<T>) {

@@ -15,6 +15,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
+use super::group_name::is_within;
+
 /// The hierarchy in which systemd keeps processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hierarchy {
@@ -117,11 +119,7 @@ impl Hierarchy {
     /// so. Refused for a group that holds PID 1 or the caller.
     pub fn kill(&self, path: &str) -> io::Result<()> {
         let group = self.locate(path)?;
-        let pids = self.pids(&group)?;
-        let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
-        if pids.contains(&1) || pids.contains(&own) {
-            return Err(invalid(path, "the group holds PID 1 or the caller, it is not a unit's to kill"));
-        }
+        self.refuse_own(path, &group)?;
         if self.version == Version::V2 {
             // Open without creating: where the kernel is older than 5.14 there is no such file.
             match fs::OpenOptions::new().write(true).open(group.join("cgroup.kill")) {
@@ -137,7 +135,7 @@ impl Hierarchy {
     pub fn condemn(&self, path: &str) -> io::Result<Condemned> {
         let group = self.locate(path)?;
         for (who, process) in [("PID 1", "1"), ("the caller", "self")] {
-            if holds(path, &self.group_of(process)?) {
+            if is_within(&self.group_of(process)?, path) {
                 return Err(invalid(path, &format!("the group holds {who}, it is not a unit's to kill")));
             }
         }
@@ -154,6 +152,33 @@ impl Hierarchy {
         let text = fs::read_to_string(&file).map_err(|error| named(&file, error))?;
         let group = group_in(&text, self.version).map(str::to_owned);
         group.ok_or_else(|| named(&file, io::Error::new(io::ErrorKind::InvalidData, "does not name the group")))
+    }
+
+    /// Sends SIGTERM to every process of the group and of those below it, once. Refused as [`kill`](Self::kill) is.
+    pub fn terminate(&self, path: &str) -> io::Result<()> {
+        let group = self.locate(path)?;
+        self.refuse_own(path, &group)?;
+        for directory in self.tree(&group)? {
+            let pids: Vec<i32> = self.pids_of(&directory)?.into_iter().collect();
+            for chunk in pids.chunks(PINNED_AT_ONCE) {
+                self.signal_members(&directory, chunk, Signal::TERM)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The processes of the group and of those below it. 0 stands for one of another PID namespace.
+    pub fn members(&self, path: &str) -> io::Result<BTreeSet<i32>> {
+        self.pids(&self.locate(path)?)
+    }
+
+    fn refuse_own(&self, path: &str, group: &Path) -> io::Result<()> {
+        let pids = self.pids(group)?;
+        let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
+        if pids.contains(&1) || pids.contains(&own) {
+            return Err(invalid(path, "the group holds PID 1 or the caller, it is not a unit's to kill"));
+        }
+        Ok(())
     }
 
     fn detect_under(mount: &Path) -> io::Result<Self> {
@@ -270,7 +295,7 @@ impl Hierarchy {
             for directory in self.tree(group)? {
                 let pids: Vec<i32> = self.pids_of(&directory)?.into_iter().collect();
                 for chunk in pids.chunks(PINNED_AT_ONCE) {
-                    self.kill_members(&directory, chunk)?;
+                    self.signal_members(&directory, chunk, Signal::KILL)?;
                 }
                 round.extend(pids);
             }
@@ -284,7 +309,7 @@ impl Hierarchy {
 
     /// Pins the processes first and asks for the members again: a pid that was given to a stranger in between is then
     /// either no member, or its pin is of a dead process.
-    fn kill_members(&self, directory: &Path, pids: &[i32]) -> io::Result<()> {
+    fn signal_members(&self, directory: &Path, pids: &[i32], signal: Signal) -> io::Result<()> {
         let mut pinned = Vec::with_capacity(pids.len());
         for pid in pids.iter().filter_map(|raw| Pid::from_raw(*raw)) {
             match pidfd_open(pid, PidfdFlags::empty()) {
@@ -301,8 +326,8 @@ impl Hierarchy {
                 continue;
             }
             let sent = match fd {
-                Some(fd) => pidfd_send_signal(fd, Signal::KILL),
-                None => kill_process(pid, Signal::KILL),
+                Some(fd) => pidfd_send_signal(fd, signal),
+                None => kill_process(pid, signal),
             };
             match sent {
                 Ok(()) | Err(Errno::SRCH) => {}
@@ -313,14 +338,8 @@ impl Hierarchy {
     }
 }
 
-/// Whether a process of the group `inner` is in the group `path` or below it.
-#[must_use]
-pub fn holds(path: &str, inner: &str) -> bool {
-    inner.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
 /// The path in a process's list of groups, of which each line is a number, a list of controllers and a path.
-fn group_in(text: &str, version: Version) -> Option<&str> {
+pub(super) fn group_in(text: &str, version: Version) -> Option<&str> {
     text.lines().find_map(|line| {
         let (_, rest) = line.split_once(':')?;
         let (controllers, path) = rest.split_once(':')?;
@@ -471,16 +490,6 @@ mod tests {
     }
 
     #[test]
-    fn a_group_holds_itself_and_what_is_below_it() {
-        assert!(holds("/system.slice", "/system.slice/putexd.service"));
-        assert!(holds("/system.slice/x.service", "/system.slice/x.service"));
-        assert!(holds("/a.slice", "/a.slice/b.slice/x.service"));
-        assert!(!holds("/system.slice/x.service", "/system.slice/x.service2"));
-        assert!(!holds("/system.slice/x.service", "/system.slice"));
-        assert!(!holds("/system.slice/x.service", "/"));
-    }
-
-    #[test]
     fn the_group_of_a_process_is_found_in_each_hierarchy() {
         let text = "9:name=systemd:/init.scope\n4:cpu,cpuacct:/system.slice\n0::/system.slice/a:b.service\n";
         assert_eq!(group_in(text, Version::V1), Some("/init.scope"));
@@ -514,6 +523,25 @@ mod tests {
         group(root.path(), "x.service", "cgroup.kill", "");
         hierarchy.kill("/x.service").expect("written");
         assert_eq!(fs::read_to_string(root.path().join("x.service/cgroup.kill")).expect("readable"), "1");
+    }
+
+    #[test]
+    fn a_group_is_asked_to_end() {
+        for version in [Version::V1, Version::V2] {
+            let (root, hierarchy) = fake(version);
+            let mut child = Command::new("sleep").arg("60").spawn().expect("sleep");
+            group(root.path(), "x.service", "cgroup.procs", "");
+            group(root.path(), "x.service", "cgroup.kill", "");
+            group(root.path(), "x.service/inner", "cgroup.procs", &format!("{}\n0\n", child.id()));
+            let pid = i32::try_from(child.id()).expect("a pid");
+            assert_eq!(hierarchy.members("/x.service").expect("readable"), BTreeSet::from([0, pid]));
+            hierarchy.terminate("/x.service").expect("signalled");
+            let status = child.wait().expect("waited for");
+            assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(15));
+            group(root.path(), "x.service/inner", "cgroup.procs", "1\n");
+            assert!(hierarchy.terminate("/x.service").is_err(), "not with PID 1 in it");
+            hierarchy.terminate("/gone.service").expect("nothing to end");
+        }
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 pub mod cgroup;
 pub mod clock;
+pub mod group_name;
 pub mod identity;
 pub mod mounts;
+pub mod processes;
 pub mod self_fence;
 pub mod watchdog;

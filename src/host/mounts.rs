@@ -23,6 +23,7 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags, major, minor, open};
 use rustix::io::Errno;
 
+use super::processes::command_of;
 use crate::types::UnitName;
 
 const PROC: &str = "/proc";
@@ -37,8 +38,6 @@ const CLAIM_INTERVAL: Duration = Duration::from_millis(5);
 const PAGE_BYTES: usize = 4096;
 /// Of so many processes that have it mounted the operator is told.
 const TOLD_LIMIT: usize = 3;
-/// And so much of their command lines.
-const COMMAND_LIMIT: usize = 120;
 
 /// What a mount unit is to mount, as PID 1 tells while it is not mounted. Of one that is, PID 1 tells what the kernel
 /// says, where a bind mount looks like one of the whole device.
@@ -442,15 +441,6 @@ fn new_table(proc: &Path, pid: u32, known: &mut BTreeSet<String>) -> io::Result<
 
 fn has_ended(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::NOENT | Errno::SRCH | Errno::INVAL))
-}
-
-fn command_of(proc: &Path, pid: u32) -> String {
-    let line = fs::read(proc.join(format!("{pid}/cmdline"))).unwrap_or_default();
-    let line = String::from_utf8_lossy(&line).trim_end_matches('\0').replace(|c: char| c.is_control(), " ");
-    if line.is_empty() {
-        return fs::read_to_string(proc.join(format!("{pid}/comm"))).unwrap_or_default().trim_end().to_owned();
-    }
-    line.chars().take(COMMAND_LIMIT).collect()
 }
 
 /// Three octal digits after a backslash are a byte of mountinfo, two hexadecimal ones after `\x` are one of a unit's name.

@@ -1,15 +1,18 @@
 //! What the daemon asks of PID 1: [`Systemd`] answers it over D-Bus, a simulated host answers it in memory.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::pin::Pin;
 use std::time::Duration;
 
 use futures_util::Stream;
+use rustix::process::Signal;
 
 use super::{
     BusError, Check, JobEnd, KillError, NotDead, Placement, RunResult, StartError, Started, Surroundings, SystemState,
     Systemd, UnitState, Unsupervisable,
 };
+use crate::host::processes::Process;
 use crate::types::{ServiceName, UnitName};
 
 /// The future of a manager's verb.
@@ -60,6 +63,24 @@ pub trait Manager: fmt::Debug + Send + Sync + 'static {
 
     /// Whether no process is in a control group, without asking PID 1.
     fn is_group_empty<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<bool, NotDead>>;
+
+    /// SIGTERM to every process of a control group, without asking PID 1.
+    fn terminate_group<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<(), String>>;
+
+    /// Which processes of the units are in none of the control groups.
+    fn outside<'a>(
+        &'a self,
+        units: &'a [UnitName],
+        groups: &'a BTreeSet<String>,
+        age: Duration,
+    ) -> ManagerFuture<'a, Result<Vec<Process>, String>>;
+
+    /// Signals processes; those that still run.
+    fn end_processes<'a>(
+        &'a self,
+        processes: &'a [Process],
+        signal: Option<Signal>,
+    ) -> ManagerFuture<'a, Result<Vec<Process>, String>>;
 
     /// Shows that nothing of a unit runs; what it was read from.
     fn prove_dead<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<UnitState, NotDead>>;
@@ -126,6 +147,27 @@ impl Manager for Systemd {
 
     fn is_group_empty<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<bool, NotDead>> {
         Box::pin(Systemd::is_group_empty(self, path))
+    }
+
+    fn terminate_group<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<(), String>> {
+        Box::pin(Systemd::terminate_group(self, path))
+    }
+
+    fn outside<'a>(
+        &'a self,
+        units: &'a [UnitName],
+        groups: &'a BTreeSet<String>,
+        age: Duration,
+    ) -> ManagerFuture<'a, Result<Vec<Process>, String>> {
+        Box::pin(Systemd::outside(self, units, groups, age))
+    }
+
+    fn end_processes<'a>(
+        &'a self,
+        processes: &'a [Process],
+        signal: Option<Signal>,
+    ) -> ManagerFuture<'a, Result<Vec<Process>, String>> {
+        Box::pin(Systemd::end_processes(self, processes, signal))
     }
 
     fn prove_dead<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<UnitState, NotDead>> {

@@ -9,11 +9,13 @@
 //! Every call is bounded in time, and no signal is trusted: signals only say when to read again.
 
 mod changes;
+mod elsewhere;
 pub mod gate;
 mod job;
 mod link;
 mod manager;
 pub mod notify;
+mod outside;
 mod private;
 mod properties;
 mod proxy;
@@ -29,6 +31,7 @@ pub use job::JobEnd;
 pub use link::BusError;
 use link::{Keeper, Link, Route};
 pub use manager::{ChangeHints, Manager, ManagerFuture};
+use outside::Walker;
 pub use properties::{ActiveState, Invocation, QueuedJob, UnitState};
 pub use run::{Check, RunResult};
 pub use start::{StartError, Started};
@@ -41,6 +44,7 @@ pub struct Systemd {
     keeper: Keeper,
     route: Route,
     mounts: units::Mounts,
+    walker: Walker,
 }
 
 impl Systemd {
@@ -79,7 +83,7 @@ impl Systemd {
     }
 
     fn by(route: Route, call_limit: Duration) -> Self {
-        Self { keeper: Keeper::new(route, call_limit), route, mounts: units::Mounts::default() }
+        Self { keeper: Keeper::new(route, call_limit), route, mounts: units::Mounts::default(), walker: Walker::new() }
     }
 
     fn has_references(&self) -> bool {

@@ -104,6 +104,8 @@ pub struct UnitState {
     pub job: Option<QueuedJob>,
     /// The main process, while there is one.
     pub main_pid: Option<u32>,
+    /// The process that starts, stops, reloads or mounts it, while there is one.
+    pub control_pid: Option<u32>,
     /// The control group as PID 1 names it; empty while the unit has none.
     pub control_group: String,
     /// The current run, or the last one.
@@ -174,6 +176,16 @@ impl Properties {
         self.items(name).iter().filter_map(|item| <&str>::try_from(item).ok().map(str::to_owned)).collect()
     }
 
+    /// The argument lists of a property such as ExecStart: `a(sasbttttuii)` of path, arguments, and how the last run went.
+    pub(super) fn commands(&self, name: &str) -> Vec<Vec<String>> {
+        let command = |item: &Variant<'_>| {
+            let Variant::Structure(structure) = item else { return None };
+            let Variant::Array(arguments) = structure.fields().get(1)? else { return None };
+            Some(arguments.inner().iter().filter_map(words).collect())
+        };
+        self.items(name).iter().filter_map(command).collect()
+    }
+
     /// As [`UnitState::is_effect`] says. A type that nobody knows is taken for one.
     pub(super) fn is_effect(&self) -> bool {
         match self.kind() {
@@ -200,6 +212,7 @@ impl Properties {
             result: self.text("Result").map(str::to_owned),
             job: self.fields("Job").and_then(queued_job),
             main_pid: self.number("MainPID").filter(|pid| *pid != 0),
+            control_pid: self.number("ControlPID").filter(|pid| *pid != 0),
             control_group: text("ControlGroup"),
             invocation: self.invocation(),
             n_restarts: self.number("NRestarts").unwrap_or(0),
@@ -319,6 +332,14 @@ mod tests {
         assert_eq!(state.exit, "exit status 3");
         assert_eq!(state.in_words(), "activating (auto-restart, exit-code)");
         assert!(state.may_run() && !state.is_effect);
+    }
+
+    #[test]
+    fn commands_are_read() {
+        let command = ("/bin/a", vec!["a", "-b"], false, 0_u64, 0_u64, 0_u64, 0_u64, 0_u32, 0_i32, 0_i32);
+        let found = properties(vec![("ExecStart", Variant::from(vec![command]))]);
+        assert_eq!(found.commands("ExecStart"), [["a", "-b"]]);
+        assert_eq!(found.commands("ExecStartPre"), Vec::<Vec<String>>::new());
     }
 
     #[test]

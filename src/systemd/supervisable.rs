@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::Systemd;
+use super::elsewhere;
 use super::gate;
 use super::link::BusError;
 use super::properties::Properties;
@@ -18,6 +19,10 @@ pub struct Surroundings<'a> {
     pub self_fence: bool,
     /// All units of the service: each is stopped, and proven dead, with the others.
     pub bound: &'a [UnitName],
+    /// Where the unit's work may run beside its own control group: it is stopped, and proven to have ended, with the unit.
+    pub contains: &'a [UnitName],
+    /// Whether the administrator answers for what the unit has others run.
+    pub unit_only: bool,
     /// Whether the unit may end by itself, because the life of another one is that of the service.
     pub may_end: bool,
 }
@@ -92,10 +97,13 @@ impl Systemd {
             trouble,
             remedy,
         })?;
-        match around.service {
-            Some(service) if !around.may_end => self.remark_on_followers(service, around.bound).await,
-            Some(_) | None => Ok(Vec::new()),
+        let mut remarks = remarks(&properties, unit, around);
+        if let Some(service) = around.service
+            && !around.may_end
+        {
+            remarks.extend(self.remark_on_followers(service, around.bound).await?);
         }
+        Ok(remarks)
     }
 
     /// What systemd stops with the lease and nobody proves dead. Only a unit that is loaded is found: one that is enabled,
@@ -163,6 +171,7 @@ fn check_settings(properties: &Properties, around: Surroundings<'_>) -> Result<(
         }
     }
     check_triggers(properties, around.bound)?;
+    check_elsewhere(properties, around)?;
     check_effect(properties, around.self_fence)
 }
 
@@ -218,6 +227,27 @@ fn check_triggers(properties: &Properties, bound: &[UnitName]) -> Result<(), Tro
             format!("add {name:?} to bound-units of this service"),
         ),
     }
+}
+
+/// Whether all of its work is where a stop of the unit ends it.
+fn check_elsewhere(properties: &Properties, around: Surroundings<'_>) -> Result<(), Trouble> {
+    match elsewhere::check(properties, around.contains) {
+        Some((words, remedy)) if !around.unit_only => {
+            let answer = "set stop-proof = \"unit-only\" to answer for it yourself";
+            trouble(words, format!("{remedy}; or {answer}"))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn remarks(properties: &Properties, unit: &UnitName, around: Surroundings<'_>) -> Vec<String> {
+    let found = elsewhere::check(properties, around.contains).filter(|_| around.unit_only);
+    let remark = |(words, _)| {
+        format!(
+            "{unit} {words}; stop-proof = \"unit-only\": nobody shows that it has ended before another host starts it"
+        )
+    };
+    found.map(remark).into_iter().collect()
 }
 
 /// A mount, a swap or a service that remains after exit is an effect: only an orderly stop shows that it is gone.

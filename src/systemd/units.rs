@@ -9,6 +9,7 @@ use super::link::BusError;
 use super::properties::{Properties, UnitState};
 use super::proxy::{JOB, MANAGER, MANAGER_PATH};
 use crate::host::cgroup::Hierarchy;
+use crate::host::group_name::{escape, slice_path};
 use crate::host::mounts::{self, Configured, Mount};
 use crate::types::UnitName;
 
@@ -56,6 +57,9 @@ pub enum NotDead {
     /// systemd counts it as stopped, and processes are left.
     #[error("processes are left in its control group {0}")]
     ProcessesLeft(String),
+    /// Its control group is empty, and a process that it has begun is somewhere else.
+    #[error("{0} has left its control group and runs")]
+    Outside(String),
     /// systemd counts it as unmounted, and it is mounted.
     #[error("{0}")]
     Mounted(String),
@@ -268,7 +272,15 @@ impl Systemd {
     async fn predicted(&self, properties: &Properties) -> Result<Option<String>, BusError> {
         let (Some(slice), Some(id)) = (properties.text("Slice"), properties.text("Id")) else { return Ok(None) };
         let root = self.manager_text("ControlGroup").await?;
-        Ok(Some(format!("{}{}/{}", root.trim_end_matches('/'), slice_path(slice), escape(id))))
+        let path = match properties.kind() {
+            "slice" => slice_path(id),
+            // Before it is made PID 1 knows nothing of a scope. Those of machines are made in machine.slice, and others
+            // in system.slice, where whoever makes them names no slice.
+            "scope" if slice.is_empty() && id.starts_with("machine-") => format!("/machine.slice/{}", escape(id)),
+            "scope" if slice.is_empty() => format!("/system.slice/{}", escape(id)),
+            _ => format!("{}/{}", slice_path(slice), escape(id)),
+        };
+        Ok(Some(format!("{}{path}", root.trim_end_matches('/'))))
     }
 
     async fn manager_text(&self, name: &str) -> Result<String, BusError> {
@@ -316,7 +328,7 @@ impl Systemd {
     }
 
     /// Asks the kernel about control groups.
-    async fn control_groups<T: Send + 'static>(
+    pub(super) async fn control_groups<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&Hierarchy) -> std::io::Result<T> + Send + 'static,
     ) -> Result<T, String> {
@@ -324,7 +336,7 @@ impl Systemd {
     }
 
     /// Asks the kernel, away from the runtime's own threads and bounded in time.
-    async fn blocking<T: Send + 'static>(
+    pub(super) async fn blocking<T: Send + 'static>(
         &self,
         ask: impl FnOnce() -> std::io::Result<T> + Send + 'static,
     ) -> Result<T, String> {
@@ -411,65 +423,4 @@ fn check_stopped(state: &UnitState, unmounted: bool) -> Result<(), NotDead> {
 fn text(value: &zbus::OwnedVariant) -> Result<String, BusError> {
     let text = <&str>::try_from(value).map_err(|error| BusError::Malformed(error.to_string()))?;
     Ok(text.to_owned())
-}
-
-/// `a-b.slice` is in `a.slice`; `-.slice` is the root.
-fn slice_path(slice: &str) -> String {
-    let Some(stem) = slice.strip_suffix(".slice").filter(|stem| *stem != "-" && !stem.is_empty()) else {
-        return String::new();
-    };
-    let ends = stem.match_indices('-').map(|(at, _)| at).chain([stem.len()]);
-    let mut path = String::new();
-    for part in ends.filter_map(|end| stem.get(..end)) {
-        path.push('/');
-        path.push_str(&escape(&format!("{part}.slice")));
-    }
-    path
-}
-
-/// Names that could be taken for the kernel's own files get a `_` in front, as in systemd's cg_escape().
-fn escape(name: &str) -> String {
-    const CONTROLLERS: [&str; 13] = [
-        "cpu",
-        "cpuacct",
-        "cpuset",
-        "io",
-        "blkio",
-        "memory",
-        "devices",
-        "pids",
-        "bpf-firewall",
-        "bpf-devices",
-        "bpf-foreign",
-        "bpf-socket-bind",
-        "bpf-restrict-network-interfaces",
-    ];
-    let stem = name.rsplit_once('.').map_or("", |(stem, _)| stem);
-    let taken = name.starts_with(['_', '.'])
-        || name.starts_with("cgroup.")
-        || matches!(name, "notify_on_release" | "release_agent" | "tasks")
-        || CONTROLLERS.contains(&stem);
-    if taken { format!("_{name}") } else { name.to_owned() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slices_are_nested() {
-        assert_eq!(slice_path("-.slice"), "");
-        assert_eq!(slice_path("system.slice"), "/system.slice");
-        assert_eq!(slice_path("system-db.slice"), "/system.slice/system-db.slice");
-        assert_eq!(slice_path("a-b-c.slice"), "/a.slice/a-b.slice/a-b-c.slice");
-    }
-
-    #[test]
-    fn names_of_kernel_files_are_escaped() {
-        assert_eq!(escape("memory.service"), "_memory.service");
-        assert_eq!(escape("cgroup.service"), "_cgroup.service");
-        assert_eq!(escape("_x.service"), "__x.service");
-        assert_eq!(escape("memory.x.service"), "memory.x.service");
-        assert_eq!(escape("database.service"), "database.service");
-    }
 }

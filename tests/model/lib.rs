@@ -13,6 +13,12 @@ pub mod guard {
     pub mod frame;
 }
 
+/// And of that.
+#[path = "../../src/host"]
+pub mod host {
+    pub mod group_name;
+}
+
 /// The guard's deadlines.
 #[path = "../../src/guardian"]
 pub mod guardian {

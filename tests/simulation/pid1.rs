@@ -1,14 +1,17 @@
 //! A simulated PID 1 with one unit and its lease target: states, jobs, the gate, `Restart=`, processes.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::stream::poll_fn;
 use putexd::guard::grant;
+use putexd::host::processes::Process;
 use putexd::systemd::{
     ActiveState, BusError, ChangeHints, Check, Invocation, JobEnd, KillError, Manager, ManagerFuture, NotDead,
     Placement, QueuedJob, RunResult, StartError, Started, Surroundings, SystemState, UnitState, Unsupervisable,
 };
 use putexd::types::{FENCING_TOKEN, ServiceName, Term, UnitName};
+use rustix::process::Signal;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
@@ -107,6 +110,7 @@ impl Unit {
             result: Some(result.to_owned()),
             job: self.job.as_ref().map(|job| QueuedJob { id: job.number, path: String::new() }),
             main_pid: None,
+            control_pid: None,
             control_group: if self.alive { group(name, self.slice) } else { String::new() },
             invocation: self.invocation,
             n_restarts: 0,
@@ -515,6 +519,27 @@ impl Manager for Pid1 {
 
     fn is_group_empty<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<bool, NotDead>> {
         Box::pin(async { Ok(!self.sim.lock().is_populated(self.h, path)) })
+    }
+
+    fn terminate_group<'a>(&'a self, _: &'a str) -> ManagerFuture<'a, Result<(), String>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn outside<'a>(
+        &'a self,
+        _: &'a [UnitName],
+        _: &'a BTreeSet<String>,
+        _: Duration,
+    ) -> ManagerFuture<'a, Result<Vec<Process>, String>> {
+        Box::pin(async { self.call(|_, _| Vec::new()).await.map_err(|error| error.to_string()) })
+    }
+
+    fn end_processes<'a>(
+        &'a self,
+        _: &'a [Process],
+        _: Option<Signal>,
+    ) -> ManagerFuture<'a, Result<Vec<Process>, String>> {
+        Box::pin(async { Ok(Vec::new()) })
     }
 
     fn prove_dead<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<UnitState, NotDead>> {

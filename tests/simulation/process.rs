@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use putexd::config::ServiceSettings;
+use putexd::daemon::grounds::Grounds;
 use putexd::daemon::hints::Hints;
 use putexd::daemon::machine::{Machine, Task, Timer};
 use putexd::daemon::service::{self, Host, Kept, Order, Status};
@@ -249,6 +250,7 @@ async fn run(machine: VirtualMachine, again: Arc<Notify>) {
         systemd: Arc::new(Pid1 { sim: sim.clone(), h }),
         hints,
         machine: Arc::new(machine),
+        grounds: Grounds::default(),
         guard: guard.clone(),
         watchdog: None,
     };

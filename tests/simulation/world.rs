@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use putexd::config::{FenceSettings, HealthSettings, Probe, ServiceSettings};
+use putexd::config::{FenceSettings, HealthSettings, Probe, ServiceSettings, StopProof};
 use putexd::daemon::service::Order;
 use putexd::election::{Memory, Record, State, Timings};
 use putexd::store::memory::{Backup, MemoryStore};
@@ -317,6 +317,8 @@ impl World {
             source: "/etc/putex.d/db.toml".into(),
             unit: self.unit.clone(),
             bound_units: Vec::new(),
+            contains: Vec::new(),
+            stop_proof: StopProof::Whole,
             key: self.key.clone(),
             timings,
             stop_limit: Duration::from_secs(90),

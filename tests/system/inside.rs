@@ -3,6 +3,7 @@
 //! These tests start, kill and break units, and stop the bus, so they are ignored where they are; the first test here
 //! boots a host, and has this same executable run them in it, one after the other.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::future::Future;
 use std::path::Path;
@@ -16,6 +17,7 @@ use putexd::systemd::{
     Unsupervisable,
 };
 use putexd::types::{ServiceName, UnitName};
+use rustix::process::Signal;
 
 use crate::cluster::Cluster;
 use crate::command::said;
@@ -455,6 +457,103 @@ fn timers_and_sockets_need_what_they_start() {
             systemd.start(&unit, LIMIT).await.expect("started");
             gone(&systemd, &unit).await;
         }
+    });
+}
+
+#[test]
+#[ignore = "runs inside a host"]
+fn work_that_runs_elsewhere_is_refused() {
+    inside(|systemd| async move {
+        let contains = [unit("db.slice")];
+        let with = Surroundings { contains: &contains, ..Surroundings::default() };
+        let unit_only = Surroundings { unit_only: true, ..Surroundings::default() };
+        let docker = "ExecStart=-/usr/bin/docker run --cgroup-parent=db.slice db";
+        let (docker, pam) = (docker, "User=daemon\nPAMName=login\nExecStart=/bin/sleep 1000");
+        for (settings, words, remedy) in [
+            (docker, "has docker ask a daemon to run containers", "contains = [\"db.slice\"]"),
+            (
+                "ExecStartPre=/bin/systemd-run --scope /bin/true\nExecStart=/bin/sleep 1",
+                "has systemd-run ask",
+                "bound-units",
+            ),
+            ("ExecStart=/bin/sh -c 'exec docker run db'", "has docker ask", "unit-only"),
+            (pam, "has PAMName=login", "User= needs no PAM"),
+        ] {
+            let unit = service(&systemd, "t-elsewhere.service", settings).await;
+            let error = unsupervisable(&systemd, &unit, Surroundings::default()).await;
+            assert!(error.contains(words) && error.contains(remedy) && error.contains("unit-only"), "{error}");
+            let remarks = systemd.supervisable(&unit, unit_only).await.expect("the administrator answers for it");
+            assert!(
+                remarks.len() == 1 && remarks[0].contains(words) && remarks[0].contains("unit-only"),
+                "{remarks:?}"
+            );
+            if settings == pam {
+                let error = unsupervisable(&systemd, &unit, with).await;
+                assert!(error.contains("PAMName"), "{error}");
+            } else {
+                assert_eq!(systemd.supervisable(&unit, with).await.expect("it is said where"), [""; 0]);
+            }
+        }
+        let unit = service(&systemd, "t-elsewhere.service", "ExecStart=/bin/su daemon -c /bin/true").await;
+        assert_eq!(systemd.supervisable(&unit, Surroundings::default()).await.expect("su may stay"), [""; 0]);
+    });
+}
+
+#[test]
+#[ignore = "runs inside a host"]
+fn processes_outside_are_found_and_ended() {
+    inside(|systemd| async move {
+        let script = "ExecStart=/bin/sh -c 'mkdir -p /sys/fs/cgroup/t-out; \
+            (echo 0 >/sys/fs/cgroup/t-out/cgroup.procs; sleep 1001 & exec sleep 1002) & \
+            (sleep 1003 & exec sleep 1004) & wait'";
+        let unit = service(&systemd, "t-out.service", script).await;
+        systemd.start(&unit, LIMIT).await.expect("started");
+        let (units, own) = ([unit.clone()], BTreeSet::from(["/system.slice/t-out.service".to_owned()]));
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let found = systemd.outside(&units, &own, Duration::ZERO).await.expect("readable");
+        let mut commands: Vec<&str> = found.iter().map(|process| process.command.as_str()).collect();
+        commands.sort_unstable();
+        assert_eq!(commands, ["sleep 1001", "sleep 1002"]);
+        assert!(found.iter().all(|process| process.group == "/t-out"), "{found:?}");
+        let both = own.iter().cloned().chain(["/t-out".to_owned()]).collect();
+        assert_eq!(systemd.outside(&units, &both, Duration::ZERO).await.expect("readable"), []);
+        gone(&systemd, &unit).await;
+        assert_eq!(systemd.outside(&units, &own, Duration::ZERO).await.expect("readable"), [], "their parent is gone");
+        assert_eq!(systemd.end_processes(&found, None).await.expect("readable"), found, "they are known all the same");
+        systemd.end_processes(&found, Some(Signal::KILL)).await.expect("killed");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(systemd.end_processes(&found, None).await.expect("readable"), []);
+
+        // A main process that goes elsewhere leaves an empty group behind.
+        let main = "ExecStart=/bin/sh -c 'echo $$$$ >/sys/fs/cgroup/t-out/cgroup.procs; exec sleep 1005'";
+        let unit = service(&systemd, "t-out-main.service", main).await;
+        systemd.start(&unit, LIMIT).await.expect("started");
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let group = BTreeSet::from(["/system.slice/t-out-main.service".to_owned()]);
+        let found = systemd.outside(&[unit], &group, Duration::ZERO).await.expect("readable");
+        assert!(found.len() == 1 && found[0].command == "sleep 1005", "{found:?}");
+        systemd.end_processes(&found, Some(Signal::KILL)).await.expect("killed");
+    });
+}
+
+#[test]
+#[ignore = "runs inside a host"]
+fn groups_of_slices_and_scopes_are_known() {
+    inside(|systemd| async move {
+        for (name, group) in [
+            ("t-x.slice", "/t.slice/t-x.slice"),
+            ("machine-t.scope", "/machine.slice/machine-t.scope"),
+            ("t.scope", "/system.slice/t.scope"),
+            ("init.scope", "/init.scope"),
+        ] {
+            assert_eq!(systemd.placement(&unit(name)).await.expect("an answer").groups, [group], "{name}");
+        }
+        run("systemd-run --quiet --scope --unit=t.scope --slice=t-x.slice sleep 1000 &");
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let groups = systemd.placement(&unit("t.scope")).await.expect("an answer").groups;
+        assert_eq!(groups, ["/t.slice/t-x.slice/t.scope"]);
+        run("systemctl stop t-x.slice");
+        assert!(!populated("/t.slice"));
     });
 }
 

@@ -12,6 +12,7 @@ mod command;
 mod daemon_faults;
 mod disk;
 mod elections;
+mod elsewhere;
 mod failover;
 mod fencing_token;
 mod ground;

@@ -116,6 +116,13 @@ impl Plan {
 
     /// Boots, and starts putexd everywhere. `None` where this machine cannot carry hosts.
     pub fn begin(self) -> Option<Scene> {
+        let scene = self.prepare()?;
+        scene.cluster.start_putexd();
+        Some(scene)
+    }
+
+    /// As [`begin`](Self::begin), and leaves the start of putexd to the test.
+    pub fn prepare(self) -> Option<Scene> {
         let cluster = self.setup.boot(self.name)?;
         let disk = if self.disk { Some(Disk::attach(&cluster)?) } else { None };
         let locks = Locks::start(self.store, &cluster, self.servers_on_hosts);
@@ -133,7 +140,6 @@ impl Plan {
         if self.without_store {
             locks.lose(&cluster);
         }
-        cluster.start_putexd();
         Some(Scene { locks, cluster, disk })
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use putexd::config::{BOUND_UNITS_LIMIT, Diagnostic, Loaded, ServiceSettings, Severity, load_as};
+use putexd::config::{BOUND_UNITS_LIMIT, CONTAINS_LIMIT, Diagnostic, Loaded, ServiceSettings, Severity, load_as};
 use putexd::election::Confirmation;
 use tempfile::TempDir;
 
@@ -115,6 +115,8 @@ fn check_service(service: &ServiceSettings) {
     assert!(timings.longest_hold.is_none_or(|longest| longest >= timings.hold()));
     assert!(service.stop_limit >= timings.stop_budget);
     assert!(service.bound_units.len() <= BOUND_UNITS_LIMIT);
+    assert!(service.contains.len() <= CONTAINS_LIMIT);
+    assert!(service.contains.iter().all(|unit| matches!(unit.kind(), "slice" | "scope")));
     assert!(service.units().all(|unit| !unit.is_part_of_putexd()));
     if let Some(health) = &service.health {
         assert!(!health.interval.is_zero() && !health.timeout.is_zero() && health.rise > 0 && health.fall > 0);

@@ -1,0 +1,92 @@
+//! `contains`: slices and scopes that are killed with the units, so that nothing else may run in them.
+
+use toml::Spanned;
+
+use super::diagnostic::Report;
+use super::fragment::{UnitList, take};
+use crate::host::group_name::{is_within, slice_path};
+use crate::types::UnitName;
+
+/// The most slices and scopes of a service.
+pub const CONTAINS_LIMIT: usize = 15;
+
+/// Those that can be killed as a whole, each once, in the order of the file.
+pub(super) fn check_contains(list: Spanned<UnitList>, report: &mut Report) -> Vec<Spanned<UnitName>> {
+    let span = list.span();
+    let given = list.into_inner().0;
+    if given.len() > CONTAINS_LIMIT {
+        report.error(&span, format!("contains lists {} units, at most {CONTAINS_LIMIT} are accepted", given.len()));
+    }
+    let mut units: Vec<Spanned<UnitName>> = Vec::new();
+    for field in given {
+        let Some(unit) = take(Some(field), report) else { continue };
+        let name = unit.get_ref();
+        if let Some(reason) = refusal(name) {
+            report.error(&unit.span(), format!("{name} cannot be contained: {reason}"));
+        } else if let Some(other) = units.iter().find(|other| overlap(other.get_ref(), name)) {
+            let other = other.get_ref();
+            report.error(&unit.span(), format!("{name} and {other} are not apart: list the outer one, once"));
+        } else {
+            units.push(unit);
+        }
+    }
+    units
+}
+
+/// Whether one of two contained units is the other, or has it within.
+pub(super) fn overlap(one: &UnitName, other: &UnitName) -> bool {
+    let group = |unit: &UnitName| match unit.kind() {
+        "slice" => slice_path(unit.as_str()),
+        _ => format!("/{unit}"),
+    };
+    let (one, other) = (group(one), group(other));
+    is_within(&one, &other) || is_within(&other, &one)
+}
+
+/// Why a unit must not be killed as a whole, with the remedy.
+fn refusal(unit: &UnitName) -> Option<&'static str> {
+    match (unit.as_str(), unit.kind()) {
+        ("-.slice", _) => Some("it is the whole host; name a slice of the service's own, such as \"db.slice\""),
+        ("init.scope", _) => Some("it is PID 1 itself; name a slice of the service's own, such as \"db.slice\""),
+        ("system.slice", _) => {
+            Some("all system services run in it, putexd too; name a slice of the service's own, such as \"db.slice\"")
+        }
+        ("machine.slice", _) => Some(
+            "all virtual machines and containers of the host run in it; name the service's own scope, such as \
+             \"machine-db.scope\", or have it run in a slice of its own",
+        ),
+        ("app.slice" | "background.slice" | "session.slice", _) => {
+            Some("services of any kind may run in it; name a slice of the service's own, such as \"db.slice\"")
+        }
+        ("user.slice", _) => Some("all logins are in it; name a slice of the service's own, such as \"db.slice\""),
+        (name, "slice") if name.starts_with("user-") => {
+            Some("a user's logins are in it; name a slice of the service's own, such as \"db.slice\"")
+        }
+        (_, "slice" | "scope") => None,
+        _ => Some(
+            "only slices and scopes can hold processes of others; list a unit that follows this one in bound-units",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unit(name: &str) -> UnitName {
+        UnitName::new(name).expect("a unit's name")
+    }
+
+    #[test]
+    fn slices_overlap_by_their_names() {
+        for (one, other) in
+            [("a.slice", "a.slice"), ("a.slice", "a-b.slice"), ("a-b-c.slice", "a.slice"), ("x.scope", "x.scope")]
+        {
+            let (one, other) = (unit(one), unit(other));
+            assert!(overlap(&one, &other) && overlap(&other, &one), "{one} and {other}");
+        }
+        for (one, other) in [("a.slice", "ab.slice"), ("a-b.slice", "a-c.slice"), ("a.slice", "a.scope")] {
+            assert!(!overlap(&unit(one), &unit(other)), "{one} and {other}");
+        }
+    }
+}

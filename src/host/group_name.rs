@@ -1,0 +1,77 @@
+//! Which control group systemd gives to a unit, from its name alone.
+
+/// `a-b.slice` is in `a.slice`; `-.slice` is the root.
+#[must_use]
+pub fn slice_path(slice: &str) -> String {
+    let Some(stem) = slice.strip_suffix(".slice").filter(|stem| *stem != "-" && !stem.is_empty()) else {
+        return String::new();
+    };
+    let ends = stem.match_indices('-').map(|(at, _)| at).chain([stem.len()]);
+    let mut path = String::new();
+    for part in ends.filter_map(|end| stem.get(..end)) {
+        path.push('/');
+        path.push_str(&escape(&format!("{part}.slice")));
+    }
+    path
+}
+
+/// Names that could be taken for the kernel's own files get a `_` in front, as in systemd's cg_escape().
+#[must_use]
+pub fn escape(name: &str) -> String {
+    const CONTROLLERS: [&str; 13] = [
+        "cpu",
+        "cpuacct",
+        "cpuset",
+        "io",
+        "blkio",
+        "memory",
+        "devices",
+        "pids",
+        "bpf-firewall",
+        "bpf-devices",
+        "bpf-foreign",
+        "bpf-socket-bind",
+        "bpf-restrict-network-interfaces",
+    ];
+    let stem = name.rsplit_once('.').map_or("", |(stem, _)| stem);
+    let taken = name.starts_with(['_', '.'])
+        || name.starts_with("cgroup.")
+        || matches!(name, "notify_on_release" | "release_agent" | "tasks")
+        || CONTROLLERS.contains(&stem);
+    if taken { format!("_{name}") } else { name.to_owned() }
+}
+
+/// Whether `group` is `other` or lies below it.
+#[must_use]
+pub fn is_within(group: &str, other: &str) -> bool {
+    group.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_are_nested() {
+        assert_eq!(slice_path("-.slice"), "");
+        assert_eq!(slice_path("system.slice"), "/system.slice");
+        assert_eq!(slice_path("system-db.slice"), "/system.slice/system-db.slice");
+        assert_eq!(slice_path("a-b-c.slice"), "/a.slice/a-b.slice/a-b-c.slice");
+    }
+
+    #[test]
+    fn names_of_kernel_files_are_escaped() {
+        assert_eq!(escape("memory.service"), "_memory.service");
+        assert_eq!(escape("cgroup.service"), "_cgroup.service");
+        assert_eq!(escape("_x.service"), "__x.service");
+        assert_eq!(escape("memory.x.service"), "memory.x.service");
+        assert_eq!(escape("database.service"), "database.service");
+    }
+
+    #[test]
+    fn a_group_is_within_itself_and_those_above_it() {
+        assert!(is_within("/a.slice", "/a.slice") && is_within("/a.slice/a-b.slice", "/a.slice"));
+        assert!(!is_within("/a.slice", "/a.slice/a-b.slice") && !is_within("/a.slices", "/a.slice"));
+        assert!(!is_within("/", "/a.slice"));
+    }
+}

@@ -1,0 +1,153 @@
+//! Processes of units that are outside of the units' control groups.
+//!
+//! systemd counts a process by its control group alone. One that was moved to another, as PAM moves a login to the scope
+//! of its session, is not stopped with the unit, and an empty group says nothing of it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout};
+
+use super::Systemd;
+use super::link::OwnedTask;
+use crate::host::processes::{self, Family, Process};
+use crate::types::UnitName;
+
+/// How many wait for one reading of `/proc`; more of them wait for their turn.
+const ASKS_LIMIT: usize = 64;
+
+impl Systemd {
+    /// The processes of `units` that are in none of `groups`: main and control processes, and whatever descends from them
+    /// or from a process in one of the groups. Whose child is whose may have been read up to `age` ago.
+    ///
+    /// Who lost its parent is PID 1's child, and escapes unless it is in one of the groups.
+    pub async fn outside(
+        &self,
+        units: &[UnitName],
+        groups: &BTreeSet<String>,
+        age: Duration,
+    ) -> Result<Vec<Process>, String> {
+        let mut roots = BTreeSet::new();
+        for unit in units {
+            let state = self.state(unit).await.map_err(|error| format!("failed to {error}"))?;
+            let pids = [state.main_pid, state.control_pid].into_iter().flatten();
+            roots.extend(pids.filter_map(|pid| i32::try_from(pid).ok()));
+        }
+        let family = self.walker.family(age, self.keeper.call_limit()).await?;
+        let groups: Vec<String> = groups.iter().cloned().collect();
+        self.control_groups(move |hierarchy| {
+            for group in &groups {
+                roots.extend(hierarchy.members(group)?);
+            }
+            family.outside(&roots, &groups, hierarchy.version())
+        })
+        .await
+    }
+
+    /// Sends a signal, if one is given, to each of the processes that still runs; those that do.
+    pub async fn end_processes(&self, processes: &[Process], signal: Option<Signal>) -> Result<Vec<Process>, String> {
+        let known = processes.to_vec();
+        self.blocking(move || {
+            if let Some(signal) = signal {
+                for process in &known {
+                    processes::signal(process, signal)?;
+                }
+            }
+            processes::alive(&known)
+        })
+        .await
+    }
+
+    /// SIGTERM to every process of a control group.
+    pub async fn terminate_group(&self, path: &str) -> Result<(), String> {
+        let path = path.to_owned();
+        self.control_groups(move |hierarchy| hierarchy.terminate(&path)).await
+    }
+}
+
+/// Reads `/proc` for all who ask, so that many services cost no more than a few. Clones share it.
+#[derive(Debug, Clone)]
+pub(super) struct Walker {
+    asks: mpsc::Sender<Ask>,
+    _task: Arc<OwnedTask>,
+}
+
+#[derive(Debug)]
+struct Ask {
+    /// An older reading is no answer.
+    begun_after: Instant,
+    answer: oneshot::Sender<Result<Arc<Family>, String>>,
+}
+
+impl Walker {
+    pub(super) fn new() -> Self {
+        let (asks, asked) = mpsc::channel(ASKS_LIMIT);
+        Self { asks, _task: Arc::new(OwnedTask::spawn(walk(asked, Family::read))) }
+    }
+
+    async fn family(&self, age: Duration, limit: Duration) -> Result<Arc<Family>, String> {
+        let now = Instant::now();
+        let begun_after = now.checked_sub(age).unwrap_or(now);
+        let asked = async {
+            let (answer, answered) = oneshot::channel();
+            self.asks.send(Ask { begun_after, answer }).await.ok()?;
+            answered.await.ok()
+        };
+        match timeout(limit, asked).await {
+            Ok(Some(family)) => family,
+            Ok(None) => Err("nobody reads /proc any more".to_owned()),
+            Err(_) => Err(format!("/proc was not read within {limit:?}")),
+        }
+    }
+}
+
+/// One reading at a time: should the kernel hang in it, one thread hangs and not one for each look.
+async fn walk(mut asks: mpsc::Receiver<Ask>, read: fn() -> std::io::Result<Family>) {
+    let mut last: Option<(Instant, Result<Arc<Family>, String>)> = None;
+    while let Some(Ask { begun_after, answer }) = asks.recv().await {
+        let family = if let Some(known) = last.take().filter(|(began, _)| *began >= begun_after) {
+            known
+        } else {
+            let began = Instant::now();
+            let family = match tokio::task::spawn_blocking(read).await {
+                Ok(family) => family.map(Arc::new).map_err(|error| error.to_string()),
+                Err(error) => Err(error.to_string()),
+            };
+            (began, family)
+        };
+        // Whoever asked may wait no longer.
+        let _ = answer.send(family.1.clone());
+        last = Some(family);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn many_share_one_reading_and_none_gets_an_older_one_than_it_wants() {
+        static READINGS: AtomicU32 = AtomicU32::new(0);
+        let (asks, asked) = mpsc::channel(ASKS_LIMIT);
+        let read = || {
+            READINGS.fetch_add(1, Ordering::Relaxed);
+            Ok(Family::default())
+        };
+        let walker = Walker { asks, _task: Arc::new(OwnedTask::spawn(walk(asked, read))) };
+        let limit = Duration::from_secs(1);
+        for _ in 0..300 {
+            walker.family(Duration::from_millis(500), limit).await.expect("read");
+        }
+        assert_eq!(READINGS.load(Ordering::Relaxed), 1);
+        tokio::time::advance(Duration::from_millis(400)).await;
+        walker.family(Duration::from_millis(500), limit).await.expect("read");
+        assert_eq!(READINGS.load(Ordering::Relaxed), 1);
+        walker.family(Duration::from_millis(300), limit).await.expect("read");
+        assert_eq!(READINGS.load(Ordering::Relaxed), 2);
+    }
+}

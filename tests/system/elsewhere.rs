@@ -1,0 +1,198 @@
+//! Units whose processes are not where systemd looks for them: they went to another control group, or a daemon runs them.
+
+use std::time::Duration;
+
+use crate::cluster::{Cut, Host};
+use crate::command::{holds_for, now, run, wait_for, wait_until};
+use crate::lockstore::Lockstore;
+use crate::scene::{HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, WAIT, main_pid, wait_for_line, wait_for_standby};
+
+const DAEMON: &str = "putexd.service";
+const DROP_IN: &str = "/etc/systemd/system/database.service.d/elsewhere.conf";
+
+/// The worker goes to a control group of its own, as `su` takes it to a session's scope where PAM says so; the main
+/// process stays, and leaves it behind when it is stopped.
+const WANDERER: &str = "[Service]\nExecStart=\nExecStart=/bin/sh -c '\
+    (while ! test -e /run/wander; do sleep 0.05; done; mkdir -p /sys/fs/cgroup/elsewhere; echo 0 >/sys/fs/cgroup/elsewhere/cgroup.procs; \
+    exec /usr/local/bin/oracle) & wait'\n";
+
+/// The worker goes to a control group below the slice that the service contains, which is not systemd's, as the one of a
+/// container is not.
+const CONTAINED: &str = "[Service]\nExecStart=\nExecStart=/bin/sh -c '\
+    (mkdir -p /sys/fs/cgroup/db.slice/job; echo 0 >/sys/fs/cgroup/db.slice/job/cgroup.procs; \
+    exec /usr/local/bin/oracle) & wait'\n";
+const LEFT: &str = "a process has left its control group";
+
+#[test]
+fn what_leaves_its_control_group_is_ended_and_not_started_again() {
+    let plan = Plan::hosts("wanders", 2, Lockstore::Nats).file(DROP_IN, WANDERER);
+    let Some(scene) = plan.begin() else { return };
+    let is_active = |host: &&Host| host.property(DAEMON, "StatusText").contains("db active");
+    let host = wait_for(TAKE_OVER, "a host is active", || scene.hosts.iter().find(is_active));
+    for other in scene.hosts.iter().filter(|other| other.name != host.name) {
+        other.write_file("/run/wander", "");
+    }
+    // Mostly before it is noticed: the stop itself has to look.
+    let since = now();
+    host.sh("touch /run/wander; sleep 0.2; putexctl step-down db");
+    let first = scene.wait_for_start(since, SOON);
+    let second = scene.wait_for_takeover(&first, since, TAKE_OVER, "a worker in another control group");
+    assert!(scene.stop_of(&first).is_some(), "it was told to end before it was killed");
+    let line = wait_for_line(scene.host_of(&second), &[LEFT]);
+    assert!(line.contains("/usr/local/bin/oracle") && line.contains("in /elsewhere"), "{line}");
+    scene.oracle.wait_for_end(&second, SOON);
+    for host in &scene.hosts {
+        wait_for_line(host, &[LEFT]);
+        wait_until(SOON, "the refusal is shown", || {
+            let status = host.output(&["putexctl", "status"]).stdout;
+            String::from_utf8_lossy(&status).contains("then run \"systemctl reload putexd\"")
+        });
+    }
+    wait_until(SOON, "nobody runs it", || scene.oracle.live().is_empty());
+    let starts = scene.oracle.starts();
+    holds_for(WAIT * 2, "no host starts it again", || scene.oracle.starts() == starts);
+
+    // The administrator takes it upon himself, and is told so.
+    let since = now();
+    for host in &scene.hosts {
+        host.write_file("/etc/putex.d/db.toml", &format!("{SERVICE}stop-proof = \"unit-only\"\n"));
+        host.exec(&["systemctl", "reload", DAEMON]);
+    }
+    let third = scene.wait_for_start(since, TAKE_OVER);
+    let host = scene.host_of(&third);
+    wait_until(SOON, "doctor tells of it", || {
+        let told = host.output(&["putexctl", "doctor"]).stdout;
+        String::from_utf8_lossy(&told).contains("in /elsewhere, outside of its control group; stop-proof")
+    });
+    holds_for(WAIT, "it runs on", || scene.oracle.live() == [third.clone()]);
+    scene.assert_no_violation();
+}
+
+fn contained() -> Plan {
+    let plan = Plan::hosts("contains", 2, Lockstore::Nats).file(DROP_IN, CONTAINED);
+    plan.service("db", format!("{SERVICE}contains = [\"db.slice\"]\n"))
+}
+
+#[test]
+fn what_is_contained_is_stopped_killed_and_proven_with_the_unit() {
+    let Some((scene, first)) = contained().run() else { return };
+    let host = scene.host_of(&first);
+    let covers =
+        |host: &Host| host.read_file("/run/putex/guard/table.json").is_some_and(|table| table.contains("/db.slice"));
+    wait_until(SOON, "the guard covers the slice", || covers(host));
+    let since = now();
+    host.output(&["putexctl", "step-down", "db"]);
+    let second = scene.wait_for_takeover(&first, since, HAND_OVER, "step-down with a worker in a contained slice");
+    assert!(scene.stop_of(&first).is_some(), "it was told to end, and not killed");
+
+    // The guard alone: no daemon and no PID 1.
+    let host = scene.host_of(&second);
+    wait_until(SOON, "the guard covers the slice", || covers(host));
+    let daemon = main_pid(host, DAEMON);
+    let pid1 = |signal: &str| drop(run("kill", &[signal, &host.pid1().to_string()]));
+    let since = now();
+    host.exec(&["kill", "-STOP", &daemon]);
+    pid1("-STOP");
+    let third = scene.wait_for_takeover(&second, since, TAKE_OVER, "SIGSTOP of PID 1 and putexd");
+    pid1("-CONT");
+    host.exec(&["kill", "-CONT", &daemon]);
+    assert_eq!(scene.stop_of(&second), None, "it was killed");
+    for host in &scene.hosts {
+        assert!(!host.journal(&[DAEMON]).contains(LEFT), "what is contained has not left");
+    }
+
+    // Something starts in the slice of a host without the lease, as a container does that a daemon restarts.
+    let standby = scene.other(&third);
+    wait_for_standby(standby);
+    standby.exec(&["systemd-run", "--quiet", "--unit=orphan.service", "--slice=db.slice", "sleep", "1000"]);
+    wait_for_line(standby, &["does not hold the lock, and runs db.slice"]);
+    wait_until(SOON, "it is stopped", || standby.property("orphan.service", "ActiveState") != "active");
+    scene.assert_alone(&third);
+    scene.assert_no_violation();
+}
+
+const CONTAINERS_CONF: &str =
+    "[containers]\nkeyring = false\npids_limit = 0\ndefault_sysctls = []\n[engine]\nevents_logger = \"none\"\n";
+const STORAGE_CONF: &str = "[storage]\ndriver = \"vfs\"\nrunroot = \"/run/containers/storage\"\n\
+    graphroot = \"/var/lib/containers/storage\"\n";
+
+/// A unit as Quadlet makes it of a .container file, but for what a container may not do in a container, and with a folder
+/// instead of an image. `place` says where its processes go.
+fn podman_unit(place: &str) -> String {
+    format!(
+        "[Service]\nType=notify\nNotifyAccess=all\nDelegate=yes\nKillMode=mixed\nExecStart=\nExecStart=/usr/bin/podman run --name=db \
+         --replace --rm {place} --sdnotify=conmon -d --privileged --ulimit=host --network=none --uts=host \
+         --env=PUTEX_FENCING_TOKEN --volume=/usr:/usr --volume=/srv/shared:/srv/shared --rootfs /srv/container \
+         /usr/local/bin/oracle\nExecStop=/usr/bin/podman stop --ignore db\nExecStopPost=-/usr/bin/podman rm -v -f -i db\n"
+    )
+}
+
+fn install_podman_unit(host: &Host, place: &str) {
+    host.write_file(DROP_IN, &podman_unit(place));
+    host.exec(&["systemctl", "daemon-reload"]);
+}
+
+#[test]
+fn real_containers_and_real_logins() {
+    let plan = Plan::hosts("podman", 2, Lockstore::Nats);
+    let plan = plan.file("/etc/containers/containers.conf", CONTAINERS_CONF);
+    let Some(scene) = plan.file("/etc/containers/storage.conf", STORAGE_CONF).prepare() else { return };
+    for host in &scene.hosts {
+        host.sh(
+            "mkdir -p /srv/container/usr /srv/container/proc /srv/container/sys /srv/container/dev /srv/container/etc \
+             /srv/container/tmp /srv/container/run /srv/container/srv/shared; \
+             for folder in bin lib lib64; do ln -s usr/$folder /srv/container/$folder; done",
+        );
+        install_podman_unit(host, "--cgroups=split");
+    }
+    scene.start_putexd();
+    let first = scene.wait_for_start(Duration::ZERO, TAKE_OVER);
+    let host = scene.host_of(&first);
+    wait_for_standby(scene.other(&first));
+    holds_for(WAIT, "a container in its unit's group runs on", || scene.oracle.live() == [first.clone()]);
+    let since = now();
+    host.output(&["putexctl", "step-down", "db"]);
+    let second = scene.wait_for_takeover(&first, since, HAND_OVER, "step-down with podman --cgroups=split");
+    assert!(scene.stop_of(&first).is_some(), "podman stopped it in order");
+
+    // In a slice of its own: refused, and supervised once it is said where.
+    for host in &scene.hosts {
+        host.exec(&["systemctl", "stop", DAEMON]);
+        install_podman_unit(host, "--cgroup-parent=db.slice");
+        host.exec(&["systemctl", "start", DAEMON]);
+        wait_for_line(host, &["database.service has podman run containers outside of the unit's control group"]);
+    }
+    scene.oracle.wait_for_end(&second, SOON);
+    let since = now();
+    for host in &scene.hosts {
+        host.write_file("/etc/putex.d/db.toml", &format!("{SERVICE}contains = [\"db.slice\"]\n"));
+        host.exec(&["systemctl", "reload", DAEMON]);
+    }
+    let third = scene.wait_for_start(since, TAKE_OVER);
+    let host = scene.host_of(&third);
+    let since = now();
+    host.partition(Cut::Silent);
+    let fourth = scene.wait_for_takeover(&third, since, TAKE_OVER, "lapse with podman in a contained slice");
+    host.heal();
+    let since = now();
+    scene.host_of(&fourth).output(&["putexctl", "step-down", "db"]);
+    let fifth = scene.wait_for_takeover(&fourth, since, TAKE_OVER, "step-down with podman in a contained slice");
+    scene.assert_no_violation();
+
+    // A login that PAM gives a session: su itself, the main process, is moved to its scope.
+    let host = scene.host_of(&fifth);
+    for host in &scene.hosts {
+        host.exec(&["systemctl", "stop", DAEMON]);
+        host.write_file(DROP_IN, "[Service]\nExecStart=\nExecStart=/bin/su root -c /usr/local/bin/oracle\n");
+        host.write_file("/etc/putex.d/db.toml", SERVICE);
+        host.exec(&["systemctl", "unmask", "systemd-logind.service"]);
+        host.exec(&["systemctl", "daemon-reload"]);
+    }
+    let since = now();
+    host.exec(&["systemctl", "start", DAEMON]);
+    let login = scene.oracle.wait_for_start_on(&[host], since, TAKE_OVER);
+    let line = wait_for_line(host, &[LEFT, "/user.slice/"]);
+    assert!(line.contains("/bin/su root"), "{line}");
+    scene.oracle.wait_for_end(&login, SOON);
+    scene.assert_no_violation();
+}
