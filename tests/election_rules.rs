@@ -53,7 +53,17 @@ impl Host {
         Self { election, now, wall: ms(1_000_000), random: 100, store }
     }
 
+    /// Every unit is run under the key that this host has for it.
     fn handle(&mut self, event: Event) -> Vec<Action> {
+        let mut actions = self.handle_unvetted(event);
+        while let Some(position) = actions.iter().position(|action| matches!(action, Action::Vet { .. })) {
+            let Action::Vet { instance } = actions.remove(position) else { unreachable!("it is one") };
+            actions.extend(self.handle_unvetted(Event::Vetted { instance, result: Ok(()) }));
+        }
+        actions
+    }
+
+    fn handle_unvetted(&mut self, event: Event) -> Vec<Action> {
         self.random += 1;
         let moment = Moment { now: Time::both(self.now), wall: self.now + self.wall, random: self.random };
         self.election.handle(&moment, event)
@@ -148,6 +158,7 @@ impl Host {
                     Action::Persist(_) | Action::Report(_) => Vec::new(),
                     Action::Read { .. }
                     | Action::Guard(_)
+                    | Action::Vet { .. }
                     | Action::Fence { .. }
                     | Action::Unfence { .. }
                     | Action::Start { .. }
@@ -547,6 +558,7 @@ fn again(mut host: Host, instance: &mut Instance) -> Host {
                 }
                 Action::Read { .. }
                 | Action::Guard(_)
+                | Action::Vet { .. }
                 | Action::Fence { .. }
                 | Action::Unfence { .. }
                 | Action::Stop { .. }
@@ -1340,4 +1352,82 @@ fn a_unit_that_is_seen_alive_before_the_gate_is_closed_is_stopped_again_at_once(
     assert_eq!(alarms(&host.after(ms(1))), [&Alarm::StopUnproven]);
     host.handle(Event::Stopped);
     host.comes_back(instance, stop);
+}
+
+/// A key that is absent is taken; the claim's answer has not come yet.
+fn taking_over() -> (Host, Box<WriteRequest>) {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let id = host.ready();
+    let actions = host.shown(id, 0, Content::Absent);
+    let mut actions = host.answered(actions);
+    for _ in 0..200 {
+        if let Some(write) = write(&actions) {
+            return (host, Box::new(write));
+        }
+        actions = host.after(ms(100));
+        actions = host.answered(actions);
+    }
+    panic!("it never claims the lock: {}", host.election.state());
+}
+
+/// The claim is won; the store is asked about the unit after that, and not before.
+fn claimed() -> (Host, Instance) {
+    let (mut host, claim) = taking_over();
+    let revision = Revision(claim.base.0 + 1);
+    host.store.push((revision, Content::Record(claim.record.clone())));
+    let actions = host.handle_unvetted(Event::Written { write: claim.write, result: WriteResult::Won(revision) });
+    let asked: Vec<Instance> = actions.iter().filter_map(vetting).collect();
+    let instance = claim.record.instance().expect("of putexd");
+    assert_eq!(asked, [instance]);
+    (host, instance)
+}
+
+fn vetting(action: &Action) -> Option<Instance> {
+    if let Action::Vet { instance } = action { Some(*instance) } else { None }
+}
+
+/// Renewals are won for `span`; whether the guard was asked to arm the lease, and how many writes were sent.
+fn renews(host: &mut Host, span: Duration) -> (bool, usize) {
+    let (until, mut armed, mut writes) = (host.now + span, false, 0);
+    while host.now < until {
+        let actions = host.after(ms(50));
+        let mut actions = host.answered(actions);
+        while let Some(write) = write(&actions) {
+            writes += 1;
+            actions = host.won(&write);
+            armed |= guard(&actions).is_some();
+        }
+        armed |= guard(&actions).is_some();
+    }
+    (armed, writes)
+}
+
+#[test]
+fn nothing_is_started_before_the_store_has_said_that_the_unit_is_run_under_this_lock() {
+    let (mut host, instance) = claimed();
+    // Entitled for long, and renewing at its usual pace meanwhile.
+    let (armed, writes) = renews(&mut host, ms(20_000));
+    assert!(!armed && (15..=45).contains(&writes), "{armed}, {writes} writes");
+    assert_eq!(host.election.state(), State::Confirming);
+    // What is said of another holding says nothing of this one.
+    host.handle(Event::Vetted { instance: Instance(1), result: Ok(()) });
+    assert!(!renews(&mut host, ms(3000)).0);
+    host.handle(Event::Vetted { instance: Instance(1), result: Err("of another".to_owned()) });
+    assert_eq!(host.election.state(), State::Confirming);
+    let armed_at_once = guard(&host.handle(Event::Vetted { instance, result: Ok(()) })).is_some();
+    assert!(armed_at_once || renews(&mut host, ms(1000)).0, "it is armed");
+    assert_eq!(host.election.state(), State::Starting);
+    // It comes too late to be said again.
+    host.handle(Event::Vetted { instance, result: Err("too late".to_owned()) });
+    assert_eq!(host.election.state(), State::Starting);
+}
+
+#[test]
+fn whoever_is_refused_after_its_claim_lets_the_record_age_and_waits_before_the_next() {
+    let (mut host, instance) = claimed();
+    let actions = host.handle(Event::Vetted { instance, result: Err("it is run under another key".to_owned()) });
+    assert_eq!((host.election.state(), write(&actions)), (State::Standby, None));
+    assert!(host.election.hindrance(Time::both(host.now)).is_some_and(|why| why.contains("a moment ago")));
+    let (armed, writes) = renews(&mut host, ms(1900));
+    assert!(!armed && writes == 0, "{armed}, {writes} writes");
 }

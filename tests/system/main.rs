@@ -21,6 +21,7 @@ mod leases;
 mod lockstore;
 mod measure;
 mod mounts;
+mod names;
 mod on_hosts;
 mod partition;
 mod pauses;
