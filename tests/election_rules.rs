@@ -1431,3 +1431,60 @@ fn whoever_is_refused_after_its_claim_lets_the_record_age_and_waits_before_the_n
     let (armed, writes) = renews(&mut host, ms(1900));
     assert!(!armed && writes == 0, "{armed}, {writes} writes");
 }
+
+/// h2 holds the lock at revision 41 and does not renew it any more: it may be taken soon.
+fn about_to_take() -> Host {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let id = host.ready();
+    host.shown(id, 41, held_by("h2", 9, 9));
+    for _ in 0..58 {
+        let actions = host.after(ms(50));
+        assert_eq!(write(&host.answered(actions)), None);
+    }
+    host
+}
+
+/// The store answers with this from now on; the first claim, and after how long.
+fn claims_within(mut host: Host, revision: u64, content: &Content, span: Duration) -> Option<(WriteRequest, Duration)> {
+    let since = host.now;
+    while host.now < since + span {
+        for action in host.after(ms(50)) {
+            match action {
+                Action::Write(write) => return Some((*write, host.now.saturating_sub(since))),
+                Action::Read { id, before: None } => {
+                    let content = content.clone();
+                    let answer = Some(Observation { incarnation: a(), revision: Revision(revision), content });
+                    if let Some(write) = write(&host.handle(Event::Read { id, answer })) {
+                        return Some((write, host.now.saturating_sub(since)));
+                    }
+                }
+                Action::Vet { .. }
+                | Action::Read { .. }
+                | Action::Guard(_)
+                | Action::Fence { .. }
+                | Action::Unfence { .. }
+                | Action::Start { .. }
+                | Action::Stop { .. }
+                | Action::Persist(_)
+                | Action::Report(_)
+                | Action::Alarm(_) => {}
+            }
+        }
+    }
+    None
+}
+
+#[test]
+fn a_store_that_went_back_and_grew_to_the_same_revision_shows_a_new_record() {
+    let (_, after) = claims_within(about_to_take(), 41, &held_by("h2", 9, 9), ms(5000)).expect("it is taken");
+    assert!(after < ms(1000), "after {after:?}");
+    // Another's record at the same revision was never seen before, however long the former was.
+    let (claim, after) = claims_within(about_to_take(), 41, &held_by("h3", 8, 8), ms(8000)).expect("it is taken");
+    assert!(claim.base == Revision(41) && after > ms(3000), "after {after:?}");
+}
+
+#[test]
+fn nobody_claims_on_what_it_saw_while_the_store_shows_a_lower_revision() {
+    let (claim, after) = claims_within(about_to_take(), 40, &held_by("h3", 8, 8), ms(8000)).expect("it is taken");
+    assert!(claim.base == Revision(40) && after > ms(3000), "after {after:?}, at {:?}", claim.base);
+}
