@@ -157,6 +157,8 @@ fn succeed<'a>(here: &Place, keys: impl IntoIterator<Item = &'a Key>) -> Verdict
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn key(name: &str) -> Key {
@@ -269,5 +271,23 @@ mod tests {
         }
         // Where the entry names the new key, an operator has said so on another host.
         assert_eq!(judge(&here, Some(&kept), &self::found("new", &[]), false), Verdict::Cleared);
+    }
+
+    proptest! {
+        #[test]
+        fn decoding_takes_anything_and_keeps_what_it_understands(
+            body in "[a-z:/. ]{0,8}",
+            former in "[a-z:/. ]{0,24}",
+            named in any::<bool>(),
+        ) {
+            let database = unit("database.service");
+            let name = if named { "database.service" } else { "web.service" };
+            let fields = [("unit".to_owned(), name.to_owned()), ("former".to_owned(), former)];
+            let decoded = Registration::decode(&Value { body: body.into_bytes(), fields: fields.into() }, &database);
+            prop_assert!(named || decoded.is_none());
+            if let Some(decoded) = decoded {
+                prop_assert_eq!(Registration::decode(&decoded.encode(&database), &database), Some(decoded));
+            }
+        }
     }
 }

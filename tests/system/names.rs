@@ -51,7 +51,7 @@ fn a_service_is_renamed_host_by_host(store: Lockstore) {
     wait_for_words(other, &["ctl ", "does not contend", &format!("{} holds it", holder.name), "key = \"db\""]);
     nobody_else_starts(&scene, "a host with another key waits");
     let doctor = other.exec(&["putexctl", "doctor"]);
-    assert!(doctor.contains("database.service") && doctor.contains("\"db\""), "{doctor}");
+    assert!(doctor.contains("two keys share database.service: it is run under \"db\""), "{doctor}");
 
     // An operator says that the new name is meant: the holder under the old one lets go first.
     let asked = now();
@@ -77,6 +77,12 @@ fn a_service_is_renamed_host_by_host(store: Lockstore) {
     wait_for_words(other, &["does not contend", "key = \"db\""]);
     rename(other, "ctl", "db");
     wait_for_standby(other);
+    // A file by another name and the key of before is the same lock.
+    other.sh("echo 'key = \"db\"' >> /etc/putex.d/db.toml");
+    rename(other, "db", "ctl");
+    wait_for_status(other, |status| status.contains("ctl standby (h"));
+    let doctor = other.exec(&["putexctl", "doctor"]);
+    assert!(doctor.contains("run under the key \"db\" by all hosts"), "{doctor}");
     scene.assert_alone(&third);
     scene.assert_no_violation();
 }
@@ -104,6 +110,7 @@ fn procedures(scene: &Scene, first: &Event, holder: &Host, other: &Host, moved: 
     // Moving the store: stop everywhere, change everywhere, start everywhere, adopt everywhere.
     for host in &scene.hosts {
         host.exec(&["systemctl", "stop", "putexd.service"]);
+        assert_eq!(host.property("database.service", "ActiveState"), "inactive");
     }
     scene.oracle.wait_for_end(first, SOON);
     moved(holder);
@@ -132,6 +139,7 @@ fn procedures(scene: &Scene, first: &Event, holder: &Host, other: &Host, moved: 
     scene.uninterrupted(&second, WAIT, "changed timings", || {
         write(&format!("{SERVICE}longest-hold = \"20s\"\n"));
         write(&format!("{}longest-hold = \"20s\"\n", SERVICE.replace("\"1s\"", "\"2s\"")));
+        write(&SERVICE.replace("\"1s\"", "\"2s\""));
     });
 
     // Removing the service: the standby first, so that it does not take over, then the holder.
@@ -139,6 +147,7 @@ fn procedures(scene: &Scene, first: &Event, holder: &Host, other: &Host, moved: 
     for host in [scene.other(&second), scene.host_of(&second)] {
         host.exec(&["rm", "/etc/putex.d/db.toml"]);
         reload(host);
+        host.exec(&["systemctl", "daemon-reload"]);
         wait_for_status(host, |status| !status.contains("db"));
     }
     let end = scene.oracle.wait_for_end(&second, SOON);
