@@ -25,7 +25,8 @@ fn reload(host: &Host) {
 #[track_caller]
 fn wait_for_words(host: &Host, words: &[&str]) -> String {
     wait_for(SOON, &format!("putexctl status on {} says {words:?}", host.name), || {
-        let text = host.exec(&["putexctl", "status"]);
+        // A putexd that has just been started is not on the bus yet.
+        let text = String::from_utf8_lossy(&host.output(&["putexctl", "status"]).stdout).into_owned();
         words.iter().all(|word| text.contains(word)).then_some(text)
     })
 }
