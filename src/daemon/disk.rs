@@ -120,7 +120,7 @@ fn path_of_unit(directory: &Path, unit: &UnitName) -> PathBuf {
 }
 
 fn replace(path: &Path, stored: &impl Serialize) -> io::Result<()> {
-    let new = path.with_added_extension("new");
+    let new = path.with_extension("new");
     let mut file = fs::File::create(&new)?;
     file.write_all(&serde_json::to_vec_pretty(stored)?)?;
     file.sync_all()?;
@@ -204,7 +204,7 @@ mod tests {
             assert_eq!(load_place(directory.path(), &unit(name)), Some(place(name)));
         }
         // A service may be called as a unit.
-        disk(directory.path(), "db").store(&memory()).expect("stored");
+        disk(directory.path(), "db").store(&memory(), timings()).expect("stored");
         assert_eq!(fs::read_dir(directory.path()).expect("a directory").count(), names.len() + 1);
         fs::write(path_of_unit(directory.path(), &unit(names[1])), "{").expect("written");
         assert_eq!(load_place(directory.path(), &unit(names[1])), None);

@@ -48,6 +48,7 @@ pub(super) enum Resolution {
 }
 
 #[derive(Debug, Clone, Serialize)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, and any may come with any other")]
 pub(super) struct Holding {
     pub(super) instance: Instance,
     pub(super) term: Term,
