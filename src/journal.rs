@@ -235,6 +235,10 @@ messages! {
         CheckFailed = "the health check has failed", "35fea88bae6546ea8c01b69e47aab897", WARN;
         /// The health check has passed `rise` times again.
         CheckRecovered = "the health check passes again", "c58af35dbe704b1cb4302365e384402f", INFO;
+        /// The unit is run under another key or in another store than this host's configuration says.
+        OtherLock = "the unit is not run under this lock", "75fa00572ce64f6d817c697473ef501c", ERROR;
+        /// It is run under this host's key again, or an operator has said that this key is meant.
+        OneLock = "the unit is run under this lock", "4f90ec9c41694e669d9d4c18c6e66804", INFO;
     }
 }
 

@@ -53,7 +53,17 @@ impl Host {
         Self { election, now, wall: ms(1_000_000), random: 100, store }
     }
 
+    /// Every unit is run under the key that this host has for it.
     fn handle(&mut self, event: Event) -> Vec<Action> {
+        let mut actions = self.handle_unvetted(event);
+        while let Some(position) = actions.iter().position(|action| matches!(action, Action::Vet { .. })) {
+            let Action::Vet { instance } = actions.remove(position) else { unreachable!("it is one") };
+            actions.extend(self.handle_unvetted(Event::Vetted { instance, result: Ok(()) }));
+        }
+        actions
+    }
+
+    fn handle_unvetted(&mut self, event: Event) -> Vec<Action> {
         self.random += 1;
         let moment = Moment { now: Time::both(self.now), wall: self.now + self.wall, random: self.random };
         self.election.handle(&moment, event)
@@ -148,6 +158,7 @@ impl Host {
                     Action::Persist(_) | Action::Report(_) => Vec::new(),
                     Action::Read { .. }
                     | Action::Guard(_)
+                    | Action::Vet { .. }
                     | Action::Fence { .. }
                     | Action::Unfence { .. }
                     | Action::Start { .. }
@@ -547,6 +558,7 @@ fn again(mut host: Host, instance: &mut Instance) -> Host {
                 }
                 Action::Read { .. }
                 | Action::Guard(_)
+                | Action::Vet { .. }
                 | Action::Fence { .. }
                 | Action::Unfence { .. }
                 | Action::Stop { .. }
@@ -1340,4 +1352,139 @@ fn a_unit_that_is_seen_alive_before_the_gate_is_closed_is_stopped_again_at_once(
     assert_eq!(alarms(&host.after(ms(1))), [&Alarm::StopUnproven]);
     host.handle(Event::Stopped);
     host.comes_back(instance, stop);
+}
+
+/// A key that is absent is taken; the claim's answer has not come yet.
+fn taking_over() -> (Host, Box<WriteRequest>) {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let id = host.ready();
+    let actions = host.shown(id, 0, Content::Absent);
+    let mut actions = host.answered(actions);
+    for _ in 0..200 {
+        if let Some(write) = write(&actions) {
+            return (host, Box::new(write));
+        }
+        actions = host.after(ms(100));
+        actions = host.answered(actions);
+    }
+    panic!("it never claims the lock: {}", host.election.state());
+}
+
+/// The claim is won; the store is asked about the unit after that, and not before.
+fn claimed() -> (Host, Instance) {
+    let (mut host, claim) = taking_over();
+    let revision = Revision(claim.base.0 + 1);
+    host.store.push((revision, Content::Record(claim.record.clone())));
+    let actions = host.handle_unvetted(Event::Written { write: claim.write, result: WriteResult::Won(revision) });
+    let asked: Vec<Instance> = actions.iter().filter_map(vetting).collect();
+    let instance = claim.record.instance().expect("of putexd");
+    assert_eq!(asked, [instance]);
+    (host, instance)
+}
+
+fn vetting(action: &Action) -> Option<Instance> {
+    if let Action::Vet { instance } = action { Some(*instance) } else { None }
+}
+
+/// Renewals are won for `span`; whether the guard was asked to arm the lease, and how many writes were sent.
+fn renews(host: &mut Host, span: Duration) -> (bool, usize) {
+    let (until, mut armed, mut writes) = (host.now + span, false, 0);
+    while host.now < until {
+        let actions = host.after(ms(50));
+        let mut actions = host.answered(actions);
+        while let Some(write) = write(&actions) {
+            writes += 1;
+            actions = host.won(&write);
+            armed |= guard(&actions).is_some();
+        }
+        armed |= guard(&actions).is_some();
+    }
+    (armed, writes)
+}
+
+#[test]
+fn nothing_is_started_before_the_store_has_said_that_the_unit_is_run_under_this_lock() {
+    let (mut host, instance) = claimed();
+    // Entitled for long, and renewing at its usual pace meanwhile.
+    let (armed, writes) = renews(&mut host, ms(20_000));
+    assert!(!armed && (15..=45).contains(&writes), "{armed}, {writes} writes");
+    assert_eq!(host.election.state(), State::Confirming);
+    // What is said of another holding says nothing of this one.
+    host.handle(Event::Vetted { instance: Instance(1), result: Ok(()) });
+    assert!(!renews(&mut host, ms(3000)).0);
+    host.handle(Event::Vetted { instance: Instance(1), result: Err("of another".to_owned()) });
+    assert_eq!(host.election.state(), State::Confirming);
+    let armed_at_once = guard(&host.handle(Event::Vetted { instance, result: Ok(()) })).is_some();
+    assert!(armed_at_once || renews(&mut host, ms(1000)).0, "it is armed");
+    assert_eq!(host.election.state(), State::Starting);
+    // It comes too late to be said again.
+    host.handle(Event::Vetted { instance, result: Err("too late".to_owned()) });
+    assert_eq!(host.election.state(), State::Starting);
+}
+
+#[test]
+fn whoever_is_refused_after_its_claim_lets_the_record_age_and_waits_before_the_next() {
+    let (mut host, instance) = claimed();
+    let actions = host.handle(Event::Vetted { instance, result: Err("it is run under another key".to_owned()) });
+    assert_eq!((host.election.state(), write(&actions)), (State::Standby, None));
+    assert!(host.election.hindrance(Time::both(host.now)).is_some_and(|why| why.contains("a moment ago")));
+    let (armed, writes) = renews(&mut host, ms(1900));
+    assert!(!armed && writes == 0, "{armed}, {writes} writes");
+}
+
+/// h2 holds the lock at revision 41 and does not renew it any more: it may be taken soon.
+fn about_to_take() -> Host {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let id = host.ready();
+    host.shown(id, 41, held_by("h2", 9, 9));
+    for _ in 0..58 {
+        let actions = host.after(ms(50));
+        assert_eq!(write(&host.answered(actions)), None);
+    }
+    host
+}
+
+/// The store answers with this from now on; the first claim, and after how long.
+fn claims_within(mut host: Host, revision: u64, content: &Content, span: Duration) -> Option<(WriteRequest, Duration)> {
+    let since = host.now;
+    while host.now < since + span {
+        for action in host.after(ms(50)) {
+            match action {
+                Action::Write(write) => return Some((*write, host.now.saturating_sub(since))),
+                Action::Read { id, before: None } => {
+                    let content = content.clone();
+                    let answer = Some(Observation { incarnation: a(), revision: Revision(revision), content });
+                    if let Some(write) = write(&host.handle(Event::Read { id, answer })) {
+                        return Some((write, host.now.saturating_sub(since)));
+                    }
+                }
+                Action::Vet { .. }
+                | Action::Read { .. }
+                | Action::Guard(_)
+                | Action::Fence { .. }
+                | Action::Unfence { .. }
+                | Action::Start { .. }
+                | Action::Stop { .. }
+                | Action::Persist(_)
+                | Action::Report(_)
+                | Action::Alarm(_) => {}
+            }
+        }
+    }
+    None
+}
+
+#[test]
+fn a_store_that_went_back_and_grew_to_the_same_revision_shows_a_new_record() {
+    let (_, after) = claims_within(about_to_take(), 41, &held_by("h2", 9, 9), ms(5000)).expect("it is taken");
+    assert!(after < ms(1000), "after {after:?}");
+    // Another's record at the same revision was never seen before, however long the former was.
+    let (claim, after) = claims_within(about_to_take(), 41, &held_by("h3", 8, 8), ms(8000)).expect("it is taken");
+    assert!(claim.base == Revision(41) && after > ms(3000), "after {after:?}");
+}
+
+#[test]
+fn nobody_claims_on_what_it_saw_while_the_store_shows_a_lower_revision() {
+    let (claim, after) = claims_within(about_to_take(), 40, &held_by("h3", 8, 8), ms(8000)).expect("it is taken");
+    assert!(claim.base == Revision(40) && after > ms(3000), "after {after:?}, at {:?}", claim.base);
 }

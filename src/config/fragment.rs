@@ -18,7 +18,7 @@ use toml::de::{DeTable, DeValue};
 use super::diagnostic::Report;
 use super::settings::StopProof;
 use crate::election::Confirmation;
-use crate::types::{Key, NodeId, OnStopFailure, UnitName, span};
+use crate::types::{ClusterName, Key, NodeId, OnStopFailure, UnitName, span};
 
 /// Beyond a day a limit limits nothing.
 pub(super) const LONGEST_LIMIT: Duration = Duration::from_secs(86_400);
@@ -81,6 +81,7 @@ pub(super) fn parse<T: Fragment>(report: &mut Report) -> Option<T> {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct HostFragment {
     pub(super) node: Field<NodeId>,
+    pub(super) cluster: Field<ClusterName>,
     pub(super) store: Field<StoreFragment>,
     pub(super) guard: Field<GuardFragment>,
     pub(super) defaults: Field<DefaultsFragment>,

@@ -12,12 +12,13 @@ use super::service::{check_stop_limit, check_timings};
 use super::settings::WatchdogSettings;
 use super::store;
 use crate::types::store::StoreSettings;
-use crate::types::{NodeId, is_device_path};
+use crate::types::{ClusterName, NodeId, is_device_path};
 
 /// What a good `putexd.toml` says, but for the defaults.
 pub(super) struct Host {
     pub(super) node: NodeId,
     pub(super) store: StoreSettings,
+    pub(super) cluster: Option<ClusterName>,
 }
 
 /// What all services have in common, whatever else is wrong in the file.
@@ -39,6 +40,7 @@ pub(super) fn check(
     report: &mut Report,
 ) -> (Option<Host>, Common) {
     let node = check_node(fragment.node, host_name, report);
+    let cluster = take(fragment.cluster, report).map(Spanned::into_inner);
     let given_store = fragment.store.is_some();
     let store =
         take(fragment.store, report).and_then(|store| store::check(root, &store.span(), store.into_inner(), report));
@@ -56,7 +58,7 @@ pub(super) fn check(
         None => Tuning { bad: given_defaults, ..Tuning::default() },
     };
     let host = match (node, store) {
-        (Some(node), Some(store)) if !report.has_errors() => Some(Host { node, store }),
+        (Some(node), Some(store)) if !report.has_errors() => Some(Host { node, store, cluster }),
         _ => None,
     };
     (host, Common { defaults, watchdog })

@@ -104,8 +104,13 @@ pub fn load_as(root: &Path, host_name: &str) -> Loaded {
         }
         diagnostics.extend(candidate.report.into_diagnostics());
     }
-    let settings =
-        host.map(|host| Settings { node: host.node, store: host.store, watchdog: common.watchdog, services });
+    let settings = host.map(|host| Settings {
+        node: host.node,
+        store: host.store,
+        cluster: host.cluster,
+        watchdog: common.watchdog,
+        services,
+    });
     Loaded { settings, broken, diagnostics }
 }
 

@@ -371,6 +371,15 @@ fn check_key(key: &Spanned<Key>, report: &mut Report) {
             ),
         );
     }
+    if text.starts_with(Key::OF_UNITS) {
+        report.error(
+            &key.span(),
+            format!(
+                "the key {text:?} begins with {:?}, where putexd keeps the keys of units: name another",
+                Key::OF_UNITS
+            ),
+        );
+    }
 }
 
 fn pick<T: Copy + Into<U>, U>(own: Option<&Spanned<T>>, default: Option<&Spanned<T>>) -> Option<U> {

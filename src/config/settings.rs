@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::election::Timings;
 use crate::types::store::StoreSettings;
-use crate::types::{Key, NodeId, OnStopFailure, ServiceName, UnitName};
+use crate::types::{ClusterName, Key, NodeId, OnStopFailure, ServiceName, UnitName};
 
 /// The whole configuration of one host.
 #[derive(Debug, Clone, PartialEq)]
@@ -14,6 +14,8 @@ pub struct Settings {
     pub node: NodeId,
     /// Where the locks are.
     pub store: StoreSettings,
+    /// What tells this host's cluster from others that share the store.
+    pub cluster: Option<ClusterName>,
     /// The hardware watchdog that the guard is to serve, if any.
     pub watchdog: Option<WatchdogSettings>,
     /// In the order of their names.

@@ -43,6 +43,14 @@ enum Command {
         #[arg(long, default_value = "an operator asked for it")]
         reason: String,
     },
+    /// Say that the key and the store which this host's configuration names for a service's unit are meant
+    ///
+    /// Needed after the key or the store of a unit was changed; "putexctl status" says so, and what to check before. See
+    /// putexd-operations(7).
+    Adopt {
+        /// The service
+        service: ServiceName,
+    },
     /// Print the fencing token of the lease that this host holds now, and nothing else
     ///
     /// It asks neither putexd nor the store: the guard's grant has the token, and the deadline after which it is not
@@ -148,6 +156,11 @@ async fn run(command: Command) -> Result<(), Failure> {
         Command::StepDown { service, reason } => {
             manager().await?.step_down(service.as_str(), &reason).await?;
             println!("{service}: told to step down; \"putexctl status {service}\" shows who takes over");
+            Ok(())
+        }
+        Command::Adopt { service } => {
+            let done = manager().await?.adopt(service.as_str()).await?;
+            println!("{service}: {done}; \"putexctl status {service}\" shows whether something is waited for");
             Ok(())
         }
         Command::Token { service, root } => token(&root, &service),

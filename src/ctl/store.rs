@@ -9,7 +9,8 @@ use tokio::time::timeout;
 use super::clear::{self, Subject};
 use super::{Failure, running};
 use crate::command_line::exit;
-use crate::config::{self, Settings};
+use crate::config::{self, ServiceSettings, Settings};
+use crate::election::Registration;
 use crate::store::{self, Administer, Creation, Link, StoreError};
 use crate::types::{Key, ServiceName};
 
@@ -39,8 +40,15 @@ pub(super) async fn init(root: &Path) -> Result<(), Failure> {
 pub(super) async fn doctor(root: &Path) -> Result<(), Failure> {
     let settings = load(root)?;
     let of_services = services(&settings).await;
+    let mut of_units = Vec::new();
     let examination = match open(&settings).await {
-        Ok(store) => store.examine().await.map_err(|error| Failure::unavailable(error.to_string())),
+        Ok(store) => {
+            let examination = store.examine().await.map_err(|error| Failure::unavailable(error.to_string()));
+            if examination.is_ok() {
+                of_units = registrations(&*store, &settings).await;
+            }
+            examination
+        }
         Err(failure) => Err(failure),
     };
     let of_store = examination.as_ref().map_or_else(
@@ -50,10 +58,49 @@ pub(super) async fn doctor(root: &Path) -> Result<(), Failure> {
             found.facts.iter().cloned().chain(warnings).collect()
         },
     );
-    for (name, text) in of_store.into_iter().chain(of_services) {
+    for (name, text) in of_store.into_iter().chain(of_units).chain(of_services) {
         println!("{name:<12} {text}");
     }
     examination.map(|_| ())
+}
+
+/// Under which keys the hosts run the units of this one's services.
+async fn registrations(store: &dyn Administer, settings: &Settings) -> Vec<(&'static str, String)> {
+    let mut lines = Vec::new();
+    for ServiceSettings { name, unit, key, .. } in &settings.services {
+        let snapshot = match store.read(&Key::of_unit(settings.cluster.as_ref(), unit), None).await {
+            Ok(snapshot) => snapshot,
+            Err(error) => {
+                lines.push(("warning", format!("under which key {unit} is run is not known: {error}")));
+                continue;
+            }
+        };
+        let value = snapshot.entry.and_then(|entry| entry.value);
+        let registration = value.and_then(|value| Registration::decode(&value, unit));
+        lines.push(match registration {
+            None => ("unit", format!("{unit}: no host has said under which key it runs it")),
+            Some(registration) if registration.key != *key => {
+                let text = format!(
+                    "two keys share {unit}: it is run under {:?} in this store, and {name} has {:?} for it on this host, \
+                     which does not contend; see \"putexctl status {name}\" and putexd-operations(7)",
+                    registration.key.as_str(),
+                    key.as_str()
+                );
+                ("warning", text)
+            }
+            Some(registration) if !registration.former.is_empty() => {
+                let former: Vec<&str> = registration.former.iter().map(Key::as_str).collect();
+                let text = format!(
+                    "two keys share {unit}: it is run under {:?}, and was under {} before, which has not been seen free",
+                    key.as_str(),
+                    former.join(", ")
+                );
+                ("warning", text)
+            }
+            Some(_) => ("unit", format!("{unit}: run under the key {:?} by all hosts", key.as_str())),
+        });
+    }
+    lines
 }
 
 /// What the operator should know of the services of this host: which of them nothing fences, and what putexd remarks on

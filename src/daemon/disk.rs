@@ -1,6 +1,8 @@
-//! What outlives the daemon: one small JSON file a service in /var/lib/putex.
+//! What outlives the daemon: one small JSON file a service in /var/lib/putex, and one a unit.
 //!
-//! Losing it is safe: a host without memory believes nothing that it has not seen itself, and waits longest.
+//! Losing that of a service is safe: a host without memory believes nothing that it has not seen itself, and waits longest.
+//! That of a unit says where its lock was, whatever the service was called: without it this host does not notice that its
+//! configuration names another store than before.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -9,8 +11,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::election::{Memory, Timings};
-use crate::types::{Incarnation, Key, Revision, ServiceName, Term};
+use crate::election::{Memory, Place, Timings};
+use crate::types::{Incarnation, Key, Revision, ServiceName, Term, UnitName};
 
 /// Where one service's memory is.
 #[derive(Debug, Clone)]
@@ -71,11 +73,7 @@ impl Disk {
             longest_hold_ms: u64::try_from(memory.longest_hold.as_millis()).unwrap_or(u64::MAX),
             timings: Some(timings),
         };
-        let new = self.path.with_extension("new");
-        let mut file = fs::File::create(&new)?;
-        file.write_all(&serde_json::to_vec_pretty(&stored)?)?;
-        file.sync_all()?;
-        fs::rename(&new, &self.path)
+        replace(&self.path, &stored)
     }
 
     fn try_load(&self) -> io::Result<Memory> {
@@ -87,6 +85,46 @@ impl Disk {
             longest_hold: Duration::from_millis(stored.longest_hold_ms.saturating_add(1)),
         })
     }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct StoredPlace {
+    /// A long name may share its file with another.
+    unit: UnitName,
+    #[serde(flatten)]
+    place: Place,
+}
+
+/// Where a unit's lock was when it was last run here. A file that is not understood is as good as none.
+pub(super) fn load_place(directory: &Path, unit: &UnitName) -> Option<Place> {
+    let path = path_of_unit(directory, unit);
+    let read = fs::read(&path).and_then(|bytes| Ok(serde_json::from_slice::<StoredPlace>(&bytes)?));
+    match read {
+        Ok(stored) => Some(stored).filter(|stored| stored.unit == *unit).map(|stored| stored.place),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => {
+            tracing::warn!("failed to read {}: {error}, ignoring", path.display());
+            None
+        }
+    }
+}
+
+/// Replaces what was kept of a unit, at once or not at all.
+pub(super) fn store_place(directory: &Path, unit: &UnitName, place: &Place) -> io::Result<()> {
+    replace(&path_of_unit(directory, unit), &StoredPlace { unit: unit.clone(), place: place.clone() })
+}
+
+/// No service's file is called so: their names have no `+`.
+fn path_of_unit(directory: &Path, unit: &UnitName) -> PathBuf {
+    directory.join(format!("{}.json", Key::of_unit(None, unit).as_str().replace('/', "+")))
+}
+
+fn replace(path: &Path, stored: &impl Serialize) -> io::Result<()> {
+    let new = path.with_extension("new");
+    let mut file = fs::File::create(&new)?;
+    file.write_all(&serde_json::to_vec_pretty(stored)?)?;
+    file.sync_all()?;
+    fs::rename(&new, path)
 }
 
 #[cfg(test)]
@@ -145,5 +183,33 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         fs::write(directory.path().join("db.json"), "{").expect("written");
         assert_eq!(disk(directory.path(), "db").load(), Memory::default());
+    }
+
+    #[test]
+    fn a_units_place_survives_a_rename_of_its_service_and_belongs_to_that_unit() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let unit = |name: &str| UnitName::new(name).expect("a unit's name");
+        let place = |store: &str| Place {
+            store: store.to_owned(),
+            incarnation: Incarnation("a".to_owned()),
+            key: Key::new("db").expect("a key"),
+        };
+        let names = ["database.service", "db@a.service", &format!("{}.service", "x".repeat(240))];
+        for name in names {
+            assert_eq!(load_place(directory.path(), &unit(name)), None);
+            store_place(directory.path(), &unit(name), &place("elsewhere")).expect("stored");
+            store_place(directory.path(), &unit(name), &place(name)).expect("stored anew");
+        }
+        for name in names {
+            assert_eq!(load_place(directory.path(), &unit(name)), Some(place(name)));
+        }
+        // A service may be called as a unit.
+        disk(directory.path(), "db").store(&memory(), timings()).expect("stored");
+        assert_eq!(fs::read_dir(directory.path()).expect("a directory").count(), names.len() + 1);
+        fs::write(path_of_unit(directory.path(), &unit(names[1])), "{").expect("written");
+        assert_eq!(load_place(directory.path(), &unit(names[1])), None);
+        let other = path_of_unit(directory.path(), &unit("other.service"));
+        fs::copy(path_of_unit(directory.path(), &unit(names[0])), other).expect("copied");
+        assert_eq!(load_place(directory.path(), &unit("other.service")), None);
     }
 }

@@ -1,6 +1,6 @@
 //! One watch of the store for all services of the host. A hint makes a service read sooner; nothing depends on it.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const BACK_OFF_MAX: Duration = Duration::from_secs(10);
 /// Who wants to hear of which key.
 #[derive(Debug, Clone, Default)]
 pub struct Hints {
-    board: Arc<Mutex<HashMap<Key, Arc<Notify>>>>,
+    board: Arc<Mutex<BTreeMap<Key, Arc<Notify>>>>,
 }
 
 impl Hints {

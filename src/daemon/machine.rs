@@ -10,13 +10,13 @@ use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::task::JoinHandle;
 
-use super::disk::Disk;
+use super::disk::{self, Disk};
 use crate::config::ServiceSettings;
-use crate::election::Memory;
+use crate::election::{Memory, Place};
 use crate::host::clock::{self, BootTimer};
 use crate::host::identity;
 use crate::host::self_fence::{SYSRQ_TRIGGER, self_fence};
-use crate::types::{Key, OnStopFailure, ServiceName, Time};
+use crate::types::{Key, OnStopFailure, ServiceName, Time, UnitName};
 
 /// The work of a task.
 pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -44,6 +44,12 @@ pub trait Machine: Send + Sync + 'static {
     /// Keeps it for the next daemon, and with it what that one needs of the settings should their file be gone by then. A
     /// failure is logged.
     fn keep(&self, settings: &ServiceSettings, memory: Memory);
+
+    /// Where this host has last run a unit; `None`: never.
+    fn recall_place(&self, unit: &UnitName) -> Option<Place>;
+
+    /// Keeps it for the next daemon. A failure is logged.
+    fn keep_place(&self, unit: &UnitName, place: Place);
 
     /// Takes the host down as `how` says.
     fn fence(&self, how: OnStopFailure) -> io::Result<()>;
@@ -100,6 +106,19 @@ impl Machine for ThisMachine {
         let timings = settings.timings;
         tokio::task::spawn_blocking(move || {
             if let Err(error) = disk.store(&memory, timings) {
+                tracing::error!("failed to write to /var/lib/putex: {error}, ignoring");
+            }
+        });
+    }
+
+    fn recall_place(&self, unit: &UnitName) -> Option<Place> {
+        disk::load_place(&self.state_directory, unit)
+    }
+
+    fn keep_place(&self, unit: &UnitName, place: Place) {
+        let (directory, unit) = (self.state_directory.clone(), unit.clone());
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = disk::store_place(&directory, &unit, &place) {
                 tracing::error!("failed to write to /var/lib/putex: {error}, ignoring");
             }
         });

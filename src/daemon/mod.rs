@@ -12,6 +12,7 @@
 //! | [`hints`] | one watch of the store for all services |
 //! | [`machine`] | what a service needs of its host: clocks, timers, tasks, memory |
 //! | [`disk`] | what outlives the daemon |
+//! | [`registration`] | whether a unit is run under the key that this host has for it |
 //! | [`notify`] | what systemd is told |
 //!
 //! **Architecture invariant:** a service's task never waits for anything but its next event. Whatever can hang runs in a
@@ -29,6 +30,7 @@ mod health;
 pub mod hints;
 pub mod machine;
 mod notify;
+mod registration;
 pub mod service;
 mod supervisor;
 

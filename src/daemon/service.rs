@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -17,6 +18,7 @@ use super::hands::{self, Sighting, Units};
 use super::health::{Checker, Role};
 use super::hints::Hints;
 use super::machine::{Machine, Task, Timer};
+use super::registration::{self, Adoption, Registrar, Standpoint};
 use crate::config::{ServiceSettings, StopProof, WatchdogSettings};
 use crate::election::{
     self, Action, Alarm, Content, Election, Event, GuardRequest, Moment, Observation, ReadId, Record, Remembered,
@@ -28,7 +30,7 @@ use crate::host::processes::Process;
 use crate::journal;
 use crate::store::{Attempt, Link as StoreLink, Snapshot, Store, StoreError, WriteOutcome};
 use crate::systemd::{Manager, Surroundings, SystemState, Unsupervisable};
-use crate::types::{Key, MachineId, NodeId, OnStopFailure, Revision, Term, Time, UnitName};
+use crate::types::{ClusterName, Key, MachineId, NodeId, OnStopFailure, Revision, Term, Time, UnitName};
 
 /// Events that wait for the loop. It takes them faster than anybody makes them; a full channel makes their tasks wait.
 const EVENTS_LIMIT: usize = 64;
@@ -52,6 +54,10 @@ pub struct Host {
     pub machine_id: MachineId,
     /// Where the locks are.
     pub store: Arc<dyn Store>,
+    /// The same, in words.
+    pub store_place: String,
+    /// What tells its cluster from others that share the store.
+    pub cluster: Option<ClusterName>,
     /// The way to its guard.
     pub guard: GuardClient,
     /// Its PID 1.
@@ -75,6 +81,8 @@ pub enum Order {
     Reconsider,
     /// Let the lock go now, contend again later; the reason.
     StepDown(String),
+    /// The store and the key that the configuration names are meant, whatever they were before.
+    Adopt(Adoption),
     /// Stop the unit, release the lock, end.
     Retire(String),
 }
@@ -243,6 +251,11 @@ struct Service {
     admission: Admission,
     /// The remarks that the journal has: what is remarked on may come and go.
     remarked: BTreeSet<String>,
+    /// Whether the unit is run under this key.
+    registration: Standpoint,
+    /// An operator's words on that, for the one who looks.
+    adoptions: mpsc::Sender<Adoption>,
+    adopted: Option<mpsc::Receiver<Adoption>>,
     /// The last verdict of the health check, whatever the role.
     healthy: bool,
     status: watch::Sender<Status>,
@@ -294,6 +307,7 @@ impl Service {
         let (remembered, armed) = kept.map_or((None, None), |kept| (Some(kept.remembered), Some(kept.lease)));
         let leased = armed.as_ref().map(|lease| lease.units.clone());
         let groups = armed.iter().flat_map(|lease| lease.cgroups.iter().cloned()).collect();
+        let (adoptions, adopted) = mpsc::channel(1);
         let units_changed = leased.as_ref().is_some_and(|leased| {
             leased.len() != settings.units().count() || settings.units().any(|unit| !leased.contains(unit))
         });
@@ -350,6 +364,9 @@ impl Service {
             checker: None,
             admission: Err(Refusal::new("systemd has not been asked about its units yet")),
             remarked: BTreeSet::new(),
+            registration: Standpoint::Unknown("the store has not been asked about its unit yet".to_owned()),
+            adoptions,
+            adopted: Some(adopted),
             healthy: true,
             status,
             progress,
@@ -370,19 +387,18 @@ impl Service {
         let (admission, mut admitted) = mpsc::channel(1);
         let admit = admit(self.host.clone(), self.units.clone(), self.shown.subscribe(), admission);
         self.helpers.push(self.host.machine.spawn(Box::pin(admit)));
+        let (tell, mut registered) = mpsc::channel(1);
+        if let Some(adopted) = self.adopted.take() {
+            let registrar = Registrar::new(&self.host, self.shown.subscribe());
+            self.helpers.push(self.host.machine.spawn(Box::pin(registrar.run(adopted, tell))));
+        }
         self.handle(Event::Timeout);
         while self.election.state() != State::Retired {
-            if !self.may_run() {
-                let forgiven = std::mem::take(&mut self.forgiven);
-                match self.objection() {
-                    Some(reason) => self.handle(Event::Contend(Err(reason))),
-                    None if forgiven => self.handle(Event::Contend(Ok(()))),
-                    None => {}
-                }
-            } else if let Err(refusal) = &self.admission
-                && self.must_end(refusal)
-            {
-                self.handle(Event::Contend(Err(refusal.reason.clone())));
+            let forgiven = !self.may_run() && std::mem::take(&mut self.forgiven);
+            if let Some(reason) = self.bar() {
+                self.handle(Event::Contend(Err(reason)));
+            } else if forgiven && self.is_clear() {
+                self.handle(Event::Contend(Ok(())));
             }
             self.set_timer();
             let event = tokio::select! {
@@ -417,7 +433,14 @@ impl Service {
                 Some(admission) = admitted.recv() => {
                     self.tell_of_admission(&admission);
                     self.admission = admission;
-                    if self.objection().is_some() {
+                    if !self.is_clear() {
+                        continue;
+                    }
+                    Event::Contend(Ok(()))
+                }
+                Some(standpoint) = registered.recv() => {
+                    self.register(standpoint);
+                    if !self.is_clear() {
                         continue;
                     }
                     Event::Contend(Ok(()))
@@ -446,9 +469,42 @@ impl Service {
         self.forgiven |= self.strayed.take().is_some();
     }
 
-    /// Why nothing may be begun here, as far as the units are concerned.
-    fn objection(&self) -> Option<String> {
-        self.strayed.clone().or_else(|| self.admission.as_ref().err().map(|refusal| refusal.reason.clone()))
+    /// Why this host does not take part. Under a key that is not the unit's a unit does not run. Otherwise it keeps running
+    /// unless it [must end](Self::must_end), and only nothing new is begun.
+    fn bar(&self) -> Option<String> {
+        match (&self.registration, &self.admission) {
+            (Standpoint::Refused(reason), _) => Some(reason.clone()),
+            (_, Err(refusal)) if self.must_end(refusal) => Some(refusal.reason.clone()),
+            (_, _) if self.may_run() => None,
+            (_, Err(refusal)) => Some(refusal.reason.clone()),
+            (Standpoint::Unknown(reason), Ok(_)) => Some(reason.clone()),
+            (Standpoint::Cleared, Ok(_)) => self.strayed.clone(),
+        }
+    }
+
+    /// Whether nothing new is barred either.
+    fn is_clear(&self) -> bool {
+        self.registration == Standpoint::Cleared && self.admission.is_ok() && self.strayed.is_none()
+    }
+
+    /// Whoever was cleared stays so while the store does not answer.
+    fn register(&mut self, standpoint: Standpoint) {
+        let before = match (&self.registration, standpoint) {
+            (Standpoint::Cleared, Standpoint::Unknown(_)) => return,
+            (_, standpoint) => std::mem::replace(&mut self.registration, standpoint),
+        };
+        let subject = journal::Subject {
+            service: Some((&self.settings.name, &self.settings.unit)),
+            ..journal::Subject::default()
+        };
+        match (before, &self.registration) {
+            (Standpoint::Refused(before), Standpoint::Refused(reason)) if before == *reason => {}
+            (_, Standpoint::Refused(reason)) => journal::alarm(journal::Alarm::OtherLock, &subject, reason),
+            (Standpoint::Refused(_), Standpoint::Cleared) => {
+                journal::alarm(journal::Alarm::OneLock, &subject, "all hosts run it under one key");
+            }
+            (_, Standpoint::Cleared | Standpoint::Unknown(_)) => {}
+        }
     }
 
     /// Whether a unit may run under the lease. It keeps running without an admission, unless it
@@ -561,6 +617,14 @@ impl Service {
                 Event::Timeout
             }
             Order::StepDown(reason) => Event::StepDown { reason, next: None },
+            Order::Adopt(adoption) => {
+                if let Err(error) = self.adoptions.try_send(adoption) {
+                    let (TrySendError::Full(adoption) | TrySendError::Closed(adoption)) = error;
+                    // Whoever asked may have gone.
+                    let _ = adoption.send(Err("another one is under way; say it again".to_owned()));
+                }
+                Event::Timeout
+            }
             Order::Reconfigure(settings) => {
                 let health_changed = settings.health != self.settings.health;
                 self.settings = *settings;
@@ -643,6 +707,10 @@ impl Service {
             Action::Read { id, before } => self.read(id, before),
             Action::Write(request) => self.write(*request),
             Action::Guard(request) => self.ask_guard(request),
+            Action::Vet { instance } => {
+                let (host, settings) = (self.host.clone(), self.settings.clone());
+                self.answer(async move { Event::Vetted { instance, result: registration::vet(host, settings).await } });
+            }
             Action::Fence { instance, tokens } => {
                 let (systemd, fence) = (Arc::clone(&self.host.systemd), self.settings.fence.clone());
                 self.answer(async move {

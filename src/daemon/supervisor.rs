@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
@@ -165,6 +166,8 @@ impl Supervisor {
             node: settings.node.clone(),
             machine_id,
             store,
+            store_place: settings.store.place(),
+            cluster: settings.cluster.clone(),
             guard,
             systemd: Arc::new(systemd.clone()),
             hints,
@@ -282,6 +285,20 @@ impl Supervisor {
                 };
                 let _ = answer.send(told);
             }
+            Ask::Adopt { service, answer } => {
+                let refused = match self.services.get(&service) {
+                    None => Some((answer, format!("no service is called {service}"))),
+                    Some(handle) => match handle.orders.try_send(Order::Adopt(answer)) {
+                        Err(TrySendError::Full(Order::Adopt(answer)) | TrySendError::Closed(Order::Adopt(answer))) => {
+                            Some((answer, format!("the election of {service} does not answer")))
+                        }
+                        Ok(()) | Err(TrySendError::Full(_) | TrySendError::Closed(_)) => None,
+                    },
+                };
+                if let Some((answer, reason)) = refused {
+                    let _ = answer.send(Err(reason));
+                }
+            }
         }
     }
 
@@ -320,10 +337,11 @@ impl Supervisor {
     async fn apply(&mut self, settings: Settings, broken: &[ServiceName]) {
         if settings.node != self.host.node
             || settings.store != self.store_settings
+            || settings.cluster != self.host.cluster
             || settings.watchdog != self.host.watchdog
         {
             tracing::warn!(
-                "putexd.toml: a new node name, store or watchdog takes effect at \"systemctl restart putexd\""
+                "putexd.toml: a new node name, store, cluster or watchdog takes effect at \"systemctl restart putexd\""
             );
         }
         self.gate(&settings.services).await;

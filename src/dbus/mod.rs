@@ -59,6 +59,13 @@ pub enum Ask {
         /// `Err`: why not.
         answer: oneshot::Sender<Result<(), String>>,
     },
+    /// Take the store and the key that the configuration names as meant.
+    Adopt {
+        /// Whose.
+        service: ServiceName,
+        /// What was done; `Err`: why nothing.
+        answer: oneshot::Sender<Result<String, String>>,
+    },
 }
 
 /// Serves the interface for ever, over bus restarts. `asks` leads to the daemon.
@@ -113,6 +120,15 @@ impl Manager {
         let (answer, result) = oneshot::channel();
         let ask = Ask::StepDown { service, reason: reason.to_owned(), answer };
         self.asks.send(ask).await.map_err(gone)?;
+        result.await.map_err(gone)?.map_err(fdo::Error::Failed)
+    }
+
+    /// Says that the store and the key which this host's configuration names for the service's unit are meant, though the
+    /// unit was run elsewhere before. Returns what was done.
+    async fn adopt(&self, service: &str) -> fdo::Result<String> {
+        let service = service.parse::<ServiceName>().map_err(|error| fdo::Error::InvalidArgs(error.to_string()))?;
+        let (answer, result) = oneshot::channel();
+        self.asks.send(Ask::Adopt { service, answer }).await.map_err(gone)?;
         result.await.map_err(gone)?.map_err(fdo::Error::Failed)
     }
 }

@@ -181,6 +181,13 @@ pub enum Event {
     StandbyCheck(Result<(), String>),
     /// A check for the active role: `Ok` with each pass, `Err` after `fall` failures in a row.
     ActiveCheck(Result<(), String>),
+    /// The answer to [`Action::Vet`].
+    Vetted {
+        /// The action's.
+        instance: Instance,
+        /// `Err`: why not.
+        result: Result<(), String>,
+    },
     /// The answer to [`Action::Fence`].
     Fenced {
         /// The action's.
@@ -261,6 +268,11 @@ pub enum Action {
     Write(Box<WriteRequest>),
     /// Ask the guard.
     Guard(GuardRequest),
+    /// Ask the store whether the unit is still to be run under this lock. The lock has been written.
+    Vet {
+        /// The holding that asks.
+        instance: Instance,
+    },
     /// Fence these hosts, all of them.
     Fence {
         /// The holding that asks.

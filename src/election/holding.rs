@@ -48,6 +48,7 @@ pub(super) enum Resolution {
 }
 
 #[derive(Debug, Clone, Serialize)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, and any may come with any other")]
 pub(super) struct Holding {
     pub(super) instance: Instance,
     pub(super) term: Term,
@@ -79,6 +80,8 @@ pub(super) struct Holding {
     pub(super) conflicted: bool,
     /// Taken over from a former daemon and not yet found in the store: any write of our instance is our own (K8).
     pub(super) adopted: bool,
+    /// The store has said, since the lock was written, that the unit is run under it.
+    pub(super) vetted: bool,
     /// No attempt before this.
     pub(super) next_attempt: Time,
     /// K3 to K5.
@@ -120,6 +123,7 @@ impl Holding {
             unresolved: true,
             conflicted: false,
             adopted: true,
+            vetted: true,
             next_attempt: now,
             entitled_at: now,
             inherited_hold: Duration::ZERO,

@@ -5,7 +5,7 @@
 //! the scenario tests and a model check all run this code.
 //!
 //! Where to look for a rule: [`Timings`] has the inequality that makes R, F, C and S safe; `lock` what a contender may
-//! believe of the store (K1 to K7); `holding` what a holder may believe of its own writes (H1, H2); `core` when a unit is
+//! believe of the store (K1 to K7); `registration` under which key a unit is run at all; `holding` what a holder may believe of its own writes (H1, H2); `core` when a unit is
 //! started and stopped (H3 to H6, K3, K8, K9).
 //!
 //! **What is not promised:** two units alive at once are excluded only as long as a won write is durable, clocks keep
@@ -17,6 +17,7 @@ mod event;
 mod holding;
 mod lock;
 mod record;
+mod registration;
 mod state;
 mod timings;
 
@@ -26,5 +27,6 @@ pub use event::{
     Sight, Transition, WriteRequest, WriteResult,
 };
 pub use record::{Details, Record, Standing, UNFENCED_LIMIT, Words};
+pub use registration::{Found, Place, Refusal, Registration, Verdict, judge};
 pub use state::{EDGES, Edge, State, find_edge};
 pub use timings::{Confirmation, Timings, TimingsError};

@@ -121,6 +121,11 @@ text_newtype! {
     NodeId
 }
 text_newtype! {
+    /// What tells the hosts of one cluster from those of another that shares their store: letters, digits, `-` and `_`; at
+    /// most 64.
+    ClusterName
+}
+text_newtype! {
     /// The name of a lock within a store: letters, digits, `-`, `_`, `.`, `=` and `/`; at most 128.
     Key
 }
@@ -250,10 +255,56 @@ impl NodeId {
     }
 }
 
+impl ClusterName {
+    /// Accepts a cluster's name.
+    pub fn new(name: &str) -> Result<Self, NameError> {
+        check_alphabet("cluster name", name, 64, "letters, digits, '-' and '_'", |character| {
+            character.is_ascii_alphanumeric() || matches!(character, '-' | '_')
+        })?;
+        Ok(Self(name.to_owned()))
+    }
+}
+
 impl Key {
+    /// What the keys of units begin with; no lock's key may.
+    pub const OF_UNITS: &'static str = "putex-unit/";
+
+    const LIMIT: usize = 128;
+
+    /// Where a store says under which key the hosts of `cluster` run `unit`.
+    #[must_use]
+    pub fn of_unit(cluster: Option<&ClusterName>, unit: &UnitName) -> Self {
+        let mut prefix = Self::OF_UNITS.to_owned();
+        if let Some(cluster) = cluster {
+            prefix.push_str(cluster.as_str());
+            prefix.push('/');
+        }
+        let mut name = prefix.clone();
+        let mut after_dot = false;
+        for character in unit.as_str().chars() {
+            // What no key may have, and the second of two dots, which NATS refuses.
+            if matches!(character, ':' | '@' | '\\') || (character == '.' && after_dot) {
+                // Writing to a string does not fail.
+                let _ = write!(name, "={:02x}", u32::from(character));
+            } else {
+                name.push(character);
+            }
+            after_dot = character == '.';
+        }
+        if name.len() > Self::LIMIT {
+            // FNV-1a. What is kept there names its unit, so that of two that share it one is refused.
+            let sum = unit
+                .as_str()
+                .bytes()
+                .fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+            name = format!("{prefix}=/{sum:016x}");
+        }
+        Self(name)
+    }
+
     /// Accepts a lock's name.
     pub fn new(name: &str) -> Result<Self, NameError> {
-        check_alphabet("key", name, 128, "letters, digits and '-_.=/'", |character| {
+        check_alphabet("key", name, Self::LIMIT, "letters, digits and '-_.=/'", |character| {
             character.is_ascii_alphanumeric() || matches!(character, '-' | '_' | '.' | '=' | '/')
         })?;
         Ok(Self(name.to_owned()))
@@ -465,6 +516,25 @@ impl OnStopFailure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn unit(name: &str) -> UnitName {
+        UnitName::new(name).expect("a unit's name")
+    }
+
+    #[test]
+    fn each_unit_of_each_cluster_has_an_entry_of_its_own_under_a_good_key() {
+        let cluster = ClusterName::new("site-a").expect("a name");
+        let of = |name: &str| Key::of_unit(None, &unit(name)).to_string();
+        assert_eq!(of("database.service"), "putex-unit/database.service");
+        assert_eq!(of("db@a.service"), "putex-unit/db=40a.service");
+        assert_eq!(of("a..b\\x2d:.mount"), "putex-unit/a.=2eb=5cx2d=3a.mount");
+        let other = Key::of_unit(Some(&cluster), &unit("database.service"));
+        assert_eq!(other.as_str(), "putex-unit/site-a/database.service");
+        let long = |last| Key::of_unit(Some(&cluster), &unit(&format!("{}{last}.service", "x".repeat(240))));
+        assert_ne!(long("a"), long("b"));
+        assert!(Key::new(long("a").as_str()).is_ok());
+        assert!(long("a").as_str().starts_with("putex-unit/site-a/=/"));
+    }
 
     #[test]
     fn an_instance_is_escaped_as_systemd_escape_does() {

@@ -32,6 +32,19 @@ impl StoreSettings {
     pub const FEATURES: [&str; 2] = ["etcd", "postgres"];
 }
 
+impl StoreSettings {
+    /// All that says where the locks are, and nothing of how to log in there.
+    #[must_use]
+    pub fn place(&self) -> String {
+        match self {
+            Self::Nats(nats) => format!("nats {self}, bucket {}", nats.bucket),
+            Self::Directory(_) => format!("directory {self}"),
+            Self::Etcd(etcd) => format!("etcd {self}, prefix {}", etcd.prefix),
+            Self::Postgres(postgres) => format!("postgres {self}, table {}", postgres.table),
+        }
+    }
+}
+
 /// Where it is, as an operator knows it: the servers or the path.
 impl fmt::Display for StoreSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -11,10 +11,10 @@ use putexd::daemon::grounds::Grounds;
 use putexd::daemon::hints::Hints;
 use putexd::daemon::machine::{Machine, Task, Timer};
 use putexd::daemon::service::{self, Host, Kept, Order, Status};
-use putexd::election::{Memory, State};
+use putexd::election::{Memory, Place, State};
 use putexd::guard::{GuardClient, Link as GuardLink};
 use putexd::store::Store;
-use putexd::types::{Key, MachineId, NodeId, OnStopFailure, ServiceName, Time};
+use putexd::types::{Key, MachineId, NodeId, OnStopFailure, ServiceName, Time, UnitName};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Sleep, sleep, sleep_until};
@@ -145,6 +145,14 @@ impl Machine for VirtualMachine {
         self.sim.lock().hosts[self.h].memory = memory;
     }
 
+    fn recall_place(&self, _: &UnitName) -> Option<Place> {
+        self.sim.lock().hosts[self.h].place.clone()
+    }
+
+    fn keep_place(&self, _: &UnitName, place: Place) {
+        self.sim.lock().hosts[self.h].place = Some(place);
+    }
+
     fn fence(&self, _: OnStopFailure) -> std::io::Result<()> {
         self.sim.lock().power_off(self.h);
         Ok(())
@@ -247,6 +255,8 @@ async fn run(machine: VirtualMachine, again: Arc<Notify>) {
         node: NodeId::new(&format!("h{}", h + 1)).expect("a node's name"),
         machine_id: MachineId(1 + h as u128),
         store,
+        store_place: "memory".to_owned(),
+        cluster: None,
         systemd: Arc::new(Pid1 { sim: sim.clone(), h }),
         hints,
         machine: Arc::new(machine),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use putexd::config::{FenceSettings, HealthSettings, Probe, ServiceSettings, StopProof};
 use putexd::daemon::service::Order;
-use putexd::election::{Memory, Record, State, Timings};
+use putexd::election::{Memory, Place, Record, State, Timings};
 use putexd::store::memory::{Backup, MemoryStore};
 use putexd::store::{Link as StoreLink, Store as _};
 use putexd::types::{Incarnation, Instance, Key, OnStopFailure, Revision, ServiceName, Term, Time, UnitName, Value};
@@ -115,6 +115,7 @@ pub struct Host {
     /// A life of the unit that was frozen, and until when it may still be found running.
     thawed: Option<(u64, Duration)>,
     pub memory: Memory,
+    pub place: Option<Place>,
     pub process: Option<Process>,
     pub guard: Guard,
     pub unit: Unit,
@@ -186,6 +187,7 @@ impl World {
             deferred: Vec::new(),
             thawed: None,
             memory: Memory::default(),
+            place: None,
             process: None,
             guard: Guard::default(),
             unit: Unit::default(),

@@ -164,6 +164,8 @@ pub struct Host {
     pub standby_healthy: bool,
     pub active_healthy: bool,
     pub fence_works: bool,
+    /// The store says that the unit is run under another key.
+    pub other_key: bool,
     /// No verdict of a check comes any more.
     pub check_hangs: bool,
 }

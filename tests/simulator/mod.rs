@@ -322,6 +322,11 @@ impl Sim {
                 self.call(h, silence, Ask::Write(request));
             }
             Action::Guard(request) => self.ask_guard(h, request),
+            Action::Vet { instance } => {
+                let result =
+                    if self.hosts[h].other_key { Err("the unit is run under another key".to_owned()) } else { Ok(()) };
+                self.tell(h, Event::Vetted { instance, result });
+            }
             Action::Fence { instance, tokens } => {
                 let works = self.hosts[h].fence_works;
                 self.note(Some(h), &format!("fences {}: {}", tokens.join(" "), if works { "done" } else { "fails" }));
@@ -741,6 +746,7 @@ impl Sim {
             standby_healthy: true,
             active_healthy: true,
             fence_works: true,
+            other_key: false,
             check_hangs: false,
         });
         self.deferred.push(VecDeque::new());

@@ -224,6 +224,8 @@ impl Script {
             ("fences", []) => host.settings.fences = true,
             ("fencing-fails", []) => host.fence_works = false,
             ("fencing-works", []) => host.fence_works = true,
+            ("other-key", []) => host.other_key = true,
+            ("same-key", []) => host.other_key = false,
             ("unfences", []) => host.settings.unfences = true,
             ("checks", []) => host.settings.check_validity = Some(host.settings.timings.lease()),
             ("unhealthy", []) => host.active_healthy = false,

@@ -119,6 +119,8 @@ fn a_service_whose_file_is_gone_at_a_restart_leaves_its_unit_free() {
         host.exec(&["systemctl", "restart", DAEMON]);
     }
     scene.oracle.wait_for_end(&second, SOON);
+    // Another name is another key, which is meant; a putexd that has just been started is not on the bus yet.
+    wait_until(SOON, "the new key is adopted", || host.output(&["putexctl", "adopt", "renamed"]).status.success());
     let third = scene.wait_for_start(since, TAKE_OVER);
     assert!(third.at > scene.oracle.wait_for_end(&second, SOON).at, "one after the other");
     let invocation = scene.invocation(&third);

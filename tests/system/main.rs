@@ -22,6 +22,7 @@ mod leases;
 mod lockstore;
 mod measure;
 mod mounts;
+mod names;
 mod on_hosts;
 mod partition;
 mod pauses;

@@ -120,6 +120,9 @@ fn a_reload_touches_what_has_changed_and_nothing_else(store: Lockstore) {
     reload_all();
     let end = scene.oracle.wait_for_end(&first, SOON);
     println!("another unit: the old one was gone {:?} after the files were written", end.after(since));
+    // It was run under another key before, and that is meant.
+    wait_for_line(host, &["db: the unit is not run under this lock", "key \"web\""]);
+    host.exec(&["putexctl", "adopt", "db"]);
     wait_for_web(&scene, TAKE_OVER);
     scene.assert_no_violation();
 }

@@ -29,8 +29,10 @@ impl Election {
     pub(super) fn become_confirming(&mut self) {
         let Phase::Claiming(holding) = mem::replace(&mut self.phase, Phase::Idle) else { return };
         let wait = self.last_now.until_waited(holding.entitled_at);
+        let instance = holding.instance;
         self.phase = Phase::Confirming(holding);
         self.actions.push(Action::Persist(self.memory.clone()));
+        self.actions.push(Action::Vet { instance });
         let wait = if wait.is_zero() { "now".to_owned() } else { format!("in {wait:.1?}") };
         self.change(State::Confirming, &format!("wrote the lock; entitled to start {wait}"));
     }

@@ -49,6 +49,7 @@ impl Election {
             unresolved: false,
             conflicted: false,
             adopted: false,
+            vetted: false,
             next_attempt: at.now,
             entitled_at,
             inherited_hold: claim.hold,
@@ -98,7 +99,8 @@ impl Election {
         hosts.split_off(hosts.len().saturating_sub(UNFENCED_LIMIT))
     }
 
-    /// K3: the last write before a start is always sent after the entitlement.
+    /// K3: the last write before a start is always sent after the entitlement, and the store was asked after the first one
+    /// whether the unit is run under this lock.
     pub(super) fn confirm(&mut self, at: &Moment) {
         if let Some(Err(reason)) = self.standby_check.clone() {
             self.give_up(&format!("the standby check fails: {reason}"));
@@ -110,6 +112,9 @@ impl Election {
         }
         let proof = holding.won_sent.filter(|_| holding.renewals > 0);
         if proof.is_some_and(|sent| sent.has_waited_until(holding.entitled_at)) {
+            if !holding.vetted {
+                return;
+            }
             if self.settings.fences && !holding.unfenced.is_empty() {
                 self.become_fencing();
             } else {

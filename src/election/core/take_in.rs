@@ -26,6 +26,7 @@ impl Election {
             Event::Unit(sight) => self.sight(at.now, sight),
             Event::StandbyCheck(result) => self.standby_check = Some(result),
             Event::ActiveCheck(result) => self.active_check(at.now, result),
+            Event::Vetted { instance, result } => self.vetted(at.now, instance, result),
             Event::Fenced { instance, result } => self.fenced(at.now, instance, result),
             Event::Unfenced { instance, result } => self.unfenced(at.now, instance, result),
             Event::Started { instance, result } => self.started(at.now, instance, result),
@@ -231,6 +232,20 @@ impl Election {
                 self.release(now, format!("the active check fails: {reason}"), None);
             }
             (_, Ok(()) | Err(_)) => {}
+        }
+    }
+
+    pub(super) fn vetted(&mut self, now: Time, instance: Instance, result: Result<(), String>) {
+        let Phase::Confirming(holding) = &mut self.phase else { return };
+        if holding.instance != instance {
+            return;
+        }
+        match result {
+            Ok(()) => holding.vetted = true,
+            Err(reason) => {
+                self.wait_before_next_claim(now);
+                self.give_up(&reason);
+            }
         }
     }
 

@@ -119,6 +119,7 @@ impl World {
                 }
                 Event::Fenced { instance, result: Ok(()) }
             }
+            Action::Vet { instance } => Event::Vetted { instance, result: Ok(()) },
             Action::Start { instance, .. } => Event::Started { instance, result: Ok(()) },
             Action::Stop { .. } => Event::Stopped,
             Action::Unfence { .. } | Action::Persist(_) | Action::Report(_) | Action::Alarm(_) => return,

@@ -118,6 +118,8 @@ impl World {
                     daemon.desk.push_back(request);
                 }
             }
+            // All hosts name one lock in this world.
+            Action::Vet { instance } => self.give(n, Event::Vetted { instance, result: Ok(()) }),
             // No host is fenced in this world; the wait alone has to do.
             Action::Fence { instance, .. } => self.give(n, Event::Fenced { instance, result: Ok(()) }),
             Action::Unfence { instance } => self.give(n, Event::Unfenced { instance, result: Ok(()) }),

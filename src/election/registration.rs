@@ -1,0 +1,293 @@
+//! Under which key a unit is run: the store's own word on it, the same for all hosts.
+//!
+//! An election keeps hosts apart that contend for one key. It cannot see a host that contends for another key on behalf of
+//! the same unit, as after a rename on one host. So each unit has an entry in the store, beside the locks, that names its
+//! key. Whoever comes first makes it, by a compare-and-set, so that two who come at once cannot both; a host whose
+//! configuration names another key does not contend.
+//!
+//! An operator may give the unit another key. Then a host under the old key may hold its lock still. It has *written* that
+//! lock and *then* read the entry before it starts anything; who has changed the entry *then* looks at the old lock, and
+//! starts nothing before that has been free once. Of two that each write first and then look, one sees the other.
+//!
+//! Another store cannot be looked into. What this host knows itself is kept on its disk ([`Place`]): a unit that it has
+//! known in another store waits for an operator's word.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::types::{Incarnation, Key, UnitName, Value};
+
+/// At most this many former keys of a unit have not been seen free; then no further change is taken.
+const FORMER_LIMIT: usize = 8;
+
+mod field {
+    pub(super) const UNIT: &str = "unit";
+    pub(super) const FORMER: &str = "former";
+}
+
+/// The entry of a unit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registration {
+    /// The lock that the unit is run under.
+    pub key: Key,
+    /// Locks that it was run under before, and that have not been seen free since.
+    pub former: Vec<Key>,
+}
+
+/// Where a unit's lock is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// How the store is reached, in words.
+    pub store: String,
+    /// The incarnation of the unit's entry, by which a store that is reached in another way is known again.
+    pub incarnation: Incarnation,
+    /// The lock.
+    pub key: Key,
+}
+
+/// What is to be done about a unit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// It may be run under the key.
+    Cleared,
+    /// This entry has to be written first.
+    Write(Registration),
+    /// Each of the former keys has to be seen free first.
+    Waits(Registration),
+    /// It must not.
+    Refused(Refusal),
+}
+
+/// Why a unit is not run under a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// All other hosts run it under this key.
+    OtherKey(Key),
+    /// This host has run it under this key, and the store does not say whether others do.
+    FormerKey(Key),
+    /// This host has run it with another store.
+    OtherStore(Place),
+    /// The entry is not understood.
+    Garbled,
+    /// So many former keys have not been seen free.
+    TooMany(usize),
+}
+
+impl Registration {
+    /// For the store.
+    #[must_use]
+    pub fn encode(&self, unit: &UnitName) -> Value {
+        let mut fields = BTreeMap::from([(field::UNIT.to_owned(), unit.to_string())]);
+        if !self.former.is_empty() {
+            let former: Vec<&str> = self.former.iter().map(Key::as_str).collect();
+            fields.insert(field::FORMER.to_owned(), former.join(" "));
+        }
+        Value { body: self.key.as_str().as_bytes().to_vec(), fields }
+    }
+
+    /// From the store. `None`: it is not an entry of this unit.
+    #[must_use]
+    pub fn decode(value: &Value, unit: &UnitName) -> Option<Self> {
+        if value.fields.get(field::UNIT).map(String::as_str) != Some(unit.as_str()) {
+            return None;
+        }
+        let key = Key::new(str::from_utf8(&value.body).ok()?).ok()?;
+        let former = value.fields.get(field::FORMER).map_or("", String::as_str);
+        let former: Option<Vec<Key>> = former.split_whitespace().map(|key| Key::new(key).ok()).collect();
+        Some(Self { key, former: former.filter(|former| former.len() <= FORMER_LIMIT)? })
+    }
+
+    /// Whether the unit may be started under `key`. Asked between the claim of the lock and the start.
+    #[must_use]
+    pub fn vouches_for(&self, key: &Key) -> bool {
+        self.key == *key && self.former.is_empty()
+    }
+}
+
+/// What a store holds as the entry of a unit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing.
+    Nothing,
+    /// Something that is not understood.
+    Garbled,
+    /// The entry.
+    Entry(Registration),
+}
+
+/// Whether a host may run a unit at `here`, by the store's entry for it and by what the host remembers. With an operator's
+/// word (`adopting`) the place is taken as meant, and only former locks in the same store are waited for.
+#[must_use]
+pub fn judge(here: &Place, kept: Option<&Place>, found: &Found, adopting: bool) -> Verdict {
+    let moved = kept.filter(|kept| kept.store != here.store && kept.incarnation != here.incarnation);
+    let (entry, known) = match found {
+        // Whom the host has known in another store it does not look for in this one.
+        Found::Nothing | Found::Garbled => (None, kept.filter(|_| moved.is_none()).map(|kept| kept.key.clone())),
+        Found::Entry(entry) => (Some(entry), None),
+    };
+    if !adopting {
+        if let Some(moved) = moved {
+            return Verdict::Refused(Refusal::OtherStore(moved.clone()));
+        }
+        if *found == Found::Garbled {
+            return Verdict::Refused(Refusal::Garbled);
+        }
+        if let Some(known) = known.as_ref().filter(|known| **known != here.key) {
+            return Verdict::Refused(Refusal::FormerKey(known.clone()));
+        }
+    }
+    match entry {
+        Some(entry) if entry.key == here.key && entry.former.is_empty() => Verdict::Cleared,
+        Some(entry) if entry.key == here.key => Verdict::Waits(entry.clone()),
+        Some(entry) if !adopting => Verdict::Refused(Refusal::OtherKey(entry.key.clone())),
+        Some(entry) => succeed(here, entry.former.iter().chain([&entry.key])),
+        None => succeed(here, &known),
+    }
+}
+
+/// The entry that follows on one with these keys.
+fn succeed<'a>(here: &Place, keys: impl IntoIterator<Item = &'a Key>) -> Verdict {
+    let former: Vec<Key> = keys.into_iter().filter(|key| **key != here.key).cloned().collect();
+    if former.len() > FORMER_LIMIT {
+        return Verdict::Refused(Refusal::TooMany(former.len()));
+    }
+    Verdict::Write(Registration { key: here.key.clone(), former })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn key(name: &str) -> Key {
+        Key::new(name).expect("a key")
+    }
+
+    fn unit(name: &str) -> UnitName {
+        UnitName::new(name).expect("a unit's name")
+    }
+
+    fn place(store: &str, incarnation: &str, name: &str) -> Place {
+        Place { store: store.to_owned(), incarnation: Incarnation(incarnation.to_owned()), key: key(name) }
+    }
+
+    fn entry(name: &str, former: &[&str]) -> Registration {
+        Registration { key: key(name), former: former.iter().map(|name| key(name)).collect() }
+    }
+
+    fn found(name: &str, former: &[&str]) -> Found {
+        Found::Entry(entry(name, former))
+    }
+
+    fn refused(verdict: &Verdict) -> bool {
+        matches!(verdict, Verdict::Refused(_))
+    }
+
+    #[test]
+    fn an_entry_survives_the_store_and_names_its_unit() {
+        let database = unit("database.service");
+        for entry in [entry("db", &[]), entry("a/b=c", &["db", "ctl"])] {
+            assert_eq!(Registration::decode(&entry.encode(&database), &database), Some(entry.clone()));
+            assert_eq!(Registration::decode(&entry.encode(&database), &unit("web.service")), None);
+        }
+        assert_eq!(Registration::decode(&Value::default(), &database), None);
+        let mut garbled = entry("db", &["ctl"]).encode(&database);
+        garbled.fields.insert("former".to_owned(), "a b:c".to_owned());
+        assert_eq!(Registration::decode(&garbled, &database), None);
+        garbled.fields.insert("former".to_owned(), "k ".repeat(FORMER_LIMIT + 1));
+        assert_eq!(Registration::decode(&garbled, &database), None);
+    }
+
+    #[test]
+    fn whoever_comes_first_makes_the_entry_and_another_key_is_refused() {
+        let here = place("a", "1", "db");
+        assert_eq!(judge(&here, None, &Found::Nothing, false), Verdict::Write(entry("db", &[])));
+        assert_eq!(judge(&here, Some(&here), &Found::Nothing, false), Verdict::Write(entry("db", &[])));
+        assert_eq!(judge(&here, None, &found("db", &[]), false), Verdict::Cleared);
+        let other = judge(&here, None, &found("ctl", &["db"]), false);
+        assert_eq!(other, Verdict::Refused(Refusal::OtherKey(key("ctl"))));
+    }
+
+    #[test]
+    fn a_former_lock_is_waited_for_by_everybody() {
+        let here = place("a", "1", "db");
+        assert_eq!(judge(&here, None, &found("db", &["ctl"]), false), Verdict::Waits(entry("db", &["ctl"])));
+        assert!(!entry("db", &["ctl"]).vouches_for(&key("db")));
+        assert!(!entry("ctl", &[]).vouches_for(&key("db")));
+        assert!(entry("db", &[]).vouches_for(&key("db")));
+    }
+
+    #[test]
+    fn an_operators_word_makes_the_key_that_was_a_former_one() {
+        let here = place("a", "1", "new");
+        let adopt = |found| judge(&here, None, &found, true);
+        assert_eq!(adopt(found("db", &[])), Verdict::Write(entry("new", &["db"])));
+        // One that was never seen free is still waited for; back to it is no change.
+        assert_eq!(adopt(found("ctl", &["db"])), Verdict::Write(entry("new", &["db", "ctl"])));
+        assert_eq!(adopt(found("ctl", &["new", "db"])), Verdict::Write(entry("new", &["db", "ctl"])));
+        assert_eq!(adopt(found("new", &["db"])), Verdict::Waits(entry("new", &["db"])));
+        assert_eq!(adopt(Found::Garbled), Verdict::Write(entry("new", &[])));
+        let many: Vec<String> = (0..FORMER_LIMIT).map(|number| format!("k{number}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert_eq!(adopt(found("db", &many)), Verdict::Refused(Refusal::TooMany(FORMER_LIMIT + 1)));
+    }
+
+    #[test]
+    fn a_host_that_has_run_the_unit_elsewhere_waits_for_an_operator() {
+        let (kept, here) = (place("a", "1", "db"), place("b", "2", "db"));
+        for found in [Found::Nothing, Found::Garbled, found("db", &[]), found("ctl", &[])] {
+            assert_eq!(
+                judge(&here, Some(&kept), &found, false),
+                Verdict::Refused(Refusal::OtherStore(kept.clone())),
+                "{found:?}"
+            );
+            assert!(!refused(&judge(&here, Some(&kept), &found, true)), "{found:?}");
+        }
+        // Whatever the former store's lock was called, this one's is another.
+        let renamed = place("b", "2", "new");
+        assert_eq!(judge(&renamed, Some(&kept), &Found::Nothing, true), Verdict::Write(entry("new", &[])));
+    }
+
+    #[test]
+    fn a_store_is_the_same_by_its_address_or_by_its_incarnation() {
+        let kept = place("a", "1", "db");
+        // More servers are named; or it was wiped, and every lock of it is an unknown holder's.
+        for here in [place("b", "1", "db"), place("a", "2", "db")] {
+            assert_eq!(judge(&here, Some(&kept), &found("db", &[]), false), Verdict::Cleared);
+            assert_eq!(judge(&here, Some(&kept), &Found::Nothing, false), Verdict::Write(entry("db", &[])));
+            assert_eq!(judge(&here, Some(&kept), &Found::Garbled, false), Verdict::Refused(Refusal::Garbled));
+        }
+    }
+
+    #[test]
+    fn another_key_without_an_entry_waits_for_an_operator_too() {
+        let (kept, here) = (place("a", "1", "db"), place("a", "2", "new"));
+        let verdict = judge(&here, Some(&kept), &Found::Nothing, false);
+        assert_eq!(verdict, Verdict::Refused(Refusal::FormerKey(key("db"))));
+        for found in [Found::Nothing, Found::Garbled] {
+            assert_eq!(judge(&here, Some(&kept), &found, true), Verdict::Write(entry("new", &["db"])));
+        }
+        // Where the entry names the new key, an operator has said so on another host.
+        assert_eq!(judge(&here, Some(&kept), &self::found("new", &[]), false), Verdict::Cleared);
+    }
+
+    proptest! {
+        #[test]
+        fn decoding_takes_anything_and_keeps_what_it_understands(
+            body in "[a-z:/. ]{0,8}",
+            former in "[a-z:/. ]{0,24}",
+            named in any::<bool>(),
+        ) {
+            let database = unit("database.service");
+            let name = if named { "database.service" } else { "web.service" };
+            let fields = [("unit".to_owned(), name.to_owned()), ("former".to_owned(), former)];
+            let decoded = Registration::decode(&Value { body: body.into_bytes(), fields: fields.into() }, &database);
+            prop_assert!(named || decoded.is_none());
+            if let Some(decoded) = decoded {
+                prop_assert_eq!(Registration::decode(&decoded.encode(&database), &database), Some(decoded));
+            }
+        }
+    }
+}

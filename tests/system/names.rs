@@ -1,0 +1,163 @@
+//! What a service is called and where its lock is, changed host by host: the procedures of putexd-operations(7), and what
+//! happens to whoever leaves one half done.
+
+use std::time::Duration;
+
+use crate::cluster::Host;
+use crate::command::{holds_for, now, wait_for};
+use crate::lockstore::{Lockstore, on_each_store};
+use crate::scene::{HAND_OVER, Plan, SERVICE, SOON, Scene, TAKE_OVER, WAIT, wait_for_standby, wait_for_status};
+use crate::watch::Event;
+
+on_each_store! {
+    ; nats: a_service_is_renamed_host_by_host
+    ; directory: a_service_is_renamed_host_by_host, a_store_is_moved_host_by_host
+}
+
+/// Long enough for a host that contends to have started its copy.
+const TEMPTED: Duration = WAIT.saturating_mul(2);
+
+fn reload(host: &Host) {
+    host.exec(&["systemctl", "reload", "putexd.service"]);
+}
+
+/// What `putexctl status` says on `host`, once it has all of `words`.
+#[track_caller]
+fn wait_for_words(host: &Host, words: &[&str]) -> String {
+    wait_for(SOON, &format!("putexctl status on {} says {words:?}", host.name), || {
+        // A putexd that has just been started is not on the bus yet.
+        let text = String::from_utf8_lossy(&host.output(&["putexctl", "status"]).stdout).into_owned();
+        words.iter().all(|word| text.contains(word)).then_some(text)
+    })
+}
+
+#[track_caller]
+fn nobody_else_starts(scene: &Scene, what: &str) {
+    let starts = scene.oracle.starts();
+    holds_for(TEMPTED, what, || scene.oracle.starts() == starts);
+    scene.assert_no_violation();
+}
+
+fn rename(host: &Host, from: &str, to: &str) {
+    host.exec(&["mv", &format!("/etc/putex.d/{from}.toml"), &format!("/etc/putex.d/{to}.toml")]);
+    reload(host);
+}
+
+fn a_service_is_renamed_host_by_host(store: Lockstore) {
+    let Some((scene, first)) = Plan::hosts("rename", 2, store).run() else { return };
+    let (holder, other) = (scene.host_of(&first), scene.other(&first));
+
+    // Under another name it has another key, which is another lock.
+    rename(other, "db", "ctl");
+    wait_for_words(other, &["ctl ", "does not contend", &format!("{} holds it", holder.name), "key = \"db\""]);
+    nobody_else_starts(&scene, "a host with another key waits");
+    let doctor = other.exec(&["putexctl", "doctor"]);
+    assert!(doctor.contains("two keys share database.service: it is run under \"db\""), "{doctor}");
+
+    // An operator says that the new name is meant: the holder under the old one lets go first.
+    let asked = now();
+    other.exec(&["putexctl", "adopt", "ctl"]);
+    let second = scene.wait_for_takeover(&first, asked, TAKE_OVER, "adopted under another key");
+    wait_for_words(holder, &["does not contend", "key = \"ctl\""]);
+    rename(holder, "db", "ctl");
+    wait_for_status(holder, |status| status.contains("ctl standby (h"));
+
+    // A host that is left behind, and has forgotten everything, is refused as well.
+    holder.exec(&["systemctl", "stop", "putexd.service"]);
+    holder.sh("rm -rf /var/lib/putex/*; mv /etc/putex.d/ctl.toml /etc/putex.d/db.toml");
+    holder.exec(&["systemctl", "start", "putexd.service"]);
+    wait_for_words(holder, &["does not contend", "key = \"ctl\""]);
+    // Even when nobody holds the lock.
+    other.exec(&["systemctl", "stop", "putexd.service"]);
+    scene.oracle.wait_for_end(&second, SOON);
+    nobody_else_starts(&scene, "the old name stays refused");
+    let asked = now();
+    holder.exec(&["putexctl", "adopt", "db"]);
+    let third = scene.wait_for_takeover(&second, asked, HAND_OVER, "adopted while nobody holds it");
+    other.exec(&["systemctl", "start", "putexd.service"]);
+    wait_for_words(other, &["does not contend", "key = \"db\""]);
+    rename(other, "ctl", "db");
+    wait_for_standby(other);
+    // A file by another name and the key of before is the same lock.
+    other.sh("echo 'key = \"db\"' >> /etc/putex.d/db.toml");
+    rename(other, "db", "ctl");
+    wait_for_status(other, |status| status.contains("ctl standby (h"));
+    let doctor = other.exec(&["putexctl", "doctor"]);
+    assert!(doctor.contains("run under the key \"db\" by all hosts"), "{doctor}");
+    scene.assert_alone(&third);
+    scene.assert_no_violation();
+}
+
+fn a_store_is_moved_host_by_host(store: Lockstore) {
+    let Some((scene, first)) = Plan::hosts("move", 2, store).run() else { return };
+    let (holder, other) = (scene.host_of(&first), scene.other(&first));
+    let moved = |host: &Host| {
+        host.sh("sed -i 's|^path = .*|path = \"/srv/shared/elsewhere\"|' /etc/putex/putexd.toml");
+    };
+
+    // One host uses another store, in which nobody can see that the unit runs.
+    moved(other);
+    other.exec(&["mkdir", "-p", "/srv/shared/elsewhere"]);
+    other.exec(&["putexctl", "init"]);
+    other.exec(&["systemctl", "restart", "putexd.service"]);
+    wait_for_words(other, &["does not contend", "/srv/shared/elsewhere", "putexctl adopt db"]);
+    nobody_else_starts(&scene, "a host with another store waits");
+    scene.assert_alone(&first);
+    procedures(&scene, &first, holder, other, moved);
+}
+
+/// The procedures of the manual, as they stand there.
+fn procedures(scene: &Scene, first: &Event, holder: &Host, other: &Host, moved: impl Fn(&Host)) {
+    // Moving the store: stop everywhere, change everywhere, start everywhere, adopt everywhere.
+    for host in &scene.hosts {
+        host.exec(&["systemctl", "stop", "putexd.service"]);
+        assert_eq!(host.property("database.service", "ActiveState"), "inactive");
+    }
+    scene.oracle.wait_for_end(first, SOON);
+    moved(holder);
+    holder.exec(&["putexctl", "init"]);
+    for host in &scene.hosts {
+        host.exec(&["putexd", "--check"]);
+        host.exec(&["systemctl", "start", "putexd.service"]);
+        wait_for_words(host, &["does not contend"]);
+    }
+    nobody_else_starts(scene, "nobody starts before an operator has said so");
+    let asked = now();
+    for host in &scene.hosts {
+        host.exec(&["putexctl", "adopt", "db"]);
+    }
+    let second = scene.wait_for_start(asked, TAKE_OVER);
+    wait_for_standby(scene.other(&second));
+
+    // Longer timings: longest-hold first, everywhere, then the timings.
+    let write = |text: &str| {
+        for host in &scene.hosts {
+            host.write_file("/etc/putex.d/db.toml", text);
+            host.exec(&["putexd", "--check"]);
+            reload(host);
+        }
+    };
+    scene.uninterrupted(&second, WAIT, "changed timings", || {
+        write(&format!("{SERVICE}longest-hold = \"20s\"\n"));
+        write(&format!("{}longest-hold = \"20s\"\n", SERVICE.replace("\"1s\"", "\"2s\"")));
+        write(&SERVICE.replace("\"1s\"", "\"2s\""));
+    });
+
+    // Removing the service: the standby first, so that it does not take over, then the holder.
+    let asked = now();
+    for host in [scene.other(&second), scene.host_of(&second)] {
+        host.exec(&["rm", "/etc/putex.d/db.toml"]);
+        reload(host);
+        host.exec(&["systemctl", "daemon-reload"]);
+        wait_for_status(host, |status| !status.contains("db"));
+    }
+    let end = scene.oracle.wait_for_end(&second, SOON);
+    println!("removed: the unit was gone {:?} after the first reload", end.after(asked));
+    nobody_else_starts(scene, "a removed service");
+
+    // It comes back as it was.
+    write(SERVICE);
+    scene.wait_for_start(asked, TAKE_OVER);
+    assert!(other.exec(&["putexctl", "doctor"]).contains("database.service"));
+    scene.assert_no_violation();
+}
