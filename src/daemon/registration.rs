@@ -75,12 +75,14 @@ impl Registrar {
                 Standpoint::Refused(_) => timings.renew_interval,
             };
             tokio::select! {
-                () = bell.notified() => {}
-                () = sleep(pause) => {}
+                // In this order, and not in one that is drawn: a simulation runs it again.
+                biased;
                 Some(adoption) = adoptions.recv() => {
                     // Whoever asked may have gone.
                     let _ = adoption.send(self.adopt().await);
                 }
+                () = bell.notified() => {}
+                () = sleep(pause) => {}
             }
         }
     }

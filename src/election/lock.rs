@@ -293,9 +293,7 @@ impl Lock {
 
     /// What a contender may do with the latest record. `None`: nothing has been seen.
     pub(super) fn claim(&self, node: &NodeId, timings: &Timings) -> Option<Claim> {
-        // Where the last answer showed a lower revision, or another record at this one, the store may have gone back; and by
-        // the time of a write it may have grown to the revision that was seen, which then is another record's.
-        let seen = self.seen.as_ref().filter(|_| self.lower.is_none())?;
+        let seen = self.seen.as_ref()?;
         let unknown_hold = self.longest_hold.max(timings.hold()).max(timings.longest_hold.unwrap_or_default());
         let unknown =
             Claim { take_at: seen.since, entitled_at: seen.since.plus(timings.wait(unknown_hold)), hold: unknown_hold };
