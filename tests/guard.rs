@@ -112,9 +112,7 @@ impl Guard {
     }
 
     async fn client(&self) -> GuardClient {
-        let client = GuardClient::new(&self.socket(), LIMIT);
-        up(&client, Link::Up).await;
-        client
+        client_of(&self.socket()).await
     }
 
     fn gate(&self, token: &str) -> Option<i32> {
@@ -130,6 +128,13 @@ impl Drop for Guard {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A client whose connection is up.
+async fn client_of(socket: &Path) -> GuardClient {
+    let client = GuardClient::new(socket, LIMIT);
+    up(&client, Link::Up).await;
+    client
 }
 
 async fn up(client: &GuardClient, link: Link) {
@@ -468,21 +473,33 @@ async fn a_group_that_holds_the_guard_or_putexd_is_not_armed() {
     fs::write(victim.directory.join("../cgroup.procs"), guard.child.id().to_string()).expect("moves");
 
     drop(client);
-    // The next connection is that of a putexd in the group, which is this process for the moment.
-    let own = Hierarchy::detect().and_then(|hierarchy| hierarchy.group_of("self")).expect("is known");
-    let root = victim.directory.parent().expect("the root of the hierarchy");
-    fs::write(inner.join("cgroup.procs"), "0").expect("moves");
-    let client = guard.client().await;
-    let refused = client.arm(lease.clone()).await;
-    drop(client);
-    fs::write(root.join(own.trim_start_matches('/')).join("cgroup.procs"), "0").expect("moves back");
-    let Err(GuardError::Refused(why)) = refused else { panic!("{refused:?}") };
-    assert!(why.contains(&victim.path) && why.contains("holds putexd"), "{why}");
+    let putexd = Command::new(std::env::current_exe().expect("this program has a path"))
+        .args(["--ignored", "--exact", "a_putexd_in_the_group_of_its_unit"])
+        .envs([("PUTEX_TEST_SOCKET", guard.socket()), ("PUTEX_TEST_GROUP", inner.clone())])
+        .output()
+        .expect("this program can be run once more");
+    assert!(putexd.status.success(), "{}", String::from_utf8_lossy(&putexd.stdout));
 
     let client = guard.client().await;
     client.arm(lease).await.expect("arms");
     client.disarm(&db(), Instance(1)).await.expect("disarms");
     fs::remove_dir(&inner).expect("is empty");
+}
+
+/// A process of its own, because the whole of it is moved to another control group.
+#[tokio::test]
+#[ignore = "a_group_that_holds_the_guard_or_putexd_is_not_armed runs it"]
+async fn a_putexd_in_the_group_of_its_unit() {
+    let path = |name| std::env::var_os(name).map(PathBuf::from);
+    let (Some(socket), Some(group)) = (path("PUTEX_TEST_SOCKET"), path("PUTEX_TEST_GROUP")) else { return };
+    fs::write(group.join("cgroup.procs"), "0").expect("moves");
+    let own = Hierarchy::detect().and_then(|hierarchy| hierarchy.group_of("self")).expect("is known");
+    let client = client_of(&socket).await;
+    let mut lease = lease(1, ms(30_000));
+    lease.cgroups = vec![own.trim_end_matches("/inner").to_owned()];
+    let refused = client.arm(lease).await;
+    let Err(GuardError::Refused(why)) = refused else { panic!("{refused:?}") };
+    assert!(why.contains("holds putexd"), "{why}");
 }
 
 /// journald hangs with the rest of the host, or does not get to read in time.

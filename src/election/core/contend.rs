@@ -31,7 +31,9 @@ impl Election {
         let previous_term = details.map_or(0, |details| details.term.0);
         // Saturating: a number that nobody can exceed was put there by hand, and must not make the token fall to zero.
         let highest = previous_term.max(self.memory.term.0);
-        let term = highest.saturating_add(1).max(at.wall.as_secs());
+        // By the clock of the entitlement and not of now: whoever is waited for may have started meanwhile, unheard of.
+        let by_clock = seconds_up(at.wall + at.now.until_waited(entitled_at));
+        let term = highest.saturating_add(1).max(by_clock);
         let holding = Holding {
             instance: Instance(at.random),
             term: Term(term),
@@ -75,6 +77,8 @@ impl Election {
         if self.lock.is_found()
             && let Some(claim) = self.lock.claim(&self.settings.node, &self.settings.timings)
         {
+            let later = holding.entitled_at.until_waited(claim.entitled_at);
+            holding.term = Term(holding.term.0.saturating_add(seconds_up(later)));
             holding.entitled_at = lock::latest(holding.entitled_at, claim.entitled_at);
             holding.inherited_hold = holding.inherited_hold.max(claim.hold);
         }
@@ -171,4 +175,9 @@ impl Election {
         let span = (self.back_off.last * 2).clamp(timings.renew_interval * 2, timings.lease() * 10);
         self.back_off = BackOff { until: Some(now.plus(span)), last: span };
     }
+}
+
+/// Fencing tokens count seconds.
+fn seconds_up(span: Duration) -> u64 {
+    span.as_secs() + u64::from(span.subsec_nanos() > 0)
 }
