@@ -5,12 +5,12 @@
 //! the scenario tests and a model check all run this code.
 //!
 //! Where to look for a rule: [`Timings`] has the inequality that makes R, F, C and S safe; `lock` what a contender may
-//! believe of the store (K1 to K7); `registration` under which key a unit is run at all; `holding` what a holder may believe of its own writes (H1, H2); `core` when a unit is
-//! started and stopped (H3 to H6, K3, K8, K9).
+//! believe of the store (K1 to K7); `registration` under which key a unit is run at all (N1 to N4); `holding` what a
+//! holder may believe of its own writes (H1, H2); `core` when a unit is started and stopped (H3 to H6, K3, K8, K9).
 //!
-//! **What is not promised:** two units alive at once are excluded only as long as a won write is durable, clocks keep
-//! within the stated error, guard and putexd are not both gone while PID 1 hangs, and nobody runs the program outside of
-//! its unit.
+//! What follows is `protocol.md` in this folder: the rules, why they keep two units apart, and on what that rests.
+//!
+#![doc = include_str!("protocol.md")]
 
 mod core;
 mod event;
