@@ -148,7 +148,11 @@ impl Lock {
                 Some((_, revision)) if observation.revision < *revision => News::Regressed { from: *revision },
                 Some(_) | None => News::Newer,
             };
+            let revision = observation.revision;
             self.replace(observation, sent, now, Trust::Found);
+            // The first sight alone makes no copy: the holder may let go before its next renewal, and a hand-over soon after a
+            // restart of the daemon has to be as quick as any.
+            self.copied = (news != News::Newer).then_some(revision);
             return news;
         };
         if seen.incarnation != observation.incarnation {

@@ -139,6 +139,34 @@ fn a_bound_unit_that_ignores_sigterm_is_killed_with_its_lease() {
     cluster.assert_no_violation();
 }
 
+/// What only follows the lease may take its time, or for ever: it holds up neither a release nor a lapse.
+#[test]
+fn what_only_follows_the_lease_is_not_waited_for() {
+    let follower = "[Unit]\nBindsTo=putex-lease@bound.target\nAfter=putex-lease@bound.target\n\
+                    [Service]\nExecStart=/bin/sh -c \"trap '' TERM; while :; do sleep 1; done\"\nTimeoutStopSec=1h\n";
+    let units = [("main.service", "[Service]\nExecStart=/usr/local/bin/oracle\n"), ("after.service", follower)];
+    let Some((cluster, _locks)) = running("follower", &units, "unit = \"main.service\"\n") else { return };
+    let (active, standby) = roles(&cluster, "main.service");
+    for host in [active, standby] {
+        host.exec(&["systemctl", "start", "--no-block", "after.service"]);
+    }
+    wait_until(SOON, "it follows the lease", || is_active(active, "after.service"));
+    let asked = now();
+    active.exec(&["putexctl", "step-down", "bound"]);
+    let second = cluster.oracle.wait_for_start_on(&[standby], asked, SOON);
+    assert_eq!(active.property("after.service", "ActiveState"), "deactivating");
+
+    standby.exec(&["systemctl", "start", "--no-block", "after.service"]);
+    wait_until(SOON, "it follows the lease", || is_active(standby, "after.service"));
+    standby.partition(Cut::Silent);
+    cluster.oracle.wait_for_end(&second, SOON);
+    let ended = || standby.journal(&["putexd.service"]).contains("(was lapsing): the unit is dead");
+    wait_until(SOON, "the lapse is over", ended);
+    assert!(!standby.journal(&["putexd.service"]).contains("not proven"), "nothing of the unit runs");
+    standby.heal();
+    cluster.assert_no_violation();
+}
+
 #[test]
 fn a_socket_and_its_service_move_together() {
     let units = [

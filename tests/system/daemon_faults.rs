@@ -142,6 +142,23 @@ fn a_guard_that_hangs_is_as_good_as_none(store: Lockstore) {
     scene.assert_no_violation();
 }
 
+/// A job of putexd's is under way that waits for the unit's own stop. The guard's successor must not wait for that job.
+#[test]
+fn a_guard_that_hangs_while_the_daemon_is_being_stopped_has_a_successor_in_time() {
+    let plan = Plan::hosts("jobs", 2, Lockstore::Directory).oracle(&["ORACLE_IGNORE_TERM=1"]);
+    let Some((scene, first)) = plan.run() else { return };
+    let host = scene.host_of(&first);
+    let (guard, daemon) = (main_pid(host, GUARD), main_pid(host, DAEMON));
+    host.exec(&["systemctl", "stop", "--no-block", DAEMON]);
+    wait_for_line(host, &["db: releasing (was active)"]);
+    let since = now();
+    host.exec(&["kill", "-STOP", &guard, &daemon]);
+    scene.wait_for_takeover(&first, since, TAKE_OVER, "SIGSTOP of guard and putexd while putexd is being stopped");
+    wait_for_restart(host, GUARD, &guard, SOON);
+    host.exec(&["kill", "-CONT", &daemon]);
+    scene.assert_no_violation();
+}
+
 /// Nobody enforces the lease until the guard is missed, by its watcher, or by systemd if the watcher hangs as well. The program
 /// is deaf to SIGTERM: what ends it is SIGKILL, which only the guard's successor sends.
 fn a_guard_that_hangs_while_the_daemon_does_has_a_successor_in_time(store: Lockstore) {

@@ -176,7 +176,8 @@ fn real_containers_and_real_logins() {
     host.heal();
     let since = now();
     scene.host_of(&fourth).output(&["putexctl", "step-down", "db"]);
-    let fifth = scene.wait_for_takeover(&fourth, since, TAKE_OVER, "step-down with podman in a contained slice");
+    // The other host may not have followed the lock for long enough again to take it at once.
+    let fifth = scene.wait_for_start(since, TAKE_OVER);
     scene.assert_no_violation();
 
     // A login that PAM gives a session: su itself, the main process, is moved to its scope.
