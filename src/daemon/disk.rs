@@ -130,6 +130,7 @@ fn replace(path: &Path, stored: &impl Serialize) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::store::StoreAddress;
 
     fn disk(directory: &Path, key: &str) -> Disk {
         let service = ServiceName::new("db").expect("a service name");
@@ -190,8 +191,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let unit = |name: &str| UnitName::new(name).expect("a unit's name");
         let place = |store: &str| Place {
-            store: store.to_owned(),
-            incarnation: Incarnation("a".to_owned()),
+            store: StoreAddress { what: "directory".to_owned(), servers: vec![store.to_owned()] },
             key: Key::new("db").expect("a key"),
         };
         let names = ["database.service", "db@a.service", &format!("{}.service", "x".repeat(240))];

@@ -87,16 +87,15 @@ impl Registrar {
         }
     }
 
-    /// Where the configuration has the lock, in a store whose entry was read as `snapshot`.
-    fn here(&self, snapshot: &Snapshot) -> Place {
-        let key = self.settings.borrow().key.clone();
-        Place { store: self.host.store_place.clone(), incarnation: snapshot.incarnation.clone(), key }
+    /// Where the configuration has the lock.
+    fn here(&self) -> Place {
+        Place { store: self.host.store_address.clone(), key: self.settings.borrow().key.clone() }
     }
 
     async fn look(&mut self) -> Result<Standpoint, StoreError> {
         for _ in 0..STEPS_LIMIT {
             let snapshot = self.read(&self.entry).await?;
-            let here = self.here(&snapshot);
+            let here = self.here();
             match judge(&here, self.kept.as_ref(), &self.found(&snapshot), false) {
                 Verdict::Cleared => {
                     self.seen.clear();
@@ -123,7 +122,7 @@ impl Registrar {
     async fn adopt(&mut self) -> Result<String, String> {
         let unit = self.settings.borrow().unit.clone();
         let snapshot = self.read(&self.entry).await.map_err(|error| error.to_string())?;
-        let here = self.here(&snapshot);
+        let here = self.here();
         let key = here.key.clone();
         match judge(&here, self.kept.as_ref(), &self.found(&snapshot), true) {
             Verdict::Cleared | Verdict::Waits(_) => {}
@@ -141,8 +140,8 @@ impl Registrar {
             Verdict::Refused(refusal) => return Err(self.explain(&refusal).await),
         }
         self.keep(here);
-        tracing::info!("an operator has said that {unit} is run under the key {key} in {}", self.host.store_place);
-        Ok(format!("{unit} is run under the key \"{key}\" in {}", self.host.store_place))
+        tracing::info!("an operator has said that {unit} is run under the key {key} in {}", self.host.store_address);
+        Ok(format!("{unit} is run under the key \"{key}\" in {}", self.host.store_address))
     }
 
     fn found(&self, snapshot: &Snapshot) -> Found {
@@ -223,7 +222,7 @@ impl Registrar {
                 "this host has run {unit} under the key \"{}\" in another store, {}, and nobody can see in this one, {}, \
                  who runs it there; \"systemctl stop putexd\" on each other host that still has the other store, see that \
                  \"systemctl is-active {unit}\" says inactive there, then {adopt}",
-                place.key, place.store, self.host.store_place
+                place.key, place.store, self.host.store_address
             ),
             Refusal::Garbled => format!(
                 "the store's entry {} for {unit} is not understood; see that no other host runs it under another key than \

@@ -30,6 +30,7 @@ use crate::host::processes::Process;
 use crate::journal;
 use crate::store::{Attempt, Link as StoreLink, Snapshot, Store, StoreError, WriteOutcome};
 use crate::systemd::{Manager, Surroundings, SystemState, Unsupervisable};
+use crate::types::store::StoreAddress;
 use crate::types::{ClusterName, Key, MachineId, NodeId, OnStopFailure, Revision, Term, Time, UnitName};
 
 /// Events that wait for the loop. It takes them faster than anybody makes them; a full channel makes their tasks wait.
@@ -54,8 +55,8 @@ pub struct Host {
     pub machine_id: MachineId,
     /// Where the locks are.
     pub store: Arc<dyn Store>,
-    /// The same, in words.
-    pub store_place: String,
+    /// The address of that.
+    pub store_address: StoreAddress,
     /// What tells its cluster from others that share the store.
     pub cluster: Option<ClusterName>,
     /// The way to its guard.

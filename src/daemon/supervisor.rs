@@ -166,7 +166,7 @@ impl Supervisor {
             node: settings.node.clone(),
             machine_id,
             store,
-            store_place: settings.store.place(),
+            store_address: settings.store.address(),
             cluster: settings.cluster.clone(),
             guard,
             systemd: Arc::new(systemd.clone()),

@@ -16,7 +16,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::types::{Incarnation, Key, UnitName, Value};
+use crate::types::store::StoreAddress;
+use crate::types::{Key, UnitName, Value};
 
 /// At most this many former keys of a unit have not been seen free; then no further change is taken.
 const FORMER_LIMIT: usize = 8;
@@ -38,10 +39,8 @@ pub struct Registration {
 /// Where a unit's lock is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
-    /// How the store is reached, in words.
-    pub store: String,
-    /// The incarnation of the unit's entry, by which a store that is reached in another way is known again.
-    pub incarnation: Incarnation,
+    /// The store. Its incarnation does not tell it from another one: a copy has the same.
+    pub store: StoreAddress,
     /// The lock.
     pub key: Key,
 }
@@ -120,7 +119,7 @@ pub enum Found {
 /// word (`adopting`) the place is taken as meant, and only former locks in the same store are waited for.
 #[must_use]
 pub fn judge(here: &Place, kept: Option<&Place>, found: &Found, adopting: bool) -> Verdict {
-    let moved = kept.filter(|kept| kept.store != here.store && kept.incarnation != here.incarnation);
+    let moved = kept.filter(|kept| !here.store.leads_to_that_of(&kept.store));
     let (entry, known) = match found {
         // Whom the host has known in another store it does not look for in this one.
         Found::Nothing | Found::Garbled => (None, kept.filter(|_| moved.is_none()).map(|kept| kept.key.clone())),
@@ -169,8 +168,10 @@ mod tests {
         UnitName::new(name).expect("a unit's name")
     }
 
-    fn place(store: &str, incarnation: &str, name: &str) -> Place {
-        Place { store: store.to_owned(), incarnation: Incarnation(incarnation.to_owned()), key: key(name) }
+    /// `store` names the servers.
+    fn place(store: &str, name: &str) -> Place {
+        let servers = store.split(' ').map(str::to_owned).collect();
+        Place { store: StoreAddress { what: "nats, bucket putex".to_owned(), servers }, key: key(name) }
     }
 
     fn entry(name: &str, former: &[&str]) -> Registration {
@@ -202,7 +203,7 @@ mod tests {
 
     #[test]
     fn whoever_comes_first_makes_the_entry_and_another_key_is_refused() {
-        let here = place("a", "1", "db");
+        let here = place("a", "db");
         assert_eq!(judge(&here, None, &Found::Nothing, false), Verdict::Write(entry("db", &[])));
         assert_eq!(judge(&here, Some(&here), &Found::Nothing, false), Verdict::Write(entry("db", &[])));
         assert_eq!(judge(&here, None, &found("db", &[]), false), Verdict::Cleared);
@@ -212,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_former_lock_is_waited_for_by_everybody() {
-        let here = place("a", "1", "db");
+        let here = place("a", "db");
         assert_eq!(judge(&here, None, &found("db", &["ctl"]), false), Verdict::Waits(entry("db", &["ctl"])));
         assert!(!entry("db", &["ctl"]).vouches_for(&key("db")));
         assert!(!entry("ctl", &[]).vouches_for(&key("db")));
@@ -221,7 +222,7 @@ mod tests {
 
     #[test]
     fn an_operators_word_makes_the_key_that_was_a_former_one() {
-        let here = place("a", "1", "new");
+        let here = place("a", "new");
         let adopt = |found| judge(&here, None, &found, true);
         assert_eq!(adopt(found("db", &[])), Verdict::Write(entry("new", &["db"])));
         // One that was never seen free is still waited for; back to it is no change.
@@ -236,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_host_that_has_run_the_unit_elsewhere_waits_for_an_operator() {
-        let (kept, here) = (place("a", "1", "db"), place("b", "2", "db"));
+        let (kept, here) = (place("a", "db"), place("b", "db"));
         for found in [Found::Nothing, Found::Garbled, found("db", &[]), found("ctl", &[])] {
             assert_eq!(
                 judge(&here, Some(&kept), &found, false),
@@ -246,24 +247,30 @@ mod tests {
             assert!(!refused(&judge(&here, Some(&kept), &found, true)), "{found:?}");
         }
         // Whatever the former store's lock was called, this one's is another.
-        let renamed = place("b", "2", "new");
+        let renamed = place("b", "new");
         assert_eq!(judge(&renamed, Some(&kept), &Found::Nothing, true), Verdict::Write(entry("new", &[])));
     }
 
     #[test]
-    fn a_store_is_the_same_by_its_address_or_by_its_incarnation() {
-        let kept = place("a", "1", "db");
-        // More servers are named; or it was wiped, and every lock of it is an unknown holder's.
-        for here in [place("b", "1", "db"), place("a", "2", "db")] {
+    fn a_store_is_the_same_if_one_of_its_servers_is() {
+        let kept = place("a b", "db");
+        for servers in ["a b", "b c", "a"] {
+            let here = place(servers, "db");
             assert_eq!(judge(&here, Some(&kept), &found("db", &[]), false), Verdict::Cleared);
             assert_eq!(judge(&here, Some(&kept), &Found::Nothing, false), Verdict::Write(entry("db", &[])));
             assert_eq!(judge(&here, Some(&kept), &Found::Garbled, false), Verdict::Refused(Refusal::Garbled));
         }
+        // A copy of a store has the entries of the former one.
+        let copied = place("c", "db");
+        assert!(refused(&judge(&copied, Some(&kept), &found("db", &[]), false)));
+        let mut bucket = kept.clone();
+        bucket.store.what = "nats, bucket other".to_owned();
+        assert!(refused(&judge(&bucket, Some(&kept), &found("db", &[]), false)));
     }
 
     #[test]
     fn another_key_without_an_entry_waits_for_an_operator_too() {
-        let (kept, here) = (place("a", "1", "db"), place("a", "2", "new"));
+        let (kept, here) = (place("a", "db"), place("a", "new"));
         let verdict = judge(&here, Some(&kept), &Found::Nothing, false);
         assert_eq!(verdict, Verdict::Refused(Refusal::FormerKey(key("db"))));
         for found in [Found::Nothing, Found::Garbled] {

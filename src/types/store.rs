@@ -4,6 +4,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
+
 /// Where the locks are.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StoreSettings {
@@ -35,13 +37,38 @@ impl StoreSettings {
 impl StoreSettings {
     /// All that says where the locks are, and nothing of how to log in there.
     #[must_use]
-    pub fn place(&self) -> String {
-        match self {
-            Self::Nats(nats) => format!("nats {self}, bucket {}", nats.bucket),
-            Self::Directory(_) => format!("directory {self}"),
-            Self::Etcd(etcd) => format!("etcd {self}, prefix {}", etcd.prefix),
-            Self::Postgres(postgres) => format!("postgres {self}, table {}", postgres.table),
-        }
+    pub fn address(&self) -> StoreAddress {
+        let (what, servers) = match self {
+            Self::Nats(nats) => (format!("nats, bucket {}", nats.bucket), nats.servers.clone()),
+            Self::Directory(_) => ("directory".to_owned(), vec![self.to_string()]),
+            Self::Etcd(etcd) => (format!("etcd, prefix {}", etcd.prefix), etcd.endpoints.clone()),
+            Self::Postgres(postgres) => (format!("postgres, table {}", postgres.table), vec![self.to_string()]),
+        };
+        StoreAddress { what, servers }
+    }
+}
+
+/// Where a store is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreAddress {
+    /// Its type, and which of several of that type on the same servers.
+    pub what: String,
+    /// Its servers, any of which will do; or its path.
+    pub servers: Vec<String>,
+}
+
+impl StoreAddress {
+    /// Whether both lead to one store, as far as addresses tell: servers may have been added or taken away, but not all of
+    /// them at once. What a store holds does not tell, because a copy of it holds the same.
+    #[must_use]
+    pub fn leads_to_that_of(&self, other: &Self) -> bool {
+        self.what == other.what && self.servers.iter().any(|server| other.servers.contains(server))
+    }
+}
+
+impl fmt::Display for StoreAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {}", self.what, self.servers.join(", "))
     }
 }
 

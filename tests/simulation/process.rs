@@ -14,6 +14,7 @@ use putexd::daemon::service::{self, Host, Kept, Order, Status};
 use putexd::election::{Memory, Place, State};
 use putexd::guard::{GuardClient, Link as GuardLink};
 use putexd::store::Store;
+use putexd::types::store::StoreAddress;
 use putexd::types::{Key, MachineId, NodeId, OnStopFailure, ServiceName, Time, UnitName};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{AbortHandle, JoinHandle};
@@ -255,7 +256,7 @@ async fn run(machine: VirtualMachine, again: Arc<Notify>) {
         node: NodeId::new(&format!("h{}", h + 1)).expect("a node's name"),
         machine_id: MachineId(1 + h as u128),
         store,
-        store_place: "memory".to_owned(),
+        store_address: StoreAddress { what: "memory".to_owned(), servers: vec!["here".to_owned()] },
         cluster: None,
         systemd: Arc::new(Pid1 { sim: sim.clone(), h }),
         hints,

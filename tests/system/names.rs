@@ -95,10 +95,9 @@ fn a_store_is_moved_host_by_host(store: Lockstore) {
         host.sh("sed -i 's|^path = .*|path = \"/srv/shared/elsewhere\"|' /etc/putex/putexd.toml");
     };
 
-    // One host uses another store, in which nobody can see that the unit runs.
+    // One host uses another store, in which nobody can see that the unit runs: a copy, which looks the same from inside.
     moved(other);
-    other.exec(&["mkdir", "-p", "/srv/shared/elsewhere"]);
-    other.exec(&["putexctl", "init"]);
+    other.exec(&["cp", "-a", "/srv/putex", "/srv/shared/elsewhere"]);
     other.exec(&["systemctl", "restart", "putexd.service"]);
     wait_for_words(other, &["does not contend", "/srv/shared/elsewhere", "putexctl adopt db"]);
     nobody_else_starts(&scene, "a host with another store waits");
