@@ -92,7 +92,8 @@ impl Systemd {
                 remedy,
             })?;
         }
-        check_settings(&properties, around).map_err(|Trouble { trouble, remedy }| Unsupervisable::Unprovable {
+        let checked = check_own_name(&properties, unit).and_then(|()| check_settings(&properties, around));
+        checked.map_err(|Trouble { trouble, remedy }| Unsupervisable::Unprovable {
             unit: unit.to_string(),
             trouble,
             remedy,
@@ -144,6 +145,17 @@ fn followers(target: &Properties, bound: &[UnitName]) -> BTreeSet<String> {
 
 fn trouble(trouble: impl Into<String>, remedy: impl Into<String>) -> Result<(), Trouble> {
     Err(Trouble { trouble: trouble.into(), remedy: remedy.into() })
+}
+
+/// The hosts know a unit by its name alone: two that each had it by another one would not see each other run it.
+fn check_own_name(properties: &Properties, unit: &UnitName) -> Result<(), Trouble> {
+    match properties.text("Id") {
+        Some(id) if id != unit.as_str() => trouble(
+            format!("is another name of {id}, under which another host may run it unseen"),
+            format!("name {id} in the service's file instead"),
+        ),
+        Some(_) | None => Ok(()),
+    }
 }
 
 fn check_loaded(properties: &Properties, unit: &UnitName, service: Option<&ServiceName>) -> Result<(), Unsupervisable> {

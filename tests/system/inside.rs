@@ -256,6 +256,12 @@ fn processes_left_behind_are_seen_and_refused() {
         let unit = service(&systemd, "t-nokill.service", "SendSIGKILL=no\nExecStart=/bin/sleep 1").await;
         let error = unsupervisable(&systemd, &unit, Surroundings::default()).await;
         assert!(error.contains("SendSIGKILL"), "{error}");
+        let named = service(&systemd, "t-own.service", "ExecStart=/bin/sleep 1").await;
+        std::os::unix::fs::symlink("t-own.service", "/run/systemd/system/t-alias.service").expect("an alias");
+        systemd.daemon_reload(LIMIT).await.expect("reloaded");
+        systemd.supervisable(&named, Surroundings::default()).await.expect("supervisable by its own name");
+        let error = unsupervisable(&systemd, &self::unit("t-alias.service"), Surroundings::default()).await;
+        assert!(error.contains("another name of t-own.service"), "{error}");
         let error = unsupervisable(&systemd, &self::unit("t-missing.service"), Surroundings::default()).await;
         assert!(error.contains("not-found"), "{error}");
         let error = unsupervisable(&systemd, &self::unit("multi-user.target"), Surroundings::default()).await;
