@@ -10,6 +10,8 @@ use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -74,6 +76,12 @@ const KILL_ROUNDS: usize = 64;
 
 /// How many processes are pinned at once: far below the least limit on open files.
 const PINNED_AT_ONCE: usize = 64;
+
+/// So often a group is looked at that is being removed, before it counts as odd.
+const REMOVAL_LOOKS: u32 = 5;
+
+/// Between two of these looks.
+const REMOVAL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Groups may be nested this deep; systemd's own limit on a delegated tree is far lower.
 const DEPTH_LIMIT: usize = 64;
@@ -226,19 +234,21 @@ impl Hierarchy {
         }
     }
 
-    /// A file of the group is missing: fine if the whole group is, a riddle otherwise.
+    /// A file of the group is missing: `Ok` when the whole group is gone. The kernel takes the files away a moment before
+    /// the group's own directory.
     fn is_removed(&self, group: &Path) -> io::Result<()> {
-        match fs::symlink_metadata(group) {
-            Err(error) if is_gone(&error) => Ok(()),
-            Err(error) => Err(named(group, error)),
-            Ok(_) => {
-                let what = match self.version {
-                    Version::V1 => "cgroup.procs",
-                    Version::V2 => "cgroup.events",
-                };
-                Err(io::Error::new(io::ErrorKind::InvalidData, format!("{}: has no {what}", group.display())))
+        for _ in 0..REMOVAL_LOOKS {
+            match fs::symlink_metadata(group) {
+                Err(error) if is_gone(&error) => return Ok(()),
+                Err(error) => return Err(named(group, error)),
+                Ok(_) => sleep(REMOVAL_INTERVAL),
             }
         }
+        let what = match self.version {
+            Version::V1 => "cgroup.procs",
+            Version::V2 => "cgroup.events",
+        };
+        Err(io::Error::new(io::ErrorKind::InvalidData, format!("{}: has no {what}", group.display())))
     }
 
     /// Every process of the tree. 0 stands for one of another PID namespace: it counts, and cannot be signalled.
