@@ -402,8 +402,11 @@ impl Host {
             let pid = self.find_pid1()?;
             Path::new(&format!("/proc/{pid}/root/run/systemd/private")).exists().then_some(())
         });
-        let state = self.output(&["systemctl", "is-system-running", "--wait"]);
-        let state = String::from_utf8_lossy(&state.stdout).trim().to_owned();
+        // While the bus is being started, systemctl may lose the connection on which it waits, and says nothing then.
+        let state = wait_for(BOOT_LIMIT, &format!("{} says how it has booted", self.name), || {
+            let state = self.output(&["systemctl", "is-system-running", "--wait"]);
+            Some(String::from_utf8_lossy(&state.stdout).trim().to_owned()).filter(|state| !state.is_empty())
+        });
         assert!(matches!(state.as_str(), "running" | "degraded"), "{} has booted to {state:?}", self.name);
     }
 
