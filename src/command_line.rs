@@ -18,6 +18,8 @@ pub mod exit {
     pub const OS: u8 = 71;
     /// The configuration is wrong.
     pub const CONFIGURATION: u8 = 78;
+    /// Nobody reads standard output any more: what a shell shows of a program that SIGPIPE has ended.
+    pub const CLOSED_PIPE: u8 = 141;
 }
 
 /// Parses the command line; `Err` is the status to exit with, after help, version or an error has been printed.

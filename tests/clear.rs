@@ -79,6 +79,8 @@ fn record(lease: Duration) -> Record {
         term: Term(7),
         prev: None,
         unfenced: Vec::new(),
+        units: Vec::new(),
+        holders: Vec::new(),
         words: Words::default(),
     };
     Record { token: "h2".to_owned(), details: Some(details) }

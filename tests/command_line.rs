@@ -63,6 +63,9 @@ fn a_good_configuration_is_checked_with_0() {
     let output = check("unit = \"database.service\"\n");
     assert_eq!(status(&output), 0, "{}", text(&output.stdout));
     assert!(text(&output.stdout).contains("1 good service, 0 errors"), "{}", text(&output.stdout));
+    // As resolved: the store decides what F is where nobody says it.
+    let resolved = "db: R = 3s, F = 6, C = 2: the lease T = R·F is 18s";
+    assert!(text(&output.stdout).contains(resolved), "{}", text(&output.stdout));
 }
 
 #[test]
@@ -74,11 +77,12 @@ fn a_wrong_configuration_is_checked_with_78_and_its_place() {
 
 #[test]
 fn an_unsafe_timing_is_refused_with_its_numbers() {
-    let output =
-        check("unit = \"database.service\"\nrenew-interval = \"1s\"\nconfirmations = 1\nstop-budget = \"5s\"\n");
+    let output = check(
+        "unit = \"database.service\"\nrenew-interval = \"1s\"\nfailures = 3\nconfirmations = 1\nstop-budget = \"5s\"\n",
+    );
     assert_eq!(status(&output), 78);
     let shown = text(&output.stdout);
-    assert!(shown.contains("db.toml:4:") && shown.contains("3s − 100ms + 5s"), "{shown}");
+    assert!(shown.contains("db.toml:5:") && shown.contains("3s − 100ms + 5s"), "{shown}");
 }
 
 #[test]
@@ -131,7 +135,7 @@ fn no_token_is_printed_without_a_lease_or_after_its_deadline() {
     refused("web", "no service is called web on this host");
     // A guard that stands still has not removed the grant.
     grant(&root, 0);
-    refused("db", "db: its lease has passed its deadline");
+    refused("db", "db: the grant could not be renewed, or the lease has ended: see \"putexctl status db\"");
 }
 
 #[test]

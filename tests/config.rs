@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use putexd::config::{Loaded, Probe, ServiceSettings, Settings, StopProof, load_as};
+use putexd::config::{Loaded, Probe, ServiceSettings, Settings, StopProof, Texts, load_as, load_keeping};
 use putexd::election::Confirmation;
 use putexd::types::store::{DirectorySettings, Login, NatsCredentials, StoreSettings};
 use putexd::types::{OnStopFailure, ServiceName, UnitName};
@@ -68,7 +68,7 @@ fn names(settings: &Settings) -> Vec<&str> {
 }
 
 fn broken(loaded: &Loaded) -> Vec<&str> {
-    loaded.broken.iter().map(ServiceName::as_str).collect()
+    loaded.broken.keys().map(ServiceName::as_str).collect()
 }
 
 /// The messages about a service file of one kind, without their places.
@@ -100,7 +100,7 @@ fn the_smallest_service_has_all_defaults() {
     assert_eq!(service.key.as_str(), "db");
     let timings = service.timings;
     assert_eq!(timings.renew_interval, Duration::from_secs(3));
-    assert_eq!((timings.failures, timings.confirmations), (3, 2));
+    assert_eq!((timings.failures, timings.confirmations), (6, 2));
     assert_eq!(timings.stop_budget, Duration::from_secs(6));
     assert_eq!(timings.kill_reserve, Duration::from_millis(1500));
     assert_eq!(timings.margin, Duration::from_millis(300));
@@ -110,6 +110,33 @@ fn the_smallest_service_has_all_defaults() {
     assert_eq!(service.on_stop_failure, OnStopFailure::Alert);
     assert_eq!(service.health, None);
     assert!(service.fence.required);
+}
+
+/// An election of a NATS cluster takes 4 to 9 s, and an ordinary update of its servers must stop no unit.
+#[test]
+fn with_nats_a_lease_rides_through_an_election_unless_failures_is_said() {
+    let nats = "node = \"h1\"\n[store]\ntype = \"nats\"\nservers = [\"nats://h1:4222\"]\nbucket = \"locks\"\n";
+    let loaded = |host: &str, service: &str| {
+        let root = with_services(&[("db", service)]);
+        write(root.path(), "etc/putex/putexd.toml", host);
+        load(&root)
+    };
+    let failures = |host: &str, service: &str| {
+        let loaded = loaded(host, service);
+        loaded.settings.unwrap_or_else(|| panic!("{:?}", loaded.diagnostics)).services[0].timings.failures
+    };
+    let service = "unit = \"x.service\"\n";
+    assert_eq!(failures(nats, service), 6);
+    assert_eq!(failures(&format!("{nats}[defaults]\nrenew-interval = \"2s\"\n"), service), 6);
+    assert_eq!(failures(&format!("{nats}[defaults]\nfailures = 4\n"), service), 4);
+    assert_eq!(failures(nats, &format!("{service}failures = 3\n")), 3);
+    assert_eq!(failures("node = \"h1\"\n[store]\ntype = \"directory\"\npath = \"/srv\"\n", service), 3);
+    // Whatever else is wrong in the file: a check for whose interval a lease of 9 s would be too short.
+    let broken = loaded(
+        &nats.replace("locks", "lo cks"),
+        &format!("{service}[health]\ntcp = \"h1:1\"\ninterval = \"12s\"\nfall = 1\n"),
+    );
+    assert!(broken.settings.is_none() && !broken.to_string().contains("the lease"), "{broken}");
 }
 
 #[test]
@@ -720,7 +747,7 @@ fn numbers_out_of_range_are_refused() {
         ("failures = 9999999999999", "out of range"),
         ("confirmations = 0", "stop-budget must be greater than zero"),
         ("confirmations = 4294967295", "is more than the limit"),
-        ("margin = \"3s\"", "margin = 3s leaves nothing"),
+        ("margin = \"6s\"", "margin = 6s leaves nothing"),
         ("kill-reserve = \"6s\"", "kill-reserve = 6s must be above zero and below"),
         ("clock-error = \"0ppm\"", "clock-error must be greater than zero"),
         ("clock-error = \"60000ppm\"", "clock-error"),
@@ -751,8 +778,8 @@ fn checks_of_the_health_are_checked() {
         ("command = \"/bin/check --fast\"", "as a list"),
         ("command = \"check\"", "not a full path"),
         ("command = []", "empty"),
-        ("tcp = \"x:1\"\ntimeout = \"10s\"", "timeout = 10s is longer than the lease T"),
-        ("tcp = \"x:1\"\ninterval = \"10s\"", "interval = 10s is longer than the lease T"),
+        ("tcp = \"x:1\"\ntimeout = \"19s\"", "timeout = 19s is longer than the lease T"),
+        ("tcp = \"x:1\"\ninterval = \"19s\"", "interval = 19s is longer than the lease T"),
         ("tcp = \"x:1\"\ninterval = \"0s\"", "interval must be greater than zero"),
         ("tcp = \"x:1\"\nrise = 0", "rise = 0 is out of range"),
     ];
@@ -760,7 +787,11 @@ fn checks_of_the_health_are_checked() {
         refused(&format!("unit = \"x.service\"\n[health]\n{lines}\n"), part);
     }
     refused("unit = \"x.service\"\nhealth = 3\n", "invalid type");
-    warned("unit = \"x.service\"\n[health]\ntcp = \"[::1]:80\"\nfall = 5\n", "fall + timeout");
+    warned("unit = \"x.service\"\n[health]\ntcp = \"[::1]:80\"\nfall = 6\n", "fall + timeout");
+    warned(
+        "unit = \"x.service\"\n[health]\ncommand = \"/bin/true\"\n",
+        "install /bin/true, which this host does not have",
+    );
     let health = service("unit = \"x.service\"\n[health]\ncommand = \"/bin/true\"\n").health.expect("a check");
     assert_eq!((health.interval, health.timeout), (Duration::from_secs(3), Duration::from_secs(3)));
     assert_eq!((health.rise, health.fall), (1, 2));
@@ -777,6 +808,31 @@ fn fencing_is_checked() {
 #[test]
 fn two_failures_are_warned_of() {
     warned("unit = \"x.service\"\nfailures = 2\n", "failures = 2 leaves little room");
+}
+
+#[test]
+fn a_lease_that_does_not_ride_through_an_election_of_nats_is_warned_of() {
+    let warnings = |host: &str, service: &str| {
+        let root = with_services(&[("db", service)]);
+        write(root.path(), "etc/putex/putexd.toml", host);
+        let loaded = load(&root);
+        assert!(!loaded.has_errors(), "{loaded}");
+        loaded.diagnostics.iter().map(|diagnostic| diagnostic.message.clone()).collect::<Vec<_>>()
+    };
+    let several = HOST.replace("4222\"", "4222\", \"nats://10.77.0.12:4222\"");
+    let short = "unit = \"x.service\"\nrenew-interval = \"1s\"\nfailures = 3\n";
+    let expected = "a lease of 3.0s does not ride through an election of the NATS servers, 4 to 9 s: the unit is stopped each \
+                    time a server is updated; failures = 11 does";
+    assert_eq!(warnings(&several, short), [expected]);
+    // One server elects nobody, and no other store takes so long.
+    assert_eq!(warnings(HOST, short), Vec::<String>::new());
+    let directory = "node = \"h1\"\n[store]\ntype = \"directory\"\npath = \"/srv\"\n";
+    assert_eq!(warnings(directory, short), Vec::<String>::new());
+    for enough in ["", "failures = 3\n", "renew-interval = \"1s\"\n"] {
+        assert_eq!(warnings(&several, &format!("unit = \"x.service\"\n{enough}")), Vec::<String>::new(), "{enough}");
+    }
+    let defaults = format!("{several}[defaults]\nrenew-interval = \"500ms\"\nfailures = 4\n");
+    assert!(warnings(&defaults, "unit = \"x.service\"\n")[0].starts_with("a lease of 2.0s "));
 }
 
 #[test]
@@ -831,7 +887,8 @@ fn a_comment_alone_does_not_mask() {
 fn every_shipped_sample_is_valid() {
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
     let host = fs::read_to_string(shipped.join("putexd.toml")).expect("the sample is there");
-    let root = root(&[("etc/putex/putexd.toml", &host)]);
+    // The program of one of them is the reader's own.
+    let root = root(&[("etc/putex/putexd.toml", &host), ("usr/lib/scheduler/check", "")]);
     let mut count = 0;
     for entry in fs::read_dir(shipped.join("examples")).expect("the samples are there") {
         let path = entry.expect("the directory can be read").path();
@@ -966,4 +1023,54 @@ fn load_anywhere(text: &str, host: bool) {
     let root = with_services(&[]);
     write(root.path(), if host { "etc/putex/putexd.toml" } else { "etc/putex.d/x.toml" }, text);
     drop(shown(&root));
+}
+
+/// A lease whose service's file is broken goes on with the former text.
+#[test]
+fn a_broken_file_is_replaced_by_its_former_text_where_a_lease_lives() {
+    let root = with_services(&[("db", "unit = \"a.service\"\n"), ("web", "unit = \"web.service\"\n")]);
+    let leased = |names: &[&str]| names.iter().map(|name| ServiceName::new(name).expect("a name")).collect();
+    let former = load(&root).texts;
+    let good = load(&root).settings.expect("it is good");
+    let units = |loaded: &Loaded| -> Vec<String> {
+        let services = loaded.settings.iter().flat_map(|settings| &settings.services);
+        services.map(|service| format!("{} {}", service.name, service.unit)).collect()
+    };
+    let keeping = |names: &[&str]| load_keeping(root.path(), &former, &leased(names));
+
+    // Broken in itself; without a lease, or without a text, it is not used.
+    write(root.path(), "etc/putex.d/db.toml", "unit = \"a.service\"\nrenew-interval = 5\n");
+    assert_eq!(units(&keeping(&["db"])), ["db a.service", "web web.service"]);
+    assert_eq!(broken(&keeping(&["db"])), ["db"]);
+    assert!(keeping(&["db"]).has_errors());
+    assert_eq!(keeping(&["db"]).settings.expect("kept").services, good.services);
+    assert_eq!(keeping(&["db"]).texts, former, "what is in force is what is kept");
+    assert_eq!(units(&keeping(&["web"])), ["web web.service"]);
+    assert_eq!(units(&load_keeping(root.path(), &Texts::default(), &leased(&["db"]))), ["web web.service"]);
+
+    // Refused because of another file, which is then the one that has to wait.
+    write(root.path(), "etc/putex.d/db.toml", "unit = \"a.service\"\n");
+    write(root.path(), "etc/putex.d/late.toml", "unit = \"a.service\"\n");
+    assert_eq!(units(&keeping(&["db"])), ["db a.service", "web web.service"]);
+    assert_eq!(broken(&keeping(&["db"])), ["db", "late"]);
+    // So has one that names the unit of a service whose own file says nothing any more.
+    write(root.path(), "etc/putex.d/db.toml", "unit = ");
+    assert_eq!(units(&keeping(&["db"])), ["db a.service", "web web.service"]);
+    assert_eq!(broken(&keeping(&["db"])), ["db", "late"]);
+
+    // A file that is gone is not broken.
+    fs::remove_file(root.path().join("etc/putex.d/db.toml")).expect("removed");
+    fs::remove_file(root.path().join("etc/putex.d/late.toml")).expect("removed");
+    assert_eq!(units(&keeping(&["db"])), ["web web.service"]);
+    assert_eq!(broken(&keeping(&["db"])), [""; 0]);
+
+    // putexd.toml: whatever has a lease goes on, with the defaults of then, and nothing else.
+    write(root.path(), "etc/putex.d/db.toml", "unit = \"a.service\"\n");
+    write(root.path(), "etc/putex/putexd.toml", "node = 5\n");
+    let kept = keeping(&["db"]);
+    assert_eq!((units(&kept), broken(&kept)), (vec!["db a.service".to_owned()], vec!["db", "web"]));
+    let settings = kept.settings.expect("the former ones");
+    assert_eq!((settings.node, settings.store), (good.node, good.store));
+    assert_eq!(keeping(&[]).settings, None, "without a lease there is nothing to keep");
+    assert_eq!(keeping(&["gone"]).settings, None);
 }

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use putexd::election::{
-    Action, Alarm, Content, Details, Election, Event, GuardDone, GuardRequest, Memory, Moment, Observation, ReadId,
-    Record, Remembered, Settings, Sight, Standing, State, Timings, Words, WriteRequest, WriteResult,
+    Action, Alarm, Content, Details, Election, Event, GuardDone, GuardRequest, Hindrance, Memory, Moment, Observation,
+    ReadId, Record, Remembered, Settings, Sight, Standing, State, Timings, Waiting, Words, WriteRequest, WriteResult,
 };
-use putexd::types::{Incarnation, Instance, MachineId, NodeId, Revision, Term, Time, WriteId};
+use putexd::types::{Incarnation, Instance, MachineId, NodeId, OnStopFailure, Revision, Term, Time, UnitName, WriteId};
 
 fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
@@ -24,9 +24,11 @@ fn settings() -> Settings {
         machine: MachineId(1),
         timings,
         stop_limit: ms(30_000),
+        on_stop_failure: OnStopFailure::Alert,
         check_validity: None,
         fences: false,
         unfences: false,
+        units: Vec::new(),
     }
 }
 
@@ -78,7 +80,7 @@ impl Host {
     /// Everything is in order, and the store has not answered yet; the read that asks it.
     fn ready(&mut self) -> ReadId {
         self.handle(Event::GuardUp);
-        self.handle(Event::Unit(Sight::Dead { result: "success".to_owned() }));
+        self.handle(Event::Unit(Sight::Dead { result: "success".to_owned(), failed: false }));
         read(&self.handle(Event::StoreUp)).expect("the store is asked")
     }
 
@@ -174,9 +176,9 @@ impl Host {
         others
     }
 
-    /// A unit that runs is let go, stopped and disarmed, and the store takes it.
-    fn let_go(&mut self, instance: Instance) {
-        self.handle(Event::StepDown { reason: "an operator said so".to_owned(), next: None });
+    /// A unit that runs is let go for what happens, stopped and disarmed, and the store takes it.
+    fn let_go_for(&mut self, instance: Instance, event: Event) {
+        self.handle(event);
         self.handle(Event::GuardDone { instance, done: GuardDone::Closed });
         self.handle(Event::Stopped);
         let blank = write(&self.handle(Event::GuardDone { instance, done: GuardDone::Disarmed })).expect("a blank");
@@ -186,14 +188,27 @@ impl Host {
         assert_eq!(self.election.state(), State::Standby);
     }
 
+    /// Why it does not contend, in words.
+    fn hindrance(&self) -> Option<String> {
+        let now = Time::both(self.now);
+        self.election.hindrance(now).map(|hindrance| hindrance.in_words(now))
+    }
+
+    /// How long it waits before it tries again, if that is all that keeps it from contending.
+    fn back_off(&self) -> Duration {
+        let hindered = |after: Duration| {
+            matches!(self.election.hindrance(Time::both(self.now + after)), Some(Hindrance::BackOff(_)))
+        };
+        (0..100_000).map(ms).find(|after| !hindered(*after)).expect("it ends")
+    }
+
     /// The guard comes back to a lease that was left to it: its gate is closed, the unit is stopped again, the lease is
     /// forgotten, and nothing is claimed before.
     fn comes_back(&mut self, instance: Instance, again: Action) {
         let actions = self.handle(Event::StoreUp);
         self.answered(actions);
         let waits = |host: &Self| {
-            let hindrance = host.election.hindrance(Time::both(host.now));
-            assert_eq!(hindrance.as_deref(), Some("the guard has not forgotten the last lease yet"));
+            assert_eq!(host.hindrance().as_deref(), Some("the guard has not forgotten the last lease yet"));
         };
         let actions = self.handle(Event::GuardUp);
         assert_eq!(guard(&actions), Some(GuardRequest::Close { instance }));
@@ -251,16 +266,36 @@ fn held_by(token: &str, instance: u128, write: u128) -> Content {
             term: Term(7),
             prev: None,
             unfenced: Vec::new(),
+            units: Vec::new(),
+            holders: Vec::new(),
             words: Words::default(),
         }),
     })
 }
 
-/// A `proven` of this instance that replaced its record at this revision.
+/// What the guard remembers of instance 7.
+fn remembered(deadline: Duration, lapsed: bool) -> Remembered {
+    Remembered {
+        instance: Instance(7),
+        write: WriteId(1),
+        revision: Revision(10),
+        term: Term(5),
+        deadline: Time::both(deadline),
+        stop_budget: ms(1000),
+        kill_reserve: ms(250),
+        closing: false,
+        lapsed,
+        units: Vec::new(),
+    }
+}
+
+/// A `proven` of this instance that replaced its record at this revision. Of those that held the lock before, this host is
+/// the only one, and so the first in turn.
 fn let_go_by(instance: u128, prev: u64) -> Content {
     let mut let_go = held_by("", instance, u128::from(prev) + 1);
     if let Content::Record(Record { details: Some(details), .. }) = &mut let_go {
         (details.standing, details.prev) = (Standing::Proven, Some((Revision(prev), Some(Instance(instance)))));
+        details.holders = ["h1", "h2"].map(node).to_vec();
     }
     let_go
 }
@@ -315,13 +350,13 @@ fn nobody_contends_before_the_unit_is_known_to_be_dead() {
     host.handle(Event::GuardUp);
     let id = read(&host.handle(Event::StoreUp)).expect("the store is asked");
     host.shown(id, 0, Content::Absent);
-    assert_eq!(host.election.hindrance(Time::both(host.now)).as_deref(), Some("the unit is not known to be dead"));
+    assert_eq!(host.hindrance().as_deref(), Some("the unit is not known to be dead"));
     assert_eq!(write(&host.after(ms(60_000))), None);
     // A stray unit is dead only when its stop is proven, whatever is seen meanwhile.
     let stray = host.handle(Event::Unit(Sight::Alive));
     assert!(stray.contains(&Action::Alarm(Alarm::StrayUnit)), "{stray:?}");
-    host.handle(Event::Unit(Sight::Dead { result: "success".to_owned() }));
-    assert_eq!(host.election.hindrance(Time::both(host.now)).as_deref(), Some("the unit is not known to be dead"));
+    host.handle(Event::Unit(Sight::Dead { result: "success".to_owned(), failed: false }));
+    assert_eq!(host.hindrance().as_deref(), Some("the unit is not known to be dead"));
     host.handle(Event::Stopped);
     assert_eq!(host.election.hindrance(Time::both(host.now)), None);
 }
@@ -459,18 +494,43 @@ fn who_takes_the_lock_carries_on_what_was_said_but_not_what_is_over() {
         let text = |text: &str| Some(text.to_owned());
         let paused_for = Some(ms(20_000));
         details.words = Words { next: Some(node("h3")), paused_for, reason: text("maintenance"), by: text("root") };
+        details.holders = ["h1", "h4", "h2"].map(node).to_vec();
     }
     host.shown(id, 41, found);
     let since = host.now;
     let claim = host.next_write();
     let after = host.now.saturating_sub(since);
     assert!((ms(20_000)..ms(20_600)).contains(&after), "after {after:?}");
-    let Details { words, term, prev, lease, hold, unfenced, .. } = claim.record.details.expect("of putexd");
+    let Details { words, term, prev, lease, hold, unfenced, holders, .. } = claim.record.details.expect("of putexd");
+    assert_eq!(holders, ["h4", "h2", "h1"].map(node));
     assert_eq!((words.next, words.paused_for), (None, None));
     assert_eq!((words.reason.as_deref(), words.by.as_deref()), (Some("maintenance"), Some("root")));
-    assert_eq!((term, prev), (Term(host.now.as_secs() + 1000), Some((Revision(41), Some(Instance(9))))));
+    let seconds = u64::try_from(host.now.as_millis().div_ceil(1000)).expect("of now");
+    assert_eq!((term, prev), (Term(seconds + 1000), Some((Revision(41), Some(Instance(9))))));
     // What it found may live as long as any record that is known.
     assert_eq!((lease, hold, unfenced), (ms(3000), ms(3900), vec!["h2".to_owned()]));
+}
+
+#[test]
+fn a_record_names_all_that_may_run_under_the_lock() {
+    let unit = |name| UnitName::new(name).expect("a unit's name");
+    let settings = Settings { units: ["a.timer", "a.service"].map(unit).to_vec(), ..settings() };
+    let units = |write: WriteRequest| write.record.details.expect("of putexd").units;
+    let mut host = Host::new(settings.clone(), Memory::default(), None);
+    let id = host.ready();
+    host.shown(id, 41, let_go_by(9, 40));
+    assert_eq!(units(host.next_write()), settings.units);
+
+    // Under a lease of before, what it was armed for may run still.
+    let memory = Memory { position: Some((a(), Revision(10))), ..Memory::default() };
+    let remembered = remembered(Duration::from_secs(102), false);
+    let armed = Remembered { units: ["a.timer", "b.service"].map(unit).to_vec(), ..remembered };
+    let mut host = Host::new(settings, memory, Some(armed));
+    host.handle(Event::GuardUp);
+    host.handle(Event::Unit(Sight::Alive));
+    let id = read(&host.handle(Event::StoreUp)).expect("the store is asked");
+    let renewal = write(&host.shown(id, 10, held_by("h1", 7, 1))).expect("a renewal");
+    assert_eq!(units(renewal), ["a.timer", "a.service", "b.service"].map(unit));
 }
 
 #[test]
@@ -520,23 +580,129 @@ fn a_key_that_was_absent_for_long_is_still_not_started_on_before_the_gap_is_over
     assert!(host.now >= claimed + settings().timings.watch_gap(), "somebody else may have created and purged the key");
 }
 
+fn dies(failed: bool) -> Event {
+    Event::Unit(Sight::Dead { result: "it ended".to_owned(), failed })
+}
+
 #[test]
-fn whoever_let_go_waits_longer_each_time_until_the_unit_was_healthy_for_long() {
+fn what_fails_waits_longer_each_time_until_the_unit_was_healthy_for_long() {
     let (mut host, mut instance) = Host::activated();
     let mut waits = Vec::new();
     for healthy in [ms(0), ms(0), ms(29_000), ms(30_000), ms(0), ms(0), ms(0), ms(0)] {
         host.goes_on(healthy);
-        host.let_go(instance);
-        let hindered = |host: &Host, after| {
-            let hindrance = host.election.hindrance(Time::both(host.now + after));
-            hindrance.as_deref() == Some("this host let the lock go a moment ago")
-        };
-        let wait = (1..100_000).map(ms).find(|after| !hindered(&host, *after)).expect("it ends");
-        waits.push(wait.as_secs());
+        host.let_go_for(instance, dies(true));
+        waits.push(host.back_off().as_secs());
         host = again(host, &mut instance);
     }
     // 2R, doubling up to 10·T, and 2R again after 10·T of health.
     assert_eq!(waits, [2, 4, 8, 2, 4, 8, 16, 30]);
+}
+
+/// K9: an operator's word waits once, whatever failed before it, and what fails after it waits as if it had not been.
+#[test]
+fn what_somebody_asked_for_waits_once_each_time() {
+    let step_down = || Event::StepDown { reason: "an operator said so".to_owned(), next: None };
+    let (mut host, mut instance) = Host::activated();
+    let mut waits = Vec::new();
+    for event in [step_down(), dies(false), step_down(), dies(true), dies(true), step_down(), dies(false), dies(true)] {
+        // Long enough to have been stopped by somebody, and not long enough to have been healthy.
+        host.goes_on(ms(4000));
+        let planned = event != dies(true);
+        host.let_go_for(instance, event);
+        let hindrance = host.hindrance().expect("it waits");
+        assert_eq!(hindrance.contains("it takes it again if nobody else does"), planned, "{hindrance}");
+        waits.push(host.back_off().as_secs());
+        host = again(host, &mut instance);
+    }
+    assert_eq!(waits, [2, 2, 2, 2, 4, 2, 2, 8]);
+    // One that ends in good order and at once is not started again and again.
+    host.let_go_for(instance, dies(false));
+    assert_eq!(host.back_off().as_secs(), 16);
+    // Nobody makes a longer wait shorter.
+    host.handle(step_down());
+    assert_eq!(host.back_off().as_secs(), 16);
+}
+
+#[test]
+fn each_state_that_waits_says_for_what_and_how_long() {
+    let said = |host: &Host| {
+        let now = Time::both(host.now);
+        host.election.waiting(now).map(|waiting| waiting.in_words(now)).unwrap_or_default()
+    };
+    let (mut host, instance) = claimed();
+    assert!(said(&host).starts_with("waits ") && said(&host).contains(" before it starts: the store has no record"));
+    let (mut active, instance_active) = Host::activated();
+    assert_eq!(said(&active), "");
+    active.handle(Event::StepDown { reason: "an operator said so".to_owned(), next: None });
+    assert_eq!(
+        said(&active),
+        "waits for putex-guard to close the gate before it stops the unit because of \"an operator said so\""
+    );
+    active.handle(Event::GuardDone { instance: instance_active, done: GuardDone::Closed });
+    assert!(said(&active).contains("until the unit is proven dead, in its own time and for 30s at most"));
+    active.handle(Event::Stopped);
+    assert_eq!(said(&active), "the unit is dead; waits for putex-guard to forget the lease");
+    active.handle(Event::GuardDone { instance: instance_active, done: GuardDone::Disarmed });
+    assert!(said(&active).contains("waits for the store to take the release"));
+    // A claim that is given up is no lease that was not renewed.
+    host.now += ms(10_000);
+    let actions = host.handle(Event::Timeout);
+    let given_up = actions.iter().find_map(|action| {
+        if let Action::Report(transition) = action { Some(transition.reason.clone()) } else { None }
+    });
+    assert!(given_up.is_some_and(|reason| reason.contains("nothing was started")), "{actions:?} {instance:?}");
+    // A standby says who holds the lock, since when it is silent, and when it may be taken.
+    let mut standby = about_to_take();
+    standby.now += ms(100);
+    assert!(said(&standby).starts_with("h2 holds the lock and was heard of "), "{}", said(&standby));
+    assert!(said(&standby).contains("if it stays silent, the lock may be taken in "));
+}
+
+/// A holder that is cut off says how long it has left, and that it has nothing to contend for.
+#[test]
+fn a_holder_that_cannot_renew_counts_down_to_its_stop() {
+    let (mut host, _) = Host::activated();
+    host.goes_on(ms(5000));
+    let waiting = |host: &Host| host.election.waiting(Time::both(host.now));
+    assert_eq!(waiting(&host), None);
+    host.handle(Event::StoreDown);
+    assert_eq!(host.election.hindrance(Time::both(host.now)), None);
+    let mut first = None;
+    for _ in 0..40 {
+        host.after(ms(100));
+        match waiting(&host) {
+            Some(Waiting::Renewal { since, deadline }) => {
+                assert_eq!(Some(deadline), host.election.deadline());
+                let silent = Time::both(host.now).since_at_least(since);
+                first.get_or_insert(silent);
+                assert!(host.election.state() == State::Active && silent < ms(3000), "{silent:?}");
+            }
+            other => assert!(first.is_none() || matches!(other, Some(Waiting::Lapsing { .. })), "{other:?}"),
+        }
+    }
+    // R, and one call limit of (T − m)/3.
+    assert!(first.is_some_and(|first| first > ms(1900) && first < ms(2200)), "{first:?}");
+    assert_eq!(host.election.state(), State::Lapsing);
+    assert_eq!(host.election.hindrance(Time::both(host.now)), None);
+}
+
+/// A host whose own record is the last that it saw holds nothing: it does not say that it does.
+#[test]
+fn a_host_that_has_lost_its_lease_does_not_say_that_it_holds_the_lock() {
+    let (mut host, instance) = Host::activated();
+    host.handle(Event::StoreDown);
+    host.after(ms(5000));
+    host.handle(Event::GuardDone { instance, done: GuardDone::Closed });
+    host.handle(Event::Stopped);
+    host.handle(Event::GuardDone { instance, done: GuardDone::Disarmed });
+    assert_eq!((host.election.state(), host.election.holder()), (State::NoStore, "h1"));
+    let waiting = |host: &Host| host.election.waiting(Time::both(host.now));
+    assert_eq!(waiting(&host), Some(Waiting::OwnRecord { shown: false, take_at: None }));
+    let actions = host.handle(Event::StoreUp);
+    // The store has not said anything yet.
+    assert!(matches!(waiting(&host), Some(Waiting::OwnRecord { shown: false, .. })), "{:?}", waiting(&host));
+    host.answered(actions);
+    assert!(matches!(waiting(&host), Some(Waiting::OwnRecord { shown: true, .. })), "{:?}", waiting(&host));
 }
 
 /// The host that let go takes the lock again, its `proven` verified by the store, and is active.
@@ -573,7 +739,7 @@ fn again(mut host: Host, instance: &mut Instance) -> Host {
             return host;
         }
     }
-    panic!("it is never active again: {:?}", host.election.hindrance(Time::both(host.now)));
+    panic!("it is never active again: {:?}", host.hindrance());
 }
 
 fn reads_before(actions: &[Action]) -> usize {
@@ -738,7 +904,7 @@ fn a_stray_unit_is_stopped_in_its_budget_and_holds_up_a_retirement() {
     assert_eq!(kill_at(&stray), Some(Time::both(host.now + ms(750))));
     assert_eq!(stops(&host.handle(Event::Unit(Sight::Alive))), 0, "it is told and stopped once");
     host.handle(Event::Retire { reason: "its file is gone".to_owned() });
-    host.handle(Event::Unit(Sight::Dead { result: "success".to_owned() }));
+    host.handle(Event::Unit(Sight::Dead { result: "success".to_owned(), failed: false }));
     assert_eq!(host.election.state(), State::NoStore);
     host.handle(Event::Stopped);
     assert_eq!(host.election.state(), State::Retired);
@@ -811,22 +977,27 @@ fn a_clock_that_jumps_while_the_lock_is_confirmed_has_to_be_proven_harmless_too(
     assert_eq!(host.election.state(), State::Standby);
 }
 
+/// putexd knows nothing of its former life's list, which the others need at the next release.
+#[test]
+fn an_adopted_holding_carries_on_who_has_held_the_lock() {
+    let memory = Memory { position: Some((a(), Revision(10))), ..Memory::default() };
+    let mut host = Host::new(settings(), memory, Some(remembered(ms(102_000), false)));
+    let id = host.ready();
+    let mut found = held_by("h1", 7, 2);
+    let holders = ["h3", "h2", "h1"].map(node);
+    if let Content::Record(Record { details: Some(details), .. }) = &mut found {
+        details.holders = holders.to_vec();
+    }
+    let renewal = write(&host.shown(id, 11, found)).expect("it is renewed from what was found");
+    assert_eq!((renewal.base, renewal.record.details.expect("of putexd").holders), (Revision(11), holders.to_vec()));
+}
+
 #[test]
 fn a_lease_that_is_over_is_not_adopted_whether_the_guard_or_the_clock_says_so() {
     let position = Some((a(), Revision(10)));
     let adopted = |deadline, lapsed| {
-        let remembered = Remembered {
-            instance: Instance(7),
-            write: WriteId(1),
-            revision: Revision(10),
-            term: Term(5),
-            deadline: Time::both(deadline),
-            stop_budget: ms(1000),
-            kill_reserve: ms(250),
-            closing: false,
-            lapsed,
-        };
-        Host::new(settings(), Memory { position: position.clone(), ..Memory::default() }, Some(remembered))
+        let memory = Memory { position: position.clone(), ..Memory::default() };
+        Host::new(settings(), memory, Some(remembered(deadline, lapsed)))
     };
     assert_eq!(adopted(ms(102_000), false).election.state(), State::Active);
     for (deadline, lapsed, kill) in
@@ -947,7 +1118,7 @@ fn a_guard_that_goes_down_after_an_early_proof_leaves_the_lease_to_be_forgotten_
     let actions = host.after(ms(60_000));
     assert_eq!(alarms(&actions), Vec::<&Alarm>::new());
     assert_eq!(write(&host.answered(actions)), None);
-    assert_eq!(host.election.hindrance(Time::both(host.now)).as_deref(), Some("the guard does not answer"));
+    assert_eq!(host.hindrance().as_deref(), Some("the guard does not answer"));
     assert_eq!(guard(&host.handle(Event::GuardUp)), Some(GuardRequest::Close { instance }));
     assert_eq!(guard(&host.handle(Event::Stopped)), None, "proven before the gate is closed again");
     host.handle(Event::GuardDown);
@@ -1343,7 +1514,7 @@ fn a_unit_that_is_seen_alive_before_the_gate_is_closed_is_stopped_again_at_once(
     let (mut host, instance, stop) = lapsing();
     assert_eq!(host.handle(Event::Unit(Sight::Alive)), [], "it is being stopped");
     host.handle(Event::Stopped);
-    assert_eq!(host.handle(Event::Unit(Sight::Dead { result: "success".to_owned() })), []);
+    assert_eq!(host.handle(Event::Unit(Sight::Dead { result: "success".to_owned(), failed: false })), []);
     host.now += ms(900);
     assert_eq!(host.handle(Event::Unit(Sight::Alive)), std::slice::from_ref(&stop), "the guard may never answer");
     assert_eq!(host.handle(Event::Unit(Sight::Alive)), []);
@@ -1428,7 +1599,7 @@ fn whoever_is_refused_after_its_claim_lets_the_record_age_and_waits_before_the_n
     let (mut host, instance) = claimed();
     let actions = host.handle(Event::Vetted { instance, result: Err("it is run under another key".to_owned()) });
     assert_eq!((host.election.state(), write(&actions)), (State::Standby, None));
-    assert!(host.election.hindrance(Time::both(host.now)).is_some_and(|why| why.contains("a moment ago")));
+    assert!(host.hindrance().is_some_and(|why| why.contains("since something failed: it is run under another key")));
     let (armed, writes) = renews(&mut host, ms(1900));
     assert!(!armed && writes == 0, "{armed}, {writes} writes");
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use putexd::guard::frame::{Lease, REQUEST_LIMIT_BYTES};
 use putexd::guard::{GuardClient, GuardError, Link};
 use putexd::host::{cgroup::Hierarchy, clock};
-use putexd::types::{Instance, NodeId, OnStopFailure, Revision, ServiceName, Term, WriteId};
+use putexd::types::{Instance, NodeId, OnStopFailure, Revision, ServiceName, Term, Time, WriteId};
 use tokio::time::{sleep, timeout};
 
 const LIMIT: Duration = Duration::from_secs(2);
@@ -159,6 +159,8 @@ fn lease(instance: u128, life: Duration) -> Lease {
         units: Vec::new(),
         cgroups: Vec::new(),
         inactive: Vec::new(),
+        begun: Vec::new(),
+        contains: Vec::new(),
         on_stop_failure: OnStopFailure::Alert,
         closing: false,
     }
@@ -411,16 +413,21 @@ async fn units_are_killed_in_every_control_group_that_the_guard_heard_of() {
     client.arm(other).await.expect("it is free");
 }
 
-/// Whatever else a guard has to do when it wakes may fail or take its time: the first thing that it does then is made to fail.
-#[tokio::test]
-async fn a_guard_that_wakes_late_kills_before_it_does_anything_else() {
-    let Some(mut victim) = Victim::new("wakes") else { return };
-    let mut guard = Guard::start();
-    let client = guard.client().await;
+/// A guard whose lease lapses soon, whom it has to kill then, and when at the latest.
+async fn about_to_lapse(name: &str) -> Option<(Guard, Victim, Time)> {
+    let victim = Victim::new(name)?;
+    let guard = Guard::start();
     let mut lease = lease(1, ms(300));
     lease.cgroups = vec![victim.path.clone()];
     let kill_at = lease.kill_at();
-    client.arm(lease).await.expect("arms");
+    guard.client().await.arm(lease).await.expect("arms");
+    Some((guard, victim, kill_at))
+}
+
+/// Whatever else a guard has to do when it wakes may fail or take its time: the first thing that it does then is made to fail.
+#[tokio::test]
+async fn a_guard_that_wakes_late_kills_before_it_does_anything_else() {
+    let Some((mut guard, mut victim, kill_at)) = about_to_lapse("wakes").await else { return };
     guard.signal(rustix::process::Signal::STOP);
     fs::remove_file(guard.grant()).expect("is removed");
     fs::create_dir_all(guard.grant().join("no-file")).expect("is in the way of the removal");
@@ -436,13 +443,7 @@ async fn a_guard_that_wakes_late_kills_before_it_does_anything_else() {
 /// It cannot even make its socket.
 #[tokio::test]
 async fn a_successor_kills_before_it_does_anything_else() {
-    let Some(mut victim) = Victim::new("successor") else { return };
-    let mut guard = Guard::start();
-    let client = guard.client().await;
-    let mut lease = lease(1, ms(300));
-    lease.cgroups = vec![victim.path.clone()];
-    let kill_at = lease.kill_at();
-    client.arm(lease).await.expect("arms");
+    let Some((mut guard, mut victim, kill_at)) = about_to_lapse("successor").await else { return };
     guard.kill();
     fs::remove_file(guard.socket()).expect("is removed");
     fs::create_dir_all(guard.socket().join("no-file")).expect("is in the way of the socket");

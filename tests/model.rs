@@ -6,7 +6,7 @@
 //! `cargo test -p putexd-model` builds nothing but the elections, the guard's table and the world around them;
 //! `-- --nocapture` tells what each search looked at: states, visits, depth, and how often it came by what. The tests take
 //! turns, and each uses up to four processors. Random walks are always the same ones; with `PUTEX_MODEL_MINUTES` they go on
-//! for as long as that, all together. Three searches look at all states and take as long as that takes. What is found is told
+//! for as long as that, all together. Some searches look at all states and take as long as that takes. What is found is told
 //! step by step. A walk tells its seed as well, which is the same walk again as long as neither its plan nor the sources change.
 //!
 //! # What it covers
@@ -19,18 +19,28 @@
 //! a store, starts by hand, answers that come after the next write, reloads. Then each assumption of `election` is dropped
 //! once, and the overlap that it rules out has to be found.
 //!
+//! That hosts contend for one key at all is another, smaller world, `tests/model/entry.rs`: the rules N1 to N4 for two keys of
+//! one unit on two and three hosts, with what judges and encodes entries in putexd. All its states are looked at, and each
+//! rule is dropped once as well. Any look may show the past there, and the entry may be deleted or go back. It also is two
+//! services that share a unit.
+//!
 //! # What it does not
 //!
 //! Fences, health checks, an operator's pause and words on a held record, units without a main process, and self-fencing
 //! are not in this world. The guard's frames come in order and its disk never fails; systemd's jobs are a start that is
 //! late and a stop that is. The proof of a stop belongs to the latest stop, and what is seen of a unit is as it is when it
 //! is told: the driver sees to both. A walk that finds nothing proves nothing beyond what it looked at.
+//!
+//! The world of the entry has no time and takes from the election that it keeps two hosts under one key apart. The steps of
+//! the daemon's `registration` are told again there, and are not its code. It has one store, and two keys; three, and so two
+//! former locks of one unit, with `-- --ignored`.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use putexd_model::check::{self, Effort, Milestone, OVERLAP, Outcome};
 use putexd_model::election::{Confirmation, Timings};
+use putexd_model::entry::{self, Premise};
 use putexd_model::plan::{ALWAYS, Fault, Plan};
 
 /// How many walks there are in all; the same ones each time, so that a change is judged by what it changed.
@@ -403,4 +413,99 @@ fn minimal_confirmation_waits_for_the_hold_alone() {
     let timings = Timings { confirmation: Confirmation::Minimal, ..tight(2, 1) };
     check::walk("2 hosts, minimal confirmation", anything(Plan::of(&[timings, timings])), 1, effort(5))
         .holds(100_000, &ALL);
+}
+
+// The entry of a unit: all states, each time.
+
+const ENTRY: entry::Plan =
+    entry::Plan { hosts: &[0, 1], keys: 2, reconfigured: false, by_hand: false, goes_back: false, dropped: None };
+
+fn entries(name: &str, plan: entry::Plan) -> Outcome {
+    check::exhaust_entries(name, plan, TO_THE_END, MOST)
+}
+
+/// The rules are enough.
+fn suffices(name: &str, plan: entry::Plan, least: u64) {
+    let outcome = entries(name, plan);
+    outcome.holds(
+        least,
+        &[
+            Milestone::ActiveOnFirst,
+            Milestone::ActiveOnSecond,
+            Milestone::EntryMade,
+            Milestone::KeyAdopted,
+            Milestone::FormerStruckOut,
+            Milestone::VetFailed,
+        ],
+    );
+    complete(&outcome);
+}
+
+#[test]
+fn two_hosts_that_name_either_of_two_keys() {
+    let _turn = turn();
+    suffices("2 hosts that name either of 2 keys", entry::Plan { reconfigured: true, ..ENTRY }, 20_000);
+}
+
+#[test]
+fn an_entry_that_is_deleted() {
+    let _turn = turn();
+    let plan = entry::Plan { reconfigured: true, by_hand: true, ..ENTRY };
+    suffices("2 hosts that name either of 2 keys, and an entry that is deleted", plan, 200_000);
+}
+
+#[test]
+fn three_hosts_that_name_two_keys() {
+    let _turn = turn();
+    suffices("3 hosts that name 2 keys", entry::Plan { hosts: &[0, 0, 1], ..ENTRY }, 100_000);
+}
+
+#[test]
+#[ignore = "takes a minute or more"]
+fn three_hosts_that_name_three_keys() {
+    let _turn = turn();
+    suffices("3 hosts that name 3 keys", entry::Plan { hosts: &[0, 1, 2], keys: 3, ..ENTRY }, 1_000_000);
+}
+
+#[test]
+fn an_entry_that_goes_back() {
+    let _turn = turn();
+    suffices("2 hosts that name 2 keys, and an entry that goes back", entry::Plan { goes_back: true, ..ENTRY }, 10_000);
+}
+
+/// Each rule is needed but one: that the entry is read again after a lost answer only spares a claim that the vet would end.
+#[test]
+fn rules_of_the_entry() {
+    let _turn = turn();
+    let without = |rule| entry::Plan { dropped: Some(rule), ..ENTRY };
+    for rule in [
+        Premise::MadeByComparing,
+        Premise::Vetted,
+        Premise::VettedByWriting,
+        Premise::VettedForFormer,
+        Premise::FormerKept,
+        Premise::FormerWaitedFor,
+        Premise::FormerTouched,
+        Premise::StruckByComparing,
+    ] {
+        entries(&format!("{rule:?} dropped"), without(rule)).finds(OVERLAP);
+    }
+    for rule in [Premise::VettedByMemory, Premise::ProvenFollowed, Premise::PositionHeeded] {
+        entries(&format!("{rule:?} dropped"), entry::Plan { goes_back: true, ..without(rule) }).finds(OVERLAP);
+    }
+    for rule in [Premise::KeptHeeded, Premise::KeptWhenRefused] {
+        entries(&format!("{rule:?} dropped"), entry::Plan { by_hand: true, ..without(rule) }).finds(OVERLAP);
+    }
+    let plan = entry::Plan { reconfigured: true, by_hand: true, ..without(Premise::KeptNewest) };
+    entries("KeptNewest dropped", plan).finds(OVERLAP);
+    suffices("ReadAgain dropped", without(Premise::ReadAgain), 5_000);
+}
+
+/// (g).
+#[test]
+fn an_entry_that_goes_back_unseen() {
+    let _turn = turn();
+    let plan = entry::Plan { dropped: Some(Premise::SeenByAll), ..ENTRY };
+    entries("an entry that is deleted unseen", entry::Plan { by_hand: true, ..plan }).finds(OVERLAP);
+    entries("an entry that goes back unseen", entry::Plan { goes_back: true, ..plan }).finds(OVERLAP);
 }

@@ -21,7 +21,7 @@ pub(super) fn check_contains(list: Spanned<UnitList>, report: &mut Report) -> Ve
     for field in given {
         let Some(unit) = take(Some(field), report) else { continue };
         let name = unit.get_ref();
-        if let Some(reason) = refusal(name) {
+        if let Some(reason) = name.why_not_contained() {
             report.error(&unit.span(), format!("{name} cannot be contained: {reason}"));
         } else if let Some(other) = units.iter().find(|other| overlap(other.get_ref(), name)) {
             let other = other.get_ref();
@@ -41,32 +41,6 @@ pub(super) fn overlap(one: &UnitName, other: &UnitName) -> bool {
     };
     let (one, other) = (group(one), group(other));
     is_within(&one, &other) || is_within(&other, &one)
-}
-
-/// Why a unit must not be killed as a whole, with the remedy.
-fn refusal(unit: &UnitName) -> Option<&'static str> {
-    match (unit.as_str(), unit.kind()) {
-        ("-.slice", _) => Some("it is the whole host; name a slice of the service's own, such as \"db.slice\""),
-        ("init.scope", _) => Some("it is PID 1 itself; name a slice of the service's own, such as \"db.slice\""),
-        ("system.slice", _) => {
-            Some("all system services run in it, putexd too; name a slice of the service's own, such as \"db.slice\"")
-        }
-        ("machine.slice", _) => Some(
-            "all virtual machines and containers of the host run in it; name the service's own scope, such as \
-             \"machine-db.scope\", or have it run in a slice of its own",
-        ),
-        ("app.slice" | "background.slice" | "session.slice", _) => {
-            Some("services of any kind may run in it; name a slice of the service's own, such as \"db.slice\"")
-        }
-        ("user.slice", _) => Some("all logins are in it; name a slice of the service's own, such as \"db.slice\""),
-        (name, "slice") if name.starts_with("user-") => {
-            Some("a user's logins are in it; name a slice of the service's own, such as \"db.slice\"")
-        }
-        (_, "slice" | "scope") => None,
-        _ => Some(
-            "only slices and scopes can hold processes of others; list a unit that follows this one in bound-units",
-        ),
-    }
 }
 
 #[cfg(test)]

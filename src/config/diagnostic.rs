@@ -5,6 +5,8 @@ use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use crate::types::kept::Text;
+
 /// How bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
@@ -50,6 +52,18 @@ pub struct Place {
     pub text: String,
 }
 
+impl Diagnostic {
+    /// The file, and where in it: `path:line:column`.
+    #[must_use]
+    pub fn location(&self) -> String {
+        let path = self.path.display();
+        match &self.place {
+            Some(place) => format!("{path}:{}:{}", place.line, place.column),
+            None => path.to_string(),
+        }
+    }
+}
+
 /// `path:line:column: error: message`, then the line and its caret. No newline at the end.
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -63,6 +77,12 @@ impl fmt::Display for Diagnostic {
         writeln!(f, " {} | {}", place.line, place.text)?;
         write!(f, " {:gutter$} | {:indent$}{}", "", "", "^".repeat(place.width), indent = place.column - 1)
     }
+}
+
+/// What to mend first. What is wrong with a file as a whole may follow from what is wrong at a place in it.
+pub(super) fn first_error(diagnostics: &[Diagnostic]) -> Option<&Diagnostic> {
+    let errors = || diagnostics.iter().filter(|diagnostic| diagnostic.severity == Severity::Error);
+    errors().find(|error| error.place.is_some()).or_else(|| errors().next())
 }
 
 /// The findings in one file, with its text to find places in.
@@ -102,6 +122,16 @@ impl Report {
         self.diagnostics.iter().any(|diagnostic| diagnostic.severity == Severity::Error)
     }
 
+    /// As [`first_error`].
+    pub(super) fn first_error(&self) -> Option<Diagnostic> {
+        first_error(&self.diagnostics()).cloned()
+    }
+
+    /// The file as it was read.
+    pub(super) fn source(&self) -> Text {
+        Text { path: self.path.clone(), text: self.text.clone() }
+    }
+
     /// `path:line:column` of a span, to name it in another file's message.
     pub(super) fn locate(&self, span: &Range<usize>) -> String {
         let place = place(&self.text, span);
@@ -109,9 +139,10 @@ impl Report {
     }
 
     /// The findings in the order of their places; those about the whole file first.
-    pub(super) fn into_diagnostics(mut self) -> Vec<Diagnostic> {
-        self.diagnostics.sort_by_key(|diagnostic| diagnostic.place.as_ref().map(|place| (place.line, place.column)));
-        self.diagnostics
+    pub(super) fn diagnostics(&self) -> Vec<Diagnostic> {
+        let mut sorted = self.diagnostics.clone();
+        sorted.sort_by_key(|diagnostic| diagnostic.place.as_ref().map(|place| (place.line, place.column)));
+        sorted
     }
 
     fn push(&mut self, severity: Severity, span: Option<&Range<usize>>, message: String) {

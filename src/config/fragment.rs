@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -158,6 +158,8 @@ macro_rules! with_tuning {
                         bad |= given && good.is_none();
                         good
                     },)*
+                    usual_failures: None,
+                    election: None,
                     bad: false,
                 };
                 Tuning { bad, ..tuning }
@@ -214,6 +216,10 @@ pub(super) struct Tuning {
     pub(super) confirmation: Option<Spanned<ConfirmationWord>>,
     pub(super) stop_limit: Option<Spanned<Length>>,
     pub(super) on_stop_failure: Option<Spanned<OnStopFailure>>,
+    /// F where nobody says it: what is usual with the host's store.
+    pub(super) usual_failures: Option<u32>,
+    /// How long the store answers nobody when its servers elect a leader.
+    pub(super) election: Option<RangeInclusive<Duration>>,
     /// Something is wrong with them, and has been reported: no conclusion can be drawn from the rest.
     pub(super) bad: bool,
 }

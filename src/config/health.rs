@@ -1,6 +1,7 @@
 //! `[health]` and `[fence]`.
 
 use std::ops::Range;
+use std::path::Path;
 use std::time::Duration;
 
 use toml::Spanned;
@@ -15,11 +16,13 @@ use crate::types::UnitName;
 /// `rise` and `fall` count checks, of which there are few within a lease.
 const MOST_CHECKS: u32 = 1000;
 
-/// Validates `[health]`, whose times are bounded by the service's timings. `None` has been reported.
+/// Validates `[health]`, whose times are bounded by the service's timings; its program is looked for below `root`. `None` has
+/// been reported.
 pub(super) fn check_health(
     span: Range<usize>,
     fragment: HealthFragment,
     timings: Option<Timings>,
+    root: &Path,
     report: &mut Report,
 ) -> Option<HealthSettings> {
     let given = [
@@ -34,7 +37,7 @@ pub(super) fn check_health(
         0 => report.error(&span, "[health] asks nothing: set one of command, unit, tcp and http"),
         _ => report.error(&span, format!("[health] has {}: keep one of them", given.join(" and "))),
     }
-    let command = take(fragment.command, report).and_then(|command| check_command(command, report));
+    let command = take(fragment.command, report).and_then(|command| check_command(command, root, report));
     let unit = take(fragment.unit, report)
         .and_then(|unit| check_template(unit, "active", "check-db@.service", report))
         .map(Probe::Unit);
@@ -141,7 +144,7 @@ fn checks(key: &str, field: Option<Spanned<Count>>, default: u32, report: &mut R
     number
 }
 
-fn check_command(command: Spanned<Command>, report: &mut Report) -> Option<Probe> {
+fn check_command(command: Spanned<Command>, root: &Path, report: &mut Report) -> Option<Probe> {
     let span = command.span();
     let words = command.into_inner().0;
     let Some(program) = words.first() else {
@@ -155,6 +158,16 @@ fn check_command(command: Spanned<Command>, report: &mut Report) -> Option<Probe
     if words.iter().any(|word| word.contains('\0')) {
         report.error(&span, "the command has a zero byte, which no program can be given");
         return None;
+    }
+    // It may be on a file system that is mounted later.
+    if !root.join(program.trim_start_matches('/')).exists() {
+        report.warning(
+            &span,
+            format!(
+                "install {program}, which this host does not have: a check that cannot be run has failed, so that this host \
+                 neither keeps the service nor takes it"
+            ),
+        );
     }
     Some(Probe::Command(words))
 }

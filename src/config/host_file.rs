@@ -1,14 +1,14 @@
 //! From `putexd.toml` to the host's validated settings.
 
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use toml::Spanned;
 
 use super::diagnostic::Report;
-use super::fragment::{DefaultsFragment, Field, GuardFragment, HostFragment, Tuning, take};
-use super::service::{check_stop_limit, check_timings};
+use super::fragment::{DefaultsFragment, Field, GuardFragment, HostFragment, Lenient, StoreFragment, Tuning, take};
+use super::service::{FAILURES_WITH_NATS, NATS_ELECTION, check_stop_limit, check_timings};
 use super::settings::WatchdogSettings;
 use super::store;
 use crate::types::store::StoreSettings;
@@ -26,6 +26,8 @@ pub(super) struct Host {
 pub(super) struct Common {
     pub(super) defaults: Tuning,
     pub(super) watchdog: Option<WatchdogSettings>,
+    /// Programs are looked for below it.
+    pub(super) root: PathBuf,
 }
 
 /// Devices count in seconds.
@@ -42,6 +44,8 @@ pub(super) fn check(
     let node = check_node(fragment.node, host_name, report);
     let cluster = take(fragment.cluster, report).map(Spanned::into_inner);
     let given_store = fragment.store.is_some();
+    // Whatever else is wrong with the table: the services are judged by what they will run with.
+    let usual_failures = is_nats(fragment.store.as_ref()).then_some(FAILURES_WITH_NATS);
     let store =
         take(fragment.store, report).and_then(|store| store::check(root, &store.span(), store.into_inner(), report));
     if !given_store {
@@ -52,16 +56,26 @@ pub(super) fn check(
     }
     let watchdog =
         take(fragment.guard, report).and_then(|guard| check_guard(&guard.span(), guard.into_inner(), report));
+    let election = match &store {
+        Some(StoreSettings::Nats(nats)) if nats.servers.len() > 1 => Some(NATS_ELECTION),
+        _ => None,
+    };
+    let usual = Tuning { usual_failures, election, ..Tuning::default() };
     let given_defaults = fragment.defaults.is_some();
     let defaults = match take(fragment.defaults, report) {
-        Some(defaults) => check_defaults(&defaults.span(), defaults.into_inner(), report),
-        None => Tuning { bad: given_defaults, ..Tuning::default() },
+        Some(defaults) => check_defaults(&defaults.span(), defaults.into_inner(), usual, report),
+        None => Tuning { bad: given_defaults, ..usual },
     };
     let host = match (node, store) {
         (Some(node), Some(store)) if !report.has_errors() => Some(Host { node, store, cluster }),
         _ => None,
     };
-    (host, Common { defaults, watchdog })
+    (host, Common { defaults, watchdog, root: root.to_owned() })
+}
+
+fn is_nats(store: Option<&Spanned<Lenient<StoreFragment>>>) -> bool {
+    let Some(Lenient::Good(store)) = store.map(Spanned::get_ref) else { return false };
+    matches!(store.r#type.as_ref().map(Spanned::get_ref), Some(Lenient::Good(kind)) if kind == "nats")
 }
 
 /// The device is looked at by the guard, not here: its driver may be loaded later.
@@ -125,8 +139,9 @@ fn check_node(field: Field<NodeId>, host_name: &str, report: &mut Report) -> Opt
 }
 
 /// The defaults have to be safe by themselves: then a service's file that is not has itself to blame.
-fn check_defaults(span: &Range<usize>, mut fragment: DefaultsFragment, report: &mut Report) -> Tuning {
-    let mut tuning = fragment.take_tuning(report);
+fn check_defaults(span: &Range<usize>, mut fragment: DefaultsFragment, usual: Tuning, report: &mut Report) -> Tuning {
+    let mut tuning =
+        Tuning { usual_failures: usual.usual_failures, election: usual.election, ..fragment.take_tuning(report) };
     let none = Tuning::default();
     let safe = check_timings(&tuning, &none, span, report)
         .and_then(|timings| check_stop_limit(&tuning, &none, timings, report))

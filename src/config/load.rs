@@ -1,6 +1,6 @@
 //! From directories to settings: which files count, what is wrong in them, and what is good.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::io::{self, Read};
@@ -10,12 +10,13 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 
 use super::contains::overlap;
-use super::diagnostic::{Diagnostic, Report, Severity};
+use super::diagnostic::{Diagnostic, Report, Severity, first_error};
 use super::fragment::{HostFragment, ServiceFragment, Tuning, parse};
 use super::host_file::{self, Common, Host};
 use super::service::{self, Claim};
 use super::settings::{ServiceSettings, Settings};
 use crate::host::identity;
+use crate::types::kept::{Made, Text};
 use crate::types::{ServiceName, UnitName};
 
 /// The host's own file, below the root.
@@ -31,18 +32,31 @@ pub struct Loaded {
     /// `None` when `putexd.toml` is broken or a directory cannot be read: then nothing is known for certain, and a
     /// running daemon keeps what it has. Otherwise with the good services.
     pub settings: Option<Settings>,
-    /// Services whose file is there but wrong. A reload leaves one that runs as it was, rather than stop it over a
-    /// slip of the pen.
-    pub broken: Vec<ServiceName>,
+    /// Services whose file is there but wrong, and the first thing that is wrong with it. A reload leaves one that runs as
+    /// it was, rather than stop it over a slip of the pen.
+    pub broken: BTreeMap<ServiceName, Diagnostic>,
+    /// What is wrong for every service: with `putexd.toml`, or with a directory.
+    pub for_all: Option<Diagnostic>,
     /// All that is wrong or doubtful, in the order of the files.
     pub diagnostics: Vec<Diagnostic>,
+    /// What the settings were made of.
+    pub texts: Texts,
+}
+
+/// The texts that settings were made of.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Texts {
+    /// That of `putexd.toml`, where it is good.
+    pub host: Option<Text>,
+    /// Those of the good services.
+    pub services: BTreeMap<ServiceName, Made>,
 }
 
 impl Loaded {
     /// Whether anything is wrong: `putexd --check` exits 78 then.
     #[must_use]
     pub fn has_errors(&self) -> bool {
-        self.diagnostics.iter().any(|diagnostic| diagnostic.severity == Severity::Error)
+        first_error(&self.diagnostics).is_some()
     }
 }
 
@@ -73,14 +87,28 @@ pub fn load(root: &Path) -> Loaded {
 /// [`load`] on a host of another name.
 #[must_use]
 pub fn load_as(root: &Path, host_name: &str) -> Loaded {
-    let (host, common, mut diagnostics) = load_host(root, host_name);
-    let files = match service_files(root) {
-        Ok(files) => files,
+    load_with(root, host_name, &Texts::default(), &BTreeSet::new())
+}
+
+/// [`load`] where leases live on: a service of `leased` whose file is broken has the settings that its former text gives,
+/// and is among the broken ones all the same. So it is where `putexd.toml` is broken or a directory cannot be read, which
+/// then hold for every service: those without a lease are not run.
+#[must_use]
+pub fn load_keeping(root: &Path, former: &Texts, leased: &BTreeSet<ServiceName>) -> Loaded {
+    load_with(root, &identity::host_name(), former, leased)
+}
+
+fn load_with(root: &Path, host_name: &str, former: &Texts, leased: &BTreeSet<ServiceName>) -> Loaded {
+    let HostFile { mut host, mut common, text: mut host_text, mut diagnostics } = load_host(root, host_name);
+    let (files, is_listed) = match service_files(root) {
+        Ok(files) => (files, true),
         Err(diagnostic) => {
             diagnostics.push(diagnostic);
-            return Loaded { settings: None, broken: Vec::new(), diagnostics };
+            (BTreeMap::new(), false)
         }
     };
+    // What is wrong for every service.
+    let for_all = first_error(&diagnostics).filter(|_| host.is_none() || !is_listed).cloned();
     // The services are checked even without a good host file, so that one run shows all there is to mend.
     let mut candidates = Vec::new();
     for (stem, path) in files.into_iter().filter(|(_, path)| !is_mask(path)) {
@@ -89,21 +117,55 @@ pub fn load_as(root: &Path, host_name: &str) -> Loaded {
             Err(error) => {
                 let mut report = Report::new(path, String::new());
                 report.file_error(format!("{error}: a service is called after its file, so rename it"));
-                diagnostics.extend(report.into_diagnostics());
+                diagnostics.extend(report.diagnostics());
             }
         }
     }
     refuse_duplicates(&mut candidates);
-    let mut services = Vec::new();
-    let mut broken = Vec::new();
-    for candidate in candidates {
-        if candidate.report.has_errors() {
-            broken.push(candidate.name);
-        } else {
-            services.extend(candidate.settings);
+    diagnostics.extend(candidates.iter().flat_map(|candidate| candidate.report.diagnostics()));
+    let (bad, mut good): (Vec<Candidate>, Vec<Candidate>) =
+        candidates.into_iter().partition(|candidate| candidate.report.has_errors());
+    let mut broken = first_errors(&bad);
+
+    let mut kept = Vec::new();
+    if !leased.is_empty() {
+        if let Some(error) = &for_all {
+            // What is in a directory that cannot be listed may be there still.
+            let unlisted = leased.iter().filter(|_| !is_listed).cloned();
+            let all = good.drain(..).map(|candidate| candidate.name).chain(unlisted);
+            for name in all {
+                broken.entry(name).or_insert_with(|| error.clone());
+            }
         }
-        diagnostics.extend(candidate.report.into_diagnostics());
+        let is_leased = |(name, _): &(&ServiceName, &Made)| leased.contains(*name) && broken.contains_key(*name);
+        let made = former.services.iter().filter(is_leased);
+        kept = made.filter_map(|(name, made)| load_former(root, host_name, name.clone(), made)).collect();
+        // What runs has the better right to its unit and its key: whoever else names them is refused.
+        let (refused, rest) = outrank(&mut kept, good);
+        diagnostics.extend(refused.iter().flat_map(|candidate| candidate.report.diagnostics()));
+        broken.extend(first_errors(&refused));
+        good = rest;
     }
+    if for_all.is_some() {
+        let former_host = former.host.clone().filter(|_| !kept.is_empty());
+        let checked = former_host.map(|text| check_host(root, host_name, text));
+        (host, common, host_text) = match (host, checked) {
+            (Some(host), Some(_)) => (Some(host), common, host_text),
+            (None, Some(HostFile { host, common, text, .. })) => (host, common, text),
+            (Some(_) | None, None) => (None, common, None),
+        };
+    }
+
+    let mut texts = Texts { host: host_text.clone(), services: BTreeMap::new() };
+    for Candidate { name, report, .. } in &good {
+        texts.services.insert(name.clone(), Made { file: report.source(), host: host_text.clone() });
+    }
+    for Candidate { name, .. } in &kept {
+        texts.services.extend(former.services.get(name).map(|made| (name.clone(), made.clone())));
+    }
+    let mut services: Vec<ServiceSettings> =
+        kept.into_iter().chain(good).filter_map(|candidate| candidate.settings).collect();
+    services.sort_by(|one, other| one.name.cmp(&other.name));
     let settings = host.map(|host| Settings {
         node: host.node,
         store: host.store,
@@ -111,7 +173,22 @@ pub fn load_as(root: &Path, host_name: &str) -> Loaded {
         watchdog: common.watchdog,
         services,
     });
-    Loaded { settings, broken, diagnostics }
+    Loaded { settings, broken, for_all, diagnostics, texts }
+}
+
+fn first_errors(candidates: &[Candidate]) -> BTreeMap<ServiceName, Diagnostic> {
+    candidates.iter().filter_map(|found| Some((found.name.clone(), found.report.first_error()?))).collect()
+}
+
+/// Those of `good` that claim what one of `kept` has, and the others.
+fn outrank(kept: &mut Vec<Candidate>, good: Vec<Candidate>) -> (Vec<Candidate>, Vec<Candidate>) {
+    let first_good = kept.len();
+    if first_good == 0 {
+        return (Vec::new(), good);
+    }
+    kept.extend(good);
+    refuse_duplicates(kept);
+    kept.split_off(first_good).into_iter().partition(|candidate| candidate.report.has_errors())
 }
 
 /// A service's file, read but not yet compared with the others.
@@ -122,24 +199,41 @@ struct Candidate {
     claim: Claim,
 }
 
-fn load_host(root: &Path, host_name: &str) -> (Option<Host>, Common, Vec<Diagnostic>) {
-    let unknown = Common { defaults: Tuning { bad: true, ..Tuning::default() }, watchdog: None };
+/// `putexd.toml`, read.
+struct HostFile {
+    host: Option<Host>,
+    common: Common,
+    /// Where it is good.
+    text: Option<Text>,
+    diagnostics: Vec<Diagnostic>,
+}
+
+fn load_host(root: &Path, host_name: &str) -> HostFile {
     let path = root.join(HOST_FILE);
-    let text = match read(&path) {
-        Ok(text) => text,
+    match read(&path) {
+        Ok(text) => check_host(root, host_name, Text { path, text }),
         Err(error) => {
             let mut report = Report::new(path, String::new());
             report.file_error(format!("cannot be read: {error}; it names the store and is needed"));
-            return (None, unknown, report.into_diagnostics());
+            HostFile { host: None, common: unknown_common(root), text: None, diagnostics: report.diagnostics() }
         }
-    };
-    let mut report = Report::new(path, text);
+    }
+}
+
+/// Of a file that cannot be used.
+fn unknown_common(root: &Path) -> Common {
+    Common { defaults: Tuning { bad: true, ..Tuning::default() }, watchdog: None, root: root.to_owned() }
+}
+
+fn check_host(root: &Path, host_name: &str, text: Text) -> HostFile {
+    let mut report = Report::new(text.path, text.text);
     let fragment = parse::<HostFragment>(&mut report);
     let (host, common) = match fragment {
         Some(fragment) => host_file::check(root, host_name, fragment, &mut report),
-        None => (None, unknown),
+        None => (None, unknown_common(root)),
     };
-    (host, common, report.into_diagnostics())
+    let text = host.is_some().then(|| report.source());
+    HostFile { host, common, text, diagnostics: report.diagnostics() }
 }
 
 /// Whether the file is there to say that the service is not.
@@ -149,22 +243,31 @@ fn is_mask(path: &Path) -> bool {
 }
 
 fn load_service(name: ServiceName, path: PathBuf, common: &Common) -> Candidate {
-    let nothing = Claim { units: Vec::new(), key: None, contains: Vec::new() };
-    let text = match read(&path) {
-        Ok(text) => text,
+    match read(&path) {
+        Ok(text) => check_service(name, Text { path, text }, common),
         Err(error) => {
             let mut report = Report::new(path, String::new());
             report.file_error(format!("cannot be read: {error}"));
-            return Candidate { name, report, settings: None, claim: nothing };
+            Candidate { name, report, settings: None, claim: Claim::default() }
         }
-    };
-    let mut report = Report::new(path, text);
+    }
+}
+
+fn check_service(name: ServiceName, text: Text, common: &Common) -> Candidate {
+    let mut report = Report::new(text.path, text.text);
     let (settings, claim) = match parse::<ServiceFragment>(&mut report) {
         Some(fragment) => service::check(&name, fragment, common, &mut report),
         // What a file that is no TOML claims would be guessed, and a guess must not stop another service.
-        None => (None, nothing),
+        None => (None, Claim::default()),
     };
     Candidate { name, report, settings, claim }
+}
+
+/// A service as its former text has it; `None` if that will not do any more either.
+fn load_former(root: &Path, host_name: &str, name: ServiceName, made: &Made) -> Option<Candidate> {
+    let HostFile { common, .. } = check_host(root, host_name, made.host.clone()?);
+    let candidate = check_service(name, made.file.clone(), &common);
+    (candidate.settings.is_some() && !candidate.report.has_errors()).then_some(candidate)
 }
 
 /// Two files with one unit would put it under two locks, and two hosts that each read one of them would both run it. So

@@ -18,6 +18,6 @@ mod store;
 
 pub use contains::CONTAINS_LIMIT;
 pub use diagnostic::{Diagnostic, Place, Severity};
-pub use load::{Loaded, load, load_as};
+pub use load::{Loaded, Texts, load, load_as, load_keeping};
 pub use service::BOUND_UNITS_LIMIT;
 pub use settings::{FenceSettings, HealthSettings, Probe, ServiceSettings, Settings, StopProof, WatchdogSettings};

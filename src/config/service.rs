@@ -1,6 +1,6 @@
 //! From a service's fragment and the defaults to its validated settings.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -18,8 +18,13 @@ use crate::types::{Key, OnStopFailure, ServiceName, UnitName};
 
 /// R, if nothing is said.
 const RENEW_INTERVAL: Duration = Duration::from_secs(3);
-/// F, if nothing is said.
+/// F, if nothing is said and nothing else is usual with the store: elections of etcd and restarts of PostgreSQL take a second
+/// or two.
 const FAILURES: u32 = 3;
+/// F with NATS, if nothing is said: an election takes its servers 4 to 9 s, seldom 12, and each update of them costs one.
+pub(super) const FAILURES_WITH_NATS: u32 = 6;
+/// How long the servers of NATS take to elect a leader.
+pub(super) const NATS_ELECTION: RangeInclusive<Duration> = Duration::from_secs(4)..=Duration::from_secs(9);
 /// C, if nothing is said.
 const CONFIRMATIONS: u32 = 2;
 /// The most bound units of a service.
@@ -30,7 +35,8 @@ const STOP_LIMIT: Duration = Duration::from_secs(90);
 /// The numbers of `own`, else of `defaults`; what follows from R and C follows from the numbers so found.
 pub(super) fn timings(own: &Tuning, defaults: &Tuning) -> Timings {
     let renew_interval = pick(own.renew_interval.as_ref(), defaults.renew_interval.as_ref()).unwrap_or(RENEW_INTERVAL);
-    let failures = pick(own.failures.as_ref(), defaults.failures.as_ref()).unwrap_or(FAILURES);
+    let usual = || own.usual_failures.or(defaults.usual_failures).unwrap_or(FAILURES);
+    let failures = pick(own.failures.as_ref(), defaults.failures.as_ref()).unwrap_or_else(usual);
     let confirmations = pick(own.confirmations.as_ref(), defaults.confirmations.as_ref()).unwrap_or(CONFIRMATIONS);
     // Saturating, because these numbers are checked only after this: `validate` refuses them before it multiplies.
     let stop_budget = pick(own.stop_budget.as_ref(), defaults.stop_budget.as_ref())
@@ -123,6 +129,21 @@ pub(super) fn check_timings(
     for warning in timings.warnings() {
         report.warning(&blame(&["failures", "renew-interval"]), warning);
     }
+    if let Some(election) = own.election.as_ref().or(defaults.election.as_ref())
+        && timings.rides_through() < *election.start()
+    {
+        report.warning(
+            &blame(&["failures", "renew-interval"]),
+            format!(
+                "a lease of {:.1?} does not ride through an election of the NATS servers, {} to {} s: the unit is stopped \
+                 each time a server is updated; failures = {} does",
+                timings.lease(),
+                election.start().as_secs(),
+                election.end().as_secs(),
+                timings.failures_to_ride_through(*election.end()),
+            ),
+        );
+    }
     Some(timings)
 }
 
@@ -212,6 +233,7 @@ fn check_watchdog(
 }
 
 /// What a file says it runs and under which lock, right or wrong otherwise: two files must not say the same.
+#[derive(Default)]
 pub(super) struct Claim {
     /// `unit` and the bound units, each once.
     pub(super) units: Vec<Spanned<UnitName>>,
@@ -259,7 +281,7 @@ pub(super) fn check(
     }
     let stop_limit = timings.and_then(|timings| check_stop_limit(&own, defaults, timings, report));
     let health = take(fragment.health.take(), report)
-        .and_then(|health| check_health(health.span(), health.into_inner(), timings, report));
+        .and_then(|health| check_health(health.span(), health.into_inner(), timings, &common.root, report));
     let fence = take(fragment.fence.take(), report)
         .map_or_else(FenceSettings::default, |fence| check_fence(fence.into_inner(), &units, report));
     let settings = match (&unit, timings, stop_limit) {

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::Failure;
+use super::{Failure, print};
 use crate::command_line::exit;
 use crate::election::Record;
 use crate::host::identity;
@@ -24,8 +24,8 @@ pub(super) async fn clear(
     lease: Duration,
 ) -> Result<(), Failure> {
     if let Some(what) = store.mend(key).await.map_err(|error| Failure::unavailable(error.to_string()))? {
-        println!("{what}");
-        println!("{subject}: cleared; contenders wait their whole time before they start");
+        print(&format!("{what}\n"))?;
+        print(&format!("{subject}: cleared; contenders wait their whole time before they start\n"))?;
         return Ok(());
     }
     let found = read(store, key).await?;
@@ -34,7 +34,7 @@ pub(super) async fn clear(
     };
     let record = Record::decode(value.as_ref().unwrap_or(&Value::default()));
     if !record.is_held() {
-        println!("{subject}: nobody holds it; nothing is to be cleared");
+        print(&format!("{subject}: nobody holds it; nothing is to be cleared\n"))?;
         return Ok(());
     }
     let holder = &record.token;
@@ -46,8 +46,8 @@ pub(super) async fn clear(
         }
         None => (lease, ", not written by putexd".to_owned()),
     };
-    println!("{subject}: held by {holder}, revision {revision}{details}");
-    println!("watching for {lease:?} whether {holder} still renews it");
+    print(&format!("{subject}: held by {holder}, revision {revision}{details}\n"))?;
+    print(&format!("watching for {lease:?} whether {holder} still renews it\n"))?;
     watch(store, key, subject, holder, &found, lease).await?;
     let attempt = Attempt {
         base: *revision,
@@ -57,7 +57,9 @@ pub(super) async fn clear(
     };
     match store.compare_and_set(key, &attempt).await {
         WriteOutcome::Won(_) => {
-            println!("{subject}: cleared, it was {holder}'s; contenders wait their whole time before they start");
+            print(&format!(
+                "{subject}: cleared, it was {holder}'s; contenders wait their whole time before they start\n"
+            ))?;
             Ok(())
         }
         WriteOutcome::Conflict => Err(renewed(subject, holder)),
@@ -109,7 +111,7 @@ async fn watch(
         let seconds = begin.elapsed().as_secs();
         if seconds > told {
             told = seconds;
-            println!("  unchanged for {seconds} s");
+            print(&format!("  unchanged for {seconds} s\n"))?;
         }
     }
 }

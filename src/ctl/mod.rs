@@ -4,17 +4,20 @@
 mod clear;
 mod store;
 
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use time::format_description::well_known::Rfc3339;
 use zbus::fdo;
 
 use crate::command_line::{self, exit};
 use crate::config;
-use crate::dbus::{ManagerProxy, ServiceStatus};
+use crate::dbus::{ManagerProxy, ServiceStatus, StoreStatus};
 use crate::guard::grant::{self, GrantError};
+use crate::types::span::rounded;
 use crate::types::{Key, LEASES_DIR, ServiceName};
 
 /// Shows and steers the services that putexd runs on one host at a time.
@@ -91,7 +94,7 @@ enum Command {
     },
 }
 
-/// What went wrong, and the status to exit with.
+/// What went wrong, and the status to exit with. Nothing is said where there are no words.
 struct Failure {
     status: u8,
     message: String,
@@ -144,7 +147,9 @@ pub fn main() -> ExitCode {
     match runtime.block_on(run(arguments.command)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("putexctl: {}", failure.message);
+            if !failure.message.is_empty() {
+                eprintln!("putexctl: {}", failure.message);
+            }
             ExitCode::from(failure.status)
         }
     }
@@ -154,14 +159,12 @@ async fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Status { service, json } => status(service.as_ref(), json).await,
         Command::StepDown { service, reason } => {
-            manager().await?.step_down(service.as_str(), &reason).await?;
-            println!("{service}: told to step down; \"putexctl status {service}\" shows who takes over");
-            Ok(())
+            let begun = manager().await?.step_down(service.as_str(), &reason).await?;
+            print(&format!("{service}: {begun}; \"putexctl status {service}\" shows who takes over\n"))
         }
         Command::Adopt { service } => {
             let done = manager().await?.adopt(service.as_str()).await?;
-            println!("{service}: {done}; \"putexctl status {service}\" shows whether something is waited for");
-            Ok(())
+            print(&format!("{service}: {done}; \"putexctl status {service}\" shows whether something is waited for\n"))
         }
         Command::Token { service, root } => token(&root, &service),
         Command::Init { root } => store::init(&root).await,
@@ -180,6 +183,11 @@ async fn running() -> Result<Vec<ServiceStatus>, Failure> {
     Ok(manager().await?.list_services().await?)
 }
 
+/// How the store has answered the putexd of this host.
+async fn store_status() -> Result<StoreStatus, Failure> {
+    Ok(manager().await?.describe_store().await?)
+}
+
 async fn status(service: Option<&ServiceName>, json: bool) -> Result<(), Failure> {
     let mut services = running().await?;
     if let Some(service) = service {
@@ -191,21 +199,33 @@ async fn status(service: Option<&ServiceName>, json: bool) -> Result<(), Failure
     if json {
         let text = serde_json::to_string_pretty(&services)
             .map_err(|error| Failure::new(exit::OS, format!("failed to print: {error}")))?;
-        println!("{text}");
+        print(&format!("{text}\n"))
     } else {
-        print!("{}", table(&services));
+        let mut text = table(&services);
+        // A putexd that was not restarted since this putexctl was installed does not know the question.
+        if let Ok(store) = store_status().await {
+            text.push_str(&store_line(&store));
+            text.push('\n');
+        }
+        print(&text)
     }
-    Ok(())
+}
+
+/// On standard output. Whoever reads it may have enough before the end: `putexctl status | head`.
+fn print(text: &str) -> Result<(), Failure> {
+    let mut output = io::stdout().lock();
+    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::new(exit::CLOSED_PIPE, "")),
+        Err(error) => Err(Failure::new(exit::OS, format!("failed to print: {error}"))),
+    }
 }
 
 /// The grant is the authority, and not what putexd remembers: it is gone, or its deadline is over, before another host
 /// can have a lease.
 fn token(root: &Path, service: &ServiceName) -> Result<(), Failure> {
     let error = match grant::token(&root.join(LEASES_DIR.trim_start_matches('/')), service) {
-        Ok(term) => {
-            println!("{term}");
-            return Ok(());
-        }
+        Ok(term) => return print(&format!("{term}\n")),
         Err(error) => error,
     };
     Err(match &error {
@@ -217,7 +237,12 @@ fn token(root: &Path, service: &ServiceName) -> Result<(), Failure> {
             };
             Failure::new(exit::REFUSED, reason)
         }
-        GrantError::Passed => Failure::new(exit::REFUSED, format!("{service}: {error}")),
+        GrantError::Passed => Failure::new(
+            exit::REFUSED,
+            format!(
+                "{service}: the grant could not be renewed, or the lease has ended: see \"putexctl status {service}\""
+            ),
+        ),
         GrantError::NoGrant(cause) => Failure::new(exit::OS, format!("{service}: cannot read its grant: {cause}")),
         GrantError::Malformed(_) => Failure::new(exit::OS, format!("{service}: {error}")),
     })
@@ -227,20 +252,20 @@ fn token(root: &Path, service: &ServiceName) -> Result<(), Failure> {
 fn is_unknown(root: &Path, service: &ServiceName) -> bool {
     let loaded = config::load(root);
     let known = |settings: &config::Settings| settings.services.iter().any(|known| known.name == *service);
-    !loaded.broken.contains(service) && loaded.settings.is_some_and(|settings| !known(&settings))
+    !loaded.broken.contains_key(service) && loaded.settings.is_some_and(|settings| !known(&settings))
 }
 
 /// Columns as wide as their widest cell; the reason why a host does not contend, and each remark, in lines of their own.
 fn table(services: &[ServiceStatus]) -> String {
     let header = ["SERVICE", "UNIT", "STATE", "HOLDER", "REVISION", "TOKEN"].map(str::to_owned);
     let rows = services.iter().map(|status| {
-        let holder = if status.holder.is_empty() { "-" } else { &status.holder };
+        let shown = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
         let number = |number: u64| if number == 0 { "-".to_owned() } else { number.to_string() };
         [
             status.service.clone(),
-            status.unit.clone(),
+            shown(&status.unit),
             status.state.clone(),
-            holder.to_owned(),
+            shown(&status.holder),
             number(status.revision),
             number(status.token),
         ]
@@ -254,9 +279,14 @@ fn table(services: &[ServiceStatus]) -> String {
         text.push_str(cells.join("  ").trim_end());
         text.push('\n');
         let Some(status) = number.checked_sub(1).and_then(|number| services.get(number)) else { continue };
-        if !status.hindrance.is_empty() && status.state != "active" {
+        if !status.waits.is_empty() {
+            text.push_str("  ");
+            text.push_str(&status.waits);
+            text.push('\n');
+        }
+        if let Some(hindrance) = abstains(status) {
             text.push_str("  does not contend: ");
-            text.push_str(&status.hindrance);
+            text.push_str(hindrance);
             text.push('\n');
         }
         for remark in &status.remarks {
@@ -265,12 +295,66 @@ fn table(services: &[ServiceStatus]) -> String {
             text.push('\n');
         }
     }
-    text
+    plain(&text)
+}
+
+/// Why this host does not contend for the lock. Whoever holds it contends for nothing.
+fn abstains(status: &ServiceStatus) -> Option<&str> {
+    let contends = status.hindrance.is_empty() || !["standby", "no-store", "broken"].contains(&status.state.as_str());
+    (!contends).then_some(&*status.hindrance)
+}
+
+/// A terminal obeys control characters, and what another host wrote into the store may have any.
+fn plain(text: &str) -> String {
+    text.chars().map(|character| if character.is_control() && character != '\n' { ' ' } else { character }).collect()
+}
+
+/// The store in one line.
+fn store_line(store: &StoreStatus) -> String {
+    let seconds = |milliseconds: u64| rounded(Duration::from_millis(milliseconds));
+    let now = match store.silent_ms {
+        0 => "answers".to_owned(),
+        silent => format!("has given no answer for {}", seconds(silent)),
+    };
+    let times = if store.silences == 1 { "once" } else { &format!("{} times", store.silences) };
+    let before = match store.silences {
+        0 => "since putexd started it was never silent for a second".to_owned(),
+        _ => format!(
+            "since putexd started it was silent {times} for a second or more, the longest for {} from {} on",
+            seconds(store.longest_ms),
+            clock(store.longest_began)
+        ),
+    };
+    format!("the store ({}) {now}; {before}", store.store)
+}
+
+/// A time in seconds since 1970, as UTC.
+fn clock(seconds: u64) -> String {
+    let time = i64::try_from(seconds).ok().and_then(|seconds| time::OffsetDateTime::from_unix_timestamp(seconds).ok());
+    time.and_then(|time| time.format(&Rfc3339).ok()).unwrap_or_else(|| "an unknown time".to_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_stores_line_tells_of_silences() {
+        let mut store = StoreStatus {
+            store: "directory at /srv/putex".to_owned(),
+            silent_ms: 0,
+            silences: 0,
+            longest_ms: 0,
+            longest_began: 0,
+        };
+        let never =
+            "the store (directory at /srv/putex) answers; since putexd started it was never silent for a second";
+        assert_eq!(store_line(&store), never);
+        (store.silent_ms, store.silences, store.longest_ms, store.longest_began) = (1234, 2, 7300, 1_763_787_182);
+        let silent = "the store (directory at /srv/putex) has given no answer for 1.2s; since putexd started it was silent \
+                      2 times for a second or more, the longest for 7.3s from 2025-11-22T04:53:02Z on";
+        assert_eq!(store_line(&store), silent);
+    }
 
     #[test]
     fn the_table_lines_up_and_names_the_hindrance() {
@@ -283,10 +367,12 @@ mod tests {
             revision: 7,
             token: 0,
             hindrance: "this host is drained".to_owned(),
+            waits: "h1 holds the lock".to_owned(),
             remarks: vec!["Its stop is not proven.".to_owned()],
         };
         let expected = "SERVICE  UNIT              STATE    HOLDER  REVISION  TOKEN\n\
                         db       database.service  standby  h1      7         -\n  \
+                        h1 holds the lock\n  \
                         does not contend: this host is drained\n  \
                         warning: Its stop is not proven.\n";
         assert_eq!(table(&[status]), expected);

@@ -7,11 +7,13 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::clear::{self, Subject};
-use super::{Failure, running};
+use super::{Failure, abstains, clock, plain, print, running, store_status};
 use crate::command_line::exit;
 use crate::config::{self, ServiceSettings, Settings};
-use crate::election::Registration;
+use crate::dbus::{ServiceStatus, StoreStatus};
+use crate::election::{Registration, Timings};
 use crate::store::{self, Administer, Creation, Link, StoreError};
+use crate::types::store::StoreSettings;
 use crate::types::{Key, ServiceName};
 
 /// How long an operator is kept waiting for a server.
@@ -20,18 +22,20 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 const CALL_LIMIT: Duration = Duration::from_secs(5);
 /// How long a lock is watched that neither its record nor the configuration has a lease for.
 const FOREIGN_LEASE: Duration = Duration::from_secs(60);
+/// The longest silence that an election or a restart of the store explains.
+const LONGEST_ELECTION: Duration = Duration::from_secs(15);
 
 /// Makes what the configuration names.
 pub(super) async fn init(root: &Path) -> Result<(), Failure> {
     let store = connect(root).await?;
     match store.init().await {
-        Ok(Creation::Created(what)) => println!("made {what}"),
-        Ok(Creation::Existed(what)) => println!("{what} was there already and is left as it is"),
+        Ok(Creation::Created(what)) => print(&format!("made {what}\n"))?,
+        Ok(Creation::Existed(what)) => print(&format!("{what} was there already and is left as it is\n"))?,
         Err(error) => return Err(Failure::unavailable(format!("failed to make the store: {error}"))),
     }
     // It is made; what is doubtful about it can also be asked for later.
     for warning in store.examine().await.map(|examination| examination.warnings).unwrap_or_default() {
-        println!("warning: {warning}");
+        print(&format!("warning: {warning}\n"))?;
     }
     Ok(())
 }
@@ -54,20 +58,21 @@ pub(super) async fn doctor(root: &Path) -> Result<(), Failure> {
     let of_store = examination.as_ref().map_or_else(
         |_| Vec::new(),
         |found| {
-            let warnings = found.warnings.iter().map(|warning| ("warning", warning.clone()));
+            let warnings = found.warnings.iter().chain(&found.degraded).map(|warning| ("warning", warning.clone()));
             found.facts.iter().cloned().chain(warnings).collect()
         },
     );
     for (name, text) in of_store.into_iter().chain(of_units).chain(of_services) {
-        println!("{name:<12} {text}");
+        print(&format!("{name:<12} {text}\n"))?;
     }
-    examination.map(|_| ())
+    examination?.fault.map_or(Ok(()), |fault| Err(Failure::unavailable(fault)))
 }
 
 /// Under which keys the hosts run the units of this one's services.
 async fn registrations(store: &dyn Administer, settings: &Settings) -> Vec<(&'static str, String)> {
     let mut lines = Vec::new();
-    for ServiceSettings { name, unit, key, .. } in &settings.services {
+    let units = settings.services.iter().flat_map(|service| service.units().map(move |unit| (service, unit)));
+    for (ServiceSettings { name, key, .. }, unit) in units {
         let snapshot = match store.read(&Key::of_unit(settings.cluster.as_ref(), unit), None).await {
             Ok(snapshot) => snapshot,
             Err(error) => {
@@ -97,14 +102,14 @@ async fn registrations(store: &dyn Administer, settings: &Settings) -> Vec<(&'st
                 );
                 ("warning", text)
             }
-            Some(_) => ("unit", format!("{unit}: run under the key {:?} by all hosts", key.as_str())),
+            Some(_) => ("unit", format!("{unit}: assigned to the key {:?} in this store", key.as_str())),
         });
     }
     lines
 }
 
-/// What the operator should know of the services of this host: which of them nothing fences, and what putexd remarks on
-/// their units.
+/// What the operator should know of the services of this host: which of them nothing fences, which of them it would not
+/// run, and what putexd remarks on their units.
 async fn services(settings: &Settings) -> Vec<(&'static str, String)> {
     let mut lines = Vec::new();
     let unfenced: Vec<&str> = settings
@@ -122,17 +127,59 @@ async fn services(settings: &Settings) -> Vec<(&'static str, String)> {
         );
         lines.push(("unfenced", text));
     }
+    if let Ok(store) = store_status().await {
+        lines.extend(too_short(&settings.services, &store).into_iter().map(|text| ("warning", text)));
+    }
     match running().await {
-        Ok(services) => {
-            for status in services {
-                lines.extend(status.remarks.iter().map(|remark| ("warning", format!("{}: {remark}", status.service))));
-            }
-        }
+        Ok(services) => lines.extend(services.iter().flat_map(doubts).map(|text| ("warning", text))),
         Err(failure) => {
             lines.push(("services", format!("their units were not looked at: {}", failure.message)));
         }
     }
     lines
+}
+
+/// Why this host would not run the service, and what putexd remarks on its units.
+fn doubts(status: &ServiceStatus) -> Vec<String> {
+    let abstains = abstains(status).map(|hindrance| format!("does not contend: {hindrance}"));
+    let doubts = abstains.iter().chain(&status.remarks);
+    // What other hosts wrote into the store may be part of it.
+    doubts.map(|doubt| plain(&format!("{}: {doubt}", status.service)).replace('\n', " ")).collect()
+}
+
+/// Where a lease does not ride through the longest time for which the store gave this host no answer: what to do. No lease is
+/// advised that would ride through more than an election or a restart of the store.
+fn too_short(services: &[ServiceSettings], store: &StoreStatus) -> Vec<String> {
+    let silence = Duration::from_millis(store.longest_ms);
+    let short: Vec<&ServiceSettings> =
+        services.iter().filter(|service| silence > service.timings.rides_through()).collect();
+    if short.is_empty() {
+        return Vec::new();
+    }
+    let silent = format!("did not answer this host for {silence:.1?} from {} on", clock(store.longest_began));
+    let anew = "putexd counts anew when it is restarted";
+    if silence > LONGEST_ELECTION {
+        return vec![format!(
+            "look for the cause, in the store, in the network, or on this host, which may have been cut off or have stood still: \
+             the store {silent}, and no sensible lease rides through that ({anew})"
+        )];
+    }
+    let advice = |service: &&ServiceSettings| {
+        let (name, timings) = (&service.name, &service.timings);
+        let failures = timings.failures_to_ride_through(silence);
+        let longer = Timings { failures, ..*timings };
+        format!(
+            "{name}: the store {silent}, and with failures = {} the lease rides through {:.1?}; if this was an election or a \
+             restart of the store, and not this host that was cut off or stood still, failures = {failures} on all hosts (see \
+             \"Change R, F or C\" in putexd-operations(7)) rides through it, and a failover takes up to T + C·R = {:.1?} then \
+             instead of {:.1?} ({anew})",
+            timings.failures,
+            timings.rides_through(),
+            longer.lease() + longer.confirm(),
+            timings.lease() + timings.confirm(),
+        )
+    };
+    short.iter().map(advice).collect()
 }
 
 /// Clears a lock that nobody renews, by the service's name or its own.
@@ -163,6 +210,11 @@ fn load(root: &Path) -> Result<Settings, Failure> {
 }
 
 async fn open(settings: &Settings) -> Result<Arc<dyn Administer>, Failure> {
+    let mut settings = settings.clone();
+    // Whatever putexd may do: who looks at a store does not make one, and `init` needs no leave.
+    if let StoreSettings::Nats(nats) = &mut settings.store {
+        nats.create_bucket = false;
+    }
     let store = store::open(&settings.store, CALL_LIMIT)
         .map_err(|error: StoreError| Failure::unavailable(error.to_string()))?;
     let mut link = store.link();
@@ -175,4 +227,70 @@ async fn open(settings: &Settings) -> Result<Arc<dyn Administer>, Failure> {
         Link::Down(reason) => reason.clone(),
     };
     Err(Failure::unavailable(format!("failed to reach {} within {CONNECT_LIMIT:?}: {reason}", settings.store)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::{OnStopFailure, UnitName};
+
+    fn silent(seconds: u64) -> StoreStatus {
+        StoreStatus {
+            store: "a store".to_owned(),
+            silent_ms: 0,
+            silences: 1,
+            longest_ms: seconds * 1000,
+            longest_began: 1_763_787_182,
+        }
+    }
+
+    fn service(name: &str, failures: u32) -> ServiceSettings {
+        let unit = UnitName::new("x.service").expect("a unit");
+        let name = ServiceName::new(name).expect("a name");
+        let key = Key::new(name.as_str()).expect("a key");
+        let timings = Timings::new(Duration::from_secs(3), failures, 2);
+        ServiceSettings::without_file(name, (unit, Vec::new()), key, Some(timings), OnStopFailure::Alert)
+    }
+
+    #[test]
+    fn a_longer_lease_is_advised_only_for_an_election() {
+        let services = [service("db", 3), service("web", 6)];
+        assert_eq!(too_short(&services, &silent(5)), Vec::<String>::new());
+        let [advice] = &too_short(&services, &silent(9))[..] else { panic!("one lease is too short") };
+        assert!(
+            advice.starts_with("db: the store did not answer this host for 9.0s from 2025-11-22T04:53:02Z on"),
+            "{advice}"
+        );
+        for part in [
+            "with failures = 3 the lease rides through 5.7s",
+            "failures = 5 on all hosts",
+            "T + C·R = 21.0s then instead of 15.0s",
+            "cut off",
+            "anew",
+        ] {
+            assert!(advice.contains(part), "{advice}\nlacks {part:?}");
+        }
+        let [cause] = &too_short(&services, &silent(127))[..] else { panic!("one store was silent") };
+        assert!(cause.contains("look for the cause") && !cause.contains("failures"), "{cause}");
+    }
+
+    #[test]
+    fn what_keeps_a_service_from_running_here_is_told() {
+        let status = |state: &str| ServiceStatus {
+            service: "db".to_owned(),
+            unit: "database.service".to_owned(),
+            key: "db".to_owned(),
+            state: state.to_owned(),
+            holder: String::new(),
+            revision: 0,
+            token: 0,
+            hindrance: "it is\ndrained".to_owned(),
+            waits: String::new(),
+            remarks: vec!["Its stop is not proven.".to_owned()],
+        };
+        let told = ["db: does not contend: it is drained", "db: Its stop is not proven."];
+        assert_eq!(doubts(&status("standby")), told);
+        assert_eq!(doubts(&status("broken")), told);
+        assert_eq!(doubts(&status("active")), told[1..]);
+    }
 }

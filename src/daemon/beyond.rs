@@ -4,29 +4,27 @@
 //! PID 1 stops neither with the unit, and the unit's empty control group says nothing of them.
 
 use std::collections::BTreeSet;
+use std::future::pending;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use rustix::process::Signal;
 
 use crate::config::{ServiceSettings, StopProof};
 use crate::host::processes::Process;
-use crate::systemd::{BusError, JobEnd, Manager, NotDead};
+use crate::systemd::{JobEnd, Look, Manager, NotDead};
 use crate::types::{Time, UnitName};
 
 /// How long what is left behind an orderly stop has from SIGTERM to SIGKILL: as long as containers have by default.
 const GRACE: Duration = Duration::from_secs(10);
-/// How old the answer may be to whose child each process is; so often `/proc` is read at most, however many services ask.
-const FAMILY_AGE: Duration = Duration::from_millis(500);
-/// How long a look that a stop waits for may take.
-const LAST_LOOK_LIMIT: Duration = Duration::from_millis(250);
+/// Between two looks into contained control groups that should be empty.
+const GLANCE: Duration = Duration::from_millis(250);
 
 /// Shared by whoever looks and whoever stops.
 #[derive(Clone)]
 pub(super) struct Beyond {
-    units: Vec<UnitName>,
+    main: UnitName,
     contains: Vec<UnitName>,
     /// Whether the administrator answers for what is not in the control groups.
     unit_only: Arc<AtomicBool>,
@@ -60,7 +58,7 @@ impl Leftovers {
 impl Beyond {
     pub(super) fn new(settings: &ServiceSettings, systemd: Arc<dyn Manager>) -> Self {
         Self {
-            units: settings.units().cloned().collect(),
+            main: settings.unit.clone(),
             contains: settings.contains.clone(),
             unit_only: Arc::new(AtomicBool::new(settings.stop_proof == StopProof::UnitOnly)),
             systemd,
@@ -78,16 +76,15 @@ impl Beyond {
         }
     }
 
-    /// Asks PID 1 for the control groups of what is contained: a slice's follows from its name, a scope's only once there
-    /// is one.
-    pub(super) async fn learn(&self) -> Result<BTreeSet<String>, BusError> {
-        let asked = join_all(self.contains.iter().map(|name| self.systemd.placement(name)));
-        let mut groups = BTreeSet::new();
-        for placement in asked.await {
-            groups.extend(placement?.groups);
-        }
-        self.groups.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&groups);
-        Ok(groups)
+    /// The slices and scopes in which the units have others run.
+    pub(super) fn contains(&self) -> &[UnitName] {
+        &self.contains
+    }
+
+    /// PID 1 named the control groups of what is contained: a slice's follows from its name, a scope's only once there is
+    /// one.
+    pub(super) fn remember(&self, groups: BTreeSet<String>) {
+        *self.groups.lock().unwrap_or_else(PoisonError::into_inner) = groups;
     }
 
     /// The control groups that are stopped after the units, and not with them.
@@ -95,45 +92,37 @@ impl Beyond {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether each contained unit has processes; `None` when nobody knows.
-    pub(super) async fn look(&self) -> Vec<(UnitName, Option<bool>)> {
-        join_all(self.contains.iter().map(|name| async {
-            let empty = self.is_empty(name).await;
-            (name.clone(), empty.map(|empty| !empty).ok())
-        }))
-        .await
-    }
-
-    async fn is_empty(&self, name: &UnitName) -> Result<bool, NotDead> {
-        for group in self.systemd.placement(name).await?.groups {
-            if !self.systemd.is_group_empty(&group).await? {
-                return Ok(false);
+    /// Returns when a process is in a contained control group. PID 1 has a part in what its own clients run there, and refuses
+    /// it without the lease; a control group that somebody makes by hand only the kernel knows of.
+    pub(super) async fn appears(&self) {
+        let groups = self.groups();
+        while !groups.is_empty() {
+            tokio::time::sleep(GLANCE).await;
+            for group in &groups {
+                if self.systemd.is_group_empty(group).await == Ok(false) {
+                    return;
+                }
             }
         }
-        Ok(true)
+        pending::<()>().await;
     }
 
-    /// Looks for processes of the units outside of `groups`, and remembers them for the proof.
-    pub(super) async fn find_strays(&self, groups: &BTreeSet<String>) -> Result<Vec<Process>, String> {
-        self.find(groups, FAMILY_AGE).await
+    /// Whether the administrator answers for what is not in the control groups.
+    pub(super) fn is_unit_only(&self) -> bool {
+        self.unit_only.load(Ordering::Relaxed)
     }
 
-    /// The same before an orderly stop, which takes the parents away by which they are found. It does not wait long.
-    pub(super) async fn look_before_stop(&self, groups: &BTreeSet<String>) {
-        if self.unit_only.load(Ordering::Relaxed) {
-            return;
-        }
-        let look = tokio::time::timeout(LAST_LOOK_LIMIT, self.find(groups, Duration::ZERO));
-        if let Err(error) = look.await.unwrap_or_else(|_| Err("no answer in time".to_owned())) {
-            tracing::debug!("not known whether processes are outside of their control group: {error}");
-        }
-    }
-
-    async fn find(&self, groups: &BTreeSet<String>, age: Duration) -> Result<Vec<Process>, String> {
-        let found = self.systemd.outside(&self.units, groups, age).await?;
-        if !self.unit_only.load(Ordering::Relaxed) {
-            let known = self.strays();
-            let gone_by = self.systemd.end_processes(&known, None).await?;
+    /// Looks for the processes `known`, those in `groups`, and their descendants outside of `groups`, and remembers them for
+    /// the proof. Whose child is whose may have been read up to `age` ago.
+    pub(super) async fn find_strays(
+        &self,
+        known: &BTreeSet<i32>,
+        groups: &BTreeSet<String>,
+        age: Duration,
+    ) -> Result<Vec<Process>, String> {
+        let found = self.systemd.outside(known, groups, age).await?;
+        if !self.is_unit_only() {
+            let gone_by = self.systemd.end_processes(&self.strays(), None).await?;
             let mut strays = self.strays.lock().unwrap_or_else(PoisonError::into_inner);
             *strays = gone_by.into_iter().filter(|old| !found.iter().any(|new| new.is(old))).collect();
             strays.extend(found.iter().cloned());
@@ -165,28 +154,31 @@ impl Beyond {
     ) -> Result<(), (UnitName, NotDead)> {
         self.end_contained(left, now, slice).await?;
         let strays = self.strays();
-        let trouble = |trouble: String| (self.units[0].clone(), NotDead::Unreadable(trouble));
+        let trouble = |trouble: String| (self.main.clone(), NotDead::Unreadable(trouble));
         if strays.is_empty() || self.systemd.end_processes(&strays, None).await.map_err(trouble)?.is_empty() {
             return Ok(());
         }
         let alive = self.systemd.end_processes(&strays, left.due(now)).await.map_err(trouble)?;
         match alive.first() {
             None => Ok(()),
-            Some(stray) => Err((self.units[0].clone(), NotDead::Outside(in_words(stray)))),
+            Some(stray) => Err((self.main.clone(), NotDead::Outside(in_words(stray)))),
         }
     }
 
     /// PID 1 stops the units of a slice in its own order and time. A control group that somebody else made in there it does
-    /// not touch, so that is told to end, and killed later.
+    /// not touch, so that is told to end, and killed later. An empty slice is stopped as well: the lease is asserted when
+    /// it is started, and not by what is started in it while it is active.
     async fn end_contained(&self, left: &mut Leftovers, now: Time, slice: Duration) -> Result<(), (UnitName, NotDead)> {
         for name in &self.contains {
-            if self.is_empty(name).await.map_err(|trouble| (name.clone(), trouble))? {
+            let trouble = |trouble| (name.clone(), trouble);
+            let look = async || self.systemd.look(name).await.map_err(|error| trouble(error.into()));
+            if look().await?.dead.is_ok() {
                 continue;
             }
             let stopped = self.systemd.stop(name, slice).await;
-            let groups = self.systemd.placement(name).await.map_err(|error| (name.clone(), error.into()))?.groups;
-            for group in groups {
-                if self.systemd.is_group_empty(&group).await.map_err(|trouble| (name.clone(), trouble))? {
+            let Look { placement, dead, .. } = look().await?;
+            for group in placement.groups {
+                if self.systemd.is_group_empty(&group).await.map_err(trouble)? {
                     continue;
                 }
                 if stopped != Ok(JobEnd::StillQueued)
@@ -194,8 +186,9 @@ impl Beyond {
                 {
                     self.signal_group(&group, signal).await;
                 }
-                return Err((name.clone(), NotDead::ProcessesLeft(group)));
+                return Err(trouble(NotDead::ProcessesLeft(group)));
             }
+            dead.map_err(trouble)?;
         }
         Ok(())
     }
@@ -220,10 +213,90 @@ pub(super) fn in_words(process: &Process) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::daemon::fake::{Fake, process, settings, unit};
+
+    const SLICE: Duration = Duration::from_millis(1);
+
+    fn at(seconds: u64) -> Time {
+        Time::both(Duration::from_secs(seconds))
+    }
+
+    fn beyond(fake: &Fake, settings: &ServiceSettings) -> Beyond {
+        Beyond::new(settings, Arc::new(fake.clone()))
+    }
+
+    async fn find(beyond: &Beyond) -> Result<Vec<Process>, String> {
+        beyond.find_strays(&BTreeSet::new(), &BTreeSet::new(), Duration::ZERO).await
+    }
+
+    /// A process outside, which has lost its parent since it was found.
+    async fn stray(fake: &Fake, beyond: &Beyond) {
+        fake.tell(|told| (told.outside, told.alive) = (vec![process(7)], vec![process(7)]));
+        for _ in 0..2 {
+            assert_eq!(find(beyond).await, Ok(vec![process(7)]));
+        }
+        fake.tell(|told| told.outside.clear());
+        assert_eq!(find(beyond).await, Ok(Vec::new()));
+        fake.done();
+    }
+
+    #[tokio::test]
+    async fn what_was_seen_outside_is_ended_and_proven_though_its_parent_is_gone() {
+        let fake = Fake::default();
+        let beyond = beyond(&fake, &settings());
+        stray(&fake, &beyond).await;
+        let mut left = Leftovers::default();
+        for (now, done) in [(1, &["end 7"][..]), (10, &[])] {
+            let (name, trouble) = beyond.end(&mut left, at(now), SLICE).await.expect_err("it runs");
+            assert_eq!((name, trouble), (unit("database.service"), NotDead::Outside(in_words(&process(7)))));
+            assert_eq!(fake.done(), done, "after {now} s");
+        }
+        beyond.end(&mut left, at(11), SLICE).await.expect("it is gone");
+        assert_eq!(fake.done(), ["kill 7"]);
+        beyond.end(&mut left, at(12), SLICE).await.expect("it is gone");
+        assert_eq!(fake.done(), [""; 0]);
+    }
+
+    #[tokio::test]
+    async fn what_was_seen_outside_is_killed_with_the_units_when_that_is_due() {
+        let fake = Fake::default();
+        let beyond = beyond(&fake, &settings());
+        beyond.kill_strays().await;
+        assert_eq!(fake.done(), [""; 0]);
+        stray(&fake, &beyond).await;
+        beyond.kill_strays().await;
+        assert_eq!(fake.done(), ["kill 7"]);
+    }
+
+    #[tokio::test]
+    async fn what_is_contained_is_stopped_then_ended_then_killed_until_it_is_empty() {
+        let fake = Fake::default();
+        let slice = unit("db.slice");
+        let beyond = beyond(&fake, &ServiceSettings { contains: vec![slice.clone()], ..settings() });
+        let groups = BTreeSet::from(["/db.slice".to_owned()]);
+        fake.tell(|told| {
+            told.groups.insert(slice.clone(), vec!["/db.slice".to_owned()]);
+            (told.full, told.stops_slowly) = (groups, true);
+        });
+        let mut left = Leftovers::default();
+        let there = || Err((slice.clone(), NotDead::ProcessesLeft("/db.slice".to_owned())));
+        for (now, slowly, done) in [
+            (1, true, &["stop db.slice"][..]),
+            (2, false, &["stop db.slice", "end /db.slice"]),
+            (11, false, &["stop db.slice"]),
+            (12, false, &["stop db.slice", "kill /db.slice"]),
+        ] {
+            fake.tell(|told| told.stops_slowly = slowly);
+            assert_eq!(beyond.end(&mut left, at(now), SLICE).await, there());
+            assert_eq!(fake.done(), done, "after {now} s");
+        }
+        assert_eq!(beyond.end(&mut left, at(13), SLICE).await, Ok(()));
+        fake.tell(|told| told.silent = true);
+        beyond.end(&mut left, at(14), SLICE).await.expect_err("nobody knows");
+    }
 
     #[test]
     fn what_is_left_is_told_once_and_killed_after_its_grace() {
-        let at = |seconds| Time::both(Duration::from_secs(seconds));
         let mut left = Leftovers::default();
         assert_eq!(left.due(at(1)), Some(Signal::TERM));
         assert_eq!(left.due(at(10)), None);

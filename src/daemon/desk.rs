@@ -9,9 +9,9 @@ use tokio::time::sleep;
 use super::hands::Units;
 use crate::config::{BOUND_UNITS_LIMIT, CONTAINS_LIMIT, ServiceSettings};
 use crate::election::{Event, GuardDone, GuardRequest};
-use crate::guard::client::{GuardClient, GuardError};
+use crate::guard::client::{GuardClient, GuardError, Link};
 use crate::guard::frame::{CGROUP_LIMIT, Lease, ListedLease, MEMBER_LIMIT};
-use crate::types::{NodeId, ServiceName};
+use crate::types::{Instance, NodeId, ServiceName};
 
 /// Before the guard is asked again whether it is there.
 const RETRY: Duration = Duration::from_millis(100);
@@ -30,20 +30,35 @@ pub(super) struct Desk {
     pub(super) settings: watch::Receiver<ServiceSettings>,
     /// The lease as the guard has it, as far as known; `closing` when it has lapsed too.
     pub(super) armed: Option<Lease>,
+    /// The lease that the guard was told to forget last.
+    pub(super) forgotten: Option<Instance>,
 }
 
 impl Desk {
     /// Serves until the service is gone.
     pub(super) async fn run(mut self, mut requests: mpsc::Receiver<GuardRequest>, events: mpsc::Sender<Event>) {
         let mut groups = self.units.watch_groups();
+        let mut begun = self.units.watch_begun();
+        let mut link = self.guard.link();
         loop {
             let event = tokio::select! {
                 biased;
+                Ok(()) = link.changed() => {
+                    if *link.borrow_and_update() == Link::Up {
+                        // A guard that is gone again is asked when it comes back.
+                        let _ = self.listed().await;
+                    }
+                    continue;
+                }
                 request = requests.recv() => {
                     let Some(request) = request else { return };
                     self.serve(request).await
                 }
                 Ok(()) = groups.changed() => match self.tell_groups().await {
+                    Some(event) => event,
+                    None => continue,
+                },
+                Ok(()) = begun.changed() => match self.tell_begun().await {
                     Some(event) => event,
                     None => continue,
                 },
@@ -65,7 +80,7 @@ impl Desk {
         events: &mpsc::Sender<Event>,
     ) -> bool {
         let listed = loop {
-            if let Ok(listed) = self.guard.list().await {
+            if let Ok(listed) = self.listed().await {
                 break listed;
             }
             sleep(RETRY).await;
@@ -73,9 +88,25 @@ impl Desk {
                 return false;
             }
         };
-        self.armed = listed.iter().find(|listed| listed.lease.service == self.service).map(armed);
+        self.armed = listed.as_ref().map(armed);
         while requests.try_recv().is_ok() {}
         events.send(Event::GuardUp).await.is_ok()
+    }
+
+    /// The lease of the service as the guard has it.
+    ///
+    /// A guard that could not write down that it was told to forget a lease leaves it to its successor, which would refuse the
+    /// next one. The units were proven dead behind a closed gate, and none could be started under that lease since.
+    async fn listed(&self) -> Result<Option<ListedLease>, GuardError> {
+        let listed = self.guard.list().await?.into_iter().find(|listed| listed.lease.service == self.service);
+        let Some(instance) = self
+            .forgotten
+            .filter(|forgotten| listed.as_ref().is_some_and(|listed| listed.lease.instance == *forgotten))
+        else {
+            return Ok(listed);
+        };
+        self.guard.disarm(&self.service, instance).await?;
+        Ok(None)
     }
 
     async fn serve(&mut self, request: GuardRequest) -> Event {
@@ -106,6 +137,8 @@ impl Desk {
                     units: known.iter().map(|unit| unit.name.clone()).collect(),
                     cgroups: self.units.groups().into_iter().collect(),
                     inactive: known.iter().filter(|unit| unit.is_effect).map(|unit| unit.name.clone()).collect(),
+                    begun: self.units.begin(&known),
+                    contains: self.units.beyond.contains().to_vec(),
                     on_stop_failure: self.settings.borrow().on_stop_failure,
                     closing: false,
                 };
@@ -126,10 +159,36 @@ impl Desk {
             }
             GuardRequest::Disarm { instance } => {
                 self.guard.disarm(&self.service, instance).await?;
-                self.armed = None;
+                (self.armed, self.forgotten) = (None, Some(instance));
             }
         }
         Ok(())
+    }
+
+    /// Starts have come to their end. An open lease is armed anew with the same deadline; of a closed one nothing is ever taken
+    /// away. A guard that refuses only goes on asking for more than it has to.
+    async fn tell_begun(&mut self) -> Option<Event> {
+        let mut lease = self.armed.clone().filter(|lease| !lease.closing)?;
+        let begun = self.units.watch_begun().borrow().units.clone();
+        let count = lease.begun.len();
+        lease.begun.retain(|unit| begun.contains(unit));
+        if lease.begun.len() == count {
+            return None;
+        }
+        match self.guard.arm(lease.clone()).await {
+            Ok(()) => {
+                self.armed = Some(lease);
+                None
+            }
+            Err(GuardError::Refused(reason)) => {
+                tracing::warn!(
+                    "{}: the guard does not hear that the start has succeeded: {reason}, ignoring",
+                    self.service
+                );
+                None
+            }
+            Err(GuardError::Gone) => Some(Event::GuardDown),
+        }
     }
 
     /// The control groups of the units are others than those that the guard covers: an open lease is armed anew with the
@@ -172,4 +231,166 @@ impl Desk {
 /// A listed lease as the desk keeps it: one that has lapsed is as closed as one can be.
 pub(super) fn armed(listed: &ListedLease) -> Lease {
     Lease { closing: listed.lease.closing || listed.lapsed, ..listed.lease.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, duplex};
+
+    use super::*;
+    use crate::daemon::fake::{Fake, settings};
+    use crate::daemon::machine::ThisMachine;
+    use crate::guard::frame::{Command, Outcome, Reply, Request};
+    use crate::types::{OnStopFailure, Revision, Term, Time, WriteId};
+
+    const REFUSED: &str = "it has its reasons";
+
+    /// The leases that the desk asks for, or has disarmed. The guard grants or refuses all of them, and lists `listed`.
+    async fn serve(stream: DuplexStream, refuses: bool, listed: Option<Lease>, asked: mpsc::UnboundedSender<Lease>) {
+        let mut stream = BufReader::new(stream);
+        let mut line = String::new();
+        while let Ok(1..) = stream.read_line(&mut line).await {
+            let Request { id, command } = serde_json::from_str(&line).expect("a request");
+            line.clear();
+            let result = match command {
+                Command::Arm { lease } => {
+                    asked.send(lease).expect("the test waits for it");
+                    if refuses { Outcome::Refused { reason: REFUSED.to_owned() } } else { Outcome::Done }
+                }
+                Command::Disarm { instance, .. } => {
+                    asked.send(Lease { instance, ..lease(true) }).expect("the test waits for it");
+                    Outcome::Done
+                }
+                Command::List | Command::Extend { .. } | Command::Close { .. } => {
+                    let leases =
+                        listed.iter().map(|lease| ListedLease { lease: lease.clone(), lapsed: true }).collect();
+                    Outcome::Leases { leases, watchdog: None, trouble: None }
+                }
+            };
+            let mut reply = serde_json::to_vec(&Reply { id, result }).expect("a reply");
+            reply.push(b'\n');
+            stream.write_all(&reply).await.expect("putexd reads");
+        }
+    }
+
+    fn lease(closing: bool) -> Lease {
+        Lease {
+            service: settings().name,
+            node: NodeId::new("h1").expect("a node's name"),
+            instance: Instance(1),
+            write: WriteId(1),
+            revision: Revision(1),
+            term: Term(1),
+            deadline: Time::both(Duration::from_secs(9)),
+            stop_budget: Duration::from_secs(1),
+            kill_reserve: Duration::from_millis(500),
+            units: vec![settings().unit],
+            cgroups: vec!["/a".to_owned(), "/b".to_owned()],
+            inactive: Vec::new(),
+            begun: Vec::new(),
+            contains: Vec::new(),
+            on_stop_failure: OnStopFailure::Alert,
+            closing,
+        }
+    }
+
+    /// A desk whose guard has `armed`, and whose units are in `groups` now; what it asks its guard.
+    async fn desk(armed: Lease, groups: &[&str], refuses: bool) -> (Desk, mpsc::UnboundedReceiver<Lease>) {
+        desk_of(armed, None, groups, refuses).await
+    }
+
+    async fn desk_of(
+        armed: Lease,
+        listed: Option<Lease>,
+        groups: &[&str],
+        refuses: bool,
+    ) -> (Desk, mpsc::UnboundedReceiver<Lease>) {
+        let (asking, asked) = mpsc::unbounded_channel();
+        let (guard, connection) = GuardClient::over(Duration::from_secs(5), move || {
+            let (near, far) = duplex(65_536);
+            tokio::spawn(serve(far, refuses, listed.clone(), asking.clone()));
+            async { Ok(near) }
+        });
+        tokio::spawn(connection);
+        guard.link().wait_for(|link| *link == Link::Up).await.expect("it is there");
+        let groups = groups.iter().map(|&group| group.to_owned()).collect();
+        let machine = Arc::new(ThisMachine::new(Path::new("/nowhere")));
+        let units = Units::new(&settings(), Vec::new(), groups, Arc::new(Fake::default()), machine);
+        let (service, node) = (armed.service.clone(), armed.node.clone());
+        let settings = watch::channel(settings()).1;
+        (Desk { service, node, guard, units, settings, armed: Some(armed), forgotten: None }, asked)
+    }
+
+    #[tokio::test]
+    async fn an_open_lease_covers_what_the_units_have_and_a_closed_one_that_as_well() {
+        for (closing, groups, told) in [
+            (false, &["/b", "/c"][..], Some(&["/b", "/c"][..])),
+            (false, &["/a", "/b"], None),
+            (true, &["/b", "/c"], Some(&["/a", "/b", "/c"])),
+            (true, &["/b"], None),
+        ] {
+            let (mut desk, mut asked) = desk(lease(closing), groups, false).await;
+            for _ in 0..2 {
+                assert_eq!(desk.tell_groups().await, None);
+            }
+            let wanted =
+                told.map(|told| Lease { cgroups: told.iter().map(ToString::to_string).collect(), ..lease(closing) });
+            assert_eq!(asked.try_recv().ok(), wanted, "{closing} {groups:?}");
+            asked.try_recv().expect_err("it is told once");
+            assert_eq!(desk.armed, wanted.or(Some(lease(closing))));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_refusal_ends_an_open_lease_alone() {
+        let (mut open, _asked) = desk(lease(false), &["/c"], true).await;
+        let refused = Event::GuardRefused {
+            instance: Instance(1),
+            asked: GuardDone::Armed(lease(false).deadline),
+            reason: REFUSED.to_owned(),
+        };
+        assert_eq!(open.tell_groups().await, Some(refused));
+        let (mut closed, _asked) = desk(lease(true), &["/c"], true).await;
+        assert_eq!(closed.tell_groups().await, None);
+        assert_eq!(closed.armed, Some(lease(true)), "it is told again at the next change");
+        closed.armed = None;
+        assert_eq!(closed.tell_groups().await, None, "nothing is armed");
+    }
+
+    #[tokio::test]
+    async fn an_open_lease_alone_is_told_that_a_start_has_come_to_its_end() {
+        for (closing, refuses, is_told) in [(false, false, true), (false, true, true), (true, false, false)] {
+            let begun = Lease { begun: vec![settings().unit], ..lease(closing) };
+            let (mut desk, mut asked) = desk(begun.clone(), &["/a", "/b"], refuses).await;
+            desk.units.take_over(&begun.begun);
+            assert_eq!(desk.tell_begun().await, None);
+            asked.try_recv().expect_err("it is not at its end");
+            desk.units.main_is_up();
+            assert_eq!(desk.tell_begun().await, None, "a refusal ends no lease");
+            assert_eq!(asked.try_recv().ok(), is_told.then(|| lease(closing)), "{closing} {refuses}");
+            let wanted = if is_told && !refuses { lease(closing) } else { begun };
+            assert_eq!(desk.armed, Some(wanted));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_guard_that_has_not_kept_what_it_was_told_to_forget_is_told_again() {
+        for (forgotten, told) in [(Some(Instance(1)), true), (Some(Instance(2)), false), (None, false)] {
+            let (mut desk, mut asked) = desk_of(lease(true), Some(lease(true)), &[], false).await;
+            desk.forgotten = forgotten;
+            let listed = desk.listed().await.expect("an answer");
+            assert_eq!((listed.is_none(), asked.try_recv().is_ok()), (told, told), "{forgotten:?}");
+        }
+    }
+
+    #[test]
+    fn a_lease_that_has_lapsed_is_closed() {
+        for (closing, lapsed) in [(false, false), (false, true), (true, false), (true, true)] {
+            let listed = ListedLease { lease: lease(closing), lapsed };
+            assert_eq!(armed(&listed), lease(closing || lapsed));
+        }
+    }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::election::{Memory, Place, Timings};
+use crate::election::{KeptPlace, Memory, Timings};
 use crate::types::{Incarnation, Key, Revision, ServiceName, Term, UnitName};
 
 /// Where one service's memory is.
@@ -64,8 +64,8 @@ impl Disk {
         }
     }
 
-    /// Replaces what was kept, at once or not at all.
-    pub(super) fn store(&self, memory: &Memory, timings: Timings) -> io::Result<()> {
+    /// Which file is to hold what.
+    pub(super) fn file(&self, memory: &Memory, timings: Timings) -> (PathBuf, Vec<u8>) {
         let stored = Stored {
             key: self.key.clone(),
             position: memory.position.clone(),
@@ -73,7 +73,7 @@ impl Disk {
             longest_hold_ms: u64::try_from(memory.longest_hold.as_millis()).unwrap_or(u64::MAX),
             timings: Some(timings),
         };
-        replace(&self.path, &stored)
+        (self.path.clone(), render(&stored))
     }
 
     fn try_load(&self) -> io::Result<Memory> {
@@ -92,15 +92,15 @@ struct StoredPlace {
     /// A long name may share its file with another.
     unit: UnitName,
     #[serde(flatten)]
-    place: Place,
+    kept: KeptPlace,
 }
 
 /// Where a unit's lock was when it was last run here. A file that is not understood is as good as none.
-pub(super) fn load_place(directory: &Path, unit: &UnitName) -> Option<Place> {
+pub(super) fn load_place(directory: &Path, unit: &UnitName) -> Option<KeptPlace> {
     let path = path_of_unit(directory, unit);
     let read = fs::read(&path).and_then(|bytes| Ok(serde_json::from_slice::<StoredPlace>(&bytes)?));
     match read {
-        Ok(stored) => Some(stored).filter(|stored| stored.unit == *unit).map(|stored| stored.place),
+        Ok(stored) => Some(stored).filter(|stored| stored.unit == *unit).map(|stored| stored.kept),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => {
             tracing::warn!("failed to read {}: {error}, ignoring", path.display());
@@ -109,32 +109,57 @@ pub(super) fn load_place(directory: &Path, unit: &UnitName) -> Option<Place> {
     }
 }
 
-/// Replaces what was kept of a unit, at once or not at all.
-pub(super) fn store_place(directory: &Path, unit: &UnitName, place: &Place) -> io::Result<()> {
-    replace(&path_of_unit(directory, unit), &StoredPlace { unit: unit.clone(), place: place.clone() })
+/// What a unit's file is to hold.
+pub(super) fn render_place(unit: &UnitName, kept: &KeptPlace) -> Vec<u8> {
+    render(&StoredPlace { unit: unit.clone(), kept: kept.clone() })
 }
 
 /// No service's file is called so: their names have no `+`.
-fn path_of_unit(directory: &Path, unit: &UnitName) -> PathBuf {
+pub(super) fn path_of_unit(directory: &Path, unit: &UnitName) -> PathBuf {
     directory.join(format!("{}.json", Key::of_unit(None, unit).as_str().replace('/', "+")))
 }
 
-fn replace(path: &Path, stored: &impl Serialize) -> io::Result<()> {
+fn render(stored: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec_pretty(stored).expect("it has no map with keys other than text")
+}
+
+/// Replaces a file, at once or not at all, and returns when a power loss cannot undo that. One writer of a file at a time.
+pub(super) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
-    let mut file = fs::File::create(&new)?;
-    file.write_all(&serde_json::to_vec_pretty(stored)?)?;
-    file.sync_all()?;
-    fs::rename(&new, path)
+    let written = fs::File::create(&new).and_then(|mut file| {
+        file.write_all(content)?;
+        file.sync_all()
+    });
+    if let Err(error) = written.and_then(|()| fs::rename(&new, path)) {
+        // Half of a file would take room that is wanted elsewhere.
+        let _ = fs::remove_file(&new);
+        return Err(error);
+    }
+    match fs::File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all() {
+        // Not every file system has it for folders.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+        other => other,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::election::Place;
     use crate::types::store::StoreAddress;
 
     fn disk(directory: &Path, key: &str) -> Disk {
         let service = ServiceName::new("db").expect("a service name");
         Disk::new(directory, &service, &Key::new(key).expect("a key"))
+    }
+
+    fn store(disk: &Disk) {
+        let (path, content) = disk.file(&memory(), timings());
+        replace(&path, &content).expect("stored");
+    }
+
+    fn store_place(directory: &Path, unit: &UnitName, kept: &KeptPlace) {
+        replace(&path_of_unit(directory, unit), &render_place(unit, kept)).expect("stored");
     }
 
     fn memory() -> Memory {
@@ -154,7 +179,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let service = ServiceName::new("db").expect("a service name");
         last_held(directory.path(), &service).expect_err("nothing was held yet");
-        disk(directory.path(), "main").store(&memory(), timings()).expect("stored");
+        store(&disk(directory.path(), "main"));
         let (key, kept) = last_held(directory.path(), &service).expect("it was held");
         assert_eq!((key.to_string(), kept), ("main".to_owned(), Some(timings())));
         let old = r#"{"key":"main","position":null,"term":9,"longest_hold_ms":4000}"#;
@@ -165,7 +190,7 @@ mod tests {
     #[test]
     fn memory_survives() {
         let directory = tempfile::tempdir().expect("a directory");
-        disk(directory.path(), "db").store(&memory(), timings()).expect("stored");
+        store(&disk(directory.path(), "db"));
         let loaded = disk(directory.path(), "db").load();
         assert_eq!((loaded.position, loaded.term), (memory().position, memory().term));
         assert!(loaded.longest_hold >= memory().longest_hold);
@@ -174,7 +199,7 @@ mod tests {
     #[test]
     fn a_position_of_another_key_is_not_believed() {
         let directory = tempfile::tempdir().expect("a directory");
-        disk(directory.path(), "db").store(&memory(), timings()).expect("stored");
+        store(&disk(directory.path(), "db"));
         let loaded = disk(directory.path(), "other").load();
         assert_eq!((loaded.position, loaded.term), (None, memory().term));
     }
@@ -190,21 +215,32 @@ mod tests {
     fn a_units_place_survives_a_rename_of_its_service_and_belongs_to_that_unit() {
         let directory = tempfile::tempdir().expect("a directory");
         let unit = |name: &str| UnitName::new(name).expect("a unit's name");
-        let place = |store: &str| Place {
-            store: StoreAddress { what: "directory".to_owned(), servers: vec![store.to_owned()] },
-            key: Key::new("db").expect("a key"),
+        let place = |store: &str| KeptPlace {
+            place: Place {
+                store: StoreAddress { what: "directory".to_owned(), servers: vec![store.to_owned()] },
+                key: Key::new("db").expect("a key"),
+            },
+            former: vec![Key::new("old").expect("a key")],
+            position: Some((Incarnation("a".to_owned()), Revision(10))),
         };
         let names = ["database.service", "db@a.service", &format!("{}.service", "x".repeat(240))];
         for name in names {
             assert_eq!(load_place(directory.path(), &unit(name)), None);
-            store_place(directory.path(), &unit(name), &place("elsewhere")).expect("stored");
-            store_place(directory.path(), &unit(name), &place(name)).expect("stored anew");
+            store_place(directory.path(), &unit(name), &place("elsewhere"));
+            store_place(directory.path(), &unit(name), &place(name));
         }
         for name in names {
             assert_eq!(load_place(directory.path(), &unit(name)), Some(place(name)));
         }
+        // As it was written before positions were kept.
+        let path = path_of_unit(directory.path(), &unit(names[0]));
+        let mut stored: serde_json::Value = serde_json::from_slice(&fs::read(&path).expect("read")).expect("JSON");
+        stored.as_object_mut().expect("an object").remove("position").expect("a position");
+        fs::write(&path, stored.to_string()).expect("written");
+        let without = KeptPlace { position: None, ..place(names[0]) };
+        assert_eq!(load_place(directory.path(), &unit(names[0])), Some(without));
         // A service may be called as a unit.
-        disk(directory.path(), "db").store(&memory(), timings()).expect("stored");
+        store(&disk(directory.path(), "db"));
         assert_eq!(fs::read_dir(directory.path()).expect("a directory").count(), names.len() + 1);
         fs::write(path_of_unit(directory.path(), &unit(names[1])), "{").expect("written");
         assert_eq!(load_place(directory.path(), &unit(names[1])), None);

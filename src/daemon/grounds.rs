@@ -64,6 +64,32 @@ pub(super) async fn check(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::daemon::fake::{Fake, settings, unit};
+
+    #[tokio::test]
+    async fn what_others_need_cannot_be_contained() {
+        let (fake, grounds) = (Fake::default(), Grounds::default());
+        let settings = ServiceSettings { contains: vec![unit("db.slice")], ..settings() };
+        let place = |name: &str, group: &str| {
+            fake.tell(|told| told.groups.insert(unit(name), vec![group.to_owned()]));
+        };
+        place("db.slice", "/db.slice");
+        place("putexd.service", "/system.slice/putexd.service");
+        let own = BTreeSet::from(["/db.slice".to_owned(), "/db.slice/database.service".to_owned()]);
+        grounds.put(&settings.name, own);
+        assert_eq!(check(&fake, &grounds, &settings).await, Ok(Ok(())));
+        place("dbus-broker.service", "/db.slice/dbus-broker.service");
+        let refused = check(&fake, &grounds, &settings).await.expect("an answer").expect_err("the bus is needed");
+        assert!(refused.starts_with("db.slice cannot be contained: dbus-broker.service runs in it"), "{refused}");
+        place("dbus-broker.service", "/system.slice/dbus-broker.service");
+        let other = ServiceName::new("other").expect("a name");
+        grounds.put(&other, BTreeSet::from(["/db.slice/other.service".to_owned()]));
+        let refused = check(&fake, &grounds, &settings).await.expect("an answer").expect_err("two services in one");
+        assert!(refused.contains("the service other runs in it"), "{refused}");
+        grounds.remove(&other);
+        fake.tell(|told| told.silent = true);
+        check(&fake, &grounds, &settings).await.expect_err("nobody knows");
+    }
 
     #[test]
     fn services_are_apart() {

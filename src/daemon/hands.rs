@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::{join, join_all, join3};
+use futures_util::future::{join, join_all};
 use futures_util::stream::{SelectAll, StreamExt as _, select_all};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -15,7 +15,8 @@ use super::beyond::{Beyond, Leftovers};
 use super::machine::Machine;
 use crate::config::{FenceSettings, ServiceSettings};
 use crate::election::Sight;
-use crate::systemd::{BusError, ChangeHints, JobEnd, Manager, NotDead, RunResult, UnitState};
+use crate::host::processes::Process;
+use crate::systemd::{BusError, ChangeHints, JobEnd, Look, Manager, NotDead, Placement, RunResult};
 use crate::types::{ServiceName, Time, UnitName};
 
 /// How long a start is waited for. The unit's own TimeoutStartSec= ends it long before; a database that recovers may
@@ -25,7 +26,9 @@ const START_LIMIT: Duration = Duration::from_secs(86_400);
 const STOP_SLICE: Duration = Duration::from_millis(500);
 /// Between two looks at a unit that does not die.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// Between two warnings of what only an operator can end.
+/// How long a look that a stop waits for may take.
+const LAST_LOOK_LIMIT: Duration = Duration::from_millis(250);
+/// Between two warnings of what is not proven. What may end by itself is warned of from then on.
 const WARN_AGAIN: Duration = Duration::from_secs(10);
 /// How often fencing is tried before the lock is given up.
 const FENCE_TRIES: u32 = 3;
@@ -45,12 +48,27 @@ pub(super) struct Units {
     /// The control groups in which something of the lease may run: those that its units have and would be started in, and
     /// former ones until they were seen empty. What is told to the guard, killed, and has to be empty for the proof.
     groups: Arc<watch::Sender<BTreeSet<String>>>,
+    /// Which starts have begun and not come to their end, which is told to the guard as well.
+    begun: Arc<watch::Sender<Begun>>,
     /// Held by whoever asks PID 1 for them: an older answer must not come after a newer one.
     learning: Arc<tokio::sync::Mutex<()>>,
     /// What the units run outside of their own control groups.
     pub(super) beyond: Beyond,
     /// Units of an earlier configuration that may still run under the lease.
     former: Arc<Mutex<Vec<UnitName>>>,
+    /// What keeps a stop that is under way from being proven, for whoever asks.
+    unproven: Arc<Mutex<Option<String>>>,
+}
+
+/// The units that can be active without a process and whose start has begun, or is about to, and is not known to have come to
+/// its end.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Begun {
+    pub(super) units: BTreeSet<UnitName>,
+    /// Whether the main unit is started: what is bound to it may be started later, or never.
+    is_up: bool,
+    /// Counts the starts.
+    round: u64,
 }
 
 /// What PID 1 said of a unit before it may fall silent.
@@ -59,6 +77,8 @@ pub(super) struct Known {
     pub(super) name: UnitName,
     /// Whether it can be active without a process.
     pub(super) is_effect: bool,
+    /// Its main and its control process.
+    processes: Vec<i32>,
 }
 
 /// What was seen of a service's units at one time.
@@ -70,6 +90,15 @@ pub(super) struct Sighting {
     pub(super) all: Option<Sight>,
     /// Those that are not dead.
     pub(super) alive: Vec<UnitName>,
+    /// Why the first of them is not, that only an operator can end, or else the first.
+    pub(super) trouble: Option<Trouble>,
+}
+
+/// Why a unit is not dead, as a sentence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Trouble {
+    pub(super) words: String,
+    pub(super) is_for_the_operator: bool,
 }
 
 impl Sighting {
@@ -88,7 +117,7 @@ impl Sighting {
         } else {
             Some(Sight::Alive)
         };
-        Self { main, all, alive }
+        Self { main, all, alive, trouble: None }
     }
 }
 
@@ -112,8 +141,10 @@ impl Units {
             machine,
             known: Arc::default(),
             groups: Arc::new(watch::channel(groups).0),
+            begun: Arc::new(watch::channel(Begun::default()).0),
             learning: Arc::default(),
             former: Arc::new(Mutex::new(former)),
+            unproven: Arc::default(),
         }
     }
 
@@ -135,28 +166,33 @@ impl Units {
     /// it for none of the units and it is empty.
     pub(super) async fn learn(&self) -> Result<Vec<Known>, BusError> {
         let _turn = self.learning.lock().await;
-        let asked = join_all(self.all().into_iter().map(|name| async {
-            let placement = self.systemd.placement(&name).await;
-            (name, placement)
-        }));
-        let (mut known, mut named, mut silent) = (Vec::new(), BTreeSet::new(), None);
-        match self.beyond.learn().await {
-            Ok(groups) => named.extend(groups),
-            Err(error) => silent = Some(error),
-        }
-        for (name, placement) in asked.await {
-            match placement {
-                Ok(placement) => {
-                    named.extend(placement.groups);
-                    known.push(Known { name, is_effect: placement.is_effect });
-                }
-                Err(error) => silent = Some(error),
-            }
-        }
+        let units = self.all();
+        let said = join_all(self.with_contained(&units).map(|name| self.systemd.placement(name))).await;
+        self.remember(units, said).await
+    }
+
+    /// `units`, and behind them what they contain.
+    fn with_contained<'a>(&'a self, units: &'a [UnitName]) -> impl Iterator<Item = &'a UnitName> {
+        units.iter().chain(self.beyond.contains())
+    }
+
+    /// What PID 1 said of `units`, and behind them of what they contain.
+    async fn remember(
+        &self,
+        units: Vec<UnitName>,
+        said: Vec<Result<Placement, BusError>>,
+    ) -> Result<Vec<Known>, BusError> {
+        let groups = |said: &[Result<Placement, BusError>]| -> BTreeSet<String> {
+            said.iter().flatten().flat_map(|placement| placement.groups.iter().cloned()).collect()
+        };
+        let (named, contained) = (groups(&said), &said[units.len()..]);
         self.cover(&named);
-        if let Some(error) = silent {
-            return Err(error);
+        if contained.iter().all(Result::is_ok) {
+            self.beyond.remember(groups(contained));
         }
+        let placements = said.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let known = |(name, Placement { is_effect, processes, .. })| Known { name, is_effect, processes };
+        let known: Vec<Known> = units.into_iter().zip(placements).map(known).collect();
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&known);
         for former in self.groups().difference(&named) {
             if self.systemd.is_group_empty(former).await == Ok(true) {
@@ -184,6 +220,53 @@ impl Units {
         self.groups.subscribe()
     }
 
+    /// The starts that have begun and not come to their end, and each change of them.
+    pub(super) fn watch_begun(&self) -> watch::Receiver<Begun> {
+        self.begun.subscribe()
+    }
+
+    /// Those of a lease that another putexd has armed: what systemd has forgotten of them is no proof.
+    pub(super) fn take_over(&self, begun: &[UnitName]) {
+        for unit in begun {
+            self.systemd.doubt_start(unit);
+        }
+        self.begun.send_modify(|all| all.units.extend(begun.iter().cloned()));
+    }
+
+    /// A lease is about to be armed, and its units to be started behind that.
+    pub(super) fn begin(&self, known: &[Known]) -> Vec<UnitName> {
+        // What a mount has left is the kernel's to say.
+        let services = known.iter().filter(|unit| unit.is_effect && unit.name.kind() == "service");
+        let units: Vec<UnitName> = services.map(|unit| unit.name.clone()).collect();
+        self.begun.send_modify(|all| {
+            *all = Begun { units: units.iter().cloned().collect(), is_up: false, round: all.round + 1 };
+        });
+        units
+    }
+
+    /// The start of the main unit has come to its end.
+    pub(super) fn main_is_up(&self) {
+        self.begun.send_modify(|all| {
+            all.is_up = true;
+            all.units.remove(&self.main);
+        });
+    }
+
+    /// What is started has come to the end of its start, and so has what is dead beside a main unit that is started. `before`: what
+    /// was begun when the looks began.
+    fn end_begun(&self, before: &Begun, looks: &[(&UnitName, &Look)]) {
+        self.begun.send_if_modified(|all| {
+            let count = all.units.len();
+            for (name, look) in looks {
+                if all.round == before.round && (look.is_started || before.is_up && look.dead.is_ok()) {
+                    all.units.remove(*name);
+                }
+                all.is_up |= all.round == before.round && look.is_started && **name == self.main;
+            }
+            all.units.len() != count
+        });
+    }
+
     /// Starts the main unit, which starts what is bound with it, now or when it is due; the lease is started with them,
     /// because they are bound to it.
     pub(super) async fn start(&self) -> Result<(), String> {
@@ -192,6 +275,7 @@ impl Units {
             self.systemd.reset_failed(bound).await.map_err(|error| error.to_string())?;
         }
         self.systemd.start(&self.main, &self.service, START_LIMIT).await.map_err(|error| error.to_string())?;
+        self.main_is_up();
         // They may have been started in other control groups than those that the guard was armed with; whoever waits for a
         // change of them tells it at once.
         match self.learn().await {
@@ -209,9 +293,10 @@ impl Units {
     pub(super) async fn stop(&self, kill_at: Option<Time>) {
         let mut told = String::new();
         let mut warn_at = self.machine.now();
+        let patient_until = warn_at.plus(WARN_AGAIN);
         let mut left = Leftovers::default();
         if kill_at.is_none() {
-            self.beyond.look_before_stop(&self.groups()).await;
+            self.look_before_stop().await;
         }
         loop {
             let late = kill_at.is_some_and(|at| self.machine.now().has_passed(at));
@@ -222,12 +307,15 @@ impl Units {
             self.ask_to_stop(slice, late).await;
             match self.proof(&mut left, slice).await {
                 Ok(()) => {
+                    self.tell_unproven(None);
                     self.former.lock().unwrap_or_else(PoisonError::into_inner).clear();
                     return;
                 }
                 Err((name, trouble)) => {
-                    let for_the_operator = matches!(trouble, NotDead::Mounted(_));
-                    let trouble = format!("{name} is not proven dead yet: {trouble}");
+                    let for_the_operator =
+                        trouble.is_for_the_operator() || self.machine.now().has_passed(patient_until);
+                    let trouble = trouble.of(&name);
+                    self.tell_unproven(Some(&trouble));
                     if for_the_operator && self.machine.now().has_passed(warn_at) {
                         warn_at = self.machine.now().plus(WARN_AGAIN);
                         tracing::warn!(OBJECT_SYSTEMD_UNIT = name.as_str(), "{trouble}");
@@ -239,6 +327,15 @@ impl Units {
             }
             sleep(LOOK_AGAIN).await;
         }
+    }
+
+    /// What keeps a stop that is under way from being proven.
+    pub(super) fn unproven(&self) -> Option<String> {
+        self.unproven.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn tell_unproven(&self, trouble: Option<&str>) {
+        *self.unproven.lock().unwrap_or_else(PoisonError::into_inner) = trouble.map(str::to_owned);
     }
 
     /// What the calls answer is not what the units do: that is read afterwards. Only a stop that is still under way
@@ -257,7 +354,8 @@ impl Units {
 
     async fn proof(&self, left: &mut Leftovers, slice: Duration) -> Result<(), (UnitName, NotDead)> {
         for name in self.all() {
-            if let Err(trouble) = self.systemd.prove_dead(&name).await {
+            let dead = self.systemd.look(&name).await.map_err(NotDead::from).and_then(|look| look.dead);
+            if let Err(trouble) = dead {
                 return Err((name, trouble));
             }
         }
@@ -301,21 +399,57 @@ impl Units {
 
     /// What the units do now, and where.
     pub(super) async fn look(&self) -> Sighting {
-        let mut units = self.all();
+        let turn = self.learning.lock().await;
+        let begun = self.begun.borrow().clone();
+        let units = self.all();
+        let looks = join_all(self.with_contained(&units).map(|name| self.systemd.look(name))).await;
+        let said = looks.iter().map(|look| look.as_ref().map(|look| look.placement.clone()).map_err(Clone::clone));
         // What is not known now is found at the next look, or when a lease is to be armed.
-        let look = join_all(units.iter().map(|name| self.systemd.prove_dead(name)));
-        let (_, found, contained) = join3(self.learn(), look, self.beyond.look()).await;
-        let mut sights: Vec<Option<Sight>> = found.iter().map(sight_of).collect();
-        for (name, alive) in contained {
-            units.push(name);
-            sights.push(alive.map(|alive| if alive { Sight::Alive } else { Sight::Dead { result: String::new() } }));
-        }
-        let mut sighting = Sighting::of(&units, &sights);
+        let _ = self.remember(units.clone(), said.collect()).await;
+        let answers = units.iter().zip(&looks).filter_map(|(name, look)| Some((name, look.as_ref().ok()?)));
+        self.end_begun(&begun, &answers.collect::<Vec<_>>());
+        drop(turn);
+        let looked_at: Vec<UnitName> = self.with_contained(&units).cloned().collect();
+        let sights: Vec<Option<Sight>> = looks.iter().map(sight_of).collect();
+        let mut sighting = Sighting::of(&looked_at, &sights);
+        let troubles = looked_at.iter().zip(&looks).filter_map(|(name, look)| {
+            let trouble = look.as_ref().ok()?.dead.as_ref().err()?;
+            Some(Trouble { words: trouble.of(name), is_for_the_operator: trouble.is_for_the_operator() })
+        });
+        // The first of those that weigh most.
+        sighting.trouble = troubles.min_by_key(|trouble| !trouble.is_for_the_operator);
         // It serves nobody any more, so that the holder has to release; what is left of it bars the release until it ends.
-        if let Some(Err(trouble @ NotDead::Mounted(_))) = found.first() {
-            sighting.main = Some(Sight::Dead { result: trouble.to_string() });
+        if let Some(Ok(Look { dead: Err(trouble @ (NotDead::Mounted(_) | NotDead::Forgotten(_))), .. })) = looks.first()
+        {
+            sighting.main = Some(Sight::Dead { result: trouble.to_string(), failed: true });
         }
         sighting
+    }
+
+    /// Looks for processes of the units outside of their control groups, and remembers them for the proof. The units
+    /// themselves are as they were seen last; whose child is whose was read `age` ago at most.
+    pub(super) async fn find_strays(&self, age: Duration) -> Result<Vec<Process>, String> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let processes = known.into_iter().flat_map(|known| known.processes).collect();
+        self.beyond.find_strays(&processes, &self.groups(), age).await
+    }
+
+    /// As [`find_strays`](Self::find_strays), and the units are asked for first: one that was moved to another slice has its
+    /// processes in a group that was not known at the last look.
+    pub(super) async fn find_strays_anew(&self, age: Duration) -> Result<Vec<Process>, String> {
+        self.learn().await.map_err(|error| format!("failed to {error}"))?;
+        self.find_strays(age).await
+    }
+
+    /// Before an orderly stop, which takes the parents away by which strays are found. It does not wait long.
+    async fn look_before_stop(&self) {
+        if self.beyond.is_unit_only() {
+            return;
+        }
+        let look = timeout(LAST_LOOK_LIMIT, self.find_strays_anew(Duration::ZERO));
+        if let Err(error) = look.await.unwrap_or_else(|_| Err("no answer in time".to_owned())) {
+            tracing::debug!("not known whether processes are outside of their control group: {error}");
+        }
     }
 
     /// Hints that one of the units may have changed.
@@ -323,16 +457,22 @@ impl Units {
         select_all(self.all().iter().map(|name| self.systemd.changes(name)))
     }
 
-    /// Returns when a unit may have changed, and after `interval` at the latest.
-    pub(super) async fn changed(changes: &mut SelectAll<ChangeHints>, interval: Duration) {
-        // Both outcomes mean the same: look.
-        let _ = timeout(interval, changes.next()).await;
+    /// Returns when a unit may have changed, and after `interval` at the latest; if `all_dead`, also when something runs
+    /// in what is contained.
+    pub(super) async fn changed(&self, changes: &mut SelectAll<ChangeHints>, all_dead: bool, interval: Duration) {
+        // All outcomes mean the same: look.
+        tokio::select! {
+            biased;
+            _ = changes.next() => {}
+            () = self.beyond.appears(), if all_dead => {}
+            () = sleep(interval) => {}
+        }
     }
 }
 
-fn sight_of(found: &Result<UnitState, NotDead>) -> Option<Sight> {
-    match found {
-        Ok(state) => Some(Sight::Dead { result: state.in_words() }),
+fn sight_of(look: &Result<Look, BusError>) -> Option<Sight> {
+    match &look.as_ref().ok()?.dead {
+        Ok(state) => Some(Sight::Dead { result: state.in_words(), failed: !state.is_orderly() }),
         Err(NotDead::Unknown(_)) => None,
         Err(_) => Some(Sight::Alive),
     }
@@ -382,7 +522,132 @@ fn at_most(span: Duration, limit: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::config::StopProof;
+    use crate::daemon::fake::{Fake, process, settings, unit};
+    use crate::daemon::machine::ThisMachine;
+
+    /// `database.service`, whose lease of before covers `former`.
+    fn units(fake: &Fake, former: &[&str]) -> Units {
+        fake.tell(|told| told.groups.insert(unit("database.service"), vec!["/a".to_owned(), "/b".to_owned()]));
+        let machine = Arc::new(ThisMachine::new(Path::new("/nowhere")));
+        Units::new(&settings(), Vec::new(), set(former), Arc::new(fake.clone()), machine)
+    }
+
+    fn set(groups: &[&str]) -> BTreeSet<String> {
+        groups.iter().map(|&group| group.to_owned()).collect()
+    }
+
+    #[tokio::test]
+    async fn a_former_control_group_is_covered_until_it_is_empty_and_named_by_nobody() {
+        let fake = Fake::default();
+        let units = units(&fake, &["/former", "/b"]);
+        fake.tell(|told| told.full = set(&["/former"]));
+        units.learn().await.expect("an answer");
+        assert_eq!(units.groups(), set(&["/a", "/b", "/former"]));
+        fake.tell(|told| (told.silent, told.full) = (true, BTreeSet::new()));
+        units.learn().await.expect_err("nobody answers");
+        assert_eq!(units.groups(), set(&["/a", "/b", "/former"]), "it may be named still");
+        fake.tell(|told| told.silent = false);
+        units.learn().await.expect("an answer");
+        assert_eq!(units.groups(), set(&["/a", "/b"]));
+    }
+
+    #[tokio::test]
+    async fn an_orderly_stop_kills_what_is_left_in_a_former_control_group_and_waits_for_its_end() {
+        let fake = Fake::default();
+        let units = units(&fake, &["/former"]);
+        fake.tell(|told| told.full = set(&["/former"]));
+        units.stop(None).await;
+        let done = fake.done();
+        let at = |what: &str| done.iter().position(|done| done == what);
+        assert!(at("look") < at("stop database.service"), "{done:?}");
+        assert!(at("stop database.service") < at("kill /former"), "{done:?}");
+    }
+
+    #[tokio::test]
+    async fn whoever_is_late_kills_by_the_kernel_before_anything_is_asked_for() {
+        let fake = Fake::default();
+        let units = units(&fake, &[]);
+        units.learn().await.expect("an answer");
+        fake.tell(|told| (told.outside, told.alive) = (vec![process(7)], vec![process(7)]));
+        units.find_strays(Duration::ZERO).await.expect("an answer");
+        fake.done();
+        units.stop(Some(Time::default())).await;
+        let done = fake.done();
+        assert_eq!(done[..5], ["kill /a", "kill /b", "kill 7", "kill database.service", "stop database.service"]);
+        assert!(!done.contains(&"look".to_owned()), "a look has no time then");
+    }
+
+    #[tokio::test]
+    async fn a_stop_looks_once_more_unless_the_administrator_answers_for_what_is_outside() {
+        let fake = Fake::default();
+        let units = units(&fake, &[]);
+        fake.tell(|told| (told.outside, told.alive) = (vec![process(7)], vec![process(7)]));
+        let seen = async || {
+            units.look_before_stop().await;
+            fake.done();
+            units.beyond.kill_strays().await;
+            fake.tell(|told| told.alive = vec![process(7)]);
+            fake.done()
+        };
+        assert_eq!(seen().await, ["kill 7"]);
+        units.beyond.require(StopProof::UnitOnly);
+        assert_eq!(seen().await, [""; 0]);
+        assert_eq!(units.find_strays(Duration::ZERO).await, Ok(vec![process(7)]), "it is told of all the same");
+        units.beyond.require(StopProof::Whole);
+        assert_eq!(seen().await, ["kill 7"]);
+    }
+
+    #[tokio::test]
+    async fn a_start_is_begun_until_its_unit_is_started_or_dead_beside_a_main_unit_that_is() {
+        let fake = Fake::default();
+        let settings = ServiceSettings { bound_units: vec![unit("a.service")], ..settings() };
+        let machine = Arc::new(ThisMachine::new(Path::new("/nowhere")));
+        let units = Units::new(&settings, Vec::new(), BTreeSet::new(), Arc::new(fake.clone()), machine);
+        let begun = || units.begun.borrow().units.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let known = |name: &str| Known { name: unit(name), is_effect: true, processes: Vec::new() };
+        units.begin(&[known("database.service"), known("a.service"), known("b.mount")]);
+        units.look().await;
+        assert_eq!(begun(), ["a.service", "database.service"], "they were not started yet");
+        fake.tell(|told| told.started.insert(unit("database.service")));
+        units.look().await;
+        assert_eq!(begun(), ["a.service"], "it may have been looked at before the other was started");
+        fake.tell(|told| told.not_dead.insert(unit("a.service"), NotDead::Running("activating (start)".to_owned())));
+        units.look().await;
+        assert_eq!(begun(), ["a.service"]);
+        fake.tell(|told| told.not_dead.clear());
+        units.look().await;
+        assert_eq!(begun(), [""; 0]);
+    }
+
+    #[tokio::test]
+    async fn what_another_putexd_has_begun_is_doubted() {
+        let fake = Fake::default();
+        let units = units(&fake, &[]);
+        units.take_over(&[unit("database.service")]);
+        assert_eq!(fake.done(), ["doubt database.service"]);
+    }
+
+    #[tokio::test]
+    async fn a_main_unit_that_left_a_mount_or_a_start_half_way_serves_nobody_and_is_not_dead() {
+        let fake = Fake::default();
+        let units = units(&fake, &[]);
+        let forgotten = NotDead::Forgotten("inactive (dead)".to_owned()).to_string();
+        for (trouble, main) in [
+            (NotDead::Mounted("a container has it".to_owned()), Some(dead("a container has it"))),
+            (NotDead::Forgotten("inactive (dead)".to_owned()), Some(dead(&forgotten))),
+            (NotDead::Running("active (running)".to_owned()), Some(Sight::Alive)),
+            (NotDead::Unknown(BusError::Unreachable(String::new())), None),
+        ] {
+            let is_known = main.is_some();
+            fake.tell(|told| told.not_dead.insert(unit("database.service"), trouble));
+            let sighting = units.look().await;
+            assert_eq!((sighting.main, sighting.all), (main, is_known.then_some(Sight::Alive)));
+        }
+    }
 
     fn sighting(sights: &[Option<Sight>; 2]) -> Sighting {
         let units = ["a.timer", "a.service"].map(|name| UnitName::new(name).expect("a unit's name"));
@@ -390,7 +655,7 @@ mod tests {
     }
 
     fn dead(result: &str) -> Sight {
-        Sight::Dead { result: result.to_owned() }
+        Sight::Dead { result: result.to_owned(), failed: result != "success" }
     }
 
     #[test]

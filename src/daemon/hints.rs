@@ -11,9 +11,10 @@ use tokio::time::sleep;
 use crate::store::Store;
 use crate::types::Key;
 
-/// Between two watches, doubled each time one ends at once.
+/// Between two watches, doubled each time one ends at once. A host has one for all services, and without it a planned hand-over
+/// takes up to R longer, so that it is not long without one.
 const BACK_OFF_MIN: Duration = Duration::from_millis(100);
-const BACK_OFF_MAX: Duration = Duration::from_secs(10);
+const BACK_OFF_MAX: Duration = Duration::from_secs(1);
 
 /// Who wants to hear of which key.
 #[derive(Debug, Clone, Default)]

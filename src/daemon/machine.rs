@@ -1,9 +1,11 @@
 //! What a service needs of the host that it runs on, beside PID 1, the guard and the store: its clocks, randomness, a
 //! place for its memory, time on a processor.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -11,8 +13,9 @@ use tokio::io::unix::AsyncFd;
 use tokio::task::JoinHandle;
 
 use super::disk::{self, Disk};
+use super::keeper::Keeper;
 use crate::config::ServiceSettings;
-use crate::election::{Memory, Place};
+use crate::election::{KeptPlace, Memory};
 use crate::host::clock::{self, BootTimer};
 use crate::host::identity;
 use crate::host::self_fence::{SYSRQ_TRIGGER, self_fence};
@@ -42,14 +45,22 @@ pub trait Machine: Send + Sync + 'static {
     fn recall(&self, service: &ServiceName, key: &Key) -> Memory;
 
     /// Keeps it for the next daemon, and with it what that one needs of the settings should their file be gone by then. A
-    /// failure is logged.
+    /// failure is [told](Machine::trouble), and nothing waits for it: what is forgotten makes a host wait longer, and the
+    /// fencing token grows by the clock and by the record as well.
     fn keep(&self, settings: &ServiceSettings, memory: Memory);
 
     /// Where this host has last run a unit; `None`: never.
-    fn recall_place(&self, unit: &UnitName) -> Option<Place>;
+    fn recall_place(&self, unit: &UnitName) -> Option<KeptPlace>;
 
-    /// Keeps it for the next daemon. A failure is logged.
-    fn keep_place(&self, unit: &UnitName, place: Place);
+    /// Keeps it for the next daemon. A failure is [told](Machine::trouble).
+    fn keep_place(&self, unit: &UnitName, kept: KeptPlace);
+
+    /// Whether the store, the key and the former keys that were to be kept last of a unit are on the disk: only then may it be
+    /// started. `Err`: they cannot be written; what to do about it.
+    fn has_kept_place(&self, unit: &UnitName) -> Result<bool, String>;
+
+    /// What cannot be kept, and what to do about it.
+    fn trouble(&self) -> Option<String>;
 
     /// Takes the host down as `how` says.
     fn fence(&self, how: OnStopFailure) -> io::Result<()>;
@@ -68,7 +79,16 @@ pub trait Timer: Send {
 #[derive(Debug, Clone)]
 pub(super) struct ThisMachine {
     /// Where memories are kept.
-    pub(super) state_directory: PathBuf,
+    state_directory: PathBuf,
+    keeper: Keeper,
+    /// What was to be kept last of each unit.
+    places: Arc<Mutex<BTreeMap<UnitName, KeptPlace>>>,
+}
+
+impl ThisMachine {
+    pub(super) fn new(state_directory: &Path) -> Self {
+        Self { state_directory: state_directory.to_owned(), keeper: Keeper::default(), places: Arc::default() }
+    }
 }
 
 impl Machine for ThisMachine {
@@ -103,25 +123,36 @@ impl Machine for ThisMachine {
 
     fn keep(&self, settings: &ServiceSettings, memory: Memory) {
         let disk = Disk::new(&self.state_directory, &settings.name, &settings.key);
-        let timings = settings.timings;
-        tokio::task::spawn_blocking(move || {
-            if let Err(error) = disk.store(&memory, timings) {
-                tracing::error!("failed to write to /var/lib/putex: {error}, ignoring");
-            }
-        });
+        let (path, content) = disk.file(&memory, settings.timings);
+        self.keeper.put(path, content, false);
     }
 
-    fn recall_place(&self, unit: &UnitName) -> Option<Place> {
-        disk::load_place(&self.state_directory, unit)
+    fn recall_place(&self, unit: &UnitName) -> Option<KeptPlace> {
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(newest) = places.get(unit) {
+            return Some(newest.clone());
+        }
+        let kept = disk::load_place(&self.state_directory, unit)?;
+        places.insert(unit.clone(), kept.clone());
+        Some(kept)
     }
 
-    fn keep_place(&self, unit: &UnitName, place: Place) {
-        let (directory, unit) = (self.state_directory.clone(), unit.clone());
-        tokio::task::spawn_blocking(move || {
-            if let Err(error) = disk::store_place(&directory, &unit, &place) {
-                tracing::error!("failed to write to /var/lib/putex: {error}, ignoring");
-            }
-        });
+    fn keep_place(&self, unit: &UnitName, kept: KeptPlace) {
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = places.insert(unit.clone(), kept.clone());
+        // The position alone changes with each claim of any host.
+        let is_needed =
+            before.is_none_or(|before| (before.place, before.former) != (kept.place.clone(), kept.former.clone()));
+        let content = disk::render_place(unit, &kept);
+        self.keeper.put(disk::path_of_unit(&self.state_directory, unit), content, is_needed);
+    }
+
+    fn has_kept_place(&self, unit: &UnitName) -> Result<bool, String> {
+        self.keeper.has(&disk::path_of_unit(&self.state_directory, unit))
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.keeper.trouble()
     }
 
     fn fence(&self, how: OnStopFailure) -> io::Result<()> {

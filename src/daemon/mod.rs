@@ -6,13 +6,16 @@
 //! | [`service`] | one task per service: feeds the election, carries out its actions |
 //! | [`hands`] | start, stop, fence: what is done to units |
 //! | [`beyond`] | what units run outside of their control groups |
+//! | [`broken`] | which files are broken, and what is said of their services |
 //! | [`desk`] | the service's requests to the guard, in order |
 //! | [`grounds`] | which control groups belong to which service |
 //! | [`health`] | health checks, their rise and fall |
 //! | [`hints`] | one watch of the store for all services |
 //! | [`machine`] | what a service needs of its host: clocks, timers, tasks, memory |
 //! | [`disk`] | what outlives the daemon |
+//! | [`texts`] | what the settings in force were made of, for the next putexd |
 //! | [`registration`] | whether a unit is run under the key that this host has for it |
+//! | [`silence`] | when the store gave no answer |
 //! | [`notify`] | what systemd is told |
 //!
 //! **Architecture invariant:** a service's task never waits for anything but its next event. Whatever can hang runs in a
@@ -22,17 +25,23 @@
 //! [`machine`]. What it does can so be seen on simulated hosts, and `tests/simulation` does.
 
 mod beyond;
+mod broken;
 mod desk;
 mod disk;
+#[cfg(test)]
+mod fake;
 pub mod grounds;
 mod hands;
 mod health;
 pub mod hints;
+mod keeper;
 pub mod machine;
 mod notify;
 mod registration;
 pub mod service;
+mod silence;
 mod supervisor;
+mod texts;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -85,6 +94,9 @@ pub fn main() -> ExitCode {
 
 fn check(arguments: &Arguments) -> ExitCode {
     let loaded = config::load(&arguments.root);
+    for service in loaded.settings.iter().flat_map(|settings| &settings.services) {
+        println!("{}: {}\n", service.name, service.timings.in_words());
+    }
     println!("{loaded}");
     if loaded.has_errors() { ExitCode::from(exit::CONFIGURATION) } else { ExitCode::SUCCESS }
 }

@@ -1,22 +1,30 @@
-//! Whether this host may run a unit under the key that its configuration names: it looks at the unit's entry in the store,
-//! makes it if it comes first, and changes it on an operator's word. `election::registration` has the rules.
+//! Whether this host may run its units under the key that its configuration names: it looks at the entry of each in the
+//! store, makes it if it comes first, and changes it on an operator's word. `election::registration` has the rules.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use futures_util::future::{join_all, select_all};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
-use super::service::Host;
+use super::machine::Machine;
+use super::service::{Host, observation};
 use crate::config::ServiceSettings;
-use crate::election::{Found, Place, Record, Refusal, Registration, Standing, Verdict, judge};
+use crate::election::{
+    FormerLock, Found, KeptPlace, Place, Position, Record, Refusal, Registration, Verdict, is_newer, judge,
+};
 use crate::store::{Attempt, Entry, Snapshot, Store, StoreError, WriteOutcome};
-use crate::types::{Key, Time, WriteId};
+use crate::types::store::StoreAddress;
+use crate::types::{Key, UnitName, Value, WriteId};
 
 /// How often the entry is looked at, unless the store hints at a change of it.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// Steps of one look: the entry is made, former locks are looked at, the entry is changed, and each may have to be read again.
 const STEPS_LIMIT: usize = 6;
+/// Between two looks whether something is on the disk.
+const ON_DISK_INTERVAL: Duration = Duration::from_millis(5);
 /// How often the entry is asked for before a start.
 const VET_LIMIT: usize = 3;
 
@@ -34,57 +42,136 @@ pub(super) enum Standpoint {
 /// An operator's word that the place which the configuration names is meant; what became of it.
 pub(super) type Adoption = oneshot::Sender<Result<String, String>>;
 
-/// Keeps looking at one unit's entry.
-pub(super) struct Registrar {
+/// What this host remembers of the entries of a service's units. Who looks and who vets go by the same.
+#[derive(Clone)]
+pub(super) struct Places {
+    machine: Arc<dyn Machine>,
+    places: Arc<Mutex<BTreeMap<UnitName, KeptPlace>>>,
+}
+
+impl Places {
+    /// What the disk has.
+    pub(super) fn new<'a>(machine: &Arc<dyn Machine>, units: impl Iterator<Item = &'a UnitName>) -> Self {
+        let places = units.filter_map(|unit| Some((unit.clone(), machine.recall_place(unit)?))).collect();
+        Self { machine: Arc::clone(machine), places: Arc::new(Mutex::new(places)) }
+    }
+
+    fn of(&self, unit: &UnitName) -> Option<KeptPlace> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner).get(unit).cloned()
+    }
+
+    fn keep(&self, unit: &UnitName, kept: KeptPlace) {
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        if places.get(unit) != Some(&kept) {
+            self.machine.keep_place(unit, kept.clone());
+            places.insert(unit.clone(), kept);
+        }
+    }
+
+    /// Waits until what a start of the unit rests on is on the disk. `Err`: it is not; what to do about it.
+    async fn are_on_disk(&self, unit: &UnitName, limit: Duration) -> Result<(), String> {
+        let kept = async {
+            while !self.machine.has_kept_place(unit)? {
+                sleep(ON_DISK_INTERVAL).await;
+            }
+            Ok(())
+        };
+        let late = || format!("see why /var/lib/putex is slow: where the lock of {unit} is has not been written yet");
+        timeout(limit, kept).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// The entry as it was shown, whichever key it names, unless a newer one was seen.
+    fn keep_entry(&self, unit: &UnitName, store: &StoreAddress, entry: &Registration, at: Position) {
+        let place = Place { store: store.clone(), key: entry.key.clone() };
+        let kept = KeptPlace { place, former: entry.former.clone(), position: Some(at) };
+        let newest = self.of(unit).and_then(|before| before.position);
+        if !newest.is_some_and(|newest| is_newer(&newest, kept.position.as_ref())) {
+            self.keep(unit, kept);
+        }
+    }
+}
+
+/// Keeps looking at the entries of a service's units, which stay the same as long as it lives, and tells each change.
+pub(super) async fn keep_looking(
     host: Host,
     settings: watch::Receiver<ServiceSettings>,
+    kept: Places,
+    mut adoptions: mpsc::Receiver<Adoption>,
+    told: mpsc::Sender<Standpoint>,
+) {
+    let units: Vec<UnitName> = settings.borrow().units().cloned().collect();
+    let mut registrars: Vec<Registrar> =
+        units.into_iter().map(|unit| Registrar::new(host.clone(), settings.clone(), kept.clone(), unit)).collect();
+    let bells: Vec<Arc<Notify>> = registrars.iter().map(|registrar| host.hints.of(&registrar.entry)).collect();
+    let mut last = None;
+    loop {
+        let standpoint = look(&mut registrars).await;
+        if last.as_ref() != Some(&standpoint) {
+            last = Some(standpoint.clone());
+            if told.send(standpoint.clone()).await.is_err() {
+                return;
+            }
+        }
+        let timings = settings.borrow().timings;
+        let pause = match standpoint {
+            Standpoint::Unknown(_) => timings.call_limit(),
+            Standpoint::Cleared => LOOK_INTERVAL,
+            // A former lock is watched in order to see that it is let go.
+            Standpoint::Refused(_) => timings.renew_interval / 2,
+        };
+        let any_bell = select_all(bells.iter().map(|bell| Box::pin(bell.notified())));
+        tokio::select! {
+            // In this order, and not in one that is drawn: a simulation runs it again.
+            biased;
+            Some(adoption) = adoptions.recv() => {
+                // Whoever asked may have gone.
+                let _ = adoption.send(adopt(&mut registrars).await);
+            }
+            _ = any_bell => {}
+            () = sleep(pause) => {}
+        }
+    }
+}
+
+/// The first unit that is not cleared speaks for the service. Those after it are not looked at: a host that has the one
+/// wrong is not to be the first that makes an entry for the others.
+async fn look(registrars: &mut [Registrar]) -> Standpoint {
+    for registrar in registrars {
+        match registrar.look().await {
+            Ok(Standpoint::Cleared) => {}
+            Ok(standpoint) => return standpoint,
+            Err(error) => {
+                return Standpoint::Unknown(format!("the entry {} cannot be read: {error}", registrar.entry));
+            }
+        }
+    }
+    Standpoint::Cleared
+}
+
+/// What an operator says holds for each unit.
+async fn adopt(registrars: &mut [Registrar]) -> Result<String, String> {
+    let mut adopted = Vec::new();
+    for registrar in registrars {
+        adopted.push(registrar.adopt().await?);
+    }
+    Ok(adopted.join("; "))
+}
+
+/// Looks at one unit's entry.
+struct Registrar {
+    host: Host,
+    settings: watch::Receiver<ServiceSettings>,
+    unit: UnitName,
     entry: Key,
-    /// What this host knows.
-    kept: Option<Place>,
-    /// Former locks, each as it was last seen, and when that was first shown.
-    seen: BTreeMap<Key, (Snapshot, Time)>,
+    kept: Places,
+    /// Former locks, as they were seen.
+    former: BTreeMap<Key, FormerLock>,
 }
 
 impl Registrar {
-    pub(super) fn new(host: &Host, settings: watch::Receiver<ServiceSettings>) -> Self {
-        let unit = settings.borrow().unit.clone();
+    fn new(host: Host, settings: watch::Receiver<ServiceSettings>, kept: Places, unit: UnitName) -> Self {
         let entry = Key::of_unit(host.cluster.as_ref(), &unit);
-        let kept = host.machine.recall_place(&unit);
-        Self { host: host.clone(), settings, entry, kept, seen: BTreeMap::new() }
-    }
-
-    /// Tells each change, for ever.
-    pub(super) async fn run(mut self, mut adoptions: mpsc::Receiver<Adoption>, told: mpsc::Sender<Standpoint>) {
-        let bell = self.host.hints.of(&self.entry);
-        let mut last = None;
-        loop {
-            let standpoint = match self.look().await {
-                Ok(standpoint) => standpoint,
-                Err(error) => Standpoint::Unknown(format!("its entry {} cannot be read: {error}", self.entry)),
-            };
-            if last.as_ref() != Some(&standpoint) {
-                last = Some(standpoint.clone());
-                if told.send(standpoint.clone()).await.is_err() {
-                    return;
-                }
-            }
-            let timings = self.settings.borrow().timings;
-            let pause = match standpoint {
-                Standpoint::Unknown(_) => timings.call_limit(),
-                Standpoint::Cleared => LOOK_INTERVAL,
-                Standpoint::Refused(_) => timings.renew_interval,
-            };
-            tokio::select! {
-                // In this order, and not in one that is drawn: a simulation runs it again.
-                biased;
-                Some(adoption) = adoptions.recv() => {
-                    // Whoever asked may have gone.
-                    let _ = adoption.send(self.adopt().await);
-                }
-                () = bell.notified() => {}
-                () = sleep(pause) => {}
-            }
-        }
+        Self { host, settings, unit, entry, kept, former: BTreeMap::new() }
     }
 
     /// Where the configuration has the lock.
@@ -95,24 +182,36 @@ impl Registrar {
     async fn look(&mut self) -> Result<Standpoint, StoreError> {
         for _ in 0..STEPS_LIMIT {
             let snapshot = self.read(&self.entry).await?;
-            let here = self.here();
-            match judge(&here, self.kept.as_ref(), &self.found(&snapshot), false) {
+            let found = found(&snapshot, &self.unit);
+            let verdict = judge(&self.here(), self.kept.of(&self.unit).as_ref(), &found, &position(&snapshot), false);
+            // Whatever becomes of a write, the entry is read again.
+            match verdict {
                 Verdict::Cleared => {
-                    self.seen.clear();
-                    self.keep(here);
-                    return Ok(Standpoint::Cleared);
+                    self.former.clear();
+                    self.remember(&found, &snapshot);
+                    // N4 rests on what is on the disk when the unit is started.
+                    let limit = self.settings.borrow().timings.call_limit();
+                    return Ok(match self.kept.are_on_disk(&self.unit, limit).await {
+                        Ok(()) => Standpoint::Cleared,
+                        Err(reason) => Standpoint::Unknown(reason),
+                    });
                 }
-                // Whatever became of it, it is read again.
                 Verdict::Write(registration) => {
                     self.write(&snapshot, &registration).await;
                 }
-                Verdict::Waits(registration) => {
-                    if let Some(reason) = self.wait_for(&registration.former).await? {
+                Verdict::Waits(mut registration) => {
+                    self.remember(&found, &snapshot);
+                    if let Some(reason) = self.wait_for(&mut registration.former).await? {
                         return Ok(Standpoint::Refused(reason));
                     }
-                    self.write(&snapshot, &Registration { former: Vec::new(), ..registration }).await;
+                    self.write(&snapshot, &registration).await;
                 }
-                Verdict::Refused(refusal) => return Ok(Standpoint::Refused(self.explain(&refusal).await)),
+                Verdict::Refused(refusal) => {
+                    if let Refusal::OtherKey(_) = refusal {
+                        self.remember(&found, &snapshot);
+                    }
+                    return Ok(Standpoint::Refused(self.explain(&refusal).await));
+                }
             }
         }
         Err(StoreError::Unreachable("it does not take what is written".to_owned()))
@@ -120,14 +219,19 @@ impl Registrar {
 
     /// What an operator says: the place that the configuration names is meant.
     async fn adopt(&mut self) -> Result<String, String> {
-        let unit = self.settings.borrow().unit.clone();
+        let unit = &self.unit;
         let snapshot = self.read(&self.entry).await.map_err(|error| error.to_string())?;
         let here = self.here();
         let key = here.key.clone();
-        match judge(&here, self.kept.as_ref(), &self.found(&snapshot), true) {
-            Verdict::Cleared | Verdict::Waits(_) => {}
+        let mut at = position(&snapshot);
+        let former = match judge(&here, self.kept.of(unit).as_ref(), &found(&snapshot, unit), &at, true) {
+            Verdict::Cleared => Vec::new(),
+            Verdict::Waits(registration) => registration.former,
             Verdict::Write(registration) => match self.write(&snapshot, &registration).await {
-                WriteOutcome::Won(_) => {}
+                WriteOutcome::Won(revision) => {
+                    at.1 = revision;
+                    registration.former
+                }
                 WriteOutcome::Conflict => {
                     return Err(
                         "another host has changed the entry at the same time; look, and say it again".to_owned()
@@ -138,67 +242,69 @@ impl Registrar {
                 }
             },
             Verdict::Refused(refusal) => return Err(self.explain(&refusal).await),
-        }
-        self.keep(here);
-        tracing::info!("an operator has said that {unit} is run under the key {key} in {}", self.host.store_address);
-        Ok(format!("{unit} is run under the key \"{key}\" in {}", self.host.store_address))
-    }
-
-    fn found(&self, snapshot: &Snapshot) -> Found {
-        let Some(Entry { value: Some(value), .. }) = &snapshot.entry else { return Found::Nothing };
-        Registration::decode(value, &self.settings.borrow().unit).map_or(Found::Garbled, Found::Entry)
-    }
-
-    fn keep(&mut self, here: Place) {
-        if self.kept.as_ref() != Some(&here) {
-            self.host.machine.keep_place(&self.settings.borrow().unit, here.clone());
-            self.kept = Some(here);
-        }
-    }
-
-    /// `None`: each of these locks has been seen free since they are former ones. Whoever takes one after that reads the
-    /// entry before it starts anything.
-    async fn wait_for(&mut self, former: &[Key]) -> Result<Option<String>, StoreError> {
-        let (unit, timings) = {
-            let settings = self.settings.borrow();
-            (settings.unit.clone(), settings.timings)
         };
-        for key in former {
+        tracing::info!("an operator has said that {unit} is run under the key {key} in {}", self.host.store_address);
+        let moved = self.kept.of(unit).filter(|kept| !here.store.leads_to_that_of(&kept.place.store));
+        let warning = moved.map_or_else(String::new, |kept| {
+            let former = kept.place.store;
+            format!("; see that no host comes back with the former store, {former}, not even one that is off: nothing else does")
+        });
+        let answer = format!("{unit} is run under the key \"{key}\" in {}{warning}", self.host.store_address);
+        self.kept.keep(unit, KeptPlace { place: here, former, position: Some(at) });
+        Ok(answer)
+    }
+
+    fn remember(&self, found: &Found, snapshot: &Snapshot) {
+        if let Found::Entry(entry) = found {
+            self.kept.keep_entry(&self.unit, &self.host.store_address, entry, position(snapshot));
+        }
+    }
+
+    /// Strikes out the first of these locks under which nobody runs the unit any more, or says why there is none. Whoever
+    /// takes one later looks at the entry before it starts anything.
+    async fn wait_for(&mut self, former: &mut Vec<Key>) -> Result<Option<String>, StoreError> {
+        let (unit, timings) = (&self.unit, self.settings.borrow().timings);
+        let mut reason = None;
+        for (index, key) in former.iter().enumerate() {
             let sent = self.host.machine.now();
             let snapshot = self.read(key).await?;
-            let value = snapshot.entry.as_ref().and_then(|entry| entry.value.as_ref());
-            let record = value.map(Record::decode);
-            let details = record.as_ref().and_then(|record| record.details.as_ref());
-            if details.is_some_and(|details| details.standing == Standing::Proven) {
-                continue;
+            let (now, shown) = (self.host.machine.now(), observation(snapshot.clone()));
+            let holder = holder_of(&snapshot);
+            let free = if let Some(lock) = self.former.get_mut(key) {
+                lock.see(unit, shown, sent, now, &timings)
+            } else {
+                self.former.insert(key.clone(), FormerLock::first(shown, sent, now));
+                false
+            };
+            // Only where it is written again as it was read has the read shown what is there.
+            if free && self.rewrite(key, &snapshot).await {
+                former.remove(index);
+                return Ok(None);
             }
-            // As long as a contender waits for the unit of a holder that is gone, or that it knows nothing of.
-            let known = details.map_or(Duration::ZERO, |details| details.hold);
-            let hold = known.max(timings.hold()).max(timings.longest_hold.unwrap_or_default());
-            let (shown, since) =
-                self.seen.entry(key.clone()).or_insert_with(|| (snapshot.clone(), self.host.machine.now()));
-            if *shown != snapshot {
-                (*shown, *since) = (snapshot.clone(), self.host.machine.now());
-            }
-            if !sent.has_waited_until(since.plus(timings.wait(hold))) {
-                let holder = record.map(|record| record.token).filter(|token| !token.is_empty());
+            reason.get_or_insert_with(|| {
                 let holder =
                     holder.map_or_else(|| "nobody knows who held it".to_owned(), |name| format!("{name} holds it"));
-                return Ok(Some(format!(
-                    "{unit} was run under the key \"{key}\" before, and that lock is not free yet: {holder}"
-                )));
-            }
+                format!("{unit} was run under the key \"{key}\" before, and that lock is not free yet: {holder}")
+            });
         }
-        Ok(None)
+        Ok(reason)
     }
 
     /// What is wrong, and what is to be done about it.
     async fn explain(&self, refusal: &Refusal) -> String {
-        let (name, unit, key, source) = {
+        let unit = &self.unit;
+        let (name, key, source, is_bound) = {
             let settings = self.settings.borrow();
-            (settings.name.clone(), settings.unit.clone(), settings.key.clone(), settings.source.clone())
+            (settings.name.clone(), settings.key.clone(), settings.source.clone(), settings.unit != *unit)
         };
         let source = source.display();
+        let correct = |other: &Key| {
+            if is_bound {
+                format!("take {unit} out of bound-units in {source}")
+            } else {
+                format!("set key = \"{other}\" in {source}")
+            }
+        };
         let adopt = format!("run \"putexctl adopt {name}\" on this host");
         match refusal {
             Refusal::OtherKey(other) => {
@@ -209,14 +315,21 @@ impl Registrar {
                 };
                 format!(
                     "{unit} is run under the key \"{other}\" in this store ({holder}), and not under \"{key}\" as this \
-                     host has it; set key = \"{other}\" in {source}; or, if the new key is meant, {adopt}, and change the \
-                     other hosts after it; or, if another cluster has a unit of the same name, set cluster = \"…\" in the \
-                     putexd.toml of these hosts"
+                     host has it; {}; or, if \"{key}\" is to be its key on all hosts from now on, {adopt}, and change the \
+                     others after it; or, if another cluster has a unit of the same name, set cluster = \"…\" in the \
+                     putexd.toml of these hosts",
+                    correct(other)
                 )
             }
             Refusal::FormerKey(former) => format!(
                 "this host has run {unit} under the key \"{former}\" until now, and the store does not say under which \
-                 key other hosts run it; set key = \"{former}\" in {source}; or, if \"{key}\" is meant, {adopt}"
+                 key other hosts run it; {}; or, if \"{key}\" is meant, {adopt}",
+                correct(former)
+            ),
+            Refusal::WentBack(former) => format!(
+                "the store says that {unit} is run under the key \"{key}\", but later it said \"{former}\" to this host: its entry \
+                 was lost, or the store went back; {}; or, if \"{key}\" is meant, {adopt}",
+                correct(former)
             ),
             Refusal::OtherStore(place) => format!(
                 "this host has run {unit} under the key \"{}\" in another store, {}, and nobody can see in this one, {}, \
@@ -242,44 +355,73 @@ impl Registrar {
     }
 
     async fn write(&self, snapshot: &Snapshot, registration: &Registration) -> WriteOutcome {
-        let (limit, unit) = {
-            let settings = self.settings.borrow();
-            (settings.timings.call_limit(), settings.unit.clone())
-        };
-        let attempt = Attempt {
-            base: snapshot.entry.as_ref().map_or_else(Default::default, |entry| entry.revision),
-            incarnation: snapshot.incarnation.clone(),
-            write: WriteId(self.host.machine.random()),
-            value: registration.encode(&unit),
-        };
-        match timeout(limit, self.host.store.compare_and_set(&self.entry, &attempt)).await {
-            Ok(outcome) => outcome,
-            Err(_) => WriteOutcome::Unknown("it did not answer in time".to_owned()),
-        }
+        let limit = self.settings.borrow().timings.call_limit();
+        replace(&self.host, &self.entry, snapshot, registration.encode(&self.unit), limit).await
+    }
+
+    /// Whether `key` held this, and not only in the past.
+    async fn rewrite(&self, key: &Key, snapshot: &Snapshot) -> bool {
+        let limit = self.settings.borrow().timings.call_limit();
+        rewrite(&self.host, key, snapshot, limit).await
     }
 }
 
-/// Asked when the lock has been written, and before anything is started: whether the entry still names this lock.
-pub(super) async fn vet(host: Host, settings: ServiceSettings) -> Result<(), String> {
-    let entry = Key::of_unit(host.cluster.as_ref(), &settings.unit);
+/// Asked when the lock has been written, and before anything is started: whether the entry of each unit still names this
+/// lock.
+pub(super) async fn vet(host: Host, settings: ServiceSettings, kept: Places) -> Result<(), String> {
+    let vetted = join_all(settings.units().map(|unit| vet_unit(&host, &settings, &kept, unit))).await;
+    vetted.into_iter().collect()
+}
+
+async fn vet_unit(host: &Host, settings: &ServiceSettings, kept: &Places, unit: &UnitName) -> Result<(), String> {
+    let entry = Key::of_unit(host.cluster.as_ref(), unit);
+    let here = Place { store: host.store_address.clone(), key: settings.key.clone() };
     let limit = settings.timings.call_limit();
     let mut last = String::new();
     for _ in 0..VET_LIMIT {
         match read(&*host.store, &entry, limit).await {
             Ok(snapshot) => {
-                let value = snapshot.entry.and_then(|entry| entry.value);
-                let registration = value.and_then(|value| Registration::decode(&value, &settings.unit));
-                return if registration.is_some_and(|registration| registration.vouches_for(&settings.key)) {
-                    Ok(())
-                } else {
-                    Err(format!("{} is no longer run under the key \"{}\"", settings.unit, settings.key))
-                };
+                let found = found(&snapshot, unit);
+                if judge(&here, kept.of(unit).as_ref(), &found, &position(&snapshot), false) != Verdict::Cleared {
+                    return Err(format!("{unit} is no longer run under the key \"{}\"", settings.key));
+                }
+                kept.are_on_disk(unit, limit).await?;
+                if rewrite(host, &entry, &snapshot, limit).await {
+                    return Ok(());
+                }
+                "its entry is being changed, or cannot be written".clone_into(&mut last);
             }
             Err(error) => last = error.to_string(),
         }
         sleep(limit / 2).await;
     }
-    Err(format!("whether {} is still run under the key \"{}\" is not known: {last}", settings.unit, settings.key))
+    Err(format!("whether {unit} is still run under the key \"{}\" is not known: {last}", settings.key))
+}
+
+fn found(snapshot: &Snapshot, unit: &UnitName) -> Found {
+    let Some(Entry { value: Some(value), .. }) = &snapshot.entry else { return Found::Nothing };
+    Registration::decode(value, unit).map_or(Found::Garbled, Found::Entry)
+}
+
+/// Writes `key` as it was read. Only where that is won was the read not one of the past, such as a leader that is deposed or
+/// the cache of a network file system shows.
+async fn rewrite(host: &Host, key: &Key, snapshot: &Snapshot, limit: Duration) -> bool {
+    let value = snapshot.entry.as_ref().and_then(|entry| entry.value.clone()).unwrap_or_default();
+    matches!(replace(host, key, snapshot, value, limit).await, WriteOutcome::Won(_))
+}
+
+async fn replace(host: &Host, key: &Key, snapshot: &Snapshot, value: Value, limit: Duration) -> WriteOutcome {
+    let (incarnation, base) = position(snapshot);
+    let attempt = Attempt { base, incarnation, write: WriteId(host.machine.random()), value };
+    match timeout(limit, host.store.compare_and_set(key, &attempt)).await {
+        Ok(outcome) => outcome,
+        Err(_) => WriteOutcome::Unknown("it did not answer in time".to_owned()),
+    }
+}
+
+fn position(snapshot: &Snapshot) -> Position {
+    let revision = snapshot.entry.as_ref().map_or_else(Default::default, |entry| entry.revision);
+    (snapshot.incarnation.clone(), revision)
 }
 
 fn holder_of(snapshot: &Snapshot) -> Option<String> {
@@ -291,5 +433,216 @@ async fn read(store: &dyn Store, key: &Key, limit: Duration) -> Result<Snapshot,
     match timeout(limit, store.read(key, None)).await {
         Ok(read) => read,
         Err(_) => Err(StoreError::Unreachable("it did not answer in time".to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::daemon::fake::settings;
+    use crate::daemon::grounds::Grounds;
+    use crate::daemon::hints::Hints;
+    use crate::daemon::machine::ThisMachine;
+    use crate::election::{Details, Standing, Timings, Words};
+    use crate::guard::client::GuardClient;
+    use crate::store::memory::MemoryStore;
+    use crate::systemd::Systemd;
+    use crate::types::store::StoreAddress;
+    use crate::types::{Instance, MachineId, NodeId, Term, Value};
+
+    /// A host whose configuration has `database.service` under the key `db`, and the store.
+    struct Bench {
+        store: MemoryStore,
+        host: Host,
+        settings: ServiceSettings,
+        _folder: tempfile::TempDir,
+    }
+
+    fn key(name: &str) -> Key {
+        Key::new(name).expect("a key")
+    }
+
+    /// Short ones, because a wait is waited here.
+    fn timings() -> Timings {
+        settings().timings
+    }
+
+    fn entry() -> Key {
+        Key::of_unit(None, &settings().unit)
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().expect("a folder");
+            let limit = timings().call_limit();
+            let store = MemoryStore::new(limit);
+            let host = Host {
+                node: NodeId::new("h1").expect("a node's name"),
+                machine_id: MachineId(1),
+                store: Arc::new(store.clone()),
+                store_address: StoreAddress { what: "memory".to_owned(), servers: vec!["here".to_owned()] },
+                cluster: None,
+                guard: GuardClient::new(&folder.path().join("no-guard"), limit),
+                systemd: Arc::new(Systemd::private(limit)),
+                hints: Hints::default(),
+                machine: Arc::new(ThisMachine::new(folder.path())),
+                grounds: Grounds::default(),
+                watchdog: None,
+            };
+            Self { store, host, settings: settings(), _folder: folder }
+        }
+
+        fn put_entry(&self, name: &str, former: &[&str]) {
+            let registration = Registration { key: key(name), former: former.iter().map(|name| key(name)).collect() };
+            self.store.put(&entry(), registration.encode(&settings().unit));
+        }
+
+        /// The lock `old` as h2 has it.
+        fn put_old_lock(&self, standing: Standing, hold: Duration) {
+            let is_free = standing == Standing::Proven;
+            let details = Details {
+                machine: MachineId(2),
+                instance: Instance(2),
+                write: WriteId(self.host.machine.random()),
+                standing,
+                lease: timings().lease(),
+                hold,
+                term: Term(1),
+                prev: None,
+                unfenced: Vec::new(),
+                units: Vec::new(),
+                holders: Vec::new(),
+                words: Words::default(),
+            };
+            let token = if is_free { String::new() } else { "h2".to_owned() };
+            self.store.put(&key("old"), Record { token, details: Some(details) }.encode());
+        }
+
+        fn registrar(&self) -> Registrar {
+            let settings = watch::channel(self.settings.clone()).1;
+            Registrar::new(self.host.clone(), settings, self.places(), self.settings.unit.clone())
+        }
+
+        /// As a daemon that begins.
+        fn places(&self) -> Places {
+            Places::new(&self.host.machine, self.settings.units())
+        }
+
+        async fn vet(&self) -> Result<(), String> {
+            vet(self.host.clone(), self.settings.clone(), self.places()).await
+        }
+    }
+
+    async fn refusal(registrar: &mut Registrar) -> String {
+        match registrar.look().await.expect("it can be read") {
+            Standpoint::Refused(reason) => reason,
+            other @ (Standpoint::Unknown(_) | Standpoint::Cleared) => panic!("{other:?}"),
+        }
+    }
+
+    /// How long it took until the unit was cleared.
+    async fn cleared(registrar: &mut Registrar) -> Duration {
+        let begun = Instant::now();
+        while registrar.look().await.expect("it can be read") != Standpoint::Cleared {
+            sleep(Duration::from_millis(5)).await;
+        }
+        begun.elapsed()
+    }
+
+    #[tokio::test]
+    async fn a_former_lock_that_was_let_go_is_waited_for_no_longer() {
+        let bench = Bench::new();
+        bench.put_entry("db", &["old"]);
+        let mut registrar = bench.registrar();
+        bench.put_old_lock(Standing::Active, Duration::from_secs(60));
+        assert!(refusal(&mut registrar).await.ends_with("h2 holds it"));
+        bench.put_old_lock(Standing::Proven, Duration::from_secs(60));
+        assert_eq!(registrar.look().await, Ok(Standpoint::Cleared));
+        bench.vet().await.expect("the entry names no former lock any more");
+    }
+
+    #[tokio::test]
+    async fn a_former_lock_that_nobody_lets_go_is_waited_for_as_long_as_its_unit_may_live() {
+        let bench = Bench::new();
+        bench.put_entry("db", &["old"]);
+        let mut registrar = bench.registrar();
+        assert!(refusal(&mut registrar).await.ends_with("nobody knows who held it"));
+        assert!(cleared(&mut registrar).await >= timings().wait(timings().hold()) * 9 / 10, "nobody knows its hold");
+
+        let hold = timings().hold() * 3;
+        bench.put_entry("db", &["old"]);
+        for standing in [Standing::Confirming, Standing::Active] {
+            // Each renewal begins the wait anew.
+            bench.put_old_lock(standing, hold);
+            assert!(refusal(&mut registrar).await.ends_with("h2 holds it"));
+            sleep(hold / 2).await;
+        }
+        bench.put_old_lock(Standing::Active, hold);
+        assert!(cleared(&mut registrar).await >= timings().wait(hold) * 9 / 10);
+    }
+
+    #[tokio::test]
+    async fn what_the_past_says_clears_nobody() {
+        let bench = Bench::new();
+        bench.put_entry("db", &[]);
+        let past = bench.store.backup();
+        bench.put_entry("other", &["db"]);
+        bench.store.read_from(Some(past));
+        assert!(bench.vet().await.expect_err("it was given another key").contains("is not known"));
+        bench.store.read_from(None);
+
+        // The lock was let go, and taken again since.
+        bench.put_entry("db", &["old"]);
+        bench.put_old_lock(Standing::Active, Duration::from_secs(60));
+        let mut registrar = bench.registrar();
+        refusal(&mut registrar).await;
+        bench.put_old_lock(Standing::Proven, Duration::from_secs(60));
+        let past = bench.store.backup();
+        bench.put_old_lock(Standing::Active, Duration::from_secs(60));
+        bench.store.read_from(Some(past));
+        refusal(&mut registrar).await;
+        bench.store.read_from(None);
+        assert!(refusal(&mut registrar).await.ends_with("h2 holds it"));
+    }
+
+    #[tokio::test]
+    async fn what_an_entry_named_is_remembered_even_by_a_host_that_it_refuses() {
+        let mut bench = Bench::new();
+        bench.put_entry("db", &[]);
+        let past = bench.store.backup();
+        bench.put_entry("other", &[]);
+        assert!(refusal(&mut bench.registrar()).await.contains("run under the key \"other\""));
+        bench.store.restore(past);
+        // What is kept is written beside.
+        let unit = bench.settings.unit.clone();
+        while bench.host.machine.recall_place(&unit).is_none() {
+            sleep(Duration::from_millis(5)).await;
+        }
+        assert!(refusal(&mut bench.registrar()).await.contains("later it said \"other\" to this host"));
+        bench.settings.bound_units = vec![crate::daemon::fake::unit("bound.service")];
+        let mut registrar = bench.registrar();
+        registrar.adopt().await.expect("adopted");
+        assert!(refusal(&mut registrar).await.contains("run under the key \"other\" before"));
+        cleared(&mut registrar).await;
+        assert!(bench.vet().await.expect_err("its bound unit has no entry").contains("bound.service"));
+    }
+
+    #[tokio::test]
+    async fn what_is_not_known_of_an_entry_starts_nothing() {
+        let bench = Bench::new();
+        assert!(bench.vet().await.expect_err("there is none").contains("no longer run under the key \"db\""));
+        bench.store.put(&entry(), Value::default());
+        bench.vet().await.expect_err("it is not understood");
+        for (name, former) in [("other", &[][..]), ("db", &["old"])] {
+            bench.put_entry(name, former);
+            bench.vet().await.expect_err("another host may run it");
+        }
+        bench.put_entry("db", &[]);
+        bench.vet().await.expect("it is this host's");
+        bench.store.refuse_reads(Some(StoreError::Unreachable("away".to_owned())));
+        assert!(bench.vet().await.expect_err("it may have changed").contains("is not known"));
     }
 }

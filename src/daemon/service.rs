@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 use super::beyond;
 use super::desk::{self, Desk};
@@ -18,11 +18,11 @@ use super::hands::{self, Sighting, Units};
 use super::health::{Checker, Role};
 use super::hints::Hints;
 use super::machine::{Machine, Task, Timer};
-use super::registration::{self, Adoption, Registrar, Standpoint};
+use super::registration::{self, Adoption, Standpoint};
 use crate::config::{ServiceSettings, StopProof, WatchdogSettings};
 use crate::election::{
-    self, Action, Alarm, Content, Election, Event, GuardRequest, Moment, Observation, ReadId, Record, Remembered,
-    Sight, State, Timings, Transition, WriteRequest, WriteResult,
+    self, Action, Content, Election, Event, GuardDone, GuardRequest, Hindrance, Moment, Observation, ReadId, Record,
+    Remembered, Sight, State, Timings, Waiting, WriteRequest, WriteResult,
 };
 use crate::guard::client::{GuardClient, Link as GuardLink};
 use crate::guard::frame::{Lease, ListedLease, Watchdog};
@@ -31,7 +31,9 @@ use crate::journal;
 use crate::store::{Attempt, Link as StoreLink, Snapshot, Store, StoreError, WriteOutcome};
 use crate::systemd::{Manager, Surroundings, SystemState, Unsupervisable};
 use crate::types::store::StoreAddress;
-use crate::types::{ClusterName, Key, MachineId, NodeId, OnStopFailure, Revision, Term, Time, UnitName};
+use crate::types::{ClusterName, Key, MachineId, NodeId, Revision, Term, Time, UnitName};
+
+mod tell;
 
 /// Events that wait for the loop. It takes them faster than anybody makes them; a full channel makes their tasks wait.
 const EVENTS_LIMIT: usize = 64;
@@ -39,10 +41,17 @@ const EVENTS_LIMIT: usize = 64;
 const GUARD_LIMIT: usize = 32;
 /// How often a loop shows that it lives, whatever else happens.
 const HEARTBEAT: Duration = Duration::from_secs(1);
+/// At least so long it is between two looks at the units. A look costs PID 1 about 10 ms, and a start or a stop, which waits for PID 1
+/// as well, is told by several changes.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// How often a unit that cannot be supervised is looked at again.
 const ADMISSION_INTERVAL: Duration = Duration::from_secs(5);
 /// At least so long it is between two looks for processes outside of their control groups.
 const STRAY_INTERVAL: Duration = Duration::from_millis(500);
+/// How old the answer may be to whose child each process is; so often `/proc` is read at most, however many services ask.
+const FAMILY_AGE: Duration = Duration::from_millis(500);
+/// A unit that is not proven dead for so long, where it is not to run, is told of: an orderly stop takes a while.
+const UNDEAD_TOLD_AFTER: Duration = Duration::from_secs(1);
 /// How many of them are named.
 const STRAYS_SHOWN: usize = 3;
 
@@ -73,6 +82,9 @@ pub struct Host {
     pub watchdog: Option<WatchdogSettings>,
 }
 
+/// Where the answer to an operator goes: what was done, or why nothing.
+pub type Answer = oneshot::Sender<Result<String, String>>;
+
 /// What a service is told from outside.
 #[derive(Debug)]
 pub enum Order {
@@ -80,8 +92,8 @@ pub enum Order {
     Reconfigure(Box<ServiceSettings>),
     /// The configuration was read anew, and that of the service is as it was: what was refused is tried again.
     Reconsider,
-    /// Let the lock go now, contend again later; the reason.
-    StepDown(String),
+    /// Let the lock go now, contend again later; the reason, and where to say what was begun.
+    StepDown(String, Answer),
     /// The store and the key that the configuration names are meant, whatever they were before.
     Adopt(Adoption),
     /// Stop the unit, release the lock, end.
@@ -100,7 +112,13 @@ pub struct Status {
     /// The fencing token of its own holding, else the highest seen.
     pub term: Term,
     /// Why it does not contend.
-    pub hindrance: Option<String>,
+    pub hindrance: Option<Hindrance>,
+    /// What it waits for.
+    pub waiting: Option<Waiting>,
+    /// What keeps the stop of its units from being proven.
+    pub unproven: Option<String>,
+    /// The last holding has ended without a release.
+    pub is_left_to_age: bool,
     /// What the operator should know of it though it is supervised, in whole sentences.
     pub remarks: Vec<String>,
 }
@@ -111,6 +129,15 @@ pub struct Kept {
     remembered: Remembered,
     /// The whole of it: it may cover units that the configuration names no longer, and control groups that they have left.
     lease: Lease,
+    /// The file of its service is broken, in words for the operator: the settings are the former ones, for this lease alone.
+    broken: Option<String>,
+}
+
+impl Kept {
+    /// The lease goes on with the former settings, because of `broken`.
+    pub(super) fn with_broken(self, broken: Option<String>) -> Self {
+        Self { broken, ..self }
+    }
 }
 
 impl From<&ListedLease> for Kept {
@@ -126,8 +153,9 @@ impl From<&ListedLease> for Kept {
             kill_reserve: lease.kill_reserve,
             closing: lease.closing,
             lapsed: listed.lapsed,
+            units: lease.units.clone(),
         };
-        Self { remembered, lease: desk::armed(listed) }
+        Self { remembered, lease: desk::armed(listed), broken: None }
     }
 }
 
@@ -140,11 +168,17 @@ struct Refusal {
     reason: String,
     /// Whether one of them can be started, or runs on, without the lease.
     is_ungated: bool,
+    /// Whether it is the host that lacks something, and the journal has been told of it once for all services.
+    is_of_host: bool,
 }
 
 impl Refusal {
     fn new(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), is_ungated: false }
+        Self { reason: reason.into(), is_ungated: false, is_of_host: false }
+    }
+
+    fn of_host(reason: String) -> Self {
+        Self { reason, is_ungated: false, is_of_host: true }
     }
 }
 
@@ -200,6 +234,9 @@ pub fn spawn(
         revision: Revision(0),
         term: Term(0),
         hindrance: None,
+        waiting: None,
+        unproven: None,
+        is_left_to_age: false,
         remarks: Vec::new(),
     });
     let progress = Arc::new(AtomicU64::new(0));
@@ -219,6 +256,14 @@ struct Service {
     units_changed: bool,
     /// The units that were alive when they were last looked at.
     alive: Vec<UnitName>,
+    /// Why the first of them was not dead.
+    undead: Option<hands::Trouble>,
+    /// Since when that is so, or that it has not the lease any more.
+    undead_since: Option<Time>,
+    /// What the journal was told of renewals.
+    overdue: tell::Overdue,
+    /// Why the last start failed, until one succeeds.
+    failure: Option<String>,
     timer: Box<dyn Timer>,
     /// Where the tasks that carry out actions send what became of them.
     events: mpsc::Sender<Event>,
@@ -234,6 +279,8 @@ struct Service {
     strayed: Option<String>,
     /// That was so, and the configuration was read anew since.
     forgiven: bool,
+    /// Why nothing is started although a lease is held: its file was broken when this putexd was started.
+    broken: Option<String>,
     /// Counts the starts and proven stops: what was seen before one says nothing after it.
     epoch: Arc<AtomicU64>,
     desk: mpsc::Sender<GuardRequest>,
@@ -254,6 +301,7 @@ struct Service {
     remarked: BTreeSet<String>,
     /// Whether the unit is run under this key.
     registration: Standpoint,
+    places: registration::Places,
     /// An operator's words on that, for the one who looks.
     adoptions: mpsc::Sender<Adoption>,
     adopted: Option<mpsc::Receiver<Adoption>>,
@@ -264,7 +312,7 @@ struct Service {
     changed: Arc<Notify>,
 }
 
-/// Why the lock could not be read when it was last told.
+/// What was last told of a lock that cannot be read.
 #[derive(Debug, Default)]
 struct Unreadable(Mutex<Option<String>>);
 
@@ -280,13 +328,17 @@ impl Unreadable {
             }
             Some(StoreError::Unreachable(why)) => tracing::debug!("failed to read the lock {key}: {why}"),
             Some(error) => {
-                let why = error.to_string();
+                let why = format!("failed to read the lock {key}: {error}; nothing starts here before it can be read");
                 if told.as_ref() != Some(&why) {
-                    tracing::warn!("failed to read the lock {key}: {why}; nothing starts here before it can be read");
+                    tracing::warn!("{why}");
                     *told = Some(why);
                 }
             }
         }
+    }
+
+    fn told(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -305,10 +357,12 @@ impl Service {
         let (stray, strays) = mpsc::channel(1);
         let looked = Arc::new(Notify::new());
         let (prove, stopped) = mpsc::channel(1);
+        let broken = kept.as_ref().and_then(|kept| kept.broken.clone());
         let (remembered, armed) = kept.map_or((None, None), |kept| (Some(kept.remembered), Some(kept.lease)));
         let leased = armed.as_ref().map(|lease| lease.units.clone());
         let groups = armed.iter().flat_map(|lease| lease.cgroups.iter().cloned()).collect();
         let (adoptions, adopted) = mpsc::channel(1);
+        let places = registration::Places::new(&host.machine, settings.units());
         let units_changed = leased.as_ref().is_some_and(|leased| {
             leased.len() != settings.units().count() || settings.units().any(|unit| !leased.contains(unit))
         });
@@ -316,6 +370,7 @@ impl Service {
         former.retain(|unit| !settings.units().any(|other| other == unit));
         let machine = &host.machine;
         let units = Units::new(&settings, former, groups, Arc::clone(&host.systemd), Arc::clone(machine));
+        units.take_over(armed.as_ref().map_or(&[], |lease| &lease.begun));
         let epoch = Arc::new(AtomicU64::new(0));
         let memory = machine.recall(&settings.name, &settings.key);
         let election_settings = election_settings(host, &settings);
@@ -329,6 +384,7 @@ impl Service {
             units: units.clone(),
             settings: shown.subscribe(),
             armed,
+            forgotten: None,
         };
         let watcher = watch_units(units.clone(), shown.subscribe(), Arc::clone(&epoch), sight, Arc::clone(&looked));
         let outside = watch_outside(units.clone(), looked, stray);
@@ -344,6 +400,10 @@ impl Service {
             units,
             units_changed,
             alive: Vec::new(),
+            undead: None,
+            undead_since: None,
+            overdue: tell::Overdue::default(),
+            failure: None,
             timer,
             events,
             unreadable: Arc::default(),
@@ -353,6 +413,7 @@ impl Service {
             outside: Vec::new(),
             strayed: None,
             forgiven: false,
+            broken,
             epoch,
             desk,
             role,
@@ -363,9 +424,13 @@ impl Service {
             prove,
             helpers,
             checker: None,
-            admission: Err(Refusal::new("systemd has not been asked about its units yet")),
+            admission: Err(Refusal::new("it was taken up a moment ago, and systemd is being asked about its units")),
             remarked: BTreeSet::new(),
-            registration: Standpoint::Unknown("the store has not been asked about its unit yet".to_owned()),
+            registration: Standpoint::Unknown(
+                "it was taken up a moment ago, and the store is being asked under which key its units are run"
+                    .to_owned(),
+            ),
+            places,
             adoptions,
             adopted: Some(adopted),
             healthy: true,
@@ -390,8 +455,14 @@ impl Service {
         self.helpers.push(self.host.machine.spawn(Box::pin(admit)));
         let (tell, mut registered) = mpsc::channel(1);
         if let Some(adopted) = self.adopted.take() {
-            let registrar = Registrar::new(&self.host, self.shown.subscribe());
-            self.helpers.push(self.host.machine.spawn(Box::pin(registrar.run(adopted, tell))));
+            let looks = registration::keep_looking(
+                self.host.clone(),
+                self.shown.subscribe(),
+                self.places.clone(),
+                adopted,
+                tell,
+            );
+            self.helpers.push(self.host.machine.spawn(Box::pin(looks)));
         }
         self.handle(Event::Timeout);
         while self.election.state() != State::Retired {
@@ -420,6 +491,7 @@ impl Service {
                         self.handle(Event::Contend(Err("this host is shutting down".to_owned())));
                     }
                     let Some(sight) = self.judge(seen.sighting) else { continue };
+                    self.tell_of_end(&sight);
                     Event::Unit(sight)
                 }
                 Ok(()) = store_link.changed() => match &*store_link.borrow_and_update() {
@@ -465,9 +537,11 @@ impl Service {
         self.show();
     }
 
-    /// The administrator has read the configuration anew, and may have mended what the processes went elsewhere for.
+    /// The administrator has read the configuration anew: its file is good, and he may have mended what the processes went
+    /// elsewhere for.
     fn forgive(&mut self) {
         self.forgiven |= self.strayed.take().is_some();
+        self.forgiven |= self.broken.take().is_some();
     }
 
     /// Why this host does not take part. Under a key that is not the unit's a unit does not run. Otherwise it keeps running
@@ -477,6 +551,7 @@ impl Service {
             (Standpoint::Refused(reason), _) => Some(reason.clone()),
             (_, Err(refusal)) if self.must_end(refusal) => Some(refusal.reason.clone()),
             (_, _) if self.may_run() => None,
+            (_, _) if self.broken.is_some() => self.broken.clone(),
             (_, Err(refusal)) => Some(refusal.reason.clone()),
             (Standpoint::Unknown(reason), Ok(_)) => Some(reason.clone()),
             (Standpoint::Cleared, Ok(_)) => self.strayed.clone(),
@@ -485,7 +560,10 @@ impl Service {
 
     /// Whether nothing new is barred either.
     fn is_clear(&self) -> bool {
-        self.registration == Standpoint::Cleared && self.admission.is_ok() && self.strayed.is_none()
+        self.registration == Standpoint::Cleared
+            && self.admission.is_ok()
+            && self.strayed.is_none()
+            && self.broken.is_none()
     }
 
     /// Whoever was cleared stays so while the store does not answer.
@@ -524,35 +602,19 @@ impl Service {
         refusal.is_ungated && matches!(self.election.state(), State::Starting | State::Active)
     }
 
-    /// The journal hears why a unit is refused, and once of each remark.
-    fn tell_of_admission(&mut self, admission: &Admission) {
-        let (name, unit) = (&self.settings.name, &self.settings.unit);
-        match admission {
-            Ok(remarks) => {
-                for remark in remarks {
-                    if self.remarked.insert(remark.clone()) {
-                        tracing::warn!(OBJECT_SYSTEMD_UNIT = unit.as_str(), "{name}: {remark}");
-                    }
-                }
-            }
-            Err(refusal) if self.must_end(refusal) => {
-                let subject = journal::Subject { service: Some((name, unit)), ..journal::Subject::default() };
-                journal::alarm(journal::Alarm::Ungated, &subject, &refusal.reason);
-            }
-            Err(Refusal { reason, .. }) => tracing::error!(
-                OBJECT_SYSTEMD_UNIT = unit.as_str(),
-                "{name}: failed to take {unit} under supervision: {reason}",
-            ),
-        }
-    }
-
     /// One event, and all that follows from it. Never waits.
     fn handle(&mut self, event: Event) {
         if event == Event::Stopped {
             self.epoch.fetch_add(1, Ordering::AcqRel);
         }
-        if let Event::Started { result: Ok(()), .. } = event {
-            self.epoch.fetch_add(1, Ordering::AcqRel);
+        if let Event::Started { result, .. } = &event {
+            self.failure = result.clone().err();
+            if result.is_ok() {
+                self.epoch.fetch_add(1, Ordering::AcqRel);
+            }
+        }
+        if let Event::GuardRefused { asked: GuardDone::Armed(_), reason, .. } = &event {
+            self.failure = Some(format!("the guard refused the lease: {reason}"));
         }
         if let Event::StandbyCheck(verdict) | Event::ActiveCheck(verdict) = &event {
             self.note_verdict(verdict.clone());
@@ -564,33 +626,22 @@ impl Service {
         }
         let role = Role::of(self.election.state());
         self.role.send_if_modified(|shown| std::mem::replace(shown, role) != role);
+        self.tell_of_renewals(moment.now);
         self.show();
     }
 
-    /// The journal hears of a verdict when it changes.
-    fn note_verdict(&mut self, verdict: Result<(), String>) {
-        if verdict.is_ok() == self.healthy {
-            return;
-        }
-        self.healthy = verdict.is_ok();
-        let subject = journal::Subject {
-            service: Some((&self.settings.name, &self.settings.unit)),
-            ..journal::Subject::default()
-        };
-        match verdict {
-            Ok(()) => journal::alarm(journal::Alarm::CheckRecovered, &subject, "it passes again"),
-            Err(reason) => journal::alarm(journal::Alarm::CheckFailed, &subject, &reason),
-        }
-    }
-
     fn show(&self) {
+        let now = self.host.machine.now();
         let status = Status {
             state: self.election.state(),
             holder: self.election.holder().to_owned(),
             revision: self.election.revision(),
             term: self.election.term(),
-            hindrance: self.election.hindrance(self.host.machine.now()),
-            remarks: self.admission.iter().flatten().chain(&self.outside).cloned().collect(),
+            hindrance: self.election.hindrance(now),
+            waiting: self.election.waiting(now),
+            unproven: self.units.unproven(),
+            is_left_to_age: self.election.leaves_lock_to_age(),
+            remarks: self.remarks(),
         };
         let modified = self.status.send_if_modified(|shown| {
             let modified = *shown != status;
@@ -600,6 +651,29 @@ impl Service {
         if modified {
             self.changed.notify_one();
         }
+    }
+
+    fn remarks(&self) -> Vec<String> {
+        let mut remarks: Vec<String> = Vec::new();
+        if self.broken.is_some() && self.may_run() {
+            remarks.push(format!(
+                "once {} is let go, it is not taken again on this host before its file is mended",
+                self.settings.name
+            ));
+        }
+        remarks.extend(self.admission.iter().flatten().chain(&self.outside).cloned());
+        // Where nothing runs it is what this host does not contend for.
+        remarks.extend(self.admission.as_ref().err().filter(|_| self.may_run()).map(|refusal| refusal.reason.clone()));
+        remarks.extend(self.host.machine.trouble());
+        remarks.extend(self.unreadable.told());
+        let now = self.host.machine.now();
+        let lasts = self.undead_since.is_some_and(|since| now.since_at_least(since) >= UNDEAD_TOLD_AFTER);
+        let is_told = |undead: &&hands::Trouble| undead.is_for_the_operator || lasts;
+        remarks.extend(self.undead.as_ref().filter(is_told).map(|undead| undead.words.clone()));
+        remarks.extend(self.failure.as_ref().map(|failure| {
+            format!("the last start on this host failed: {failure}; see \"journalctl --unit {}\"", self.settings.unit)
+        }));
+        remarks
     }
 
     fn set_timer(&self) {
@@ -617,7 +691,13 @@ impl Service {
                 self.forgive();
                 Event::Timeout
             }
-            Order::StepDown(reason) => Event::StepDown { reason, next: None },
+            Order::StepDown(reason, answer) => {
+                let told = self.told_to_step_down();
+                let steps_down = told.is_ok();
+                // Whoever asked may have gone.
+                let _ = answer.send(told);
+                if steps_down { Event::StepDown { reason, next: None } } else { Event::Timeout }
+            }
             Order::Adopt(adoption) => {
                 if let Err(error) = self.adoptions.try_send(adoption) {
                     let (TrySendError::Full(adoption) | TrySendError::Closed(adoption)) = error;
@@ -644,6 +724,10 @@ impl Service {
     /// go, as a timer's service does. Without the lease none of them may live.
     fn judge(&mut self, sighting: Sighting) -> Option<Sight> {
         self.alive = sighting.alive;
+        self.undead = sighting.trouble;
+        let runs = matches!(self.election.state(), State::Starting | State::Active);
+        let since = self.undead_since.unwrap_or_else(|| self.host.machine.now());
+        self.undead_since = (self.undead.is_some() && !runs).then_some(since);
         if self.election.state() == State::Active { sighting.main } else { sighting.all }
     }
 
@@ -709,8 +793,8 @@ impl Service {
             Action::Write(request) => self.write(*request),
             Action::Guard(request) => self.ask_guard(request),
             Action::Vet { instance } => {
-                let (host, settings) = (self.host.clone(), self.settings.clone());
-                self.answer(async move { Event::Vetted { instance, result: registration::vet(host, settings).await } });
+                let vet = registration::vet(self.host.clone(), self.settings.clone(), self.places.clone());
+                self.answer(async move { Event::Vetted { instance, result: vet.await } });
             }
             Action::Fence { instance, tokens } => {
                 let (systemd, fence) = (Arc::clone(&self.host.systemd), self.settings.fence.clone());
@@ -810,68 +894,6 @@ impl Service {
             let _ = prove.send(stop).await;
         })));
     }
-
-    fn report(&self, transition: &Transition) {
-        journal::transition(&journal::Transition {
-            service: &self.settings.name,
-            unit: &self.settings.unit,
-            from: transition.from.as_str(),
-            to: transition.to.as_str(),
-            reason: &transition.reason,
-            holder: Some(transition.holder.as_str()).filter(|holder| !holder.is_empty()),
-            revision: Some(transition.revision).filter(|revision| *revision != Revision(0)),
-            term: Some(transition.term).filter(|term| *term != Term(0)),
-        });
-    }
-
-    fn alarm(&self, alarm: &Alarm) {
-        let settings = &self.settings;
-        let (kind, reason) = match alarm {
-            Alarm::TwoHostsOneName { machine } => (
-                journal::Alarm::SharedName,
-                format!("machine {machine} renews the lock as {}, which is this host's name too", self.host.node),
-            ),
-            Alarm::Regression { from, to } => {
-                (journal::Alarm::Regression, format!("the lock was at revision {from} and is at {to}"))
-            }
-            Alarm::NewIncarnation => (
-                journal::Alarm::Regression,
-                "the store was made anew or restored; the last holder counts as unknown".to_owned(),
-            ),
-            Alarm::StopLimit => {
-                let limit = settings.stop_limit;
-                (
-                    journal::Alarm::StopFailed,
-                    format!("the stop of {} has taken longer than stop-limit = {limit:?}", names(settings.units())),
-                )
-            }
-            Alarm::StopUnproven => (
-                journal::Alarm::StopFailed,
-                format!("the stop of {} is not proven at the end of its budget", names(settings.units())),
-            ),
-            Alarm::StrayUnit => (
-                journal::Alarm::StrayUnit,
-                format!("this host does not hold the lock, and runs {}; stopping that", names(&self.alive)),
-            ),
-            Alarm::FenceFailed { reason } => (journal::Alarm::FenceFailed, reason.clone()),
-            Alarm::ClockJump { by } => {
-                (journal::Alarm::ClockJump, format!("the wall clock moved by {by:.1?} against the time since boot"))
-            }
-        };
-        let subject = journal::Subject {
-            service: Some((&settings.name, &settings.unit)),
-            holder: Some(self.election.holder()).filter(|holder| !holder.is_empty()),
-            revision: Some(self.election.revision()),
-            term: Some(self.election.term()),
-        };
-        journal::alarm(kind, &subject, &reason);
-        if matches!(alarm, Alarm::StopLimit | Alarm::StopUnproven) && settings.on_stop_failure != OnStopFailure::Alert {
-            journal::alarm(journal::Alarm::SelfFence, &subject, "the stop cannot be proven, so this host goes down");
-            if let Err(error) = self.host.machine.fence(settings.on_stop_failure) {
-                tracing::error!("failed to take this host down: {error}");
-            }
-        }
-    }
 }
 
 impl Drop for Service {
@@ -895,6 +917,7 @@ async fn watch_units(
     let mut changes = units.changes();
     let mut was_alive = false;
     loop {
+        let look_again = Instant::now() + LOOK_INTERVAL;
         let before = epoch.load(Ordering::Acquire);
         let sighting = units.look().await;
         let alive = sighting.main == Some(Sight::Alive);
@@ -902,6 +925,7 @@ async fn watch_units(
         let is_worth_a_look = alive || was_alive || !sighting.alive.is_empty();
         let host_stops = was_alive && !alive && matches!(units.systemd.system_state().await, Ok(SystemState::Stopping));
         was_alive = alive;
+        let all_dead = matches!(sighting.all, Some(Sight::Dead { .. }));
         if sights.send(Seen { epoch: before, sighting, host_stops }).await.is_err() {
             return;
         }
@@ -909,7 +933,8 @@ async fn watch_units(
             looked.notify_one();
         }
         let renew_interval = settings.borrow().timings.renew_interval;
-        Units::changed(&mut changes, renew_interval).await;
+        units.changed(&mut changes, all_dead, renew_interval).await;
+        sleep_until(look_again).await;
     }
 }
 
@@ -921,13 +946,13 @@ async fn watch_units(
 async fn watch_outside(units: Units, looked: Arc<Notify>, strays: mpsc::Sender<Vec<Process>>) {
     let (mut before, mut told): (Vec<Process>, Vec<Process>) = (Vec::new(), Vec::new());
     loop {
-        if before.iter().all(|process| told.iter().any(|other| other.is(process))) {
+        let found = if before.iter().all(|process| told.iter().any(|other| other.is(process))) {
             looked.notified().await;
+            units.find_strays(FAMILY_AGE).await
         } else {
-            // A unit that was moved to another slice has its processes in a group that was not known at the first look.
-            let _ = units.learn().await;
-        }
-        match units.beyond.find_strays(&units.groups()).await {
+            units.find_strays_anew(FAMILY_AGE).await
+        };
+        match found {
             Ok(found) => {
                 let seen_twice = |process: &&Process| before.iter().any(|other| other.is(process));
                 let lasting: Vec<Process> = found.iter().filter(seen_twice).cloned().collect();
@@ -958,9 +983,12 @@ async fn admit(
         let current = settings.borrow().clone();
         host.grounds.put(&current.name, units.groups());
         let admission = match admission(&*units.systemd, &host.grounds, &current).await {
-            Some(Ok(remarks)) => {
-                watchdog_is_served(&host).await.map(|served| served.map(|()| remarks).map_err(Refusal::new))
-            }
+            Some(Ok(remarks)) => match watchdog_is_served(&host).await {
+                Some(Ok(())) => {
+                    can_keep(&host, &current).await.map(|can| can.map(|()| remarks).map_err(Refusal::of_host))
+                }
+                other => other.map(|served| served.map(|()| remarks).map_err(Refusal::new)),
+            },
             other => other,
         };
         if admission.is_some() && admission != last {
@@ -973,6 +1001,14 @@ async fn admit(
         }
         tokio::time::sleep(if last.is_some() { ADMISSION_INTERVAL } else { Duration::from_millis(100) }).await;
     }
+}
+
+/// Whether guard and daemon can write what has to outlive them when a unit is started. `None`: the guard did not answer.
+async fn can_keep(host: &Host, settings: &ServiceSettings) -> Option<Result<(), String>> {
+    if let Some(trouble) = host.guard.trouble().await.ok()? {
+        return Some(Err(trouble));
+    }
+    Some(settings.units().try_for_each(|unit| host.machine.has_kept_place(unit).map(drop)))
 }
 
 /// Whether the guard serves the watchdog that the configuration names. It is told by its own command line, so it may have
@@ -1015,7 +1051,7 @@ async fn admission(systemd: &dyn Manager, grounds: &Grounds, settings: &ServiceS
             Err(Unsupervisable::Bus(_)) => return None,
             // That a unit can be started without the lease weighs more than what is wrong with another one.
             Err(error) if error.is_ungated() => {
-                return Some(Err(Refusal { reason: error.to_string(), is_ungated: true }));
+                return Some(Err(Refusal { reason: error.to_string(), is_ungated: true, is_of_host: false }));
             }
             Err(error) => {
                 refusal.get_or_insert_with(|| Refusal::new(error.to_string()));
@@ -1043,6 +1079,7 @@ fn election_settings(host: &Host, settings: &ServiceSettings) -> election::Setti
         machine: host.machine_id,
         timings: settings.timings,
         stop_limit: settings.stop_limit,
+        on_stop_failure: settings.on_stop_failure,
         // A pass counts for T, or for as long as it takes to fail `fall` times where that is longer.
         check_validity: settings
             .health
@@ -1050,10 +1087,11 @@ fn election_settings(host: &Host, settings: &ServiceSettings) -> election::Setti
             .map(|health| settings.timings.lease().max(health.interval * health.fall + health.timeout * 2)),
         fences: settings.fence.others.is_some(),
         unfences: settings.fence.unfence.is_some(),
+        units: settings.units().cloned().collect(),
     }
 }
 
-fn observation(snapshot: Snapshot) -> Observation {
+pub(super) fn observation(snapshot: Snapshot) -> Observation {
     let (revision, content) = match snapshot.entry {
         None => (Revision(0), Content::Absent),
         Some(entry) => match entry.value {

@@ -1,6 +1,6 @@
 //! The daemon as a whole: start, reload, stop; what systemd is told of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,23 +12,26 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
+use super::broken::Broken;
 use super::disk;
 use super::grounds::Grounds;
 use super::machine::ThisMachine;
 use super::notify;
-use super::service::{self, Handle, Host, Kept, Order};
+use super::service::{self, Answer, Handle, Host, Kept, Order};
+use super::silence::{Heard, Silences};
+use super::texts::KeptTexts;
 use crate::command_line::exit;
-use crate::config::{self, Loaded, ServiceSettings, Settings, Severity};
+use crate::config::{self, Loaded, ServiceSettings, Settings, Severity, Texts};
 use crate::dbus::{self, Ask, ServiceStatus};
-use crate::election::State;
+use crate::election::{Hindrance, State, Waiting, rounded};
 use crate::guard::client::{GuardClient, Link as GuardLink};
 use crate::guard::frame::{ListedLease, SOCKET};
-use crate::host::identity;
+use crate::host::{clock, identity};
 use crate::journal;
 use crate::store::{self, Link as StoreLink, Store};
 use crate::systemd::{JobType, Systemd};
 use crate::types::store::StoreSettings;
-use crate::types::{ServiceName, UnitName};
+use crate::types::{ServiceName, Time, UnitName, kept};
 
 const STATE_DIRECTORY: &str = "/var/lib/putex";
 /// The daemon's own unit, about whose job PID 1 is asked.
@@ -43,6 +46,11 @@ const ASKS_LIMIT: usize = 16;
 const TICK: Duration = Duration::from_secs(1);
 /// A stop that is still under way asks systemd for this much more time, every [`TICK`].
 const STOP_EXTENSION: Duration = Duration::from_secs(10);
+/// A host that is late by this was not busy but stood still.
+const STANDSTILL_MIN: Duration = Duration::from_secs(1);
+/// How long the guard is waited for where only a lease of its would keep a broken `putexd.toml` from ending putexd: longer
+/// than its restart takes.
+const LEASES_LIMIT: Duration = Duration::from_secs(3);
 /// A daemon-reload waits for every generator.
 const DAEMON_RELOAD_LIMIT: Duration = Duration::from_secs(30);
 
@@ -56,9 +64,19 @@ pub(super) async fn run(root: &Path) -> ExitCode {
             return ExitCode::from(exit::OS);
         }
     };
-    let Some(settings) = load(root).settings else { return ExitCode::from(exit::CONFIGURATION) };
+    let kept = KeptTexts::read(Path::new(kept::DIR));
+    let mut loaded = load(root);
+    if !loaded.broken.is_empty() || loaded.settings.is_none() {
+        let leased = tokio::select! {
+            leased = leased(&loaded, &kept) => leased,
+            () = signals.end() => return ExitCode::SUCCESS,
+        };
+        loaded = config::load_keeping(root, kept.texts(), &leased);
+    }
+    let broken = Broken::new(&loaded);
+    let Some(settings) = loaded.settings else { return ExitCode::from(exit::CONFIGURATION) };
     let mut supervisor = tokio::select! {
-        supervisor = Supervisor::start(root, settings) => match supervisor {
+        supervisor = Supervisor::start(root, settings, broken, kept) => match supervisor {
             Ok(supervisor) => supervisor,
             Err(error) => {
                 tracing::error!("{error}");
@@ -68,7 +86,25 @@ pub(super) async fn run(root: &Path) -> ExitCode {
         // Nothing was begun. A unit that a former putexd left running ends with its lease, by the guard.
         () = signals.end() => return ExitCode::SUCCESS,
     };
+    supervisor.keep(loaded.texts);
     supervisor.serve(&mut signals).await
+}
+
+/// The services of which the guard has a lease; empty when it need not be asked or does not answer in time.
+async fn leased(loaded: &Loaded, kept: &KeptTexts) -> BTreeSet<ServiceName> {
+    let is_lost = loaded.settings.is_none();
+    if kept.texts().services.is_empty() || (is_lost && kept.texts().host.is_none()) {
+        return BTreeSet::new();
+    }
+    notify::status("waiting for the guard");
+    let guard = GuardClient::new(Path::new(SOCKET), IDLE_LIMIT);
+    let listed = if is_lost {
+        timeout(LEASES_LIMIT, list_leases(&guard)).await.unwrap_or_default()
+    } else {
+        list_leases(&guard).await
+    };
+    // What has lapsed is the guard's to end, and no reason to go on without a good putexd.toml.
+    listed.into_iter().filter(|listed| !(is_lost && listed.lapsed)).map(|listed| listed.lease.service).collect()
 }
 
 /// Reads the configuration and tells what is wrong with it.
@@ -132,6 +168,7 @@ struct Supervisor {
     host: Host,
     systemd: Systemd,
     store_settings: StoreSettings,
+    silences: Silences,
     services: BTreeMap<ServiceName, Handle>,
     retiring: Vec<Retiring>,
     /// Services that begin as soon as the guard has said what it remembers of them, and nothing that retires has their units
@@ -143,11 +180,14 @@ struct Supervisor {
     shown: String,
     /// What clients ask over D-Bus.
     asks: mpsc::Receiver<Ask>,
+    /// Which files are broken.
+    broken: Broken,
+    texts: KeptTexts,
 }
 
 impl Supervisor {
     /// Reaches bus and guard, however long that takes, and starts every election.
-    async fn start(root: &Path, settings: Settings) -> Result<Self, String> {
+    async fn start(root: &Path, settings: Settings, broken: Broken, texts: KeptTexts) -> Result<Self, String> {
         let machine_id = identity::machine_id().map_err(|error| format!("failed to read the machine id: {error}"))?;
         let shortest = |span: fn(&ServiceSettings) -> Duration| settings.services.iter().map(span).min();
         let renew_interval = shortest(|service| service.timings.renew_interval).unwrap_or(IDLE_LIMIT);
@@ -158,8 +198,10 @@ impl Supervisor {
         notify::status("waiting for the guard");
         let guard = GuardClient::new(Path::new(SOCKET), renew_interval);
         let leases = list_leases(&guard).await;
-        let store: Arc<dyn Store> =
+        let store =
             store::open(&settings.store, call_limit).map_err(|error| format!("failed to open the store: {error}"))?;
+        let silences = Silences::default();
+        let store: Arc<dyn Store> = Arc::new(Heard::new(store, silences.clone()));
         let hints = super::hints::Hints::default();
         tokio::spawn(hints.clone().run(Arc::clone(&store)));
         let host = Host {
@@ -171,24 +213,28 @@ impl Supervisor {
             guard,
             systemd: Arc::new(systemd.clone()),
             hints,
-            machine: Arc::new(ThisMachine { state_directory: PathBuf::from(STATE_DIRECTORY) }),
+            machine: Arc::new(ThisMachine::new(Path::new(STATE_DIRECTORY))),
             grounds: Grounds::default(),
             watchdog: settings.watchdog.clone(),
         };
         let (ask, asks) = mpsc::channel(ASKS_LIMIT);
         tokio::spawn(dbus::serve(ask));
         tokio::spawn(tell_of_store(host.store.link()));
+        tokio::spawn(tell_of_thaws());
         let mut supervisor = Self {
             root: root.to_owned(),
             host,
             systemd,
             store_settings: settings.store,
+            silences,
             services: BTreeMap::new(),
             retiring: Vec::new(),
             coming: Vec::new(),
             changed: Arc::new(Notify::new()),
             shown: String::new(),
             asks,
+            broken,
+            texts,
         };
         supervisor.gate(&settings.services).await;
         supervisor.coming = settings.services;
@@ -255,7 +301,7 @@ impl Supervisor {
     /// One that PID 1 tells nothing of counts as free: a reload too many does no harm.
     async fn are_gated(&self, services: &[ServiceSettings]) -> bool {
         for service in services {
-            for unit in service.units() {
+            for unit in service.units().chain(&service.contains) {
                 if self.systemd.is_gated(&service.name, unit).await != Ok(true) {
                     return false;
                 }
@@ -273,33 +319,45 @@ impl Supervisor {
     fn answer(&self, ask: Ask) {
         match ask {
             Ask::List(answer) => {
-                let _ = answer.send(self.services.values().map(status_of).collect());
+                let _ = answer.send(self.statuses());
+            }
+            Ask::Store(answer) => {
+                let _ = answer.send(self.silences.status(self.store_settings.address().to_string()));
             }
             Ask::StepDown { service, reason, answer } => {
-                let told = match self.services.get(&service) {
-                    None => Err(format!("no service is called {service}")),
-                    Some(handle) => handle
-                        .orders
-                        .try_send(Order::StepDown(reason))
-                        .map_err(|_| format!("the election of {service} does not answer")),
-                };
-                let _ = answer.send(told);
+                self.order(&service, answer, |answer| Order::StepDown(reason, answer));
             }
-            Ask::Adopt { service, answer } => {
-                let refused = match self.services.get(&service) {
-                    None => Some((answer, format!("no service is called {service}"))),
-                    Some(handle) => match handle.orders.try_send(Order::Adopt(answer)) {
-                        Err(TrySendError::Full(Order::Adopt(answer)) | TrySendError::Closed(Order::Adopt(answer))) => {
-                            Some((answer, format!("the election of {service} does not answer")))
-                        }
-                        Ok(()) | Err(TrySendError::Full(_) | TrySendError::Closed(_)) => None,
-                    },
-                };
-                if let Some((answer, reason)) = refused {
-                    let _ = answer.send(Err(reason));
-                }
-            }
+            Ask::Adopt { service, answer } => self.order(&service, answer, Order::Adopt),
         }
+    }
+
+    /// Whoever asks is answered by the service, or hears why there is nobody to answer.
+    fn order(&self, service: &ServiceName, answer: Answer, order: impl FnOnce(Answer) -> Order) {
+        let Some(handle) = self.services.get(service) else {
+            let _ = answer.send(Err(format!("no service is called {service}")));
+            return;
+        };
+        let refused = match handle.orders.try_send(order(answer)) {
+            Ok(()) => return,
+            Err(TrySendError::Full(order) | TrySendError::Closed(order)) => order,
+        };
+        if let Order::StepDown(_, answer) | Order::Adopt(answer) = refused {
+            let _ = answer.send(Err(format!("the election of {service} does not answer")));
+        }
+    }
+
+    /// All services, and those that are none because their file is broken.
+    fn statuses(&self) -> Vec<ServiceStatus> {
+        let now = self.host.machine.now();
+        let of_service = |(name, handle): (_, &Handle)| {
+            let bars = self.broken.bars(name).map(Hindrance::Reason);
+            let bars = bars.is_some() && handle.status.borrow().hindrance == bars;
+            status_of(handle, now, self.broken.goes_on(name).filter(|_| !bars))
+        };
+        let mut all: Vec<ServiceStatus> = self.services.iter().map(of_service).collect();
+        all.extend(self.broken.rows(|name| self.services.contains_key(name)));
+        all.sort_by(|one, other| one.service.cmp(&other.service));
+        all
     }
 
     fn show(&mut self) {
@@ -308,6 +366,9 @@ impl Supervisor {
             let status = handle.status.borrow();
             let holder = match (status.state, status.holder.as_str()) {
                 (State::Standby, "") => " (nobody holds it)".to_owned(),
+                (State::Standby, _) if matches!(status.waiting, Some(Waiting::OwnRecord { .. })) => {
+                    " (nobody is known to hold it)".to_owned()
+                }
                 (State::Standby, holder) => format!(" ({holder} holds it)"),
                 _ => String::new(),
             };
@@ -326,20 +387,54 @@ impl Supervisor {
     /// Compares, and touches only services that changed. A file that is broken now leaves its service as it was.
     async fn reload(&mut self) {
         notify::reloading();
-        let loaded = load(&self.root);
-        if let Some(settings) = loaded.settings {
-            self.apply(settings, &loaded.broken).await;
+        let mut loaded = load(&self.root);
+        if loaded.settings.is_some() && !loaded.broken.is_empty() {
+            // What runs has the better right to its unit and its key, whatever its own file says now.
+            let running = self.services.keys().cloned().collect();
+            loaded = config::load_keeping(&self.root, self.texts.texts(), &running);
         }
+        let mended = self.broken.update(&loaded);
+        let mut told = Vec::new();
+        if let Some(settings) = loaded.settings {
+            told.extend(mended.in_words(|name| settings.services.iter().any(|service| service.name == *name)));
+            self.keep(self.texts_in_force(loaded.texts, &settings));
+            told.extend(self.apply(settings).await);
+        }
+        told.extend(self.broken.in_words(|name| self.services.contains_key(name)));
+        let told = if told.is_empty() { "nothing changed".to_owned() } else { told.join("; ") };
+        journal::alarm(journal::Alarm::ConfigurationReloaded, &journal::Subject::default(), &told);
         notify::ready();
         self.shown.clear();
     }
 
-    async fn apply(&mut self, settings: Settings, broken: &[ServiceName]) {
-        if settings.node != self.host.node
+    fn keep(&mut self, texts: Texts) {
+        self.texts.replace(texts);
+    }
+
+    /// What a reload leaves as it is goes on with its former text: a service whose file is broken, and the host's own
+    /// settings if they are others.
+    fn texts_in_force(&self, mut texts: Texts, settings: &Settings) -> Texts {
+        let former = self.texts.texts();
+        for (name, made) in former.services.iter().filter(|(name, _)| self.broken.has(name)) {
+            texts.services.entry(name.clone()).or_insert_with(|| made.clone());
+        }
+        if self.has_other_host(settings) {
+            texts.host.clone_from(&former.host);
+        }
+        texts
+    }
+
+    /// Whether `putexd.toml` says what only a restart can bring about.
+    fn has_other_host(&self, settings: &Settings) -> bool {
+        settings.node != self.host.node
             || settings.store != self.store_settings
             || settings.cluster != self.host.cluster
             || settings.watchdog != self.host.watchdog
-        {
+    }
+
+    /// What was done, in words.
+    async fn apply(&mut self, settings: Settings) -> Vec<String> {
+        if self.has_other_host(&settings) {
             tracing::warn!(
                 "putexd.toml: a new node name, store, cluster or watchdog takes effect at \"systemctl restart putexd\""
             );
@@ -350,11 +445,11 @@ impl Supervisor {
             // A successor that is still wanted is named again below.
             retiring.successor = None;
         }
-        self.coming.retain(|service| broken.contains(&service.name));
+        self.coming.retain(|service| self.broken.has(&service.name));
         let gone: Vec<ServiceName> = self
             .services
             .keys()
-            .filter(|name| !broken.contains(name) && !settings.services.iter().any(|service| service.name == **name))
+            .filter(|name| !self.broken.has(name) && !settings.services.iter().any(|service| service.name == **name))
             .cloned()
             .collect();
         for name in gone {
@@ -371,6 +466,9 @@ impl Supervisor {
                 }
                 continue;
             };
+            if self.broken.has(&name) {
+                continue;
+            }
             if handle.settings == service {
                 // A full channel would mean a loop that stands still, which the watchdog ends.
                 let _ = handle.orders.try_send(Order::Reconsider);
@@ -391,8 +489,7 @@ impl Supervisor {
                 tracing::warn!("failed to ask the guard for leases that no service claims: {error}, ignoring");
             }
         }
-        let told = if told.is_empty() { "nothing changed".to_owned() } else { told.join(", ") };
-        journal::alarm(journal::Alarm::ConfigurationReloaded, &journal::Subject::default(), &told);
+        told
     }
 
     /// Has a service stop its unit and release its lock. `successor` takes its place after that.
@@ -447,6 +544,12 @@ impl Supervisor {
                 continue;
             }
             let kept = leases.iter().find(|listed| listed.lease.service == service.name).map(Kept::from);
+            if let Some(reason) = self.broken.goes_on(&service.name).filter(|_| kept.is_some()) {
+                let subject =
+                    journal::Subject { service: Some((&service.name, &service.unit)), ..journal::Subject::default() };
+                journal::alarm(journal::Alarm::ConfigurationBroken, &subject, &reason);
+            }
+            let kept = kept.map(|kept| kept.with_broken(self.broken.bars(&service.name)));
             self.add(service, kept);
         }
     }
@@ -538,7 +641,20 @@ impl Supervisor {
             notify::watchdog();
             notify::extend_timeout(STOP_EXTENSION);
         }
-        tracing::info!("putexd ends; every lock is released");
+        drop(ended);
+        let handles = self.services.values().chain(self.retiring.iter().map(|retiring| &retiring.handle));
+        let aging: Vec<&str> = handles
+            .filter(|handle| handle.status.borrow().is_left_to_age)
+            .map(|handle| handle.settings.name.as_str())
+            .collect();
+        if aging.is_empty() {
+            tracing::info!("putexd ends; it holds no lock any more");
+        } else {
+            tracing::warn!(
+                "putexd ends; the locks of {} could not be released, so other hosts wait until they have aged",
+                aging.join(", ")
+            );
+        }
         ExitCode::SUCCESS
     }
 }
@@ -547,6 +663,8 @@ impl Supervisor {
 #[derive(Debug, Default)]
 struct Watchdog {
     seen: BTreeMap<ServiceName, (u64, Option<Instant>)>,
+    /// The last look. A host that stood still since then says nothing against any of them.
+    last: Option<Instant>,
 }
 
 impl Watchdog {
@@ -556,11 +674,12 @@ impl Watchdog {
     fn beat(&mut self, services: &BTreeMap<ServiceName, Handle>) {
         self.seen.retain(|name, _| services.contains_key(name));
         let now = Instant::now();
+        let stood_still = self.last.replace(now).is_some_and(|last| now - last > Self::PATIENCE / 2);
         let mut alive = true;
         for (name, handle) in services {
             let progress = handle.progress.load(Ordering::Acquire);
             let (last, since) = self.seen.entry(name.clone()).or_insert((progress, None));
-            if *last != progress || since.is_none() {
+            if *last != progress || since.is_none() || stood_still {
                 (*last, *since) = (progress, Some(now));
             }
             if since.is_some_and(|since| now - since > Self::PATIENCE) {
@@ -579,8 +698,10 @@ fn share(one: &ServiceSettings, other: &ServiceSettings) -> bool {
     one.key == other.key || one.units().any(|unit| other.units().any(|same| same == unit))
 }
 
-fn status_of(handle: &Handle) -> ServiceStatus {
+fn status_of(handle: &Handle, now: Time, broken: Option<String>) -> ServiceStatus {
     let status = handle.status.borrow();
+    let waits = status.waiting.as_ref().map(|waiting| waiting.in_words(now));
+    let unproven = status.unproven.clone().filter(|_| matches!(status.state, State::Releasing | State::Lapsing));
     ServiceStatus {
         service: handle.settings.name.to_string(),
         unit: handle.settings.unit.to_string(),
@@ -589,8 +710,9 @@ fn status_of(handle: &Handle) -> ServiceStatus {
         holder: status.holder.clone(),
         revision: status.revision.0,
         token: status.term.0,
-        hindrance: status.hindrance.clone().unwrap_or_default(),
-        remarks: status.remarks.clone(),
+        hindrance: status.hindrance.as_ref().map(|hindrance| hindrance.in_words(now)).unwrap_or_default(),
+        waits: waits.into_iter().chain(unproven).collect::<Vec<_>>().join("; "),
+        remarks: broken.into_iter().chain(status.remarks.iter().cloned()).collect(),
     }
 }
 
@@ -613,6 +735,22 @@ async fn tell_of_store(mut link: watch::Receiver<StoreLink>) {
     }
 }
 
+/// Writes to the journal that the host stood still. It does nothing else, so that no work of its own makes it late.
+async fn tell_of_thaws() {
+    loop {
+        let before = clock::now();
+        sleep(TICK).await;
+        if let Some(span) = stood_still(clock::now().since_at_most(before)) {
+            tracing::warn!("this host, or putexd alone, stood still for {}", rounded(span));
+        }
+    }
+}
+
+/// For how long, if so much time has passed over a sleep of one [`TICK`]. A busy host is late by less.
+fn stood_still(passed: Duration) -> Option<Duration> {
+    passed.checked_sub(TICK).filter(|late| *late >= STANDSTILL_MIN)
+}
+
 /// What the guard remembers, however long it takes to answer: without it no running unit may be judged.
 async fn list_leases(guard: &GuardClient) -> Vec<ListedLease> {
     let mut link = guard.link();
@@ -625,5 +763,17 @@ async fn list_leases(guard: &GuardClient) -> Vec<ListedLease> {
                 sleep(IDLE_LIMIT / 10).await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_stood_still_for_what_its_sleep_took_too_long() {
+        assert_eq!(stood_still(Duration::from_millis(1900)), None);
+        assert_eq!(stood_still(Duration::from_millis(900)), None);
+        assert_eq!(stood_still(Duration::from_secs(9)), Some(Duration::from_secs(8)));
     }
 }

@@ -31,7 +31,7 @@ pub struct ServiceStatus {
     pub unit: String,
     /// The lock's key.
     pub key: String,
-    /// Its state on this host.
+    /// Its state on this host; `broken` where it is not run because its file is broken.
     pub state: String,
     /// The lock's holder as last read; empty = nobody, or not known.
     pub holder: String,
@@ -41,13 +41,32 @@ pub struct ServiceStatus {
     pub token: u64,
     /// Why this host would not take the lock if it were free; empty = it would.
     pub hindrance: String,
+    /// What it waits for, why, and how long still; empty = for nothing.
+    pub waits: String,
     /// What the operator should know of the service though it is supervised, in whole sentences.
     pub remarks: Vec<String>,
+}
+
+/// How the store has answered this host since its putexd started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Type)]
+pub struct StoreStatus {
+    /// Where it is.
+    pub store: String,
+    /// For so many milliseconds it has given no answer; 0 = it answers.
+    pub silent_ms: u64,
+    /// How often it gave none for a second or more.
+    pub silences: u64,
+    /// The longest of these, in milliseconds; 0 = there was none.
+    pub longest_ms: u64,
+    /// When that began, in seconds since 1970.
+    pub longest_began: u64,
 }
 
 /// What a client asks of the daemon.
 #[derive(Debug)]
 pub enum Ask {
+    /// The store.
+    Store(oneshot::Sender<StoreStatus>),
     /// All services, by name.
     List(oneshot::Sender<Vec<ServiceStatus>>),
     /// Let a lock go.
@@ -56,8 +75,8 @@ pub enum Ask {
         service: ServiceName,
         /// For the journal and the record.
         reason: String,
-        /// `Err`: why not.
-        answer: oneshot::Sender<Result<(), String>>,
+        /// What was begun; `Err`: why nothing.
+        answer: oneshot::Sender<Result<String, String>>,
     },
     /// Take the store and the key that the configuration names as meant.
     Adopt {
@@ -114,8 +133,16 @@ impl Manager {
         list.await.map_err(gone)
     }
 
-    /// Stops the unit and lets the lock go, if this host holds it; another host takes over. Returns at once.
-    async fn step_down(&self, service: &str, reason: &str) -> fdo::Result<()> {
+    /// How the store has answered this host.
+    async fn describe_store(&self) -> fdo::Result<StoreStatus> {
+        let (answer, status) = oneshot::channel();
+        self.asks.send(Ask::Store(answer)).await.map_err(gone)?;
+        status.await.map_err(gone)
+    }
+
+    /// Stops the unit and lets the lock go; another host takes over. Returns what was begun, before it is done. Fails where
+    /// this host does not hold the lock.
+    async fn step_down(&self, service: &str, reason: &str) -> fdo::Result<String> {
         let service = service.parse::<ServiceName>().map_err(|error| fdo::Error::InvalidArgs(error.to_string()))?;
         let (answer, result) = oneshot::channel();
         let ask = Ask::StepDown { service, reason: reason.to_owned(), answer };

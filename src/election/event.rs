@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::record::Record;
 use super::state::State;
 use super::timings::Timings;
-use crate::types::{Incarnation, Instance, MachineId, NodeId, Revision, Term, Time, WriteId};
+use crate::types::{Incarnation, Instance, MachineId, NodeId, OnStopFailure, Revision, Term, Time, UnitName, WriteId};
 
 /// The outside, read once for each event: the core has no clock and no randomness of its own.
 #[derive(Debug, Clone, Copy)]
@@ -32,12 +32,16 @@ pub struct Settings {
     pub timings: Timings,
     /// How long an orderly stop may take.
     pub stop_limit: Duration,
+    /// What happens when the stop is not proven in time, for words alone.
+    pub on_stop_failure: OnStopFailure,
     /// `Some`: health checks are configured, and a pass counts this long.
     pub check_validity: Option<Duration>,
     /// Whether the previous holders are fenced before the start.
     pub fences: bool,
     /// Whether a unit is started before one's own.
     pub unfences: bool,
+    /// What runs under the lock, for the record; empty where nobody asks.
+    pub units: Vec<UnitName>,
 }
 
 /// What outlives the daemon on disk. Written at a change of holding, never on the path of a renewal.
@@ -52,7 +56,7 @@ pub struct Memory {
 }
 
 /// A lease that the guard remembers from before this daemon's start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remembered {
     /// The holding.
     pub instance: Instance,
@@ -72,6 +76,8 @@ pub struct Remembered {
     pub closing: bool,
     /// The guard saw the deadline pass.
     pub lapsed: bool,
+    /// What it was armed for, which the configuration may name no longer.
+    pub units: Vec<UnitName>,
 }
 
 /// What the store holds under the key.
@@ -249,6 +255,8 @@ pub enum Sight {
     Dead {
         /// Its Result, for the journal.
         result: String,
+        /// Whether it ended otherwise than in good order.
+        failed: bool,
     },
     /// Something of it runs, or may soon without our doing (`auto-restart`).
     Alive,

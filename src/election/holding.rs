@@ -7,7 +7,8 @@ use serde::Serialize;
 use super::event::{Observation, Remembered};
 use super::record::{Record, Words};
 use super::timings::Timings;
-use crate::types::{Incarnation, Instance, Revision, Term, Time, WriteId};
+use super::waiting::Why;
+use crate::types::{Incarnation, Instance, NodeId, Revision, Term, Time, UnitName, WriteId};
 
 /// Attempts without a win that a holding remembers. At one attempt per call limit, a lease ends long before.
 const ATTEMPTS_LIMIT: usize = 64;
@@ -90,8 +91,15 @@ pub(super) struct Holding {
     pub(super) inherited_hold: Duration,
     /// Its lease.
     pub(super) inherited_lease: Duration,
+    /// For words alone: why the start has to wait.
+    #[serde(skip)]
+    pub(super) why: Why,
     /// Hosts to fence before the start.
     pub(super) unfenced: Vec<String>,
+    /// All that may run under it.
+    pub(super) units: Vec<UnitName>,
+    /// Who has held the lock, this node last; empty as long as an adopted holding was not found in the store.
+    pub(super) holders: Vec<NodeId>,
     /// S and k are fixed for a holding, because the guard was armed with them.
     pub(super) stop_budget: Duration,
     pub(super) kill_reserve: Duration,
@@ -103,8 +111,10 @@ pub(super) struct Holding {
 }
 
 impl Holding {
-    /// K8: what the guard remembers. The store is asked before anything is written.
-    pub(super) fn adopted(remembered: &Remembered, incarnation: Incarnation, now: Time) -> Self {
+    /// K8: what the guard remembers. The store is asked before anything is written. `units` may be started by now, and
+    /// what the lease was armed for may run still.
+    pub(super) fn adopted(remembered: &Remembered, units: &[UnitName], incarnation: Incarnation, now: Time) -> Self {
+        let former = remembered.units.iter().filter(|unit| !units.contains(unit));
         Self {
             instance: remembered.instance,
             term: remembered.term,
@@ -128,7 +138,10 @@ impl Holding {
             entitled_at: now,
             inherited_hold: Duration::ZERO,
             inherited_lease: Duration::ZERO,
+            why: Why::nobody(),
             unfenced: Vec::new(),
+            units: units.iter().chain(former).cloned().collect(),
+            holders: Vec::new(),
             stop_budget: remembered.stop_budget,
             kill_reserve: remembered.kill_reserve,
             prove_by: None,
@@ -222,7 +235,11 @@ impl Holding {
         let details = observation.content.record().and_then(|record| record.details.as_ref());
         let write = details.filter(|details| details.instance == self.instance).map(|details| details.write);
         if self.adopted {
-            return self.resolve_adopted(observation.revision, write);
+            let resolution = self.resolve_adopted(observation.revision, write);
+            if !self.adopted {
+                self.holders = details.map(|details| details.holders.clone()).unwrap_or_default();
+            }
+            return resolution;
         }
         if let Some(write) = write {
             if self.attempts.iter().any(|attempt| attempt.write == write) {
@@ -290,8 +307,9 @@ mod tests {
             kill_reserve: Duration::from_millis(250),
             closing: false,
             lapsed: false,
+            units: Vec::new(),
         };
-        let mut holding = Holding::adopted(&remembered, Incarnation("a".to_owned()), at(0));
+        let mut holding = Holding::adopted(&remembered, &[], Incarnation("a".to_owned()), at(0));
         holding.adopted = false;
         holding.unresolved = false;
         holding
@@ -310,6 +328,8 @@ mod tests {
                 term: Term(5),
                 prev: None,
                 unfenced: Vec::new(),
+                units: Vec::new(),
+                holders: Vec::new(),
                 words: Words::default(),
             }),
         }

@@ -5,8 +5,10 @@
 //! the scenario tests and a model check all run this code.
 //!
 //! Where to look for a rule: [`Timings`] has the inequality that makes R, F, C and S safe; `lock` what a contender may
-//! believe of the store (K1 to K7); `registration` under which key a unit is run at all (N1 to N4); `holding` what a
-//! holder may believe of its own writes (H1, H2); `core` when a unit is started and stopped (H3 to H6, K3, K8, K9).
+//! believe of the store (K1 to K7), and `turn` which of several is to take it first; `registration` under which key a unit
+//! is run at all (N1 to N4), and `former_lock` when nobody runs it under another one any more; `holding` what a holder may
+//! believe of its own writes (H1, H2); `waiting` what is waited for and why, in words; `core` when a unit is started and
+//! stopped (H3 to H6, K3, K8, K9).
 //!
 //! What follows is `protocol.md` in this folder: the rules, why they keep two units apart, and on what that rests.
 //!
@@ -14,19 +16,25 @@
 
 mod core;
 mod event;
+mod former_lock;
 mod holding;
 mod lock;
+mod longest_hold;
 mod record;
 mod registration;
 mod state;
 mod timings;
+mod turn;
+mod waiting;
 
 pub use self::core::Election;
 pub use event::{
     Action, Alarm, Content, Event, GuardDone, GuardRequest, Memory, Moment, Observation, ReadId, Remembered, Settings,
     Sight, Transition, WriteRequest, WriteResult,
 };
-pub use record::{Details, Record, Standing, UNFENCED_LIMIT, Words};
-pub use registration::{Found, Place, Refusal, Registration, Verdict, judge};
+pub use former_lock::FormerLock;
+pub use record::{Details, HOLDERS_LIMIT, Record, Standing, UNFENCED_LIMIT, Words};
+pub use registration::{Found, KeptPlace, Place, Position, Refusal, Registration, Verdict, is_newer, judge};
 pub use state::{EDGES, Edge, State, find_edge};
 pub use timings::{Confirmation, Timings, TimingsError};
+pub use waiting::{Cause, Hindrance, Longest, Unseen, Waiting, Why, rounded};

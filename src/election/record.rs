@@ -10,10 +10,13 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::types::{Instance, MachineId, NodeId, Revision, Term, Value, WriteId};
+use crate::types::{Instance, MachineId, NodeId, Revision, Term, UnitName, Value, WriteId};
 
 /// At most this many hosts wait to be fenced; a longer chain of failed take-overs keeps the newest.
 pub const UNFENCED_LIMIT: usize = 16;
+
+/// At most this many of the nodes that have held the lock are named; the oldest is forgotten first.
+pub const HOLDERS_LIMIT: usize = 16;
 
 /// What its writer was doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -82,6 +85,11 @@ pub struct Details {
     pub prev: Option<(Revision, Option<Instance>)>,
     /// Hosts whose unit this holding's chain of take-overs has waited out but not fenced.
     pub unfenced: Vec<String>,
+    /// All that this holding may run; empty: its writer does not say.
+    pub units: Vec<UnitName>,
+    /// Which nodes have held the lock, the latest last. It says whose turn it is to take the lock next, and nothing else, so
+    /// that a list by other hands does no harm.
+    pub holders: Vec<NodeId>,
     /// An operator's words.
     pub words: Words,
 }
@@ -106,6 +114,8 @@ mod field {
     pub(super) const PREV_REVISION: &str = "prev-revision";
     pub(super) const PREV_INSTANCE: &str = "prev-instance";
     pub(super) const UNFENCED: &str = "unfenced";
+    pub(super) const UNITS: &str = "units";
+    pub(super) const HOLDERS: &str = "holders";
     pub(super) const NEXT: &str = "next";
     pub(super) const PAUSED_FOR_MS: &str = "paused-for-ms";
     pub(super) const REASON: &str = "reason";
@@ -161,6 +171,14 @@ impl Record {
             if !details.unfenced.is_empty() {
                 set(field::UNFENCED, join_hosts(&details.unfenced));
             }
+            if !details.units.is_empty() {
+                let units: Vec<&str> = details.units.iter().map(UnitName::as_str).collect();
+                set(field::UNITS, units.join(" "));
+            }
+            if !details.holders.is_empty() {
+                let holders: Vec<&str> = details.holders.iter().map(NodeId::as_str).collect();
+                set(field::HOLDERS, holders.join(" "));
+            }
             let words = &details.words;
             if let Some(next) = &words.next {
                 set(field::NEXT, next.to_string());
@@ -202,6 +220,8 @@ fn decode_details(fields: &BTreeMap<String, String>) -> Option<Details> {
         term: Term(parse(fields, field::TERM)?),
         prev,
         unfenced: fields.get(field::UNFENCED).map_or_else(Vec::new, |hosts| split_hosts(hosts)),
+        units: fields.get(field::UNITS).map_or_else(Vec::new, |units| split_units(units)),
+        holders: fields.get(field::HOLDERS).map_or_else(Vec::new, |holders| split_holders(holders)),
         words: Words {
             next: optional(fields, field::NEXT)?,
             paused_for,
@@ -258,6 +278,23 @@ fn split_hosts(text: &str) -> Vec<String> {
     hosts.split_off(hosts.len().saturating_sub(UNFENCED_LIMIT))
 }
 
+/// A list that is not understood whole says nothing.
+fn split_units(text: &str) -> Vec<UnitName> {
+    text.split(' ').map(|name| UnitName::new(name).ok()).collect::<Option<_>>().unwrap_or_default()
+}
+
+/// The latest of the nodes that are named, each once.
+fn split_holders(text: &str) -> Vec<NodeId> {
+    let mut holders: Vec<NodeId> = Vec::new();
+    for holder in text.split(' ').rev().filter_map(|name| NodeId::new(name).ok()) {
+        if holders.len() < HOLDERS_LIMIT && !holders.contains(&holder) {
+            holders.push(holder);
+        }
+    }
+    holders.reverse();
+    holders
+}
+
 /// What is not escaped as [`join_hosts`] does it is taken as it is.
 fn unescape(name: &str) -> String {
     let mut bytes = Vec::with_capacity(name.len());
@@ -285,6 +322,10 @@ mod tests {
 
     use super::*;
 
+    fn unit(name: &str) -> UnitName {
+        UnitName::new(name).expect("a unit's name")
+    }
+
     fn full() -> Record {
         Record {
             token: "h1".to_owned(),
@@ -298,6 +339,8 @@ mod tests {
                 term: Term(1_700_000_000),
                 prev: Some((Revision(41), Some(Instance(9)))),
                 unfenced: vec!["h2".to_owned(), "h3".to_owned()],
+                units: ["billing.timer", "billing.service"].map(unit).to_vec(),
+                holders: ["h3", "h1"].map(|name| NodeId::new(name).expect("a node name")).to_vec(),
                 words: Words {
                     next: Some(NodeId::new("h2").expect("a node name")),
                     paused_for: Some(Duration::from_secs(60)),
@@ -367,6 +410,25 @@ mod tests {
         let long = "x".repeat(HOST_LIMIT);
         assert_eq!(split_hosts(&format!("{long}y")), std::slice::from_ref(&long));
         assert_eq!(join_hosts(&[format!("{long}y")]), long);
+    }
+
+    #[test]
+    fn units_that_are_not_all_understood_are_not_said() {
+        assert_eq!(split_units("a.service b.timer"), ["a.service", "b.timer"].map(unit));
+        for garbled in ["", "a.service ", "a.service  b.timer", "a.service b", "a.service\tb.timer"] {
+            assert_eq!(split_units(garbled), Vec::<UnitName>::new(), "{garbled:?}");
+        }
+    }
+
+    #[test]
+    fn holders_by_other_hands_are_few_and_each_is_named_once() {
+        let names = |text: &str| split_holders(text).iter().map(NodeId::to_string).collect::<Vec<_>>();
+        assert_eq!(names("h1 h2 h1 h3"), ["h2", "h1", "h3"]);
+        for nobody in ["", " ", "\n", "k\u{f6}ln", &"x".repeat(200)] {
+            assert_eq!(names(nobody), Vec::<String>::new(), "{nobody:?}");
+        }
+        let many: Vec<String> = (0..HOLDERS_LIMIT + 3).map(|number| format!("h{number}")).collect();
+        assert_eq!(names(&many.join(" ")), many[3..]);
     }
 
     #[test]

@@ -1,23 +1,25 @@
 //! Under which key a unit is run: the store's own word on it, the same for all hosts.
 //!
 //! An election keeps hosts apart that contend for one key. It cannot see a host that contends for another key on behalf of
-//! the same unit, as after a rename on one host. So each unit has an entry in the store, beside the locks, that names its
-//! key. Whoever comes first makes it, by a compare-and-set, so that two who come at once cannot both; a host whose
-//! configuration names another key does not contend.
+//! the same unit, as after a rename on one host. So each unit of a service, the bound ones as well, has an entry in the
+//! store, beside the locks, that names its key. Whoever comes first makes it, by a compare-and-set, so that two who come at
+//! once cannot both; a host whose configuration names another key does not contend.
 //!
 //! An operator may give the unit another key. Then a host under the old key may hold its lock still. It has *written* that
-//! lock and *then* read the entry before it starts anything; who has changed the entry *then* looks at the old lock, and
-//! starts nothing before that has been free once. Of two that each write first and then look, one sees the other.
+//! lock and *then* looks at the entry before it starts anything; who has changed the entry *then* looks at the old lock, and
+//! starts nothing before that was free ([`FormerLock`](super::FormerLock)). Of two that each write first and then look, one
+//! sees the other. A look that must not show the past ends with a compare-and-set that writes again what was read.
 //!
-//! Another store cannot be looked into. What this host knows itself is kept on its disk ([`Place`]): a unit that it has
-//! known in another store waits for an operator's word.
+//! Another store cannot be looked into, and one that went back does not say so. What this host knows itself is kept on its
+//! disk ([`KeptPlace`]): a unit that it has known in another store, or under another key later than the entry says, waits for an
+//! operator's word.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::types::store::StoreAddress;
-use crate::types::{Key, UnitName, Value};
+use crate::types::{Incarnation, Key, Revision, UnitName, Value};
 
 /// At most this many former keys of a unit have not been seen free; then no further change is taken.
 const FORMER_LIMIT: usize = 8;
@@ -35,6 +37,23 @@ pub struct Registration {
     /// Locks that it was run under before, and that have not been seen free since.
     pub former: Vec<Key>,
 }
+
+/// What a host remembers of a unit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptPlace {
+    /// The store, and the key that the unit's entry named when this host last saw it.
+    #[serde(flatten)]
+    pub place: Place,
+    /// The former keys that the entry had then.
+    #[serde(default)]
+    pub former: Vec<Key>,
+    /// Where the entry was then. `None`: not known.
+    #[serde(default)]
+    pub position: Option<Position>,
+}
+
+/// The incarnation of a store, and the revision of an entry in it; 0 where there is none.
+pub type Position = (Incarnation, Revision);
 
 /// Where a unit's lock is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,8 +82,10 @@ pub enum Verdict {
 pub enum Refusal {
     /// All other hosts run it under this key.
     OtherKey(Key),
-    /// This host has run it under this key, and the store does not say whether others do.
+    /// It was run under this key, and the store does not say whether it is still.
     FormerKey(Key),
+    /// The entry named this key later than it names the other: it was lost, or the store went back.
+    WentBack(Key),
     /// This host has run it with another store.
     OtherStore(Place),
     /// The entry is not understood.
@@ -96,12 +117,6 @@ impl Registration {
         let former: Option<Vec<Key>> = former.split_whitespace().map(|key| Key::new(key).ok()).collect();
         Some(Self { key, former: former.filter(|former| former.len() <= FORMER_LIMIT)? })
     }
-
-    /// Whether the unit may be started under `key`. Asked between the claim of the lock and the start.
-    #[must_use]
-    pub fn vouches_for(&self, key: &Key) -> bool {
-        self.key == *key && self.former.is_empty()
-    }
 }
 
 /// What a store holds as the entry of a unit.
@@ -115,39 +130,65 @@ pub enum Found {
     Entry(Registration),
 }
 
-/// Whether a host may run a unit at `here`, by the store's entry for it and by what the host remembers. With an operator's
-/// word (`adopting`) the place is taken as meant, and only former locks in the same store are waited for.
+/// Whether a host may run a unit at `here`, by the entry that the store shows for it at `position`, and by what the host
+/// remembers. With an operator's word (`adopting`) the place is taken as meant, and only former locks in the same store are
+/// waited for.
 #[must_use]
-pub fn judge(here: &Place, kept: Option<&Place>, found: &Found, adopting: bool) -> Verdict {
-    let moved = kept.filter(|kept| !here.store.leads_to_that_of(&kept.store));
-    let (entry, known) = match found {
-        // Whom the host has known in another store it does not look for in this one.
-        Found::Nothing | Found::Garbled => (None, kept.filter(|_| moved.is_none()).map(|kept| kept.key.clone())),
-        Found::Entry(entry) => (Some(entry), None),
+pub fn judge(here: &Place, kept: Option<&KeptPlace>, found: &Found, position: &Position, adopting: bool) -> Verdict {
+    let moved = kept.filter(|kept| !here.store.leads_to_that_of(&kept.place.store));
+    // Whom the host has known in another store it does not look for in this one.
+    let kept = kept.filter(|_| moved.is_none());
+    let keys = kept.into_iter().flat_map(|kept| kept.former.iter().chain([&kept.place.key]));
+    let known: Vec<&Key> = keys.filter(|key| **key != here.key).collect();
+    let is_older = kept.is_some_and(|kept| !is_newer(position, kept.position.as_ref()));
+    // One that has them as former keys has lost none.
+    let lost = |entry: &Registration| {
+        known.iter().rev().copied().find(|key| is_older && entry.key == here.key && !entry.former.contains(key))
     };
     if !adopting {
         if let Some(moved) = moved {
-            return Verdict::Refused(Refusal::OtherStore(moved.clone()));
+            return Verdict::Refused(Refusal::OtherStore(moved.place.clone()));
         }
-        if *found == Found::Garbled {
-            return Verdict::Refused(Refusal::Garbled);
-        }
-        if let Some(known) = known.as_ref().filter(|known| **known != here.key) {
-            return Verdict::Refused(Refusal::FormerKey(known.clone()));
+        match found {
+            Found::Garbled => return Verdict::Refused(Refusal::Garbled),
+            Found::Nothing => {
+                if let Some(known) = known.last() {
+                    return Verdict::Refused(Refusal::FormerKey((*known).clone()));
+                }
+            }
+            Found::Entry(entry) if entry.key != here.key => {
+                return Verdict::Refused(Refusal::OtherKey(entry.key.clone()));
+            }
+            Found::Entry(entry) => {
+                if let Some(lost) = lost(entry) {
+                    return Verdict::Refused(Refusal::WentBack(lost.clone()));
+                }
+            }
         }
     }
-    match entry {
-        Some(entry) if entry.key == here.key && entry.former.is_empty() => Verdict::Cleared,
-        Some(entry) if entry.key == here.key => Verdict::Waits(entry.clone()),
-        Some(entry) if !adopting => Verdict::Refused(Refusal::OtherKey(entry.key.clone())),
-        Some(entry) => succeed(here, entry.former.iter().chain([&entry.key])),
-        None => succeed(here, &known),
+    match found {
+        Found::Nothing | Found::Garbled => succeed(here, known),
+        Found::Entry(entry) if lost(entry).is_some() => succeed(here, entry.former.iter().chain(known)),
+        Found::Entry(entry) if entry.key != here.key => succeed(here, entry.former.iter().chain([&entry.key])),
+        Found::Entry(entry) if entry.former.is_empty() => Verdict::Cleared,
+        Found::Entry(entry) => Verdict::Waits(entry.clone()),
     }
+}
+
+/// Whether an entry that was seen at `position` is newer than one at `kept`, as far as that is known.
+#[must_use]
+pub fn is_newer((incarnation, revision): &Position, kept: Option<&Position>) -> bool {
+    kept.is_none_or(|(known, last)| known == incarnation && revision > last)
 }
 
 /// The entry that follows on one with these keys.
 fn succeed<'a>(here: &Place, keys: impl IntoIterator<Item = &'a Key>) -> Verdict {
-    let former: Vec<Key> = keys.into_iter().filter(|key| **key != here.key).cloned().collect();
+    let mut former: Vec<Key> = Vec::new();
+    for key in keys {
+        if *key != here.key && !former.contains(key) {
+            former.push(key.clone());
+        }
+    }
     if former.len() > FORMER_LIMIT {
         return Verdict::Refused(Refusal::TooMany(former.len()));
     }
@@ -172,6 +213,20 @@ mod tests {
     fn place(store: &str, name: &str) -> Place {
         let servers = store.split(' ').map(str::to_owned).collect();
         Place { store: StoreAddress { what: "nats, bucket putex".to_owned(), servers }, key: key(name) }
+    }
+
+    fn position(revision: u64) -> Position {
+        (Incarnation("a".to_owned()), Revision(revision))
+    }
+
+    /// At the tenth revision.
+    fn kept(place: &Place) -> KeptPlace {
+        KeptPlace { place: place.clone(), former: Vec::new(), position: Some(position(10)) }
+    }
+
+    /// By an entry that is newer than what is kept.
+    fn judge(here: &Place, kept: Option<&Place>, found: &Found, adopting: bool) -> Verdict {
+        super::judge(here, kept.map(self::kept).as_ref(), found, &position(11), adopting)
     }
 
     fn entry(name: &str, former: &[&str]) -> Registration {
@@ -215,9 +270,6 @@ mod tests {
     fn a_former_lock_is_waited_for_by_everybody() {
         let here = place("a", "db");
         assert_eq!(judge(&here, None, &found("db", &["ctl"]), false), Verdict::Waits(entry("db", &["ctl"])));
-        assert!(!entry("db", &["ctl"]).vouches_for(&key("db")));
-        assert!(!entry("ctl", &[]).vouches_for(&key("db")));
-        assert!(entry("db", &[]).vouches_for(&key("db")));
     }
 
     #[test]
@@ -232,6 +284,8 @@ mod tests {
         assert_eq!(adopt(Found::Garbled), Verdict::Write(entry("new", &[])));
         let many: Vec<String> = (0..FORMER_LIMIT).map(|number| format!("k{number}")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let Verdict::Write(last) = adopt(found("db", &many[1..])) else { panic!("there is room for it") };
+        assert_eq!(last.former.len(), FORMER_LIMIT);
         assert_eq!(adopt(found("db", &many)), Verdict::Refused(Refusal::TooMany(FORMER_LIMIT + 1)));
     }
 
@@ -278,6 +332,46 @@ mod tests {
         }
         // Where the entry names the new key, an operator has said so on another host.
         assert_eq!(judge(&here, Some(&kept), &self::found("new", &[]), false), Verdict::Cleared);
+    }
+
+    #[test]
+    fn an_entry_that_is_older_than_what_was_seen_waits_for_an_operator() {
+        let (seen, here) = (kept(&place("a", "ctl")), place("a", "db"));
+        let elsewhere = (Incarnation("b".to_owned()), Revision(11));
+        let went_back = Verdict::Refused(Refusal::WentBack(key("ctl")));
+        for position in [position(9), position(10), elsewhere] {
+            let judge = |here, found: &Found, adopting| super::judge(here, Some(&seen), found, &position, adopting);
+            assert_eq!(judge(&here, &found("db", &[]), false), went_back);
+            assert_eq!(judge(&here, &found("db", &["old"]), false), went_back);
+            assert_eq!(judge(&here, &found("db", &[]), true), Verdict::Write(entry("db", &["ctl"])));
+            // One that waits for the lock under that key has lost nothing.
+            assert_eq!(judge(&here, &found("db", &["ctl"]), false), Verdict::Waits(entry("db", &["ctl"])));
+            // What it names was the last that was seen.
+            assert_eq!(judge(&seen.place, &found("ctl", &[]), false), Verdict::Cleared);
+            let other = judge(&seen.place, &found("db", &[]), false);
+            assert_eq!(other, Verdict::Refused(Refusal::OtherKey(key("db"))));
+        }
+        let forgotten = KeptPlace { position: None, ..seen.clone() };
+        let verdict = super::judge(&here, Some(&forgotten), &found("db", &[]), &position(1), false);
+        assert_eq!(verdict, Verdict::Cleared);
+    }
+
+    #[test]
+    fn a_former_key_that_was_not_seen_free_is_not_forgotten_with_the_entry() {
+        let here = place("a", "ctl");
+        let waiting = KeptPlace { former: vec![key("db")], ..kept(&here) };
+        let judge = |found: &Found, revision, adopting| {
+            super::judge(&here, Some(&waiting), found, &position(revision), adopting)
+        };
+        assert_eq!(judge(&Found::Nothing, 0, false), Verdict::Refused(Refusal::FormerKey(key("db"))));
+        assert_eq!(judge(&Found::Nothing, 0, true), Verdict::Write(entry("ctl", &["db"])));
+        assert_eq!(judge(&Found::Garbled, 11, true), Verdict::Write(entry("ctl", &["db"])));
+        assert_eq!(judge(&found("ctl", &[]), 9, false), Verdict::Refused(Refusal::WentBack(key("db"))));
+        assert_eq!(judge(&found("ctl", &[]), 9, true), Verdict::Write(entry("ctl", &["db"])));
+        // The same, and one that is newer: it was struck out.
+        assert_eq!(judge(&found("ctl", &["db"]), 10, false), Verdict::Waits(entry("ctl", &["db"])));
+        assert_eq!(judge(&found("ctl", &["db"]), 9, false), Verdict::Waits(entry("ctl", &["db"])));
+        assert_eq!(judge(&found("ctl", &[]), 11, false), Verdict::Cleared);
     }
 
     proptest! {

@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+/// The most failures that a configuration may name.
+const FAILURES_LIMIT: u32 = 1000;
+
 /// How long a new holder waits beyond the old one's death.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum Confirmation {
@@ -130,6 +133,12 @@ impl Timings {
         self.lease().saturating_sub(self.margin) + self.stop_budget
     }
 
+    /// The longest hold that the configuration knows of, of a host that this one knows nothing of (K5).
+    #[must_use]
+    pub fn usual_hold(&self) -> Duration {
+        self.hold().max(self.longest_hold.unwrap_or_default())
+    }
+
     /// T·(1−ρ) − m: from a won write's `s` to the deadline.
     #[must_use]
     pub fn deadline_after(&self) -> Duration {
@@ -198,6 +207,35 @@ impl Timings {
         }
     }
 
+    /// The numbers to choose and what follows from them, for whoever looks at the configuration.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        let (lease, confirm) = (self.lease(), self.confirm());
+        format!(
+            "R = {:?}, F = {}, C = {}: the lease T = R·F is {lease:?} and rides through {:.1?} without the store; after a \
+             power loss another host starts the unit at most T + C·R = {:?} after the last renewal",
+            self.renew_interval,
+            self.failures,
+            self.confirmations,
+            self.rides_through(),
+            lease + confirm
+        )
+    }
+
+    /// T·(1−ρ) − m − R, less two round trips: for so long the store may answer nobody, and the holder goes on. It has renewed at
+    /// most R before the store falls silent.
+    #[must_use]
+    pub fn rides_through(&self) -> Duration {
+        self.deadline_after().saturating_sub(self.renew_interval)
+    }
+
+    /// The smallest F that would ride through a silence of so long, all else being as it is.
+    #[must_use]
+    pub fn failures_to_ride_through(&self, silence: Duration) -> u32 {
+        let enough = |failures: &u32| Self { failures: *failures, ..*self }.rides_through() > silence;
+        (self.failures..=FAILURES_LIMIT).find(enough).unwrap_or(FAILURES_LIMIT)
+    }
+
     /// What to be careful with, though it is safe: sentences for the log and for `putexd --check`.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
@@ -235,7 +273,7 @@ impl Timings {
             }
         }
         let counts = [
-            ("failures", self.failures, 1000),
+            ("failures", self.failures, FAILURES_LIMIT),
             ("confirmations", self.confirmations, 1000),
             ("clock-error (in millionths)", self.clock_error_ppm, 50_000),
         ];
@@ -400,6 +438,20 @@ mod tests {
         }
         for kill_reserve in [tick, just_below] {
             assert_eq!(Timings { kill_reserve, ..good }.validate(), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_lease_rides_through_what_is_left_of_it_after_r_and_the_margin() {
+        let usual = Timings::new(seconds(3.0), 6, 2);
+        assert_eq!(usual.rides_through(), seconds(14.682));
+        assert_eq!(Timings::new(seconds(1.0), 1, 1).rides_through(), Duration::ZERO);
+        for (silence, failures) in [(0.0, 6), (14.6, 6), (14.7, 7), (17.6, 7), (17.7, 8), (1e9, 1000)] {
+            assert_eq!(usual.failures_to_ride_through(seconds(silence)), failures, "{silence}");
+        }
+        let words = usual.in_words();
+        for part in ["R = 3s, F = 6, C = 2", "T = R·F is 18s", "rides through 14.7s", "T + C·R = 24s"] {
+            assert!(words.contains(part), "{words}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! `putex-generator`: binds each managed unit to its lease before anything can start it.
+//! `putex-generator`: binds each managed unit to its lease before anything can start it, and what it contains.
 //!
 //! systemd runs it at boot and at each daemon-reload, before it loads a unit. For each service it writes a drop-in of
 //! the unit into the *normal* generator directory: drop-ins of all directories are merged and read in the order of their
@@ -9,29 +9,44 @@
 //! It also tells the guard of the hardware watchdog that putexd.toml names, by another drop-in: the guard reads no
 //! configuration, and has to know of the device before putexd is there.
 //!
-//! It fails closed. The daemon refuses a broken file; here its `unit = "…"` and `bound-units = […]` lines are looked for
-//! all the same, because a slip of the pen in another line must not set the units free. A watchdog that the guard was not
+//! Contained slices and scopes only assert the grant: that bars the start of whatever is to run in them. `BindsTo=` would have
+//! systemd stop them together with the units and not after these, because there is no order between a unit and the scopes
+//! of a slice, whatever order it has with the slice; a container would get its SIGTERM beside the `ExecStop=` of its client.
+//! An assertion counts at a start alone, so that daemon and guard have to stop each slice at the end of a lease, and they are
+//! bound to the guard: when that ends, nobody would. The drop-in of a
+//! scope is read when somebody makes the scope; systemd does not tell of it before.
+//!
+//! It fails closed. What a broken file said before, while it was in force, is bound as well, as long as this boot lasts. The daemon refuses a broken file; here its `unit = "…"`, `bound-units = […]` and `contains = […]` lines
+//! are looked for all the same, because a slip of the pen in another line must not set the units free. A watchdog that the guard was not
 //! told of is missed by the daemon, which starts nothing then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
-use crate::systemd::gate::{DROP_IN, PROGRAM};
+use crate::systemd::gate::{DROP_IN, GUARD_UNIT, PROGRAM};
+use crate::types::kept::{self, Kept};
 use crate::types::{ServiceName, UnitName, is_device_path, span};
 
 /// Where the service files are; the earlier directory wins.
 pub const SERVICE_DIRS: [&str; 3] = ["/etc/putex.d", "/run/putex.d", "/usr/lib/putex.d"];
 
-const GUARD_UNIT: &str = "putex-guard.service";
 /// Names the watchdog.
 const HOST_FILE: &str = "/etc/putex/putexd.toml";
+
+/// How long all files together are waited for. systemd gives all generators together 90 s.
+const READ_LIMIT: Duration = Duration::from_secs(3);
+/// No more of a file is read: the daemon refuses a larger one.
+const MOST_BYTES: u64 = 1 << 20;
 
 const USAGE: &str = "Usage: putex-generator NORMAL-DIR [EARLY-DIR LATE-DIR]";
 
@@ -44,7 +59,7 @@ pub fn main() -> ExitCode {
         Some("--help" | "-h") => println!("{USAGE}\nSee systemd.generator(7)."),
         Some("--version" | "-V") => println!("putex-generator {}", env!("CARGO_PKG_VERSION")),
         Some(target) if !target.starts_with('-') => {
-            let generated = run(&SERVICE_DIRS.map(PathBuf::from), Path::new(target));
+            let generated = run(&SERVICE_DIRS.map(PathBuf::from), Path::new(kept::DIR), Path::new(target));
             report(&generated.problems);
             if let Err(problem) = run_for_guard(Path::new(HOST_FILE), Path::new(target)) {
                 report(&[problem]);
@@ -67,12 +82,13 @@ pub struct Generated {
     pub problems: Vec<String>,
 }
 
-/// Reads the service files below `directories`, the first of which wins, and writes the drop-ins below `target`.
+/// Reads the service files below `directories`, the first of which wins, and writes the drop-ins below `target`. What putexd
+/// has last taken from them is in `kept`.
 #[must_use]
-pub fn run(directories: &[PathBuf], target: &Path) -> Generated {
+pub fn run(directories: &[PathBuf], kept: &Path, target: &Path) -> Generated {
     let mut generated = Generated::default();
-    for (service, path) in select(directories, &mut generated.problems) {
-        let units = read(&path, &mut generated.problems);
+    for (service, path, text) in read_all(select(directories, &mut generated.problems)) {
+        let units = units_of(&path, text, &kept.join(format!("{service}.json")), &mut generated.problems);
         if units.is_empty() {
             generated.problems.push(format!("{}: no unit is bound to its lease", path.display()));
         }
@@ -91,8 +107,9 @@ pub fn run(directories: &[PathBuf], target: &Path) -> Generated {
 /// Writes the drop-in that tells the guard of its watchdog, if `host_file` names one. What is wrong in the file otherwise is
 /// the daemon's to say.
 pub fn run_for_guard(host_file: &Path, target: &Path) -> Result<(), String> {
-    let text = match fs::read(host_file) {
-        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+    let reading = begin_to_read(host_file);
+    let text = match reading.recv_timeout(READ_LIMIT).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+        Ok(text) => text.unwrap_or_default(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(format!("{}: {error}", host_file.display())),
     };
@@ -140,13 +157,50 @@ fn select(directories: &[PathBuf], problems: &mut Vec<String>) -> BTreeMap<Servi
             }
         }
     }
-    files.retain(|_, path| !is_mask(path));
     files
 }
 
-fn is_mask(path: &Path) -> bool {
-    fs::canonicalize(path).is_ok_and(|target| target == Path::new("/dev/null"))
-        || fs::metadata(path).is_ok_and(|data| data.is_file() && data.len() == 0)
+/// The text of each file; those that are there to hide another are left out. All are read at once, and none is waited for
+/// longer than [`READ_LIMIT`]: systemd kills a generator that does not end, and goes on without any of its drop-ins.
+fn read_all(files: BTreeMap<ServiceName, PathBuf>) -> Vec<(ServiceName, PathBuf, io::Result<String>)> {
+    let readings: Vec<_> = files.into_iter().map(|(service, path)| (service, begin_to_read(&path), path)).collect();
+    let end = Instant::now() + READ_LIMIT;
+    let mut texts = Vec::new();
+    for (service, reading, path) in readings {
+        match reading.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(Ok(None)) => {}
+            Ok(Ok(Some(text))) => texts.push((service, path, Ok(text))),
+            Ok(Err(error)) => texts.push((service, path, Err(error))),
+            Err(_) => texts.push((service, path, Err(io::ErrorKind::TimedOut.into()))),
+        }
+    }
+    texts
+}
+
+/// Begins to read a file, which may be a link into a file system that does not answer: then only its thread waits for that.
+fn begin_to_read(path: &Path) -> Receiver<io::Result<Option<String>>> {
+    let (sender, reading) = mpsc::channel();
+    let path = path.to_owned();
+    thread::spawn(move || {
+        // Nobody listens any more when the limit is over.
+        let _ = sender.send(read(&path));
+    });
+    reading
+}
+
+/// A regular file's text; `None` for one that hides another. A pipe would be waited for without end. A wrong byte in a comment
+/// must not set the unit free.
+fn read(path: &Path) -> io::Result<Option<String>> {
+    if fs::canonicalize(path).is_ok_and(|target| target == Path::new("/dev/null")) {
+        return Ok(None);
+    }
+    let data = fs::metadata(path)?;
+    if !data.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    fs::File::open(path)?.take(MOST_BYTES).read_to_end(&mut bytes)?;
+    Ok((data.len() != 0).then(|| String::from_utf8_lossy(&bytes).into_owned()))
 }
 
 /// The keys that are read here; everything else is the daemon's to judge.
@@ -170,38 +224,69 @@ struct ServiceFile {
     unit: String,
     #[serde(default)]
     bound_units: Vec<String>,
+    #[serde(default)]
+    contains: Vec<String>,
 }
 
-fn read(path: &Path, problems: &mut Vec<String>) -> BTreeSet<UnitName> {
-    let text = match fs::read(path) {
-        // A wrong byte in a comment must not set the unit free either.
-        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+/// What a broken file said before. putexd goes on with that while it has a lease.
+fn read_former(kept: &Path) -> Option<ServiceFile> {
+    let Kept { made, .. } = serde_json::from_slice(&fs::read(kept).ok()?).ok()?;
+    toml::from_str(&made.file.text).ok()
+}
+
+fn units_of(path: &Path, text: io::Result<String>, kept: &Path, problems: &mut Vec<String>) -> BTreeSet<UnitName> {
+    let text = match text {
+        Ok(text) => text,
         Err(error) => {
             problems.push(format!("{}: {error}", path.display()));
-            return BTreeSet::new();
+            return read_former(kept).map_or_else(BTreeSet::new, |former| {
+                let bound = former.bound_units.into_iter().chain([former.unit]);
+                bound.chain(former.contains).filter_map(|name| UnitName::new(&name).ok()).collect()
+            });
         }
     };
     // Also in a file that can be read: under a wrong name, or in a wrong table, the list is the daemon's to refuse.
-    let mut names = find_bound_units(&text);
+    let mut names = find_listed(&text, &["bound-units", "bound-unit"]);
+    let mut contained = find_listed(&text, &["contains", "contain"]);
     match toml::from_str::<ServiceFile>(&text) {
-        Ok(file) => names.extend(file.bound_units.into_iter().chain([file.unit])),
+        Ok(file) => {
+            // A name that is none is the daemon's to refuse, and it goes on with the former one.
+            let former = UnitName::new(&file.unit).is_err().then(|| read_former(kept)).flatten();
+            for file in former.into_iter().chain([file]) {
+                names.extend(file.bound_units.into_iter().chain([file.unit]));
+                contained.extend(file.contains);
+            }
+        }
         Err(error) => {
             problems.push(format!("{}: {}", path.display(), error.message()));
             names.extend(find_unit_line(&text));
+            if let Some(former) = read_former(kept) {
+                names.extend(former.bound_units.into_iter().chain([former.unit]));
+                contained.extend(former.contains);
+            }
         }
     }
     let mut units = BTreeSet::new();
-    for name in names {
+    let contained = contained.into_iter().map(|name| (name, true));
+    for (name, is_contained) in names.into_iter().map(|name| (name, false)).chain(contained) {
         match UnitName::new(&name) {
             // putexd could not start under a lease that it has to win first.
             Ok(unit) if unit.is_part_of_putexd() => {
                 problems.push(format!("{}: {unit} is part of putexd itself", path.display()));
             }
-            Ok(unit) => drop(units.insert(unit)),
+            // Nor could it in a slice that waits for the lease.
+            Ok(unit) => match unit.why_not_contained().filter(|_| is_contained || is_group(&unit)) {
+                Some(reason) => problems.push(format!("{}: {unit} is not bound: {reason}", path.display())),
+                None => drop(units.insert(unit)),
+            },
             Err(error) => problems.push(format!("{}: {error}", path.display())),
         }
     }
     units
+}
+
+fn is_group(unit: &UnitName) -> bool {
+    matches!(unit.kind(), "slice" | "scope")
 }
 
 /// The value of the first line that looks like `unit = "database.service"`, wherever it is in a file that is broken:
@@ -221,16 +306,16 @@ fn find_unit_line(text: &str) -> Option<String> {
     })
 }
 
-/// The units that are listed behind anything that looks like `bound-units`, up to the end of the list: that is a `]`, or
+/// The units that are listed behind anything that looks like one of `keys`, up to the end of the list: that is a `]`, or
 /// else the next line that has a `=` or begins with a `[`.
-fn find_bound_units(text: &str) -> BTreeSet<String> {
+fn find_listed(text: &str, keys: &[&str]) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut listing = false;
     for line in text.lines() {
         let code = line.split('#').next().unwrap_or_default().trim();
         let values = if let Some((key, values)) = code.split_once('=') {
             let key = key.trim().trim_matches(['"', '\'']).to_ascii_lowercase().replace('_', "-");
-            listing = matches!(key.as_str(), "bound-units" | "bound-unit");
+            listing = keys.contains(&key.as_str());
             values
         } else {
             listing &= !code.starts_with('[');
@@ -251,9 +336,15 @@ fn drop_in(unit: &UnitName, services: &BTreeSet<ServiceName>) -> String {
     let mut text =
         String::from("# Made by putex-generator: this unit runs only while this host holds its lease.\n[Unit]\n");
     let mut line = |line: &str| writeln!(text, "{line}").expect("writing to a string does not fail");
+    if is_group(unit) {
+        // Not After= as well: the guard's successor would wait until all of the slice has been stopped.
+        line(&format!("BindsTo={GUARD_UNIT}"));
+    }
     for service in services {
-        line(&format!("BindsTo={}", service.lease_target()));
-        line(&format!("After={}", service.lease_target()));
+        if !is_group(unit) {
+            line(&format!("BindsTo={}", service.lease_target()));
+            line(&format!("After={}", service.lease_target()));
+        }
         line(&format!("AssertPathExists={}", service.grant()));
     }
     // By default sockets, paths and mounts come before basic.target, and putexd, which leases come after, comes after
@@ -330,8 +421,17 @@ mod tests {
             self
         }
 
+        /// What putexd has last taken from the file of a service.
+        fn keep(&self, service: &str, text: &str) {
+            let file = kept::Text { path: PathBuf::from("/etc/putex.d/db.toml"), text: text.to_owned() };
+            let boot = "0".repeat(32).parse().expect("a boot's id");
+            let kept = Kept { boot, made: kept::Made { file, host: None } };
+            fs::create_dir(self.root.path().join("kept")).expect("makes a directory");
+            self.file(&format!("kept/{service}.json"), &serde_json::to_string(&kept).expect("JSON"));
+        }
+
         fn run(&self) -> Generated {
-            run(&self.directories(), &self.root.path().join("out"))
+            run(&self.directories(), &self.root.path().join("kept"), &self.root.path().join("out"))
         }
 
         /// The unit that each service is bound to.
@@ -408,6 +508,51 @@ mod tests {
     }
 
     #[test]
+    fn a_broken_file_binds_what_it_said_before() {
+        let host = Host::new();
+        let text = "unit = \"a.service\"\nbound-units = [\"b.service\"]\ncontains = [\"c.slice\"]\n";
+        host.keep("db", text);
+        host.file("etc/db.toml", "unit = \"a.ser");
+        let former = ["a.service", "b.service", "c.slice"];
+        let bound = |generated: &Generated| generated.bonds.keys().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(bound(&host.run()), former);
+        fs::remove_file(host.root.path().join("etc/db.toml")).expect("removed");
+        fs::create_dir(host.root.path().join("etc/db.toml")).expect("makes a directory");
+        assert_eq!(bound(&host.run()), former, "one that cannot be read");
+        // A file that can be read is the one that is meant, and one that is gone binds nothing.
+        fs::remove_dir(host.root.path().join("etc/db.toml")).expect("removed");
+        assert_eq!(bound(&host.run()), [""; 0]);
+        host.file("etc/db.toml", "unit = \"other.service\"\n");
+        assert_eq!(bound(&host.run()), ["other.service"]);
+    }
+
+    #[test]
+    fn a_name_that_is_none_leaves_the_former_unit_gated() {
+        let host = Host::new();
+        let text = "unit = \"a.service\"\n";
+        host.keep("db", text);
+        for wrong in ["a", "a.service ", ""] {
+            host.file("etc/db.toml", &format!("unit = {wrong:?}\n"));
+            let generated = host.run();
+            assert_eq!(generated.bonds.keys().map(UnitName::as_str).collect::<Vec<_>>(), ["a.service"], "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_pipe_holds_up_nothing() {
+        let host = Host::new();
+        host.file("etc/db.toml", "unit = \"a.service\"\n");
+        let pipe = host.root.path().join("etc/a.toml");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
+            .expect("a pipe can be made");
+        symlink(&pipe, host.root.path().join("etc/z.toml")).expect("links can be made");
+        let generated = host.run();
+        assert_eq!(generated.bonds.keys().map(UnitName::as_str).collect::<Vec<_>>(), ["a.service"]);
+        let told = |problem: &&String| problem.contains("it is not a regular file");
+        assert_eq!(generated.problems.iter().filter(told).count(), 2, "{:?}", generated.problems);
+    }
+
+    #[test]
     fn units_that_come_early_by_default_come_late() {
         let host = Host::new();
         host.file("etc/data.toml", "unit = \"srv-data.mount\"").file("etc/web.toml", "unit = \"web.socket\"");
@@ -462,6 +607,46 @@ mod tests {
         ExecCondition=+/usr/bin/putex-guard gate billing
         EnvironmentFile=-/run/putex/leases/billing
         ");
+    }
+
+    #[test]
+    fn what_is_contained_asserts_the_grant_and_ends_with_the_guard_and_not_with_the_lease() {
+        let host = Host::new();
+        host.file("etc/db.toml", "unit = \"db.service\"\ncontains = [\"db.slice\", \"machine-db.scope\"]\n");
+        assert_eq!(host.bonds(), "db:db.service db:db.slice db:machine-db.scope");
+        let asserted = "# Made by putex-generator: this unit runs only while this host holds its lease.\n[Unit]\n\
+                        BindsTo=putex-guard.service\nAssertPathExists=/run/putex/leases/db\n";
+        assert_eq!(host.drop_in("db.slice"), asserted);
+        assert_eq!(host.drop_in("machine-db.scope"), asserted);
+    }
+
+    /// The host would not boot.
+    #[test]
+    fn no_slice_of_the_host_waits_for_a_lease() {
+        for key in ["contains", "bound-units"] {
+            for name in ["-.slice", "system.slice", "user.slice", "init.scope", "machine.slice", "user-0.slice"] {
+                let host = Host::new();
+                host.file("etc/x.toml", &format!("unit = \"x.service\"\n{key} = [\"{name}\"]\n"));
+                assert_eq!(host.bonds(), "x:x.service", "{key} {name}");
+                assert_eq!(host.run().problems.len(), 1, "{key} {name}");
+            }
+        }
+        let host = Host::new();
+        host.file("etc/x.toml", "unit = \"system.slice\"\ncontains = [\"other.service\"]\n");
+        assert_eq!(host.bonds(), "");
+    }
+
+    #[test]
+    fn a_broken_file_keeps_what_it_contains_gated() {
+        for text in [
+            "unit = \"x.service\"\ncontains = [\"a.slice\", 'b.scope']\nlease = = 3",
+            "unit = \"x.service\"\ncontains = \"a.slice\"\ncontain = b.scope",
+            "unit = \"x.service\"\n[health]\nContains = [\n  \"a.slice\",\n  \"b.scope\"\n]\n",
+        ] {
+            let host = Host::new();
+            host.file("etc/x.toml", text);
+            assert_eq!(host.bonds(), "x:a.slice x:b.scope x:x.service", "{text}");
+        }
     }
 
     #[test]
@@ -558,6 +743,6 @@ mod tests {
     #[test]
     fn without_any_directory_there_is_nothing_to_do() {
         let root = tempfile::tempdir().expect("a directory");
-        assert_eq!(run(&[root.path().join("none")], root.path()), Generated::default());
+        assert_eq!(run(&[root.path().join("none")], &root.path().join("kept"), root.path()), Generated::default());
     }
 }

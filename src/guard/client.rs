@@ -129,6 +129,15 @@ impl GuardClient {
         }
     }
 
+    /// Why the guard arms no lease, and what to do about it; `None`: it does.
+    pub async fn trouble(&self) -> Result<Option<String>, GuardError> {
+        match self.ask(Command::List).await? {
+            Outcome::Leases { trouble, .. } => Ok(trouble),
+            Outcome::Refused { reason } => Err(GuardError::Refused(reason)),
+            Outcome::Done => Err(GuardError::Gone),
+        }
+    }
+
     async fn demand(&self, command: Command) -> Result<(), GuardError> {
         match self.ask(command).await? {
             Outcome::Done => Ok(()),

@@ -115,6 +115,14 @@ pub struct Lease {
     /// proves nothing for them, so PID 1 must say `ActiveState=inactive` and `Result=success` as well.
     #[serde(default)]
     pub inactive: Vec<UnitName>,
+    /// Those of `inactive` whose start under this lease has begun, or is about to, and is not known to have come to its end:
+    /// systemd may have stopped one half-way, called that a success, and forgotten it. An old putexd never says so.
+    #[serde(default)]
+    pub begun: Vec<UnitName>,
+    /// Slices and scopes in which the units have others run. They are stopped behind SIGKILL: only their start needs the
+    /// lease, so that systemd would start things in them for as long as they are active.
+    #[serde(default)]
+    pub contains: Vec<UnitName>,
     /// What to do when the stop cannot be proven by `deadline + stop_budget`.
     pub on_stop_failure: OnStopFailure,
     /// Closed by H5: the grant is gone for good, the deadline stands and can be extended.
@@ -137,7 +145,8 @@ pub enum Command {
     /// Set a deadline and write the grant. Refused when the deadline has passed, while another instance's lease of
     /// the service is not disarmed, when this instance's lease is closing or has lapsed, or while the lease of another
     /// service covers one of the units or control groups. Asked again while the lease is open, it replaces the lease, but
-    /// never by an earlier deadline: so the guard hears of other control groups.
+    /// never by an earlier deadline: so the guard hears of other control groups. Refused as well when it cannot be kept for
+    /// the guard's successor; all other commands are carried out all the same.
     ///
     /// With `closing: true` it opens nothing and moves no deadline: it adds units and control groups to this instance's
     /// lease that is closing or has lapsed. A guard of an earlier version refuses that.
@@ -178,7 +187,7 @@ pub enum Command {
     List,
 }
 
-/// What the guard answers, after timer, table and grant are set.
+/// What the guard answers, after the timer is set, and table and grant as far as there is room for them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reply {
     /// The request's.
@@ -205,6 +214,10 @@ pub enum Outcome {
         /// The watchdog that the guard was told to serve; an old guard knows of none.
         #[serde(default)]
         watchdog: Option<Watchdog>,
+        /// Why no lease is armed: what the guard keeps in /run cannot be written, and what to do about it. Whole, in lower
+        /// case. An old guard never says so.
+        #[serde(default)]
+        trouble: Option<String>,
     },
 }
 
@@ -262,6 +275,8 @@ mod tests {
             units: vec![UnitName::new("database.service").expect("a good name")],
             cgroups: vec!["/system.slice/database.service".to_owned()],
             inactive: Vec::new(),
+            begun: Vec::new(),
+            contains: Vec::new(),
             on_stop_failure: OnStopFailure::Alert,
             closing: false,
         }
@@ -303,9 +318,14 @@ mod tests {
         for result in [
             Outcome::Done,
             Outcome::Refused { reason: "no\nwonder".to_owned() },
-            Outcome::Leases { leases: vec![ListedLease { lease: lease(), lapsed: true }], watchdog: None },
+            Outcome::Leases {
+                leases: vec![ListedLease { lease: lease(), lapsed: true }],
+                watchdog: None,
+                trouble: None,
+            },
             Outcome::Leases {
                 leases: Vec::new(),
+                trouble: Some("free space in /run".to_owned()),
                 watchdog: Some(Watchdog {
                     device: "/dev/watchdog".into(),
                     timeout: Duration::from_secs(3),
@@ -373,7 +393,7 @@ mod tests {
     #[test]
     fn an_old_guard_serves_no_watchdog() {
         let reply: Reply = serde_json::from_str(r#"{"id":7,"result":{"leases":{"leases":[]}}}"#).expect("decodes");
-        assert_eq!(reply.result, Outcome::Leases { leases: Vec::new(), watchdog: None });
+        assert_eq!(reply.result, Outcome::Leases { leases: Vec::new(), watchdog: None, trouble: None });
     }
 
     #[test]
@@ -406,7 +426,7 @@ mod tests {
         let request = Request { id: u64::MAX, command: Command::Arm { lease: lease.clone() } };
         assert!(serde_json::to_vec(&request).expect("encodes").len() < REQUEST_LIMIT_BYTES);
         let leases = vec![ListedLease { lease, lapsed: true }; LEASE_LIMIT];
-        let reply = Reply { id: u64::MAX, result: Outcome::Leases { leases, watchdog: None } };
+        let reply = Reply { id: u64::MAX, result: Outcome::Leases { leases, watchdog: None, trouble: None } };
         assert!(serde_json::to_vec(&reply).expect("encodes").len() < REPLY_LIMIT_BYTES);
     }
 

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::frame::Lease;
@@ -47,9 +47,15 @@ pub enum GateError {
     },
 }
 
-/// Writes the grant, or replaces it, at once and whole. Everybody may read it, as everybody may know the token.
+/// Writes the grant, or replaces it, at once and whole.
 pub fn write(directory: &Path, lease: &Lease) -> io::Result<()> {
-    replace(&directory.join(lease.service.as_str()), render(lease).as_bytes(), 0o644)
+    prepare(directory, lease)?.put()
+}
+
+/// Takes the room that the grant needs; nobody sees it before it is [put](Prepared::put) in its place. Everybody may read
+/// it then, as everybody may know the token.
+pub fn prepare(directory: &Path, lease: &Lease) -> io::Result<Prepared> {
+    Prepared::new(&directory.join(lease.service.as_str()), render(lease).as_bytes(), 0o644)
 }
 
 /// Removes the grant; one that is not there is removed already.
@@ -70,13 +76,39 @@ pub fn withdraw_all(directory: &Path) -> io::Result<()> {
 
 /// Writes a file beside `path` and moves it there. /run is memory, so there is nothing to sync.
 pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
-    let mut name = std::ffi::OsString::from(".");
-    name.push(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
-    name.push(".new");
-    let beside = path.with_file_name(name);
-    fs::write(&beside, content)?;
-    fs::set_permissions(&beside, fs::Permissions::from_mode(mode))?;
-    fs::rename(&beside, path)
+    Prepared::new(path, content, mode)?.put()
+}
+
+/// A file that is written, and not yet in its place. Dropped, it leaves nothing behind: where there is no room, half of a
+/// file would take some.
+#[derive(Debug)]
+pub struct Prepared {
+    beside: PathBuf,
+    path: PathBuf,
+}
+
+impl Prepared {
+    fn new(path: &Path, content: &[u8], mode: u32) -> io::Result<Self> {
+        let mut name = std::ffi::OsString::from(".");
+        name.push(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
+        name.push(".new");
+        let prepared = Self { beside: path.with_file_name(name), path: path.to_owned() };
+        fs::write(&prepared.beside, content)?;
+        fs::set_permissions(&prepared.beside, fs::Permissions::from_mode(mode))?;
+        Ok(prepared)
+    }
+
+    /// Replaces what is there, which needs no room.
+    pub fn put(self) -> io::Result<()> {
+        fs::rename(&self.beside, &self.path)
+    }
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        // It is not there if it was put in its place.
+        let _ = fs::remove_file(&self.beside);
+    }
 }
 
 /// Whether the unit of `service` may be started now, asked by `ExecCondition=` with the unit's environment.
@@ -168,6 +200,8 @@ mod tests {
             units: Vec::new(),
             cgroups: Vec::new(),
             inactive: Vec::new(),
+            begun: Vec::new(),
+            contains: Vec::new(),
             on_stop_failure: OnStopFailure::Alert,
             closing: false,
         }

@@ -2,8 +2,10 @@
 //!
 //! Up to `deadline + S − k` systemd has its chance to stop the units in their order; from then on their control groups
 //! get SIGKILL, again and again; the first of these the main loop has sent already, before it began this thread, if it woke
-//! so late. Whoever is as late asks systemd for a stop only once they are empty, or half of k is over. It ends with the lease's disarming and not with the first empty control group: a unit
-//! whose gate was passed just before the deadline has an empty group for the moment between the gate and its own start.
+//! so late. Then systemd is told to stop what the units contain, too, in which it would start things anew. Whoever is as
+//! late asks systemd for a stop only once the groups are empty, or half of k is over. It ends with the lease's disarming and
+//! not with the first empty control group: a unit whose gate was passed just before the deadline has an empty group for the
+//! moment between the gate and its own start.
 
 use std::io;
 use std::path::PathBuf;
@@ -29,6 +31,8 @@ const ASK_LIMIT: Duration = Duration::from_secs(1);
 const LATE_ASK_LIMIT: Duration = Duration::from_millis(100);
 /// Between two complaints about the same processes.
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(10);
+/// At least so long a stop is under way before it is complained of.
+const FIRST_COMPLAINT_AFTER: Duration = Duration::from_secs(1);
 
 /// A running enforcement. Dropping it ends it.
 #[derive(Debug)]
@@ -73,6 +77,11 @@ impl Drop for Enforcement {
     }
 }
 
+/// The one that is over last by either clock.
+fn later(one: Time, other: Time) -> Time {
+    Time { boot: one.boot.max(other.boot), raw: one.raw.max(other.raw) }
+}
+
 struct Worker {
     lease: Lease,
     hierarchy: Arc<Hierarchy>,
@@ -89,8 +98,12 @@ impl Worker {
         let kill_at = self.lease.kill_at();
         let mut asked = false;
         let mut grumble_at = clock::now();
-        let mut complain_at = self.lease.dead_by();
+        // A host that stood still may find itself past that already, and the stop has only just begun.
+        let mut complain_at = later(self.lease.dead_by(), grumble_at.plus(FIRST_COMPLAINT_AFTER));
         let mut killing_since = None;
+        // Whether systemd has accepted the stop of what is contained since there was anything in it.
+        let mut emptied = false;
+        let mut empty_at = kill_at;
         while !self.progress.over.load(Ordering::Acquire) {
             let now = clock::now();
             let mut pause = WATCH_INTERVAL.min(now.until_passed(kill_at));
@@ -104,6 +117,11 @@ impl Worker {
                 // A stop that is asked for before systemd has seen the deaths runs ExecStop=, a program of the unit's.
                 let since = *killing_since.get_or_insert(now);
                 may_ask = empty || now.has_passed(since.plus(self.lease.kill_reserve / 2));
+                emptied &= empty;
+                if !emptied && may_ask && now.has_passed(empty_at) {
+                    empty_at = now.plus(WATCH_INTERVAL);
+                    emptied = self.stop(&self.lease.contains, LATE_ASK_LIMIT, complain);
+                }
                 let stopped = empty && self.is_inactive();
                 pause = if stopped { WATCH_INTERVAL } else { KILL_INTERVAL };
                 if stopped && !self.progress.stopped.swap(true, Ordering::AcqRel) {
@@ -131,11 +149,24 @@ impl Worker {
     }
 
     /// Has systemd stop the units. Whether it heard is all that matters: the proof is taken from the kernel.
-    fn ask(&self, limit: Duration, grumble: bool) -> bool {
+    fn ask(&mut self, limit: Duration, grumble: bool) -> bool {
+        // Of what is active now the start has come to its end; after the stop systemd may forget that.
+        if !self.lease.begun.is_empty()
+            && let Ok(started) = pid1::started(&self.systemd, &self.lease.begun, LATE_ASK_LIMIT)
+        {
+            self.lease.begun.retain(|unit| !started.contains(unit));
+        }
         // The lease target first: one stop of it takes all that is bound to it along, in the right order.
         let units: Vec<UnitName> =
             std::iter::once(self.lease.service.lease_target()).chain(self.lease.units.iter().cloned()).collect();
-        match pid1::stop(&self.systemd, &units, limit) {
+        self.stop(&units, limit, grumble)
+    }
+
+    fn stop(&self, units: &[UnitName], limit: Duration, grumble: bool) -> bool {
+        if units.is_empty() {
+            return true;
+        }
+        match pid1::stop(&self.systemd, units, limit) {
             Ok(()) => true,
             Err(error) => {
                 if grumble {
@@ -183,7 +214,7 @@ impl Worker {
         if self.lease.inactive.is_empty() {
             return true;
         }
-        let inactive = pid1::inactive(&self.systemd, &self.lease.inactive, LATE_ASK_LIMIT).ok().flatten();
+        let inactive = pid1::inactive(&self.systemd, &self.lease, LATE_ASK_LIMIT).ok().flatten();
         let Some(looker) = &mut self.looker else { return inactive.is_some() };
         let Some(mounts) = inactive else {
             looker.doubt();
@@ -195,5 +226,111 @@ impl Worker {
             say(Level::Alert, &format!("{}: {trouble}", self.lease.service));
         }
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::net::UnixListener;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::host::cgroup::Version;
+    use crate::types::{Instance, NodeId, OnStopFailure, Revision, ServiceName, Term, WriteId};
+
+    const RESERVE: Duration = Duration::from_secs(2);
+
+    /// A control group that does as it is told, a PID 1 that only listens, and a lease whose time for SIGKILL has passed.
+    struct Bench {
+        folder: tempfile::TempDir,
+        systemd: UnixListener,
+    }
+
+    impl Bench {
+        fn new(events: &str) -> Self {
+            let folder = tempfile::tempdir().expect("a folder");
+            let group = folder.path().join("a.service");
+            fs::create_dir(&group).expect("a folder");
+            for directory in [folder.path(), &group] {
+                fs::write(directory.join("cgroup.procs"), "").expect("a file");
+            }
+            fs::write(group.join("cgroup.kill"), "").expect("a file");
+            let systemd = UnixListener::bind(folder.path().join("systemd")).expect("a socket");
+            let bench = Self { folder, systemd };
+            bench.set(events);
+            bench
+        }
+
+        fn set(&self, events: &str) {
+            fs::write(self.folder.path().join("a.service/cgroup.events"), events).expect("a file");
+        }
+
+        fn wait_for_a_call(&self) {
+            self.systemd.set_nonblocking(true).expect("can be set");
+            wait_until(|| self.systemd.accept().is_ok());
+        }
+
+        fn killed(&self) -> bool {
+            fs::read_to_string(self.folder.path().join("a.service/cgroup.kill")).is_ok_and(|text| text == "1")
+        }
+
+        fn begin(&self) -> Enforcement {
+            let lease = Lease {
+                service: ServiceName::new("db").expect("a name"),
+                node: NodeId::new("h1").expect("a name"),
+                instance: Instance(1),
+                write: WriteId(1),
+                revision: Revision(1),
+                term: Term(1),
+                deadline: Time::default(),
+                stop_budget: RESERVE,
+                kill_reserve: RESERVE,
+                units: Vec::new(),
+                cgroups: vec!["/a.service".to_owned()],
+                inactive: Vec::new(),
+                begun: Vec::new(),
+                contains: Vec::new(),
+                on_stop_failure: OnStopFailure::Alert,
+                closing: false,
+            };
+            let hierarchy = Arc::new(Hierarchy::at(self.folder.path(), Version::V2));
+            Enforcement::begin(lease, hierarchy, self.folder.path().join("systemd")).expect("a thread")
+        }
+    }
+
+    fn wait_until(holds: impl Fn() -> bool) {
+        let end = Instant::now() + Duration::from_secs(20);
+        while !holds() {
+            assert!(Instant::now() < end, "waited in vain");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn whoever_is_late_asks_for_a_stop_only_when_the_units_are_dead_or_half_of_k_is_over() {
+        let bench = Bench::new("populated 1\n");
+        let begun = Instant::now();
+        let enforcement = bench.begin();
+        bench.wait_for_a_call();
+        let asked = begun.elapsed();
+        assert!(asked >= RESERVE / 2, "their ExecStop= would run: {asked:?}");
+        assert!(asked < RESERVE * 3 / 2, "systemd is not to be kept waiting: {asked:?}");
+        assert!(bench.killed() && !enforcement.is_stopped());
+    }
+
+    #[test]
+    fn only_what_is_known_to_be_empty_is_stopped() {
+        let bench = Bench::new("no such line\n");
+        let enforcement = bench.begin();
+        bench.wait_for_a_call();
+        assert!(!enforcement.is_stopped(), "nobody knows");
+        bench.set("populated 1\n");
+        wait_until(|| bench.killed());
+        assert!(!enforcement.is_stopped());
+        bench.set("populated 0\n");
+        wait_until(|| enforcement.is_stopped());
+        bench.set("populated 1\n");
+        wait_until(|| !enforcement.is_stopped());
     }
 }

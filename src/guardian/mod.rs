@@ -144,6 +144,7 @@ enum Level {
     Alert = 1,
     Warning = 4,
     Notice = 5,
+    Info = 6,
 }
 
 /// One line for the journal, with its priority in front as sd-daemon(3) has it. A journal that does not read must not

@@ -70,3 +70,28 @@ impl Looker {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_to_a_question_from_before_a_doubt_does_not_count() {
+        let unit = |name| UnitName::new(name).expect("a unit's name");
+        assert!(Looker::begin("none", &[unit("a.service")]).expect("a thread").is_none());
+        let mut looker = Looker::begin("one", &[unit("nowhere.mount")]).expect("a thread").expect("there is a mount");
+        let mounts = |place: &str| {
+            vec![Configured { place: place.to_owned(), what: "/dev/nowhere".to_owned(), options: String::new() }]
+        };
+        let limit = Duration::from_secs(20);
+        looker.doubt();
+        assert_eq!(looker.check(mounts("/nowhere"), limit), Ok(()), "nothing was outstanding");
+        // Not in time, mostly at once.
+        while looker.check(mounts("/nowhere"), Duration::ZERO).is_ok() {}
+        looker.doubt();
+        looker.check(mounts("/nowhere"), limit).expect_err("it may have been mounted since");
+        assert_eq!(looker.check(mounts("/nowhere"), limit), Ok(()));
+        let trouble = looker.check(mounts("/"), limit).expect_err("it is mounted");
+        assert!(trouble.starts_with("/: ") && trouble.contains("something is mounted"), "{trouble}");
+    }
+}

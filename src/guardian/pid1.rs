@@ -15,6 +15,8 @@ use zbus::wire::serialized::{Context, Data};
 use zbus::wire::{DynamicType, Endian, Type};
 use zbus::{Message, OwnedObjectPath, OwnedVariant};
 
+use crate::guard::frame::Lease;
+use crate::host::failed_start::{Exit, FailedStart};
 use crate::host::mounts::{Configured, place_of};
 use crate::types::UnitName;
 
@@ -50,23 +52,54 @@ pub fn stop(socket: &Path, units: &[UnitName], limit: Duration) -> Result<(), Er
     Ok(())
 }
 
-/// Whether systemd shows each of `units` as inactive, and none of them as failed: what could not be unmounted is
-/// `failed`, and still there. If so, what the mounts among them are to mount; else `None`.
-pub fn inactive(socket: &Path, units: &[UnitName], limit: Duration) -> Result<Option<Vec<Configured>>, Error> {
+/// Those of `units` that are started now.
+pub fn started(socket: &Path, units: &[UnitName], limit: Duration) -> Result<Vec<UnitName>, Error> {
     let mut systemd = Peer::connect(socket, limit)?;
-    let mut mounts = Vec::new();
+    let mut started = Vec::new();
     for unit in units {
+        let Some(answer) = known(systemd.call(MANAGER, MANAGER_INTERFACE, "GetUnit", &(unit.as_str())))? else {
+            continue;
+        };
+        let path = answer.body::<OwnedObjectPath>()?;
+        if systemd.property(&path, "Unit", "ActiveState")? == "active" {
+            started.push(unit.clone());
+        }
+    }
+    Ok(started)
+}
+
+/// Whether systemd shows the units of a lease that can be active without a process as stopped in such a way that nothing of
+/// them is left. If so, what the mounts among them are to mount, because only the kernel knows of these; else `None`.
+pub fn inactive(socket: &Path, lease: &Lease, limit: Duration) -> Result<Option<Vec<Configured>>, Error> {
+    let mut systemd = Peer::connect(socket, limit)?;
+    let target = lease.service.lease_target();
+    let mut mounts = Vec::new();
+    for unit in &lease.inactive {
+        let is_begun = lease.begun.contains(unit);
         let place = place_of(unit);
         // One that systemd has forgotten is read anew where more than its state is asked for.
         let method = if place.is_some() { "LoadUnit" } else { "GetUnit" };
         let Some(answer) = known(systemd.call(MANAGER, MANAGER_INTERFACE, method, &(unit.as_str())))? else {
+            // With the unit systemd has forgotten how its start went.
+            if is_begun {
+                return Ok(None);
+            }
             continue;
         };
         let path = answer.body::<OwnedObjectPath>()?;
         let interface = type_interface(unit);
-        if systemd.property(&path, "Unit", "ActiveState")? != "inactive"
-            || systemd.property(&path, &interface, "Result")? != "success"
-        {
+        let state = systemd.property(&path, "Unit", "ActiveState")?;
+        if !matches!(state.as_str(), "inactive" | "failed") {
+            return Ok(None);
+        }
+        let is_orderly = state == "inactive" && systemd.property(&path, &interface, "Result")? == "success";
+        let is_proven = match unit.kind() {
+            "mount" => true,
+            "service" if is_orderly => systemd.shows_good_end(&path, &target, is_begun)?,
+            "service" => systemd.failed_start(&path, &target)?.has_left_nothing(),
+            _ => is_orderly,
+        };
+        if !is_proven {
             return Ok(None);
         }
         if let Some(place) = place {
@@ -99,6 +132,9 @@ fn type_interface(unit: &UnitName) -> String {
 
 /// The fixed part of a message and its fields, as the D-Bus specification has them.
 type Header = (u8, u8, u8, u8, u32, u32, Vec<(u8, OwnedVariant)>);
+
+/// A command of a service: path, arguments, whether its failure is ignored, four times, process id, and how it ended.
+type CommandOfUnit = (String, Vec<String>, bool, u64, u64, u64, u64, u32, i32, i32);
 
 const TYPE_METHOD_RETURN: u8 = 2;
 const TYPE_ERROR: u8 = 3;
@@ -164,9 +200,49 @@ impl Peer {
     }
 
     fn property(&mut self, path: &OwnedObjectPath, interface: &str, name: &str) -> Result<String, Error> {
+        Ok(String::try_from(self.value(path, interface, name)?)?)
+    }
+
+    fn value(&mut self, path: &OwnedObjectPath, interface: &str, name: &str) -> Result<OwnedVariant, Error> {
         let interface = format!("org.freedesktop.systemd1.{interface}");
-        let answer = self.call(path.as_str(), PROPERTIES_INTERFACE, "Get", &(interface.as_str(), name))?;
-        Ok(String::try_from(answer.body::<OwnedVariant>()?)?)
+        self.call(path.as_str(), PROPERTIES_INTERFACE, "Get", &(interface.as_str(), name))?.body()
+    }
+
+    /// Whether a service that is inactive after a success has left nothing, though it may have been stopped in the middle of
+    /// its start; `is_begun`: and though systemd may have forgotten that.
+    fn shows_good_end(&mut self, path: &OwnedObjectPath, target: &UnitName, is_begun: bool) -> Result<bool, Error> {
+        let mut at = |name| Ok::<u64, Error>(u64::try_from(self.value(path, "Unit", name)?)?);
+        let has_ended_early = at("InactiveExitTimestampMonotonic")? > at("ActiveEnterTimestampMonotonic")?;
+        let is_forgiven = at("StateChangeTimestampMonotonic")? > at("InactiveEnterTimestampMonotonic")?;
+        if has_ended_early {
+            return Ok(is_forgiven || self.failed_start(path, target)?.has_left_nothing());
+        }
+        Ok(!is_begun || self.failed_start(path, target)?.was_active())
+    }
+
+    fn failed_start(&mut self, path: &OwnedObjectPath, target: &UnitName) -> Result<FailedStart, Error> {
+        let active_since = |peer: &mut Self, path: &OwnedObjectPath| -> Result<u64, Error> {
+            Ok(u64::try_from(peer.value(path, "Unit", "ActiveEnterTimestampMonotonic")?)?)
+        };
+        let lease = known(self.call(MANAGER, MANAGER_INTERFACE, "GetUnit", &(target.as_str())))?;
+        let lease_since = match lease {
+            Some(answer) => active_since(self, &answer.body::<OwnedObjectPath>()?)?,
+            None => 0,
+        };
+        let mut exits = |name| self.exits(path, name);
+        let mut starts = exits("ExecStartPre")?;
+        starts.extend(exits("ExecStart")?);
+        starts.extend(exits("ExecStartPost")?);
+        let (has_stop, stop_posts) = (!exits("ExecStop")?.is_empty(), exits("ExecStopPost")?);
+        let is_oneshot = self.property(path, "Service", "Type")? == "oneshot";
+        let active_since = active_since(self, path)?;
+        Ok(FailedStart { is_oneshot, starts, has_stop, stop_posts, active_since, lease_since })
+    }
+
+    /// How the commands of a service have ended in its last run.
+    fn exits(&mut self, path: &OwnedObjectPath, name: &str) -> Result<Vec<Exit>, Error> {
+        let commands = Vec::<CommandOfUnit>::try_from(self.value(path, "Service", name)?)?;
+        Ok(commands.into_iter().map(|(.., code, status)| Exit { code, status }).collect())
     }
 
     fn call<B>(&mut self, path: &str, interface: &str, member: &str, body: &B) -> Result<Answer, Error>

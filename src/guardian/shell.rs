@@ -1,6 +1,6 @@
 //! The one loop of the guard: socket and timers in, the table in the middle, grants and enforcements out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -21,7 +21,7 @@ use super::watch::{IDLE_PATIENCE, Pulse, listen};
 use super::watchdog::Watchdog;
 use super::{Level, Paths, say};
 use crate::guard::frame::{Command, Inbox, Lease, Outcome, REQUEST_LIMIT_BYTES, Reply, Request};
-use crate::guard::grant;
+use crate::guard::grant::{self, Prepared};
 use crate::host::cgroup::{Condemned, Hierarchy};
 use crate::host::clock::{self, BootTimer};
 use crate::host::group_name::is_within;
@@ -34,6 +34,9 @@ const BEATS: u32 = 6;
 
 /// How often a proof is looked for that lets the watchdog be kept alive again: nobody tells of it.
 const PROOF_INTERVAL: Duration = Duration::from_millis(20);
+
+/// How often it is tried whether there is room, at most.
+const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Why the guard ends.
 #[derive(Debug, thiserror::Error)]
@@ -79,6 +82,17 @@ fn kill_overdue(table: &Table, condemned: &AllCondemned) {
     }
 }
 
+/// Whether what the guard keeps in /run can be written.
+#[derive(Debug, Default)]
+struct Room {
+    /// Why not, and what to do about it.
+    trouble: Option<String>,
+    /// Whose grants have a deadline that is not the latest: they exist, and the gate lets nothing start once it is over.
+    outdated: BTreeSet<ServiceName>,
+    /// When that was tried last.
+    looked_at: Option<Time>,
+}
+
 struct Shell<'a> {
     paths: &'a Paths,
     boot: BootId,
@@ -95,6 +109,8 @@ struct Shell<'a> {
     pulse: Pulse,
     /// The hardware's.
     watchdog: Option<Watchdog>,
+    /// Whether table and grants can be written.
+    room: Room,
     /// Readable at SIGTERM, where there is a watchdog to be closed. Otherwise the signal is the end.
     told: Option<UnixStream>,
 }
@@ -143,6 +159,7 @@ impl<'a> Shell<'a> {
             connection_group: None,
             pulse: Pulse::new(&paths.watch).map_err(host("listen for its watcher"))?,
             watchdog,
+            room: Room::default(),
             told,
         };
         shell.carry_out(effects)?;
@@ -252,7 +269,9 @@ impl<'a> Shell<'a> {
             .filter_map(|effect| if let Effect::GiveUp(lease) = effect { Some(lease.clone()) } else { None })
             .collect();
         self.carry_out(effects)?;
-        self.save(&self.table).map_err(|error| Fatal::Host("keep the table", error))?;
+        // A successor that finds the table before enforces the deadline as well, and sooner.
+        let saved = self.save(&self.table);
+        self.take_note(saved);
         for lease in &giving_up {
             self.give_up(lease)?;
         }
@@ -262,18 +281,17 @@ impl<'a> Shell<'a> {
     fn carry_out(&mut self, effects: Vec<Effect>) -> Result<(), Fatal> {
         for effect in effects {
             match effect {
-                Effect::Grant(lease) => {
-                    grant::write(&self.paths.leases, &lease).map_err(|error| Fatal::Host("write a grant", error))?;
-                }
                 Effect::Withdraw(service) => {
+                    self.room.outdated.remove(&service);
                     // A grant that cannot be removed is one that systemd has to remove with the guard.
                     grant::withdraw(&self.paths.leases, &service)
                         .map_err(|error| Fatal::Host("remove a grant", error))?;
                 }
                 Effect::Enforce(lease) => self.enforce(lease)?,
                 Effect::Forget(service) => drop(self.enforcements.remove(&service)),
-                // Follows when the table is kept, because the guard may end over it.
-                Effect::GiveUp(_) => {}
+                // The one was prepared, and follows when everything else is in place. The other follows when the table is
+                // kept, because the guard may end over it.
+                Effect::Grant(_) | Effect::GiveUp(_) => {}
             }
         }
         Ok(())
@@ -344,7 +362,8 @@ impl<'a> Shell<'a> {
                 Ok(Some(request)) => request,
                 Ok(None) => break,
                 Err(error) => {
-                    say(Level::Warning, &format!("putexd is disconnected: {error}"));
+                    let (level, text) = farewell(&error);
+                    say(level, &text);
                     return Ok(());
                 }
             };
@@ -358,7 +377,10 @@ impl<'a> Shell<'a> {
         Ok(())
     }
 
-    /// Everything is in place when this returns, or nothing has changed.
+    /// Everything is in place when this returns, or nothing has changed. What a successor and the gate read may be older where
+    /// there is no room for it, and never says more than is so: a lease is begun only when it is kept, its deadline is kept
+    /// before it counts, and all else that a successor may miss (a lease that is closed, over or let go) it finds out itself,
+    /// or enforces in vain.
     fn execute(&mut self, command: Command) -> Result<Outcome, Fatal> {
         let deadline = match &command {
             Command::Arm { lease } => Some(lease.deadline).filter(|_| !lease.closing),
@@ -366,8 +388,9 @@ impl<'a> Shell<'a> {
             Command::Close { .. } | Command::Disarm { .. } | Command::List => None,
         };
         if command == Command::List {
+            self.look_for_room();
             let watchdog = self.watchdog.as_ref().map(Watchdog::status);
-            return Ok(Outcome::Leases { leases: self.table.list(), watchdog });
+            return Ok(Outcome::Leases { leases: self.table.list(), watchdog, trouble: self.room.trouble.clone() });
         }
         if let Some(watchdog) = &self.watchdog
             && let Err(reason) = match &command {
@@ -380,6 +403,7 @@ impl<'a> Shell<'a> {
         {
             return Ok(Outcome::Refused { reason });
         }
+        let begins = matches!(&command, Command::Arm { lease } if !lease.closing);
         let mut table = self.table.clone();
         let (outcome, effects) = table.handle(clock::now(), command);
         if outcome != Outcome::Done {
@@ -390,9 +414,10 @@ impl<'a> Shell<'a> {
             Err(error) => return Ok(Outcome::Refused { reason: error.to_string() }),
         };
         // Kept before the grant exists: a successor must not miss a lease that somebody may have acted upon.
-        if let Err(error) = self.save(&table) {
-            return Ok(Outcome::Refused { reason: format!("cannot keep the table: {error}") });
-        }
+        let grant = match self.keep(&table, &effects, begins) {
+            Ok(grant) => grant,
+            Err(reason) => return Ok(Outcome::Refused { reason }),
+        };
         self.table = table;
         self.condemned.extend(condemned);
         self.condemned.retain(|service, _| self.table.holds(service));
@@ -402,6 +427,9 @@ impl<'a> Shell<'a> {
             .set(self.table.poll_timeout().map(|at| at.boot))
             .map_err(|error| Fatal::Host("set the timer", error))?;
         self.carry_out(effects)?;
+        if let Some(grant) = grant {
+            grant.put().map_err(|error| Fatal::Host("put a grant in its place", error))?;
+        }
         // The host may have stood still in between.
         if let Some(deadline) = deadline
             && clock::now().has_passed(deadline)
@@ -429,9 +457,88 @@ impl<'a> Shell<'a> {
             .collect()
     }
 
+    /// Writes what a change of the table to `table` asks for: the grant beside its place, where there is to be one, and the
+    /// table. `Err`: a lease is not to be begun, as it cannot be kept, and nothing of it is written.
+    fn keep(&mut self, table: &Table, effects: &[Effect], begins: bool) -> Result<Option<Prepared>, String> {
+        let granted =
+            effects.iter().find_map(|effect| if let Effect::Grant(lease) = effect { Some(lease) } else { None });
+        let prepared = granted.map(|lease| grant::prepare(&self.paths.leases, lease)).transpose();
+        if begins {
+            // The room for the grant first: a lease that gets none must not be in the table either.
+            return match prepared.and_then(|grant| self.save(table).map(|()| grant)) {
+                Ok(grant) => {
+                    self.take_note(Ok(()));
+                    Ok(grant)
+                }
+                Err(error) => {
+                    self.take_note(Err(error));
+                    Err(self.room.trouble.clone().unwrap_or_default())
+                }
+            };
+        }
+        if let Some(lease) = granted {
+            match prepared {
+                Ok(_) => self.room.outdated.remove(&lease.service),
+                Err(_) => self.room.outdated.insert(lease.service.clone()),
+            };
+        }
+        let saved = self.save(table);
+        let (grant, refused) = prepared.map_or_else(|error| (None, Err(error)), |grant| (grant, Ok(())));
+        self.take_note(saved.and(refused));
+        Ok(grant)
+    }
+
+    /// Tries to write what could not be written, or whether something could be; not often.
+    fn look_for_room(&mut self) {
+        let now = clock::now();
+        if self.room.looked_at.is_some_and(|before| !now.has_passed(before.plus(ROOM_INTERVAL))) {
+            return;
+        }
+        let mut written = self.save(&self.table);
+        for lease in self.table.leases().filter(|lease| self.room.outdated.contains(&lease.service)) {
+            written = written.and_then(|()| grant::write(&self.paths.leases, lease));
+        }
+        if written.is_ok() {
+            self.room.outdated.clear();
+        }
+        self.take_note(written);
+    }
+
+    /// Says once that there is no room, and once that there is.
+    fn take_note(&mut self, written: io::Result<()>) {
+        self.room.looked_at = Some(clock::now());
+        match written {
+            Err(error) => {
+                let trouble = format!(
+                    "{}: the guard cannot keep {}: {error}; leases go on, none is begun, and what is started again under one \
+                     may be refused",
+                    remedy(&error),
+                    self.paths.state.display()
+                );
+                if self.room.trouble.replace(trouble.clone()).is_none() {
+                    say(Level::Alert, &trouble);
+                }
+            }
+            Ok(()) if self.room.outdated.is_empty() => {
+                if self.room.trouble.take().is_some() {
+                    say(Level::Notice, "/run takes the guard's table again");
+                }
+            }
+            Ok(()) => {}
+        }
+    }
+
     fn save(&self, table: &Table) -> io::Result<()> {
         let text = serde_json::to_vec(&Saved { boot: self.boot, entries: table.entries() })?;
         grant::replace(&self.paths.state, &text, 0o600)
+    }
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
+        "free space in /run"
+    } else {
+        "see why /run cannot be written to"
     }
 }
 
@@ -462,6 +569,20 @@ struct Connection {
     stream: UnixStream,
     inbox: Inbox,
     unsent: Vec<u8>,
+}
+
+/// What is said of a connection that is over. One that putexd has ended, as it does whenever it is stopped, is no trouble.
+fn farewell(error: &io::Error) -> (Level, String) {
+    let is_end = matches!(
+        error.kind(),
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+    );
+    // A request that breaks off in the middle has the error of its reader within.
+    if is_end && error.get_ref().is_none() {
+        (Level::Info, "putexd has ended its connection; its leases are kept to their deadlines".to_owned())
+    } else {
+        (Level::Warning, format!("putexd is disconnected: {error}"))
+    }
 }
 
 impl Connection {
@@ -501,5 +622,21 @@ impl Connection {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_putexd_is_no_trouble_and_a_broken_request_is() {
+        let (level, text) = farewell(&io::ErrorKind::UnexpectedEof.into());
+        assert!(matches!(level, Level::Info) && text.contains("kept to their deadlines"), "{text}");
+        let broken: io::Error =
+            serde_json::from_slice::<Request>(b"{").map(drop).map_err(io::Error::from).expect_err("half");
+        assert_eq!(broken.kind(), io::ErrorKind::UnexpectedEof);
+        let (level, text) = farewell(&broken);
+        assert!(matches!(level, Level::Warning) && text.contains("disconnected"), "{text}");
     }
 }

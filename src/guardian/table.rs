@@ -214,7 +214,9 @@ impl Table {
             }
             Command::Close { service, instance } => self.close(&service, instance),
             Command::Disarm { service, instance } => self.disarm(service, instance),
-            Command::List => return (Outcome::Leases { leases: self.list(), watchdog: None }, Vec::new()),
+            Command::List => {
+                return (Outcome::Leases { leases: self.list(), watchdog: None, trouble: None }, Vec::new());
+            }
         };
         match result {
             Ok(effects) => (Outcome::Done, effects),
@@ -258,6 +260,7 @@ impl Table {
         add_missing(&mut wider.units, new.units);
         add_missing(&mut wider.cgroups, new.cgroups);
         add_missing(&mut wider.inactive, new.inactive);
+        add_missing(&mut wider.contains, new.contains);
         check(&wider)?;
         if *phase == Phase::Open {
             return Err("the lease is not closed".to_owned());
@@ -362,7 +365,8 @@ fn check(lease: &Lease) -> Result<(), String> {
     if lease.kill_reserve > lease.stop_budget {
         return Err("the time kept for SIGKILL is longer than the stop budget".to_owned());
     }
-    if lease.units.len().max(lease.inactive.len()) > MEMBER_LIMIT {
+    let lists = [&lease.units, &lease.inactive, &lease.begun, &lease.contains];
+    if lists.iter().any(|list| list.len() > MEMBER_LIMIT) {
         return Err(format!("more than {MEMBER_LIMIT} units"));
     }
     let bytes: usize = lease.cgroups.iter().map(String::len).sum();
@@ -428,6 +432,8 @@ mod tests {
             units: vec![UnitName::new(&format!("{service}.service")).expect("a good name")],
             cgroups: vec![group(service)],
             inactive: Vec::new(),
+            begun: Vec::new(),
+            contains: Vec::new(),
             on_stop_failure: OnStopFailure::Alert,
             closing: false,
         }
@@ -497,7 +503,7 @@ mod tests {
 
     fn listed(table: &mut Table) -> Vec<ListedLease> {
         match table.handle(at(0), Command::List).0 {
-            Outcome::Leases { leases, watchdog: None } => leases,
+            Outcome::Leases { leases, watchdog: None, trouble: None } => leases,
             other @ (Outcome::Done | Outcome::Refused { .. } | Outcome::Leases { .. }) => {
                 panic!("not a list: {other:?}")
             }

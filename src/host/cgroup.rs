@@ -5,15 +5,16 @@
 //! empty, because the kernel removes none that has a process.
 
 use std::collections::BTreeSet;
-use std::ffi::CString;
+use std::ffi::{CStr, CString, OsStr};
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
@@ -83,8 +84,9 @@ const REMOVAL_LOOKS: u32 = 5;
 /// Between two of these looks.
 const REMOVAL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Groups may be nested this deep; systemd's own limit on a delegated tree is far lower.
-const DEPTH_LIMIT: usize = 64;
+/// Whoever makes groups faster than they are looked at does not hold up the rest for ever. Far above what hosts have; the
+/// processes of those that were looked at have had their signal.
+const VISIT_LIMIT: usize = 1 << 20;
 
 // From linux/magic.h, the same on every architecture.
 const CGROUP_SUPER_MAGIC: i64 = 0x0027_e0eb;
@@ -121,22 +123,17 @@ impl Hierarchy {
         }
     }
 
-    /// Sends SIGKILL to every process of the group and of those below it. A group that does not exist is done already.
+    /// Sends SIGKILL to every process of the group and of those below it, however deep. A group that does not exist is done
+    /// already.
     ///
     /// The signal is sent, its effect is not awaited: ask [`is_empty`](Self::is_empty), and call again until it says
     /// so. Refused for a group that holds PID 1 or the caller.
     pub fn kill(&self, path: &str) -> io::Result<()> {
-        let group = self.locate(path)?;
-        self.refuse_own(path, &group)?;
-        if self.version == Version::V2 {
-            // Open without creating: where the kernel is older than 5.14 there is no such file.
-            match fs::OpenOptions::new().write(true).open(group.join("cgroup.kill")) {
-                Ok(mut file) => return gone_is_fine(io::Write::write_all(&mut file, b"1")),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return gone_is_fine(Err(named(&group, error))),
-            }
+        let condemned = self.condemn(path)?;
+        if condemned.kill_file.is_none() {
+            self.refuse_own(path, &condemned.group)?;
         }
-        self.kill_each(&group)
+        condemned.kill()
     }
 
     /// Prepares a group to be killed. Refused for one that holds PID 1 or the caller, and where that cannot be told.
@@ -166,13 +163,7 @@ impl Hierarchy {
     pub fn terminate(&self, path: &str) -> io::Result<()> {
         let group = self.locate(path)?;
         self.refuse_own(path, &group)?;
-        for directory in self.tree(&group)? {
-            let pids: Vec<i32> = self.pids_of(&directory)?.into_iter().collect();
-            for chunk in pids.chunks(PINNED_AT_ONCE) {
-                self.signal_members(&directory, chunk, Signal::TERM)?;
-            }
-        }
-        Ok(())
+        self.walk(&group, |directory| self.signal_each(directory, Signal::TERM).map(drop))
     }
 
     /// The processes of the group and of those below it. 0 stands for one of another PID namespace.
@@ -224,7 +215,13 @@ impl Hierarchy {
         let file = group.join("cgroup.events");
         let text = match fs::read_to_string(&file) {
             Ok(text) => text,
-            Err(error) if is_gone(&error) => return self.is_removed(group).map(|()| true),
+            Err(error) if is_gone(&error) => {
+                return match Directory::at(group) {
+                    Ok(directory) => self.is_removed(&directory).map(|()| true),
+                    Err(error) if is_gone(&error) => Ok(true),
+                    Err(error) => Err(error),
+                };
+            }
             Err(error) => return Err(named(&file, error)),
         };
         match text.lines().find_map(|line| line.strip_prefix("populated ")) {
@@ -236,65 +233,84 @@ impl Hierarchy {
 
     /// A file of the group is missing: `Ok` when the whole group is gone. The kernel takes the files away a moment before
     /// the group's own directory.
-    fn is_removed(&self, group: &Path) -> io::Result<()> {
+    fn is_removed(&self, group: &Directory) -> io::Result<()> {
         for _ in 0..REMOVAL_LOOKS {
-            match fs::symlink_metadata(group) {
-                Err(error) if is_gone(&error) => return Ok(()),
-                Err(error) => return Err(named(group, error)),
-                Ok(_) => sleep(REMOVAL_INTERVAL),
+            match group.is_there() {
+                Ok(false) => return Ok(()),
+                Ok(true) => sleep(REMOVAL_INTERVAL),
+                Err(error) => return Err(group.named(error)),
             }
         }
         let what = match self.version {
             Version::V1 => "cgroup.procs",
             Version::V2 => "cgroup.events",
         };
-        Err(io::Error::new(io::ErrorKind::InvalidData, format!("{}: has no {what}", group.display())))
+        Err(group.named(io::Error::new(io::ErrorKind::InvalidData, format!("has no {what}"))))
     }
 
     /// Every process of the tree. 0 stands for one of another PID namespace: it counts, and cannot be signalled.
     fn pids(&self, group: &Path) -> io::Result<BTreeSet<i32>> {
         let mut pids = BTreeSet::new();
-        for directory in self.tree(group)? {
-            pids.extend(self.pids_of(&directory)?);
-        }
+        self.walk(group, |directory| {
+            pids.extend(self.pids_of(directory)?);
+            Ok(())
+        })?;
         Ok(pids)
     }
 
-    fn pids_of(&self, directory: &Path) -> io::Result<BTreeSet<i32>> {
-        let file = directory.join("cgroup.procs");
-        let text = match fs::read_to_string(&file) {
+    fn pids_of(&self, directory: &Directory) -> io::Result<BTreeSet<i32>> {
+        let text = match directory.read("cgroup.procs") {
             Ok(text) => text,
             Err(error) if is_gone(&error) => return self.is_removed(directory).map(|()| BTreeSet::new()),
             // A threaded group lists no processes of its own; they are listed at the root of its domain, above it.
             Err(error) if self.version == Version::V2 && is(&error, Errno::OPNOTSUPP) => return Ok(BTreeSet::new()),
-            Err(error) => return Err(named(&file, error)),
+            Err(error) => return Err(directory.named(error)),
         };
-        text.lines()
-            .map(|line| {
-                line.trim().parse().map_err(|_| named(&file, io::Error::new(io::ErrorKind::InvalidData, "not a pid")))
-            })
-            .collect()
+        let not_a_pid = |_| directory.named(io::Error::new(io::ErrorKind::InvalidData, "not a pid"));
+        text.lines().map(|line| line.trim().parse().map_err(not_a_pid)).collect()
     }
 
-    /// The group and all below it, deepest last.
-    fn tree(&self, group: &Path) -> io::Result<Vec<PathBuf>> {
-        let mut found = Vec::new();
-        let mut open = vec![(group.to_owned(), 0)];
-        while let Some((directory, depth)) = open.pop() {
-            if depth > DEPTH_LIMIT {
-                return Err(invalid(&directory.to_string_lossy(), "nested too deep"));
+    /// Looks at the group and at all below it. Those below are listed after the look at the one above, or a process could pass
+    /// unseen from it to a new one. It goes from one to the next, because there may be groups so deep that the kernel takes no
+    /// path that leads to them.
+    fn walk(&self, group: &Path, mut visit: impl FnMut(&Directory) -> io::Result<()>) -> io::Result<()> {
+        let mut look = |opened: io::Result<Directory>| match opened {
+            Ok(directory) => {
+                visit(&directory)?;
+                Ok(Some((self.names_in(&directory)?, directory)))
             }
-            match children(&directory) {
-                Ok(below) => open.extend(below.into_iter().map(|child| (child, depth + 1))),
-                Err(error) if is_gone(&error) => {
-                    self.is_removed(&directory)?;
-                    continue;
+            Err(error) if is_gone(&error) => Ok(None),
+            Err(error) => Err(error),
+        };
+        let Some((names, mut here)) = look(Directory::at(group))? else { return Ok(()) };
+        let mut visited = 1;
+        let mut levels = vec![names];
+        while let Some(names) = levels.last_mut() {
+            let Some(name) = names.pop() else {
+                levels.pop();
+                if !levels.is_empty() {
+                    here = here.parent()?;
                 }
-                Err(error) => return Err(named(&directory, error)),
+                continue;
+            };
+            if let Some((names, below)) = look(here.child(&name))? {
+                here = below;
+                levels.push(names);
             }
-            found.push(directory);
+            visited += 1;
+            if visited > VISIT_LIMIT {
+                return Err(invalid(&group.to_string_lossy(), "has more control groups than can be looked at"));
+            }
         }
-        Ok(found)
+        Ok(())
+    }
+
+    /// Those in a directory; none if it is removed.
+    fn names_in(&self, directory: &Directory) -> io::Result<Vec<CString>> {
+        match directory.children() {
+            Err(error) if is_gone(&error) => self.is_removed(directory).map(|()| Vec::new()),
+            other => other,
+        }
     }
 
     /// Signals one process at a time, until a round meets no process that the round before had not met.
@@ -302,13 +318,10 @@ impl Hierarchy {
         let mut met = BTreeSet::new();
         for _ in 0..KILL_ROUNDS {
             let mut round = BTreeSet::new();
-            for directory in self.tree(group)? {
-                let pids: Vec<i32> = self.pids_of(&directory)?.into_iter().collect();
-                for chunk in pids.chunks(PINNED_AT_ONCE) {
-                    self.signal_members(&directory, chunk, Signal::KILL)?;
-                }
-                round.extend(pids);
-            }
+            self.walk(group, |directory| {
+                round.extend(self.signal_each(directory, Signal::KILL)?);
+                Ok(())
+            })?;
             if round.is_subset(&met) {
                 return Ok(());
             }
@@ -317,9 +330,19 @@ impl Hierarchy {
         Ok(())
     }
 
+    /// Signals the processes of one group, without those below it; which they were.
+    fn signal_each(&self, directory: &Directory, signal: Signal) -> io::Result<BTreeSet<i32>> {
+        let pids = self.pids_of(directory)?;
+        let all: Vec<i32> = pids.iter().copied().collect();
+        for chunk in all.chunks(PINNED_AT_ONCE) {
+            self.signal_members(directory, chunk, signal)?;
+        }
+        Ok(pids)
+    }
+
     /// Pins the processes first and asks for the members again: a pid that was given to a stranger in between is then
     /// either no member, or its pin is of a dead process.
-    fn signal_members(&self, directory: &Path, pids: &[i32], signal: Signal) -> io::Result<()> {
+    fn signal_members(&self, directory: &Directory, pids: &[i32], signal: Signal) -> io::Result<()> {
         let mut pinned = Vec::with_capacity(pids.len());
         for pid in pids.iter().filter_map(|raw| Pid::from_raw(*raw)) {
             match pidfd_open(pid, PidfdFlags::empty()) {
@@ -361,15 +384,66 @@ pub(super) fn group_in(text: &str, version: Version) -> Option<&str> {
     })
 }
 
-fn children(directory: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(directory)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            found.push(entry.path());
+/// A directory of the hierarchy, without the path that leads to it.
+struct Directory {
+    fd: OwnedFd,
+    /// From here or from the root, what it is found by again.
+    itself: PathBuf,
+}
+
+impl Directory {
+    const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+    fn at(path: &Path) -> io::Result<Self> {
+        match rustix::fs::open(path, Self::FLAGS, Mode::empty()) {
+            Ok(fd) => Ok(Self { fd, itself: path.to_owned() }),
+            Err(error) => Err(named(path, error.into())),
         }
     }
-    Ok(found)
+
+    fn child(&self, name: &CStr) -> io::Result<Self> {
+        let fd = rustix::fs::openat(&self.fd, name, Self::FLAGS | OFlags::NOFOLLOW, Mode::empty())?;
+        Ok(Self { fd, itself: Path::new("..").join(OsStr::from_bytes(name.to_bytes())) })
+    }
+
+    /// It has been looked at, and is only passed through.
+    fn parent(&self) -> io::Result<Self> {
+        let fd = rustix::fs::openat(&self.fd, "..", Self::FLAGS, Mode::empty())?;
+        Ok(Self { fd, itself: PathBuf::from(".") })
+    }
+
+    fn is_there(&self) -> io::Result<bool> {
+        match rustix::fs::statat(&self.fd, &self.itself, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) => Ok(true),
+            Err(Errno::NOENT | Errno::NODEV) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn read(&self, file: &str) -> io::Result<String> {
+        let file = rustix::fs::openat(&self.fd, file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        io::read_to_string(fs::File::from(file))
+    }
+
+    fn children(&self) -> io::Result<Vec<CString>> {
+        let mut found = Vec::new();
+        for entry in Dir::read_from(&self.fd)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let mut kind = entry.file_type();
+            if kind == FileType::Unknown {
+                kind = FileType::from_raw_mode(rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode);
+            }
+            if kind == FileType::Directory && !matches!(name.to_bytes(), b"." | b"..") {
+                found.push(name.to_owned());
+            }
+        }
+        Ok(found)
+    }
+
+    fn named(&self, error: io::Error) -> io::Error {
+        named(&self.itself, error)
+    }
 }
 
 fn has_magic(path: &Path, magic: i64) -> bool {
@@ -384,13 +458,6 @@ fn is(error: &io::Error, errno: Errno) -> bool {
 /// A group that is removed while one of its files is open answers ENODEV.
 fn is_gone(error: &io::Error) -> bool {
     is(error, Errno::NOENT) || is(error, Errno::NODEV)
-}
-
-fn gone_is_fine(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if is_gone(&error) => Ok(()),
-        other => other,
-    }
 }
 
 fn named(path: &Path, error: io::Error) -> io::Error {
@@ -450,6 +517,19 @@ mod tests {
     }
 
     #[test]
+    fn a_group_is_removed_only_if_it_is_known_not_to_be_there() {
+        for version in [Version::V1, Version::V2] {
+            let (root, hierarchy) = fake(version);
+            let mut directory = Directory::at(root.path()).expect("it is there");
+            hierarchy.is_removed(&directory).expect_err("it is there");
+            directory.itself = root.path().join("cgroup.procs/x");
+            hierarchy.is_removed(&directory).expect_err("nobody knows");
+            directory.itself = root.path().join("gone");
+            hierarchy.is_removed(&directory).expect("it is not there");
+        }
+    }
+
+    #[test]
     fn a_hierarchy_that_is_not_mounted_proves_nothing() {
         let root = tempfile::tempdir().expect("a temporary directory");
         for version in [Version::V1, Version::V2] {
@@ -485,17 +565,20 @@ mod tests {
     #[test]
     fn neither_pid_1_nor_the_caller_is_killed() {
         let own = std::process::id().to_string();
+        let (root, hierarchy) = fake(Version::V1);
+        for pid in ["1", own.as_str()] {
+            group(root.path(), "x.service/inner", "cgroup.procs", &format!("{pid}\n"));
+            group(root.path(), "x.service", "cgroup.procs", "");
+            let error = hierarchy.kill("/x.service").expect_err("refused");
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        }
         for version in [Version::V1, Version::V2] {
             let (root, hierarchy) = fake(version);
-            for pid in ["1", own.as_str()] {
-                group(root.path(), "x.service/inner", "cgroup.procs", &format!("{pid}\n"));
-                group(root.path(), "x.service", "cgroup.procs", "");
-                group(root.path(), "x.service", "cgroup.kill", "");
-                let error = hierarchy.kill("/x.service").expect_err("refused");
-                assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
-                let written = fs::read_to_string(root.path().join("x.service/cgroup.kill")).expect("readable");
-                assert_eq!(written, "");
-            }
+            let Ok(path) = hierarchy.group_of("self") else { continue };
+            group(root.path(), path.trim_start_matches('/'), "cgroup.kill", "");
+            assert!(hierarchy.kill(&path).is_err() && hierarchy.condemn(&path).is_err(), "{path}");
+            let file = root.path().join(path.trim_start_matches('/')).join("cgroup.kill");
+            assert_eq!(fs::read_to_string(file).expect("readable"), "");
         }
     }
 
@@ -616,6 +699,67 @@ mod tests {
                 while fs::remove_dir(&directory).is_err() && Instant::now() < limit {
                     std::thread::sleep(Duration::from_millis(5));
                 }
+            }
+        }
+    }
+
+    /// So deep that no path leads to the innermost one: the kernel takes none of more than 4096 bytes.
+    const DEPTH: usize = 100;
+    const LONG_NAME: &str = "a-name-that-makes-the-path-of-the-innermost-group-longer-than-4096";
+
+    /// Makes groups within the group `inner` and puts `child` into the innermost; `false` where that is not allowed.
+    fn nest(real: &Real, child: &Child) -> bool {
+        let mut here =
+            rustix::fs::open(real.directory.join("inner"), OFlags::DIRECTORY, Mode::empty()).expect("opened");
+        for _ in 0..DEPTH {
+            rustix::fs::mkdirat(&here, LONG_NAME, Mode::RWXU).expect("a group within a group");
+            here = rustix::fs::openat(&here, LONG_NAME, OFlags::DIRECTORY, Mode::empty()).expect("opened");
+        }
+        let procs = rustix::fs::openat(&here, "cgroup.procs", OFlags::WRONLY, Mode::empty()).expect("it has processes");
+        rustix::io::write(&procs, child.id().to_string().as_bytes()).is_ok()
+    }
+
+    /// Removes what [`nest`] has made.
+    fn remove_nested(real: &Real) {
+        let directory = OFlags::DIRECTORY;
+        let mut here = rustix::fs::open(real.directory.join("inner"), directory, Mode::empty()).expect("opened");
+        for _ in 0..DEPTH {
+            here = rustix::fs::openat(&here, LONG_NAME, directory, Mode::empty()).expect("opened");
+        }
+        let limit = Instant::now() + Duration::from_secs(5);
+        for _ in 0..DEPTH {
+            here = rustix::fs::openat(&here, "..", directory, Mode::empty()).expect("opened");
+            while rustix::fs::unlinkat(&here, LONG_NAME, rustix::fs::AtFlags::REMOVEDIR).is_err() {
+                assert!(Instant::now() < limit, "it is not removed");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+
+    #[test]
+    fn no_depth_keeps_a_real_group_from_being_killed_and_seen_to_be_empty() {
+        for (index, kill) in [
+            (|real: &Real| real.hierarchy.kill(&real.name)) as fn(&Real) -> io::Result<()>,
+            |real| real.hierarchy.condemn(&real.name)?.kill(),
+            |real| real.hierarchy.kill_each(&real.directory),
+            |real| real.hierarchy.terminate(&real.name),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            for real in Real::all(&format!("deep-{index}")) {
+                let mut child = Command::new("sleep").arg("60").spawn().expect("sleep");
+                if nest(&real, &child) {
+                    let pid = i32::try_from(child.id()).expect("a pid");
+                    assert_eq!(real.hierarchy.members(&real.name).expect("readable"), BTreeSet::from([pid]));
+                    assert!(!real.hierarchy.is_empty(&real.name).expect("readable"));
+                    kill(&real).expect("killed");
+                } else {
+                    child.kill().expect("the child ends");
+                }
+                assert!(!child.wait().expect("waited for").success());
+                assert!(real.hierarchy.is_empty(&real.name).expect("readable"), "{:?}", real.hierarchy);
+                remove_nested(&real);
             }
         }
     }

@@ -533,6 +533,9 @@ mod tests {
         assert_eq!(device_path("UUID=ab-12"), Path::new("/dev/disk/by-uuid/ab-12"));
         assert_eq!(device_path("LABEL=\"a b/c\""), Path::new("/dev/disk/by-label/a\\x20b\\x2fc"));
         assert_eq!(device_path("nas:/a=b"), Path::new("nas:/a=b"));
+        assert_eq!(device_path("PARTUUID=7"), Path::new("/dev/disk/by-partuuid/7"));
+        assert_eq!(device_path("PARTLABEL=a+b:c=ä"), Path::new("/dev/disk/by-partlabel/a+b:c=ä"));
+        assert_eq!(device_path("LABEL=$"), Path::new("/dev/disk/by-label/\\x24"));
     }
 
     #[test]
@@ -586,6 +589,81 @@ mod tests {
         let mut wanted = at("/run/a");
         wanted.look_for(&mount("40 22 0:40 / /run/a rw - tmpfs tmpfs rw"), false, &[]);
         assert!(users(&wanted, &[(1, PID1), (7, "90 80 0:40 / /x rw - tmpfs tmpfs rw\n")]).is_empty());
+    }
+
+    #[test]
+    fn a_mount_is_the_same_if_all_of_it_is() {
+        let was = "40 22 0:40 /a /srv/data rw - nfs4 nas:/data rw";
+        assert!(mount(was).is_same(&mount("41 30 0:40 /a /elsewhere ro - nfs4 nas:/data ro")));
+        for other in [
+            "40 22 0:41 /a /srv/data rw - nfs4 nas:/data rw",
+            "40 22 0:40 /b /srv/data rw - nfs4 nas:/data rw",
+            "40 22 0:40 /a /srv/data rw - nfs nas:/data rw",
+            "40 22 0:40 /a /srv/data rw - nfs4 nas:/b rw",
+        ] {
+            assert!(!mount(other).is_same(&mount(was)), "{other}");
+        }
+    }
+
+    #[test]
+    fn what_is_looked_for_is_the_device_or_what_tells_it_from_others() {
+        let looked_for = |line: &str, is_bind| {
+            let mut wanted = at("/srv/data");
+            wanted.look_for(&mount(line), is_bind, &[]);
+            (wanted.devices.len(), wanted.part.map(|part| part.anywhere))
+        };
+        let disk = "40 22 8:16 / /srv/data rw - ext4 /dev/sdb rw";
+        assert_eq!(looked_for(disk, false), (1, None));
+        assert_eq!(looked_for(disk, true), (0, Some(false)), "the whole device is mounted otherwise");
+        assert_eq!(looked_for("40 22 0:40 / /srv/data rw - nfs4 nas:/data rw", false), (0, Some(true)));
+        for memory in ["40 22 0:40 / /srv/data rw - tmpfs tmpfs rw", "40 22 0:40 / /srv/data rw - tmpfs none rw"] {
+            assert_eq!(looked_for(memory, false), (0, None));
+            assert_eq!(looked_for(memory, true), (0, Some(false)));
+        }
+        let source = |what: &str, pid1: &[Mount]| {
+            let mut wanted = at("/srv/data");
+            wanted.look_for_source(what, pid1);
+            wanted.part.map(|part| part.anywhere)
+        };
+        let shown = [mount("40 22 0:40 / /srv/again rw - nfs4 nas:/data rw")];
+        assert_eq!(source("nas:/data", &shown), Some(false), "the volume may be of the other mount");
+        assert_eq!(source("nas:/b", &shown), Some(true));
+        assert_eq!(source("tmpfs", &[]), None);
+    }
+
+    #[test]
+    fn a_mount_is_of_a_device_by_its_number_or_its_name() {
+        let device = Device { path: "/dev/sdb".into(), number: "8:16".to_owned() };
+        assert!(device.has(&mount("40 22 8:16 / /srv rw - ext4 /dev/disk/by-uuid/x rw")));
+        assert!(device.has(&mount("40 22 0:50 / /srv rw - btrfs /dev/sdb rw")));
+        assert!(!device.has(&mount("40 22 8:1 / / rw - ext4 /dev/sda1 rw")));
+    }
+
+    #[test]
+    fn an_operator_is_told_of_a_few_and_where_it_is_pid_1s_of_that() {
+        let user = |pid| User { pid, place: "/srv".to_owned(), command: "sh".to_owned() };
+        let text = told(&[user(1), user(7)]);
+        assert!(text.starts_with("it is mounted at /srv as well; ") && text.contains("process 7 (sh)"), "{text}");
+        assert!(!told(&[user(7), user(8), user(9)]).contains("more"));
+        assert!(told(&[user(7), user(8), user(9), user(10)]).ends_with("; and 1 more"));
+        let device = Device { path: "/dev/sdb".into(), number: "8:16".to_owned() };
+        assert!(busy(&device, &[]).starts_with("/dev/sdb is busy, and no process shows a mount of it"));
+        assert!(busy(&device, &[user(7)]).starts_with("/dev/sdb is busy: process 7 (sh)"));
+    }
+
+    #[test]
+    fn what_this_host_has_mounted_is_not_gone() {
+        let root = Mount::at("/").expect("it can be read").expect("every namespace has a root");
+        assert_eq!(root.place, "/");
+        assert_eq!(Mount::at("/nowhere").expect("it can be read"), None);
+        let configured = |place: &str| Configured {
+            place: place.to_owned(),
+            what: "/dev/nowhere".to_owned(),
+            options: "defaults".to_owned(),
+        };
+        let error = check_unmounted(&configured("/"), None).expect_err("it is mounted");
+        assert!(error.to_string().ends_with("something is mounted at /"), "{error}");
+        check_unmounted(&configured("/nowhere"), None).expect("nobody has it");
     }
 
     #[test]

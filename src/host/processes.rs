@@ -295,6 +295,7 @@ mod tests {
         let (command, ..) = shown(root.path());
         assert_eq!(command.chars().count(), COMMAND_LIMIT + 1);
         assert!(command.ends_with('…') && !command.contains(char::is_control));
+        assert_eq!(printable(&[b'x'; COMMAND_LIMIT]), "x".repeat(COMMAND_LIMIT));
         fs::write(root.path().join("10/cmdline"), "").expect("no command");
         fs::write(root.path().join("10/comm"), "name\n").expect("a name");
         assert_eq!(shown(root.path()).0, "name");
@@ -327,11 +328,44 @@ mod tests {
     }
 
     #[test]
+    fn what_cannot_be_read_is_an_error_unless_the_process_is_gone() {
+        let (root, family) = host(&[INIT, (10, 1, "S", "/b.service")]);
+        fs::create_dir(root.path().join("11")).expect("a process that ends");
+        assert_eq!(Family::read_in(root.path()).expect("readable"), family);
+        let outside = || family.outside_in(root.path(), &BTreeSet::from([10]), &[], Version::V2);
+        for file in ["cgroup", "stat"] {
+            let path = root.path().join("10").join(file);
+            fs::rename(&path, root.path().join("kept")).expect("it is there");
+            assert_eq!(outside().expect("it is gone"), []);
+            fs::create_dir(&path).expect("what is no file");
+            outside().expect_err("nobody knows");
+            fs::remove_dir(&path).expect("it is empty");
+            fs::rename(root.path().join("kept"), &path).expect("it is there");
+        }
+        assert_eq!(outside().expect("readable").len(), 1);
+    }
+
+    #[test]
+    fn this_process_is_found_on_this_host() {
+        let own = i32::try_from(std::process::id()).expect("a pid");
+        let groups = fs::read_to_string("/proc/self/cgroup").expect("readable");
+        let versions = [Version::V1, Version::V2].into_iter();
+        for (version, group) in versions.filter_map(|version| Some((version, group_in(&groups, version)?))) {
+            let outside = |groups: &[String]| {
+                let family = Family::read().expect("readable");
+                let found = family.outside(&BTreeSet::from([own]), groups, version).expect("readable");
+                found.into_iter().any(|process| process.pid == own)
+            };
+            assert!(outside(&[]) && !outside(&[group.to_owned()]), "{group}");
+        }
+    }
+
+    #[test]
     fn a_process_is_signalled_and_none_that_has_its_number_later() {
         let (mut child, process) = sleeper();
         let earlier = Process { began: process.began - 1, ..process.clone() };
         assert!(process.is(&Process { group: "/x".to_owned(), ..process.clone() }) && !process.is(&earlier));
-        signal(&earlier, Signal::KILL).expect("gone is fine");
+        signal(&earlier, Signal::TERM).expect("gone is fine");
         let both = [earlier, process.clone()];
         assert_eq!(alive(&both).expect("readable"), both[1..]);
         signal(&process, Signal::KILL).expect("signalled");
@@ -339,7 +373,8 @@ mod tests {
         while !alive(std::slice::from_ref(&process)).expect("readable").is_empty() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
-        child.wait().expect("waited for");
+        let status = child.wait().expect("waited for");
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9), "the other signal was not its");
         signal(&process, Signal::KILL).expect("gone is fine");
     }
 }

@@ -177,6 +177,7 @@ impl Administer for DirectoryStore {
                         ("locks", format!("{} that were held at some time", latest.len())),
                     ],
                     warnings: mount.warnings(),
+                    ..Examination::default()
                 })
             });
             examined.await?

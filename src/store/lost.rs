@@ -49,7 +49,7 @@ impl Lost {
     ) -> Result<T, StoreError> {
         tokio::select! {
             answer = tokio::time::timeout(limit, call) => answer.unwrap_or_else(|_| {
-                let reason = format!("no answer within {limit:?}");
+                let reason = format!("no answer within {limit:.1?}");
                 self.tell(&reason);
                 Err(StoreError::Unreachable(reason))
             }),

@@ -159,6 +159,10 @@ pub struct Examination {
     pub facts: Vec<(&'static str, String)>,
     /// In whole sentences, what the administrator should know.
     pub warnings: Vec<String>,
+    /// What it lacks at the moment and does without.
+    pub degraded: Option<String>,
+    /// Why it takes no writes at the moment, and what to do.
+    pub fault: Option<String>,
 }
 
 /// Opens the store that the configuration names. It connects on its own, in tasks on the current tokio runtime, and

@@ -12,6 +12,8 @@
 //!   it is asked for *after* each of them. If it was seen before as well, on whatever occasion, then it was the same in
 //!   between, because a stream that was made anew never has the old time again. (A stream that was restored from a
 //!   backup has: that is a roll-back of the same incarnation, which the election notices by its revisions.)
+//! - A server that is dead or cut off from the others costs no more than a quarter of a call limit: the next one is asked
+//!   then, and the first whose bucket answers is taken. One that says for a call limit that nobody can be reached is left.
 //! - One connection serves all services of the host. It is dropped as a whole when it is lost or a call is not answered
 //!   in time, and made anew with a back-off; while there is none, calls fail at once. `connection` says why.
 
@@ -20,6 +22,7 @@ mod connection;
 mod hints;
 pub mod record;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -27,6 +30,7 @@ use async_nats::Request;
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::publish::PublishAck;
 use async_nats::jetstream::response::Response;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::watch;
 
 use super::slot::{Dial, Slot, Task, keep_connected, lock};
@@ -37,8 +41,11 @@ use super::{
 use crate::types::store::NatsSettings;
 use crate::types::{Key, Revision};
 pub use bucket::Facts;
-use bucket::{Bucket, Identity};
+use bucket::{Bucket, Identity, Replicas};
 use connection::Connection;
+
+/// So many servers are begun with within one call limit.
+const SERVERS_PER_LIMIT: u32 = 4;
 
 /// A lock store in a bucket of NATS JetStream KV. Clones share one connection, which ends with the last of them.
 #[derive(Clone)]
@@ -52,7 +59,9 @@ impl NatsStore {
     /// `call_limit` bounds each call and is the interval of pings, so it must not be longer than the shortest R.
     #[must_use]
     pub fn new(settings: NatsSettings, call_limit: Duration) -> Self {
+        let any = getrandom::u32().map_or(0, |random| random as usize) % settings.servers.len().max(1);
         let shared = Arc::new(Shared {
+            next_server: AtomicUsize::new(any),
             settings,
             call_limit,
             maker: maker(),
@@ -124,16 +133,23 @@ impl Administer for NatsStore {
             let facts = self.facts().await?;
             let cluster = facts.cluster.as_deref().unwrap_or("none, a single server");
             let bucket = format!("{:?}, incarnation {}", self.shared.settings.bucket, facts.incarnation);
+            let (degraded, fault) = match Replicas::judge(facts.replicas, facts.current) {
+                Replicas::AllCurrent => (None, None),
+                Replicas::Fewer(text) => (Some(text), None),
+                Replicas::NoMajority(text) => (None, Some(text)),
+            };
             Ok(Examination {
                 facts: vec![
                     ("server", format!("{} {}", facts.server, facts.version)),
-                    ("cluster", format!("{cluster}, {} reachable", facts.servers)),
+                    ("cluster", cluster.to_owned()),
                     ("bucket", bucket),
                     ("replicas", format!("{}, {} of them up to date", facts.replicas, facts.current)),
                     ("leader", facts.leader.unwrap_or_else(|| "-".to_owned())),
                     ("history", facts.history.to_string()),
                 ],
                 warnings: facts.warnings,
+                degraded,
+                fault,
             })
         })
     }
@@ -145,6 +161,8 @@ struct Shared {
     /// Who we are when we make the bucket; new with each store.
     maker: String,
     slot: Slot<Connection>,
+    /// The number of the server that is asked first. Hosts begin with any, so that they spread.
+    next_server: AtomicUsize,
     /// What the bucket was when it was last seen.
     seen: Mutex<Option<Identity>>,
     /// What the administrator was last warned of.
@@ -200,17 +218,60 @@ impl Shared {
             return Ok(WriteOutcome::Unknown("the write's id is known already, or another stream took it".to_owned()));
         }
         // Some servers check the base and write in two steps, and acknowledge several writes that replaced the same base.
-        // All servers put them in one order, and the first after the base is the one that did replace it.
-        let sound = seen.is_some_and(|seen| seen.sound);
-        if !sound && bucket.first_after(connection, key, attempt.base).await? != Some(Revision(ack.sequence)) {
+        // All servers put them in one order, and the first after the base is the one that did replace it. Where nothing was
+        // written in between, under whatever key, nobody has to be asked.
+        let revision = Revision(ack.sequence);
+        let follows_the_base = attempt.base.0.checked_add(1) == Some(ack.sequence);
+        let is_alone = follows_the_base || seen.is_some_and(|seen| !seen.is_replicated);
+        if !is_alone && bucket.first_after(connection, key, attempt.base).await? != Some(revision) {
             return Ok(WriteOutcome::Conflict);
         }
         // The base is of the attempt's incarnation, the acknowledgement may be of the next.
         Ok(if self.identity(connection, &bucket).await?.incarnation == attempt.incarnation {
-            WriteOutcome::Won(Revision(ack.sequence))
+            WriteOutcome::Won(revision)
         } else {
             WriteOutcome::Conflict
         })
+    }
+
+    /// The first of the servers whose bucket answers. The next is asked when the one before has not answered in time, and
+    /// that one is not given up: a server that is dead, or cut off from the others, costs little, and while the servers elect a
+    /// leader all of them are asked. The one that was lost comes last.
+    async fn reach_a_server(&self) -> Result<Connection, StoreError> {
+        let servers = &self.settings.servers;
+        let first = self.next_server.load(Ordering::Relaxed);
+        let mut attempts: FuturesUnordered<_> =
+            (0..servers.len()).map(|turn| self.reach((first + turn) % servers.len(), turn)).collect();
+        let mut last = StoreError::Unreachable("no server is configured".to_owned());
+        while let Some(attempt) = attempts.next().await {
+            match attempt {
+                Ok((server, connection)) => {
+                    self.next_server.store((server + 1) % servers.len(), Ordering::Relaxed);
+                    return Ok(connection);
+                }
+                // What an administrator has to mend weighs more than a server that is down.
+                Err(StoreError::Unreachable(_)) if !matches!(last, StoreError::Unreachable(_)) => {}
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    async fn reach(&self, server: usize, turn: usize) -> Result<(usize, Connection), StoreError> {
+        let turn = u32::try_from(turn).unwrap_or(u32::MAX);
+        tokio::time::sleep((self.call_limit / SERVERS_PER_LIMIT).saturating_mul(turn)).await;
+        let opening = Connection::open(&self.settings, &self.settings.servers[server], self.call_limit);
+        let no_answer = |_| {
+            let (name, limit) = (&self.settings.servers[server], self.call_limit);
+            Err(StoreError::Unreachable(format!("{name} does not answer within {limit:.1?}")))
+        };
+        let connection = tokio::time::timeout(self.call_limit, opening).await.unwrap_or_else(no_answer)?;
+        let bucket = Bucket::new(&self.settings.bucket)?;
+        match connection.insist(|| bucket.is_read(&connection)).await {
+            Err(StoreError::Unreachable(reason)) => Err(StoreError::Unreachable(reason)),
+            // All else is met again by the calls, which say so to their callers.
+            Ok(()) | Err(_) => Ok((server, connection)),
+        }
     }
 
     async fn identity(&self, connection: &Connection, bucket: &Bucket) -> Result<Identity, StoreError> {
@@ -250,8 +311,7 @@ impl Dial for Shared {
     const SERVER: &'static str = "NATS";
 
     fn address(connection: &Connection) -> String {
-        let info = connection.client.server_info();
-        format!("{}:{}", info.host, info.port)
+        connection.server.clone()
     }
 
     fn slot(&self) -> &Slot<Connection> {
@@ -264,12 +324,7 @@ impl Dial for Shared {
 
     /// Makes or seeds the bucket where the settings allow it, before the first call can come.
     async fn connect(&self) -> Result<Arc<Connection>, StoreError> {
-        let attempts = u32::try_from(self.settings.servers.len()).unwrap_or(u32::MAX).max(1);
-        let limit = self.call_limit.saturating_mul(attempts).saturating_add(self.call_limit);
-        let opened = tokio::time::timeout(limit, Connection::open(&self.settings, self.call_limit));
-        let connection = opened
-            .await
-            .unwrap_or_else(|_| Err(StoreError::Unreachable(format!("no server answers within {limit:?}"))))?;
+        let connection = self.reach_a_server().await?;
         self.prepare(&connection).await;
         let lost = connection.lost_signal().borrow().clone();
         match lost {

@@ -181,6 +181,7 @@ impl Shared {
                 ("hints", if connection.notifies() { "by NOTIFY" } else { "none, polled" }.to_owned()),
             ],
             warnings: facts.warnings(),
+            ..Examination::default()
         })
     }
 

@@ -261,6 +261,10 @@ mod tests {
         assert_eq!(in_sh("if true; then systemd-run worker; fi"), Some("systemd-run"));
         assert_eq!(in_sh("echo docker run db"), None);
         assert_eq!(in_sh("docker pull db"), None);
+        for options in [["-e", "-c"], ["--norc", "-c"]] {
+            let words = ["/bin/bash", options[0], options[1], "docker run db"];
+            assert_eq!(find(&words).map(|(name, _)| name), Some("docker"), "{options:?}");
+        }
         assert_eq!(find(&["/bin/bash", "/srv/docker run"]).map(|(name, _)| name), None, "a script is not read");
         assert_eq!(find(&["/bin/bash", "-c"]).map(|(name, _)| name), None);
     }

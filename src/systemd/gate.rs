@@ -16,6 +16,8 @@ pub const DROP_IN: &str = "zzzz-putex.conf";
 
 /// What `ExecCondition=` calls.
 pub const PROGRAM: &str = "/usr/bin/putex-guard";
+/// Whose end ends the leases.
+pub const GUARD_UNIT: &str = "putex-guard.service";
 
 /// Where systemd has generators write, and the other places where a file could have the drop-in's name.
 const GENERATED: &str = "/run/systemd/generator/";
@@ -29,8 +31,9 @@ const HIDING: [(&str, usize); 4] =
     [("TemporaryFileSystem", 0), ("BindPaths", 1), ("BindReadOnlyPaths", 1), ("MountImages", 1)];
 
 impl Systemd {
-    /// Whether PID 1 has loaded all of what binds `unit` to the lease of `service`.
+    /// Whether PID 1 has loaded all of what binds `unit`, or what it contains, to the lease of `service`.
     pub async fn is_gated(&self, service: &ServiceName, unit: &UnitName) -> Result<bool, BusError> {
+        let check = if matches!(unit.kind(), "slice" | "scope") { check_contained } else { check };
         Ok(check(&self.read(unit.as_str()).await?, service).is_ok())
     }
 }
@@ -42,6 +45,23 @@ pub(super) fn check(properties: &Properties, service: &ServiceName) -> Result<()
         return Ok(());
     }
     let trouble = format!("is not bound to its lease as systemd has loaded it: it lacks {}", missing.join(", "));
+    Err(Trouble { trouble, remedy: remedy(&properties.texts("DropInPaths")) })
+}
+
+/// That nothing can be started in a contained slice without the lease of `service`, as PID 1 has loaded it, and that it ends
+/// with the guard. Of a scope that nobody has made yet PID 1 does not tell.
+pub(super) fn check_contained(properties: &Properties, service: &ServiceName) -> Result<(), Trouble> {
+    if properties.kind() == "scope" {
+        return Ok(());
+    }
+    let grant = service.grant();
+    let trouble = if !properties.items("Asserts").iter().any(|item| asserts(item, &grant)) {
+        format!("may be started without the lease as systemd has loaded it: it lacks AssertPathExists={grant}")
+    } else if !properties.texts("BindsTo").iter().any(|name| name == GUARD_UNIT) {
+        format!("may outlive the guard as systemd has loaded it: it lacks BindsTo={GUARD_UNIT}")
+    } else {
+        return Ok(());
+    };
     Err(Trouble { trouble, remedy: remedy(&properties.texts("DropInPaths")) })
 }
 

@@ -15,7 +15,7 @@ use zbus::{MatchRule, Message, OwnedObjectPath};
 use super::Systemd;
 use super::link::{BusError, Link, OwnedTask};
 use super::properties::{Invocation, QueuedJob, UnitState, job_of};
-use super::proxy::{MANAGER, MANAGER_PATH, Setting, UNIT};
+use super::proxy::{MANAGER, MANAGER_PATH, Setting, UNIT, object};
 
 /// How often a job is looked at, should its signal be lost.
 const POLL: Duration = Duration::from_secs(1);
@@ -110,8 +110,7 @@ impl Systemd {
     /// The job that is queued for a unit.
     pub(super) async fn queued_job(&self, unit: &str) -> Result<Option<QueuedJob>, BusError> {
         let link = self.keeper.link().await?;
-        let path = link.call(link.manager.load_unit(unit)).await?;
-        let properties = link.properties(&path).await?;
+        let properties = link.properties(&object(unit)).await?;
         Ok(job_of(&link.call(properties.get(UNIT, "Job")).await?))
     }
 

@@ -11,10 +11,11 @@ use futures_util::StreamExt;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 use zbus::proxy::CacheProperties;
-use zbus::{Connection, MatchRule, MessageStream, fdo};
+use zbus::{Connection, MatchRule, MessageStream, OwnedObjectPath, fdo};
 
 use super::private::PrivateSocket;
-use super::proxy::{DESTINATION, ManagerProxy, PropertiesProxy};
+use super::proxy::{DESTINATION, MANAGER, MANAGER_PATH, ManagerProxy, PropertiesProxy};
+use crate::types::span::rounded;
 
 /// Between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(200);
@@ -113,6 +114,8 @@ pub(super) enum Route {
 pub(super) struct Link {
     pub(super) connection: Connection,
     pub(super) manager: ManagerProxy<'static>,
+    /// The control group that all others are in; empty where it is the kernel's own.
+    pub(super) root: Arc<str>,
     call_limit: Duration,
 }
 
@@ -123,10 +126,7 @@ impl Link {
     }
 
     pub(super) async fn properties(&self, path: &str) -> Result<PropertiesProxy<'static>, BusError> {
-        let builder = PropertiesProxy::builder(&self.connection)
-            .cache_properties(CacheProperties::No)
-            .path(zbus::OwnedObjectPath::try_from(path.to_owned()).map_err(BusError::from)?);
-        Ok(builder.build().await?)
+        Ok(properties(&self.connection, path).await?)
     }
 
     /// Messages that match `rule`. Whoever takes them drains them in a task of its own: a full queue would stop the
@@ -143,10 +143,17 @@ impl Link {
             };
             let connection = builder.method_timeout(BACKSTOP).build().await?;
             let manager = ManagerProxy::builder(&connection).cache_properties(CacheProperties::No).build().await?;
-            Ok(Self { connection, manager, call_limit })
+            let group = properties(&connection, MANAGER_PATH).await?.get(MANAGER, "ControlGroup").await?;
+            let root = Arc::from(<&str>::try_from(&group)?.trim_end_matches('/'));
+            Ok(Self { connection, manager, root, call_limit })
         })
         .await
     }
+}
+
+async fn properties(connection: &Connection, path: &str) -> zbus::Result<PropertiesProxy<'static>> {
+    let path = OwnedObjectPath::try_from(path.to_owned())?;
+    PropertiesProxy::builder(connection).cache_properties(CacheProperties::No).path(path).build().await
 }
 
 /// The newest link, and the task that replaces it. The task ends with the last `Keeper`.
@@ -208,7 +215,7 @@ impl Drop for OwnedTask {
 pub(super) async fn bounded<T>(limit: Duration, call: impl Future<Output = zbus::Result<T>>) -> Result<T, BusError> {
     match timeout(limit, call).await {
         Ok(result) => Ok(result?),
-        Err(_) => Err(BusError::Unreachable(format!("no answer within {limit:?}"))),
+        Err(_) => Err(BusError::Unreachable(format!("no answer within {}", rounded(limit)))),
     }
 }
 

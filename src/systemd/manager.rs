@@ -9,8 +9,8 @@ use futures_util::Stream;
 use rustix::process::Signal;
 
 use super::{
-    BusError, Check, JobEnd, KillError, NotDead, Placement, RunResult, StartError, Started, Surroundings, SystemState,
-    Systemd, UnitState, Unsupervisable,
+    BusError, Check, JobEnd, KillError, Look, NotDead, Placement, RunResult, StartError, Started, Surroundings,
+    SystemState, Systemd, UnitState, Unsupervisable,
 };
 use crate::host::processes::Process;
 use crate::types::{ServiceName, UnitName};
@@ -67,10 +67,10 @@ pub trait Manager: fmt::Debug + Send + Sync + 'static {
     /// SIGTERM to every process of a control group, without asking PID 1.
     fn terminate_group<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<(), String>>;
 
-    /// Which processes of the units are in none of the control groups.
+    /// Which of these processes, or of those in the control groups, and their descendants, are in none of the groups.
     fn outside<'a>(
         &'a self,
-        units: &'a [UnitName],
+        known: &'a BTreeSet<i32>,
         groups: &'a BTreeSet<String>,
         age: Duration,
     ) -> ManagerFuture<'a, Result<Vec<Process>, String>>;
@@ -82,8 +82,11 @@ pub trait Manager: fmt::Debug + Send + Sync + 'static {
         signal: Option<Signal>,
     ) -> ManagerFuture<'a, Result<Vec<Process>, String>>;
 
-    /// Shows that nothing of a unit runs; what it was read from.
-    fn prove_dead<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<UnitState, NotDead>>;
+    /// Where processes of a unit may be, and whether any are left.
+    fn look<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Look, BusError>>;
+
+    /// A start that another putexd has begun is not known to have come to its end.
+    fn doubt_start(&self, unit: &UnitName);
 
     /// Hints that a unit's state should be read again.
     fn changes(&self, unit: &UnitName) -> ChangeHints;
@@ -155,11 +158,11 @@ impl Manager for Systemd {
 
     fn outside<'a>(
         &'a self,
-        units: &'a [UnitName],
+        known: &'a BTreeSet<i32>,
         groups: &'a BTreeSet<String>,
         age: Duration,
     ) -> ManagerFuture<'a, Result<Vec<Process>, String>> {
-        Box::pin(Systemd::outside(self, units, groups, age))
+        Box::pin(Systemd::outside(self, known, groups, age))
     }
 
     fn end_processes<'a>(
@@ -170,8 +173,12 @@ impl Manager for Systemd {
         Box::pin(Systemd::end_processes(self, processes, signal))
     }
 
-    fn prove_dead<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<UnitState, NotDead>> {
-        Box::pin(async move { Ok(Systemd::prove_dead(self, unit).await?.state().clone()) })
+    fn look<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Look, BusError>> {
+        Box::pin(Systemd::look(self, unit))
+    }
+
+    fn doubt_start(&self, unit: &UnitName) {
+        Systemd::doubt_start(self, unit);
     }
 
     fn changes(&self, unit: &UnitName) -> ChangeHints {

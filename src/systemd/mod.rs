@@ -24,6 +24,8 @@ mod start;
 mod supervisable;
 mod units;
 
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub use changes::Changes;
@@ -36,7 +38,9 @@ pub use properties::{ActiveState, Invocation, QueuedJob, UnitState};
 pub use run::{Check, RunResult};
 pub use start::{StartError, Started};
 pub use supervisable::{Surroundings, Unsupervisable};
-pub use units::{JobType, KillError, NotDead, Placement, Proof, SystemState};
+pub use units::{JobType, KillError, Look, NotDead, Placement, Proof, SystemState};
+
+use crate::types::UnitName;
 
 /// PID 1, however often the way to it breaks. Clones share one connection.
 #[derive(Debug, Clone)]
@@ -45,6 +49,35 @@ pub struct Systemd {
     route: Route,
     mounts: units::Mounts,
     walker: Walker,
+    begun: Begun,
+    /// Starts that another putexd has begun: what became of them systemd may have forgotten.
+    doubted: Arc<Mutex<HashSet<UnitName>>>,
+}
+
+/// Starts that did not come to a good end, or not yet: what became of the unit is a part of the proof, and systemd would forget
+/// it with the unit.
+type Begun = Arc<Mutex<HashMap<UnitName, Start>>>;
+
+#[derive(Debug)]
+struct Start {
+    pin: Pin,
+    /// Whether it is being carried out: a unit that is dead may be so because systemd has not been asked yet.
+    is_under_way: bool,
+}
+
+/// A start that is under way, until this is dropped.
+#[derive(Debug)]
+struct UnderWay {
+    begun: Begun,
+    unit: UnitName,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if let Some(start) = self.begun.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&self.unit) {
+            start.is_under_way = false;
+        }
+    }
 }
 
 impl Systemd {
@@ -83,7 +116,14 @@ impl Systemd {
     }
 
     fn by(route: Route, call_limit: Duration) -> Self {
-        Self { keeper: Keeper::new(route, call_limit), route, mounts: units::Mounts::default(), walker: Walker::new() }
+        Self {
+            keeper: Keeper::new(route, call_limit),
+            route,
+            mounts: units::Mounts::default(),
+            walker: Walker::new(),
+            begun: Begun::default(),
+            doubted: Arc::default(),
+        }
     }
 
     fn has_references(&self) -> bool {
@@ -100,6 +140,56 @@ impl Systemd {
         let link = self.keeper.link().await.ok()?;
         link.call(link.manager.ref_unit(unit)).await.ok()?;
         Some(pin)
+    }
+
+    /// Keeps a unit loaded whose start begins, until it has succeeded, or is under way no longer and the unit is proven dead.
+    async fn begin(&self, unit: &UnitName) -> UnderWay {
+        self.keep(unit, true).await;
+        UnderWay { begun: Arc::clone(&self.begun), unit: unit.clone() }
+    }
+
+    async fn keep(&self, unit: &UnitName, is_under_way: bool) {
+        if let Some(pin) = self.pin(unit.as_str()).await {
+            let start = Start { pin, is_under_way };
+            let before = self.begun.lock().unwrap_or_else(PoisonError::into_inner).insert(unit.clone(), start);
+            drop(before);
+        }
+    }
+
+    /// Whether a start of the unit was begun that is neither under way nor at its end.
+    fn is_interrupted(&self, unit: &UnitName) -> bool {
+        let begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        begun.get(unit).is_some_and(|start| !start.is_under_way)
+    }
+
+    /// That is over.
+    async fn end_start(&self, unit: &UnitName) {
+        let start = self.begun.lock().unwrap_or_else(PoisonError::into_inner).remove(unit);
+        if let Some(start) = start {
+            start.pin.release().await;
+        }
+    }
+
+    /// A start of the unit was begun by another putexd and is not known to have come to its end, so that an inactive unit whose
+    /// last run systemd does not know is not dead. It ends when the unit is seen to be started, or proven dead.
+    pub fn doubt_start(&self, unit: &UnitName) {
+        self.doubted.lock().unwrap_or_else(PoisonError::into_inner).insert(unit.clone());
+    }
+
+    /// Whether that is so. If it is, the unit is kept loaded from now on, because what an operator has systemd forget is told by
+    /// a unit that is loaded alone.
+    async fn is_doubted(&self, unit: &UnitName) -> bool {
+        let is_doubted = self.doubted.lock().unwrap_or_else(PoisonError::into_inner).contains(unit);
+        if is_doubted && !self.begun.lock().unwrap_or_else(PoisonError::into_inner).contains_key(unit) {
+            self.keep(unit, false).await;
+        }
+        is_doubted
+    }
+
+    async fn end_doubt(&self, unit: &UnitName) {
+        if self.doubted.lock().unwrap_or_else(PoisonError::into_inner).remove(unit) {
+            self.end_start(unit).await;
+        }
     }
 
     /// A pin for a reference that is taken otherwise.
@@ -128,6 +218,7 @@ impl Systemd {
 }
 
 /// A reference to a unit, given back even by a caller that is cancelled.
+#[derive(Debug)]
 struct Pin {
     systemd: Systemd,
     /// Empty once it is given back.

@@ -14,29 +14,24 @@ use tokio::time::{Instant, timeout};
 use super::Systemd;
 use super::link::OwnedTask;
 use crate::host::processes::{self, Family, Process};
-use crate::types::UnitName;
+use crate::types::span::rounded;
 
 /// How many wait for one reading of `/proc`; more of them wait for their turn.
 const ASKS_LIMIT: usize = 64;
 
 impl Systemd {
-    /// The processes of `units` that are in none of `groups`: main and control processes, and whatever descends from them
-    /// or from a process in one of the groups. Whose child is whose may have been read up to `age` ago.
+    /// The processes that are in none of `groups` and belong to one of `known`, or of those in the groups: themselves, and
+    /// whatever descends from them. Whose child is whose may have been read up to `age` ago.
     ///
     /// Who lost its parent is PID 1's child, and escapes unless it is in one of the groups.
     pub async fn outside(
         &self,
-        units: &[UnitName],
+        known: &BTreeSet<i32>,
         groups: &BTreeSet<String>,
         age: Duration,
     ) -> Result<Vec<Process>, String> {
-        let mut roots = BTreeSet::new();
-        for unit in units {
-            let state = self.state(unit).await.map_err(|error| format!("failed to {error}"))?;
-            let pids = [state.main_pid, state.control_pid].into_iter().flatten();
-            roots.extend(pids.filter_map(|pid| i32::try_from(pid).ok()));
-        }
         let family = self.walker.family(age, self.keeper.call_limit()).await?;
+        let mut roots = known.clone();
         let groups: Vec<String> = groups.iter().cloned().collect();
         self.control_groups(move |hierarchy| {
             for group in &groups {
@@ -99,7 +94,7 @@ impl Walker {
         match timeout(limit, asked).await {
             Ok(Some(family)) => family,
             Ok(None) => Err("nobody reads /proc any more".to_owned()),
-            Err(_) => Err(format!("/proc was not read within {limit:?}")),
+            Err(_) => Err(format!("/proc was not read within {}", rounded(limit))),
         }
     }
 }

@@ -5,6 +5,11 @@ use std::fmt;
 
 use zbus::{OwnedVariant, Structure, Variant};
 
+use crate::host::failed_start::{Exit, FailedStart};
+
+/// With which systemd ends a process that could not execute its program.
+const EXIT_EXEC: i32 = 203;
+
 /// One run of a unit, as systemd counts them: 128 random bits, new with each start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Invocation(pub u128);
@@ -137,6 +142,12 @@ impl UnitState {
         !self.active_state.is_stopped() || self.job.is_some()
     }
 
+    /// Whether it is stopped, and its last run ended as it should.
+    #[must_use]
+    pub fn is_orderly(&self) -> bool {
+        self.active_state == ActiveState::Inactive && matches!(self.result.as_deref(), None | Some("success" | ""))
+    }
+
     /// ActiveState, SubState and Result in one phrase, such as `failed (failed, exit-code)`.
     #[must_use]
     pub fn in_words(&self) -> String {
@@ -144,6 +155,12 @@ impl UnitState {
             None | Some("success" | "") => format!("{} ({})", self.active_state, self.sub_state),
             Some(result) => format!("{} ({}, {result})", self.active_state, self.sub_state),
         }
+    }
+
+    /// The same, and how its main process ended.
+    #[must_use]
+    pub fn in_full(&self) -> String {
+        if self.exit.is_empty() { self.in_words() } else { format!("{}, {}", self.in_words(), self.exit) }
     }
 }
 
@@ -184,6 +201,46 @@ impl Properties {
             Some(arguments.inner().iter().filter_map(words).collect())
         };
         self.items(name).iter().filter_map(command).collect()
+    }
+
+    /// How the commands of such a property have ended in the last run.
+    pub(super) fn exits(&self, name: &str) -> Vec<Exit> {
+        let number = |field: Option<&Variant<'_>>| field.and_then(|field| i32::try_from(field).ok()).unwrap_or(0);
+        let exit = |item: &Variant<'_>| {
+            let fields = if let Variant::Structure(structure) = item { structure.fields() } else { &[] };
+            Exit { code: number(fields.get(8)), status: number(fields.get(9)) }
+        };
+        self.items(name).iter().map(exit).collect()
+    }
+
+    /// Whether its last run has ended without having been active, though it may have begun something; and nobody has said
+    /// since that nothing of it is left.
+    pub(super) fn has_ended_early(&self) -> bool {
+        let at = |name| self.get::<u64>(name).unwrap_or(0);
+        at("InactiveExitTimestampMonotonic") > at("ActiveEnterTimestampMonotonic") && !self.is_forgiven()
+    }
+
+    /// Whether somebody has said since its last run that nothing of it is left, by having systemd forget the failure.
+    pub(super) fn is_forgiven(&self) -> bool {
+        let at = |name| self.get::<u64>(name).unwrap_or(0);
+        at("StateChangeTimestampMonotonic") > at("InactiveEnterTimestampMonotonic")
+    }
+
+    /// What a run that did not come to an orderly end may have left.
+    pub(super) fn failed_start(&self, lease_since: u64) -> FailedStart {
+        FailedStart {
+            is_oneshot: self.text("Type") == Some("oneshot"),
+            starts: ["ExecStartPre", "ExecStart", "ExecStartPost"].iter().flat_map(|name| self.exits(name)).collect(),
+            has_stop: !self.items("ExecStop").is_empty(),
+            stop_posts: self.exits("ExecStopPost"),
+            active_since: self.active_since(),
+            lease_since,
+        }
+    }
+
+    /// When it became active last, in microseconds of `CLOCK_MONOTONIC`; 0: never since systemd has it loaded.
+    pub(super) fn active_since(&self) -> u64 {
+        self.get("ActiveEnterTimestampMonotonic").unwrap_or(0)
     }
 
     /// As [`UnitState::is_effect`] says. A type that nobody knows is taken for one.
@@ -253,6 +310,10 @@ impl Properties {
     fn exit(&self) -> String {
         let status = self.signed("ExecMainStatus").unwrap_or(0);
         match self.signed("ExecMainCode") {
+            // systemd's own, of its process that was to become the program.
+            Some(1) if status == EXIT_EXEC => {
+                format!("exit status {status}: the program cannot be executed, or is not there")
+            }
             Some(1) => format!("exit status {status}"),
             Some(2) => format!("killed by signal {status}"),
             Some(3) => format!("dumped core by signal {status}"),
@@ -339,6 +400,7 @@ mod tests {
         let command = ("/bin/a", vec!["a", "-b"], false, 0_u64, 0_u64, 0_u64, 0_u64, 0_u32, 0_i32, 0_i32);
         let found = properties(vec![("ExecStart", Variant::from(vec![command]))]);
         assert_eq!(found.commands("ExecStart"), [["a", "-b"]]);
+        assert_eq!(found.exits("ExecStart"), [Exit { code: 0, status: 0 }]);
         assert_eq!(found.commands("ExecStartPre"), Vec::<Vec<String>>::new());
     }
 

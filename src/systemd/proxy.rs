@@ -3,6 +3,7 @@
 //! Properties are always read by `Get` and `GetAll`: a cached property is a hint that looks like the truth.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 
 use zbus::{OwnedObjectPath, OwnedVariant, Variant};
 
@@ -12,6 +13,20 @@ pub(super) const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 pub(super) const UNIT: &str = "org.freedesktop.systemd1.Unit";
 pub(super) const JOB: &str = "org.freedesktop.systemd1.Job";
 pub(super) const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
+
+/// The object of a unit by one of its names, as sd_bus_path_encode(3) makes it. PID 1 loads the unit, if it is not loaded,
+/// when it is asked for its properties; one that does not exist says so by its LoadState.
+pub(super) fn object(unit: &str) -> String {
+    let mut path = format!("{MANAGER_PATH}/unit/");
+    for (at, byte) in unit.bytes().enumerate() {
+        if byte.is_ascii_alphabetic() || (byte.is_ascii_digit() && at > 0) {
+            path.push(char::from(byte));
+        } else {
+            write!(path, "_{byte:02x}").expect("writing to a string does not fail");
+        }
+    }
+    path
+}
 
 /// A property and its value, as StartTransientUnit takes them.
 pub(super) type Setting = (&'static str, Variant<'static>);
@@ -51,4 +66,18 @@ pub(super) trait Properties {
     fn get(&self, interface: &str, name: &str) -> zbus::Result<OwnedVariant>;
     /// An empty interface stands for all of the object's, read at one moment.
     fn get_all(&self, interface: &str) -> zbus::Result<HashMap<String, OwnedVariant>>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_are_named_as_systemd_names_them() {
+        let object = |unit| object(unit).trim_start_matches("/org/freedesktop/systemd1/unit/").to_owned();
+        assert_eq!(object("database.service"), "database_2eservice");
+        assert_eq!(object("db@a-1.service"), "db_40a_2d1_2eservice");
+        assert_eq!(object("1_a\\x2d.mount"), "_31_5fa_5cx2d_2emount");
+        assert_eq!(object("-.slice"), "_2d_2eslice");
+    }
 }

@@ -126,10 +126,44 @@ impl Systemd {
         check: impl Fn(&Properties) -> Result<(), StartError>,
     ) -> Result<Started, StartError> {
         let deadline = Instant::now() + limit;
-        // Held, so that systemd does not unload the unit together with the reason why it did not start.
-        let pin = self.pin(unit.as_str()).await;
+        // Held, so that systemd does not unload the unit together with the reason why it did not start, and with what the proof
+        // needs if it is stopped in the middle of that.
+        let under_way = self.begin(unit).await;
+        let mut is_effect = false;
+        let result = self.start_held(unit, limit, deadline, check, &mut is_effect).await;
+        let may_be_half_way = match &result {
+            Ok(_)
+            | Err(
+                StartError::NotLoaded { .. }
+                | StartError::Ungated { .. }
+                | StartError::ShuttingDown
+                | StartError::Condition(_)
+                | StartError::Assert(_)
+                | StartError::AlreadyRunning(_),
+            ) => false,
+            Err(
+                StartError::TimedOut { .. } | StartError::Ended(_) | StartError::Failed { .. } | StartError::Bus(_),
+            ) => true,
+        };
+        drop(under_way);
+        // Of what is only processes, nothing else is to be proven.
+        if !(may_be_half_way && is_effect) {
+            self.end_start(unit).await;
+        }
+        result
+    }
+
+    async fn start_held(
+        &self,
+        unit: &UnitName,
+        limit: Duration,
+        deadline: Instant,
+        check: impl Fn(&Properties) -> Result<(), StartError>,
+        is_effect: &mut bool,
+    ) -> Result<Started, StartError> {
         let properties = self.read(unit.as_str()).await?;
         let before = properties.state();
+        *is_effect = before.is_effect;
         if before.load_state != "loaded" {
             let error = if before.load_error.is_empty() { String::new() } else { format!(": {}", before.load_error) };
             return Err(StartError::NotLoaded { unit: unit.to_string(), load_state: before.load_state, error });
@@ -142,11 +176,7 @@ impl Systemd {
         self.reset_failed(unit.as_str()).await?;
         let order = Order::Start(unit.as_str());
         let end = self.carry_out(&order, &before.id, before.invocation, deadline).await?;
-        let result = self.verify(unit, &before, &end, deadline, limit).await;
-        if let Some(pin) = pin {
-            pin.release().await;
-        }
-        result
+        self.verify(unit, &before, &end, deadline, limit).await
     }
 
     /// Queues a stop and waits for the end of its job. That says nothing of the unit:
@@ -198,7 +228,7 @@ fn why(state: &UnitState, new: Option<Invocation>, job: &str) -> StartError {
     if state.result.as_deref() == Some("exec-condition") {
         return StartError::Condition("its ExecCondition=".to_owned());
     }
-    let words = if state.exit.is_empty() { state.in_words() } else { format!("{}, {}", state.in_words(), state.exit) };
+    let words = state.in_full();
     if new.is_some() && job == "done" {
         return StartError::Ended(words);
     }

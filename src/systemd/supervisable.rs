@@ -102,9 +102,22 @@ impl Systemd {
         if let Some(service) = around.service
             && !around.may_end
         {
+            self.check_contained(service, around.contains).await?;
             remarks.extend(self.remark_on_followers(service, around.bound).await?);
         }
         Ok(remarks)
+    }
+
+    /// Whether what the unit contains can be started only under the lease. A unit that runs goes on all the same: its own bond
+    /// ends it in time, and the look at what is contained the rest.
+    async fn check_contained(&self, service: &ServiceName, contains: &[UnitName]) -> Result<(), Unsupervisable> {
+        for name in contains {
+            let properties = self.read(name.as_str()).await?;
+            gate::check_contained(&properties, service).map_err(|Trouble { trouble, remedy }| {
+                Unsupervisable::Unprovable { unit: name.to_string(), trouble, remedy }
+            })?;
+        }
+        Ok(())
     }
 
     /// What systemd stops with the lease and nobody proves dead. Only a unit that is loaded is found: one that is enabled,
@@ -289,23 +302,162 @@ fn check_effect(properties: &Properties, self_fence: bool) -> Result<(), Trouble
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
-
     use zbus::{OwnedVariant, Variant};
 
     use super::*;
 
+    fn properties(pairs: Vec<(&str, Variant<'static>)>) -> Properties {
+        let own = |(name, value): (&str, Variant<'static>)| {
+            (name.to_owned(), OwnedVariant::try_from(value).expect("no descriptors"))
+        };
+        Properties::new(pairs.into_iter().map(own).collect())
+    }
+
+    fn unit(name: &str) -> UnitName {
+        UnitName::new(name).expect("a name")
+    }
+
+    /// What is said of a unit with these settings.
+    fn said(id: &'static str, mut settings: Vec<(&str, Variant<'static>)>, around: Surroundings<'_>) -> String {
+        settings.push(("Id", Variant::from(id)));
+        match check_settings(&properties(settings), around) {
+            Ok(()) => String::new(),
+            Err(Trouble { trouble, remedy }) => format!("{trouble}: {remedy}"),
+        }
+    }
+
+    fn command(program: &'static str, arguments: Vec<&'static str>) -> Variant<'static> {
+        Variant::from(vec![(program, arguments, false, 0_u64, 0_u64, 0_u64, 0_u64, 0_u32, 0_i32, 0_i32)])
+    }
+
+    #[test]
+    fn what_cannot_be_proven_dead_is_refused_and_why() {
+        let text = |text: &'static str| Variant::from(text);
+        let with = |name, value| vec![(name, value)];
+        let docker = || command("/usr/bin/docker", vec!["docker", "run", "db"]);
+        let remains = |kind| vec![("Type", text(kind)), ("RemainAfterExit", Variant::from(true))];
+        for (id, settings, wanted) in [
+            ("a.service", with("Type", text("oneshot")), "add RemainAfterExit=yes"),
+            ("a.target", Vec::new(), "name the units themselves"),
+            ("a.slice", Vec::new(), "name the units themselves"),
+            ("a.scope", Vec::new(), "name a service or a mount"),
+            ("a.device", Vec::new(), "name a service or a mount"),
+            ("a.service", with("RootDirectory", text("/srv")), "hides /usr/bin/putex-guard"),
+            ("a.service", with("KillMode", text("process")), "has KillMode=process"),
+            ("a.service", with("KillMode", text("none")), "has KillMode=none"),
+            ("a.service", with("SendSIGKILL", Variant::from(false)), "has SendSIGKILL=no"),
+            ("a.service", with("FinalKillSignal", Variant::from(15_i32)), "has FinalKillSignal=15"),
+            ("a.service", with("RefuseManualStart", Variant::from(true)), "has RefuseManualStart=yes"),
+            ("a.service", with("RefuseManualStop", Variant::from(true)), "has RefuseManualStop=yes"),
+            ("a.socket", with("Accept", Variant::from(true)), "use Accept=no"),
+            ("a.timer", with("Triggers", Variant::from(vec!["b.service", "c.service"])), "add \"c.service\" to"),
+            ("a.service", with("PAMName", text("login")), "User= needs no PAM; or set stop-proof"),
+            ("a.service", with("ExecStart", docker()), "has docker ask a daemon"),
+            ("a.service", with("ExecStartPre", docker()), "has docker ask a daemon"),
+            ("a.service", with("ExecStartPost", docker()), "contains = [\"db.slice\"]; or set stop-proof"),
+            ("a.service", remains("exec"), "\"kernel-panic\", or remove RemainAfterExit=yes"),
+            ("a.mount", Vec::new(), "set on-stop-failure ="),
+        ] {
+            let bound = [unit("b.service")];
+            let said = said(id, settings, Surroundings { bound: &bound, ..Surroundings::default() });
+            assert!(said.contains(wanted), "{id} {wanted}: {said}");
+        }
+        for (id, settings) in [("a.service", remains("oneshot")), ("a.mount", Vec::new())] {
+            assert!(
+                !said(id, settings, Surroundings::default()).contains("remove RemainAfterExit"),
+                "{id} has to be one"
+            );
+        }
+        let fenced = Surroundings { self_fence: true, ..Surroundings::default() };
+        let lazy = with("LazyUnmount", Variant::from(true));
+        assert!(said("a.mount", lazy, fenced).contains("has LazyUnmount=yes"));
+        let collected = with("CollectMode", text("inactive-or-failed"));
+        assert!(said("a.mount", collected, fenced).contains("has CollectMode=inactive-or-failed"));
+    }
+
+    #[test]
+    fn what_can_be_proven_dead_is_supervised() {
+        let text = |text: &'static str| Variant::from(text);
+        let docker = || vec![("ExecStart", command("/usr/bin/docker", vec!["docker", "run", "db"]))];
+        let bound = [unit("b.service")];
+        let plain = Surroundings::default();
+        for (id, settings, around) in [
+            ("a.service", vec![("Type", text("exec")), ("KillMode", text("mixed"))], plain),
+            ("a.service", vec![("SendSIGKILL", Variant::from(true)), ("FinalKillSignal", Variant::from(9_i32))], plain),
+            ("a.service", vec![("Type", text("oneshot"))], Surroundings { may_end: true, ..plain }),
+            (
+                "a.service",
+                vec![("Type", text("oneshot")), ("RemainAfterExit", Variant::from(true))],
+                Surroundings { self_fence: true, ..plain },
+            ),
+            ("a.mount", vec![("CollectMode", text("inactive"))], Surroundings { self_fence: true, ..plain }),
+            ("a.timer", vec![("Triggers", Variant::from(vec!["b.service"]))], Surroundings { bound: &bound, ..plain }),
+            ("a.service", vec![("Triggers", Variant::from(vec!["c.service"]))], plain),
+            ("a.service", docker(), Surroundings { unit_only: true, ..plain }),
+            ("a.service", docker(), Surroundings { contains: &bound, ..plain }),
+            ("a.service", vec![("PAMName", text(""))], plain),
+        ] {
+            assert_eq!(said(id, settings, around), "", "{id}");
+        }
+    }
+
+    #[test]
+    fn whoever_answers_for_work_elsewhere_is_told_of_it() {
+        let docker = || properties(vec![("ExecStart", command("/usr/bin/docker", vec!["docker", "run", "db"]))]);
+        let found = remarks(&docker(), &unit("a.service"), Surroundings { unit_only: true, ..Surroundings::default() });
+        assert!(found.len() == 1 && found[0].starts_with("a.service has docker ask a daemon"), "{found:?}");
+        assert_eq!(remarks(&docker(), &unit("a.service"), Surroundings::default()), [""; 0], "it is refused");
+    }
+
+    #[test]
+    fn a_unit_goes_by_its_own_name() {
+        let named = |id: &'static str| properties(vec![("Id", Variant::from(id))]);
+        check_own_name(&named("a.service"), &unit("a.service")).expect("its own");
+        let Trouble { trouble, remedy } =
+            check_own_name(&named("b.service"), &unit("a.service")).expect_err("an alias");
+        assert!(
+            trouble.contains("another name of b.service") && remedy.contains("name b.service"),
+            "{trouble}: {remedy}"
+        );
+    }
+
+    #[test]
+    fn a_unit_that_is_not_loaded_may_have_lost_its_gate() {
+        let service = ServiceName::new("db").expect("a name");
+        let state = |load: &'static str| properties(vec![("LoadState", Variant::from(load))]);
+        check_loaded(&state("loaded"), &unit("a.service"), Some(&service)).expect("loaded");
+        for (load, remedy) in [
+            ("not-found", "install the unit"),
+            ("masked", "systemctl unmask a.service"),
+            ("bad-setting", "systemd-analyze verify a.service"),
+        ] {
+            let error = check_loaded(&state(load), &unit("a.service"), Some(&service)).expect_err(load);
+            assert!(error.to_string().starts_with(&format!("a.service is {load}: ")), "{error}");
+            assert!(error.to_string().contains(remedy) && error.is_ungated(), "{error}");
+            let error = check_loaded(&state(load), &unit("a.service"), None).expect_err(load);
+            assert!(!error.is_ungated(), "nobody asked for one");
+        }
+        let ungated = |unprovable| {
+            let (unit, trouble, remedy) = ("a.service".to_owned(), String::new(), String::new());
+            if unprovable {
+                Unsupervisable::Unprovable { unit, trouble, remedy }.is_ungated()
+            } else {
+                Unsupervisable::Ungated { unit, trouble, remedy }.is_ungated()
+            }
+        };
+        assert!(ungated(false) && !ungated(true));
+    }
+
     #[test]
     fn followers_are_what_goes_with_the_lease_and_is_not_of_the_service() {
-        let own =
-            |names: &[&'static str]| OwnedVariant::try_from(Variant::from(names.to_vec())).expect("no descriptors");
-        let target = Properties::new(HashMap::from([
-            ("BoundBy".to_owned(), own(&["database.service", "b.service"])),
-            ("ConsistsOf".to_owned(), own(&["b.service", "c.timer"])),
-            ("RequiredBy".to_owned(), own(&["sidecar.service", "a.mount"])),
-            ("WantedBy".to_owned(), own(&["other.service"])),
-        ]));
-        let bound = ["database.service", "sidecar.service"].map(|name| UnitName::new(name).expect("a name"));
+        let own = |names: &[&'static str]| Variant::from(names.to_vec());
+        let target = properties(vec![
+            ("BoundBy", own(&["database.service", "b.service"])),
+            ("ConsistsOf", own(&["b.service", "c.timer"])),
+            ("RequiredBy", own(&["sidecar.service", "a.mount"])),
+            ("WantedBy", own(&["other.service"])),
+        ]);
+        let bound = ["database.service", "sidecar.service"].map(unit);
         assert_eq!(followers(&target, &bound).into_iter().collect::<Vec<_>>(), ["a.mount", "b.service", "c.timer"]);
     }
 }

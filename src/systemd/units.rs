@@ -7,11 +7,16 @@ use std::time::{Duration, Instant};
 use super::Systemd;
 use super::link::BusError;
 use super::properties::{Properties, UnitState};
-use super::proxy::{JOB, MANAGER, MANAGER_PATH};
+use super::proxy::{JOB, MANAGER, MANAGER_PATH, UNIT, object};
 use crate::host::cgroup::Hierarchy;
+use crate::host::failed_start::FailedStart;
 use crate::host::group_name::{escape, slice_path};
 use crate::host::mounts::{self, Configured, Mount};
 use crate::types::UnitName;
+use crate::types::span::rounded;
+
+/// How the names of leases' targets begin.
+const LEASE_PREFIX: &str = "putex-lease@";
 
 /// SIGKILL, as the bus wants it.
 pub(super) const SIGKILL: i32 = 9;
@@ -51,9 +56,15 @@ pub enum NotDead {
         /// The unit's state.
         state: String,
     },
-    /// Without processes of its own, only an orderly stop shows that its effect is gone.
-    #[error("it is {0}, which does not show that its effect is gone, as it may be active without a process")]
+    /// Without processes of its own, only an orderly stop shows that its effect is gone, or a start that failed in such a way
+    /// that there is none.
+    #[error("it is {0}, and its start or its stop may have left something behind that has no process")]
     FailedIsNoProof(String),
+    /// Its start was begun under a lease that another putexd held, and systemd does not know how it went.
+    #[error(
+        "it is {0}, and its last start was begun and not seen to succeed: it may have left something behind that has no process"
+    )]
+    Forgotten(String),
     /// systemd counts it as stopped, and processes are left.
     #[error("processes are left in its control group {0}")]
     ProcessesLeft(String),
@@ -71,12 +82,25 @@ pub enum NotDead {
     Changed(String),
 }
 
+/// What one look at a unit shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Look {
+    /// Where processes of it may be.
+    pub placement: Placement,
+    /// Whether it is started.
+    pub is_started: bool,
+    /// The unit, if nothing of it runs, as [`Systemd::prove_dead`] shows it.
+    pub dead: Result<UnitState, NotDead>,
+}
+
 /// Where processes of a unit may be, and whether they are all of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
     /// The control group that it has, and the one that it would be started in now, as PID 1 names them: they differ after a
     /// daemon-reload that moves the unit to another slice. None for types without processes.
     pub groups: Vec<String>,
+    /// The processes that PID 1 knows by their numbers, the main and the control one, wherever they are.
+    pub processes: Vec<i32>,
     /// As [`UnitState::is_effect`].
     pub is_effect: bool,
 }
@@ -120,6 +144,47 @@ pub enum SystemState {
     Other(String),
 }
 
+impl NotDead {
+    /// Whether it stays so until somebody looks after it.
+    #[must_use]
+    pub fn is_for_the_operator(&self) -> bool {
+        match self {
+            Self::FailedIsNoProof(_) | Self::Forgotten(_) | Self::Mounted(_) => true,
+            Self::Unknown(_)
+            | Self::Running(_)
+            | Self::JobQueued { .. }
+            | Self::ProcessesLeft(_)
+            | Self::Outside(_)
+            | Self::Unreadable(_)
+            | Self::Changed(_) => false,
+        }
+    }
+
+    /// The same as a sentence on `unit`; what to do about it comes first.
+    #[must_use]
+    pub fn of(&self, unit: &UnitName) -> String {
+        match self {
+            Self::FailedIsNoProof(_) => format!(
+                "see that nothing of {unit} is left on this host, and run \"systemctl reset-failed {unit}\", or reboot the \
+                 host: {unit} is not proven dead: {self}"
+            ),
+            Self::Forgotten(_) => {
+                format!(
+                    "reboot this host, which ends what the start of {unit} has begun: {unit} is not proven dead: {self}"
+                )
+            }
+            Self::Mounted(_)
+            | Self::Unknown(_)
+            | Self::Running(_)
+            | Self::JobQueued { .. }
+            | Self::ProcessesLeft(_)
+            | Self::Outside(_)
+            | Self::Unreadable(_)
+            | Self::Changed(_) => format!("{unit} is not proven dead yet: {self}"),
+        }
+    }
+}
+
 impl Systemd {
     /// What systemd says of a unit now. A unit that does not exist has the load state `not-found`.
     pub async fn state(&self, unit: &UnitName) -> Result<UnitState, BusError> {
@@ -130,7 +195,25 @@ impl Systemd {
     /// none of that changed in between. An automatic restart that is due counts as running.
     pub async fn prove_dead(&self, unit: &UnitName) -> Result<Proof, NotDead> {
         let properties = self.read(unit.as_str()).await?;
+        let groups = groups(&properties, &self.keeper.link().await?.root);
+        self.prove(unit, &properties, groups).await
+    }
+
+    /// Where processes of the unit may be, and whether any are left, from one reading of it.
+    pub async fn look(&self, unit: &UnitName) -> Result<Look, BusError> {
+        let properties = self.read(unit.as_str()).await?;
+        let placement = placement(&properties, &self.keeper.link().await?.root);
+        let is_started = properties.state().active_state.is_started();
+        let dead = self.prove(unit, &properties, placement.groups.clone()).await.map(|proof| proof.state);
+        Ok(Look { placement, is_started, dead })
+    }
+
+    async fn prove(&self, unit: &UnitName, properties: &Properties, groups: Vec<String>) -> Result<Proof, NotDead> {
+        let was_interrupted = self.is_interrupted(unit);
         let state = properties.state();
+        if state.active_state.is_started() {
+            self.end_doubt(unit).await;
+        }
         let place = properties.text("Where").filter(|_| properties.kind() == "mount").map(str::to_owned);
         if let Some(place) = &place
             && state.may_run()
@@ -139,12 +222,23 @@ impl Systemd {
         }
         // The result of an unmount that failed sticks to a mount when a later one succeeds, and a mount that could not
         // be made is "failed" too. What is mounted is the kernel's to say, so there `failed` is looked into.
+        // So is a service that failed where nothing is left of the start.
         let unmounted = place.is_some();
-        check_stopped(&state, unmounted)?;
-        if let Some(place) = place {
-            self.check_unmounted(unit, place, &properties).await?;
+        let has_ended_badly = properties.kind() == "service"
+            && state.is_effect
+            && !state.may_run()
+            && (!is_orderly(&state) || properties.has_ended_early());
+        let is_excused = unmounted || has_ended_badly && self.has_left_nothing(properties).await?;
+        check_stopped(&state, is_excused)?;
+        if has_ended_badly && !is_excused {
+            return Err(NotDead::FailedIsNoProof(state.in_full()));
         }
-        for group in self.groups(&properties).await? {
+        if let Some(place) = place {
+            self.check_unmounted(unit, place, properties).await?;
+        } else if self.is_doubted(unit).await && !has_ended_badly && !self.shows_last_run(properties).await? {
+            return Err(NotDead::Forgotten(state.in_full()));
+        }
+        for group in groups {
             let asked = group.clone();
             match self.control_groups(move |hierarchy| hierarchy.is_empty(&asked)).await {
                 Ok(true) => {}
@@ -152,21 +246,49 @@ impl Systemd {
                 Err(text) => return Err(NotDead::Unreadable(text)),
             }
         }
-        // A start between the two readings would otherwise slip through with a group that was not yet made.
-        let again = self.state(unit).await?;
-        check_stopped(&again, unmounted)?;
+        // A start between the two readings would otherwise slip through with a group that was not yet made. What all units
+        // have in common shows it.
+        let again = self.read_part(unit.as_str(), UNIT).await?.state();
+        check_stopped(&again, is_excused)?;
         // systemd unloads units that are stopped, and forgets their last invocation then.
-        if again.invocation.is_some() && again.invocation != state.invocation {
+        let is_new = again.invocation.is_some() && again.invocation != state.invocation;
+        if is_new || again.active_state != state.active_state {
             return Err(NotDead::Changed(again.in_words()));
         }
+        self.end_doubt(unit).await;
+        // A start that has begun since is not what was looked at.
+        if was_interrupted && self.is_interrupted(unit) {
+            self.end_start(unit).await;
+        }
         Ok(Proof { state })
+    }
+
+    /// Whether a service whose last run did not come to an orderly end has left nothing, once its control groups are empty.
+    async fn has_left_nothing(&self, properties: &Properties) -> Result<bool, BusError> {
+        Ok(self.failed_start(properties).await?.has_left_nothing())
+    }
+
+    /// Whether systemd still shows that a service which is inactive has come to a good end under its lease, or that an operator
+    /// had it forget a failure.
+    async fn shows_last_run(&self, properties: &Properties) -> Result<bool, BusError> {
+        Ok(properties.is_forgiven() || self.failed_start(properties).await?.was_active())
+    }
+
+    async fn failed_start(&self, properties: &Properties) -> Result<FailedStart, BusError> {
+        let is_lease = |name: &&String| name.starts_with(LEASE_PREFIX) && name.ends_with(".target");
+        let lease_since = match properties.texts("BindsTo").iter().find(is_lease) {
+            Some(lease) => self.read_part(lease, UNIT).await?.active_since(),
+            None => 0,
+        };
+        Ok(properties.failed_start(lease_since))
     }
 
     /// SIGKILL to every process of the unit, by PID 1 and by its control group. Whether that was enough is for
     /// [`prove_dead`](Self::prove_dead) to say; a unit with `Restart=` comes back unless it is stopped as well.
     pub async fn kill(&self, unit: &UnitName) -> Result<(), KillError> {
-        let groups = self.groups(&self.read(unit.as_str()).await?).await?;
+        let properties = self.read(unit.as_str()).await?;
         let link = self.keeper.link().await?;
+        let groups = groups(&properties, &link.root);
         // A refusal, mostly because there is no process, says nothing that the group does not.
         match link.call(link.manager.kill_unit(unit.as_str(), "all", SIGKILL)).await {
             Ok(()) | Err(BusError::Refused { .. } | BusError::Unreachable(_) | BusError::Malformed(_)) => {}
@@ -193,15 +315,10 @@ impl Systemd {
         self.control_groups(kill).await.map_err(KillError::Cgroup)
     }
 
-    /// The control group that the unit has while it runs, known before it does; `None` for types without processes.
-    pub async fn predicted_cgroup(&self, unit: &UnitName) -> Result<Option<String>, BusError> {
-        self.predicted(&self.read(unit.as_str()).await?).await
-    }
-
     /// Where processes of the unit may be.
     pub async fn placement(&self, unit: &UnitName) -> Result<Placement, BusError> {
         let properties = self.read(unit.as_str()).await?;
-        Ok(Placement { groups: self.groups(&properties).await?, is_effect: properties.is_effect() })
+        Ok(placement(&properties, &self.keeper.link().await?.root))
     }
 
     /// Whether no process is in a control group, which may belong to no unit any more.
@@ -256,32 +373,13 @@ impl Systemd {
     }
 
     pub(super) async fn read(&self, unit: &str) -> Result<Properties, BusError> {
+        self.read_part(unit, "").await
+    }
+
+    async fn read_part(&self, unit: &str, interface: &str) -> Result<Properties, BusError> {
         let link = self.keeper.link().await?;
-        let path = link.call(link.manager.load_unit(unit)).await?;
-        let properties = link.properties(&path).await?;
-        Ok(Properties::new(link.call(properties.get_all("")).await?))
-    }
-
-    /// Where processes of the unit may be: the group it has, and the one it would have.
-    async fn groups(&self, properties: &Properties) -> Result<Vec<String>, BusError> {
-        let current = properties.text("ControlGroup").filter(|group| !group.is_empty()).map(str::to_owned);
-        let mut groups: Vec<String> = current.into_iter().chain(self.predicted(properties).await?).collect();
-        groups.dedup();
-        Ok(groups)
-    }
-
-    async fn predicted(&self, properties: &Properties) -> Result<Option<String>, BusError> {
-        let (Some(slice), Some(id)) = (properties.text("Slice"), properties.text("Id")) else { return Ok(None) };
-        let root = self.manager_text("ControlGroup").await?;
-        let path = match properties.kind() {
-            "slice" => slice_path(id),
-            // Before it is made PID 1 knows nothing of a scope. Those of machines are made in machine.slice, and others
-            // in system.slice, where whoever makes them names no slice.
-            "scope" if slice.is_empty() && id.starts_with("machine-") => format!("/machine.slice/{}", escape(id)),
-            "scope" if slice.is_empty() => format!("/system.slice/{}", escape(id)),
-            _ => format!("{}/{}", slice_path(slice), escape(id)),
-        };
-        Ok(Some(format!("{}{path}", root.trim_end_matches('/'))))
+        let properties = link.properties(&object(unit)).await?;
+        Ok(Properties::new(link.call(properties.get_all(interface)).await?))
     }
 
     async fn manager_text(&self, name: &str) -> Result<String, BusError> {
@@ -344,7 +442,7 @@ impl Systemd {
         match tokio::time::timeout(self.keeper.call_limit(), tokio::task::spawn_blocking(ask)).await {
             Ok(Ok(result)) => result.map_err(|error| error.to_string()),
             Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err(format!("the kernel did not answer within {:?}", self.keeper.call_limit())),
+            Err(_) => Err(format!("the kernel did not answer within {}", rounded(self.keeper.call_limit()))),
         }
     }
 }
@@ -406,17 +504,49 @@ impl Mounts {
     }
 }
 
-fn check_stopped(state: &UnitState, unmounted: bool) -> Result<(), NotDead> {
+fn placement(properties: &Properties, root: &str) -> Placement {
+    let pids = ["MainPID", "ControlPID"].into_iter().filter_map(|name| properties.number(name));
+    Placement {
+        groups: groups(properties, root),
+        processes: pids.filter_map(|pid| i32::try_from(pid).ok()).filter(|pid| *pid != 0).collect(),
+        is_effect: properties.is_effect(),
+    }
+}
+
+/// Where processes of the unit may be: the group it has, and the one it would have.
+fn groups(properties: &Properties, root: &str) -> Vec<String> {
+    let current = properties.text("ControlGroup").filter(|group| !group.is_empty()).map(str::to_owned);
+    let mut groups: Vec<String> = current.into_iter().chain(predicted(properties, root)).collect();
+    groups.dedup();
+    groups
+}
+
+fn predicted(properties: &Properties, root: &str) -> Option<String> {
+    let (slice, id) = (properties.text("Slice")?, properties.text("Id")?);
+    let path = match properties.kind() {
+        "slice" => slice_path(id),
+        // Before it is made PID 1 knows nothing of a scope. Those of machines are made in machine.slice, and others in
+        // system.slice, where whoever makes them names no slice.
+        "scope" if slice.is_empty() && id.starts_with("machine-") => format!("/machine.slice/{}", escape(id)),
+        "scope" if slice.is_empty() => format!("/system.slice/{}", escape(id)),
+        _ => format!("{}/{}", slice_path(slice), escape(id)),
+    };
+    Some(format!("{root}{path}"))
+}
+
+fn is_orderly(state: &UnitState) -> bool {
+    state.active_state == super::ActiveState::Inactive && matches!(state.result.as_deref(), None | Some("success"))
+}
+
+fn check_stopped(state: &UnitState, is_excused: bool) -> Result<(), NotDead> {
     if let Some(job) = &state.job {
         return Err(NotDead::JobQueued { job: job.id, state: state.in_words() });
     }
     if !state.active_state.is_stopped() {
         return Err(NotDead::Running(state.in_words()));
     }
-    let orderly =
-        state.active_state == super::ActiveState::Inactive && matches!(state.result.as_deref(), None | Some("success"));
-    if state.is_effect && !orderly && !unmounted {
-        return Err(NotDead::FailedIsNoProof(state.in_words()));
+    if state.is_effect && !is_orderly(state) && !is_excused {
+        return Err(NotDead::FailedIsNoProof(state.in_full()));
     }
     Ok(())
 }

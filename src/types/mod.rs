@@ -2,6 +2,7 @@
 //!
 //! Lowest layer: imports nothing of this crate.
 
+pub mod kept;
 pub mod span;
 pub mod store;
 
@@ -222,6 +223,34 @@ impl UnitName {
         matches!(self.as_str(), "putexd.service" | "putex-guard.service") || self.0.starts_with("putex-lease@")
     }
 
+    /// Why nobody may have all of it killed, or keep it from being started, for the sake of one service, with the remedy;
+    /// `None` for what a service may contain.
+    #[must_use]
+    pub fn why_not_contained(&self) -> Option<&'static str> {
+        match (self.as_str(), self.kind()) {
+            ("-.slice", _) => Some("it is the whole host; name a slice of the service's own, such as \"db.slice\""),
+            ("init.scope", _) => Some("it is PID 1 itself; name a slice of the service's own, such as \"db.slice\""),
+            ("system.slice", _) => Some(
+                "all system services run in it, putexd too; name a slice of the service's own, such as \"db.slice\"",
+            ),
+            ("machine.slice", _) => Some(
+                "all virtual machines and containers of the host run in it; name the service's own scope, such as \
+                 \"machine-db.scope\", or have it run in a slice of its own",
+            ),
+            ("app.slice" | "background.slice" | "session.slice", _) => {
+                Some("services of any kind may run in it; name a slice of the service's own, such as \"db.slice\"")
+            }
+            ("user.slice", _) => Some("all logins are in it; name a slice of the service's own, such as \"db.slice\""),
+            (name, "slice") if name.starts_with("user-") => {
+                Some("a user's logins are in it; name a slice of the service's own, such as \"db.slice\"")
+            }
+            (_, "slice" | "scope") => None,
+            _ => Some(
+                "only slices and scopes can hold processes of others; list a unit that follows this one in bound-units",
+            ),
+        }
+    }
+
     /// The unit's type: the ending without its dot.
     #[must_use]
     pub fn kind(&self) -> &str {
@@ -413,7 +442,7 @@ impl fmt::Display for Incarnation {
 }
 
 /// What a store keeps under a key: a body, and named fields beside it.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Value {
     /// The holder's token alone, so that putex 0.2.0 can read it; empty = nobody.
     pub body: Vec<u8>,
@@ -522,6 +551,13 @@ mod tests {
     }
 
     #[test]
+    fn a_service_has_a_lease_and_a_grant_of_its_name() {
+        let service = ServiceName::new("db").expect("a name");
+        assert_eq!(service.lease_target().as_str(), "putex-lease@db.target");
+        assert_eq!(service.grant(), "/run/putex/leases/db");
+    }
+
+    #[test]
     fn each_unit_of_each_cluster_has_an_entry_of_its_own_under_a_good_key() {
         let cluster = ClusterName::new("site-a").expect("a name");
         let of = |name: &str| Key::of_unit(None, &unit(name)).to_string();
@@ -533,7 +569,11 @@ mod tests {
         let long = |last| Key::of_unit(Some(&cluster), &unit(&format!("{}{last}.service", "x".repeat(240))));
         assert_ne!(long("a"), long("b"));
         assert!(Key::new(long("a").as_str()).is_ok());
-        assert!(long("a").as_str().starts_with("putex-unit/site-a/=/"));
+        // Hosts with another version have to find it too.
+        assert_eq!(long("a").as_str(), "putex-unit/site-a/=/914fa7ee7f9b8d9d");
+        let just = |length| of(&format!("{}.service", "x".repeat(length)));
+        assert_eq!((just(109).len(), just(109).ends_with(".service")), (128, true));
+        assert!(just(110).starts_with("putex-unit/=/"));
     }
 
     #[test]

@@ -1,8 +1,28 @@
-//! Spans of time as people write them: "3s", "500ms" or "1min 30s".
+//! Spans of time as people write them, "3s", "500ms" or "1min 30s", and as they read them.
 
 use std::time::Duration;
 
 use jiff::fmt::friendly::SpanParser;
+
+/// A span as people read it: `0.3s`, `14.8s`, `48s`, `3min 20s`, `2h 5min`. What is not nothing is `0.1s` at least.
+#[must_use]
+pub fn rounded(span: Duration) -> String {
+    if span.is_zero() {
+        return "0s".to_owned();
+    }
+    let seconds = span.as_secs_f64().max(0.1);
+    if seconds < 19.95 {
+        return format!("{seconds:.1}s");
+    }
+    let whole = span.as_secs() + u64::from(span.subsec_millis() >= 500);
+    match (whole / 3600, whole / 60 % 60, whole % 60) {
+        (0, minutes, _) if whole < 120 => format!("{}s", minutes * 60 + whole % 60),
+        (0, minutes, 0) => format!("{minutes}min"),
+        (0, minutes, seconds) => format!("{minutes}min {seconds}s"),
+        (hours, 0, _) => format!("{hours}h"),
+        (hours, minutes, _) => format!("{hours}h {minutes}min"),
+    }
+}
 
 /// Reads a span of time.
 ///
@@ -27,6 +47,26 @@ pub fn parse(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn spans_are_rounded_for_people() {
+        let spans = [
+            (8_966, "9.0s"),
+            (0, "0s"),
+            (3, "0.1s"),
+            (14_849, "14.8s"),
+            (48_400, "48s"),
+            (19_960, "20s"),
+            (119_700, "2min"),
+            (90_000, "90s"),
+            (200_000, "3min 20s"),
+            (7_500_000, "2h 5min"),
+            (3_600_000, "1h"),
+        ];
+        for (milliseconds, text) in spans {
+            assert_eq!(rounded(Duration::from_millis(milliseconds)), text);
+        }
+    }
 
     #[test]
     fn lengths_are_strict() {

@@ -167,3 +167,40 @@ pub enum NatsCredentials {
     /// A user, and a file with the password.
     UserPassword(Login),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(what: &str, servers: &[&str]) -> StoreAddress {
+        StoreAddress { what: what.to_owned(), servers: servers.iter().map(|&server| server.to_owned()).collect() }
+    }
+
+    #[test]
+    fn an_address_says_where_and_not_how_to_log_in() {
+        let login = Some(Login { user: "putex".to_owned(), password_file: "/etc/secret".into() });
+        let etcd = EtcdSettings {
+            endpoints: vec!["http://a:2379".to_owned(), "http://b:2379".to_owned()],
+            prefix: "/putex".to_owned(),
+            login,
+            tls: Tls::default(),
+        };
+        let found = StoreSettings::Etcd(etcd).address();
+        assert_eq!(found, address("etcd, prefix /putex", &["http://a:2379", "http://b:2379"]));
+        assert_eq!(found.to_string(), "etcd, prefix /putex at http://a:2379, http://b:2379");
+        let directory = StoreSettings::Directory(DirectorySettings { path: "/srv/putex".into() });
+        assert_eq!(directory.address(), address("directory", &["/srv/putex"]));
+    }
+
+    #[test]
+    fn an_address_leads_to_the_same_store_if_one_server_is_the_same() {
+        let kept = address("etcd, prefix /a", &["x", "y"]);
+        for (other, same) in [
+            (address("etcd, prefix /a", &["y", "z"]), true),
+            (address("etcd, prefix /a", &["z"]), false),
+            (address("etcd, prefix /b", &["x", "y"]), false),
+        ] {
+            assert_eq!((other.leads_to_that_of(&kept), kept.leads_to_that_of(&other)), (same, same), "{other}");
+        }
+    }
+}

@@ -175,11 +175,14 @@ impl<'a, H: Hasher> Canonical<'a, H> {
         match (of, field) {
             // The model knows them by their number. When it was last called says nothing of what is done next. Texts
             // for people decide nothing, and are there or not together with what they are about. The ids of reads only
-            // have to be told apart, and their counter is at the latest of them.
+            // have to be told apart, and their counter is at the latest of them. Who has held the lock, and how long a read took,
+            // shift a turn among contenders, as revisions do, which are told apart by their distance alone.
             ("Election", "settings" | "last_now")
             | ("Words", "reason" | "by")
             | ("Release", "reason")
             | ("Reads", "last_id")
+            | ("Details" | "Holding", "holders")
+            | ("Seen", "round_trip")
             | ("Lease", "service" | "node" | "units" | "cgroups" | "inactive") => Meaning::Nothing,
             // When a call was made matters only to who gives it up.
             ("Call", "sent") if !self.losses => Meaning::Nothing,

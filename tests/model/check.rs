@@ -1,12 +1,14 @@
 //! The searches: all states, or random walks through them; what they looked at, and how they tell it.
 
-use std::fmt::Write as _;
+use std::fmt::{Debug, Write as _};
+use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use stateright::{Checker, HasDiscoveries, Model, Path, Property};
 
+use crate::entry::{self, Entries};
 use crate::plan::Plan;
 use crate::world::{Step, World};
 
@@ -32,10 +34,20 @@ pub enum Milestone {
     ClaimLost,
     /// The store went back in place.
     WentBack,
+    /// A unit's entry was made.
+    EntryMade,
+    /// An operator's word has changed it.
+    KeyAdopted,
+    /// Its former locks were seen free.
+    FormerStruckOut,
+    /// It did not vouch for a claim.
+    VetFailed,
+    /// A host has seen a later one than what is there, and does not go by that.
+    GoingBackNoticed,
 }
 
 impl Milestone {
-    const COUNT: usize = Self::WentBack as usize + 1;
+    const COUNT: usize = Self::GoingBackNoticed as usize + 1;
 
     const ALL: [Self; Self::COUNT] = [
         Self::ActiveOnFirst,
@@ -49,6 +61,11 @@ impl Milestone {
         Self::LateWrite,
         Self::ClaimLost,
         Self::WentBack,
+        Self::EntryMade,
+        Self::KeyAdopted,
+        Self::FormerStruckOut,
+        Self::VetFailed,
+        Self::GoingBackNoticed,
     ];
 
     pub fn active_on(host: usize) -> Self {
@@ -87,6 +104,8 @@ fn fault_of(plan: &Plan, world: &World) -> Option<&'static str> {
     }
 }
 
+/// The name of what each state is asked for.
+pub const PROMISE: &str = "promise";
 /// What the promise rules out.
 pub const OVERLAP: &str = "two units are alive at once";
 /// What must not last.
@@ -205,7 +224,7 @@ impl Model for Check {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        vec![Property::always("promise", |check: &Self, world: &World| fault_of(&check.plan, world).is_none())]
+        vec![Property::always(PROMISE, |check: &Self, world: &World| fault_of(&check.plan, world).is_none())]
     }
 
     fn within_boundary(&self, world: &World) -> bool {
@@ -216,7 +235,6 @@ impl Model for Check {
 
 /// Looks at all states, the nearest first, as long as `limit` and `most` visits last.
 pub fn exhaust(name: &str, plan: Plan, limit: Duration, most: usize) -> Outcome {
-    let begin = Instant::now();
     let (plan, milestones) = (Arc::new(plan), Arc::new(Milestones::default()));
     let longest_quiet = Arc::new(AtomicU64::new(0));
     let check = Check {
@@ -224,7 +242,39 @@ pub fn exhaust(name: &str, plan: Plan, limit: Duration, most: usize) -> Outcome 
         milestones: Arc::clone(&milestones),
         longest_quiet: Arc::clone(&longest_quiet),
     };
-    let checker = check
+    let mut outcome = search(name, check, milestones, limit, most, |world| fault_of(&plan, world), World::show);
+    outcome.longest_quiet = Duration::from_nanos(longest_quiet.load(Ordering::Relaxed));
+    outcome.bound = plan.calm.then(|| plan.bound());
+    outcome.tell();
+    outcome
+}
+
+/// Looks at all states of a unit's entry.
+pub fn exhaust_entries(name: &str, plan: entry::Plan, limit: Duration, most: usize) -> Outcome {
+    let milestones = Arc::new(Milestones::default());
+    let entries = Entries { plan, milestones: Arc::clone(&milestones) };
+    let outcome = search(name, entries, milestones, limit, most, entry::World::fault, entry::World::show);
+    outcome.tell();
+    outcome
+}
+
+/// The search itself. `fault_of` says what is wrong with a state that does not keep the model's promise.
+fn search<M>(
+    name: &str,
+    model: M,
+    milestones: Arc<Milestones>,
+    limit: Duration,
+    most: usize,
+    fault_of: impl Fn(&M::State) -> Option<&'static str>,
+    show: impl Fn(&M::State) -> String,
+) -> Outcome
+where
+    M: Model + Send + Sync + 'static,
+    M::State: Clone + Hash + PartialEq + Send + Sync + 'static,
+    M::Action: Clone + Debug + PartialEq,
+{
+    let begin = Instant::now();
+    let checker = model
         .checker()
         .threads(threads())
         .timeout(limit)
@@ -233,11 +283,11 @@ pub fn exhaust(name: &str, plan: Plan, limit: Duration, most: usize) -> Outcome 
         .spawn_bfs()
         .join();
     let took = begin.elapsed();
-    let found = checker.discovery("promise").map(|path| {
-        let what = fault_of(&plan, path.last_state()).unwrap_or("nothing");
-        (what, tell_path(path))
+    let found = checker.discovery(PROMISE).map(|path| {
+        let what = fault_of(path.last_state()).unwrap_or("nothing");
+        (what, tell_path(path, show))
     });
-    let outcome = Outcome {
+    Outcome {
         name: name.to_owned(),
         visited: checker.state_count() as u64,
         unique: Some(checker.unique_state_count() as u64),
@@ -246,18 +296,16 @@ pub fn exhaust(name: &str, plan: Plan, limit: Duration, most: usize) -> Outcome 
         complete: found.is_none() && took < limit && checker.state_count() < most,
         found,
         milestones,
-        longest_quiet: Duration::from_nanos(longest_quiet.load(Ordering::Relaxed)),
-        bound: plan.calm.then(|| plan.bound()),
-    };
-    outcome.tell();
-    outcome
+        longest_quiet: Duration::ZERO,
+        bound: None,
+    }
 }
 
-fn tell_path(path: Path<World, Step>) -> String {
+fn tell_path<State, Step: Debug>(path: Path<State, Step>, show: impl Fn(&State) -> String) -> String {
     let mut text = String::new();
     let mut before = None;
-    for (world, step) in path.into_vec() {
-        let now = world.show();
+    for (state, step) in path.into_vec() {
+        let now = show(&state);
         if before.as_ref() != Some(&now) {
             let _ = writeln!(text, "    {now}");
         }

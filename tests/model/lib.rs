@@ -1,6 +1,7 @@
 //! Searches what elections, guards and a store can get into for two units alive at once.
 //!
-//! The election and the guard's table are the sources of putexd itself; everything around them is [`world`].
+//! The election and the guard's table are the sources of putexd itself; everything around them is [`world`]. Under which key
+//! an election takes place at all is a world of its own, [`entry`].
 
 #[path = "../../src/election/mod.rs"]
 pub mod election;
@@ -27,5 +28,6 @@ pub mod guardian {
 
 pub mod canonical;
 pub mod check;
+pub mod entry;
 pub mod plan;
 pub mod world;

@@ -7,7 +7,7 @@ use futures_util::stream::poll_fn;
 use putexd::guard::grant;
 use putexd::host::processes::Process;
 use putexd::systemd::{
-    ActiveState, BusError, ChangeHints, Check, Invocation, JobEnd, KillError, Manager, ManagerFuture, NotDead,
+    ActiveState, BusError, ChangeHints, Check, Invocation, JobEnd, KillError, Look, Manager, ManagerFuture, NotDead,
     Placement, QueuedJob, RunResult, StartError, Started, Surroundings, SystemState, UnitState, Unsupervisable,
 };
 use putexd::types::{FENCING_TOKEN, ServiceName, Term, UnitName};
@@ -92,6 +92,13 @@ impl Unit {
         }
     }
 
+    fn placement(&self, name: &UnitName) -> Placement {
+        let mut groups: Vec<String> = self.alive.then(|| group(name, self.slice)).into_iter().collect();
+        groups.push(group(name, self.next_slice));
+        groups.dedup();
+        Placement { groups, processes: Vec::new(), is_effect: false }
+    }
+
     fn state(&self, name: &UnitName) -> UnitState {
         let active_state = match self.phase {
             Phase::Dead => ActiveState::Inactive,
@@ -123,6 +130,16 @@ impl Unit {
             is_effect: false,
         }
     }
+}
+
+fn check_dead(state: UnitState) -> Result<UnitState, NotDead> {
+    if let Some(job) = &state.job {
+        return Err(NotDead::JobQueued { job: job.id, state: state.in_words() });
+    }
+    if !state.active_state.is_stopped() {
+        return Err(NotDead::Running(state.in_words()));
+    }
+    if state.control_group.is_empty() { Ok(state) } else { Err(NotDead::ProcessesLeft(state.control_group)) }
 }
 
 fn group(unit: &UnitName, slice: u64) -> String {
@@ -465,13 +482,7 @@ impl Manager for Pid1 {
     }
 
     fn placement<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Placement, BusError>> {
-        Box::pin(self.call(move |world, h| {
-            let seen = &world.hosts[h].unit;
-            let mut groups: Vec<String> = seen.alive.then(|| group(unit, seen.slice)).into_iter().collect();
-            groups.push(group(unit, seen.next_slice));
-            groups.dedup();
-            Placement { groups, is_effect: false }
-        }))
+        Box::pin(self.call(move |world, h| world.hosts[h].unit.placement(unit)))
     }
 
     fn supervisable<'a>(
@@ -527,7 +538,7 @@ impl Manager for Pid1 {
 
     fn outside<'a>(
         &'a self,
-        _: &'a [UnitName],
+        _: &'a BTreeSet<i32>,
         _: &'a BTreeSet<String>,
         _: Duration,
     ) -> ManagerFuture<'a, Result<Vec<Process>, String>> {
@@ -542,17 +553,16 @@ impl Manager for Pid1 {
         Box::pin(async { Ok(Vec::new()) })
     }
 
-    fn prove_dead<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<UnitState, NotDead>> {
-        Box::pin(async move {
-            let state = self.state_of(unit).await?;
-            if let Some(job) = &state.job {
-                return Err(NotDead::JobQueued { job: job.id, state: state.in_words() });
-            }
-            if !state.active_state.is_stopped() {
-                return Err(NotDead::Running(state.in_words()));
-            }
-            if state.control_group.is_empty() { Ok(state) } else { Err(NotDead::ProcessesLeft(state.control_group)) }
-        })
+    /// The unit is only processes.
+    fn doubt_start(&self, _: &UnitName) {}
+
+    fn look<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Look, BusError>> {
+        Box::pin(self.call(move |world, h| {
+            let seen = &world.hosts[h].unit;
+            let state = seen.state(unit);
+            let is_started = state.active_state.is_started();
+            Look { placement: seen.placement(unit), is_started, dead: check_dead(state) }
+        }))
     }
 
     fn changes(&self, _: &UnitName) -> ChangeHints {

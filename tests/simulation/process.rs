@@ -11,7 +11,7 @@ use putexd::daemon::grounds::Grounds;
 use putexd::daemon::hints::Hints;
 use putexd::daemon::machine::{Machine, Task, Timer};
 use putexd::daemon::service::{self, Host, Kept, Order, Status};
-use putexd::election::{Memory, Place, State};
+use putexd::election::{KeptPlace, Memory, State};
 use putexd::guard::{GuardClient, Link as GuardLink};
 use putexd::store::Store;
 use putexd::types::store::StoreAddress;
@@ -146,12 +146,20 @@ impl Machine for VirtualMachine {
         self.sim.lock().hosts[self.h].memory = memory;
     }
 
-    fn recall_place(&self, _: &UnitName) -> Option<Place> {
+    fn recall_place(&self, _: &UnitName) -> Option<KeptPlace> {
         self.sim.lock().hosts[self.h].place.clone()
     }
 
-    fn keep_place(&self, _: &UnitName, place: Place) {
+    fn keep_place(&self, _: &UnitName, place: KeptPlace) {
         self.sim.lock().hosts[self.h].place = Some(place);
+    }
+
+    fn has_kept_place(&self, _: &UnitName) -> Result<bool, String> {
+        Ok(true)
+    }
+
+    fn trouble(&self) -> Option<String> {
+        None
     }
 
     fn fence(&self, _: OnStopFailure) -> std::io::Result<()> {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use putexd::config::{FenceSettings, HealthSettings, Probe, ServiceSettings, StopProof};
 use putexd::daemon::service::Order;
-use putexd::election::{Memory, Place, Record, State, Timings};
+use putexd::election::{KeptPlace, Memory, Record, State, Timings};
 use putexd::store::memory::{Backup, MemoryStore};
 use putexd::store::{Link as StoreLink, Store as _};
 use putexd::types::{Incarnation, Instance, Key, OnStopFailure, Revision, ServiceName, Term, Time, UnitName, Value};
@@ -115,7 +115,7 @@ pub struct Host {
     /// A life of the unit that was frozen, and until when it may still be found running.
     thawed: Option<(u64, Duration)>,
     pub memory: Memory,
-    pub place: Option<Place>,
+    pub place: Option<KeptPlace>,
     pub process: Option<Process>,
     pub guard: Guard,
     pub unit: Unit,
@@ -534,7 +534,10 @@ impl World {
                 self.hang_guard(h);
                 self.on_host(h, lasts, move |world| world.unhang_guard(h));
             }
-            HostFault::StepDown => self.order(h, Order::StepDown("the operator asked".to_owned())),
+            HostFault::StepDown => {
+                let (answer, _) = tokio::sync::oneshot::channel();
+                self.order(h, Order::StepDown("the operator asked".to_owned(), answer));
+            }
             HostFault::Retire => {
                 self.hosts[h].retired = true;
                 self.order(h, Order::Retire("the operator asked".to_owned()));

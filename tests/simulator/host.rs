@@ -45,6 +45,7 @@ impl Lease {
             kill_reserve: self.kill_reserve,
             closing: self.closing,
             lapsed: self.lapsed,
+            units: Vec::new(),
         }
     }
 }

@@ -21,7 +21,7 @@ use putexd::election::{
     Action, Content, Election, Event, GuardRequest, Memory, Moment, ReadId, Settings, Sight, State, Timings,
     WriteRequest, WriteResult,
 };
-use putexd::types::{Instance, MachineId, NodeId, Revision, Term, Time};
+use putexd::types::{Instance, MachineId, NodeId, OnStopFailure, Revision, Term, Time};
 
 use clocks::{Clocks, TRUE_RATE};
 use host::{Daemon, Guard, GuardLife, Host, Lease, Link, Stop, Unit, UnitNature, UnitState};
@@ -116,9 +116,11 @@ pub fn settings(name: &str, machine: u128, timings: Timings) -> Settings {
         machine: MachineId(machine),
         timings,
         stop_limit: timings.stop_budget * 30,
+        on_stop_failure: OnStopFailure::Alert,
         check_validity: None,
         fences: false,
         unfences: false,
+        units: Vec::new(),
     }
 }
 
@@ -399,8 +401,9 @@ impl Sim {
             }
             Ask::Write(request) => {
                 let blind = self.blind_writes && sent_in_life != self.store_life;
+                let before = self.store.latest().revision;
                 let result = self.store.compare_and_set(self.now, &request, blind);
-                if let WriteResult::Won(_) = result {
+                if self.store.latest().revision != before {
                     self.store_changed();
                 }
                 Event::Written { write: request.write, result }
@@ -605,7 +608,7 @@ impl Sim {
         self.note(Some(h), "unit: dead");
         self.tell_started(h, instance, Err("died".to_owned()));
         if self.hosts[h].daemon.stop.is_none() {
-            self.tell(h, Event::Unit(Sight::Dead { result: "signal".to_owned() }));
+            self.tell(h, Event::Unit(Sight::Dead { result: "signal".to_owned(), failed: true }));
         }
     }
 
@@ -651,7 +654,7 @@ impl Sim {
 
     fn tell_sight(&mut self, h: usize) {
         let alive = self.hosts[h].unit.is_alive();
-        let sight = if alive { Sight::Alive } else { Sight::Dead { result: "exit-code".to_owned() } };
+        let sight = if alive { Sight::Alive } else { Sight::Dead { result: "exit-code".to_owned(), failed: true } };
         self.give(h, Event::Unit(sight));
     }
 }

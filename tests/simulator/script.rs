@@ -137,6 +137,7 @@ impl Script {
                 });
             }
             ["blind-writes"] => sim.blind_writes = true,
+            ["stores-both", span] => sim.store.stores_both = parse_span(span)?,
             _ => return None,
         }
         Some(())
@@ -192,6 +193,7 @@ impl Script {
             }
             ("rates", [boot, raw]) => sim.set_rates(h, boot.parse().ok()?, raw.parse().ok()?),
             ("start-daemon", []) => sim.start_daemon(h),
+            ("forget-longest-hold", []) => sim.hosts[h].disk.longest_hold = Duration::ZERO,
             ("crash-daemon", []) => sim.crash_daemon(h),
             ("pause-daemon", []) => sim.pause_daemon(h),
             ("resume-daemon", []) => sim.resume_daemon(h),

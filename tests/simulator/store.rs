@@ -11,11 +11,14 @@ pub struct Store {
     life: u64,
     last_revision: u64,
     history: Vec<(Duration, Observation)>,
+    /// For so long after a won write another one from the same base is stored on top of it, and answered with a conflict.
+    /// So a replicated bucket looks on nats-server before 2.9.21: neither can be confirmed then.
+    pub stores_both: Duration,
 }
 
 impl Store {
     pub fn new() -> Self {
-        let mut store = Self { life: 1, last_revision: 0, history: Vec::new() };
+        let mut store = Self { life: 1, last_revision: 0, history: Vec::new(), stores_both: Duration::ZERO };
         store.remember(Duration::ZERO, 0, Content::Absent);
         store
     }
@@ -84,12 +87,21 @@ impl Store {
     /// A compare-and-set. `blind` ones do not look at the incarnation: writes that were under way when the store was wiped.
     pub fn compare_and_set(&mut self, at: Duration, request: &WriteRequest, blind: bool) -> WriteResult {
         let same_life = blind || request.incarnation == self.incarnation();
-        if !same_life || self.latest().revision != request.base {
+        let is_late = same_life && self.has_just_replaced(request.base, at);
+        if !same_life || self.latest().revision != request.base && !is_late {
             return WriteResult::Conflict;
         }
         let record = Record::decode(&request.record.encode());
         assert_eq!(record.details.is_some(), request.record.details.is_some(), "a record survives its encoding");
-        WriteResult::Won(self.put(at, Content::Record(record)))
+        let revision = self.put(at, Content::Record(record));
+        if is_late { WriteResult::Conflict } else { WriteResult::Won(revision) }
+    }
+
+    /// Whether the latest entry replaced `base`, and so lately that the store does not look at it yet.
+    fn has_just_replaced(&self, base: Revision, at: Duration) -> bool {
+        let [.., (_, before), (written, latest)] = self.history.as_slice() else { return false };
+        let recent = at.saturating_sub(*written) < self.stores_both;
+        recent && before.revision == base && before.incarnation == latest.incarnation
     }
 
     /// A write that compares nothing: an operator's, or a deletion.

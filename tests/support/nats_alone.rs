@@ -1,5 +1,7 @@
 //! What only the store over NATS has: credentials, TLS, clusters, buckets by other hands, and putex 0.2.0.
 
+use std::io::{Read, Write as _};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use async_nats::HeaderMap;
@@ -305,6 +307,55 @@ async fn a_missing_bucket_is_not_created_unasked() {
     works(&store).await;
 }
 
+/// An operator who looks at a store does not make one, whatever the configuration lets putexd do.
+#[tokio::test]
+async fn doctor_makes_no_bucket() {
+    let server = NatsServer::start("");
+    let root = TempDir::new().expect("a temporary folder");
+    std::fs::create_dir_all(root.path().join("etc/putex")).expect("a folder");
+    let store = format!(
+        "node = \"h1\"\n[store]\ntype = \"nats\"\nservers = [{:?}]\nbucket = \"locks\"\nreplicas = 1\ncreate-bucket = true\n",
+        server.url()
+    );
+    write(&root.path().join("etc/putex/putexd.toml"), &store);
+    let doctor = || {
+        let arguments = ["doctor", "--root", root.path().to_str().expect("a path in UTF-8")];
+        std::process::Command::new(env!("CARGO_BIN_EXE_putexctl")).args(arguments).output().expect("putexctl runs")
+    };
+    let said = doctor();
+    assert!(String::from_utf8_lossy(&said.stderr).contains("there is no bucket locks"), "{said:?}");
+    let store = open(&NatsSettings { create_bucket: false, ..server.settings() });
+    up(&store).await;
+    assert!(matches!(store.facts().await, Err(StoreError::Missing(_))));
+}
+
+/// A server that is cut off from its cluster answers at once that it cannot answer. Whoever is connected to it leaves it for
+/// one that can.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_cut_off_is_left_for_one_that_answers() {
+    let mut alone = NatsServer::start("");
+    usable(&open(&alone.settings()), &key()).await;
+    let mut servers = NatsServer::cluster();
+    let maker = open(&NatsSettings { replicas: 3, ..settings(servers.iter().map(NatsServer::url).collect()) });
+    usable(&maker, &key()).await;
+    let leader = leader_of(&maker).await;
+    alone.die();
+    let store = open(&NatsSettings { create_bucket: false, ..settings(vec![servers[leader].url(), alone.url()]) });
+    usable(&store, &key()).await;
+    let before = read(&store, &key()).await.incarnation;
+    alone.come_back();
+    (0..3).filter(|other| *other != leader).for_each(|other| servers[other].die());
+    let other = async {
+        loop {
+            match store.read(&key(), None).await {
+                Ok(now) if now.incarnation != before => return,
+                Ok(_) | Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    };
+    within(other).await;
+}
+
 /// A stream that was deleted a moment ago can be made again when its files are gone.
 async fn make(js: &jetstream::Context, config: &stream::Config) {
     within(async {
@@ -450,7 +501,7 @@ async fn the_facts_are_those_of_the_server() {
     // From 2.10 on a server that is alone calls itself the leader.
     assert_eq!((facts.server.as_str(), facts.cluster), ("alone", None));
     assert!(facts.leader.is_none_or(|leader| leader == "alone"));
-    assert_eq!((facts.servers, facts.replicas, facts.current, facts.history), (1, 1, 1, 2));
+    assert_eq!((facts.replicas, facts.current, facts.history), (1, 1, 2));
     assert!(facts.sound_compare_and_set, "one replica on {}", facts.version);
 }
 
@@ -465,7 +516,7 @@ async fn a_cluster_of_three_rides_through_the_death_of_its_leader() {
     assert!(!is_seeded(first), "replicas that were purged disagree on revisions: {first}");
 
     let facts = store.facts().await.expect("facts");
-    assert_eq!((facts.cluster.as_deref(), facts.servers, facts.replicas), (Some("test"), 3, 3));
+    assert_eq!((facts.cluster.as_deref(), facts.replicas), (Some("test"), 3));
     let before = read(&store, &key()).await;
     // Each leader in turn dies and comes back, so that one that came back leads at last: it has the same revisions.
     let mut last = before.clone();
@@ -538,10 +589,48 @@ async fn won_in_the_end(store: &NatsStore, body: &str) -> Revision {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_of_three_never_lets_two_writers_win() {
+    let servers = NatsServer::cluster();
+    never_two_winners(servers.iter().map(NatsServer::url).collect()).await;
+}
+
+/// In a rolling update the leader may be older than the server that one is connected to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_newer_than_the_leader_lets_no_two_writers_win() {
+    let servers = NatsServer::cluster();
+    never_two_winners(servers.iter().map(|server| looks_newer(server.port())).collect()).await;
+}
+
+/// A way to a server of 2.9.10 on which it says that it is 2.12.0; where it is another one, what it says is left alone.
+fn looks_newer(port: u16) -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let address = listener.local_addr().expect("it has an address");
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let Ok(mut client) = client else { return };
+            let Ok(mut server) = TcpStream::connect(("127.0.0.1", port)) else { continue };
+            let (Ok(mut from_client), Ok(mut to_server)) = (client.try_clone(), server.try_clone()) else { continue };
+            std::thread::spawn(move || std::io::copy(&mut from_client, &mut to_server));
+            std::thread::spawn(move || {
+                let mut bytes = vec![0; 65536];
+                while let Ok(length @ 1..) = server.read(&mut bytes) {
+                    let answer = &mut bytes[..length];
+                    let old = b"\"version\":\"2.9.10\"";
+                    if let Some(at) = answer.windows(old.len()).position(|window| window == old) {
+                        answer[at..at + old.len()].copy_from_slice(b"\"version\":\"2.12.0\"");
+                    }
+                    if client.write_all(answer).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    format!("nats://{address}")
+}
+
+async fn never_two_winners(urls: Vec<String>) {
     const WRITERS: usize = 16;
     const ROUNDS: u32 = 100;
-    let servers = NatsServer::cluster();
-    let urls: Vec<String> = servers.iter().map(NatsServer::url).collect();
     let store = open(&NatsSettings { replicas: 3, ..settings(urls) });
     up(&store).await;
     usable(&store, &key()).await;

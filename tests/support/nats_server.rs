@@ -57,6 +57,10 @@ impl NatsServer {
         format!("nats://127.0.0.1:{}", self.port)
     }
 
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     pub fn tls_url(&self) -> String {
         format!("tls://127.0.0.1:{}", self.port)
     }

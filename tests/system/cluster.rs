@@ -24,6 +24,8 @@ use crate::watch::Watch;
 
 /// A boot takes a second or two; a busy machine may take much longer.
 const BOOT_LIMIT: Duration = Duration::from_secs(60);
+/// For a command on a host.
+const COMMAND_LIMIT: Duration = Duration::from_secs(60);
 
 /// How a host's systemd sees its control groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -453,14 +455,24 @@ impl Host {
         })
     }
 
-    /// The processes of a system service, as this machine counts; nobody on the host is asked.
-    #[track_caller]
+    /// The processes of a system service, as this machine counts; nobody on the host is asked, and one that is off has none.
     pub fn processes_of(&self, service: &str) -> Vec<u32> {
-        let groups = fs::read_to_string(format!("/proc/{}/cgroup", self.pid1())).unwrap_or_default();
-        let root = groups.lines().find_map(|line| line.strip_prefix("0::/")?.strip_suffix("/init.scope"));
+        let group = self.group_of(service);
+        group.map_or_else(Vec::new, |group| processes_below(&group).into_iter().map(i32::cast_unsigned).collect())
+    }
+
+    /// Kills all of a system service at once, as the guard does.
+    #[track_caller]
+    pub fn kill_service(&self, service: &str) {
+        let group = self.group_of(service).expect("the host is on");
+        fs::write(group.join("cgroup.kill"), "1").expect("the service runs");
+    }
+
+    fn group_of(&self, service: &str) -> Option<PathBuf> {
+        let groups = fs::read_to_string(format!("/proc/{}/cgroup", self.find_pid1()?)).ok()?;
+        let root = groups.lines().find_map(|line| line.strip_prefix("0::/")?.strip_suffix("/init.scope"))?;
         let unified = Hierarchies::of_this_machine().unified.expect("a prerequisite");
-        let group = unified.join(root.expect("PID 1 is in its scope")).join("system.slice").join(service);
-        processes_below(&group).into_iter().map(i32::cast_unsigned).collect()
+        Some(unified.join(root).join("system.slice").join(service))
     }
 
     /// Guard and its watcher, putexd, PID 1. Who watches is behind whom it watches, because it would count its patience anew
@@ -491,14 +503,26 @@ impl Host {
     /// A command on the host, whatever it answers. After a minute it is killed: PID 1 may hang in a test.
     #[track_caller]
     pub fn output(&self, arguments: &[&str]) -> Output {
-        self.begin(arguments).wait_with_output().expect("the program can be waited for")
+        self.output_within(COMMAND_LIMIT, arguments)
+    }
+
+    /// As [`output`](Self::output), with another limit.
+    #[track_caller]
+    pub fn output_within(&self, limit: Duration, arguments: &[&str]) -> Output {
+        self.spawn(limit, arguments).wait_with_output().expect("the program can be waited for")
     }
 
     /// As [`output`](Self::output), and does not wait.
     #[track_caller]
     pub fn begin(&self, arguments: &[&str]) -> Child {
+        self.spawn(COMMAND_LIMIT, arguments)
+    }
+
+    #[track_caller]
+    fn spawn(&self, limit: Duration, arguments: &[&str]) -> Child {
         let mut command = Command::new("timeout");
-        command.args(["--signal=KILL", "60", "nsenter", "--target", &self.pid1().to_string(), "--all", "env", "-i"]);
+        command.args(["--signal=KILL", &limit.as_secs().to_string()]);
+        command.args(["nsenter", "--target", &self.pid1().to_string(), "--all", "env", "-i"]);
         command.args(["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin", "LANG=C.UTF-8", "SYSTEMD_PAGER="]);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.spawn().expect("timeout can be run")
@@ -534,6 +558,16 @@ impl Host {
     /// Reads a file, also in /run.
     pub fn read_file(&self, path: &str) -> Option<String> {
         fs::read_to_string(self.reach(path)).ok()
+    }
+
+    /// Removes a file, if it is there, also while the host is off.
+    pub fn remove_file(&self, path: &str) {
+        let _ = fs::remove_file(self.reach(path));
+    }
+
+    /// Gives a file another name, if it is there, also while the host is off.
+    pub fn rename_file(&self, from: &str, to: &str) {
+        let _ = fs::rename(self.reach(from), self.reach(to));
     }
 
     fn reach(&self, path: &str) -> PathBuf {

@@ -6,6 +6,8 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
 
 /// How often a condition is looked at.
@@ -70,12 +72,14 @@ pub fn run(program: impl AsRef<Path>, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Sends a signal to processes, as this machine counts them.
+/// Sends a signal to processes, as this machine counts them. One that has ended since it was listed is passed over.
 #[track_caller]
-pub fn kill(signal: &str, processes: &[u32]) {
-    let words = std::iter::once(format!("-{signal}")).chain(processes.iter().map(u32::to_string));
-    let words: Vec<String> = words.collect();
-    run("kill", &words.iter().map(String::as_str).collect::<Vec<_>>());
+pub fn kill(signal: Signal, processes: &[u32]) {
+    for process in processes {
+        let pid = i32::try_from(*process).ok().and_then(Pid::from_raw).expect("a process has a positive number");
+        let sent = kill_process(pid, signal);
+        assert!(matches!(sent, Ok(()) | Err(Errno::SRCH)), "{signal:?} to process {pid:?}: {sent:?}");
+    }
 }
 
 /// A command that reads its orders, such as `ip -batch -` or `nft -f -`, and must succeed.

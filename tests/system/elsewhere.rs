@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::cluster::{Cut, Host};
-use crate::command::{holds_for, now, run, wait_for, wait_until};
+use crate::command::{holds_for, now, run, said, wait_for, wait_until};
 use crate::lockstore::Lockstore;
 use crate::scene::{HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, WAIT, main_pid, wait_for_line, wait_for_standby};
 
@@ -101,12 +101,93 @@ fn what_is_contained_is_stopped_killed_and_proven_with_the_unit() {
         assert!(!host.journal(&[DAEMON]).contains(LEFT), "what is contained has not left");
     }
 
-    // Something starts in the slice of a host without the lease, as a container does that a daemon restarts.
+    // Without the lease systemd starts nothing in the slice, as a container that its engine restarts; the host had it before.
     let standby = scene.other(&third);
     wait_for_standby(standby);
-    standby.exec(&["systemd-run", "--quiet", "--unit=orphan.service", "--slice=db.slice", "sleep", "1000"]);
+    for (slice, place) in
+        [("db.slice", "--unit=a.service"), ("db-in.slice", "--unit=b.service"), ("db.slice", "--scope")]
+    {
+        let order = ["systemd-run", "--quiet", place, &format!("--slice={slice}"), "sleep", "1000"];
+        let started = standby.output(&order);
+        assert!(!started.status.success(), "{order:?}: {}", said(&started));
+        assert_eq!(standby.property(slice, "ActiveState"), "inactive");
+    }
+    assert!(!standby.journal(&[DAEMON]).contains("does not hold the lock, and runs db.slice"));
+
+    // A control group that somebody makes there is not systemd's to refuse.
+    let group = "/sys/fs/cgroup/db.slice/made";
+    let since = now();
+    standby.sh(&format!("mkdir -p {group}; sleep 1000 >/dev/null 2>&1 & echo $! >{group}/cgroup.procs"));
+    wait_until(SOON, "it is stopped", || {
+        standby.output(&["grep", "-q", "populated 0", "/sys/fs/cgroup/db.slice/cgroup.events"]).status.success()
+    });
+    println!("a process in a contained group of a standby: ended after {:?}", now().saturating_sub(since));
     wait_for_line(standby, &["does not hold the lock, and runs db.slice"]);
-    wait_until(SOON, "it is stopped", || standby.property("orphan.service", "ActiveState") != "active");
+    scene.assert_alone(&third);
+    scene.assert_no_violation();
+}
+
+/// A client, which takes its time to stop, and its work in a scope, which says whether it was stopped meanwhile.
+const CLIENT: &str = "[Service]\nExecStart=\nExecStart=/bin/sh -c '\
+    systemd-run --quiet --scope --slice=db.slice /usr/local/bin/oracle & wait'\nExecStop=/bin/sh -c '\
+    sleep 0.5; flock --nonblock /srv/shared/oracle.lock echo late || echo in order'\nStandardOutput=append:/srv/shared/stops\n";
+
+#[test]
+fn what_is_contained_is_stopped_after_the_unit() {
+    let plan = Plan::hosts("order", 2, Lockstore::Nats).file(DROP_IN, CLIENT);
+    let service = format!("{}contains = [\"db.slice\"]\n", SERVICE.replace("confirmations = 1", "confirmations = 3"));
+    let Some((scene, first)) = plan.service("db", service).run() else { return };
+    let since = now();
+    scene.host_of(&first).output(&["putexctl", "step-down", "db"]);
+    let second = scene.wait_for_takeover(&first, since, TAKE_OVER, "step-down with a scope in a contained slice");
+    let host = scene.host_of(&second);
+    let since = now();
+    host.partition(Cut::Silent);
+    let third = scene.wait_for_takeover(&second, since, TAKE_OVER, "lapse with a scope in a contained slice");
+    host.heal();
+    for start in [&first, &second] {
+        assert!(scene.stop_of(start).is_some(), "it was told to end, and not killed");
+    }
+    let stops = std::fs::read_to_string(scene.shared().join("stops")).expect("the clients were stopped");
+    assert_eq!(stops, "in order\nin order\n");
+    scene.assert_alone(&third);
+    scene.assert_no_violation();
+}
+
+/// The worker runs in the contained slice by systemd, which starts it anew whenever it ends.
+const RESTARTED: &str = "[Service]\nExecStart=\nExecStart=/bin/sh -c '\
+    systemd-run --quiet --collect --slice=db.slice --unit=worker --property=Restart=always --property=RestartSec=50ms \
+    --property=StartLimitIntervalSec=0 --setenv=PUTEX_FENCING_TOKEN /usr/local/bin/oracle && exec sleep infinity'\n";
+
+#[test]
+fn what_is_contained_ends_by_the_guard_alone_and_with_it() {
+    let plan = Plan::hosts("restarts", 2, Lockstore::Nats).file(DROP_IN, RESTARTED);
+    let plan = plan.service("db", format!("{SERVICE}contains = [\"db.slice\"]\n"));
+    let Some((scene, first)) = plan.run() else { return };
+    wait_for_standby(scene.other(&first));
+
+    // A putexd that does not come back, because its file is broken and what it was loaded with is not kept: SIGKILL by the
+    // guard is not enough, as systemd starts the worker again.
+    let host = scene.host_of(&first);
+    let since = now();
+    host.sh(
+        "rm -r /run/putex/kept; echo 'renew = 5' >>/etc/putex/putexd.toml; systemctl restart putexd.service || true",
+    );
+    let second = scene.wait_for_takeover(&first, since, TAKE_OVER, "putexd does not start any more");
+    let starts = scene.oracle.starts();
+    holds_for(WAIT, "nothing starts where the lease has lapsed", || scene.oracle.starts() == starts);
+    assert_ne!(host.property("db.slice", "ActiveState"), "active");
+    host.sh("sed -i '/^renew = 5$/d' /etc/putex/putexd.toml; systemctl reset-failed; systemctl start putexd.service");
+    wait_for_standby(host);
+
+    // Neither guard nor putexd: systemd stops what is contained, as it does the units.
+    let host = scene.host_of(&second);
+    let daemon = main_pid(host, DAEMON);
+    let since = now();
+    host.exec(&["kill", "-STOP", &daemon]);
+    host.exec(&["systemctl", "stop", "putex-guard.service"]);
+    let third = scene.wait_for_takeover(&second, since, TAKE_OVER, "guard stopped, SIGSTOP of putexd");
+    host.exec(&["kill", "-CONT", &daemon]);
     scene.assert_alone(&third);
     scene.assert_no_violation();
 }
@@ -178,6 +259,14 @@ fn real_containers_and_real_logins() {
     scene.host_of(&fourth).output(&["putexctl", "step-down", "db"]);
     // The other host may not have followed the lock for long enough again to take it at once.
     let fifth = scene.wait_for_start(since, TAKE_OVER);
+    let standby = scene.other(&fifth);
+    wait_for_standby(standby);
+    let order = "podman run --name=orphan --privileged --ulimit=host --network=none --uts=host --volume=/usr:/usr -d";
+    let place = "--cgroup-parent=db.slice --rootfs /srv/container sleep 1000";
+    let started = standby.output(&["sh", "-c", &format!("{order} {place}")]);
+    assert!(!started.status.success(), "podman starts a container without the lease: {}", said(&started));
+    println!("podman on a standby: {}", said(&started));
+    scene.assert_alone(&fifth);
     scene.assert_no_violation();
 
     // A login that PAM gives a session: su itself, the main process, is moved to its scope.

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use crate::cluster::Host;
 use crate::command::{kill, now, wait_until};
 use crate::lockstore::Lockstore;
@@ -86,7 +88,7 @@ fn thaw_beside_successor(scene: &Scene, database: &Server, old: &Event, guarded:
     let rejected = || count(database, &format!("token = {} AND NOT accepted", term(old)));
     let since = now();
     if !guarded {
-        kill("STOP", &host.those_who_stop_units());
+        kill(Signal::STOP, &host.those_who_stop_units());
     }
     host.freeze();
     let new = scene.oracle.wait_for_start_on(&[scene.other(old)], since, TAKE_OVER);
@@ -94,7 +96,7 @@ fn thaw_beside_successor(scene: &Scene, database: &Server, old: &Event, guarded:
     host.thaw();
     if !guarded {
         wait_until(SOON, "the old holder tries to write", || rejected() > 0);
-        kill("CONT", &host.those_who_stop_units());
+        kill(Signal::CONT, &host.those_who_stop_units());
     }
     scene.oracle.wait_for_end(old, SOON);
     println!("{}, guarded = {guarded}: {} writes rejected after the thaw", old.host, rejected());

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use putexd::host::cgroup::Hierarchy;
+use putexd::host::processes::Process;
 use putexd::systemd::{
     ActiveState, BusError, Check, JobEnd, JobType, NotDead, RunResult, StartError, Surroundings, SystemState, Systemd,
     Unsupervisable,
@@ -22,6 +23,8 @@ use rustix::process::Signal;
 use crate::cluster::Cluster;
 use crate::command::said;
 
+/// All of them, on a machine that is busy with others.
+const ALL: Duration = Duration::from_secs(300);
 const LIMIT: Duration = Duration::from_secs(10);
 const CALL: Duration = Duration::from_secs(5);
 
@@ -30,7 +33,8 @@ fn systemd_is_driven_as_the_daemon_relies_on() {
     let Some(cluster) = Cluster::boot("inside", 1) else { return };
     let executable = std::env::current_exe().expect("a test has an executable");
     fs::copy(executable, cluster.shared().join("tests")).expect("the shared folder takes it");
-    let output = cluster.hosts[0].output(&["/srv/shared/tests", "inside::", "--ignored", "--test-threads=1"]);
+    let tests = ["/srv/shared/tests", "inside::", "--ignored", "--test-threads=1"];
+    let output = cluster.hosts[0].output_within(ALL, &tests);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{}", said(&output));
     assert!(text.contains("test result: ok.") && !text.contains(" 0 passed"), "no test ran: {text}");
@@ -65,6 +69,13 @@ async fn unsupervisable(systemd: &Systemd, unit: &UnitName, around: Surroundings
     systemd.supervisable(unit, around).await.expect_err("refused").to_string()
 }
 
+/// The control group of a unit that does not run, and has none yet.
+async fn predicted(systemd: &Systemd, unit: &UnitName) -> String {
+    let groups = systemd.placement(unit).await.expect("known").groups;
+    let [group] = &groups[..] else { panic!("{unit} is predicted in {groups:?}") };
+    group.clone()
+}
+
 fn populated(group: &str) -> bool {
     !Hierarchy::detect().expect("a hierarchy").is_empty(group).expect("readable")
 }
@@ -79,7 +90,7 @@ fn a_service_starts_and_stops() {
     inside(|systemd| async move {
         let unit = service(&systemd, "t-plain.service", "ExecStart=/bin/sleep 1000").await;
         systemd.supervisable(&unit, Surroundings::default()).await.expect("supervisable");
-        let predicted = systemd.predicted_cgroup(&unit).await.expect("predicted").expect("a group");
+        let predicted = predicted(&systemd, &unit).await;
         assert_eq!(predicted, "/system.slice/t-plain.service");
         systemd.prove_dead(&unit).await.expect("dead before");
         let mut changes = systemd.changes(&unit);
@@ -311,6 +322,66 @@ fn a_oneshot_that_remains_is_an_effect() {
 
 #[test]
 #[ignore = "runs inside a host"]
+fn a_start_that_failed_is_proven_where_it_has_begun_nothing_or_was_undone() {
+    const GOOD: &str = "ExecStart=/bin/true\n";
+    const BAD: &str = "ExecStart=/bin/false\n";
+    const FLAG: &str = "/run/t-second";
+    let proven = [
+        ("t-single.service", format!("{BAD}ExecStop=/bin/true")),
+        ("t-missing-program.service", "ExecStart=/bin/there-is-no-such-program".to_owned()),
+        ("t-undone.service", format!("{GOOD}{BAD}ExecStopPost=/bin/true\nExecStopPost=/bin/true")),
+        ("t-pre.service", format!("ExecStartPre=/bin/false\n{GOOD}ExecStopPost=/bin/true")),
+    ];
+    let unproven = [
+        ("t-half.service", format!("{GOOD}{BAD}ExecStop=/bin/true")),
+        ("t-pre-half.service", format!("ExecStartPre=/bin/true\n{BAD}")),
+        ("t-post-half.service", format!("{GOOD}ExecStartPost=/bin/false\n")),
+        ("t-not-undone.service", format!("{GOOD}{BAD}ExecStopPost=/bin/true\nExecStopPost=-/bin/false")),
+        ("t-not-all-undone.service", format!("{GOOD}{BAD}ExecStop=/bin/true\nExecStopPost=/bin/true")),
+    ];
+    let second = format!("ExecStart=/bin/sh -c '! test -e {FLAG} && touch {FLAG}'\nExecStop=/bin/false");
+    let early = format!("{GOOD}ExecStart=/bin/sh -c 'trap \"exit 0\" TERM; sleep 1000 & wait'\nExecStop=/bin/true");
+    let others = [("t-second.service", second), ("t-early.service", early)];
+    inside(|systemd| async move {
+        let folder = Path::new("/run/systemd/system");
+        for (name, settings) in proven.iter().chain(&unproven).chain(&others) {
+            let text =
+                format!("[Unit]\nStartLimitIntervalSec=0\n[Service]\nType=oneshot\nRemainAfterExit=yes\n{settings}\n");
+            fs::write(folder.join(name), text).expect("a unit file");
+        }
+        systemd.daemon_reload(LIMIT).await.expect("reloaded");
+        for (name, _) in &proven {
+            systemd.start(&unit(name), LIMIT).await.expect_err("it fails");
+            systemd.prove_dead(&unit(name)).await.expect(name);
+        }
+        for (name, _) in &unproven {
+            systemd.start(&unit(name), LIMIT).await.expect_err("it fails");
+            let error = systemd.prove_dead(&unit(name)).await.expect_err(name);
+            assert!(matches!(error, NotDead::FailedIsNoProof(_)), "{name}: {error}");
+            assert!(error.of(&unit(name)).contains(&format!("systemctl reset-failed {name}")));
+            systemd.reset_failed(name).await.expect("forgotten");
+            systemd.prove_dead(&unit(name)).await.expect("that is the operator's word");
+        }
+        // The single command has failed, but it had succeeded before.
+        let second = unit("t-second.service");
+        systemd.start(&second, LIMIT).await.expect("started");
+        systemd.stop(&second, LIMIT).await.expect("a stop");
+        systemd.prove_dead(&second).await.expect_err("its stop failed");
+        systemd.start(&second, LIMIT).await.expect_err("it fails");
+        let error = systemd.prove_dead(&second).await.expect_err("its stop has failed before");
+        assert!(matches!(error, NotDead::FailedIsNoProof(_)), "{error}");
+        // systemd runs no ExecStop= when it is told to stop in the middle of a start, and calls that success.
+        let early = unit("t-early.service");
+        systemd.start(&early, Duration::from_millis(500)).await.expect_err("it takes its time");
+        systemd.stop(&early, LIMIT).await.expect("a stop");
+        assert_eq!(systemd.state(&early).await.expect("a state").active_state, ActiveState::Inactive);
+        let error = systemd.prove_dead(&early).await.expect_err("the first command was not undone");
+        assert!(matches!(error, NotDead::FailedIsNoProof(_)), "{error}");
+    });
+}
+
+#[test]
+#[ignore = "runs inside a host"]
 fn a_unit_without_its_gate_is_not_started() {
     inside(|systemd| async move {
         let name = ServiceName::new("t-gate").expect("a service's name");
@@ -385,7 +456,7 @@ fn mounts_are_supervised() {
         let error = unsupervisable(&systemd, &unit, Surroundings::default()).await;
         assert!(error.contains("on-stop-failure"), "{error}");
         systemd.start(&unit, LIMIT).await.expect("mounted");
-        assert!(systemd.predicted_cgroup(&unit).await.expect("predicted").expect("a group").ends_with("/mnt-t.mount"));
+        assert!(predicted(&systemd, &unit).await.ends_with("/mnt-t.mount"));
         let held = fs::File::create("/mnt/t/file").expect("a file on it");
         let _ = systemd.stop(&unit, LIMIT).await.expect("a stop");
         assert!(matches!(systemd.prove_dead(&unit).await, Err(NotDead::Running(_))), "it is still mounted");
@@ -417,6 +488,23 @@ async fn folders_and_files_are_mounted(systemd: &Systemd) {
     let file = install(systemd, "mnt-f.mount", "[Mount]\nWhat=/var/image\nWhere=/mnt/f\nOptions=loop\n").await;
     systemd.start(&file, LIMIT).await.expect("mounted");
     gone(systemd, &file).await;
+
+    // Detached, and in use: no process shows a mount of it, so that the device itself has to be asked.
+    run(
+        "truncate --size=4M /var/disk && mkfs.ext4 -q /var/disk && ln -s $(losetup --find --show /var/disk) /dev/t-disk",
+    );
+    let disk = install(systemd, "mnt-d.mount", "[Mount]\nWhat=/dev/t-disk\nWhere=/mnt/d\nType=ext4\n").await;
+    systemd.start(&disk, LIMIT).await.expect("mounted");
+    // As soon as nothing has it mounted any more.
+    run("losetup --detach /dev/t-disk");
+    assert!(matches!(systemd.prove_dead(&disk).await, Err(NotDead::Running(_))));
+    let held = fs::File::create("/mnt/d/file").expect("a file on it");
+    run("umount --lazy /mnt/d");
+    systemd.stop(&disk, LIMIT).await.expect("a stop");
+    let error = systemd.prove_dead(&disk).await.expect_err("it is in use");
+    assert!(error.to_string().contains("is busy, and no process shows a mount of it"), "{error}");
+    drop(held);
+    systemd.prove_dead(&disk).await.expect("nobody has it any more");
 
     for unit in [&bind, &file] {
         systemd.start(unit, LIMIT).await.expect("mounted");
@@ -505,26 +593,50 @@ fn work_that_runs_elsewhere_is_refused() {
     });
 }
 
+/// The processes outside of `groups`.
+async fn outside(systemd: &Systemd, unit: &UnitName, groups: &BTreeSet<String>) -> Result<Vec<Process>, String> {
+    let known = systemd.placement(unit).await.expect("known").processes.into_iter().collect();
+    systemd.outside(&known, groups, Duration::ZERO).await
+}
+
+/// The same, once they run these commands.
+async fn wait_for_outside(
+    systemd: &Systemd,
+    unit: &UnitName,
+    groups: &BTreeSet<String>,
+    commands: &[&str],
+) -> Vec<Process> {
+    let end = Instant::now() + LIMIT;
+    loop {
+        let found = outside(systemd, unit, groups).await.expect("readable");
+        let mut running: Vec<&str> = found.iter().map(|process| process.command.as_str()).collect();
+        running.sort_unstable();
+        if running == commands {
+            return found;
+        }
+        assert!(Instant::now() < end, "{running:?} instead of {commands:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 #[test]
 #[ignore = "runs inside a host"]
 fn processes_outside_are_found_and_ended() {
     inside(|systemd| async move {
+        // The last one's parent stays in the group, and has lost its own.
         let script = "ExecStart=/bin/sh -c 'mkdir -p /sys/fs/cgroup/t-out; \
             (echo 0 >/sys/fs/cgroup/t-out/cgroup.procs; sleep 1001 & exec sleep 1002) & \
-            (sleep 1003 & exec sleep 1004) & wait'";
+            (sleep 1003 & exec sleep 1004) & \
+            ( ( (echo 0 >/sys/fs/cgroup/t-out/cgroup.procs; exec sleep 1006) & exec sleep 1007) & ); wait'";
         let unit = service(&systemd, "t-out.service", script).await;
         systemd.start(&unit, LIMIT).await.expect("started");
-        let (units, own) = ([unit.clone()], BTreeSet::from(["/system.slice/t-out.service".to_owned()]));
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        let found = systemd.outside(&units, &own, Duration::ZERO).await.expect("readable");
-        let mut commands: Vec<&str> = found.iter().map(|process| process.command.as_str()).collect();
-        commands.sort_unstable();
-        assert_eq!(commands, ["sleep 1001", "sleep 1002"]);
+        let own = BTreeSet::from(["/system.slice/t-out.service".to_owned()]);
+        let found = wait_for_outside(&systemd, &unit, &own, &["sleep 1001", "sleep 1002", "sleep 1006"]).await;
         assert!(found.iter().all(|process| process.group == "/t-out"), "{found:?}");
         let both = own.iter().cloned().chain(["/t-out".to_owned()]).collect();
-        assert_eq!(systemd.outside(&units, &both, Duration::ZERO).await.expect("readable"), []);
+        assert_eq!(outside(&systemd, &unit, &both).await.expect("readable"), []);
         gone(&systemd, &unit).await;
-        assert_eq!(systemd.outside(&units, &own, Duration::ZERO).await.expect("readable"), [], "their parent is gone");
+        assert_eq!(outside(&systemd, &unit, &own).await.expect("readable"), [], "their parent is gone");
         assert_eq!(systemd.end_processes(&found, None).await.expect("readable"), found, "they are known all the same");
         systemd.end_processes(&found, Some(Signal::KILL)).await.expect("killed");
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -534,10 +646,8 @@ fn processes_outside_are_found_and_ended() {
         let main = "ExecStart=/bin/sh -c 'echo $$$$ >/sys/fs/cgroup/t-out/cgroup.procs; exec sleep 1005'";
         let unit = service(&systemd, "t-out-main.service", main).await;
         systemd.start(&unit, LIMIT).await.expect("started");
-        tokio::time::sleep(Duration::from_millis(300)).await;
         let group = BTreeSet::from(["/system.slice/t-out-main.service".to_owned()]);
-        let found = systemd.outside(&[unit], &group, Duration::ZERO).await.expect("readable");
-        assert!(found.len() == 1 && found[0].command == "sleep 1005", "{found:?}");
+        let found = wait_for_outside(&systemd, &unit, &group, &["sleep 1005"]).await;
         systemd.end_processes(&found, Some(Signal::KILL)).await.expect("killed");
     });
 }
@@ -574,9 +684,9 @@ fn groups_are_predicted() {
             ("t-root.service", "Slice=-.slice", "/t-root.service"),
         ] {
             let unit = service(&systemd, name, &format!("ExecStart=/bin/sleep 1000\n{settings}")).await;
-            let predicted = systemd.predicted_cgroup(&unit).await.expect("predicted");
+            let predicted = predicted(&systemd, &unit).await;
             let started = systemd.start(&unit, LIMIT).await.expect("started");
-            assert_eq!((predicted.as_deref(), started.state.control_group.as_str()), (Some(group), group));
+            assert_eq!((predicted.as_str(), started.state.control_group.as_str()), (group, group));
             assert!(populated(group));
             gone(&systemd, &unit).await;
         }

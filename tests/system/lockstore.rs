@@ -1,6 +1,9 @@
 //! Where the locks are, and how each such place is lost and comes back.
 
+use putexd::types::store::StoreSettings;
+
 use crate::cluster::{Cluster, Host};
+use crate::ground::utf8;
 use crate::on_hosts::{OnHosts, etcd_leads};
 use crate::server::{ADDRESS, Server};
 use crate::share::PLACE;
@@ -116,6 +119,17 @@ impl Locks {
                 format!("[store]\ntype = \"postgres\"\nconnection = \"host={ADDRESS} user=postgres dbname=postgres\"\n")
             }
         }
+    }
+
+    /// As [`configuration`](Self::configuration), for whoever reads the store from the switch.
+    pub fn settings(&self, cluster: &Cluster) -> StoreSettings {
+        let folder = tempfile::tempdir().expect("a folder");
+        let etc = folder.path().join("etc/putex");
+        std::fs::create_dir_all(&etc).expect("the folder can be written to");
+        let configuration = self.configuration(cluster).replace(PLACE, utf8(&cluster.putex()));
+        std::fs::write(etc.join("putexd.toml"), format!("node = \"reader\"\n{configuration}"))
+            .expect("the folder can be written to");
+        putexd::config::load(folder.path()).settings.expect("the hosts take it too").store
     }
 
     /// As an administrator does it, once, on one host. A NATS bucket is made by putexd, for which `create-bucket` asks.

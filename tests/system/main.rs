@@ -6,15 +6,19 @@
 
 mod admission;
 mod bound_units;
+mod broken_files;
 mod campaign;
 mod cluster;
 mod command;
 mod daemon_faults;
 mod disk;
+mod docker;
 mod elections;
 mod elsewhere;
+mod failed_starts;
 mod failover;
 mod fencing_token;
+mod full_disks;
 mod ground;
 mod harness;
 mod inside;
@@ -36,3 +40,4 @@ mod share;
 mod store_faults;
 mod unit_faults;
 mod watch;
+mod words;

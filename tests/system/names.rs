@@ -4,14 +4,15 @@
 use std::time::Duration;
 
 use crate::cluster::Host;
-use crate::command::{holds_for, now, wait_for};
+use crate::command::{holds_for, now, run, wait_for};
+use crate::ground::utf8;
 use crate::lockstore::{Lockstore, on_each_store};
-use crate::scene::{HAND_OVER, Plan, SERVICE, SOON, Scene, TAKE_OVER, WAIT, wait_for_standby, wait_for_status};
+use crate::scene::{Plan, SERVICE, SOON, Scene, TAKE_OVER, WAIT, wait_for_standby, wait_for_status};
 use crate::watch::Event;
 
 on_each_store! {
-    ; nats: a_service_is_renamed_host_by_host
-    ; directory: a_service_is_renamed_host_by_host, a_store_is_moved_host_by_host
+    ; nats: a_service_is_renamed_host_by_host, a_unit_moves_from_one_service_to_another
+    ; directory: a_service_is_renamed_host_by_host, a_store_is_moved_host_by_host, a_store_goes_back_behind_an_adoption
 }
 
 /// Long enough for a host that contends to have started its copy.
@@ -73,7 +74,8 @@ fn a_service_is_renamed_host_by_host(store: Lockstore) {
     nobody_else_starts(&scene, "the old name stays refused");
     let asked = now();
     holder.exec(&["putexctl", "adopt", "db"]);
-    let third = scene.wait_for_takeover(&second, asked, HAND_OVER, "adopted while nobody holds it");
+    // Nobody saw who let go of the other name: that is waited out.
+    let third = scene.wait_for_takeover(&second, asked, TAKE_OVER, "adopted while nobody holds it");
     other.exec(&["systemctl", "start", "putexd.service"]);
     wait_for_words(other, &["does not contend", "key = \"db\""]);
     rename(other, "ctl", "db");
@@ -83,7 +85,92 @@ fn a_service_is_renamed_host_by_host(store: Lockstore) {
     rename(other, "db", "ctl");
     wait_for_status(other, |status| status.contains("ctl standby (h"));
     let doctor = other.exec(&["putexctl", "doctor"]);
-    assert!(doctor.contains("run under the key \"db\" by all hosts"), "{doctor}");
+    assert!(doctor.contains("assigned to the key \"db\" in this store"), "{doctor}");
+    scene.assert_alone(&third);
+    scene.assert_no_violation();
+}
+
+/// A unit that starts nothing of the tests' own.
+const FRONT: &str = "[Service]\nExecStart=/usr/bin/sleep infinity\n";
+
+fn a_unit_moves_from_one_service_to_another(store: Lockstore) {
+    let Some((scene, first)) = Plan::hosts("bound", 2, store).run() else { return };
+    let (holder, other) = (scene.host_of(&first), scene.other(&first));
+    let front = SERVICE.replace("database.service", "front.service");
+    let with_database = format!("{front}bound-units = [\"database.service\"]\n");
+    for host in &scene.hosts {
+        host.write_file("/etc/systemd/system/front.service", FRONT);
+    }
+
+    // On one host the unit follows another service's: another key, which is another lock.
+    other.sh("rm /etc/putex.d/db.toml");
+    other.write_file("/etc/putex.d/front.toml", &with_database);
+    reload(other);
+    let held = format!("database.service is run under the key \"db\" in this store ({} holds it)", holder.name);
+    wait_for_words(other, &["front ", "does not contend", &held, "take database.service out of bound-units"]);
+    assert!(!other.output(&["systemctl", "start", "database.service"]).status.success());
+    nobody_else_starts(&scene, "a host that has the unit under another service waits");
+    assert_ne!(other.property("front.service", "ActiveState"), "active");
+    let doctor = other.exec(&["putexctl", "doctor"]);
+    assert!(doctor.contains("two keys share database.service: it is run under \"db\""), "{doctor}");
+
+    // An operator says that it is meant. Whoever has it under the old service lets go of that first.
+    other.exec(&["putexctl", "adopt", "front"]);
+    wait_for_words(holder, &["does not contend", "database.service is run under the key \"front\""]);
+    scene.oracle.wait_for_end(&first, SOON);
+    wait_for_status(other, |status| status.contains("front active"));
+    let asked = now();
+    other.exec(&["systemctl", "start", "database.service"]);
+    let second = scene.wait_for_start(asked, SOON);
+    assert!(!holder.output(&["systemctl", "start", "database.service"]).status.success());
+    scene.assert_alone(&second);
+
+    // Back again, while the service that it leaves runs on: its record says that it runs the others alone.
+    other.write_file("/etc/putex.d/front.toml", &front);
+    reload(other);
+    scene.oracle.wait_for_end(&second, SOON);
+    wait_for_status(other, |status| status.contains("front active"));
+    wait_for_words(holder, &["does not contend", "database.service is run under the key \"front\""]);
+    nobody_else_starts(&scene, "the unit's entry still names the service that has let it go");
+    let asked = now();
+    holder.exec(&["putexctl", "adopt", "db"]);
+    let third = scene.wait_for_start(asked, TAKE_OVER);
+    assert_eq!(third.host, holder.name);
+    assert_eq!(other.property("front.service", "ActiveState"), "active");
+    scene.assert_alone(&third);
+    scene.assert_no_violation();
+}
+
+/// A copy from before the adoption says that the former key is right. The host that still has it knows better.
+fn a_store_goes_back_behind_an_adoption(store: Lockstore) {
+    let Some((scene, first)) = Plan::hosts("goback", 2, store).run() else { return };
+    let (holder, other) = (scene.host_of(&first), scene.other(&first));
+    let folder = scene.putex();
+    let copy = folder.with_extension("copy");
+    run("cp", &["-a", utf8(&folder), utf8(&copy)]);
+    rename(other, "db", "ctl");
+    wait_for_words(other, &["ctl ", "does not contend"]);
+    let asked = now();
+    other.exec(&["putexctl", "adopt", "ctl"]);
+    let second = scene.wait_for_takeover(&first, asked, TAKE_OVER, "adopted under another key");
+    wait_for_words(holder, &["does not contend", "run under the key \"ctl\""]);
+
+    for host in &scene.hosts {
+        host.share().hang();
+    }
+    scene.empty_share();
+    run("cp", &["-a", "--no-target-directory", utf8(&copy), utf8(&folder)]);
+    for host in &scene.hosts {
+        host.share().go_on();
+    }
+    scene.oracle.wait_for_end(&second, SOON);
+    wait_for_words(holder, &["does not contend", "later it said \"ctl\" to this host"]);
+    wait_for_words(other, &["does not contend", "run under the key \"db\""]);
+    nobody_else_starts(&scene, "nobody starts before an operator has said under which key");
+    let asked = now();
+    other.exec(&["putexctl", "adopt", "ctl"]);
+    let third = scene.wait_for_start(asked, TAKE_OVER);
+    assert_eq!(third.host, other.name);
     scene.assert_alone(&third);
     scene.assert_no_violation();
 }

@@ -56,7 +56,7 @@ impl OnHosts {
     /// Stops the servers on all hosts.
     pub fn down(cluster: &Cluster) {
         for host in &cluster.hosts {
-            host.exec(&["systemctl", "stop", UNIT]);
+            Self::stop(host);
         }
     }
 
@@ -66,6 +66,11 @@ impl OnHosts {
             host.exec(&["systemctl", "start", UNIT]);
         }
         self.wait_for_leader(cluster);
+    }
+
+    /// Stops the server of one host.
+    pub fn stop(host: &Host) {
+        host.exec(&["systemctl", "stop", UNIT]);
     }
 
     /// SIGKILL for the server of one host; systemd starts it again at once.

@@ -3,17 +3,21 @@
 //! Nothing on a frozen host can act, so a copy that thaws runs until the guard has killed it: that overlap is what the
 //! fencing token is for, and it is measured here. The program is deaf to SIGTERM, so that it is SIGKILL that counts.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use crate::cluster::Host;
-use crate::command::{kill, now, since};
+use crate::command::{kill, now, output, since};
 use crate::lockstore::Lockstore;
 use crate::scene::{Plan, SOON, Scene, TAKE_OVER, main_pid, wait_for_standby};
 use crate::watch::Event;
 
 const GUARD: &str = "putex-guard.service";
+const WATCHER: &str = "putex-guard-watch.service";
 
 /// The best of a few rounds has to be within it; one round alone may meet a machine that is busy with other things.
 const AT_ONCE: Duration = Duration::from_millis(50);
@@ -75,6 +79,30 @@ fn assert_only_sleepers_met(scene: &Scene, beside: &[Event]) {
     }
 }
 
+/// Everybody wakes at once at a thaw, so the guard is ahead of all who run as usual, and who watches it is ahead of it. Where
+/// a host refuses that, they run as usual.
+#[test]
+fn guard_and_watcher_are_ahead_of_others_where_the_host_lets_them() {
+    let plan = Plan::hosts("ahead", 2, Lockstore::Directory);
+    let Some(scene) = plan.prepare() else { return };
+    scene.hosts[1].write_file("/usr/bin/chrt", "#!/bin/sh\necho refused >&2\nexit 1\n");
+    scene.start_putexd();
+    let one = scene.wait_for_one_active(TAKE_OVER);
+    wait_for_standby(scene.other(&one));
+    let policies = |host: &Host, unit: &str| {
+        let threads = host.exec(&["ps", "-L", "-o", "cls=,rtprio=", "--pid", &main_pid(host, unit)]);
+        threads.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<BTreeSet<_>>()
+    };
+    let of = |host| [GUARD, WATCHER].map(|unit| policies(host, unit).into_iter().collect::<Vec<_>>());
+    // The kernel of this machine may refuse it to all of them.
+    if output("chrt", &["--fifo", "1", "true"]).status.success() {
+        assert_eq!(of(&scene.hosts[0]), [["FF 1"], ["FF 2"]]);
+    }
+    for policy in of(&scene.hosts[1]).concat() {
+        assert!(!policy.starts_with("FF"), "{policy}");
+    }
+}
+
 /// It is the guard that was there before which does it, through the kernel: PID 1 does not take it for one that hangs, however
 /// long the host stood still, and is asked for a stop only behind that.
 #[test]
@@ -109,10 +137,10 @@ fn a_guard_that_goes_on_kills_its_unit_at_once() {
     let plan = Plan::hosts("asleep", 2, Lockstore::Nats).oracle(&["ORACLE_IGNORE_TERM=1"]);
     let Some((scene, mut active)) = plan.run() else { return };
     let sleep = |host: &Host| {
-        kill("STOP", &host.those_who_stop_units());
+        kill(Signal::STOP, &host.those_who_stop_units());
     };
-    let itself = |host: &Host| kill("CONT", &host.processes_of(GUARD));
-    let successor = |host: &Host| kill("CONT", &[host.pid1()]);
+    let itself = |host: &Host| kill(Signal::CONT, &host.processes_of(GUARD));
+    let successor = |host: &Host| kill(Signal::CONT, &[host.pid1()]);
     let mut beside = Vec::new();
     let mut rounds = |what: &str, wake: &dyn Fn(&Host)| {
         let spans = (1..=3).map(|round| {
@@ -120,8 +148,8 @@ fn a_guard_that_goes_on_kills_its_unit_at_once() {
             let (next, span) = overlap(&scene, &active, &sleep, wake);
             println!("{what} {round}: the old copy was gone {span:?} after it");
             // The guard may be another one by now.
-            kill("CONT", &[host.pid1()]);
-            kill("CONT", &host.those_who_stop_units());
+            kill(Signal::CONT, &[host.pid1()]);
+            kill(Signal::CONT, &host.those_who_stop_units());
             wait_for_standby(host);
             scene.assert_alone(&next);
             beside.push(next.clone());

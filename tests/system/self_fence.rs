@@ -4,6 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use crate::cluster::{Cut, Host, Off};
 use crate::command::{holds_for, kill, now, wait_for, wait_until};
 use crate::lockstore::Lockstore;
@@ -146,7 +148,7 @@ fn a_watchdog_resets_a_host_on_which_all_who_could_stop_the_unit_hang() {
     scene.uninterrupted(&first, DEVICE_TIMEOUT * 3, "a host whose watchdog is served", || ());
 
     let since = now();
-    kill("STOP", &host.those_who_stop_units());
+    kill(Signal::STOP, &host.those_who_stop_units());
     let reset = reset_as_the_device_does(host);
     println!("guard, putexd and PID 1 hang: the device reset the host {:?} after it", reset.saturating_sub(since));
     let second = scene.wait_for_takeover(&first, since, TAKE_OVER, "guard, putexd and PID 1 hang");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::command::{holds_for, now};
+use crate::command::{holds_for, now, wait_until};
 use crate::lockstore::{Lockstore, on_each_store};
 use crate::on_hosts::OnHosts;
 use crate::scene::{ELECTED, Plan, SERVICE, SOON, TAKE_OVER, WAIT, wait_for_line, wait_for_standby, wait_for_status};
@@ -14,7 +14,7 @@ on_each_store! {
     a_store_that_blinks_is_not_noticed_by_the_unit,
     a_store_that_was_wiped_starts_nothing_at_once;
     nats: a_store_that_hangs_keeps_no_unit_alive, the_servers_are_killed_and_come_back_within_the_lease,
-          the_server_of_the_active_host_is_killed;
+          the_server_of_the_active_host_is_killed, doctor_tells_of_servers_that_are_away;
     directory: a_share_that_is_not_mounted_is_no_store, a_damaged_lock_is_said_and_cleared;
     etcd: a_store_that_hangs_keeps_no_unit_alive, the_server_of_the_active_host_is_killed;
     postgres: the_store_is_away_for_long, a_store_that_hangs_keeps_no_unit_alive,
@@ -64,6 +64,37 @@ fn the_server_of_the_active_host_is_killed(store: Lockstore) {
     println!("server killed: {} is active {:?} after it", last.host, now().saturating_sub(since));
 }
 
+fn doctor_tells_of_servers_that_are_away(store: Lockstore) {
+    let Some((scene, _)) = Plan::hosts("fewer", 3, store).servers_on_hosts().run() else { return };
+    let doctor = || {
+        let said = scene.hosts[0].output(&["putexctl", "doctor"]);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (said.status.success(), text(&said.stdout), text(&said.stderr))
+    };
+    wait_until(ELECTED, "all replicas are up to date", || {
+        let (is_well, said, _) = doctor();
+        is_well && said.contains("3 of them up to date") && !said.contains("one more loss")
+    });
+    let leader = scene.hosts.iter().find(|host| {
+        let line = format!("leader       {}", host.name);
+        doctor().1.lines().any(|said| said == line)
+    });
+    let leader = leader.expect("one of the hosts leads the bucket").name.clone();
+    let others: Vec<_> = scene.hosts.iter().filter(|host| host.name != leader).collect();
+    OnHosts::stop(others[0]);
+    wait_until(ELECTED, "one replica is away", || {
+        let (is_well, said, _) = doctor();
+        is_well && said.contains("2 of 3 replicas are up to date: one more loss stops every service")
+    });
+    OnHosts::stop(others[1]);
+    // The leader says so at first; then nobody leads, and nobody answers.
+    wait_until(ELECTED, "no majority is up to date", || {
+        let (is_well, _, why) = doctor();
+        println!("doctor: {}", why.trim());
+        !is_well
+    });
+}
+
 fn the_store_is_away_for_long(store: Lockstore) {
     let Some((scene, first)) = Plan::hosts("away", 3, store).servers_on_hosts().run() else { return };
     let since = now();
@@ -79,6 +110,16 @@ fn the_store_is_away_for_long(store: Lockstore) {
     let next = scene.wait_for_start(back, ELECTED);
     println!("the store is back: {} started {:?} after it", next.host, next.after(back));
     scene.wait_for_one_active(ELECTED);
+    // How long it was away is said. The servers may elect once more, so a host may still miss an answer.
+    for host in &scene.hosts {
+        let says = |command: &str, wanted: &str| {
+            wait_until(ELECTED, &format!("putexctl {command} says {wanted:?}"), || {
+                String::from_utf8_lossy(&host.output(&["putexctl", command]).stdout).contains(wanted)
+            });
+        };
+        says("status", " answers; since putexd started it was silent ");
+        says("doctor", "the store did not answer this host for ");
+    }
 }
 
 /// Connections stay, and nobody answers. The folder of the hosts is never away in another way.
@@ -152,6 +193,10 @@ fn a_damaged_lock_is_said_and_cleared(store: Lockstore) {
     other.sh(&format!("for file in {PLACE}/lock-db/r-*/n-*/value; do echo damaged >$file; done"));
     other.exec(&["systemctl", "start", "putexd.service"]);
     wait_for_line(other, &["failed to read the lock db", "is damaged", "putexctl clear"]);
+    wait_until(SOON, "status says so", || {
+        let shown = other.exec(&["putexctl", "status"]);
+        ["failed to read the lock db", "is damaged", "putexctl clear"].iter().all(|words| shown.contains(words))
+    });
     holds_for(WAIT * 2, "with a damaged lock nobody starts", || scene.oracle.live().is_empty());
 
     let cleared = now();

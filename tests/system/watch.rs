@@ -10,9 +10,10 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::thread::gettid;
 
 use crate::cluster::Host;
-use crate::command::{now, wait_for};
+use crate::command::{now, output, wait_for};
 
 /// How often new copies are looked for. Their ends are not polled: the kernel wakes a waiting thread.
 const POLL: Duration = Duration::from_millis(5);
@@ -166,9 +167,16 @@ fn follow(shared: &Path, ended: &AtomicBool) {
 }
 
 fn wait_for_last_process(lock: &Path, id: &str, mut log: &File) {
+    run_ahead_of_others();
     let file = File::open(lock).expect("nobody removes the locks of the oracles");
     while flock(&file, FlockOperation::LockShared) == Err(rustix::io::Errno::INTR) {}
     let host = id.split('-').next().unwrap_or_default();
     let line = format!("END {host} {} - {id}\n", now().as_nanos());
     log.write_all(line.as_bytes()).expect("the shared folder can be written to");
+}
+
+/// Has this thread wake when it is woken, and not when whoever runs is done: milliseconds are measured. A machine that does
+/// not allow it measures worse.
+fn run_ahead_of_others() {
+    output("chrt", &["--fifo", "--pid", "1", &gettid().as_raw_nonzero().to_string()]);
 }

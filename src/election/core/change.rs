@@ -2,9 +2,10 @@
 
 use std::mem;
 
-use super::{Election, Lapse, Phase, Release, ReleaseStep, StartStep};
+use super::{Election, Lapse, Occasion, Phase, Release, ReleaseStep, StartStep};
 use crate::election::event::{Action, Transition};
 use crate::election::state::{State, find_edge};
+use crate::election::waiting::{Cause, rounded};
 use crate::types::{NodeId, Time};
 
 impl Election {
@@ -28,13 +29,18 @@ impl Election {
 
     pub(super) fn become_confirming(&mut self) {
         let Phase::Claiming(holding) = mem::replace(&mut self.phase, Phase::Idle) else { return };
-        let wait = self.last_now.until_waited(holding.entitled_at);
+        let (wait, why) = (self.last_now.until_waited(holding.entitled_at), holding.why.clone());
         let instance = holding.instance;
         self.phase = Phase::Confirming(holding);
         self.actions.push(Action::Persist(self.memory.clone()));
         self.actions.push(Action::Vet { instance });
-        let wait = if wait.is_zero() { "now".to_owned() } else { format!("in {wait:.1?}") };
-        self.change(State::Confirming, &format!("wrote the lock; entitled to start {wait}"));
+        let reason = if wait.is_zero() {
+            let dead = if why.cause == Cause::Free { "was shown dead" } else { "must be dead by now" };
+            format!("wrote the lock, and may start at once: the last holder's unit {dead}")
+        } else {
+            format!("wrote the lock, and waits {} before it starts: {why}", rounded(wait))
+        };
+        self.change(State::Confirming, &reason);
     }
 
     pub(super) fn become_fencing(&mut self) {
@@ -69,13 +75,13 @@ impl Election {
         self.change(State::Active, "the unit runs");
     }
 
-    pub(super) fn become_releasing(&mut self, now: Time, reason: String, next: Option<NodeId>) {
+    pub(super) fn become_releasing(&mut self, now: Time, reason: String, next: Option<NodeId>, occasion: Occasion) {
         let text = reason.clone();
-        self.phase_releasing(now, reason, next);
+        self.phase_releasing(now, reason, next, occasion);
         self.change(State::Releasing, &text);
     }
 
-    pub(super) fn phase_releasing(&mut self, now: Time, reason: String, next: Option<NodeId>) {
+    pub(super) fn phase_releasing(&mut self, now: Time, reason: String, next: Option<NodeId>, occasion: Occasion) {
         let phase = mem::replace(&mut self.phase, Phase::Idle);
         let (Phase::Starting(holding, _) | Phase::Active(holding, _)) = phase else {
             self.phase = phase;
@@ -83,13 +89,14 @@ impl Election {
         };
         let stop_limit_at = now.plus(self.settings.stop_limit);
         let step = ReleaseStep::Closing;
-        self.phase = Phase::Releasing(Release { holding, step, reason, next, stop_limit_at, shouted: false });
+        self.phase = Phase::Releasing(Release { holding, step, reason, next, occasion, stop_limit_at, shouted: false });
     }
 
     /// H4: the stop begins with the lapse.
     pub(super) fn become_lapsing(&mut self, lapse: Lapse, reason: &str) {
         self.actions.push(Action::Stop { kill_at: Some(lapse.kill_at) });
         self.phase = Phase::Lapsing(lapse);
+        self.aging = true;
         self.change(State::Lapsing, reason);
     }
 

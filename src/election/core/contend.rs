@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::{BackOff, Election, Phase, StartStep};
+use super::{BackOff, Election, Occasion, Phase, StartStep};
 use crate::election::event::{Action, Content, GuardRequest, Moment};
 use crate::election::holding::{Guarded, Holding};
 use crate::election::lock;
-use crate::election::record::{Standing, UNFENCED_LIMIT, Words};
-use crate::types::{Instance, Term, Time};
+use crate::election::record::{Details, HOLDERS_LIMIT, Standing, UNFENCED_LIMIT, Words};
+use crate::types::{Instance, NodeId, Term, Time};
 
 impl Election {
     pub(super) fn claim(&mut self, at: &Moment) {
@@ -55,8 +55,11 @@ impl Election {
             next_attempt: at.now,
             entitled_at,
             inherited_hold: claim.hold,
+            why: claim.why,
             inherited_lease: details.map_or(Duration::ZERO, |details| details.lease),
             unfenced: self.hosts_to_fence(&seen.content),
+            units: self.settings.units.clone(),
+            holders: self.holders_with_this(details),
             stop_budget: timings.stop_budget,
             kill_reserve: timings.kill_reserve,
             prove_by: None,
@@ -81,6 +84,7 @@ impl Election {
             holding.term = Term(holding.term.0.saturating_add(seconds_up(later)));
             holding.entitled_at = lock::latest(holding.entitled_at, claim.entitled_at);
             holding.inherited_hold = holding.inherited_hold.max(claim.hold);
+            holding.why = claim.why;
         }
     }
 
@@ -101,6 +105,14 @@ impl Election {
             }
         }
         hosts.split_off(hosts.len().saturating_sub(UNFENCED_LIMIT))
+    }
+
+    /// K2: those that have held the lock as far as its record knows, and this node as the latest.
+    fn holders_with_this(&self, details: Option<&Details>) -> Vec<NodeId> {
+        let node = &self.settings.node;
+        let before = details.into_iter().flat_map(|details| &details.holders).filter(|holder| *holder != node);
+        let mut holders: Vec<NodeId> = before.chain([node]).cloned().collect();
+        holders.split_off(holders.len().saturating_sub(HOLDERS_LIMIT))
     }
 
     /// K3: the last write before a start is always sent after the entitlement, and the store was asked after the first one
@@ -170,10 +182,35 @@ impl Election {
         }
     }
 
-    pub(super) fn wait_before_next_claim(&mut self, now: Time) {
+    /// K9: what failed waits longer each time, and what somebody asked for does not. Neither makes a longer wait shorter.
+    pub(super) fn wait_before_next_claim(&mut self, now: Time, occasion: Occasion, reason: &str) {
         let timings = &self.settings.timings;
-        let span = (self.back_off.last * 2).clamp(timings.renew_interval * 2, timings.lease() * 10);
-        self.back_off = BackOff { until: Some(now.plus(span)), last: span };
+        let once = timings.renew_interval * 2;
+        let BackOff { until: before, last, failures, .. } = self.back_off;
+        let (wait, last, failures) = match occasion {
+            Occasion::Planned => (once, last, failures),
+            Occasion::Failure => {
+                let wait = (last * 2).clamp(once, timings.lease() * 10);
+                (wait, wait, failures.saturating_add(1))
+            }
+        };
+        if before.is_some_and(|until| !now.plus(wait).has_waited_until(until)) {
+            return;
+        }
+        let told = if occasion == Occasion::Failure { failures } else { 0 };
+        self.back_off = BackOff { until: Some(now.plus(wait)), last, failures, told, reason: reason.to_owned() };
+    }
+
+    /// K5, and what of it is on disk: a longer one than is waited for anyway is written when it is seen.
+    pub(super) fn remember_longest_hold(&mut self, now: Time) {
+        let timings = &self.settings.timings;
+        let forgotten = self.lock.forget_longest_hold(now, timings);
+        let longest = self.lock.longest_hold();
+        let has_grown = longest > self.memory.longest_hold && longest > timings.usual_hold();
+        self.memory.longest_hold = longest;
+        if forgotten || has_grown {
+            self.actions.push(Action::Persist(self.memory.clone()));
+        }
     }
 }
 

@@ -26,8 +26,10 @@ impl Election {
             }
             return;
         }
-        if over || unproven_jump {
-            self.give_up("the lease was not renewed in time");
+        if over {
+            self.give_up("the claim could not be renewed in time, and nothing was started; this host tries again");
+        } else if unproven_jump {
+            self.give_up("the clock jumped and no renewal of the claim was won since; nothing was started");
         }
         let leaves = self.release_under_way().is_some_and(|release| {
             release.step == ReleaseStep::Blanking && now.has_passed(self.leave_at(&release.holding))

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use super::{Election, Forsaken, Lapse, LapseStep, Phase, ReleaseStep};
+use super::{Election, Forsaken, Lapse, LapseStep, Occasion, Phase, Release, ReleaseStep};
 use crate::election::event::{Action, Alarm, Content, GuardRequest, Moment, Observation, Remembered, WriteRequest};
 use crate::election::holding::{Attempt, Guarded, Holding, Resolution};
 use crate::election::lock;
 use crate::election::record::{Details, Record, Standing, Words};
 use crate::election::state::State;
+use crate::election::waiting::rounded;
 use crate::types::{Instance, NodeId, Revision, Time, WriteId};
 
 impl Election {
@@ -19,7 +20,7 @@ impl Election {
         if let Phase::Active(..) = self.phase
             && let Some(stale) = self.stale_check(at.now)
         {
-            self.release(at.now, stale, None);
+            self.release(at.now, stale, None, Occasion::Failure);
             return;
         }
         let standing = match &self.phase {
@@ -44,7 +45,7 @@ impl Election {
     pub(super) fn stale_check(&self, now: Time) -> Option<String> {
         let validity = self.settings.check_validity?;
         let age = now.since_at_most(self.last_pass?);
-        (age >= validity).then(|| format!("no health check has passed for {age:.1?}"))
+        (age >= validity).then(|| format!("no health check has passed for {}", rounded(age)))
     }
 
     pub(super) fn send(&mut self, at: &Moment, standing: Standing) {
@@ -74,6 +75,8 @@ impl Election {
                 term: holding.term,
                 prev: (holding.base != Revision(0)).then_some((holding.base, holding.base_instance)),
                 unfenced: if confirming { holding.unfenced.clone() } else { Vec::new() },
+                units: holding.units.clone(),
+                holders: holding.holders.clone(),
                 words,
             }),
         };
@@ -94,11 +97,12 @@ impl Election {
         self.doubt_the_claim();
         self.memory.position = Some((incarnation, revision));
         self.memory.term = self.memory.term.max(term);
-        self.memory.longest_hold = self.lock.longest_hold();
+        self.remember_longest_hold(now);
         if let Phase::Claiming(_) = self.phase {
             self.become_confirming();
         } else if proven {
             self.end_release(now, "the unit is dead and the lock is free");
+            self.aging = false;
         } else if let Phase::Releasing(release) = &mut self.phase
             && release.step == ReleaseStep::Blanking
         {
@@ -165,18 +169,19 @@ impl Election {
             self.lapse(now, &reason);
         } else if let Phase::Releasing(_) = self.phase {
             self.end_release(now, "the unit is dead; the lock is another's already");
+            self.aging = false;
         } else {
             self.give_up(&reason);
         }
     }
 
     /// H5 (1): the guard closes the gate, the deadline stays.
-    pub(super) fn release(&mut self, now: Time, reason: String, next: Option<NodeId>) {
+    pub(super) fn release(&mut self, now: Time, reason: String, next: Option<NodeId>, occasion: Occasion) {
         if !matches!(self.phase, Phase::Starting(..) | Phase::Active(..)) {
             self.give_up(&reason);
             return;
         }
-        self.become_releasing(now, reason, next);
+        self.become_releasing(now, reason, next, occasion);
         self.close();
     }
 
@@ -287,7 +292,11 @@ impl Election {
     }
 
     pub(super) fn end_release(&mut self, now: Time, reason: &str) {
-        self.wait_before_next_claim(now);
+        self.aging = true;
+        if let Phase::Releasing(Release { occasion, reason, .. }) = &self.phase {
+            let (occasion, reason) = (*occasion, reason.clone());
+            self.wait_before_next_claim(now, occasion, &reason);
+        }
         self.become_idle(reason);
     }
 
@@ -315,11 +324,12 @@ impl Election {
             self.become_lapsing(lapse, reason);
             return;
         };
-        let holding = Holding::adopted(remembered, incarnation, now);
+        let holding = Holding::adopted(remembered, &self.settings.units, incarnation, now);
         self.last_pass = Some(now);
         self.phase = Phase::Active(holding, now);
         if remembered.closing {
-            self.phase_releasing(now, "a release had begun before putexd was away".to_owned(), None);
+            let reason = "a release had begun before putexd was away".to_owned();
+            self.phase_releasing(now, reason, None, Occasion::Planned);
             self.change(State::Releasing, "a release had begun before putexd was away");
             self.stop_for_release();
         } else {

@@ -19,12 +19,14 @@ mod contend;
 mod deadlines;
 mod hold;
 mod take_in;
+mod tell;
 
 /// The election of one service on this host. See the module `election` for the contract.
 ///
 /// It is never written anywhere. It can be cloned and serialized for the model check, which has to tell its states apart
 /// by all that they hold, whatever is added to them.
 #[derive(Debug, Clone, Serialize)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, and any may come with any other")]
 pub struct Election {
     settings: Settings,
     memory: Memory,
@@ -47,6 +49,9 @@ pub struct Election {
     /// `CLOCK_REALTIME` minus `CLOCK_BOOTTIME`, in nanoseconds, at the last event.
     wall_offset_ns: Option<i128>,
     last_now: Time,
+    /// For words alone: the last holding has ended without a release, and its record ages.
+    #[serde(skip)]
+    aging: bool,
     /// Empty between two calls.
     #[serde(skip)]
     actions: Vec<Action>,
@@ -81,8 +86,18 @@ struct Release {
     step: ReleaseStep,
     reason: String,
     next: Option<NodeId>,
+    occasion: Occasion,
     stop_limit_at: Time,
     shouted: bool,
+}
+
+/// Why a lock is let go: K9 tells them apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+enum Occasion {
+    /// Somebody asked for it.
+    Planned,
+    /// Something has failed.
+    Failure,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -133,7 +148,16 @@ struct Forsaken {
 #[derive(Debug, Clone, Default, Serialize)]
 struct BackOff {
     until: Option<Time>,
+    /// The last span of a failure.
     last: Duration,
+    /// For words alone, as the rest: failures in a row.
+    #[serde(skip)]
+    failures: u32,
+    /// Those that this wait is for; 0 where somebody asked for it.
+    #[serde(skip)]
+    told: u32,
+    #[serde(skip)]
+    reason: String,
 }
 
 #[derive(Debug, Clone, Default, Serialize)]
@@ -180,6 +204,7 @@ impl Election {
             reads: Reads::default(),
             wall_offset_ns: None,
             last_now: now,
+            aging: false,
             actions: Vec::new(),
         };
         if let Some(remembered) = remembered {
@@ -251,46 +276,6 @@ impl Election {
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         self.holding().map(Holding::deadline)
-    }
-
-    /// Why this host does not contend for a free lock: the first reason there is.
-    #[must_use]
-    pub fn hindrance(&self, now: Time) -> Option<String> {
-        if let Some(reason) = &self.retiring {
-            return Some(reason.clone());
-        }
-        if let Some(reason) = &self.barred {
-            return Some(reason.clone());
-        }
-        if !self.connected {
-            return Some("the store is out of reach".to_owned());
-        }
-        if self.state == State::NoStore {
-            return Some("the store has not answered yet".to_owned());
-        }
-        if !self.guard_up {
-            return Some("the guard does not answer".to_owned());
-        }
-        if self.to_disarm.is_some() {
-            return Some("the guard has not forgotten the last lease yet".to_owned());
-        }
-        if self.unit_alive != Some(false) || self.stopping_stray {
-            return Some("the unit is not known to be dead".to_owned());
-        }
-        if let Some(machine) = self.lock.twin(now, &self.settings.timings) {
-            return Some(format!("machine {machine} renews the lock under this node's name"));
-        }
-        if self.settings.check_validity.is_some() {
-            match &self.standby_check {
-                Some(Ok(())) => {}
-                Some(Err(reason)) => return Some(format!("the standby check fails: {reason}")),
-                None => return Some("the standby check has not passed yet".to_owned()),
-            }
-        }
-        if self.back_off.until.is_some_and(|until| !now.has_waited_until(until)) {
-            return Some("this host let the lock go a moment ago".to_owned());
-        }
-        None
     }
 
     fn holding(&self) -> Option<&Holding> {

@@ -1,12 +1,13 @@
 //! What each event means for the phase that it meets.
 
-use super::{Election, Forsaken, LapseStep, Phase, ReleaseStep, StartStep};
+use super::{Election, Forsaken, LapseStep, Occasion, Phase, ReleaseStep, StartStep};
 use crate::election::event::{
     Action, Alarm, Event, GuardDone, GuardRequest, Moment, Observation, ReadId, Settings, Sight, WriteResult,
 };
 use crate::election::holding::Guarded;
 use crate::election::lock::{self, News};
 use crate::election::record::Record;
+use crate::election::waiting::ahead;
 use crate::types::{Instance, Time, WriteId};
 
 impl Election {
@@ -34,19 +35,19 @@ impl Election {
             Event::Contend(Ok(())) => self.barred = None,
             Event::Contend(Err(reason)) => {
                 self.barred = Some(reason.clone());
-                self.release(at.now, reason, None);
+                self.release(at.now, reason, None, Occasion::Planned);
             }
             Event::StepDown { reason, next } => {
                 if self.may_be_running() {
-                    self.release(at.now, reason, next);
+                    self.release(at.now, reason, next, Occasion::Planned);
                 } else {
-                    self.wait_before_next_claim(at.now);
+                    self.wait_before_next_claim(at.now, Occasion::Planned, &reason);
                     self.give_up(&reason);
                 }
             }
             Event::Retire { reason } => {
                 self.retiring = Some(reason.clone());
-                self.release(at.now, reason, None);
+                self.release(at.now, reason, None, Occasion::Planned);
             }
             Event::Reconfigure(settings) => self.reconfigure(settings),
         }
@@ -85,6 +86,7 @@ impl Election {
             self.reads.due = lock::latest(now, self.reads.sent.plus(self.pace()));
             return;
         };
+        let is_first = self.lock.seen().is_none();
         let news = self.observe(now, observation.clone());
         // K6 looks at two older ones R apart. All others are sent R apart, however long the answers take.
         let from = if news == News::Stale { now } else { self.reads.sent };
@@ -92,8 +94,21 @@ impl Election {
         self.reads.due = if self.reads.again { now } else { from.plus(renew_interval) };
         self.resolve(now, &observation);
         if let Phase::Idle = self.phase {
-            self.settle("the store answered");
+            let gap = (!is_first && self.lock.is_found()).then(|| self.found_in_words(now)).flatten();
+            self.settle(gap.as_deref().unwrap_or("the store answered"));
         }
+    }
+
+    /// K1: what a gap costs, for the journal.
+    fn found_in_words(&self, now: Time) -> Option<String> {
+        let claim = self.lock.claim(&self.settings.node, &self.settings.timings)?;
+        let (take, start) = (now.until_waited(claim.take_at), now.until_waited(claim.entitled_at));
+        Some(format!(
+            "the store answered; what it held meanwhile is not known here: unless somebody renews it, the lock may \
+             be taken {}, and the unit started {}",
+            ahead(take),
+            ahead(start)
+        ))
     }
 
     pub(super) fn observe(&mut self, now: Time, observation: Observation) -> News {
@@ -116,7 +131,7 @@ impl Election {
         if let Some(Record { details: Some(details), .. }) = self.lock.record() {
             self.memory.term = self.memory.term.max(details.term);
         }
-        self.memory.longest_hold = self.lock.longest_hold();
+        self.remember_longest_hold(now);
         news
     }
 
@@ -163,7 +178,7 @@ impl Election {
         self.guard_up = false;
         match &self.phase {
             Phase::Claiming(_) | Phase::Confirming(_) | Phase::Fencing(_) | Phase::Starting(..) | Phase::Active(..) => {
-                self.release(now, "the guard is gone".to_owned(), None);
+                self.release(now, "the guard is gone".to_owned(), None, Occasion::Failure);
             }
             Phase::Releasing(_) => self.stop_for_release(),
             Phase::Lapsing(lapse) if lapse.step == LapseStep::Dead => self.leave_to_disarm(now),
@@ -198,7 +213,7 @@ impl Election {
     pub(super) fn guard_refused(&mut self, now: Time, instance: Instance, asked: GuardDone, reason: &str) {
         match asked {
             GuardDone::Armed(_) if self.is_mine(instance) => {
-                self.release(now, format!("the guard refused the lease: {reason}"), None);
+                self.release(now, format!("the guard refused the lease: {reason}"), None, Occasion::Failure);
             }
             GuardDone::Extended(_) if self.guard_up && self.is_mine(instance) && self.may_be_running() => {
                 self.lapse(now, &format!("the guard refused to extend the lease: {reason}"));
@@ -213,15 +228,18 @@ impl Election {
         let alive = sight == Sight::Alive;
         self.unit_alive = Some(alive);
         if alive {
-            self.give_up("the unit runs without the lock");
+            self.give_up("the unit is not known to be dead");
             if let Phase::Lapsing(lapse) = &self.phase
                 && lapse.step == LapseStep::Dead
             {
                 self.stop_again(now);
             }
         }
-        if let (Phase::Active(..), Sight::Dead { result }) = (&self.phase, sight) {
-            self.release(now, format!("the unit is dead: {result}"), None);
+        if let (Phase::Active(_, since), Sight::Dead { result, failed }) = (&self.phase, sight) {
+            // One that ends in good order and at once would be started again and again.
+            let too_soon = now.since_at_least(*since) < self.settings.timings.lease();
+            let occasion = if failed || too_soon { Occasion::Failure } else { Occasion::Planned };
+            self.release(now, format!("the unit is dead: {result}"), None, occasion);
         }
     }
 
@@ -229,7 +247,7 @@ impl Election {
         match (&self.phase, result) {
             (Phase::Active(..), Ok(())) => self.last_pass = Some(now),
             (Phase::Active(..), Err(reason)) => {
-                self.release(now, format!("the active check fails: {reason}"), None);
+                self.release(now, format!("the active check fails: {reason}"), None, Occasion::Failure);
             }
             (_, Ok(()) | Err(_)) => {}
         }
@@ -243,7 +261,7 @@ impl Election {
         match result {
             Ok(()) => holding.vetted = true,
             Err(reason) => {
-                self.wait_before_next_claim(now);
+                self.wait_before_next_claim(now, Occasion::Failure, &reason);
                 self.give_up(&reason);
             }
         }
@@ -256,8 +274,9 @@ impl Election {
         match result {
             Ok(()) => self.become_starting("the previous holders are fenced"),
             Err(reason) => {
-                self.wait_before_next_claim(now);
-                self.give_up(&format!("fencing failed: {reason}"));
+                let failed = format!("fencing failed: {reason}");
+                self.wait_before_next_claim(now, Occasion::Failure, &failed);
+                self.give_up(&failed);
                 self.actions.push(Action::Alarm(Alarm::FenceFailed { reason }));
             }
         }
@@ -285,7 +304,7 @@ impl Election {
 
     pub(super) fn failed_start(&mut self, now: Time, reason: &str) {
         if let Phase::Starting(..) = self.phase {
-            self.release(now, reason.to_owned(), None);
+            self.release(now, reason.to_owned(), None, Occasion::Failure);
         }
     }
 

@@ -28,7 +28,7 @@ const SEED_PATIENCE: Duration = Duration::from_secs(3);
 /// Entries kept for each key: the one before the last shows what a release replaced.
 const HISTORY: i64 = 2;
 
-/// Entries kept for each key where the server may let several writers win: enough for the first of them to be found. The
+/// Entries kept for each key where some server may let several writers win: enough for the first of them to be found. The
 /// most that KV clients accept.
 const LONG_HISTORY: i64 = 64;
 
@@ -48,8 +48,6 @@ pub struct Facts {
     pub version: String,
     /// The cluster's name; `None` for a single server.
     pub cluster: Option<String>,
-    /// Servers that clients can reach, as this server knows them: 1 without a cluster.
-    pub servers: usize,
     /// Copies of the bucket.
     pub replicas: usize,
     /// Copies of the bucket that are up to date, the leader's included.
@@ -67,12 +65,41 @@ pub struct Facts {
     pub warnings: Vec<String>,
 }
 
+/// What it means that not all copies of the bucket are up to date.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Replicas {
+    AllCurrent,
+    /// Writes go on; what the administrator should know.
+    Fewer(String),
+    /// No write is acknowledged; what to do.
+    NoMajority(String),
+}
+
+impl Replicas {
+    pub(super) fn judge(replicas: usize, current: usize) -> Self {
+        if current * 2 <= replicas {
+            Self::NoMajority(format!(
+                "no majority of the bucket's {replicas} replicas is up to date: the store takes no writes; bring back a server"
+            ))
+        } else if current < replicas {
+            let losses = match current - (replicas / 2 + 1) {
+                0 => "one more loss stops every service".to_owned(),
+                spare => format!("{} more losses stop every service", spare + 1),
+            };
+            Self::Fewer(format!("{current} of {replicas} replicas are up to date: {losses}"))
+        } else {
+            Self::AllCurrent
+        }
+    }
+}
+
 /// What is asked after every answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Identity {
     pub(super) incarnation: Incarnation,
-    /// As `Facts::sound_compare_and_set`.
-    pub(super) sound: bool,
+    /// There are several copies: then the leader may let several writers win, and its version is not known. That of the
+    /// server that one is connected to does not tell, because servers are updated one after another.
+    pub(super) is_replicated: bool,
 }
 
 /// What a look at the bucket gave.
@@ -147,10 +174,9 @@ impl Bucket {
     /// The incarnation is the time of the stream's creation, which survives restarts of the servers and is the same on all of them.
     pub(super) async fn identity(&self, connection: &Connection) -> Result<Identity, StoreError> {
         match self.look(connection).await? {
-            State::Ready(info) => Ok(Identity {
-                incarnation: incarnation_of(&info)?,
-                sound: is_sound(parse_version(&connection.client.server_info().version), info.config.num_replicas),
-            }),
+            State::Ready(info) => {
+                Ok(Identity { incarnation: incarnation_of(&info)?, is_replicated: info.config.num_replicas > 1 })
+            }
             State::Unseeded(_) => {
                 connection.repair.notify_one();
                 let why =
@@ -159,6 +185,14 @@ impl Bucket {
             }
             State::Missing => Err(self.missing()),
         }
+    }
+
+    /// Whether its leader answers: a server that is cut off may still describe the bucket, and have no answer to a read.
+    pub(super) async fn is_read(&self, connection: &Connection) -> Result<(), StoreError> {
+        if let State::Missing = self.look(connection).await? {
+            return Ok(());
+        }
+        self.raw_message(connection, &json!({ "seq": 1 })).await.map(drop)
     }
 
     /// The last message of a key, from the stream's leader.
@@ -309,17 +343,15 @@ impl Bucket {
         let version = parse_version(&server.version);
         let clustered = server.cluster.is_some();
         let followers = info.cluster.as_ref().map_or(&[][..], |cluster| &cluster.replicas);
-        let hosts: std::collections::BTreeSet<&String> = server.connect_urls.iter().collect();
         Ok(Facts {
             server: server.server_name.clone(),
-            servers: if clustered { hosts.len().max(1 + followers.len()) } else { 1 },
             replicas,
             current: 1 + followers.iter().filter(|peer| peer.current && !peer.offline).count(),
             leader: info.cluster.as_ref().and_then(|cluster| cluster.leader.clone()),
             incarnation: incarnation_of(&info)?,
             history: u64::try_from(info.config.max_messages_per_subject).unwrap_or(u64::MAX),
             sound_compare_and_set: is_sound(version, replicas),
-            warnings: warnings(version, replicas, clustered),
+            warnings: warnings(version, replicas, clustered, info.config.max_messages_per_subject),
             version: server.version,
             cluster: server.cluster,
         })
@@ -352,12 +384,11 @@ impl Bucket {
     }
 
     async fn create(&self, connection: &Connection, replicas: usize, maker: &str) -> Result<Info, StoreError> {
-        let version = parse_version(&connection.client.server_info().version);
         let config = Config {
             name: self.stream(),
             description: Some(description(maker)),
             subjects: vec![self.all_keys()],
-            max_messages_per_subject: if is_sound(version, replicas) { HISTORY } else { LONG_HISTORY },
+            max_messages_per_subject: if replicas <= 1 { HISTORY } else { LONG_HISTORY },
             max_messages: -1,
             max_bytes: -1,
             max_consumers: -1,
@@ -430,7 +461,7 @@ fn is_sound(version: (u64, u64, u64), replicas: usize) -> bool {
     replicas <= 1 || version >= (2, 9, 21)
 }
 
-fn warnings(version: (u64, u64, u64), replicas: usize, clustered: bool) -> Vec<String> {
+fn warnings(version: (u64, u64, u64), replicas: usize, clustered: bool, history: i64) -> Vec<String> {
     let mut warnings = Vec::new();
     if clustered && replicas == 1 {
         warnings
@@ -442,6 +473,13 @@ fn warnings(version: (u64, u64, u64), replicas: usize, clustered: bool) -> Vec<S
              the first of them, confirms every start by further writes, and starts nothing at once; upgrade it."
                 .to_owned(),
         );
+        // Not limited is as good, and 0 or less in the configuration of a stream.
+        if (1..LONG_HISTORY).contains(&history) {
+            warnings.push(format!(
+                "Set the bucket's history to {LONG_HISTORY}: it keeps {history} entries of a key, so that the first of several \
+                 writers may be forgotten before it is found."
+            ));
+        }
     } else if replicas > 1 && version < (2, 11, 0) {
         warnings.push(
             "Before 2.11 nats-server had defects of concurrent writes to a replicated bucket (nats-server#6194, #6485): \
@@ -476,12 +514,33 @@ mod tests {
 
     #[test]
     fn each_known_defect_has_its_warning() {
-        assert_eq!(warnings((2, 9, 10), 1, false), Vec::<String>::new());
-        assert!(warnings((2, 9, 10), 3, true)[0].contains("#4319"));
-        assert!(warnings((2, 10, 5), 3, true)[0].contains("#6194"));
-        assert!(warnings((2, 10, 21), 1, false)[0].contains("lose data"));
-        assert!(warnings((2, 12, 1), 1, true)[0].contains("one replica"));
-        assert_eq!(warnings((2, 12, 1), 3, true), Vec::<String>::new());
+        assert_eq!(warnings((2, 9, 10), 1, false, 2), Vec::<String>::new());
+        assert!(warnings((2, 9, 10), 3, true, 64)[0].contains("#4319"));
+        for (history, enough) in [(1, false), (63, false), (64, true), (0, true), (-1, true)] {
+            assert_eq!(warnings((2, 9, 10), 3, true, history).len() == 1, enough, "{history}");
+        }
+        assert!(warnings((2, 10, 5), 3, true, 2)[0].contains("#6194"));
+        assert!(warnings((2, 10, 21), 1, false, 2)[0].contains("lose data"));
+        assert!(warnings((2, 12, 1), 1, true, 2)[0].contains("one replica"));
+        assert_eq!(warnings((2, 12, 1), 3, true, 2), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_majority_of_the_replicas_has_to_be_up_to_date() {
+        for (replicas, current) in [(1, 1), (3, 3), (5, 5), (0, 1)] {
+            assert_eq!(Replicas::judge(replicas, current), Replicas::AllCurrent, "{current} of {replicas}");
+        }
+        for (replicas, current) in [(2, 1), (3, 1), (4, 2), (5, 2)] {
+            let judged = Replicas::judge(replicas, current);
+            assert!(matches!(judged, Replicas::NoMajority(_)), "{current} of {replicas}: {judged:?}");
+        }
+        let fewer = |replicas, current, losses: &str| {
+            let text = format!("{current} of {replicas} replicas are up to date: {losses}");
+            assert_eq!(Replicas::judge(replicas, current), Replicas::Fewer(text));
+        };
+        fewer(3, 2, "one more loss stops every service");
+        fewer(5, 4, "2 more losses stop every service");
+        fewer(5, 3, "one more loss stops every service");
     }
 
     #[test]

@@ -4,8 +4,8 @@
 //! has long given up; a compare-and-set that arrives late is exactly what a lease must not do. A client without handles
 //! discards its queue instead. So nothing outside of this folder ever holds a handle of the client beyond one call.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_nats::jetstream::response::Response;
@@ -13,8 +13,10 @@ use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, Message, Reque
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 use crate::store::lost::Lost;
+use crate::store::slot::lock;
 use crate::store::{StoreError, secret, unusable, with_sources};
 use crate::types::store::{Login, NatsCredentials, NatsSettings};
 
@@ -29,7 +31,11 @@ pub(super) type Refusal = async_nats::jetstream::Error;
 /// A connection, as long as it lasts.
 pub(super) struct Connection {
     pub(super) client: Client,
+    /// Its server, as the configuration names it: what a server says of its own address may be a wildcard.
+    pub(super) server: String,
     pub(super) call_limit: Duration,
+    /// Since when it was told of nothing but that the store cannot be reached.
+    useless: Mutex<Option<Instant>>,
     signals: Arc<Signals>,
     /// Asks the owner to look whether the bucket has to be made or seeded.
     pub(super) repair: Notify,
@@ -44,18 +50,18 @@ struct Signals {
 }
 
 impl Connection {
-    /// Connects once to one of the servers, reading all secrets anew.
-    pub(super) async fn open(settings: &NatsSettings, call_limit: Duration) -> Result<Self, StoreError> {
+    /// Connects once to one server, reading all secrets anew.
+    pub(super) async fn open(settings: &NatsSettings, server: &str, call_limit: Duration) -> Result<Self, StoreError> {
         let signals = Arc::new(Signals { lost: Lost::new(), violation: watch::Sender::default() });
         let connected = Arc::new(AtomicBool::new(false));
         let options = options(settings).await?;
-        let options = timing(options, call_limit, settings.servers.len(), &connected);
+        let options = timing(options, call_limit, &connected);
         let reports = Arc::clone(&signals);
         let options = options.event_callback(move |event| {
             let reports = Arc::clone(&reports);
             async move { reports.handle(event) }
         });
-        let client = options.connect(&settings.servers[..]).await.map_err(|error| {
+        let client = options.connect(server).await.map_err(|error| {
             let text = with_sources(&error);
             match error.kind() {
                 ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => StoreError::Denied(text),
@@ -68,7 +74,8 @@ impl Connection {
             }
         })?;
         connected.store(true, Ordering::Relaxed);
-        Ok(Self { client, call_limit, signals, repair: Notify::new() })
+        let (server, useless) = (server.to_owned(), Mutex::new(None));
+        Ok(Self { client, server, call_limit, useless, signals, repair: Notify::new() })
     }
 
     /// Waits until the connection is lost, and says why.
@@ -82,9 +89,20 @@ impl Connection {
     }
 
     /// Runs `call` until the call limit, or the end of the connection. A call that takes longer ends the connection: it
-    /// is the cheapest sign of a dead server, and the next connection may go to one that lives.
+    /// is the cheapest sign of a dead server, and the next connection may go to one that lives. So may it when a server has
+    /// answered for that long, and every time that nobody can be reached: one that is cut off from the others says so at once.
     pub(super) async fn bounded<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-        self.bounded_by(self.call_limit, call).await
+        let answer = self.bounded_by(self.call_limit, call).await;
+        let mut useless = lock(&self.useless);
+        if let Err(StoreError::Unreachable(reason)) = &answer {
+            if useless.get_or_insert_with(Instant::now).elapsed() >= self.call_limit {
+                self.signals.lost.tell(&format!("{} has no other answer than {reason}", self.server));
+            }
+        } else {
+            *useless = None;
+        }
+        drop(useless);
+        answer
     }
 
     /// `bounded` with a limit of its own.
@@ -216,7 +234,7 @@ async fn options(settings: &NatsSettings) -> Result<ConnectOptions, StoreError> 
 }
 
 /// Time limits, and the end of the client's own attempts to reconnect.
-fn timing(options: ConnectOptions, limit: Duration, servers: usize, connected: &Arc<AtomicBool>) -> ConnectOptions {
+fn timing(options: ConnectOptions, limit: Duration, connected: &Arc<AtomicBool>) -> ConnectOptions {
     let connected = Arc::clone(connected);
     options
         .connection_timeout(limit)
@@ -224,8 +242,8 @@ fn timing(options: ConnectOptions, limit: Duration, servers: usize, connected: &
         .ping_interval(limit.max(Duration::from_millis(1)))
         // Only the configured servers: the next connection starts from them anyway.
         .ignore_discovered_servers()
-        // One round through the servers for the first connect. A lost client makes at most one more; by the end of the
-        // delay all its handles are gone, so it finds nothing to send and ends.
-        .max_reconnects(servers.max(1))
+        // One attempt for the first connect. A lost client makes at most one more; by the end of the delay all its handles
+        // are gone, so it finds nothing to send and ends.
+        .max_reconnects(1)
         .reconnect_delay_callback(move |_| if connected.load(Ordering::Relaxed) { limit } else { Duration::ZERO })
 }

@@ -79,7 +79,7 @@ fn check_services(root: &Path, loaded: &Loaded, files: &[(&str, &[u8])]) {
     for (name, file, hidden) in [("a", 1, None), ("b", 2, None), ("b", 3, Some(2)), ("c", 4, None)] {
         let Some((path, text)) = files.get(file) else { continue };
         let hidden = hidden.is_some_and(|by| files.len() > by);
-        let broken = !hidden && loaded.broken.iter().any(|broken| broken.as_str() == name);
+        let broken = !hidden && loaded.broken.keys().any(|broken| broken.as_str() == name);
         let good = services.iter().any(|service| service.source == root.join(path));
         let masked = text.is_empty();
         assert_eq!(errors(root, loaded, path) > 0, broken, "{path}: {loaded}");

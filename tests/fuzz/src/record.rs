@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use putexd::election::{
-    Action, Content, Election, Event, GuardDone, GuardRequest, Memory, Moment, Observation, Record, Settings, Sight,
-    Timings, UNFENCED_LIMIT, WriteResult,
+    Action, Content, Election, Event, GuardDone, GuardRequest, HOLDERS_LIMIT, Memory, Moment, Observation, Record,
+    Settings, Sight, Timings, UNFENCED_LIMIT, WriteResult,
 };
 use putexd::store::refusal;
-use putexd::types::{Incarnation, MachineId, NodeId, Revision, Term, Time, UnitName, Value};
+use putexd::types::{Incarnation, MachineId, NodeId, OnStopFailure, Revision, Term, Time, UnitName, Value};
 
 /// Lines such as `lease-ms: 3000`, an empty line, and the body.
 pub fn record(input: &[u8]) {
@@ -59,9 +59,11 @@ fn settings() -> Settings {
         machine: MachineId(1),
         timings,
         stop_limit: timings.stop_budget * 30,
+        on_stop_failure: OnStopFailure::Alert,
         check_validity: None,
         fences: true,
         unfences: false,
+        units: Vec::new(),
     }
 }
 
@@ -92,6 +94,7 @@ impl World {
                 let details = request.record.details.as_ref().expect("putexd says of a lease");
                 assert!(details.term > self.found_term || details.term == Term(u64::MAX), "the token has to grow");
                 assert!(details.unfenced.len() <= UNFENCED_LIMIT);
+                assert!(details.holders.len() <= HOLDERS_LIMIT);
                 let value = request.record.encode();
                 assert_eq!(refusal(&value), None, "the successor's own record must fit into the store");
                 self.seen = Observation {
@@ -139,7 +142,7 @@ fn succeed(record: Record) {
     let election = Election::new(settings(), Memory::default(), None, Time::both(Duration::from_secs(1)));
     let now = Duration::from_secs(1);
     let mut world = World { election, now, random: 0, seen, found_term, waiting: Vec::new() };
-    let awake = Event::Unit(Sight::Dead { result: "success".to_owned() });
+    let awake = Event::Unit(Sight::Dead { result: "success".to_owned(), failed: false });
     for event in [Event::GuardUp, awake, Event::StoreUp] {
         world.handle(event);
     }

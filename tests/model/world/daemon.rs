@@ -12,7 +12,7 @@ use super::{Unit, World};
 use crate::check::Milestone;
 use crate::election::{Action, Election, Event, GuardDone, GuardRequest, Moment, Settings, State};
 use crate::guard::frame::{Command, Outcome};
-use crate::types::{Instance, MachineId, NodeId, Term};
+use crate::types::{Instance, MachineId, NodeId, OnStopFailure, Term};
 
 /// The daemon as a process.
 #[derive(Debug, Clone)]
@@ -51,9 +51,11 @@ impl World {
             machine: MachineId(n as u128 + 1),
             timings: node.timings,
             stop_limit: node.timings.stop_budget * 30,
+            on_stop_failure: OnStopFailure::Alert,
             check_validity: None,
             fences: false,
             unfences: false,
+            units: Vec::new(),
         }
     }
 

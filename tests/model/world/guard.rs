@@ -163,6 +163,8 @@ fn command(request: GuardRequest) -> Command {
                 units: Vec::new(),
                 cgroups: Vec::new(),
                 inactive: Vec::new(),
+                begun: Vec::new(),
+                contains: Vec::new(),
                 on_stop_failure: OnStopFailure::Alert,
                 closing: false,
             },
@@ -187,5 +189,6 @@ pub(super) fn remembered(listed: &ListedLease) -> Remembered {
         kill_reserve: lease.kill_reserve,
         closing: lease.closing,
         lapsed: *lapsed,
+        units: Vec::new(),
     }
 }

@@ -312,7 +312,7 @@ impl World {
                 if let Some(daemon) = self.daemon(n) {
                     daemon.told_alive = Some(alive);
                 }
-                let dead = Sight::Dead { result: "exit-code".to_owned() };
+                let dead = Sight::Dead { result: "exit-code".to_owned(), failed: true };
                 self.give(n, Event::Unit(if alive { Sight::Alive } else { dead }));
             }
             Step::StartDaemon(n) => self.start_daemon(n),

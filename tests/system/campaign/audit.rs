@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::throw::SLICES;
 use crate::cluster::Host;
 use crate::scene::{Scene, UNIT};
 use crate::watch::Event;
 
 const DAEMON: &str = "putexd.service";
 const GUARD: &str = "putex-guard.service";
+const WATCHER: &str = "putex-guard-watch.service";
 const LEASE: &str = "putex-lease@db.target";
 const GRANTS: &str = "/run/putex/leases";
 const GENERATED: &str = "/run/systemd/generator/database.service.d/zzzz-putex.conf";
@@ -67,7 +69,7 @@ fn look_at(host: &Host, one: &Event, program: &str) -> Result<u64, String> {
     let runs = host.name == one.host;
     let units = units(host)?;
     let of = |unit: &'static str, property: &'static str| units.get(&(unit, property)).map_or("", String::as_str);
-    for unit in [DAEMON, GUARD] {
+    for unit in [DAEMON, GUARD, WATCHER] {
         require(unit, "active", of(unit, "ActiveState"))?;
     }
     let expected = if runs { "active" } else { "inactive" };
@@ -110,7 +112,7 @@ fn said(host: &Host, arguments: &[&str]) -> Result<String, String> {
 
 /// By unit and property.
 fn units(host: &Host) -> Result<BTreeMap<(&'static str, &'static str), String>, String> {
-    const UNITS: [&str; 4] = [DAEMON, GUARD, LEASE, UNIT];
+    const UNITS: [&str; 5] = [DAEMON, GUARD, WATCHER, LEASE, UNIT];
     const PROPERTIES: [&str; 3] = ["ActiveState", "MainPID", "Job"];
     let shown = [&["systemctl", "show", "--property=Id,ActiveState,MainPID,Job"], &UNITS[..]].concat();
     let mut found = BTreeMap::new();
@@ -130,11 +132,12 @@ fn look_at_processes(host: &Host, runs: bool, program: &str) -> Result<(), Strin
     if runs != (there > 0) {
         return Err(format!("{there} processes of the unit are there"));
     }
-    let populated = host.read_file(&format!("/sys/fs/cgroup/system.slice/{UNIT}/cgroup.events"));
-    match populated {
-        Some(events) if events.contains("populated 1") && !runs => {
-            Err("the unit's control group is not empty".to_owned())
-        }
+    let is_populated = |slice: &str| {
+        let events = host.read_file(&format!("/sys/fs/cgroup/{slice}/{UNIT}/cgroup.events"));
+        events.is_some_and(|events| events.contains("populated 1"))
+    };
+    match SLICES.into_iter().find(|slice| is_populated(slice)) {
+        Some(slice) if !runs => Err(format!("the unit's control group in {slice} is not empty")),
         _ => Ok(()),
     }
 }
@@ -275,9 +278,12 @@ fn judge(
 }
 
 /// The first pair of starts, in their order, whose fencing token did not grow from one to the next. A holding starts its
-/// unit once, so that every start has a token of its own.
-pub fn token_that_did_not_grow(starts: &[Event]) -> Option<(Event, Event)> {
-    starts.windows(2).find(|pair| pair[0].term >= pair[1].term).map(|pair| (pair[0].clone(), pair[1].clone()))
+/// unit once, so that every start has a token of its own; but for those in `moved`, which systemd started in another slice.
+pub fn token_that_did_not_grow(starts: &[Event], moved: &[Event]) -> Option<(Event, Event)> {
+    let is_wrong = |pair: &&[Event]| {
+        if moved.contains(&pair[1]) { pair[0].term != pair[1].term } else { pair[0].term >= pair[1].term }
+    };
+    starts.windows(2).find(is_wrong).map(|pair| (pair[0].clone(), pair[1].clone()))
 }
 
 #[cfg(test)]
@@ -310,12 +316,15 @@ mod tests {
 
     #[test]
     fn tokens_have_to_grow_from_start_to_start() {
-        let grown = [start("h1", 1, 5), start("h1", 2, 6), start("h2", 3, 7)];
-        assert_eq!(token_that_did_not_grow(&grown), None);
+        let wrong = |starts: &[Event], moved: &[Event]| token_that_did_not_grow(starts, moved).is_some();
+        assert!(!wrong(&[start("h1", 1, 5), start("h1", 2, 6), start("h2", 3, 7)], &[]));
         for host in ["h1", "h2"] {
-            assert!(token_that_did_not_grow(&[start("h1", 1, 5), start(host, 2, 5)]).is_some());
+            assert!(wrong(&[start("h1", 1, 5), start(host, 2, 5)], &[]));
         }
+        let moved = start("h1", 2, 5);
+        assert!(!wrong(&[start("h1", 1, 5), moved.clone()], std::slice::from_ref(&moved)));
+        assert!(wrong(&[start("h1", 1, 4), moved.clone()], &[moved]));
         let without = Event { term: None, ..start("h2", 2, 6) };
-        assert!(token_that_did_not_grow(&[start("h1", 1, 5), without]).is_some());
+        assert!(wrong(&[start("h1", 1, 5), without], &[]));
     }
 }

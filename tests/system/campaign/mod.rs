@@ -16,7 +16,8 @@
 //! come to rest: one copy of the unit alive; unit, lease, grant and fencing token on its host and nowhere else; putexd
 //! and the guard up on all hosts (their units have no start limit, so nobody has to come to their help), all of them
 //! naming the one holder; no failed unit, but for one that was killed, which systemd calls so until its next start;
-//! all servers well, if need be after a restart, which is counted. From the beginning of the campaign on: no two
+//! all servers well, if need be after a restart, which is counted; so is a lock in a folder that had to be cleared because a
+//! write that was under way when the folder went back landed in what is there now. From the beginning of the campaign on: no two
 //! copies at once, tokens that grow from start to start, and no defect in a journal.
 //!
 //! **What the assumptions exclude** is judged by a rule of its own, or not drawn:
@@ -26,15 +27,31 @@
 //!   overlaps are reported by themselves.
 //! - putexd and the guard of one host, both gone while PID 1 hangs, leave nobody who could stop the unit (assumption
 //!   c). The guard's successor comes in time only if the lease was fresh when the guard began to hang, and the host
-//!   goes on. So faults of both are thrown at the same moment and as the first of their step, or not together; and not
-//!   with a PID 1 or a host that stands still, or a full /run, on which no successor starts.
+//!   goes on. So faults of both, with the guard's watcher or without, are thrown at the same moment and as the first of
+//!   their step, or not together; and not with a PID 1 or a host that stands still, or a full /run, on which no successor
+//!   starts. The watcher alone may be gone at any time, and beside any of them.
 //! - A guard that is gone together with a freeze of its host: the time after the thaw would be that of the restart.
 //! - A process that SIGKILL does not end (assumption c) asks for a self-fence, which is tested elsewhere. The parent
 //!   of a vfork(2) is none: it ignores SIGTERM and dies of SIGKILL, as the unit here does that is deaf, and the one
 //!   whose control group is frozen.
 //! - A server that is away while the bucket is deleted and made again, or the store rolled back: what such a member
 //!   brings back is between the servers (assumption a). The copy that the store is rolled back to is one of all
-//!   servers, and the services went on after it.
+//!   servers, and the services went on after it; or, while a host is cut off or stands still, one of all servers at the
+//!   moment when that began, the server of that host among them.
+//! - A change of holder that is lost with what the store held, and is younger than [`throw::SETTLED`] (assumption a): a
+//!   host that was away for no longer cannot know. So the store's own word on who holds the lock is asked that long
+//!   before the store is to go back and again when nobody reaches it any more. If it is another one, or nobody's, the store
+//!   does not go back; how often it did is counted. Servers cannot be asked at that moment, only just before; and it
+//!   takes them longer to elect a leader than a holder without them has left, so that it is on a folder, which is back at
+//!   once, that a host meets the copy while the last holder's unit lives.
+//! - A unit that systemd starts in another slice is covered there as soon as putexd has seen it. So that is the first of
+//!   its step, and what else is thrown waits until the guard knows the new group.
+//! - A process that leaves the group of its unit is found by putexd, as a descendant of the unit's, and ended by putexd
+//!   alone. So it is the main process that leaves, which nobody can take for an orphan, what else is thrown waits until
+//!   putexd has seen it, and putexd, guard, PID 1 and bus of that host are left alone. One that leaves its group and its
+//!   parents between two looks is seen by nobody, and not drawn: the promise excludes it.
+//! - An operator's word for another key is not drawn with a store that is away or loses what it held: who says such a
+//!   word sees to it that it has been heard. A service that was renamed on one host alone is drawn with anything.
 //! - Two faults of one kind on one host, or anything beside a power loss but a partition, would only hide each other.
 //!
 //! The wall clock of a container is that of the machine, and a time namespace has none of its own. So it jumps for
@@ -188,7 +205,7 @@ impl<'a> Campaign<'a> {
         self.note(&format!("step {} at {:.1} s, {} is active{listed}", self.steps, self.age(), old.host));
 
         let thrown = self.thrower.step(&step, self.scene.host_of(&old));
-        for thrown in thrown.iter().filter(|thrown| thrown.planned.fault == Fault::HostFrozen) {
+        for thrown in thrown.iter().filter(|thrown| thrown.planned.fault.freezes_host()) {
             let (Some(host), Some(until)) = (thrown.host.clone(), thrown.undone) else { continue };
             self.standstills.push(Standstill { host, from: thrown.at, until });
         }
@@ -198,7 +215,10 @@ impl<'a> Campaign<'a> {
         self.thrower.collect();
         self.examine();
 
-        let starts: Vec<Event> = self.scene.oracle.starts().into_iter().filter(|start| start.at > began).collect();
+        let mut starts: Vec<Event> = self.scene.oracle.starts().into_iter().filter(|start| start.at > began).collect();
+        // What was moved is the same holding.
+        let moved = starts.extract_if(.., |start| self.thrower.moved.contains(start)).last();
+        let old = moved.unwrap_or(old);
         let end = self.scene.oracle.ends().get(&old.id).copied();
         self.tally.add_step(&thrown, &old, end, &starts, settled);
         self.note(&format!(
@@ -237,8 +257,14 @@ impl<'a> Campaign<'a> {
     }
 
     /// What an administrator does with a server that does not catch up by itself, and with all of them when a bucket takes
-    /// no writes though each server says that it is well: after a quick series of deaths 2.9.10 comes to both.
+    /// no writes though each server says that it is well: after a quick series of deaths 2.9.10 comes to both. And with a
+    /// lock that all hosts call damaged.
     fn revive(&mut self) {
+        if throw::clear_damaged(self.scene) {
+            self.tally.add_revival();
+            self.note("    the lock is damaged: cleared");
+            return;
+        }
         let mut unwell = audit::unwell(self.scene);
         if unwell.is_empty() && !throw::takes_writes(self.scene, self.store) {
             unwell = self.scene.hosts.iter().collect();
@@ -265,7 +291,7 @@ impl<'a> Campaign<'a> {
                 })
                 .collect(),
         );
-        if let Some(pair) = audit::token_that_did_not_grow(&self.scene.oracle.starts()) {
+        if let Some(pair) = audit::token_that_did_not_grow(&self.scene.oracle.starts(), &self.thrower.moved) {
             self.fail(&format!("the fencing token has to grow: {pair:#?}"));
         }
         let until = seconds_since_1970();
@@ -294,6 +320,7 @@ impl<'a> Campaign<'a> {
 
     fn tell_report(&self, ran: Duration) {
         tell(&self.tally.report(self.seed, ran, 0));
+        tell(&format!("{:<44} {:>7}\n", "times the store went back under a host away", self.thrower.went_back));
     }
 }
 

@@ -10,6 +10,8 @@ use crate::lockstore::Lockstore;
 const SPREAD_MS: u64 = 3_000;
 /// How long a fault lasts. A daemon that systemd's watchdog misses is killed only after longer than that.
 const SPAN_MS: (u64, u64) = (300, 10_000);
+/// What a host is away for at least, so that the lock changes hands meanwhile and the new holding is old enough to be lost.
+const AWAY: Duration = Duration::from_secs(6);
 /// How often a draw that does not fit to the others is repeated before the step does without it.
 const DRAWS: usize = 20;
 
@@ -26,10 +28,18 @@ pub enum Fault {
     DaemonRestarted,
     GuardStopped,
     GuardKilled,
+    WatcherStopped,
+    WatcherKilled,
+    /// The guard and its watcher at the same moment.
+    GuardPairStopped,
     /// putexd and the guard at the same moment.
     BothStopped,
     BothKilled,
+    /// putexd, the guard and its watcher at the same moment.
+    AllStopped,
     SystemdStopped,
+    /// putexd and PID 1 at the same moment: the guard is left alone.
+    DaemonAndSystemdStopped,
     SystemdReexecuted,
     BusStopped,
     BusKilled,
@@ -43,8 +53,19 @@ pub enum Fault {
     UnitLeavesChild,
     UnitFrozen,
     UnitKilled,
+    /// systemd starts it again in another slice.
+    UnitMoved,
+    /// Its main process goes to another control group.
+    UnitLeft,
     UnitStartedByHand,
     SteppedDown,
+    /// The service has another key on one host.
+    ServiceRenamed,
+    /// And an operator says that it is meant, and later that the old one is.
+    ServiceAdopted,
+    /// A host is away, and the store goes back to what it was when that began.
+    CutAndGoneBack,
+    FrozenAndGoneBack,
     // Of the store, rather than of a host.
     ServersRolled,
     ServersAway,
@@ -53,7 +74,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 43] = [
         Self::PowerLoss,
         Self::SilentCut,
         Self::DeafCut,
@@ -64,9 +85,14 @@ impl Fault {
         Self::DaemonRestarted,
         Self::GuardStopped,
         Self::GuardKilled,
+        Self::WatcherStopped,
+        Self::WatcherKilled,
+        Self::GuardPairStopped,
         Self::BothStopped,
         Self::BothKilled,
+        Self::AllStopped,
         Self::SystemdStopped,
+        Self::DaemonAndSystemdStopped,
         Self::SystemdReexecuted,
         Self::BusStopped,
         Self::BusKilled,
@@ -80,8 +106,14 @@ impl Fault {
         Self::UnitLeavesChild,
         Self::UnitFrozen,
         Self::UnitKilled,
+        Self::UnitMoved,
+        Self::UnitLeft,
         Self::UnitStartedByHand,
         Self::SteppedDown,
+        Self::ServiceRenamed,
+        Self::ServiceAdopted,
+        Self::CutAndGoneBack,
+        Self::FrozenAndGoneBack,
         Self::ServersRolled,
         Self::ServersAway,
         Self::StoreMadeAnew,
@@ -89,8 +121,14 @@ impl Fault {
     ];
 
     /// What makes the active host stop its unit, for steps that would end without anything having happened.
-    const MOVING: [Self; 5] =
-        [Self::SilentCut, Self::DaemonStopped, Self::GuardKilled, Self::SteppedDown, Self::ServersAway];
+    const MOVING: [Self; 6] = [
+        Self::SilentCut,
+        Self::DaemonStopped,
+        Self::DaemonAndSystemdStopped,
+        Self::GuardKilled,
+        Self::SteppedDown,
+        Self::ServersAway,
+    ];
 
     /// All that can befall a store of this kind, and the hosts.
     pub fn with(store: Lockstore) -> Vec<Self> {
@@ -118,9 +156,14 @@ impl Fault {
             Self::DaemonRestarted => "putexd restarted",
             Self::GuardStopped => "SIGSTOP of the guard",
             Self::GuardKilled => "SIGKILL of the guard",
+            Self::WatcherStopped => "SIGSTOP of the watcher",
+            Self::WatcherKilled => "SIGKILL of the watcher",
+            Self::GuardPairStopped => "SIGSTOP, guard, watcher",
             Self::BothStopped => "SIGSTOP of both at once",
             Self::BothKilled => "SIGKILL of both at once",
+            Self::AllStopped => "SIGSTOP of all three",
             Self::SystemdStopped => "SIGSTOP of PID 1",
+            Self::DaemonAndSystemdStopped => "SIGSTOP, putexd, PID 1",
             Self::SystemdReexecuted => "daemon-reexec",
             Self::BusStopped => "SIGSTOP of the bus",
             Self::BusKilled => "SIGKILL of the bus",
@@ -134,8 +177,14 @@ impl Fault {
             Self::UnitLeavesChild => "unit leaves processes",
             Self::UnitFrozen => "unit frozen",
             Self::UnitKilled => "SIGKILL of the unit",
+            Self::UnitMoved => "unit in another slice",
+            Self::UnitLeft => "unit leaves its group",
             Self::UnitStartedByHand => "unit started by hand",
             Self::SteppedDown => "step-down",
+            Self::ServiceRenamed => "service renamed",
+            Self::ServiceAdopted => "renamed and adopted",
+            Self::CutAndGoneBack => "cut off, store goes back",
+            Self::FrozenAndGoneBack => "frozen, store goes back",
             Self::ServersRolled => "servers killed in turn",
             Self::ServersAway => "store away",
             Self::StoreMadeAnew => "store made anew",
@@ -150,7 +199,36 @@ impl Fault {
 
     /// A host that goes down and comes back is rid of it.
     pub fn ends_with_host(self) -> bool {
-        !self.is_global() && !self.is_cut() && self != Self::PowerLoss
+        !self.is_global() && !self.is_cut() && !self.is_of_files() && self != Self::PowerLoss
+    }
+
+    /// What it changes on the disk of the host has to be changed back.
+    fn is_of_files(self) -> bool {
+        matches!(self, Self::UnitMoved | Self::ServiceRenamed | Self::ServiceAdopted)
+    }
+
+    /// The store goes back while a host is away.
+    pub fn goes_back(self) -> bool {
+        matches!(self, Self::CutAndGoneBack | Self::FrozenAndGoneBack)
+    }
+
+    fn goes_back_to_copy(self) -> bool {
+        self.goes_back() || self == Self::StoreRolledBack
+    }
+
+    /// What is stored is replaced, on all servers at once.
+    fn changes_store(self) -> bool {
+        self.goes_back_to_copy() || self == Self::StoreMadeAnew
+    }
+
+    /// The whole host stands still meanwhile.
+    pub fn freezes_host(self) -> bool {
+        matches!(self, Self::HostFrozen | Self::FrozenAndGoneBack)
+    }
+
+    /// Nothing may be wrong yet when it is thrown: the lease is fresh, and putexd sees what happens to the unit.
+    fn comes_first(self) -> bool {
+        self.is_of_both() || self.goes_back() || matches!(self, Self::UnitMoved | Self::UnitLeft)
     }
 
     /// It is over at once; there is nothing to undo.
@@ -160,6 +238,7 @@ impl Fault {
             Self::DaemonKilled
                 | Self::DaemonRestarted
                 | Self::GuardKilled
+                | Self::WatcherKilled
                 | Self::BothKilled
                 | Self::SystemdReexecuted
                 | Self::BusKilled
@@ -176,21 +255,30 @@ impl Fault {
 
     /// It concerns the unit, which only the active host runs.
     fn is_of_the_unit(self) -> bool {
-        matches!(self, Self::UnitDeaf | Self::UnitLeavesChild | Self::UnitFrozen | Self::UnitKilled | Self::SteppedDown)
+        matches!(
+            self,
+            Self::UnitDeaf
+                | Self::UnitLeavesChild
+                | Self::UnitFrozen
+                | Self::UnitKilled
+                | Self::UnitMoved
+                | Self::UnitLeft
+                | Self::SteppedDown
+        )
     }
 
     /// It shows only when something else has the unit stopped.
     fn needs_company(self) -> bool {
-        matches!(self, Self::UnitDeaf | Self::UnitLeavesChild | Self::UnitFrozen)
+        self.goes_back() || matches!(self, Self::UnitDeaf | Self::UnitLeavesChild | Self::UnitFrozen | Self::UnitMoved)
     }
 
     /// The store has one server less meanwhile.
     fn takes_a_server(self) -> bool {
         self.is_cut()
+            || self.freezes_host()
             || matches!(
                 self,
                 Self::PowerLoss
-                    | Self::HostFrozen
                     | Self::ServerStopped
                     | Self::ServerKilled
                     | Self::ServerDiskFull
@@ -202,19 +290,35 @@ impl Fault {
     }
 
     fn is_cut(self) -> bool {
-        matches!(self, Self::SilentCut | Self::DeafCut | Self::MuteCut)
+        matches!(self, Self::SilentCut | Self::DeafCut | Self::MuteCut | Self::CutAndGoneBack)
     }
 
     fn is_of_daemon(self) -> bool {
-        self.is_of_both() || matches!(self, Self::DaemonStopped | Self::DaemonKilled | Self::DaemonRestarted)
+        self.is_of_both()
+            || matches!(
+                self,
+                Self::DaemonStopped | Self::DaemonKilled | Self::DaemonRestarted | Self::DaemonAndSystemdStopped
+            )
     }
 
     fn is_of_guard(self) -> bool {
-        self.is_of_both() || matches!(self, Self::GuardStopped | Self::GuardKilled)
+        self.is_of_both() || matches!(self, Self::GuardStopped | Self::GuardKilled | Self::GuardPairStopped)
     }
 
     fn is_of_both(self) -> bool {
-        matches!(self, Self::BothStopped | Self::BothKilled)
+        matches!(self, Self::BothStopped | Self::BothKilled | Self::AllStopped)
+    }
+
+    fn stops_systemd(self) -> bool {
+        matches!(self, Self::SystemdStopped | Self::DaemonAndSystemdStopped)
+    }
+
+    /// putexd cannot look at the unit.
+    fn blinds_daemon(self) -> bool {
+        self.is_of_daemon()
+            || self.stops_systemd()
+            || self.freezes_host()
+            || matches!(self, Self::SystemdReexecuted | Self::BusStopped | Self::BusKilled)
     }
 }
 
@@ -255,12 +359,12 @@ impl Planned {
         let fault = among[usize::try_from(rng.below(among.len() as u64)).expect("there are few faults")];
         let role = Role::draw(rng);
         let from = rng.millis(0, SPREAD_MS);
-        let span = rng.millis(SPAN_MS.0, SPAN_MS.1);
+        let span = rng.millis(SPAN_MS.0, SPAN_MS.1) + if fault.goes_back() { AWAY } else { Duration::ZERO };
         let jump = i64::try_from(rng.below(7_200)).expect("two hours") - 3_600;
         Self {
             fault,
             role: if fault.is_of_the_unit() { Role::Active } else { role },
-            from: if first || fault.is_of_both() { Duration::ZERO } else { from },
+            from: if first || fault.comes_first() { Duration::ZERO } else { from },
             span: if fault.is_brief() { Duration::ZERO } else { span },
             jump_s: jump,
         }
@@ -268,6 +372,12 @@ impl Planned {
 
     pub fn until(&self) -> Duration {
         self.from + self.span
+    }
+
+    /// It has the active host stop its unit.
+    fn moves(&self) -> bool {
+        let moves = Fault::MOVING.contains(&self.fault) || self.fault.goes_back();
+        moves && (self.role == Role::Active || self.fault.is_global())
     }
 
     fn shares_host_with(&self, other: &Self) -> bool {
@@ -281,13 +391,15 @@ impl Planned {
         let one_and_other = |one: fn(Fault) -> bool, other: fn(Fault) -> bool| {
             (one(pair[0]) && other(pair[1])) || (one(pair[1]) && other(pair[0]))
         };
-        let is_of_store = |fault: Fault| matches!(fault, Fault::StoreMadeAnew | Fault::StoreRolledBack);
-        if one_and_other(is_of_store, Fault::takes_a_server)
+        let are = |one: Fault, other: Fault| pair == [one, other] || pair == [other, one];
+        if one_and_other(Fault::changes_store, Fault::takes_a_server)
             || one_and_other(Fault::is_global, Fault::is_global)
-            || one_and_other(is_of_store, |fault| fault == Fault::RunFull)
+            || one_and_other(Fault::is_global, Fault::goes_back)
+            || one_and_other(Fault::changes_store, |fault| fault == Fault::RunFull)
+            || one_and_other(|fault| fault.is_global() || fault.goes_back(), |fault| fault == Fault::ServiceAdopted)
             || one_and_other(
-                |fault| matches!(fault, Fault::ServersAway | Fault::StoreRolledBack),
-                |fault| matches!(fault, Fault::PowerLoss | Fault::HostFrozen | Fault::SystemdStopped),
+                |fault| fault == Fault::ServersAway || fault.goes_back_to_copy(),
+                |fault| fault == Fault::PowerLoss || fault.freezes_host() || fault.stops_systemd(),
             )
         {
             return false;
@@ -301,10 +413,15 @@ impl Planned {
         if either(|fault| fault == Fault::PowerLoss) {
             return either(Fault::is_cut);
         }
-        let stands_still = |fault| matches!(fault, Fault::HostFrozen | Fault::SystemdStopped | Fault::RunFull);
+        let stands_still = |fault: Fault| fault.freezes_host() || fault.stops_systemd() || fault == Fault::RunFull;
         !(one_and_other(Fault::is_of_guard, Fault::is_of_daemon)
-            || one_and_other(Fault::is_of_guard, |fault| fault == Fault::HostFrozen)
-            || one_and_other(Fault::is_of_both, stands_still))
+            || one_and_other(Fault::is_of_guard, Fault::freezes_host)
+            || one_and_other(Fault::is_of_both, stands_still)
+            || one_and_other(Fault::stops_systemd, |fault| fault == Fault::DaemonAndSystemdStopped)
+            || one_and_other(|fault| fault == Fault::UnitLeft, |fault| fault.is_of_guard() || fault.blinds_daemon())
+            || are(Fault::UnitMoved, Fault::UnitKilled)
+            || are(Fault::UnitMoved, Fault::UnitLeft)
+            || are(Fault::ServiceRenamed, Fault::ServiceAdopted))
     }
 }
 
@@ -329,10 +446,7 @@ pub fn draw(rng: &mut Rng, among: &[Fault]) -> Vec<Planned> {
     for _ in 0..count {
         add(rng, among, &mut step);
     }
-    let moves = |planned: &Planned| {
-        Fault::MOVING.contains(&planned.fault) && (planned.role == Role::Active || planned.fault.is_global())
-    };
-    if step.iter().any(|planned| planned.fault.needs_company()) && !step.iter().any(moves) {
+    if step.iter().any(|planned| planned.fault.needs_company()) && !step.iter().any(Planned::moves) {
         add(rng, &Fault::MOVING, &mut step);
     }
     step
@@ -380,15 +494,27 @@ mod tests {
     #[test]
     fn what_the_assumptions_exclude_is_never_drawn() {
         for step in steps(4) {
-            for (index, one) in step.iter().enumerate() {
-                for other in &step[index + 1..] {
-                    if one.shares_host_with(other) {
-                        for (one, other) in [(one, other), (other, one)] {
-                            assert!(!(one.fault.is_of_guard() && other.fault.is_of_daemon()), "{one} and {other}");
-                        }
-                    }
-                }
+            let pairs = step.iter().flat_map(|one| step.iter().map(move |other| (one, other)));
+            for (one, other) in pairs.filter(|(one, other)| !std::ptr::eq(*one, *other)) {
+                let (fault, beside) = (one.fault, other.fault);
+                let here = one.shares_host_with(other);
+                assert!(!(here && fault.is_of_guard() && beside.is_of_daemon()), "{one} and {other}");
+                assert!(!(here && fault.is_of_both() && beside.stops_systemd()), "{one} and {other}");
+                assert!(!(here && fault == Fault::UnitLeft && beside.blinds_daemon()), "{one} and {other}");
+                assert!(!(fault.changes_store() && beside.takes_a_server()), "{one} and {other}");
             }
         }
+    }
+
+    #[test]
+    fn what_putexd_has_to_see_begins_its_step_and_a_store_that_goes_back_has_something_to_lose() {
+        for planned in steps(5).into_iter().flatten() {
+            assert!(!planned.fault.comes_first() || planned.from == Duration::ZERO, "{planned}");
+        }
+        let back: Vec<_> =
+            steps(6).into_iter().filter(|step| step.iter().any(|planned| planned.fault.goes_back())).collect();
+        let moves = |step: &&Vec<Planned>| step.iter().any(Planned::moves);
+        let moving = back.iter().filter(moves).count();
+        assert!(moving * 20 > back.len() * 19, "{moving} of {}", back.len());
     }
 }

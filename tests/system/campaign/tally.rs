@@ -58,7 +58,7 @@ impl Tally {
         kind.entry(fault).or_default().push(new.after(cause.at));
     }
 
-    /// A server had to be restarted to recover.
+    /// A server had to be restarted to recover, or a damaged lock be cleared.
     pub fn add_revival(&mut self) {
         self.revivals += 1;
     }
@@ -108,7 +108,7 @@ impl Tally {
             let spans = if spans.is_empty() { format!("{:>7}", 0) } else { columns_of(spans) };
             line(format!("{what:<44} {spans}"));
         }
-        line(format!("{:<44} {:>7}", "restarts of servers that did not recover", self.revivals));
+        line(format!("{:<44} {:>7}", "servers restarted, damaged locks cleared", self.revivals));
         text
     }
 }

@@ -1,0 +1,151 @@
+//! Which files of the configuration are broken, and what becomes of their services, in words.
+
+use std::collections::BTreeMap;
+
+use crate::config::{Diagnostic, Loaded};
+use crate::dbus::ServiceStatus;
+use crate::types::ServiceName;
+
+/// The state of a service that is not run here because its file is broken.
+const STATE: &str = "broken";
+const RELOAD: &str = "run \"systemctl reload putexd\"";
+
+/// What was wrong when the configuration was last read.
+#[derive(Debug, Default)]
+pub(super) struct Broken {
+    /// With `putexd.toml`, or with a directory: for every service.
+    for_all: Option<Diagnostic>,
+    services: BTreeMap<ServiceName, Diagnostic>,
+}
+
+/// What was broken and is so no longer.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Mended {
+    of_host: Option<Diagnostic>,
+    services: Vec<ServiceName>,
+}
+
+impl Mended {
+    /// One that is gone, too, is not mended; `exists` says which are there.
+    pub(super) fn in_words(&self, exists: impl Fn(&ServiceName) -> bool) -> Vec<String> {
+        let of_host = self.of_host.iter().map(|error| format!("{} is mended", error.path.display()));
+        of_host
+            .chain(self.services.iter().filter(|name| exists(name)).map(|name| format!("{name} is mended")))
+            .collect()
+    }
+}
+
+impl Broken {
+    /// At a start. Where nothing is good but what was kept, each service is among the broken ones.
+    pub(super) fn new(loaded: &Loaded) -> Self {
+        Self { for_all: None, services: loaded.broken.clone() }
+    }
+
+    /// At a reload. Where nothing is known for certain, all goes on as it was. The files that are good again: that of the
+    /// whole host, and those of these services.
+    pub(super) fn update(&mut self, loaded: &Loaded) -> Mended {
+        let before = self.for_all.take();
+        self.for_all.clone_from(&loaded.for_all);
+        if self.for_all.is_some() {
+            return Mended::default();
+        }
+        let services = std::mem::replace(&mut self.services, loaded.broken.clone());
+        Mended { of_host: before, services: services.into_keys().filter(|name| !self.has(name)).collect() }
+    }
+
+    /// Whether this service's file is broken.
+    pub(super) fn has(&self, name: &ServiceName) -> bool {
+        self.services.contains_key(name)
+    }
+
+    /// What is to be said of a service that goes on although its file, or that of the host, is broken.
+    pub(super) fn goes_on(&self, name: &ServiceName) -> Option<String> {
+        let error = self.services.get(name).or(self.for_all.as_ref())?;
+        Some(format!(
+            "mend {} and {RELOAD}: {}; until then {name} goes on with its former settings",
+            error.location(),
+            error.message
+        ))
+    }
+
+    /// Why it does not contend once it has no lease, if it was broken when this putexd was started.
+    pub(super) fn bars(&self, name: &ServiceName) -> Option<String> {
+        let error = self.services.get(name)?;
+        Some(format!(
+            "mend {} and {RELOAD}: {}; this host has no lease of it that could go on",
+            error.location(),
+            error.message
+        ))
+    }
+
+    /// What a reload has found, of services that run and of those that do not.
+    pub(super) fn in_words(&self, runs: impl Fn(&ServiceName) -> bool) -> Vec<String> {
+        let for_all = self.for_all.iter().map(|error| {
+            format!(
+                "nothing is taken over, and every service goes on with its former settings: mend {} and {RELOAD}: {}",
+                error.location(),
+                error.message
+            )
+        });
+        let services = self.services.iter().map(|(name, error)| {
+            let what = if runs(name) { "goes on with its former settings" } else { "is not run here" };
+            format!("{name} {what}: mend {} and {RELOAD}: {}", error.location(), error.message)
+        });
+        for_all.chain(services).collect()
+    }
+
+    /// The services that do not run here.
+    pub(super) fn rows(&self, runs: impl Fn(&ServiceName) -> bool) -> Vec<ServiceStatus> {
+        let absent = self.services.iter().filter(|(name, _)| !runs(name));
+        let row = |(name, _): (&ServiceName, &Diagnostic)| ServiceStatus {
+            service: name.to_string(),
+            unit: String::new(),
+            key: String::new(),
+            state: STATE.to_owned(),
+            holder: String::new(),
+            revision: 0,
+            token: 0,
+            hindrance: self.bars(name).unwrap_or_default(),
+            waits: String::new(),
+            remarks: Vec::new(),
+        };
+        absent.map(row).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::config::{Severity, Texts};
+
+    fn loaded(broken: &[&str], is_host_broken: bool) -> Loaded {
+        let error = |file: &str| Diagnostic {
+            severity: Severity::Error,
+            path: PathBuf::from(format!("/etc/putex.d/{file}.toml")),
+            place: None,
+            message: "it is wrong".to_owned(),
+        };
+        let service = |name: &&str| (ServiceName::new(name).expect("a name"), error(name));
+        Loaded {
+            settings: None,
+            broken: broken.iter().map(service).collect(),
+            for_all: is_host_broken.then(|| error("putexd")),
+            diagnostics: Vec::new(),
+            texts: Texts::default(),
+        }
+    }
+
+    #[test]
+    fn what_is_mended_is_told_once() {
+        let mut broken = Broken::new(&loaded(&["db", "web", "gone"], false));
+        assert_eq!(broken.update(&loaded(&["db", "web", "gone"], false)), Mended::default());
+        // As long as nothing is known for certain nothing is mended.
+        assert_eq!(broken.update(&loaded(&[], true)), Mended::default());
+        let mended = broken.update(&loaded(&["web"], false));
+        let words = mended.in_words(|name| name.as_str() != "gone");
+        assert_eq!(words, ["/etc/putex.d/putexd.toml is mended", "db is mended"]);
+        assert_eq!(broken.update(&loaded(&["web"], false)), Mended::default());
+    }
+}

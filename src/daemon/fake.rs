@@ -1,0 +1,256 @@
+//! A PID 1 for unit tests: it answers what the test has told it, and remembers what was asked of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::config::{FenceSettings, ServiceSettings, StopProof};
+use crate::election::Timings;
+use crate::host::processes::Process;
+use crate::systemd::{
+    ActiveState, BusError, ChangeHints, Check, JobEnd, KillError, Look, Manager, ManagerFuture, NotDead, Placement,
+    RunResult, StartError, Started, Surroundings, SystemState, UnitState, Unsupervisable,
+};
+use crate::types::{Key, OnStopFailure, ServiceName, UnitName};
+
+/// What the fake answers, and what was asked of it.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    /// Whether it does not answer at all.
+    pub(super) silent: bool,
+    /// The control groups of units; a unit that is not here has none.
+    pub(super) groups: BTreeMap<UnitName, Vec<String>>,
+    /// The control groups that have processes, until they are killed.
+    pub(super) full: BTreeSet<String>,
+    /// What descends from the units and is outside of their groups.
+    pub(super) outside: Vec<Process>,
+    /// Processes that run, until they are killed.
+    pub(super) alive: Vec<Process>,
+    /// Why units are not dead; the others are.
+    pub(super) not_dead: BTreeMap<UnitName, NotDead>,
+    /// Units that are started.
+    pub(super) started: BTreeSet<UnitName>,
+    /// Whether the job of a stop is still queued when it has been waited for.
+    pub(super) stops_slowly: bool,
+    /// What was done, in its order.
+    pub(super) done: Vec<String>,
+}
+
+impl Told {
+    fn placement(&self, unit: &UnitName) -> Placement {
+        let groups = self.groups.get(unit).cloned().unwrap_or_default();
+        Placement { groups, processes: Vec::new(), is_effect: false }
+    }
+}
+
+/// Clones share what is told.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Fake(Arc<Mutex<Told>>);
+
+impl Fake {
+    pub(super) fn tell<T>(&self, tell: impl FnOnce(&mut Told) -> T) -> T {
+        tell(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What was done since it was asked last.
+    pub(super) fn done(&self) -> Vec<String> {
+        self.tell(|told| std::mem::take(&mut told.done))
+    }
+
+    fn answer<T: Send + 'static, E: Send + 'static>(
+        &self,
+        silence: impl FnOnce(BusError) -> E,
+        answer: impl FnOnce(&mut Told) -> Result<T, E>,
+    ) -> ManagerFuture<'_, Result<T, E>> {
+        let answer = self.tell(|told| {
+            if told.silent { Err(silence(BusError::Unreachable("it is silent".to_owned()))) } else { answer(told) }
+        });
+        Box::pin(async { answer })
+    }
+}
+
+pub(super) fn unit(name: &str) -> UnitName {
+    UnitName::new(name).expect("a unit's name")
+}
+
+/// `database.service`, which nothing is known of but that.
+pub(super) fn settings() -> ServiceSettings {
+    ServiceSettings {
+        name: "db".parse().expect("a service's name"),
+        source: "db.toml".into(),
+        unit: unit("database.service"),
+        bound_units: Vec::new(),
+        contains: Vec::new(),
+        stop_proof: StopProof::Whole,
+        key: Key::new("db").expect("a key"),
+        timings: Timings::new(Duration::from_millis(50), 2, 1),
+        stop_limit: Duration::from_secs(90),
+        on_stop_failure: OnStopFailure::Alert,
+        health: None,
+        fence: FenceSettings::default(),
+    }
+}
+
+pub(super) fn process(pid: i32) -> Process {
+    Process { pid, began: 1, group: "/elsewhere".to_owned(), command: "worker".to_owned() }
+}
+
+fn stopped(unit: &UnitName) -> UnitState {
+    UnitState {
+        id: unit.to_string(),
+        load_state: "loaded".to_owned(),
+        load_error: String::new(),
+        active_state: ActiveState::Inactive,
+        sub_state: "dead".to_owned(),
+        result: None,
+        job: None,
+        main_pid: None,
+        control_pid: None,
+        control_group: String::new(),
+        invocation: None,
+        n_restarts: 0,
+        fragment_path: String::new(),
+        needs_reload: false,
+        condition_result: true,
+        assert_result: true,
+        unmet: Vec::new(),
+        exit: String::new(),
+        is_effect: false,
+    }
+}
+
+impl Manager for Fake {
+    fn state<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<UnitState, BusError>> {
+        self.answer(|silence| silence, |_| Ok(stopped(unit)))
+    }
+
+    fn placement<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Placement, BusError>> {
+        self.answer(|silence| silence, |told| Ok(told.placement(unit)))
+    }
+
+    fn stop<'a>(&'a self, unit: &'a UnitName, _: Duration) -> ManagerFuture<'a, Result<JobEnd, BusError>> {
+        let stop = |told: &mut Told| {
+            told.done.push(format!("stop {unit}"));
+            if told.stops_slowly { JobEnd::StillQueued } else { JobEnd::Ended("done".to_owned()) }
+        };
+        self.answer(|silence| silence, |told| Ok(stop(told)))
+    }
+
+    fn kill<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<(), KillError>> {
+        let kill = |told: &mut Told| {
+            told.done.push(format!("kill {unit}"));
+            Ok(())
+        };
+        self.answer(KillError::Bus, kill)
+    }
+
+    fn kill_group<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<(), KillError>> {
+        self.tell(|told| {
+            told.done.push(format!("kill {path}"));
+            told.full.remove(path);
+        });
+        Box::pin(async { Ok(()) })
+    }
+
+    fn is_group_empty<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<bool, NotDead>> {
+        let empty = self.tell(|told| !told.full.contains(path));
+        Box::pin(async move { Ok(empty) })
+    }
+
+    fn terminate_group<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<(), String>> {
+        self.tell(|told| told.done.push(format!("end {path}")));
+        Box::pin(async { Ok(()) })
+    }
+
+    fn outside<'a>(
+        &'a self,
+        _: &'a BTreeSet<i32>,
+        _: &'a BTreeSet<String>,
+        _: Duration,
+    ) -> ManagerFuture<'a, Result<Vec<Process>, String>> {
+        let look = |told: &mut Told| {
+            told.done.push("look".to_owned());
+            told.outside.clone()
+        };
+        self.answer(|silence| silence.to_string(), |told| Ok(look(told)))
+    }
+
+    fn end_processes<'a>(
+        &'a self,
+        processes: &'a [Process],
+        signal: Option<Signal>,
+    ) -> ManagerFuture<'a, Result<Vec<Process>, String>> {
+        let alive = self.tell(|told| {
+            for process in processes.iter().filter(|_| signal.is_some()) {
+                let verb = if signal == Some(Signal::KILL) { "kill" } else { "end" };
+                told.done.push(format!("{verb} {}", process.pid));
+            }
+            if signal == Some(Signal::KILL) {
+                told.alive.retain(|process| !processes.contains(process));
+            }
+            processes.iter().filter(|process| told.alive.contains(process)).cloned().collect()
+        });
+        Box::pin(async { Ok(alive) })
+    }
+
+    fn doubt_start(&self, unit: &UnitName) {
+        self.tell(|told| told.done.push(format!("doubt {unit}")));
+    }
+
+    fn look<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Look, BusError>> {
+        let look = |told: &mut Told| {
+            let placement = told.placement(unit);
+            let left = placement.groups.iter().find(|group| told.full.contains(*group)).cloned();
+            let trouble = told.not_dead.get(unit).cloned().or(left.map(NotDead::ProcessesLeft));
+            Look {
+                placement,
+                is_started: told.started.contains(unit),
+                dead: trouble.map_or_else(|| Ok(stopped(unit)), Err),
+            }
+        };
+        self.answer(|silence| silence, |told| Ok(look(told)))
+    }
+
+    fn supervisable<'a>(
+        &'a self,
+        _: &'a UnitName,
+        _: Surroundings<'a>,
+    ) -> ManagerFuture<'a, Result<Vec<String>, Unsupervisable>> {
+        unreachable!("no test asks for it")
+    }
+
+    fn system_state(&self) -> ManagerFuture<'_, Result<SystemState, BusError>> {
+        unreachable!("no test asks for it")
+    }
+
+    fn reset_failed<'a>(&'a self, _: &'a UnitName) -> ManagerFuture<'a, Result<(), BusError>> {
+        unreachable!("no test asks for it")
+    }
+
+    fn start<'a>(
+        &'a self,
+        _: &'a UnitName,
+        _: &'a ServiceName,
+        _: Duration,
+    ) -> ManagerFuture<'a, Result<Started, StartError>> {
+        unreachable!("no test asks for it")
+    }
+
+    fn changes(&self, _: &UnitName) -> ChangeHints {
+        unreachable!("no test asks for it")
+    }
+
+    fn run_unit_to_completion<'a>(
+        &'a self,
+        _: &'a UnitName,
+        _: Duration,
+    ) -> ManagerFuture<'a, Result<RunResult, BusError>> {
+        unreachable!("no test asks for it")
+    }
+
+    fn run_check<'a>(&'a self, _: &'a Check) -> ManagerFuture<'a, Result<RunResult, BusError>> {
+        unreachable!("no test asks for it")
+    }
+}

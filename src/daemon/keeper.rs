@@ -1,0 +1,186 @@
+//! Writes what is to outlive the daemon, beside everything else: the newest of each file, never an older one after it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use super::disk;
+
+/// Before what could not be written is tried again.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// Clones share what is to be written.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Keeper(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// The newest of each file, until it is on the disk.
+    waiting: BTreeMap<PathBuf, Vec<u8>>,
+    /// Files that are being written: nobody else writes them.
+    writing: BTreeSet<PathBuf>,
+    /// Those whose last write has failed.
+    failed: BTreeSet<PathBuf>,
+    /// Those on which something rests that is done next.
+    needed: BTreeSet<PathBuf>,
+    /// Why the last write has failed, and what to do about it.
+    trouble: Option<String>,
+    /// Somebody waits in order to try again.
+    retries: bool,
+}
+
+impl Keeper {
+    /// Has `content` written. A failure is logged once, and it is tried again until it is written or replaced. `is_needed`:
+    /// something is not to be done before.
+    pub(super) fn put(&self, path: PathBuf, content: Vec<u8>, is_needed: bool) {
+        let mut state = self.lock();
+        if is_needed {
+            state.needed.insert(path.clone());
+        }
+        state.waiting.insert(path, content);
+        drop(state);
+        self.work();
+    }
+
+    /// Whether all that is needed of a file is on the disk. `Err`: it cannot be written: what to do about it.
+    pub(super) fn has(&self, path: &Path) -> Result<bool, String> {
+        let state = self.lock();
+        match &state.trouble {
+            _ if !state.needed.contains(path) => Ok(true),
+            Some(trouble) if state.failed.contains(path) => Err(trouble.clone()),
+            Some(_) | None => Ok(false),
+        }
+    }
+
+    /// What cannot be written, and what to do about it.
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.lock().trouble.clone()
+    }
+
+    fn work(&self) {
+        let keeper = self.clone();
+        tokio::task::spawn_blocking(move || keeper.write());
+    }
+
+    /// Writes each file that nobody else is writing.
+    fn write(&self) {
+        let mut tried = BTreeSet::new();
+        loop {
+            let mut state = self.lock();
+            let free = |path: &&PathBuf| !state.writing.contains(*path) && !tried.contains(*path);
+            let Some(path) = state.waiting.keys().find(free).cloned() else { return };
+            let content = state.waiting[&path].clone();
+            state.writing.insert(path.clone());
+            drop(state);
+            let written = disk::replace(&path, &content);
+            let mut state = self.lock();
+            state.writing.remove(&path);
+            match written {
+                Ok(()) => state.is_written(&path, &content),
+                Err(error) => {
+                    state.is_not_written(&path, &error);
+                    tried.insert(path);
+                    if !std::mem::replace(&mut state.retries, true) {
+                        self.try_again();
+                    }
+                }
+            }
+        }
+    }
+
+    fn try_again(&self) {
+        let keeper = self.clone();
+        Handle::current().spawn(async move {
+            tokio::time::sleep(RETRY).await;
+            keeper.lock().retries = false;
+            keeper.work();
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn is_written(&mut self, path: &Path, content: &[u8]) {
+        self.failed.remove(path);
+        if self.waiting.get(path).is_some_and(|newest| newest == content) {
+            self.waiting.remove(path);
+            self.needed.remove(path);
+        }
+        if self.failed.is_empty() && self.trouble.take().is_some() {
+            tracing::info!("/var/lib/putex takes what is kept again");
+        }
+    }
+
+    fn is_not_written(&mut self, path: &Path, error: &io::Error) {
+        self.failed.insert(path.to_owned());
+        let remedy = if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
+            "free space in /var/lib/putex"
+        } else {
+            "see why /var/lib/putex cannot be written to"
+        };
+        let trouble = format!(
+            "{remedy}: {} cannot be written: {error}; until then this host forgets at a restart what it has seen last, and \
+             starts no unit of which it does not remember where its lock is",
+            path.display()
+        );
+        if self.trouble.replace(trouble.clone()).is_none() {
+            tracing::warn!("{trouble}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    async fn until(holds: impl Fn() -> bool) {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn the_newest_is_what_is_left_of_changes_that_follow_each_other() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let keeper = Keeper::default();
+        for number in 0..200 {
+            for name in ["a", "b"] {
+                keeper.put(folder.path().join(name), format!("{number}").into_bytes(), false);
+            }
+        }
+        until(|| keeper.lock().waiting.is_empty() && keeper.lock().writing.is_empty()).await;
+        for name in ["a", "b"] {
+            assert_eq!(fs::read_to_string(folder.path().join(name)).expect("written"), "199");
+        }
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 2, "nothing else is left");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_cannot_be_written_is_told_and_written_later() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let place = folder.path().join("not-yet");
+        let keeper = Keeper::default();
+        let (needed, other) = (place.join("needed"), place.join("other"));
+        assert_eq!(keeper.has(&needed), Ok(true), "nothing is to be kept");
+        keeper.put(needed.clone(), b"1".to_vec(), true);
+        keeper.put(other.clone(), b"1".to_vec(), false);
+        until(|| keeper.lock().failed.len() == 2).await;
+        assert!(keeper.has(&needed).expect_err("it is needed").contains("see why /var/lib/putex"));
+        assert_eq!(keeper.has(&other), Ok(true), "nothing rests on it");
+        keeper.put(needed.clone(), b"2".to_vec(), false);
+        fs::create_dir(&place).expect("a folder");
+        until(|| keeper.trouble().is_none()).await;
+        assert_eq!(keeper.has(&needed), Ok(true));
+        assert_eq!(fs::read_to_string(needed).expect("written"), "2");
+        assert_eq!(fs::read_to_string(other).expect("written"), "1");
+    }
+}

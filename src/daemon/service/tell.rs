@@ -1,0 +1,221 @@
+//! What a service tells: to the journal, and to an operator who asked for something.
+
+use super::{Admission, Refusal, Service, names};
+use crate::election::{Alarm, Sight, State, Transition, Waiting, rounded};
+use crate::journal;
+use crate::types::{OnStopFailure, Revision, Term, Time};
+
+/// That a lease is not renewed: when the last renewal was sent that was won, as long as it is so.
+#[derive(Debug, Default)]
+pub(super) struct Overdue(Option<Time>);
+
+/// What is to be told of that.
+#[derive(Debug, PartialEq, Eq)]
+enum Renewals {
+    Fail(String),
+    GoOn(String),
+}
+
+impl Overdue {
+    /// Each change once. That the lease has ended its change of state tells.
+    fn hear(&mut self, waiting: Option<Waiting>, is_active: bool, now: Time) -> Option<Renewals> {
+        if let Some(waiting @ Waiting::Renewal { since, .. }) = waiting {
+            let is_new = self.0.is_none();
+            self.0.get_or_insert(since);
+            return is_new.then(|| Renewals::Fail(waiting.in_words(now)));
+        }
+        let since = self.0.take().filter(|_| is_active)?;
+        Some(Renewals::GoOn(format!("renewed again after {}", rounded(now.since_at_least(since)))))
+    }
+}
+
+impl Service {
+    /// The journal hears why a unit is refused, and once of each remark.
+    pub(super) fn tell_of_admission(&mut self, admission: &Admission) {
+        let (name, unit) = (&self.settings.name, &self.settings.unit);
+        match admission {
+            Ok(remarks) => {
+                for remark in remarks {
+                    if self.remarked.insert(remark.clone()) {
+                        tracing::warn!(OBJECT_SYSTEMD_UNIT = unit.as_str(), "{name}: {remark}");
+                    }
+                }
+            }
+            Err(refusal) if self.must_end(refusal) => {
+                let subject = journal::Subject { service: Some((name, unit)), ..journal::Subject::default() };
+                journal::alarm(journal::Alarm::Ungated, &subject, &refusal.reason);
+            }
+            Err(refusal) if refusal.is_of_host => {}
+            Err(Refusal { reason, .. }) => tracing::error!(
+                OBJECT_SYSTEMD_UNIT = unit.as_str(),
+                "{name}: failed to take {unit} under supervision: {reason}",
+            ),
+        }
+    }
+
+    /// The journal hears once that a lease is not renewed, and once that it is again.
+    pub(super) fn tell_of_renewals(&mut self, now: Time) {
+        let (name, unit) = (&self.settings.name, &self.settings.unit);
+        let is_active = self.election.state() == State::Active;
+        match self.overdue.hear(self.election.waiting(now), is_active, now) {
+            Some(Renewals::Fail(words)) => tracing::warn!(OBJECT_SYSTEMD_UNIT = unit.as_str(), "{name}: {words}"),
+            Some(Renewals::GoOn(words)) => tracing::info!(OBJECT_SYSTEMD_UNIT = unit.as_str(), "{name}: {words}"),
+            None => {}
+        }
+    }
+
+    /// The journal hears of a verdict when it changes.
+    pub(super) fn note_verdict(&mut self, verdict: Result<(), String>) {
+        if verdict.is_ok() == self.healthy {
+            return;
+        }
+        self.healthy = verdict.is_ok();
+        let subject = journal::Subject {
+            service: Some((&self.settings.name, &self.settings.unit)),
+            ..journal::Subject::default()
+        };
+        match verdict {
+            Ok(()) => journal::alarm(journal::Alarm::CheckRecovered, &subject, "it passes again"),
+            Err(reason) => journal::alarm(journal::Alarm::CheckFailed, &subject, &reason),
+        }
+    }
+
+    /// An administrator who stops the unit by hand sees it come up elsewhere, and should hear why.
+    pub(super) fn tell_of_end(&self, sight: &Sight) {
+        if let (State::Active, Sight::Dead { failed: false, .. }) = (self.election.state(), sight) {
+            let (name, unit) = (&self.settings.name, &self.settings.unit);
+            tracing::warn!(
+                OBJECT_SYSTEMD_UNIT = unit.as_str(),
+                "{name}: {unit} was stopped, or has ended by itself, and is let go, so that another host may take it; if no host is to \
+                 run it, see \"Stop a service everywhere\" in putexd-operations(7)"
+            );
+        }
+    }
+
+    /// What an operator hears who has this host let its lock go.
+    pub(super) fn told_to_step_down(&self) -> Result<String, String> {
+        let unit = &self.settings.unit;
+        let again = rounded(self.settings.timings.renew_interval * 2);
+        let elsewhere = || match self.election.holder() {
+            "" => "nobody is known to hold it".to_owned(),
+            holder if holder == self.host.node.as_str() => {
+                "its last record is this host's own, and nothing runs under it".to_owned()
+            }
+            holder => format!("{holder} holds it, so say it there"),
+        };
+        match self.election.state() {
+            State::Starting | State::Active if self.broken.is_some() => Ok(format!(
+                "begun to stop {unit}; its lock is let go when it is proven dead, and this host does not take it again before \
+                 its file is mended"
+            )),
+            State::Starting | State::Active => Ok(format!(
+                "begun to stop {unit}; its lock is let go when it is proven dead. If no other host takes it, {unit} stays \
+                 down for {again} at least, and is started here again then"
+            )),
+            State::Confirming | State::Fencing => Ok(format!(
+                "gave up its claim before {unit} was started. If no other host takes the lock, this one tries again in \
+                 {again} at the earliest"
+            )),
+            State::Releasing => Ok(format!("{unit} is being stopped already, in order to let the lock go")),
+            State::Lapsing => Err(format!("the lease is over, and {unit} is being stopped already")),
+            State::NoStore | State::Standby | State::Retired => {
+                Err(format!("this host does not hold it: {}", elsewhere()))
+            }
+        }
+    }
+
+    pub(super) fn report(&self, transition: &Transition) {
+        journal::transition(&journal::Transition {
+            service: &self.settings.name,
+            unit: &self.settings.unit,
+            from: transition.from.as_str(),
+            to: transition.to.as_str(),
+            reason: &transition.reason,
+            holder: Some(transition.holder.as_str()).filter(|holder| !holder.is_empty()),
+            revision: Some(transition.revision).filter(|revision| *revision != Revision(0)),
+            term: Some(transition.term).filter(|term| *term != Term(0)),
+        });
+    }
+
+    pub(super) fn alarm(&self, alarm: &Alarm) {
+        let settings = &self.settings;
+        let (kind, reason) = match alarm {
+            Alarm::TwoHostsOneName { machine } => (
+                journal::Alarm::SharedName,
+                format!("machine {machine} renews the lock as {}, which is this host's name too", self.host.node),
+            ),
+            Alarm::Regression { from, to } => {
+                (journal::Alarm::Regression, format!("the lock was at revision {from} and is at {to}"))
+            }
+            Alarm::NewIncarnation => (
+                journal::Alarm::Regression,
+                "the store was made anew or restored; the last holder counts as unknown".to_owned(),
+            ),
+            Alarm::StopLimit => {
+                let limit = settings.stop_limit;
+                (
+                    journal::Alarm::StopFailed,
+                    format!(
+                        "the stop of {} has taken longer than stop-limit = {}",
+                        names(settings.units()),
+                        rounded(limit)
+                    ),
+                )
+            }
+            Alarm::StopUnproven => (
+                journal::Alarm::StopFailed,
+                format!("the stop of {} is not proven at the end of its budget", names(settings.units())),
+            ),
+            Alarm::StrayUnit => match &self.undead {
+                Some(undead) if undead.is_for_the_operator => (journal::Alarm::StopFailed, undead.words.clone()),
+                Some(_) | None => (
+                    journal::Alarm::StrayUnit,
+                    format!("this host does not hold the lock, and runs {}; stopping that", names(&self.alive)),
+                ),
+            },
+            Alarm::FenceFailed { reason } => (journal::Alarm::FenceFailed, reason.clone()),
+            Alarm::ClockJump { by } => {
+                let by = rounded(*by);
+                (journal::Alarm::ClockJump, format!("the wall clock moved by {by} against the time since boot"))
+            }
+        };
+        let subject = journal::Subject {
+            service: Some((&settings.name, &settings.unit)),
+            holder: Some(self.election.holder()).filter(|holder| !holder.is_empty()),
+            revision: Some(self.election.revision()),
+            term: Some(self.election.term()),
+        };
+        journal::alarm(kind, &subject, &reason);
+        if matches!(alarm, Alarm::StopLimit | Alarm::StopUnproven) && settings.on_stop_failure != OnStopFailure::Alert {
+            journal::alarm(journal::Alarm::SelfFence, &subject, "the stop cannot be proven, so this host goes down");
+            if let Err(error) = self.host.machine.fence(settings.on_stop_failure) {
+                tracing::error!("failed to take this host down: {error}");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_lease_that_is_not_renewed_is_told_once_and_its_renewal_once() {
+        let at = |seconds| Time::both(Duration::from_secs(seconds));
+        let waiting = || Some(Waiting::Renewal { since: at(1), deadline: at(20) });
+        let mut overdue = Overdue::default();
+        assert_eq!(overdue.hear(None, true, at(2)), None);
+        let words = "not renewed for 9.0s; the unit is stopped in 10.0s unless the store answers".to_owned();
+        assert_eq!(overdue.hear(waiting(), true, at(10)), Some(Renewals::Fail(words)));
+        assert_eq!(overdue.hear(waiting(), true, at(11)), None);
+        let words = "renewed again after 11.0s".to_owned();
+        assert_eq!(overdue.hear(None, true, at(12)), Some(Renewals::GoOn(words)));
+        assert_eq!(overdue.hear(None, true, at(13)), None);
+        // One that has ended was not renewed.
+        assert!(overdue.hear(waiting(), true, at(14)).is_some());
+        assert_eq!(overdue.hear(None, false, at(20)), None);
+        assert_eq!(overdue.hear(None, true, at(30)), None);
+    }
+}

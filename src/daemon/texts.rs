@@ -1,0 +1,165 @@
+//! The texts that the settings in force were made of, kept in /run for the next putexd of this boot: where a file is broken
+//! by then, a lease is renewed on with what it was armed with.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use crate::config::Texts;
+use crate::host::identity;
+use crate::types::kept::{self, Kept, Made};
+use crate::types::{BootId, ServiceName};
+
+/// What is kept, as far as this putexd knows.
+pub(super) struct KeptTexts {
+    directory: PathBuf,
+    /// `None`: the kernel does not tell, and nothing is kept.
+    boot: Option<BootId>,
+    texts: Texts,
+}
+
+impl KeptTexts {
+    /// Reads what a former putexd has kept. What is not understood, or of another boot, is as good as nothing.
+    pub(super) fn read(directory: &Path) -> Self {
+        let boot = identity::boot_id()
+            .inspect_err(|error| tracing::warn!("the texts of the configuration are not kept: {error}, ignoring"))
+            .ok();
+        let mut texts = Texts::default();
+        let names = fs::read_dir(directory).into_iter().flatten().flatten();
+        for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
+            let Some(made) = read(&directory.join(&name), boot) else { continue };
+            match name.strip_suffix(".json").and_then(|stem| ServiceName::new(stem).ok()) {
+                Some(service) => drop(texts.services.insert(service, made)),
+                None if name == kept::HOST => texts.host = Some(made.file),
+                None => {}
+            }
+        }
+        Self { directory: directory.to_owned(), boot, texts }
+    }
+
+    pub(super) fn texts(&self) -> &Texts {
+        &self.texts
+    }
+
+    /// From now on the settings that were made of `texts` are in force, and no others.
+    pub(super) fn replace(&mut self, texts: Texts) {
+        let Some(boot) = self.boot else { return };
+        let former = std::mem::take(&mut self.texts);
+        for name in former.services.keys().filter(|name| !texts.services.contains_key(*name)) {
+            remove(&self.path_of(name));
+        }
+        let mut failed = self.make_directory().err();
+        for (name, made) in &texts.services {
+            if former.services.get(name) != Some(made) {
+                failed = failed.or(write(&self.path_of(name), boot, made.clone()).err());
+            }
+        }
+        if let Some(file) = &texts.host
+            && former.host != texts.host
+        {
+            let made = Made { file: file.clone(), host: None };
+            failed = failed.or(write(&self.directory.join(kept::HOST), boot, made).err());
+        }
+        if let Some(error) = failed {
+            tracing::warn!(
+                "failed to keep the configuration's text in {}: {error}; should a file be broken when putexd is restarted, \
+                 its service is released then, ignoring",
+                self.directory.display()
+            );
+        }
+        self.texts = texts;
+    }
+
+    fn path_of(&self, name: &ServiceName) -> PathBuf {
+        self.directory.join(format!("{name}.json"))
+    }
+
+    /// Not those above it, which are the guard's.
+    fn make_directory(&self) -> io::Result<()> {
+        match DirBuilder::new().mode(0o700).create(&self.directory) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            other => other,
+        }
+    }
+}
+
+fn read(path: &Path, boot: Option<BootId>) -> Option<Made> {
+    let kept: Kept = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+    (Some(kept.boot) == boot).then_some(kept.made)
+}
+
+/// At once or not at all, and what is not in force any more never stays.
+fn write(path: &Path, boot: BootId, made: Made) -> io::Result<()> {
+    let new = path.with_extension("new");
+    let written = serde_json::to_vec(&Kept { boot, made }).map_err(io::Error::from).and_then(|bytes| {
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        file.write_all(&bytes)?;
+        fs::rename(&new, path)
+    });
+    if written.is_err() {
+        remove(&new);
+        remove(path);
+    }
+    written
+}
+
+fn remove(path: &Path) {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!("failed to remove {}: {error}, ignoring", path.display());
+        }
+        Ok(()) | Err(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+    use crate::types::kept::Text;
+
+    fn made(text: &str) -> Made {
+        let file = |path: &str, text: &str| Text { path: PathBuf::from(path), text: text.to_owned() };
+        Made { file: file("/etc/putex.d/db.toml", text), host: Some(file("/etc/putex/putexd.toml", "node")) }
+    }
+
+    fn texts(services: &[(&str, &str)]) -> Texts {
+        let service = |(name, text): &(&str, &str)| (ServiceName::new(name).expect("a name"), made(text));
+        Texts { host: made("").host, services: services.iter().map(service).collect() }
+    }
+
+    #[test]
+    fn the_next_putexd_of_this_boot_finds_what_is_in_force() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let kept = directory.path().join("kept");
+        KeptTexts::read(&kept).replace(texts(&[("db", "a"), ("web", "b")]));
+        let mut next = KeptTexts::read(&kept);
+        assert_eq!(*next.texts(), texts(&[("db", "a"), ("web", "b")]));
+        next.replace(texts(&[("db", "c")]));
+        assert_eq!(*KeptTexts::read(&kept).texts(), texts(&[("db", "c")]));
+        let mode = |path: &Path| fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
+        assert_eq!((mode(&kept), mode(&kept.join("db.json")), mode(&kept.join(kept::HOST))), (0o700, 0o600, 0o600));
+
+        // Another boot's, and what is no text.
+        let text = fs::read_to_string(kept.join("db.json")).expect("it is there");
+        let boot = next.boot.expect("the kernel tells").to_string();
+        fs::write(kept.join("web.json"), text.replace(&boot, &"0".repeat(32))).expect("written");
+        fs::write(kept.join("other.json"), "{").expect("written");
+        assert_eq!(*KeptTexts::read(&kept).texts(), texts(&[("db", "c")]));
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_not_what_was_there_before() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let kept = directory.path().join("kept");
+        KeptTexts::read(&kept).replace(texts(&[("db", "a")]));
+        // A directory where the new file is to be made.
+        fs::create_dir(kept.join("db.new")).expect("made");
+        KeptTexts::read(&kept).replace(texts(&[("db", "b")]));
+        assert_eq!(*KeptTexts::read(&kept).texts(), texts(&[]));
+        KeptTexts::read(&directory.path().join("no/where")).replace(texts(&[("db", "a")]));
+    }
+}

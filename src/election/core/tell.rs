@@ -1,0 +1,126 @@
+//! What there is to tell of an election: why it does not contend, and what it waits for. Nothing here changes anything.
+
+use super::{BackOff, Election, Phase, ReleaseStep, StartStep};
+use crate::election::holding::Holding;
+use crate::election::record::Record;
+use crate::election::state::State;
+use crate::election::waiting::{Hindrance, Waiting};
+use crate::types::Time;
+
+impl Election {
+    /// Why this host does not contend for a free lock: the first reason there is. Whoever claims the lock or holds it is
+    /// hindered by nothing.
+    #[must_use]
+    pub fn hindrance(&self, now: Time) -> Option<Hindrance> {
+        if !matches!(self.phase, Phase::Idle | Phase::Retired) {
+            return None;
+        }
+        let because = |reason: String| Some(Hindrance::Reason(reason));
+        if let Some(reason) = &self.retiring {
+            return because(reason.clone());
+        }
+        if let Some(reason) = &self.barred {
+            return because(reason.clone());
+        }
+        if !self.connected {
+            return because("the store is out of reach".to_owned());
+        }
+        if self.state == State::NoStore {
+            return because("the store has not answered yet".to_owned());
+        }
+        if !self.guard_up {
+            return because("the guard does not answer".to_owned());
+        }
+        if self.to_disarm.is_some() {
+            return because("the guard has not forgotten the last lease yet".to_owned());
+        }
+        if self.unit_alive != Some(false) || self.stopping_stray {
+            return because("the unit is not known to be dead".to_owned());
+        }
+        if let Some(machine) = self.lock.twin(now, &self.settings.timings) {
+            return because(format!("machine {machine} renews the lock under this node's name"));
+        }
+        if self.settings.check_validity.is_some() {
+            match &self.standby_check {
+                Some(Ok(())) => {}
+                Some(Err(reason)) => return because(format!("the standby check fails: {reason}")),
+                None => return because("the standby check has not passed yet".to_owned()),
+            }
+        }
+        self.back_off(now).map(Hindrance::BackOff)
+    }
+
+    /// What it waits for; `None`: for nothing, or nothing that could be told.
+    #[must_use]
+    pub fn waiting(&self, now: Time) -> Option<Waiting> {
+        Some(match &self.phase {
+            Phase::Idle => return self.waiting_idle(now),
+            Phase::Claiming(_) => Waiting::Claim,
+            Phase::Confirming(holding) if now.has_waited_until(holding.entitled_at) => Waiting::LastWrite,
+            Phase::Confirming(holding) => Waiting::Entitlement { until: holding.entitled_at, why: holding.why.clone() },
+            Phase::Fencing(holding) => Waiting::Fencing { hosts: holding.unfenced.clone() },
+            Phase::Starting(_, StartStep::Arming) => Waiting::Arming,
+            Phase::Starting(_, StartStep::Unfencing) => Waiting::Unfencing,
+            Phase::Starting(_, StartStep::Starting) => Waiting::Starting,
+            Phase::Releasing(release) => match release.step {
+                ReleaseStep::Closing => Waiting::Closing { reason: release.reason.clone() },
+                ReleaseStep::Stopping => Waiting::Stopping {
+                    reason: release.reason.clone(),
+                    until: release.stop_limit_at,
+                    on_stop_failure: self.settings.on_stop_failure,
+                },
+                ReleaseStep::Disarming => Waiting::Disarming,
+                ReleaseStep::Blanking => Waiting::Blanking { until: self.leave_at(&release.holding) },
+            },
+            Phase::Lapsing(lapse) => Waiting::Lapsing {
+                kill_at: lapse.kill_at,
+                until: lapse.unproven_at,
+                on_stop_failure: self.settings.on_stop_failure,
+            },
+            Phase::Active(holding, _) => return self.overdue(holding, now),
+            Phase::Retired => return None,
+        })
+    }
+
+    /// Whether the last holding has ended without a release, so that its record is left to age.
+    #[must_use]
+    pub fn leaves_lock_to_age(&self) -> bool {
+        self.aging
+    }
+
+    /// A renewal that is sent in time is answered within one call limit, or has failed.
+    fn overdue(&self, holding: &Holding, now: Time) -> Option<Waiting> {
+        let timings = &self.settings.timings;
+        let deadline = holding.deadline();
+        let since = holding.won_sent.unwrap_or(deadline.minus(timings.deadline_after()));
+        let due = since.plus(timings.renew_after() + timings.call_limit());
+        now.has_passed(due).then_some(Waiting::Renewal { since, deadline })
+    }
+
+    fn waiting_idle(&self, now: Time) -> Option<Waiting> {
+        let claim = self.lock.claim(&self.settings.node, &self.settings.timings)?;
+        let contends = self.hindrance(now).is_none();
+        if let Some(record) = self.lock.record().filter(|record| Record::is_held(record)) {
+            let heard = self.lock.seen()?.since;
+            let take_at = contends.then_some(claim.take_at);
+            let is_own = record.token == self.settings.node.as_str()
+                && record.details.as_ref().is_some_and(|details| details.machine == self.settings.machine);
+            if is_own && self.unit_alive == Some(false) && !self.stopping_stray {
+                let shown = self.connected && self.lock.is_up_to_date(now, &self.settings.timings);
+                return Some(Waiting::OwnRecord { shown, take_at });
+            }
+            return Some(Waiting::Holder { holder: record.token.clone(), heard, take_at });
+        }
+        if claim.paused && !now.has_waited_until(claim.take_at) {
+            return Some(Waiting::Paused { until: claim.take_at });
+        }
+        contends.then_some(Waiting::Turn { until: claim.take_at })
+    }
+
+    /// K9.
+    fn back_off(&self, now: Time) -> Option<Waiting> {
+        let BackOff { until, told, reason, .. } = &self.back_off;
+        let until = until.filter(|until| !now.has_waited_until(*until))?;
+        Some(Waiting::BackOff { until, reason: reason.clone(), failures: *told })
+    }
+}

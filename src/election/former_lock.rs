@@ -1,0 +1,208 @@
+//! A lock that a unit was run under before it was given another key, as one host sees it: whether anybody still runs the
+//! unit under it (N3).
+//!
+//! Whoever takes that lock reads the unit's entry before it starts anything, and starts nothing once that names another
+//! key. So what matters is who had the lock before. What is shown may be the past; a compare-and-set from what was seen,
+//! which the caller makes, rules that out.
+
+use std::time::Duration;
+
+use super::event::Observation;
+use super::record::{Record, Standing};
+use super::timings::Timings;
+use crate::types::{Time, UnitName};
+
+/// What was seen of it.
+#[derive(Debug, Clone)]
+pub struct FormerLock {
+    shown: Observation,
+    /// Since when it is as it was shown, or one free record followed on another.
+    since: Time,
+    /// When the last read that was answered was sent.
+    watched: Time,
+}
+
+impl FormerLock {
+    /// Shown for the first time, or again after it was forgotten. A first look proves nothing.
+    #[must_use]
+    pub fn first(shown: Observation, sent: Time, now: Time) -> Self {
+        Self { shown, since: now, watched: sent }
+    }
+
+    /// Takes in one more answer. Whether nobody runs `unit` under this lock, if that answer was not the past.
+    pub fn see(&mut self, unit: &UnitName, shown: Observation, sent: Time, now: Time, timings: &Timings) -> bool {
+        // After a gap the store may have gone back to what was seen before it.
+        let follows =
+            now.since_at_most(self.watched) <= timings.watch_gap() && shown.incarnation == self.shown.incarnation;
+        let let_go = follows && is_let_go(self.shown.content.record(), shown.content.record());
+        let both_free = is_free_of(unit, self.shown.content.record()) && is_free_of(unit, shown.content.record());
+        let goes_on = follows && (shown == self.shown || both_free && shown.revision > self.shown.revision);
+        if !goes_on {
+            self.since = now;
+        }
+        self.watched = sent;
+        self.shown = shown;
+        let_go || sent.has_waited_until(self.since.plus(self.wait(timings)))
+    }
+
+    /// What was seen last.
+    #[must_use]
+    pub fn shown(&self) -> &Observation {
+        &self.shown
+    }
+
+    /// As long as a contender waits for the unit of a holder that is gone, or that it knows nothing of.
+    fn wait(&self, timings: &Timings) -> Duration {
+        let details = self.shown.content.record().and_then(|record| record.details.as_ref());
+        let known = details.map_or(Duration::ZERO, |details| details.hold);
+        timings.wait(known.max(timings.usual_hold()))
+    }
+}
+
+/// Whether a holding that was seen before has let go. Nothing of a holding comes after its `proven`, so that no store that
+/// went back shows the two in this order.
+fn is_let_go(before: Option<&Record>, now: Option<&Record>) -> bool {
+    let standing = |record: Option<&Record>| Some(record?.details.as_ref()?.standing);
+    let same =
+        before.and_then(Record::instance).is_some_and(|instance| now.and_then(Record::instance) == Some(instance));
+    same && standing(before) != Some(Standing::Proven) && standing(now) == Some(Standing::Proven)
+}
+
+/// Whether, by its record, nobody runs `unit` under a lock. A holder writes what it may run before it starts any of it, and
+/// is active once the units of every earlier holder are dead.
+fn is_free_of(unit: &UnitName, record: Option<&Record>) -> bool {
+    let Some(details) = record.and_then(|record| record.details.as_ref()) else { return false };
+    match details.standing {
+        Standing::Proven => true,
+        Standing::Active => !details.units.is_empty() && !details.units.contains(unit),
+        Standing::Confirming => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::event::Content;
+    use super::super::record::{Details, Words};
+    use super::*;
+    use crate::types::{Incarnation, Instance, MachineId, Revision, Term, WriteId};
+
+    const DATABASE: &str = "database.service";
+    const FRONT: &str = "front.service";
+
+    fn at(milliseconds: u64) -> Time {
+        Time::both(Duration::from_millis(milliseconds))
+    }
+
+    fn timings() -> Timings {
+        Timings::new(Duration::from_secs(1), 3, 1)
+    }
+
+    fn unit(name: &str) -> UnitName {
+        UnitName::new(name).expect("a unit's name")
+    }
+
+    fn shows(revision: u64, instance: u128, standing: Standing, units: &[&str]) -> Observation {
+        let details = Details {
+            machine: MachineId(1),
+            instance: Instance(instance),
+            write: WriteId(revision.into()),
+            standing,
+            lease: Duration::from_secs(3),
+            hold: Duration::from_secs(4),
+            term: Term(5),
+            prev: None,
+            unfenced: Vec::new(),
+            units: units.iter().map(|name| unit(name)).collect(),
+            holders: Vec::new(),
+            words: Words::default(),
+        };
+        let token = if standing == Standing::Proven { "" } else { "h1" };
+        Observation {
+            incarnation: Incarnation("a".to_owned()),
+            revision: Revision(revision),
+            content: Content::Record(Record { token: token.to_owned(), details: Some(details) }),
+        }
+    }
+
+    fn running(revision: u64) -> Observation {
+        shows(revision, 7, Standing::Active, &[DATABASE])
+    }
+
+    /// Looks every half second at what `shown` makes of the time. When it is free, or never within a minute.
+    fn free_after(mut shown: impl FnMut(u64) -> Observation) -> Option<u64> {
+        let mut lock = FormerLock::first(shown(0), at(0), at(0));
+        let mut looks = (500..60_000).step_by(500);
+        looks.find(|time| lock.see(&unit(DATABASE), shown(*time), at(*time), at(*time), &timings()))
+    }
+
+    /// The first look behind the wait.
+    fn wait() -> u64 {
+        let wait = u64::try_from(timings().wait(Duration::from_secs(4)).as_millis()).expect("a short time") + 1;
+        wait.next_multiple_of(500)
+    }
+
+    #[test]
+    fn who_was_seen_and_lets_go_is_gone_at_once() {
+        let shown =
+            |time| if time < 2_000 { running(time + 1) } else { shows(9_000, 7, Standing::Proven, &[DATABASE]) };
+        assert_eq!(free_after(shown), Some(2_000));
+        // Somebody else's: who was seen may not have ended before it.
+        let shown =
+            |time| if time < 2_000 { running(time + 1) } else { shows(9_000, 8, Standing::Proven, &[DATABASE]) };
+        assert_eq!(free_after(shown), Some(2_000 + wait()));
+    }
+
+    #[test]
+    fn what_is_found_proven_is_waited_for() {
+        assert_eq!(free_after(|_| shows(5, 7, Standing::Proven, &[DATABASE])), Some(wait()));
+    }
+
+    #[test]
+    fn who_does_not_renew_is_waited_for_and_who_does_is_never_gone() {
+        assert_eq!(free_after(|_| running(5)), Some(wait()));
+        assert_eq!(free_after(|time| running(time + 1)), None);
+        assert_eq!(free_after(|time| shows(time + 1, 7, Standing::Active, &[])), None, "it does not say what it runs");
+        let absent = |revision| Observation { content: Content::Absent, revision: Revision(revision), ..running(1) };
+        assert_eq!(free_after(|_| absent(0)), Some(wait()));
+        assert_eq!(free_after(|time| Observation { content: Content::Tombstone, ..absent(time + 1) }), None);
+    }
+
+    #[test]
+    fn who_runs_other_units_under_it_is_waited_for_while_it_renews() {
+        let other = |revision| shows(revision, 9, Standing::Active, &[FRONT]);
+        assert_eq!(free_after(|time| other(time + 1)), Some(wait()));
+        // One that may have a predecessor counts from when it is active.
+        let confirming = |time| shows(time + 1, 9, Standing::Confirming, &[FRONT]);
+        let shown = |time| if time < 3_000 { confirming(time) } else { other(time + 1) };
+        assert_eq!(free_after(shown), Some(3_000 + wait()));
+        // A revision that does not grow is the past, or a store that went back.
+        assert_eq!(free_after(|time| other(60_000 - time)), None);
+        assert_eq!(free_after(|time| shows(5, time.into(), Standing::Active, &[FRONT])), None);
+        let shown = |time: u64| Observation { incarnation: Incarnation(time.to_string()), ..other(time + 1) };
+        assert_eq!(free_after(shown), None);
+    }
+
+    #[test]
+    fn what_was_not_watched_counts_anew() {
+        let gap = u64::try_from(timings().watch_gap().as_millis()).expect("a short time");
+        for (away, free) in [(gap, true), (gap + 1, false)] {
+            let mut lock = FormerLock::first(running(5), at(0), at(0));
+            let mut see = |shown, time| lock.see(&unit(DATABASE), shown, at(time), at(time), &timings());
+            (away..wait() - 500).step_by(500).for_each(|time| assert!(!see(running(5), time)));
+            assert_eq!(see(running(5), wait()), free, "away for {away} ms");
+
+            let mut lock = FormerLock::first(running(5), at(0), at(0));
+            let shown = shows(6, 7, Standing::Proven, &[DATABASE]);
+            assert_eq!(lock.see(&unit(DATABASE), shown, at(away), at(away), &timings()), free, "away for {away} ms");
+        }
+    }
+
+    #[test]
+    fn the_read_that_ends_the_wait_was_sent_after_it() {
+        let mut lock = FormerLock::first(running(5), at(0), at(0));
+        let mut see = |sent, now| lock.see(&unit(DATABASE), running(5), at(sent), at(now), &timings());
+        (1..wait() / 500).for_each(|look| assert!(!see(look * 500, look * 500)));
+        assert!(!see(wait() - 500, wait()));
+        assert!(see(wait(), wait()));
+    }
+}

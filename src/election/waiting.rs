@@ -1,0 +1,411 @@
+//! What a host waits for, and why: as data, and in the words that journal, `putexctl status` and D-Bus have alike.
+
+use std::fmt;
+use std::time::Duration;
+
+pub use crate::types::span::rounded;
+use crate::types::{OnStopFailure, Time};
+
+/// Why a lock that this host takes does not entitle it to start at once: whose unit may live (K3 to K5).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cause {
+    /// Nobody's: the last holder's unit was shown dead.
+    Free,
+    /// The unit of a holder that has fallen silent.
+    Silent {
+        /// Its token.
+        holder: String,
+    },
+    /// The lock is empty, and nothing shows that its last holder's unit is dead.
+    Unproven,
+    /// The store has no record of the lock.
+    Absent,
+    /// The record was deleted.
+    Deleted,
+}
+
+/// Why nobody knows what was before the record that is seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unseen {
+    /// This host has just begun to watch the lock.
+    Before,
+    /// It had no answer from the store for a while.
+    Gap,
+    /// The store was made anew, wiped or restored.
+    NewStore,
+    /// The store has gone back to an earlier revision.
+    WentBack,
+}
+
+/// Which hold decides how long the wait is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Longest {
+    /// The usual one of this service.
+    Own,
+    /// That of the record which is seen.
+    Seen,
+    /// `longest-hold` in the configuration.
+    Configured,
+    /// That of an earlier record.
+    Remembered,
+}
+
+/// All of why a claim has to wait.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Why {
+    /// Whose unit may live.
+    pub cause: Cause,
+    /// Why a holder may live that the record does not show; `None`: this host has followed the lock.
+    pub unseen: Option<Unseen>,
+    /// What decides how long it is.
+    pub longest: Longest,
+    /// That hold.
+    pub hold: Duration,
+}
+
+impl Why {
+    /// There is nobody to wait for.
+    pub(super) fn nobody() -> Self {
+        Self { cause: Cause::Free, unseen: None, longest: Longest::Own, hold: Duration::ZERO }
+    }
+}
+
+/// What a service waits for on this host. Points in time, so that what is left is counted when it is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Waiting {
+    /// For the store's answer to the claim.
+    Claim,
+    /// Until it may start.
+    Entitlement {
+        /// When.
+        until: Time,
+        /// Why.
+        why: Why,
+    },
+    /// For the last write before the start, and for the store to say that the unit is run under this lock.
+    LastWrite,
+    /// For other hosts to be fenced.
+    Fencing {
+        /// Which.
+        hosts: Vec<String>,
+    },
+    /// For the guard to take the lease up.
+    Arming,
+    /// For the unit that is started before its own.
+    Unfencing,
+    /// For the unit to be started.
+    Starting,
+    /// The unit runs, and the store has taken no renewal for longer than one takes.
+    Renewal {
+        /// When the last one was sent that it took.
+        since: Time,
+        /// When the unit is stopped.
+        deadline: Time,
+    },
+    /// For the guard to close the gate.
+    Closing {
+        /// What is released for.
+        reason: String,
+    },
+    /// For the proof that its unit is dead, in its own time.
+    Stopping {
+        /// What is released for.
+        reason: String,
+        /// `stop-limit` is over then.
+        until: Time,
+        /// What happens then.
+        on_stop_failure: OnStopFailure,
+    },
+    /// For the guard to forget the lease.
+    Disarming,
+    /// For the store to take the release.
+    Blanking {
+        /// The record is left to age then.
+        until: Time,
+    },
+    /// For the proof that its unit is dead, by force.
+    Lapsing {
+        /// SIGKILL.
+        kill_at: Time,
+        /// By then it should be proven.
+        until: Time,
+        /// What happens otherwise.
+        on_stop_failure: OnStopFailure,
+    },
+    /// For the holder to let the lock go, or to fall silent.
+    Holder {
+        /// Its token.
+        holder: String,
+        /// When its last record was first shown.
+        heard: Time,
+        /// When this host may take the lock; `None`: it would not.
+        take_at: Option<Time>,
+    },
+    /// For word of who holds the lock: the last record seen is this host's own, and nothing runs under it any more.
+    OwnRecord {
+        /// The store shows that record now.
+        shown: bool,
+        /// When this host may take the lock; `None`: it would not.
+        take_at: Option<Time>,
+    },
+    /// For its turn to take the lock.
+    Turn {
+        /// When.
+        until: Time,
+    },
+    /// For the end of a pause that an operator asked for.
+    Paused {
+        /// When.
+        until: Time,
+    },
+    /// Before it tries again (K9).
+    BackOff {
+        /// When.
+        until: Time,
+        /// What happened.
+        reason: String,
+        /// How often in a row something failed; 0 where nothing did.
+        failures: u32,
+    },
+}
+
+/// Why a host would not take a lock that is free.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hindrance {
+    /// As it stands.
+    Reason(String),
+    /// It waits before it tries again.
+    BackOff(Waiting),
+}
+
+impl Hindrance {
+    /// A sentence without a full stop.
+    #[must_use]
+    pub fn in_words(&self, now: Time) -> String {
+        match self {
+            Self::Reason(reason) => reason.clone(),
+            Self::BackOff(waiting) => waiting.in_words(now),
+        }
+    }
+}
+
+/// When something is to come that lies so far ahead.
+pub(super) fn ahead(span: Duration) -> String {
+    if span.is_zero() { "at once".to_owned() } else { format!("in {}", rounded(span)) }
+}
+
+/// What happens when a stop is not proven in time.
+fn consequence(on_stop_failure: OnStopFailure) -> &'static str {
+    match on_stop_failure {
+        OnStopFailure::Alert => "an alarm is raised",
+        OnStopFailure::RebootForce => "this host is rebooted",
+        OnStopFailure::KernelPanic => "this host's kernel is made to panic",
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.cause {
+            Cause::Free => f.write_str("the last holder's unit was shown dead")?,
+            Cause::Silent { holder } => {
+                write!(f, "the unit of {holder}, which fell silent, is not yet known to be dead")?;
+            }
+            Cause::Unproven => f.write_str("nothing shows that the last holder's unit is dead")?,
+            Cause::Absent => {
+                f.write_str("the store has no record of this lock, and a holder that nobody knows of may live")?;
+            }
+            Cause::Deleted => f.write_str("the lock was deleted, and its last holder may live")?,
+        }
+        // The record says it all where there is none.
+        match (&self.cause, self.unseen) {
+            (_, None) | (Cause::Absent | Cause::Deleted | Cause::Free, Some(Unseen::Before | Unseen::Gap)) => {}
+            (_, Some(Unseen::Before)) => {
+                f.write_str("; this host has just begun to watch, and another may have held the lock since")?;
+            }
+            (_, Some(Unseen::Gap)) => {
+                f.write_str(
+                    "; this host had no answer from the store for a while, and another may have held the lock since",
+                )?;
+            }
+            (_, Some(Unseen::NewStore)) => {
+                f.write_str(
+                    "; the store was made anew, wiped or restored, and a holder that it no longer shows may live",
+                )?;
+            }
+            (_, Some(Unseen::WentBack)) => {
+                f.write_str("; the store has gone back in time, and a holder that it no longer shows may live")?;
+            }
+        }
+        let hold = rounded(self.hold);
+        match self.longest {
+            Longest::Own | Longest::Seen => Ok(()),
+            Longest::Configured => write!(f, "; it may live for longest-hold = {hold}"),
+            Longest::Remembered => write!(
+                f,
+                "; it may live for {hold}, the longest hold of any record of this lock that this host remembers, see \
+                 putexd-operations(7)"
+            ),
+        }
+    }
+}
+
+impl Waiting {
+    /// A sentence without a full stop; it fits behind "it" and behind a colon.
+    #[must_use]
+    pub fn in_words(&self, now: Time) -> String {
+        let left = |until: &Time| rounded(now.until_waited(*until));
+        match self {
+            Self::Claim => "waits for the store to take its claim".to_owned(),
+            Self::Entitlement { until, why } => format!("waits {} before it starts: {why}", left(until)),
+            Self::LastWrite => "waits for the store to confirm once more that the lock is its own".to_owned(),
+            Self::Fencing { hosts } => format!("waits until {} is fenced", hosts.join(" and ")),
+            Self::Arming => "waits for putex-guard to take up the lease".to_owned(),
+            Self::Unfencing => "waits for the unit of [fence] unfence".to_owned(),
+            Self::Renewal { since, deadline } => format!(
+                "not renewed for {}; the unit is stopped {} unless the store answers",
+                rounded(now.since_at_least(*since)),
+                ahead(now.until_passed(*deadline))
+            ),
+            Self::Starting => "waits for systemd to start the unit; the lease is renewed meanwhile".to_owned(),
+            Self::Closing { reason } => {
+                format!("waits for putex-guard to close the gate before it stops the unit because of \"{reason}\"")
+            }
+            Self::Stopping { reason, until, on_stop_failure } => {
+                let (left, then) = (now.until_waited(*until), consequence(*on_stop_failure));
+                let limit = if left.is_zero() {
+                    "longer than stop-limit already".to_owned()
+                } else {
+                    format!("for {} at most, then {then}", rounded(left))
+                };
+                format!(
+                    "waits until the unit is proven dead, in its own time and {limit}; it is stopped because of \"{reason}\""
+                )
+            }
+            Self::Disarming => "the unit is dead; waits for putex-guard to forget the lease".to_owned(),
+            Self::Blanking { until } => format!(
+                "the unit is dead; waits for the store to take the release, and leaves the lock to age {}",
+                ahead(now.until_waited(*until))
+            ),
+            Self::Lapsing { kill_at, until, on_stop_failure } => {
+                let (kill, left) = (now.until_passed(*kill_at), now.until_passed(*until));
+                let kill = if kill.is_zero() {
+                    "it gets SIGKILL".to_owned()
+                } else {
+                    format!("it gets SIGKILL in {}", rounded(kill))
+                };
+                let limit = if left.is_zero() {
+                    "the proof is overdue".to_owned()
+                } else {
+                    format!("{} in {} otherwise", consequence(*on_stop_failure), rounded(left))
+                };
+                format!("the lease is over; waits until the unit is proven dead; {kill}, and {limit}")
+            }
+            Self::Holder { holder, heard, take_at } => {
+                let heard = rounded(now.since_at_least(*heard));
+                let heard = format!("{holder} holds the lock and was heard of {heard} ago");
+                match take_at {
+                    Some(at) => {
+                        format!("{heard}; if it stays silent, the lock may be taken {}", ahead(now.until_waited(*at)))
+                    }
+                    None => heard,
+                }
+            }
+            Self::OwnRecord { shown: false, .. } => {
+                "the last record seen is this host's own; its unit is stopped here; who holds the lock now is not known"
+                    .to_owned()
+            }
+            Self::OwnRecord { shown: true, take_at } => {
+                let aging =
+                    "the last record seen is this host's own; its unit is stopped here; the record is left to age";
+                match take_at {
+                    Some(at) => format!("{aging}; the lock may be taken {}", ahead(now.until_waited(*at))),
+                    None => aging.to_owned(),
+                }
+            }
+            Self::Turn { until } => match now.until_waited(*until) {
+                Duration::ZERO => "the lock may be taken, and it is this host's turn".to_owned(),
+                left => format!("the lock may be taken; waits {} for its turn", rounded(left)),
+            },
+            Self::Paused { until } => {
+                format!("waits {} for the end of a pause that an operator asked for", left(until))
+            }
+            Self::BackOff { until, reason, failures } => {
+                let what = match failures {
+                    0 => format!("since it let the lock go: {reason}; it takes it again if nobody else does"),
+                    1 => format!("since something failed: {reason}"),
+                    count => format!("since something failed {count} times in a row, at last: {reason}"),
+                };
+                format!("waits {} before it tries again, {what}", left(until))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_says_its_cause_and_what_is_left() {
+        let at = |milliseconds| Time::both(Duration::from_millis(milliseconds));
+        let hold = Duration::from_secs(20);
+        let why = Why { cause: Cause::Absent, unseen: Some(Unseen::NewStore), longest: Longest::Configured, hold };
+        assert_eq!(
+            Waiting::Entitlement { until: at(15_849), why }.in_words(at(1000)),
+            "waits 14.8s before it starts: the store has no record of this lock, and a holder that nobody knows of may \
+             live; the store was made anew, wiped or restored, and a holder that it no longer shows may live; it may live \
+             for longest-hold = 20s"
+        );
+        let holder = |take_at| Waiting::Holder { holder: "h2".to_owned(), heard: at(1000), take_at };
+        assert_eq!(
+            holder(Some(at(4000))).in_words(at(1400)),
+            "h2 holds the lock and was heard of 0.4s ago; if it stays silent, the lock may be taken in 2.6s"
+        );
+        assert_eq!(holder(None).in_words(at(1400)), "h2 holds the lock and was heard of 0.4s ago");
+        assert_eq!(
+            holder(Some(at(4000))).in_words(at(4000)),
+            "h2 holds the lock and was heard of 3.0s ago; if it stays silent, the lock may be taken at once"
+        );
+        assert_eq!(
+            Waiting::Renewal { since: at(1000), deadline: at(16_200) }.in_words(at(12_700)),
+            "not renewed for 11.7s; the unit is stopped in 3.5s unless the store answers"
+        );
+        let own = |shown| Waiting::OwnRecord { shown, take_at: Some(at(4000)) }.in_words(at(1400));
+        let stopped = "the last record seen is this host's own; its unit is stopped here";
+        assert_eq!(own(false), format!("{stopped}; who holds the lock now is not known"));
+        assert_eq!(own(true), format!("{stopped}; the record is left to age; the lock may be taken in 2.6s"));
+        let back_off = |failures| Waiting::BackOff { until: at(5200), reason: "it did".to_owned(), failures };
+        assert_eq!(
+            back_off(3).in_words(at(1000)),
+            "waits 4.2s before it tries again, since something failed 3 times in a row, at last: it did"
+        );
+        assert!(back_off(0).in_words(at(1000)).contains("if nobody else does"));
+    }
+
+    #[test]
+    fn a_stop_says_what_happens_if_it_is_not_proven() {
+        let at = |milliseconds| Time::both(Duration::from_millis(milliseconds));
+        let stopping = |on_stop_failure, now| {
+            Waiting::Stopping { reason: "kernel update".to_owned(), until: at(4000), on_stop_failure }.in_words(at(now))
+        };
+        assert_eq!(
+            stopping(OnStopFailure::Alert, 1000),
+            "waits until the unit is proven dead, in its own time and for 3.0s at most, then an alarm is raised; it is \
+             stopped because of \"kernel update\""
+        );
+        assert!(stopping(OnStopFailure::RebootForce, 1000).contains("then this host is rebooted; "));
+        assert!(stopping(OnStopFailure::Alert, 5000).contains("and longer than stop-limit already; "));
+        let lapsing = |on_stop_failure, now| {
+            Waiting::Lapsing { kill_at: at(2000), until: at(4000), on_stop_failure }.in_words(at(now))
+        };
+        assert_eq!(
+            lapsing(OnStopFailure::Alert, 1000),
+            "the lease is over; waits until the unit is proven dead; it gets SIGKILL in 1.0s, and an alarm is raised in \
+             3.0s otherwise"
+        );
+        assert!(
+            lapsing(OnStopFailure::KernelPanic, 3000).contains("it gets SIGKILL, and this host's kernel is made to")
+        );
+        assert!(lapsing(OnStopFailure::KernelPanic, 5000).ends_with("it gets SIGKILL, and the proof is overdue"));
+    }
+}

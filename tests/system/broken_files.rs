@@ -1,0 +1,191 @@
+//! A file of the configuration is broken: what runs with it runs on, over a restart of putexd too, and `putexctl status` says
+//! where it is broken.
+
+use std::time::Duration;
+
+use crate::cluster::Host;
+use crate::command::{holds_for, now, said, since, wait_for, wait_until};
+use crate::lockstore::Lockstore;
+use crate::scene::{HAND_OVER, Plan, SERVICE, SOON, Scene, TAKE_OVER, WAIT, main_pid, wait_for_line, wait_for_standby};
+
+const DAEMON: &str = "putexd.service";
+const FILE: &str = "/etc/putex.d/db.toml";
+const HOST_FILE: &str = "/etc/putex/putexd.toml";
+/// The generator waits for 3 s, and systemd for 90.
+const GENERATED: Duration = Duration::from_secs(30);
+/// The second line's value begins at column 18.
+const BROKEN: &str = "unit = \"database.service\"\nrenew-interval = 5\n";
+/// Another program, whose election must not notice anything.
+const WEB: &str = "[Unit]\nDescription=A web server\n\n[Service]\nExecStart=sleep infinity\n";
+const WEB_SERVICE: &str = "unit = \"web.service\"\nrenew-interval = \"1s\"\nfailures = 3\nconfirmations = 1\n";
+
+/// What `putexctl status` says on `host`, once it has all of `words`.
+#[track_caller]
+fn wait_for_words(host: &Host, words: &[&str]) -> String {
+    wait_for(SOON, &format!("putexctl status on {} says {words:?}", host.name), || {
+        // A putexd that has just been started is not on the bus yet.
+        let text = said(&host.output(&["putexctl", "status"]));
+        words.iter().all(|word| text.contains(word)).then_some(text)
+    })
+}
+
+fn reload(host: &Host) {
+    host.exec(&["systemctl", "reload", DAEMON]);
+}
+
+fn restart(host: &Host) {
+    let before = main_pid(host, DAEMON);
+    host.exec(&["systemctl", "restart", DAEMON]);
+    assert_ne!(main_pid(host, DAEMON), before);
+}
+
+fn plan(name: &'static str) -> Plan {
+    Plan::hosts(name, 2, Lockstore::Nats).unit("web", WEB).service("web", WEB_SERVICE)
+}
+
+/// The host that runs the web server, and that run of it.
+fn web(scene: &Scene) -> (&Host, String) {
+    let invocation = |host: &Host| host.property("web.service", "InvocationID");
+    let host = wait_for(TAKE_OVER, "one host runs the web server", || {
+        scene.hosts.iter().find(|host| host.property("web.service", "ActiveState") == "active")
+    });
+    (host, invocation(host))
+}
+
+#[test]
+fn a_service_whose_file_is_broken_runs_on_over_a_restart() {
+    let Some((scene, first)) = plan("broken").run() else { return };
+    let (holder, standby) = (scene.host_of(&first), scene.other(&first));
+    let (_, web_run) = web(&scene);
+
+    scene.uninterrupted(&first, WAIT * 2, "a broken file, and a reload", || {
+        holder.write_file(FILE, BROKEN);
+        reload(holder);
+        wait_for_line(holder, &["the configuration is reloaded", "db", "former settings", "db.toml:2:18"]);
+        wait_for_words(holder, &["db ", "active", "former settings", "db.toml:2:18", "systemctl reload putexd"]);
+    });
+    scene.uninterrupted(&first, WAIT * 4, "a broken file, and a restart", || {
+        restart(holder);
+        wait_for_words(holder, &["db ", "active", "former settings", "db.toml:2:18", "systemctl reload putexd"]);
+        wait_for_line(holder, &["db", "former settings", "db.toml:2:18"]);
+    });
+    // A second one has the same text, and the file may be no TOML at all by now.
+    scene.uninterrupted(&first, WAIT * 2, "a file that is no TOML, and another restart", || {
+        holder.write_file(FILE, "unit = \"database.ser");
+        holder.exec(&["systemctl", "daemon-reload"]);
+        restart(holder);
+        wait_for_words(holder, &["db ", "active", "former settings", "db.toml:1:"]);
+    });
+    // A standby has no lease to keep.
+    standby.write_file(FILE, BROKEN);
+    restart(standby);
+    wait_for_words(standby, &["db ", "broken", "db.toml:2:18", "systemctl reload putexd"]);
+    scene.uninterrupted(&first, WAIT, "mended, and a reload", || {
+        for host in &scene.hosts {
+            host.write_file(FILE, SERVICE);
+            reload(host);
+        }
+        wait_until(SOON, "nothing is broken", || {
+            scene.hosts.iter().all(|host| !said(&host.output(&["putexctl", "status"])).contains("broken"))
+        });
+    });
+    wait_for_standby(standby);
+    assert_eq!(web(&scene).1, web_run, "the other service was never touched");
+
+    // It can be let go of while it is broken, and does not come back before it is mended.
+    holder.write_file(FILE, BROKEN);
+    restart(holder);
+    wait_for_words(holder, &["former settings"]);
+    let asked = now();
+    holder.exec(&["putexctl", "step-down", "db"]);
+    let second = scene.wait_for_takeover(&first, asked, HAND_OVER, "step-down of a service whose file is broken");
+    wait_for_words(holder, &["db ", "does not contend", "db.toml:2:18"]);
+    let asked = now();
+    standby.exec(&["systemctl", "stop", DAEMON]);
+    scene.oracle.wait_for_end(&second, SOON);
+    holds_for(WAIT * 2, "a broken service without a lease does not contend", || scene.oracle.live().is_empty());
+    holder.write_file(FILE, SERVICE);
+    reload(holder);
+    let third = scene.wait_for_start(asked, TAKE_OVER);
+    assert_eq!(third.host, holder.name);
+
+    // putexd is stopped while the file is broken.
+    holder.write_file(FILE, BROKEN);
+    restart(holder);
+    wait_for_words(holder, &["former settings"]);
+    holder.exec(&["systemctl", "stop", DAEMON]);
+    scene.oracle.wait_for_end(&third, SOON);
+    assert!(!holder.read_file("/run/putex/guard/table.json").is_some_and(|table| table.contains("database")));
+    scene.assert_no_violation();
+}
+
+#[test]
+fn a_broken_putexd_toml_costs_no_lease() {
+    let Some((scene, first)) = plan("brokenhost").run() else { return };
+    let (holder, standby) = (scene.host_of(&first), scene.other(&first));
+    let good = holder.read_file(HOST_FILE).expect("it was written");
+    let broken = good.replace("[store]", "[stroe]");
+    scene.uninterrupted(&first, WAIT * 4, "a broken putexd.toml", || {
+        holder.write_file(HOST_FILE, &broken);
+        assert_eq!(holder.output(&["putexd", "--check"]).status.code(), Some(78));
+        reload(holder);
+        wait_for_line(holder, &["former settings", "putexd.toml"]);
+        wait_for_words(holder, &["db ", "active", "former settings", "putexd.toml:"]);
+        restart(holder);
+        wait_for_words(holder, &["db ", "active", "former settings", "putexd.toml:"]);
+        assert_eq!(holder.output(&["putexd", "--check"]).status.code(), Some(78));
+    });
+    scene.uninterrupted(&first, WAIT * 2, "putexd.toml mended", || {
+        holder.write_file(HOST_FILE, &good);
+        reload(holder);
+        wait_until(SOON, "nothing is broken", || {
+            !said(&holder.output(&["putexctl", "status"])).contains("former settings")
+        });
+    });
+
+    // Without any lease there is nothing to keep.
+    let (web_host, _) = web(&scene);
+    if web_host.name == standby.name {
+        standby.exec(&["putexctl", "step-down", "web"]);
+        wait_until(TAKE_OVER, "the web server has moved", || web(&scene).0.name == holder.name);
+    }
+    standby.write_file(HOST_FILE, &broken);
+    standby.output(&["systemctl", "restart", DAEMON]);
+    wait_until(SOON, "putexd has ended with 78", || standby.property(DAEMON, "ExecMainStatus") == "78");
+    scene.assert_alone(&first);
+    scene.assert_no_violation();
+}
+
+/// Nobody knows the settings any more: the lease is released in good order.
+#[test]
+fn without_its_former_text_a_broken_service_is_released() {
+    let Some((scene, first)) = Plan::hosts("brokenkept", 2, Lockstore::Nats).run() else { return };
+    let holder = scene.host_of(&first);
+    holder.exec(&["rm", "-r", "/run/putex/kept"]);
+    holder.write_file(FILE, BROKEN);
+    let since = now();
+    restart(holder);
+    let second = scene.wait_for_takeover(&first, since, HAND_OVER, "a broken file, a restart and no text");
+    assert!(scene.stop_of(&first).is_some(), "it was stopped in order");
+    wait_for_words(holder, &["db ", "broken", "db.toml:2:18"]);
+    scene.assert_alone(&second);
+}
+
+/// systemd kills a generator that does not end, and loads all units without what it would have written.
+#[test]
+fn a_file_that_does_not_answer_sets_no_unit_free() {
+    let Some((scene, first)) = Plan::hosts("unread", 2, Lockstore::Directory).run() else { return };
+    let standby = scene.other(&first);
+    standby.exec(&["mkfifo", "/etc/putex.d/pipe.toml"]);
+    standby.exec(&["ln", "-s", "/srv/putex/elsewhere.toml", "/etc/putex.d/zz.toml"]);
+    standby.write_file("/srv/putex/elsewhere.toml", "unit = \"elsewhere.service\"\n");
+    standby.exec(&["systemctl", "stop", DAEMON]);
+    standby.share().hang();
+    let began = now();
+    standby.exec(&["systemctl", "daemon-reload"]);
+    assert!(since(began) < GENERATED, "daemon-reload took {:?}", since(began));
+    let refused = standby.output(&["systemctl", "start", "database.service"]);
+    assert!(!refused.status.success(), "{}", said(&refused));
+    scene.assert_alone(&first);
+    standby.share().go_on();
+}

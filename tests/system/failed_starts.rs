@@ -1,0 +1,322 @@
+//! Starts that fail: what they may have left is proven to be gone, or the host says what to do about it.
+
+use std::time::Duration;
+
+use crate::cluster::{Host, Off};
+use crate::command::{holds_for, now, wait_until};
+use crate::lockstore::Lockstore;
+use crate::scene::{Plan, SERVICE, SOON, Scene, TAKE_OVER, WAIT, wait_for_line};
+
+const DAEMON: &str = "putexd.service";
+const SAMPLE: &str = include_str!("../../config/examples/address.toml");
+const ADDRESS: &str = "192.0.2.10/24";
+const ADD: &str = "/usr/sbin/ip address add 192.0.2.10/24 dev eth0";
+const REMOVE: &str = "/usr/sbin/ip address del 192.0.2.10/24 dev eth0";
+const UNIT: &str = "virtual-address.service";
+/// A stop that is not proven within it takes the host down.
+const SHORT: &str = "stop-limit = \"6s\"\non-stop-failure = \"reboot-force\"\n";
+
+/// The unit that the sample shows in its comment.
+fn unit_of_the_sample() -> String {
+    let lines = SAMPLE.lines().filter_map(|line| line.strip_prefix("#   "));
+    lines.fold(String::new(), |text, line| text + line + "\n")
+}
+
+fn oneshot(lines: &str) -> String {
+    format!("[Service]\nType=oneshot\nRemainAfterExit=yes\n{lines}")
+}
+
+fn alone(name: &'static str, lines: &str) -> Plan {
+    let service = format!("unit = \"{UNIT}\"\n{}{SHORT}", SERVICE.split_once('\n').expect("lines").1);
+    Plan::hosts(name, 2, Lockstore::Directory).service("db", service).unit("virtual-address", &oneshot(lines))
+}
+
+fn has_address(host: &Host) -> bool {
+    host.exec(&["ip", "-oneline", "address", "show", "dev", "eth0"]).contains(ADDRESS)
+}
+
+fn is_active(host: &Host, unit: &str) -> bool {
+    host.property(unit, "ActiveState") == "active"
+}
+
+fn status(host: &Host) -> String {
+    String::from_utf8_lossy(&host.output(&["putexctl", "status"]).stdout).into_owned()
+}
+
+#[track_caller]
+fn wait_for_told(host: &Host, words: &str) {
+    wait_until(TAKE_OVER, &format!("status of {} has {words:?}: {}", host.name, status(host)), || {
+        status(host).contains(words)
+    });
+}
+
+fn active<'a>(scene: &'a Scene, unit: &str) -> &'a Host {
+    let on = || scene.hosts.iter().find(|host| host.is_on() && is_active(host, unit));
+    wait_until(TAKE_OVER, &format!("{unit} is active"), || on().is_some());
+    on().expect("it was active")
+}
+
+#[test]
+fn the_address_sample_does_no_harm_where_the_address_is_there_already() {
+    let plan = Plan::hosts("sample", 2, Lockstore::Directory).service("db", SAMPLE);
+    let Some(scene) = plan.unit("virtual-address", &unit_of_the_sample()).prepare() else { return };
+    for host in &scene.hosts {
+        host.assert_harmless();
+        host.exec(&["ip", "address", "add", ADDRESS, "dev", "eth0"]);
+    }
+    scene.start_putexd();
+    let first = active(&scene, UNIT);
+    let second = scene.hosts.iter().find(|host| host.name != first.name).expect("there are two");
+    first.exec(&["systemctl", "stop", DAEMON]);
+    assert!(!has_address(first), "the stop has removed it");
+    wait_until(TAKE_OVER, "the other host takes over", || is_active(second, UNIT));
+    assert!(has_address(second));
+    assert!(scene.hosts.iter().all(Host::is_on), "no host went down");
+}
+
+/// The only command of a start has failed, so that nothing was begun.
+#[test]
+fn a_single_command_that_failed_takes_no_host_down() {
+    let Some(scene) = alone("single", &format!("ExecStart={ADD}\nExecStop={REMOVE}\n")).prepare() else { return };
+    for host in &scene.hosts {
+        host.assert_harmless();
+        host.exec(&["ip", "address", "add", ADDRESS, "dev", "eth0"]);
+    }
+    scene.start_putexd();
+    for host in &scene.hosts {
+        wait_for_told(host, "the last start on this host failed");
+        assert!(status(host).contains("exit status 2"), "{}", status(host));
+    }
+    holds_for(Duration::from_secs(10), "no host goes down", || scene.hosts.iter().all(Host::is_on));
+    for host in &scene.hosts {
+        let journal = host.journal(&[DAEMON]);
+        assert!(!journal.contains("runs without the lock"), "{journal}");
+        assert!(!journal.contains("does not hold the lock, and runs"), "{journal}");
+        assert!(!journal.contains("is not proven dead"), "{journal}");
+        host.exec(&["ip", "address", "del", ADDRESS, "dev", "eth0"]);
+    }
+    let host = active(&scene, UNIT);
+    wait_until(SOON, "the failure is told of no longer", || !status(host).contains("failed"));
+}
+
+#[test]
+fn a_bound_unit_that_failed_to_start_keeps_nothing_down() {
+    let service = format!("{SERVICE}bound-units = [\"{UNIT}\"]\n{SHORT}");
+    let needs = format!("[Unit]\nRequires={UNIT}\nAfter={UNIT}\n");
+    let plan = Plan::hosts("bound", 2, Lockstore::Directory).service("db", service);
+    let plan = plan.unit("virtual-address", &oneshot(&format!("ExecStart={ADD}\nExecStop={REMOVE}\n")));
+    let Some(scene) = plan.file("/etc/systemd/system/database.service.d/address.conf", &needs).prepare() else {
+        return;
+    };
+    let [one, two] = &scene.hosts[..] else { panic!("two hosts were asked for") };
+    for host in [one, two] {
+        host.assert_harmless();
+        host.exec(&["systemctl", "daemon-reload"]);
+    }
+    one.exec(&["ip", "address", "add", ADDRESS, "dev", "eth0"]);
+    one.exec(&["systemctl", "start", DAEMON]);
+    wait_for_told(one, "the last start on this host failed");
+    let since = now();
+    two.exec(&["systemctl", "start", DAEMON]);
+    let first = scene.wait_for_start(since, TAKE_OVER);
+    assert_eq!(first.host, two.name, "the host that can run it does");
+    holds_for(WAIT * 2, "no host goes down", || one.is_on() && two.is_on());
+    scene.assert_alone(&first);
+    scene.assert_no_violation();
+}
+
+/// One command has succeeded and one has failed: whether the first has left something nobody knows.
+#[test]
+fn a_start_that_failed_half_way_is_told_of_and_is_no_proof() {
+    let lines = format!("ExecStart={ADD}\nExecStart=/usr/bin/false\nExecStop={REMOVE}\n");
+    let Some(scene) = alone("half", &lines).prepare() else { return };
+    let [one, two] = &scene.hosts[..] else { panic!("two hosts were asked for") };
+    for host in [one, two] {
+        host.assert_harmless();
+        host.exec(&["systemctl", "daemon-reload"]);
+    }
+    one.exec(&["systemctl", "start", DAEMON]);
+    wait_for_line(one, &[UNIT, "is not proven dead", "systemctl reset-failed"]);
+    wait_for_told(one, &format!("systemctl reset-failed {UNIT}"));
+    assert!(has_address(one), "the first command has left it");
+    assert_eq!(one.wait_off(TAKE_OVER), Off::ToReboot);
+    one.boot();
+    assert!(!has_address(one));
+}
+
+/// All that an orderly stop does is done after a failed start as well, and succeeds.
+#[test]
+fn a_start_that_failed_half_way_and_was_undone_is_proven() {
+    let lines = format!("ExecStart={ADD}\nExecStart=/usr/bin/false\nExecStopPost={REMOVE}\n");
+    let Some(scene) = alone("undone", &lines).prepare() else { return };
+    for host in &scene.hosts {
+        host.assert_harmless();
+    }
+    scene.start_putexd();
+    for host in &scene.hosts {
+        wait_for_told(host, "the last start on this host failed");
+    }
+    holds_for(Duration::from_secs(10), "no host goes down", || scene.hosts.iter().all(Host::is_on));
+    for host in &scene.hosts {
+        assert!(!has_address(host));
+        assert!(!host.journal(&[DAEMON]).contains("is not proven dead"));
+    }
+}
+
+/// The guard alone finds the unit that failed to start beside the one that runs.
+#[test]
+fn a_bound_unit_that_failed_to_start_is_no_reason_for_the_guard_to_take_the_host_down() {
+    let service = format!("{SERVICE}bound-units = [\"{UNIT}\"]\n{SHORT}");
+    let wants = format!("[Unit]\nWants={UNIT}\nAfter={UNIT}\n");
+    let plan = Plan::hosts("wants", 2, Lockstore::Directory).service("db", service);
+    let plan = plan.unit("virtual-address", &oneshot(&format!("ExecStart={ADD}\nExecStop={REMOVE}\n")));
+    let Some(scene) = plan.file("/etc/systemd/system/database.service.d/address.conf", &wants).prepare() else {
+        return;
+    };
+    for host in &scene.hosts {
+        host.assert_harmless();
+        host.exec(&["ip", "address", "add", ADDRESS, "dev", "eth0"]);
+    }
+    scene.start_putexd();
+    let first = scene.wait_for_start(Duration::ZERO, TAKE_OVER);
+    let host = scene.host_of(&first);
+    wait_until(SOON, "it has failed", || host.property(UNIT, "ActiveState") == "failed");
+    let since = now();
+    crate::scene::signal(host, DAEMON, "STOP");
+    scene.wait_for_takeover(&first, since, TAKE_OVER, "the guard alone, and a bound unit that has failed");
+    holds_for(WAIT, "no host goes down", || scene.hosts.iter().all(Host::is_on));
+    crate::scene::signal(host, DAEMON, "CONT");
+    scene.assert_no_violation();
+}
+
+#[test]
+fn a_unit_that_fails_at_each_start_is_told_of_in_status() {
+    const FAILS: (&str, &str) = (
+        "/etc/systemd/system/database.service.d/fails.conf",
+        "[Service]\nExecStart=\nExecStart=/bin/false\nType=exec\n",
+    );
+    for restart in ["", "Restart=always\nRestartSec=0\n"] {
+        let plan = Plan::hosts("false", 2, Lockstore::Directory);
+        let Some(scene) = plan.file(FAILS.0, &format!("{}{restart}", FAILS.1)).begin() else { return };
+        for host in &scene.hosts {
+            wait_for_told(host, "the last start on this host failed");
+            assert!(!restart.is_empty() || status(host).contains("exit status 1"), "{}", status(host));
+        }
+        for host in &scene.hosts {
+            wait_until(TAKE_OVER, "it is tried again", || host.journal(&[DAEMON]).matches("db: starting").count() >= 2);
+            let journal = host.journal(&[DAEMON]);
+            assert!(!journal.contains("runs without the lock"), "{journal}");
+            assert!(!journal.contains("does not hold the lock, and runs"), "{journal}");
+        }
+    }
+}
+
+/// What interrupts a start, after which systemd calls the unit inactive, and its result a success.
+#[derive(Debug, Clone, Copy)]
+enum Interrupted {
+    /// The release has begun, and another putexd goes on with it.
+    Release { signal: Option<&'static str> },
+    /// putexd is gone for good, so that the guard ends the lease.
+    Guard,
+}
+
+/// The address is there, and the start goes on for as long as nobody stops it.
+const HALF_WAY: [&str; 2] = [
+    "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart={ADD}\n\
+         ExecStart=/bin/sh -c 'trap \"exit 0\" TERM; sleep 1000 & wait'\nExecStop={REMOVE}\n",
+    "[Service]\nType=notify\nRemainAfterExit=yes\nTimeoutStartSec=infinity\nExecStartPre={ADD}\n\
+         ExecStart=/bin/sleep 1000\nExecStop={REMOVE}\n",
+];
+
+fn is_not_forgotten(name: &'static str, lines: &str, how: Interrupted) {
+    let service = format!("unit = \"{UNIT}\"\n{}", SERVICE.split_once('\n').expect("lines").1);
+    let service = format!("{service}stop-limit = \"12s\"\non-stop-failure = \"reboot-force\"\n");
+    let lines = lines.replace("{ADD}", ADD).replace("{REMOVE}", REMOVE);
+    let plan = Plan::hosts(name, 2, Lockstore::Directory).service("db", service).unit("virtual-address", &lines);
+    let Some(scene) = plan.prepare() else { return };
+    let [one, two] = &scene.hosts[..] else { panic!("two hosts were asked for") };
+    for host in [one, two] {
+        host.assert_harmless();
+        host.exec(&["systemctl", "daemon-reload"]);
+    }
+    one.exec(&["systemctl", "start", DAEMON]);
+    wait_until(TAKE_OVER, "the start is half-way", || has_address(one));
+    assert_eq!(one.property(UNIT, "ActiveState"), "activating");
+    two.exec(&["systemctl", "start", DAEMON]);
+    match how {
+        Interrupted::Release { signal } => {
+            one.exec(&["putexctl", "step-down", "db"]);
+            wait_for_line(one, &[UNIT, "is not proven dead"]);
+            match signal {
+                Some(signal) => crate::scene::signal(one, DAEMON, signal),
+                None => {
+                    one.exec(&["systemctl", "--no-block", "restart", DAEMON]);
+                }
+            }
+        }
+        Interrupted::Guard => {
+            one.exec(&["systemctl", "mask", "--runtime", DAEMON]);
+            crate::scene::signal(one, DAEMON, "KILL");
+        }
+    }
+    wait_until(TAKE_OVER * 3, &format!("{} goes off", one.name), || {
+        assert!(
+            !has_address(two),
+            "{two_name} has the address while {one_name} may still have it",
+            two_name = two.name,
+            one_name = one.name
+        );
+        !one.is_on()
+    });
+    assert_eq!(one.wait_off(TAKE_OVER), Off::ToReboot);
+    wait_until(TAKE_OVER, "the other host takes over", || has_address(two));
+}
+
+#[test]
+fn a_start_that_was_interrupted_is_not_forgotten_with_a_restart() {
+    for unit in HALF_WAY {
+        is_not_forgotten("begun-restart", unit, Interrupted::Release { signal: None });
+    }
+}
+
+#[test]
+fn a_start_that_was_interrupted_is_not_forgotten_with_the_death_of_putexd() {
+    for unit in HALF_WAY {
+        is_not_forgotten("begun-killed", unit, Interrupted::Release { signal: Some("KILL") });
+    }
+}
+
+#[test]
+fn a_start_that_was_interrupted_is_not_forgotten_by_the_guard() {
+    for unit in HALF_WAY {
+        is_not_forgotten("begun-guard", unit, Interrupted::Guard);
+    }
+}
+
+/// What became active in the end is stopped in order, and no host goes down: neither with a putexd that was killed half-way, nor
+/// with the guard alone.
+#[test]
+fn a_start_that_has_come_to_its_end_is_in_no_doubt() {
+    let lines = format!("ExecStart={ADD}\nExecStart=/bin/sleep 2\nExecStop={REMOVE}\n");
+    let Some(scene) = alone("ended", &lines).prepare() else { return };
+    let [one, two] = &scene.hosts[..] else { panic!("two hosts were asked for") };
+    for host in [one, two] {
+        host.assert_harmless();
+        host.exec(&["systemctl", "daemon-reload"]);
+    }
+    one.exec(&["systemctl", "start", DAEMON]);
+    wait_until(TAKE_OVER, "the start is half-way", || has_address(one));
+    crate::scene::signal(one, DAEMON, "KILL");
+    wait_until(SOON, "the start has come to its end", || is_active(one, UNIT));
+    wait_until(SOON, "putexd is back", || is_active(one, DAEMON) && status(one).contains("active"));
+    two.exec(&["systemctl", "start", DAEMON]);
+    wait_until(SOON, "the other host waits", || status(two).contains("standby"));
+    one.exec(&["putexctl", "step-down", "db"]);
+    wait_until(TAKE_OVER, "the other host takes over", || is_active(two, UNIT));
+    assert!(!has_address(one) && one.is_on());
+    two.exec(&["systemctl", "mask", "--runtime", DAEMON]);
+    crate::scene::signal(two, DAEMON, "KILL");
+    wait_until(TAKE_OVER * 2, "the first host takes over again", || is_active(one, UNIT));
+    assert!(two.is_on() && !has_address(two), "the guard alone has stopped it in order");
+    holds_for(SOON, "no host goes down", || one.is_on() && two.is_on());
+}

@@ -1,0 +1,136 @@
+//! What a person reads who has stopped, moved or lost a service: why it waits, for how long, and what to do.
+
+use std::time::Duration;
+
+use crate::cluster::Host;
+use crate::command::{holds_for, now, said, wait_for};
+use crate::lockstore::Lockstore;
+use crate::scene::{
+    HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, wait_for_line, wait_for_standby, wait_for_status,
+};
+
+/// 2R of [`SERVICE`], and what a start takes on a busy machine.
+const ONCE: Duration = Duration::from_secs(6);
+/// A unit that is never started.
+const BAD: &str = "[Service]\nType=notify\nExecStart=false\n";
+const BAD_SERVICE: &str = "unit = \"bad.service\"\nrenew-interval = \"1s\"\nfailures = 3\nconfirmations = 1\n";
+
+fn status(host: &Host) -> String {
+    said(&host.output(&["putexctl", "status"]))
+}
+
+/// What `putexctl status` says on `host`, once it has all of `words`.
+#[track_caller]
+fn wait_for_words(host: &Host, words: &[&str]) -> String {
+    wait_for(TAKE_OVER, &format!("putexctl status on {} says {words:?}", host.name), || {
+        let text = status(host);
+        words.iter().all(|word| text.contains(word)).then_some(text)
+    })
+}
+
+#[test]
+fn what_an_operator_stops_comes_back_after_one_wait_each_time() {
+    let plan = Plan::hosts("once", 1, Lockstore::Nats).unit("bad", BAD).service("bad", BAD_SERVICE);
+    let Some((scene, mut running)) = plan.run() else { return };
+    let host = scene.host_of(&running);
+    for round in 0..4 {
+        // Longer than T: one that ends sooner has failed.
+        holds_for(WAIT, "the unit runs", || scene.oracle.live() == [running.clone()]);
+        let asked = now();
+        if round % 2 == 0 {
+            host.exec(&["systemctl", "stop", UNIT]);
+            wait_for_line(host, &["db: database.service was stopped", "Stop a service everywhere"]);
+        } else {
+            let told = said(&host.output(&["putexctl", "step-down", "db"]));
+            assert!(told.contains("stays down for 2.0s at least"), "{told}");
+        }
+        let text = wait_for_words(host, &["db ", "standby", "before it tries again, since it let the lock go"]);
+        println!("{text}");
+        running = scene.wait_for_start(asked, SOON);
+        println!("round {round}: back {:?} after it was asked for", running.after(asked));
+        assert!(running.after(asked) < ONCE, "round {round}: {:?}", running.after(asked));
+    }
+    // What fails says so, and what, and waits longer each time.
+    wait_for_words(host, &["bad ", "before it tries again, since something failed", "in a row", "the start failed"]);
+}
+
+#[test]
+fn whoever_does_not_hold_the_lock_says_who_does() {
+    let Some((scene, first)) = Plan::hosts("whose", 2, Lockstore::Nats).oracle(&["ORACLE_STOP_DELAY_MS=4000"]).run()
+    else {
+        return;
+    };
+    let (holder, standby) = (scene.host_of(&first), scene.other(&first));
+    wait_for_words(standby, &[&format!("{} holds the lock and was heard of", holder.name), "may be taken in"]);
+    let asked = standby.output(&["putexctl", "step-down", "db"]);
+    let told = said(&asked);
+    assert_eq!(asked.status.code(), Some(1), "{told}");
+    assert!(
+        told.contains("this host does not hold it") && told.contains(&format!("{} holds it", first.host)),
+        "{told}"
+    );
+    scene.assert_alone(&first);
+
+    // Started by hand where it must not run, it says whom to ask.
+    assert!(!standby.output(&["systemctl", "start", UNIT]).status.success());
+    wait_for_line(standby, &["systemd[1]", "putexctl status db"]);
+
+    // Whoever reads the table may have enough of it.
+    let closed = "mkfifo /tmp/p; (exec 4</tmp/p) & exec 3>/tmp/p; wait; putexctl status >&3 2>/tmp/error; echo $?; \
+                  cat /tmp/error";
+    assert_eq!(standby.exec(&["sh", "-c", closed]).trim(), "141");
+
+    // A slow stop says what is waited for.
+    let since = now();
+    holder.exec(&["putexctl", "step-down", "db"]);
+    let words = ["releasing", "waits until the unit is proven dead", "an operator asked", "is not proven dead yet"];
+    println!("{}", wait_for_words(holder, &words));
+    let second = scene.wait_for_takeover(&first, since, TAKE_OVER, "step-down of a unit that stops slowly");
+
+    // And a lost host, why the other one waits.
+    wait_for_standby(holder);
+    let lost = scene.host_of(&second).power_off_hard();
+    let third = scene.wait_for_takeover(&second, lost, TAKE_OVER, "power loss");
+    wait_for_line(scene.host_of(&third), &["db: confirming", "which fell silent, is not yet known to be dead"]);
+}
+
+/// The procedure of putexd-operations(7).
+#[test]
+fn a_service_is_stopped_everywhere_and_started_again() {
+    let Some((scene, first)) = Plan::hosts("nowhere", 2, Lockstore::Nats).run() else { return };
+    let (holder, standby) = (scene.host_of(&first), scene.other(&first));
+    let (on, off) = ("/etc/putex.d/db.toml", "/etc/putex.d/db.toml.stopped");
+    for host in [standby, holder] {
+        host.exec(&["mv", on, off]);
+        host.exec(&["systemctl", "reload", "putexd.service"]);
+        wait_for_status(host, |status| !status.contains("db"));
+    }
+    scene.oracle.wait_for_end(&first, HAND_OVER);
+    assert_ne!(standby.property(UNIT, "ActiveState"), "active");
+    let starts = scene.oracle.starts();
+    holds_for(WAIT * 2, "nobody runs it", || scene.oracle.starts() == starts && scene.oracle.live().is_empty());
+    let asked = now();
+    for host in [standby, holder] {
+        host.exec(&["mv", off, on]);
+        host.exec(&["systemctl", "reload", "putexd.service"]);
+    }
+    scene.wait_for_start(asked, TAKE_OVER);
+    assert_eq!(holder.read_file(on).as_deref(), Some(SERVICE));
+    scene.assert_no_violation();
+}
+
+/// A host that stood still says so, and tells nothing of elections that stand still.
+#[test]
+fn a_thaw_accuses_no_election() {
+    let Some((scene, first)) = Plan::hosts("accuse", 2, Lockstore::Nats).run() else { return };
+    let host = scene.host_of(&first);
+    let since = now();
+    host.freeze();
+    // Longer than a loop is waited for.
+    holds_for(Duration::from_secs(8), "a frozen copy does not end", || scene.oracle.live().contains(&first));
+    host.thaw();
+    scene.oracle.wait_for_start_on(&scene.others(&first), since, TAKE_OVER);
+    wait_for_standby(host);
+    assert!(!host.journal(&["putexd.service"]).contains("stands still"));
+    wait_for_line(host, &["this host, or putexd alone, stood still for"]);
+}
