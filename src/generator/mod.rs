@@ -364,8 +364,8 @@ fn drop_in(unit: &UnitName, services: &BTreeSet<ServiceName>) -> String {
         "service" => {
             line("[Service]");
             for service in services {
-                // "+": neither the unit's user nor its sandbox may keep the gate from its answer.
-                line(&format!("ExecCondition=+{PROGRAM} gate {service}"));
+                // Not "+": root would run whatever LD_PRELOAD= names in an environment that the unit's user may write.
+                line(&format!("ExecCondition={PROGRAM} gate {service}"));
                 // "-": once the lease is closed the grant is gone, and ExecStop= must run without it.
                 line(&format!("EnvironmentFile=-{}", service.grant()));
             }
@@ -502,7 +502,7 @@ mod tests {
         After=putex-lease@database.target
         AssertPathExists=/run/putex/leases/database
         [Service]
-        ExecCondition=+/usr/bin/putex-guard gate database
+        ExecCondition=/usr/bin/putex-guard gate database
         EnvironmentFile=-/run/putex/leases/database
         ");
     }
@@ -604,7 +604,7 @@ mod tests {
         After=putex-lease@billing.target
         AssertPathExists=/run/putex/leases/billing
         [Service]
-        ExecCondition=+/usr/bin/putex-guard gate billing
+        ExecCondition=/usr/bin/putex-guard gate billing
         EnvironmentFile=-/run/putex/leases/billing
         ");
     }

@@ -406,7 +406,7 @@ fn a_unit_without_its_gate_is_not_started() {
         fs::create_dir_all(folder).expect("a directory");
         for (later, lacks) in [
             ("[Unit]\nAssertPathExists=\n", "AssertPathExists=/run/putex/leases/t-gate"),
-            ("[Service]\nExecCondition=\n", "ExecCondition=+/usr/bin/putex-guard gate t-gate"),
+            ("[Service]\nExecCondition=\n", "ExecCondition=/usr/bin/putex-guard gate t-gate"),
             ("[Service]\nEnvironmentFile=\n", "EnvironmentFile=-/run/putex/leases/t-gate"),
             ("[Service]\nEnvironmentFile=-/etc/own\n", "EnvironmentFile=-/run/putex/leases/t-gate as the last one"),
         ] {
