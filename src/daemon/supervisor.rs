@@ -31,11 +31,9 @@ use crate::journal;
 use crate::store::{self, Link as StoreLink, Store};
 use crate::systemd::{JobType, Systemd};
 use crate::types::store::StoreSettings;
-use crate::types::{ServiceName, Time, UnitName, kept};
+use crate::types::{DAEMON_UNIT, ServiceName, Time, UnitName, kept};
 
 const STATE_DIRECTORY: &str = "/var/lib/putex";
-/// The daemon's own unit, about whose job PID 1 is asked.
-const OWN_UNIT: &str = "putexd.service";
 /// Where R says nothing because there is no service.
 const IDLE_LIMIT: Duration = Duration::from_secs(1);
 /// A D-Bus call on a busy host takes a while; less than this would mistake load for death.
@@ -608,7 +606,7 @@ impl Supervisor {
     async fn ending(&self) -> Ending {
         // The bus may be gone already when the host goes down; the private socket is not.
         let private = Systemd::private(BUS_LIMIT_MIN);
-        let Ok(unit) = UnitName::new(OWN_UNIT) else { return Ending::Release };
+        let Ok(unit) = UnitName::new(DAEMON_UNIT) else { return Ending::Release };
         for systemd in [&self.systemd, &private] {
             match systemd.job_for_unit(&unit).await {
                 Ok(Some(JobType::Restart | JobType::Start) | None) => return Ending::Leave,
