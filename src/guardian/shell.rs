@@ -71,7 +71,7 @@ struct Saved {
 
 /// Begins as soon as it can. It says why it cannot once for each reason: a guard that ended each time would be started ten
 /// times a second, and fill the journal.
-pub(super) fn begin<'a>(paths: &'a Paths, watchdog: impl Fn() -> Option<Watchdog>) -> Result<Shell<'a>, Fatal> {
+pub(super) fn begin(paths: &Paths, watchdog: impl Fn() -> Option<Watchdog>) -> Result<Shell<'_>, Fatal> {
     let began = clock::now();
     let mut told = String::new();
     loop {

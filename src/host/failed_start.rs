@@ -3,7 +3,7 @@
 //! The rule is in `election/protocol.md`, "The proof". putexd and the guard both go by it, each with what it has read of the
 //! unit itself.
 
-/// systemd's own, of its process that was to become the program.
+/// With which systemd ends a process that could not execute its program.
 const EXIT_EXEC: i32 = 203;
 
 /// How a command of a unit has ended in the unit's last run.

@@ -7,8 +7,6 @@ use zbus::{OwnedVariant, Structure, Variant};
 
 use crate::host::failed_start::{Exit, FailedStart};
 
-/// With which systemd ends a process that could not execute its program.
-
 /// One run of a unit, as systemd counts them: 128 random bits, new with each start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Invocation(pub u128);
