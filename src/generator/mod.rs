@@ -127,7 +127,8 @@ pub fn run_for_guard(host_file: &Path, target: &Path) -> Result<(), String> {
     let timeout = span::parse(&timeout).map_err(|error| problem(&error))?.as_millis();
     let text = format!(
         "# Made by putex-generator: the watchdog that {} names.\n[Service]\n\
-         Environment=\"PUTEX_GUARD_OPTIONS=--watchdog-device {device} --watchdog-timeout {timeout}ms\"\n",
+         Environment=\"PUTEX_GUARD_OPTIONS=--watchdog-device {device} --watchdog-timeout {timeout}ms\"\n\
+         DeviceAllow={device} rw\n",
         host_file.display()
     );
     write(target, GUARD_UNIT, &text).map_err(|error| problem(&error.to_string()))
@@ -466,8 +467,9 @@ mod tests {
         );
         let text = told.expect("nothing is wrong").expect("it was written");
         let line = "Environment=\"PUTEX_GUARD_OPTIONS=--watchdog-device /dev/watchdog1 --watchdog-timeout 90000ms\"";
-        assert!(text.lines().any(|found| found == line), "{text}");
-        assert!(text.contains("[Service]\n"), "{text}");
+        for line in [line, "[Service]", "DeviceAllow=/dev/watchdog1 rw"] {
+            assert!(text.lines().any(|found| found == line), "{text}");
+        }
         for none in ["", "node = \"h1\"\n[store]\n", "[guard]\n"] {
             assert_eq!(guard(none), Ok(None), "{none}");
         }
