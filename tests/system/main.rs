@@ -18,6 +18,7 @@ mod elsewhere;
 mod failed_starts;
 mod failover;
 mod fencing_token;
+mod flood;
 mod full_disks;
 mod ground;
 mod harness;
