@@ -5,6 +5,8 @@
 //! ```text
 //! cargo test --release --test system -- --ignored --nocapture measure
 //! PUTEX_ROUNDS=50 cargo test --release --test system -- --ignored --nocapture measure_planned measure_power_loss
+//! PUTEX_NATS_SERVER=/path/of/a/newer/nats-server PUTEX_ROUNDS=8 \
+//!     cargo test --release --test system -- --ignored --nocapture measure_silence
 //! ```
 //!
 //! Of each change of hands that took longer than it should it prints what was written to the lock meanwhile, as the store
@@ -201,7 +203,9 @@ fn measure_silence() {
     let log = "[Service]\nEnvironment=PUTEX_LOG=putexd=debug\n";
     let plan = Plan::hosts("silence", 3, Lockstore::Nats).servers_on_hosts();
     let Some((scene, _)) = plan.file("/etc/systemd/system/putexd.service.d/log.conf", log).run() else { return };
+    println!("{}", scene.hosts[0].exec(&["nats-server", "--version"]).trim());
     let mut table = Table::default();
+    let mut ridden_through = 0;
     for run in 1..=rounds() {
         let old = at_rest(&scene);
         let host = scene.host_of(&old);
@@ -226,8 +230,10 @@ fn measure_silence() {
         let leaderless = writer.longest_gap(healed);
         let rode_through = scene.oracle.live() == [new.clone()];
         println!("run {run}: after the heal leaderless {leaderless:.3?}, the holder rode through: {rode_through}");
+        ridden_through += usize::from(rode_through);
         table.add("heal: the store without a leader", leaderless);
     }
+    println!("{ridden_through} of {} holders rode through the heal", rounds());
     table.print();
     scene.assert_no_violation();
 }
