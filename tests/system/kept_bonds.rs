@@ -101,7 +101,9 @@ fn a_unit_is_bound_without_what_the_generator_makes() {
     // The service gets another name while no putexd runs; its key stays.
     standby.exec(&["systemctl", "stop", "putexd.service"]);
     assert!(standby.read_file(KEPT).is_some(), "a stopped putexd would not stop the unit");
-    standby.exec(&["mv", FILE, "/etc/putex.d/web.toml"]);
+    standby.exec(&["rm", FILE]);
+    let advice = said(&standby.output(&["putexctl", "doctor"]));
+    assert!(advice.contains(&format!("remove {KEPT}")), "{advice}");
     standby.write_file("/etc/putex.d/web.toml", &format!("key = \"db\"\n{SERVICE}"));
     daemon_reload(standby);
     standby.exec(&["systemctl", "start", "putexd.service"]);
