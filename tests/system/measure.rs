@@ -228,9 +228,18 @@ fn measure_silence() {
         host.heal();
         holds_for(HEALED, "no second copy", || scene.oracle.violations().is_empty());
         let leaderless = writer.longest_gap(healed);
-        let rode_through = scene.oracle.live() == [new.clone()];
-        println!("run {run}: after the heal leaderless {leaderless:.3?}, the holder rode through: {rode_through}");
-        ridden_through += usize::from(rode_through);
+        let lost = scene.oracle.ends().get(&new.id).copied();
+        let fate = match lost {
+            None => "rode through".to_owned(),
+            Some(end) if end < healed => format!("had lost it {:.3?} before", healed - end),
+            Some(end) => format!("lost it {:.3?} after", end - healed),
+        };
+        println!("run {run}: after the heal leaderless {leaderless:.3?}; the holder {fate}");
+        let journal = scene.host_of(&new).journal(&["putexd.service"]);
+        if let Some(why) = journal.lines().rfind(|line| line.contains("(was active)")).filter(|_| lost.is_some()) {
+            println!("run {run}: {why}");
+        }
+        ridden_through += usize::from(lost.is_none());
         table.add("heal: the store without a leader", leaderless);
     }
     println!("{ridden_through} of {} holders rode through the heal", rounds());
