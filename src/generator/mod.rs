@@ -33,6 +33,7 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
+use crate::systemd::bond;
 use crate::systemd::gate::{DROP_IN, GUARD_UNIT, PROGRAM};
 use crate::types::kept::{self, Kept};
 use crate::types::{ServiceName, UnitName, is_device_path, span};
@@ -276,7 +277,7 @@ fn units_of(path: &Path, text: io::Result<String>, kept: &Path, problems: &mut V
                 problems.push(format!("{}: {unit} is part of putexd itself", path.display()));
             }
             // Nor could it in a slice that waits for the lease.
-            Ok(unit) => match unit.why_not_contained().filter(|_| is_contained || is_group(&unit)) {
+            Ok(unit) => match unit.why_not_contained().filter(|_| is_contained || bond::is_group(&unit)) {
                 Some(reason) => problems.push(format!("{}: {unit} is not bound: {reason}", path.display())),
                 None => drop(units.insert(unit)),
             },
@@ -284,10 +285,6 @@ fn units_of(path: &Path, text: io::Result<String>, kept: &Path, problems: &mut V
         }
     }
     units
-}
-
-fn is_group(unit: &UnitName) -> bool {
-    matches!(unit.kind(), "slice" | "scope")
 }
 
 /// The value of the first line that looks like `unit = "database.service"`, wherever it is in a file that is broken:
@@ -334,44 +331,15 @@ fn find_listed(text: &str, keys: &[&str]) -> BTreeSet<String> {
 /// A unit that two files name needs *both* leases: the daemon refuses the second file, so in practice the unit does not
 /// start, which is the safe reading of a contradiction.
 fn drop_in(unit: &UnitName, services: &BTreeSet<ServiceName>) -> String {
-    let mut text =
-        String::from("# Made by putex-generator: this unit runs only while this host holds its lease.\n[Unit]\n");
+    let mut text = bond::in_unit("putex-generator", unit, services);
     let mut line = |line: &str| writeln!(text, "{line}").expect("writing to a string does not fail");
-    if is_group(unit) {
-        // Not After= as well: the guard's successor would wait until all of the slice has been stopped.
-        line(&format!("BindsTo={GUARD_UNIT}"));
-    }
-    for service in services {
-        if !is_group(unit) {
-            line(&format!("BindsTo={}", service.lease_target()));
-            line(&format!("After={}", service.lease_target()));
+    if unit.kind() == "service" {
+        line("[Service]");
+        for service in services {
+            // Not "+": root would run whatever LD_PRELOAD= names in an environment that the unit's user may write.
+            line(&format!("ExecCondition={PROGRAM} gate {service}"));
+            line(&bond::environment(service));
         }
-        line(&format!("AssertPathExists={}", service.grant()));
-    }
-    // By default sockets, paths and mounts come before basic.target, and putexd, which leases come after, comes after
-    // it: an ordering cycle, which systemd would break by dropping a job. What remains of the defaults is the stop at
-    // shutdown.
-    match unit.kind() {
-        "socket" | "path" => {
-            for rest in ["DefaultDependencies=no", "Conflicts=shutdown.target", "Before=shutdown.target"] {
-                line(rest);
-            }
-        }
-        "mount" | "automount" | "swap" => {
-            for rest in ["DefaultDependencies=no", "Conflicts=umount.target", "Before=umount.target"] {
-                line(rest);
-            }
-        }
-        "service" => {
-            line("[Service]");
-            for service in services {
-                // Not "+": root would run whatever LD_PRELOAD= names in an environment that the unit's user may write.
-                line(&format!("ExecCondition={PROGRAM} gate {service}"));
-                // "-": once the lease is closed the grant is gone, and ExecStop= must run without it.
-                line(&format!("EnvironmentFile=-{}", service.grant()));
-            }
-        }
-        _ => {}
     }
     text
 }

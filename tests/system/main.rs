@@ -23,6 +23,7 @@ mod full_disks;
 mod ground;
 mod harness;
 mod inside;
+mod kept_bonds;
 mod leases;
 mod lockstore;
 mod measure;
