@@ -129,6 +129,7 @@ store_fragment! {
     table "table": String,
     user "user": String,
     password_file "password-file": PathBuf,
+    allow_plaintext "allow-plaintext": bool,
     tls_required "tls-required": bool,
     tls_ca "tls-ca": PathBuf,
     tls_cert "tls-cert": PathBuf,

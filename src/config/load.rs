@@ -148,7 +148,7 @@ fn load_with(root: &Path, host_name: &str, former: &Texts, leased: &BTreeSet<Ser
     }
     if for_all.is_some() {
         let former_host = former.host.clone().filter(|_| !kept.is_empty());
-        let checked = former_host.map(|text| check_host(root, host_name, text));
+        let checked = former_host.map(|text| check_host(root, host_name, Report::former(text)));
         (host, common, host_text) = match (host, checked) {
             (Some(host), Some(_)) => (Some(host), common, host_text),
             (None, Some(HostFile { host, common, text, .. })) => (host, common, text),
@@ -211,7 +211,7 @@ struct HostFile {
 fn load_host(root: &Path, host_name: &str) -> HostFile {
     let path = root.join(HOST_FILE);
     match read(&path) {
-        Ok(text) => check_host(root, host_name, Text { path, text }),
+        Ok(text) => check_host(root, host_name, Report::new(path, text)),
         Err(error) => {
             let mut report = Report::new(path, String::new());
             report.file_error(format!("cannot be read: {error}; it names the store and is needed"));
@@ -225,8 +225,7 @@ fn unknown_common(root: &Path) -> Common {
     Common { defaults: Tuning { bad: true, ..Tuning::default() }, watchdog: None, root: root.to_owned() }
 }
 
-fn check_host(root: &Path, host_name: &str, text: Text) -> HostFile {
-    let mut report = Report::new(text.path, text.text);
+fn check_host(root: &Path, host_name: &str, mut report: Report) -> HostFile {
     let fragment = parse::<HostFragment>(&mut report);
     let (host, common) = match fragment {
         Some(fragment) => host_file::check(root, host_name, fragment, &mut report),
@@ -265,7 +264,7 @@ fn check_service(name: ServiceName, text: Text, common: &Common) -> Candidate {
 
 /// A service as its former text has it; `None` if that will not do any more either.
 fn load_former(root: &Path, host_name: &str, name: ServiceName, made: &Made) -> Option<Candidate> {
-    let HostFile { common, .. } = check_host(root, host_name, made.host.clone()?);
+    let HostFile { common, .. } = check_host(root, host_name, Report::former(made.host.clone()?));
     let candidate = check_service(name, made.file.clone(), &common);
     (candidate.settings.is_some() && !candidate.report.has_errors()).then_some(candidate)
 }

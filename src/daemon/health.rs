@@ -5,7 +5,6 @@
 mod http;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
@@ -176,6 +175,8 @@ impl Checker {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn settings(rise: u32, fall: u32) -> HealthSettings {

@@ -129,7 +129,7 @@ pub struct Login {
 /// Certificates.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tls {
-    /// Roots beside the system's.
+    /// Roots in the place of the system's.
     pub ca_file: Option<PathBuf>,
     /// Client certificate and key.
     pub client: Option<(PathBuf, PathBuf)>,
