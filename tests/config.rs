@@ -1012,6 +1012,72 @@ fn a_login_that_goes_over_the_network_without_tls_is_refused() {
     assert!(text.contains("the key \"allow-plaintext\" has no meaning for the store type \"directory\""), "{text}");
 }
 
+#[test]
+fn what_others_may_change_is_refused_as_broken() {
+    let root = with_services(&[("db", "unit = \"db.service\"\n"), ("web", "unit = \"web.service\"\n")]);
+    let path = |name: &str| root.path().join(name);
+    let said_with = |name: &str, mode: u32, usual: u32| {
+        set_mode(&path(name), mode);
+        let loaded = load(&root);
+        set_mode(&path(name), usual);
+        assert!(!load(&root).has_errors(), "the remedy is one");
+        let text = loaded.to_string().replace(&root.path().display().to_string(), "");
+        (loaded, text)
+    };
+    for mode in [0o664, 0o646] {
+        let (loaded, said) = said_with("etc/putex.d/db.toml", mode, 0o644);
+        assert_eq!(broken(&loaded), ["db"]);
+        assert_eq!(names(loaded.settings.as_ref().expect("the other is good")), ["web"]);
+        let why = format!("others than its owner may change it (mode {mode:04o})");
+        assert!(said.contains(&format!("db.toml: error: run \"chmod go-w /etc/putex.d/db.toml\": {why}")), "{said}");
+    }
+    for (name, mode, usual) in
+        [("etc/putex/putexd.toml", 0o664, 0o644), ("etc/putex", 0o775, 0o755), ("etc/putex.d", 0o777, 0o755)]
+    {
+        let (loaded, said) = said_with(name, mode, usual);
+        assert_eq!(loaded.settings, None, "{said}");
+        assert!(loaded.for_all.is_some() && said.contains(&format!("run \"chmod go-w /{name}\"")), "{said}");
+    }
+    // One that somebody else has emptied masks nothing.
+    write(root.path(), "etc/putex.d/db.toml", "");
+    set_mode(&path("etc/putex.d/db.toml"), 0o666);
+    assert_eq!(broken(&load(&root)), ["db"]);
+
+    if rustix::process::geteuid().is_root() {
+        write(root.path(), "etc/putex.d/db.toml", "unit = \"db.service\"\n");
+        std::os::unix::fs::chown(path("etc/putex.d/db.toml"), Some(12345), None).expect("it is given away");
+        let said = shown(&root);
+        assert!(
+            said.contains("error: run \"chown root /etc/putex.d/db.toml\": it belongs to the user 12345"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn a_lease_goes_on_although_others_may_change_its_file_or_folder() {
+    let text = "unit = \"db.service\"\n";
+    let root = with_services(&[("db", text), ("web", "unit = \"web.service\"\n")]);
+    let former = load(&root).texts;
+    let leased = [ServiceName::new("db").expect("a name")].into();
+    for (name, usual) in [("etc/putex.d/db.toml", 0o644), ("etc/putex.d", 0o755), ("etc/putex", 0o755)] {
+        set_mode(&root.path().join(name), 0o777);
+        write_as_others_do(&root.path().join("etc/putex.d/db.toml"), "unit = \"evil.service\"\n");
+        let loaded = load_keeping(root.path(), &former, &leased);
+        assert!(loaded.has_errors() && broken(&loaded).contains(&"db"), "{name}: {loaded}");
+        let settings = loaded.settings.expect("it goes on");
+        let db = settings.services.iter().find(|service| service.name.as_str() == "db").expect("it goes on");
+        assert_eq!(db.unit.as_str(), "db.service", "{name}");
+        set_mode(&root.path().join(name), usual);
+        write(root.path(), "etc/putex.d/db.toml", text);
+    }
+}
+
+/// Without a change of the mode.
+fn write_as_others_do(path: &Path, text: &str) {
+    fs::write(path, text).expect("the file is written");
+}
+
 /// A host that was good before these rules, or whose secret somebody has made public by mistake.
 #[test]
 fn a_lease_goes_on_although_its_secret_is_not_safe() {
