@@ -307,7 +307,14 @@ fn the_directory_of_the_locks_is_taken() {
     let loaded = load(&root);
     assert!(loaded.diagnostics.is_empty(), "{loaded}");
     let store = loaded.settings.expect("it is good").store;
-    assert_eq!(store, StoreSettings::Directory(DirectorySettings { path: "/srv/putex".into() }));
+    assert_eq!(store, StoreSettings::Directory(DirectorySettings { path: "/srv/putex".into(), owner: None }));
+    write(
+        root.path(),
+        "etc/putex/putexd.toml",
+        "node = \"h1\"\n[store]\ntype = \"directory\"\npath = \"/srv/putex\"\nowner = 991\n",
+    );
+    let store = settings(&root).store;
+    assert_eq!(store, StoreSettings::Directory(DirectorySettings { path: "/srv/putex".into(), owner: Some(991) }));
 }
 
 #[cfg(feature = "etcd")]

@@ -123,6 +123,7 @@ store_fragment! {
     creds "creds": PathBuf,
     nkey_seed "nkey-seed": PathBuf,
     path "path": PathBuf,
+    owner "owner": Count,
     endpoints "endpoints": Vec<Spanned<String>>,
     prefix "prefix": String,
     connection "connection": String,

@@ -9,46 +9,64 @@ const GROUP_OR_OTHERS: u32 = 0o077;
 const OTHERS_AND_GROUP_WRITE: u32 = 0o027;
 const ROOT: u32 = 0;
 
+/// What a file or folder says of who may use it.
+#[derive(Debug, Clone, Copy)]
+pub struct Rights {
+    /// The user that it belongs to.
+    pub owner: u32,
+    /// Its mode, with or without its type.
+    pub mode: u32,
+}
+
+impl From<&Metadata> for Rights {
+    fn from(found: &Metadata) -> Self {
+        Self { owner: found.uid(), mode: found.mode() }
+    }
+}
+
 /// Why a file or folder is not obeyed, as its owner or others may change it, with the remedy first; `None` if it is.
 #[must_use]
-pub fn why_not_obeyed(path: &Path, found: &Metadata, me: u32) -> Option<String> {
+pub fn why_not_obeyed(path: &Path, found: impl Into<Rights>, me: u32) -> Option<String> {
+    let found = found.into();
     why_foreign(path, found, me).or_else(|| {
         let why = format!("others than its owner may change it (mode {:04o})", mode(found));
-        (found.mode() & GROUP_OR_OTHERS_WRITE != 0).then(|| format!("run \"chmod go-w {}\": {why}", path.display()))
+        (found.mode & GROUP_OR_OTHERS_WRITE != 0).then(|| format!("run \"chmod go-w {}\": {why}", path.display()))
     })
 }
 
 /// Why a file does not do for a secret, with the remedy first; `None` if it does.
 #[must_use]
-pub fn why_no_secret(path: &Path, found: &Metadata, me: u32) -> Option<String> {
+pub fn why_no_secret(path: &Path, found: impl Into<Rights>, me: u32) -> Option<String> {
+    let found = found.into();
     why_foreign(path, found, me).or_else(|| {
         let why = format!("others than its owner may use the secret (mode {:04o})", mode(found));
-        (found.mode() & GROUP_OR_OTHERS != 0).then(|| format!("run \"chmod 600 {}\": {why}", path.display()))
+        (found.mode & GROUP_OR_OTHERS != 0).then(|| format!("run \"chmod 600 {}\": {why}", path.display()))
     })
 }
 
 /// As [`why_no_secret`], for what systemd has put in place: the list of users that may read it shows as a right of the group.
 #[must_use]
-pub fn why_no_credential(path: &Path, found: &Metadata, me: u32) -> Option<String> {
+pub fn why_no_credential(path: &Path, found: impl Into<Rights>, me: u32) -> Option<String> {
+    let found = found.into();
     let remedy = "have systemd put it there, with LoadCredential=";
     if !is_ours(found, me) {
-        return Some(format!("{remedy}: {} belongs to the user {}", path.display(), found.uid()));
+        return Some(format!("{remedy}: {} belongs to the user {}", path.display(), found.owner));
     }
-    let open = found.mode() & OTHERS_AND_GROUP_WRITE != 0;
+    let open = found.mode & OTHERS_AND_GROUP_WRITE != 0;
     open.then(|| format!("{remedy}: others may use {} (mode {:04o})", path.display(), mode(found)))
 }
 
-fn why_foreign(path: &Path, found: &Metadata, me: u32) -> Option<String> {
-    let user = found.uid();
+fn why_foreign(path: &Path, found: Rights, me: u32) -> Option<String> {
+    let user = found.owner;
     (!is_ours(found, me)).then(|| format!("run \"chown root {}\": it belongs to the user {user}", path.display()))
 }
 
-fn is_ours(found: &Metadata, me: u32) -> bool {
-    found.uid() == ROOT || found.uid() == me
+fn is_ours(found: Rights, me: u32) -> bool {
+    found.owner == ROOT || found.owner == me
 }
 
-fn mode(found: &Metadata) -> u32 {
-    found.mode() & 0o7777
+fn mode(found: Rights) -> u32 {
+    found.mode & 0o7777
 }
 
 #[cfg(test)]
@@ -60,7 +78,7 @@ mod tests {
 
     use super::*;
 
-    type Judge = fn(&Path, &Metadata, u32) -> Option<String>;
+    type Judge = fn(&Path, Rights, u32) -> Option<String>;
 
     fn me() -> u32 {
         rustix::process::geteuid().as_raw()
@@ -72,7 +90,7 @@ mod tests {
         fs::write(&path, "").expect("a file");
         chown(&path, owner, None).expect("it is given away");
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("its mode");
-        let words = judge(&path, &fs::metadata(&path).expect("it is there"), me());
+        let words = judge(&path, (&fs::metadata(&path).expect("it is there")).into(), me());
         words.map(|words| words.replace(&folder.path().display().to_string(), ""))
     }
 

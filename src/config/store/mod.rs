@@ -6,7 +6,6 @@ mod nats;
 #[cfg(feature = "postgres")]
 mod postgres;
 
-use std::fs::Metadata;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -15,7 +14,7 @@ use toml::Spanned;
 use super::diagnostic::Report;
 use super::fragment::{Field, StoreFragment, take};
 use crate::types::store::{Login, StoreSettings, Tls};
-use crate::types::trust;
+use crate::types::trust::{self, Rights};
 
 /// Before the name of what systemd's `LoadCredential=` has put in place.
 const CREDENTIAL: &str = "credential:";
@@ -151,7 +150,7 @@ fn take_secret(root: &Path, field: Field<PathBuf>, report: &mut Report) -> Optio
 fn check_file(
     root: &Path,
     path: &Spanned<PathBuf>,
-    objection: fn(&Path, &Metadata, u32) -> Option<String>,
+    objection: fn(&Path, Rights, u32) -> Option<String>,
     report: &mut Report,
 ) {
     let span = path.span();
@@ -165,7 +164,7 @@ fn check_file(
         Err(error) => report.error(&span, format!("{shown} cannot be used: {error}; make it, or mend the path")),
         Ok(found) if !found.is_file() => report.error(&span, format!("{shown} is not a file")),
         Ok(found) => {
-            if let Some(why) = objection(path, &found, me()) {
+            if let Some(why) = objection(path, (&found).into(), me()) {
                 report.unsafe_secret(&span, why);
             }
         }
