@@ -5,6 +5,7 @@
 pub mod kept;
 pub mod span;
 pub mod store;
+pub mod trust;
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
