@@ -345,6 +345,9 @@ mod tests {
         assert!(none(vec![OURS, later]).contains(&format!("; give {later} a name that sorts before {DROP_IN}, ")));
         assert!(none(vec![OURS]).ends_with("; run \"systemctl daemon-reload\""));
         assert!(none(Vec::new()).contains("what putex-generator says"));
+        let kept = "/run/systemd/system/a.service.d/zzzz-putex-kept.conf";
+        assert!(none(vec![kept]).contains("what putex-generator says"));
+        assert!(none(vec![kept, OURS]).ends_with("; run \"systemctl daemon-reload\""), "it is in the way of nothing");
     }
 
     /// What is said of a unit whose gate is whole.
