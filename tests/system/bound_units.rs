@@ -181,15 +181,16 @@ fn a_socket_and_its_service_move_together() {
     assert_gated(standby, "web.service");
 
     // An administrator who takes the gate away is the only one who can start it, and not for long.
-    let gate = "/etc/systemd/system/web.service.d/zzzz-putex.conf";
-    standby.write_file(gate, "[Unit]\n");
+    let gates =
+        ["zzzz-putex.conf", "zzzz-putex-kept.conf"].map(|name| format!("/etc/systemd/system/web.service.d/{name}"));
+    gates.iter().for_each(|gate| standby.write_file(gate, "[Unit]\n"));
     standby.exec(&["systemctl", "daemon-reload"]);
     standby.exec(&["systemctl", "start", "web.service"]);
     let stray = cluster.oracle.wait_for_start_on(&[standby], Duration::ZERO, SOON);
     cluster.oracle.wait_for_end(&stray, SOON);
     let told = || standby.journal(&["putexd.service"]).contains("does not hold the lock, and runs web.service");
     wait_until(SOON, "the journal tells of the stray unit", told);
-    standby.exec(&["rm", gate]);
+    standby.exec(&["rm", &gates[0], &gates[1]]);
     standby.exec(&["systemctl", "daemon-reload"]);
 
     let _first = connect(active).expect("the active host listens");
