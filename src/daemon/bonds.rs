@@ -97,7 +97,7 @@ impl Bonds {
                  leases, trying again"
             ),
             None if self.failed.is_some() => {
-                tracing::info!("the drop-ins in {} are kept again", self.directory.display())
+                tracing::info!("the drop-ins in {} are kept again", self.directory.display());
             }
             Some(_) | None => {}
         }

@@ -97,7 +97,9 @@ pub fn in_unit(maker: &str, unit: &UnitName, services: &BTreeSet<ServiceName>) -
         }
         _ => &[],
     };
-    rest.iter().for_each(|rest| line(rest));
+    for rest in rest {
+        line(rest);
+    }
     text
 }
 

@@ -183,7 +183,9 @@ fn a_socket_and_its_service_move_together() {
     // An administrator who takes the gate away is the only one who can start it, and not for long.
     let gates =
         ["zzzz-putex.conf", "zzzz-putex-kept.conf"].map(|name| format!("/etc/systemd/system/web.service.d/{name}"));
-    gates.iter().for_each(|gate| standby.write_file(gate, "[Unit]\n"));
+    for gate in &gates {
+        standby.write_file(gate, "[Unit]\n");
+    }
     standby.exec(&["systemctl", "daemon-reload"]);
     standby.exec(&["systemctl", "start", "web.service"]);
     let stray = cluster.oracle.wait_for_start_on(&[standby], Duration::ZERO, SOON);

@@ -71,7 +71,9 @@ fn a_unit_is_bound_without_what_the_generator_makes() {
     // A file that is gone before putexd knows of it.
     for content in [None, Some("")] {
         standby.exec(&["rm", FILE]);
-        content.iter().for_each(|content| standby.write_file(FILE, content));
+        if let Some(content) = content {
+            standby.write_file(FILE, content);
+        }
         daemon_reload(standby);
         assert!(!drop_ins(standby).contains(GENERATED), "{}", drop_ins(standby));
         assert_bound(&scene, standby, &first, "the service's file is gone");

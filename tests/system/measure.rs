@@ -231,8 +231,8 @@ fn measure_silence() {
         let lost = scene.oracle.ends().get(&new.id).copied();
         let fate = match lost {
             None => "rode through".to_owned(),
-            Some(end) if end < healed => format!("had lost it {:.3?} before", healed - end),
-            Some(end) => format!("lost it {:.3?} after", end - healed),
+            Some(end) if end < healed => format!("had lost it {:.3?} before", healed.saturating_sub(end)),
+            Some(end) => format!("lost it {:.3?} after", end.saturating_sub(healed)),
         };
         println!("run {run}: after the heal leaderless {leaderless:.3?}; the holder {fate}");
         let journal = scene.host_of(&new).journal(&["putexd.service"]);
