@@ -135,7 +135,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_head_without_end_and_an_answer_that_does_not_come_are_no_health() {
-        let head: &'static [u8] = Vec::leak([&b"HTTP/1.1 200 OK\r\nx: "[..], &[b'x'; 4 * BUFFER_BYTES]].concat());
+        let head: &'static [u8] = format!("HTTP/1.1 200 OK\r\nx: {}", "x".repeat(4 * BUFFER_BYTES)).leak().as_bytes();
         let (url, _asked) = server(head).await;
         let error = get(&url, LIMIT).await.expect_err("too much");
         assert!(!error.contains("no answer within"), "{error}");
