@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use putexd::store::memory::MemoryStore;
 use putexd::store::nats::NatsStore;
-use putexd::store::{Attempt, Entry, Link, Snapshot, Store, StoreError, VALUE_LIMIT_BYTES, WriteOutcome};
+use putexd::store::{Attempt, Entry, Link, Snapshot, Store, StoreError, WriteOutcome};
 use putexd::types::{Incarnation, Key, Revision, Value, WriteId};
 
 use nats_server::NatsServer;
@@ -335,12 +335,12 @@ async fn oversized_and_odd_values_are_refused<R: Rig>() {
     let empty = read(&*store, &key).await;
     let large = |length| Value { body: vec![b'x'; length], ..Value::default() };
     let odd = Value { fields: [("No: Header\r\n".to_owned(), String::new())].into(), ..Value::default() };
-    for value in [large(VALUE_LIMIT_BYTES + 1), odd] {
+    for value in [large(Value::LIMIT_BYTES + 1), odd] {
         let outcome = store.compare_and_set(&key, &attempt(&empty, value)).await;
         assert!(matches!(&outcome, WriteOutcome::Unknown(why) if why.contains("accepted")), "{outcome:?}");
     }
     assert_eq!(read(&*store, &key).await, empty);
-    won(&*store, &key, &attempt(&empty, large(VALUE_LIMIT_BYTES))).await;
+    won(&*store, &key, &attempt(&empty, large(Value::LIMIT_BYTES))).await;
 }
 
 async fn a_watch_hints_at_every_key_and_ends_with_the_store<R: Rig>() {
