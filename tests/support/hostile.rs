@@ -11,7 +11,7 @@ pub struct Hostile {
     pub value: Value,
 }
 
-/// What a record of putexd has, as of the present; the token is h2's.
+/// What a record of putexd has, as of the present; the token is h9's.
 const RECORD: [(&str, &str); 10] = [
     ("machine", "00000000000000000000000000000002"),
     ("instance", "0000000000000000000000000000000a"),
@@ -22,7 +22,7 @@ const RECORD: [(&str, &str); 10] = [
     ("term", "1767225600"),
     ("prev-revision", "1"),
     ("prev-instance", "0000000000000000000000000000000a"),
-    ("holders", "h1 h2"),
+    ("holders", "h8 h9"),
 ];
 
 /// The numbers of a record.
@@ -73,7 +73,7 @@ const MOST: &str = "18446744073709551615";
 
 fn with(fields: &[(&str, &str)]) -> Value {
     let all = RECORD.iter().chain(fields).map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
-    Value { body: b"h2".to_vec(), fields: all.collect() }
+    Value { body: b"h9".to_vec(), fields: all.collect() }
 }
 
 fn newer() -> Value {
