@@ -21,6 +21,7 @@ mod fencing_token;
 mod full_disks;
 mod ground;
 mod harness;
+mod hostile;
 mod inside;
 mod leases;
 mod lockstore;
