@@ -32,7 +32,7 @@ impl Host {
         let host = format!("node = \"h1\"\n[store]\ntype = \"directory\"\npath = {:?}\n", path.display().to_string());
         write("etc/putex/putexd.toml", &host);
         write("etc/putex.d/db.toml", "unit = \"database.service\"\nkey = \"the/lock\"\n");
-        let store = DirectoryStore::new(DirectorySettings { path }, Duration::from_secs(5));
+        let store = DirectoryStore::new(DirectorySettings { path, owner: None }, Duration::from_secs(5));
         let host = Self { root, store };
         let made = host.putexctl(&["init"]);
         assert!(made.status.success() && text(&made.stdout).contains("warning:"), "{}", text(&made.stdout));

@@ -1,13 +1,14 @@
 //! The configuration as an operator meets it: files in directories, and what is said about them.
 
-use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use putexd::config::{Loaded, Probe, ServiceSettings, Settings, StopProof, Texts, load_as, load_keeping};
 use putexd::election::Confirmation;
+use putexd::types::kept::{Made, Text};
 use putexd::types::store::{DirectorySettings, Login, NatsCredentials, StoreSettings};
 use putexd::types::{NodeId, OnStopFailure, ServiceName, UnitName};
 use tempfile::TempDir;
@@ -28,10 +29,23 @@ fn root(files: &[(&str, &str)]) -> TempDir {
     root
 }
 
+/// Whatever the umask of whoever runs the tests, others than the owner write none of it.
 fn write(root: &Path, path: &str, text: &str) {
     let path = root.join(path);
-    fs::create_dir_all(path.parent().expect("a file has a directory")).expect("directories can be made");
-    fs::write(path, text).expect("files can be written");
+    let folder = path.parent().expect("a file has a directory");
+    DirBuilder::new().recursive(true).mode(0o755).create(folder).expect("directories can be made");
+    fs::write(&path, text).expect("files can be written");
+    set_mode(&path, 0o644);
+}
+
+/// A file that its owner alone may read.
+fn write_secret(root: &Path, path: &str, text: &str) {
+    write(root, path, text);
+    set_mode(&root.join(path), 0o600);
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("the mode can be set");
 }
 
 /// A root with a good host file and the service files given by their names.
@@ -208,9 +222,7 @@ tls-key = "/etc/putex/client.key"
 "#;
     let root = root(&[("etc/putex/putexd.toml", host), ("etc/putex/ca.pem", ""), ("etc/putex/client.pem", "")]);
     for secret in ["etc/putex/seed", "etc/putex/client.key"] {
-        write(root.path(), secret, "");
-        let private = fs::Permissions::from_mode(0o640);
-        fs::set_permissions(root.path().join(secret), private).expect("the mode can be set");
+        write_secret(root.path(), secret, "");
     }
     let loaded = load(&root);
     assert!(loaded.diagnostics.is_empty(), "{loaded}");
@@ -295,7 +307,14 @@ fn the_directory_of_the_locks_is_taken() {
     let loaded = load(&root);
     assert!(loaded.diagnostics.is_empty(), "{loaded}");
     let store = loaded.settings.expect("it is good").store;
-    assert_eq!(store, StoreSettings::Directory(DirectorySettings { path: "/srv/putex".into() }));
+    assert_eq!(store, StoreSettings::Directory(DirectorySettings { path: "/srv/putex".into(), owner: None }));
+    write(
+        root.path(),
+        "etc/putex/putexd.toml",
+        "node = \"h1\"\n[store]\ntype = \"directory\"\npath = \"/srv/putex\"\nowner = 991\n",
+    );
+    let store = settings(&root).store;
+    assert_eq!(store, StoreSettings::Directory(DirectorySettings { path: "/srv/putex".into(), owner: Some(991) }));
 }
 
 #[cfg(feature = "etcd")]
@@ -314,9 +333,7 @@ tls-key = "/etc/putex/client.key"
 "#;
     let root = root(&[("etc/putex/putexd.toml", host), ("etc/putex/ca.pem", ""), ("etc/putex/client.pem", "")]);
     for secret in ["etc/putex/password", "etc/putex/client.key"] {
-        write(root.path(), secret, "");
-        let private = fs::Permissions::from_mode(0o600);
-        fs::set_permissions(root.path().join(secret), private).expect("the mode can be set");
+        write_secret(root.path(), secret, "");
     }
     let loaded = load(&root);
     assert!(loaded.diagnostics.is_empty(), "{loaded}");
@@ -425,9 +442,7 @@ tls-key = "/etc/putex/client.key"
 "#;
     let root = root(&[("etc/putex/putexd.toml", host), ("etc/putex/ca.pem", ""), ("etc/putex/client.pem", "")]);
     for secret in ["etc/putex/password", "etc/putex/client.key"] {
-        write(root.path(), secret, "");
-        let private = fs::Permissions::from_mode(0o640);
-        fs::set_permissions(root.path().join(secret), private).expect("the mode can be set");
+        write_secret(root.path(), secret, "");
     }
     let loaded = load(&root);
     assert!(loaded.diagnostics.is_empty(), "{loaded}");
@@ -845,25 +860,296 @@ fn a_lease_that_does_not_ride_through_an_election_of_nats_is_warned_of() {
     assert!(warnings(&defaults, "unit = \"x.service\"\n")[0].starts_with("a lease of 2.0s "));
 }
 
+/// A host that logs in to a store on itself.
+const LOGIN: &str = r#"node = "h1"
+[store]
+type = "nats"
+servers = ["nats://127.0.0.1:4222"]
+bucket = "locks"
+user = "joe"
+password-file = "/etc/putex/password"
+"#;
+
 #[test]
 fn secrets_are_in_files_that_are_there_and_private() {
-    let host = HOST.replace("bucket", "user = \"joe\"\npassword-file = \"/etc/putex/password\"\nbucket");
-    let root = root(&[("etc/putex/putexd.toml", &host), ("etc/putex/password", "secret\n")]);
+    let root = root(&[("etc/putex/putexd.toml", LOGIN)]);
+    write_secret(root.path(), "etc/putex/password", "s3cret\n");
     let file = root.path().join("etc/putex/password");
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("the mode can be set");
-    let loaded = load(&root);
-    assert!(!loaded.has_errors());
-    assert!(loaded.to_string().contains("every user can read"), "{loaded}");
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("the mode can be set");
-    let loaded = load(&root);
-    assert!(loaded.diagnostics.is_empty(), "{loaded}");
-    let StoreSettings::Nats(nats) = loaded.settings.expect("it is good").store else { panic!("another type") };
-    assert_eq!(
-        nats.credentials,
-        NatsCredentials::UserPassword(Login { user: "joe".to_owned(), password_file: "/etc/putex/password".into() })
-    );
+    for open in [0o644, 0o640, 0o620, 0o601] {
+        set_mode(&file, open);
+        let loaded = load(&root);
+        assert_eq!(loaded.settings, None, "{open:o}");
+        let said = "putexd.toml:7:17: error: run \"chmod 600 /etc/putex/password\": others than its owner may use";
+        assert!(loaded.to_string().contains(said), "{loaded}");
+    }
+    for private in [0o600, 0o400] {
+        set_mode(&file, private);
+        let loaded = load(&root);
+        assert!(loaded.diagnostics.is_empty(), "{loaded}");
+        let StoreSettings::Nats(nats) = loaded.settings.expect("it is good").store else { panic!("another type") };
+        assert_eq!(
+            nats.credentials,
+            NatsCredentials::UserPassword(Login {
+                user: "joe".to_owned(),
+                password_file: "/etc/putex/password".into()
+            })
+        );
+    }
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(&file, Some(12345), None).expect("it is given away");
+        let said = load(&root).to_string();
+        assert!(said.contains("error: run \"chown root /etc/putex/password\": it belongs to the user 12345"), "{said}");
+    }
     fs::remove_file(file).expect("the file can be removed");
     assert_eq!(load(&root).settings, None);
+}
+
+#[test]
+fn a_credential_is_what_systemd_has_put_in_place() {
+    let host = LOGIN.replace("/etc/putex/password", "credential:locks-password");
+    let root = root(&[("etc/putex/putexd.toml", &host)]);
+    let said = load(&root).to_string();
+    let remedy =
+        "7:17: error: add LoadCredential=locks-password:/etc/putex/locks-password to [Service] of putexd.service";
+    assert!(
+        said.contains(remedy) && said.contains("/run/credentials/putexd.service/locks-password cannot be"),
+        "{said}"
+    );
+
+    let path = "run/credentials/putexd.service/locks-password";
+    write_secret(root.path(), path, "s3cret");
+    for fits in [0o400, 0o440] {
+        set_mode(&root.path().join(path), fits);
+        let loaded = load(&root);
+        assert!(loaded.diagnostics.is_empty(), "{loaded}");
+        let StoreSettings::Nats(nats) = loaded.settings.expect("it is good").store else { panic!("another type") };
+        let NatsCredentials::UserPassword(login) = nats.credentials else { panic!("another way") };
+        assert_eq!(login.password_file, Path::new("/").join(path));
+    }
+    set_mode(&root.path().join(path), 0o444);
+    assert_eq!(load(&root).settings, None);
+
+    for name in ["", "../password", "."] {
+        write(root.path(), "etc/putex/putexd.toml", &host.replace("locks-password", name));
+        let said = load(&root).to_string();
+        assert!(said.contains("is not the name of a credential: write it like \"credential:password\""), "{said}");
+    }
+}
+
+/// systemd tells a service where its credentials are. The environment is a process's own, so the test starts itself again.
+#[test]
+fn a_credential_is_found_where_the_environment_says() {
+    const NAME: &str = "a_credential_is_found_where_the_environment_says";
+    let host = LOGIN.replace("/etc/putex/password", "credential:pw");
+    let root = root(&[("etc/putex/putexd.toml", &host)]);
+    if let Some(folder) = std::env::var_os("CREDENTIALS_DIRECTORY") {
+        let StoreSettings::Nats(nats) = settings(&root).store else { panic!("another type") };
+        let NatsCredentials::UserPassword(login) = nats.credentials else { panic!("another way") };
+        assert_eq!(login.password_file, Path::new(&folder).join("pw"));
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    write_secret(folder.path(), "pw", "s3cret");
+    let mut again = std::process::Command::new(std::env::current_exe().expect("this test"));
+    let ended = again.args(["--exact", NAME]).env("CREDENTIALS_DIRECTORY", folder.path()).output().expect("it runs");
+    let said = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.success() && said.contains("1 passed"), "{said}");
+}
+
+/// What is refused where it leaves the host, and what makes it good.
+#[test]
+fn a_login_that_goes_over_the_network_without_tls_is_refused() {
+    let said = |store: &str| {
+        let root =
+            root(&[("etc/putex/putexd.toml", &format!("node = \"h1\"\n[store]\n{store}")), ("etc/putex/ca.pem", "")]);
+        for secret in ["etc/putex/password", "etc/putex/client.key", "etc/putex/client.pem"] {
+            write_secret(root.path(), secret, "s3cret");
+        }
+        let loaded = load(&root);
+        (loaded.settings.is_some(), loaded.to_string())
+    };
+    let nats = "type = \"nats\"\nbucket = \"locks\"\nservers = [\"nats://127.0.0.1:4222\", \"nats://h1:4222\"]\n";
+    let login = "user = \"joe\"\npassword-file = \"/etc/putex/password\"\n";
+    let far = "set tls-required = true, or say allow-plaintext = true: with";
+    let mut cases = vec![
+        (format!("{nats}{login}"), Some(format!("{far} user the login to nats://h1:4222 would go over the network"))),
+        (format!("{nats}nkey-seed = \"/etc/putex/password\"\n"), Some(format!("{far} nkey-seed the login"))),
+        (format!("{nats}creds = \"/etc/putex/password\"\n"), Some(format!("{far} creds the login"))),
+        (format!("{nats}{login}tls-required = true\n"), None),
+        (format!("{nats}{login}allow-plaintext = true\n"), None),
+        (format!("{nats}{login}allow-plaintext = false\n"), Some(far.to_owned())),
+        // Certificates imply TLS.
+        (format!("{nats}{login}tls-ca = \"/etc/putex/ca.pem\"\n"), None),
+        (format!("{nats}{login}tls-cert = \"/etc/putex/client.pem\"\ntls-key = \"/etc/putex/client.key\"\n"), None),
+        (
+            format!("{nats}tls-ca = \"/etc/putex/ca.pem\"\ntls-required = false\n"),
+            Some("certificates require TLS: remove tls-required = false, or tls-ca and tls-cert".to_owned()),
+        ),
+        (format!("{}{login}", nats.replace("nats://h1", "tls://h1")), None),
+        (format!("{}{login}", nats.replace("nats://h1:4222", "nats://[::1]")), None),
+        (format!("{}{login}", nats.replace("nats://h1:4222", "nats://localhost/")), None),
+        (nats.to_owned(), None),
+    ];
+    if cfg!(feature = "etcd") {
+        let etcd = "type = \"etcd\"\nendpoints = [\"http://127.0.0.1:2379\", \"http://h2:2379\"]\n";
+        let far = "write https:// in endpoints, or say allow-plaintext = true: with user the login to http://h2:2379";
+        cases.extend([
+            (format!("{etcd}{login}"), Some(far.to_owned())),
+            (format!("{etcd}{login}allow-plaintext = true\n"), None),
+            (format!("{}{login}", etcd.replace("http:", "https:")), None),
+            (format!("{}{login}", etcd.replace("h2:", "localhost:")), None),
+            (etcd.to_owned(), None),
+        ]);
+    }
+    if cfg!(feature = "postgres") {
+        let postgres = "type = \"postgres\"\npassword-file = \"/etc/putex/password\"\nconnection = ";
+        let far =
+            "add sslmode=require to the connection, or say allow-plaintext = true: with password-file the login to";
+        let near_and = |what: &str| format!("{postgres}\"host=127.0.0.1,/run/postgresql,{what}\"\n");
+        cases.extend([
+            (near_and("h2"), Some(format!("{far} h2 would go over"))),
+            (near_and("h2 sslmode=prefer"), Some(far.to_owned())),
+            (near_and("h2 sslmode=disable"), Some(far.to_owned())),
+            (near_and("h2 sslmode=require"), None),
+            (format!("{}allow-plaintext = true\n", near_and("h2")), None),
+            (near_and("localhost"), None),
+            (near_and("::1"), None),
+            (format!("{postgres}\"host=localhost hostaddr=10.0.0.7\"\n"), Some(format!("{far} 10.0.0.7 would"))),
+            (format!("{postgres}\"host=h2 hostaddr=127.0.0.1\"\n"), None),
+            (near_and("h2").replace("password-file = \"/etc/putex/password\"\n", ""), None),
+        ]);
+    }
+    for (store, refused) in cases {
+        let (is_good, text) = said(&store);
+        assert_eq!(is_good, refused.is_none(), "{store}\n{text}");
+        assert!(refused.is_none_or(|words| text.contains(&words)), "{store}\n{text}");
+        assert!(!text.contains("s3cret"), "{text}");
+    }
+    let (_, text) = said("type = \"directory\"\npath = \"/srv\"\nallow-plaintext = true\n");
+    assert!(text.contains("the key \"allow-plaintext\" has no meaning for the store type \"directory\""), "{text}");
+}
+
+#[test]
+fn what_others_may_change_is_refused_as_broken() {
+    let root = with_services(&[("db", "unit = \"db.service\"\n"), ("web", "unit = \"web.service\"\n")]);
+    let path = |name: &str| root.path().join(name);
+    let said_with = |name: &str, mode: u32, usual: u32| {
+        set_mode(&path(name), mode);
+        let loaded = load(&root);
+        set_mode(&path(name), usual);
+        assert!(!load(&root).has_errors(), "the remedy is one");
+        let text = loaded.to_string().replace(&root.path().display().to_string(), "");
+        (loaded, text)
+    };
+    for mode in [0o664, 0o646] {
+        let (loaded, said) = said_with("etc/putex.d/db.toml", mode, 0o644);
+        assert_eq!(broken(&loaded), ["db"]);
+        assert_eq!(names(loaded.settings.as_ref().expect("the other is good")), ["web"]);
+        let why = format!("others than its owner may change it (mode {mode:04o})");
+        assert!(said.contains(&format!("db.toml: error: run \"chmod go-w /etc/putex.d/db.toml\": {why}")), "{said}");
+    }
+    for (name, mode, usual) in
+        [("etc/putex/putexd.toml", 0o664, 0o644), ("etc/putex", 0o775, 0o755), ("etc/putex.d", 0o777, 0o755)]
+    {
+        let (loaded, said) = said_with(name, mode, usual);
+        assert_eq!(loaded.settings, None, "{said}");
+        assert!(loaded.for_all.is_some() && said.contains(&format!("run \"chmod go-w /{name}\"")), "{said}");
+    }
+    // One that somebody else has emptied masks nothing.
+    write(root.path(), "etc/putex.d/db.toml", "");
+    set_mode(&path("etc/putex.d/db.toml"), 0o666);
+    assert_eq!(broken(&load(&root)), ["db"]);
+
+    if rustix::process::geteuid().is_root() {
+        write(root.path(), "etc/putex.d/db.toml", "unit = \"db.service\"\n");
+        std::os::unix::fs::chown(path("etc/putex.d/db.toml"), Some(12345), None).expect("it is given away");
+        let said = shown(&root);
+        assert!(
+            said.contains("error: run \"chown root /etc/putex.d/db.toml\": it belongs to the user 12345"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn a_lease_goes_on_although_others_may_change_its_file_or_folder() {
+    let text = "unit = \"db.service\"\n";
+    let root = with_services(&[("db", text), ("web", "unit = \"web.service\"\n")]);
+    let former = load(&root).texts;
+    let leased = [ServiceName::new("db").expect("a name")].into();
+    for (name, usual) in [("etc/putex.d/db.toml", 0o644), ("etc/putex.d", 0o755), ("etc/putex", 0o755)] {
+        set_mode(&root.path().join(name), 0o777);
+        write_as_others_do(&root.path().join("etc/putex.d/db.toml"), "unit = \"evil.service\"\n");
+        let loaded = load_keeping(root.path(), &former, &leased);
+        assert!(loaded.has_errors() && broken(&loaded).contains(&"db"), "{name}: {loaded}");
+        let settings = loaded.settings.expect("it goes on");
+        let db = settings.services.iter().find(|service| service.name.as_str() == "db").expect("it goes on");
+        assert_eq!(db.unit.as_str(), "db.service", "{name}");
+        set_mode(&root.path().join(name), usual);
+        write(root.path(), "etc/putex.d/db.toml", text);
+    }
+}
+
+/// Without a change of the mode.
+fn write_as_others_do(path: &Path, text: &str) {
+    fs::write(path, text).expect("the file is written");
+}
+
+/// A host that was good before these rules, or whose secret somebody has made public by mistake.
+#[test]
+fn a_lease_goes_on_although_its_secret_is_not_safe() {
+    let far = LOGIN.replace("127.0.0.1", "h1");
+    let root = root(&[("etc/putex/putexd.toml", &far), ("etc/putex.d/db.toml", "unit = \"db.service\"\n")]);
+    write(root.path(), "etc/putex.d/web.toml", "unit = \"web.service\"\n");
+    write_secret(root.path(), "etc/putex/password", "s3cret\n");
+    set_mode(&root.path().join("etc/putex/password"), 0o644);
+    let read = |path: &str| Text {
+        path: root.path().join(path),
+        text: fs::read_to_string(root.path().join(path)).expect("a file"),
+    };
+    let host = Some(read("etc/putex/putexd.toml"));
+    let made = |path: String| Made { file: read(&path), host: host.clone() };
+    let services =
+        ["db", "web"].map(|name| (ServiceName::new(name).expect("a name"), made(format!("etc/putex.d/{name}.toml"))));
+    let former = Texts { host: host.clone(), services: services.into() };
+    assert_eq!(load(&root).settings, None);
+    let leased = [ServiceName::new("db").expect("a name")].into();
+    let loaded = load_keeping(root.path(), &former, &leased);
+    assert_eq!(broken(&loaded), ["db", "web"], "both are to be mended");
+    assert_eq!(names(loaded.settings.as_ref().expect("one goes on")), ["db"]);
+    assert!(loaded.has_errors() && loaded.to_string().contains("chmod 600 /etc/putex/password"), "{loaded}");
+}
+
+#[test]
+fn no_core_is_left_behind() {
+    for unit in ["putexd.service", "putex-guard.service"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("units").join(unit);
+        let text = fs::read_to_string(path).expect("the unit is there");
+        assert!(text.lines().any(|line| line == "LimitCORE=0"), "{unit}");
+    }
+}
+
+#[test]
+fn nothing_secret_is_in_what_is_shown_of_a_configuration() {
+    let host = format!("{LOGIN}# the former password was hunter2\n");
+    let root = root(&[("etc/putex/putexd.toml", &host), ("etc/putex.d/db.toml", "unit = \"db.service\"\n# hunter2\n")]);
+    write_secret(root.path(), "etc/putex/password", "hunter2\n");
+    let loaded = load(&root);
+    assert!(loaded.texts.host.as_ref().is_some_and(|text| text.text.contains("hunter2")), "they are in there");
+    for shown in [format!("{loaded:?}"), format!("{loaded:#?}"), loaded.to_string()] {
+        assert!(shown.contains("joe") || shown.contains("good service"), "{shown}");
+        assert!(!shown.contains("hunter2"), "{shown}");
+    }
+    for (key, shown) in
+        [("password = \"hunter2\"", "password"), ("user = \"joe\"\nconnection = \"host=h1 password=hunter2\"", "")]
+    {
+        write(root.path(), "etc/putex/putexd.toml", &format!("{HOST}{key}\n"));
+        let loaded = load(&root);
+        assert!(loaded.has_errors());
+        for text in [format!("{loaded:?}"), loaded.to_string()] {
+            assert!(text.contains(shown) && !text.contains("hunter2"), "{text}");
+        }
+    }
 }
 
 #[test]
@@ -947,7 +1233,7 @@ fn each_store_of_the_sample_is_accepted() {
         for store in [alternative, everything] {
             let root = root(&[("etc/putex/putexd.toml", &text.replace(first, &store))]);
             for file in ["putexd.creds", "password", "ca.pem", "client.pem", "client.key"] {
-                write(root.path(), &format!("etc/putex/{file}"), "");
+                write_secret(root.path(), &format!("etc/putex/{file}"), "");
             }
             settings(&root);
         }

@@ -788,6 +788,27 @@ async fn a_guard_that_ends_with_leases_does_not_close_its_watchdog() {
     }
 }
 
+/// It would fill the journal, and every terminal, if each try were told.
+#[tokio::test]
+async fn a_guard_that_cannot_start_says_so_once_and_starts_when_it_can() {
+    let root = tempfile::tempdir().expect("a directory");
+    let leases = root.path().join("leases");
+    fs::write(&leases, "").expect("what is in its way");
+    let child = Guard::spawn(root.path(), Stdio::piped());
+    let mut guard = Guard { root, child };
+    let mut log = BufReader::new(guard.child.stderr.take().expect("is piped"));
+    let mut line = String::new();
+    log.read_line(&mut line).expect("is text");
+    assert!(line.starts_with("<3>the guard cannot start yet: cannot make the directory of the grants"), "{line}");
+    // Some more tries, which say nothing.
+    sleep(ms(500)).await;
+    fs::remove_file(&leases).expect("is out of its way");
+    guard.client().await;
+    guard.child.kill().expect("is killed");
+    let rest = std::io::read_to_string(log).expect("is text");
+    assert!(!rest.contains("cannot start") && !rest.contains("<0>"), "{rest}");
+}
+
 #[test]
 fn wrong_usage_exits_64() {
     for arguments in [

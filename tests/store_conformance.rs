@@ -1,5 +1,7 @@
 //! One suite for all stores, run unchanged against each of them, and what is one store's alone.
 
+#[path = "support/capture.rs"]
+mod capture;
 #[path = "support/certificates.rs"]
 mod certificates;
 #[path = "support/directory_alone.rs"]

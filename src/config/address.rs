@@ -1,5 +1,7 @@
 //! Hosts and ports as they are written in URLs.
 
+use std::net::IpAddr;
+
 /// `host:port`, an IPv6 address in brackets.
 pub(super) fn is_host_and_port(text: &str) -> bool {
     text.rsplit_once(':').is_some_and(|(host, port)| {
@@ -19,9 +21,35 @@ pub(super) fn is_host(text: &str) -> bool {
         && text.chars().all(|character| character.is_ascii_alphanumeric() || matches!(character, '-' | '_' | '.'))
 }
 
+/// Whether what is sent to a host, written as in [`is_host`], never leaves this one.
+pub(super) fn is_loopback(host: &str) -> bool {
+    let address = host.trim_matches(['[', ']']);
+    host == "localhost" || address.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
+}
+
+/// The host of what is written as in [`is_host`] or [`is_host_and_port`].
+pub(super) fn host_of(authority: &str) -> &str {
+    if authority.ends_with(']') {
+        return authority;
+    }
+    authority.rsplit_once(':').map_or(authority, |(host, _)| host)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_stays_on_this_host() {
+        for near in ["localhost", "127.0.0.1", "127.9.9.9", "[::1]", "[::ffff:127.0.0.1]"] {
+            assert!(is_loopback(near), "{near}");
+            assert!(is_loopback(host_of(&format!("{near}:4222"))), "{near}");
+        }
+        for far in ["localhost.example", "h1", "10.0.0.1", "0.0.0.0", "[::]", "[fe80::1%lo]", "127.0.0.1.example"] {
+            assert!(!is_loopback(far), "{far}");
+            assert!(!is_loopback(host_of(&format!("{far}:4222"))), "{far}");
+        }
+    }
 
     #[test]
     fn hosts_and_ports() {

@@ -89,12 +89,20 @@ pub(super) fn first_error(diagnostics: &[Diagnostic]) -> Option<&Diagnostic> {
 pub(super) struct Report {
     path: PathBuf,
     text: String,
+    /// What it is when a secret is not safe.
+    unsafe_is: Severity,
     diagnostics: Vec<Diagnostic>,
 }
 
 impl Report {
     pub(super) fn new(path: PathBuf, text: String) -> Self {
-        Self { path, text, diagnostics: Vec::new() }
+        Self { path, text, unsafe_is: Severity::Error, diagnostics: Vec::new() }
+    }
+
+    /// Of a text that was in force, and goes on with the leases that it has: no unit is stopped because somebody might
+    /// have learnt a secret. What is in the file now is judged in full.
+    pub(super) fn former(text: Text) -> Self {
+        Self { unsafe_is: Severity::Warning, ..Self::new(text.path, text.text) }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -107,6 +115,11 @@ impl Report {
 
     pub(super) fn error(&mut self, span: &Range<usize>, message: impl Into<String>) {
         self.push(Severity::Error, Some(span), message.into());
+    }
+
+    /// A secret that others can learn.
+    pub(super) fn unsafe_secret(&mut self, span: &Range<usize>, message: impl Into<String>) {
+        self.push(self.unsafe_is, Some(span), message.into());
     }
 
     pub(super) fn warning(&mut self, span: &Range<usize>, message: impl Into<String>) {

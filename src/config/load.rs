@@ -17,6 +17,7 @@ use super::service::{self, Claim};
 use super::settings::{ServiceSettings, Settings};
 use crate::host::identity;
 use crate::types::kept::{Made, Text};
+use crate::types::trust;
 use crate::types::{ServiceName, UnitName};
 
 /// The host's own file, below the root.
@@ -148,7 +149,7 @@ fn load_with(root: &Path, host_name: &str, former: &Texts, leased: &BTreeSet<Ser
     }
     if for_all.is_some() {
         let former_host = former.host.clone().filter(|_| !kept.is_empty());
-        let checked = former_host.map(|text| check_host(root, host_name, text));
+        let checked = former_host.map(|text| check_host(root, host_name, Report::former(text)));
         (host, common, host_text) = match (host, checked) {
             (Some(host), Some(_)) => (Some(host), common, host_text),
             (None, Some(HostFile { host, common, text, .. })) => (host, common, text),
@@ -210,11 +211,13 @@ struct HostFile {
 
 fn load_host(root: &Path, host_name: &str) -> HostFile {
     let path = root.join(HOST_FILE);
-    match read(&path) {
-        Ok(text) => check_host(root, host_name, Text { path, text }),
+    // Whoever may write to its folder may put another in its place.
+    let folder = path.parent().and_then(why_not_obeyed);
+    match folder.map_or_else(|| read(&path), Err) {
+        Ok(text) => check_host(root, host_name, Report::new(path, text)),
         Err(error) => {
             let mut report = Report::new(path, String::new());
-            report.file_error(format!("cannot be read: {error}; it names the store and is needed"));
+            report.file_error(format!("{error}; it names the store and is needed"));
             HostFile { host: None, common: unknown_common(root), text: None, diagnostics: report.diagnostics() }
         }
     }
@@ -225,8 +228,7 @@ fn unknown_common(root: &Path) -> Common {
     Common { defaults: Tuning { bad: true, ..Tuning::default() }, watchdog: None, node: None, root: root.to_owned() }
 }
 
-fn check_host(root: &Path, host_name: &str, text: Text) -> HostFile {
-    let mut report = Report::new(text.path, text.text);
+fn check_host(root: &Path, host_name: &str, mut report: Report) -> HostFile {
     let fragment = parse::<HostFragment>(&mut report);
     let (host, common) = match fragment {
         Some(fragment) => host_file::check(root, host_name, fragment, &mut report),
@@ -236,10 +238,15 @@ fn check_host(root: &Path, host_name: &str, text: Text) -> HostFile {
     HostFile { host, common, text, diagnostics: report.diagnostics() }
 }
 
-/// Whether the file is there to say that the service is not.
+/// Whether the file is there to say that the service is not. One that somebody else has emptied says nothing.
 fn is_mask(path: &Path) -> bool {
     fs::read_link(path).is_ok_and(|target| target == Path::new("/dev/null"))
-        || fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0)
+        || fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() == 0) && why_not_obeyed(path).is_none()
+}
+
+/// Why what is at `path`, if there is anything, is not obeyed.
+fn why_not_obeyed(path: &Path) -> Option<String> {
+    trust::why_not_obeyed(path, &fs::metadata(path).ok()?, me())
 }
 
 fn load_service(name: ServiceName, path: PathBuf, common: &Common) -> Candidate {
@@ -247,7 +254,7 @@ fn load_service(name: ServiceName, path: PathBuf, common: &Common) -> Candidate 
         Ok(text) => check_service(name, Text { path, text }, common),
         Err(error) => {
             let mut report = Report::new(path, String::new());
-            report.file_error(format!("cannot be read: {error}"));
+            report.file_error(error);
             Candidate { name, report, settings: None, claim: Claim::default() }
         }
     }
@@ -265,7 +272,7 @@ fn check_service(name: ServiceName, text: Text, common: &Common) -> Candidate {
 
 /// A service as its former text has it; `None` if that will not do any more either.
 fn load_former(root: &Path, host_name: &str, name: ServiceName, made: &Made) -> Option<Candidate> {
-    let HostFile { common, .. } = check_host(root, host_name, made.host.clone()?);
+    let HostFile { common, .. } = check_host(root, host_name, Report::former(made.host.clone()?));
     let candidate = check_service(name, made.file.clone(), &common);
     (candidate.settings.is_some() && !candidate.report.has_errors()).then_some(candidate)
 }
@@ -344,12 +351,11 @@ fn service_files(root: &Path) -> Result<BTreeMap<String, PathBuf>, Diagnostic> {
     let mut files = BTreeMap::new();
     for directory in SERVICE_DIRECTORIES {
         let directory = root.join(directory);
-        let names = list(&directory).map_err(|error| Diagnostic {
-            severity: Severity::Error,
-            path: directory.clone(),
-            place: None,
-            message: format!("cannot be listed: {error}"),
-        })?;
+        let wrong = |message| Diagnostic { severity: Severity::Error, path: directory.clone(), place: None, message };
+        let names = list(&directory).map_err(|error| wrong(format!("cannot be listed: {error}")))?;
+        if let Some(why) = why_not_obeyed(&directory) {
+            return Err(wrong(why));
+        }
         for name in names {
             let stem = name.strip_suffix(".toml").filter(|stem| !stem.is_empty() && !stem.starts_with('.'));
             if let Some(stem) = stem {
@@ -369,21 +375,33 @@ fn list(directory: &Path) -> io::Result<Vec<String>> {
     entries.map(|entry| entry.map(|entry| entry.file_name().to_string_lossy().into_owned())).collect()
 }
 
-/// A regular file's text. A pipe would hold up the daemon for ever, so it is refused before it is opened.
-fn read(path: &Path) -> io::Result<String> {
-    if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+/// The text of a regular file that is obeyed, or why there is none. A pipe would hold up the daemon for ever, so it is
+/// refused before it is opened.
+fn read(path: &Path) -> Result<String, String> {
+    let unreadable = |error: &dyn fmt::Display| format!("cannot be read: {error}");
+    if !fs::metadata(path).map_err(|error| unreadable(&error))?.is_file() {
+        return Err(unreadable(&"it is not a regular file"));
+    }
+    let file = fs::File::open(path).map_err(|error| unreadable(&error))?;
+    let found = file.metadata().map_err(|error| unreadable(&error))?;
+    if let Some(why) = trust::why_not_obeyed(path, &found, me()) {
+        return Err(why);
     }
     let mut bytes = Vec::new();
-    fs::File::open(path)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
+    file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(|error| unreadable(&error))?;
     if bytes.len() as u64 > MOST_BYTES {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it is larger than {MOST_BYTES} bytes")));
+        return Err(unreadable(&format!("it is larger than {MOST_BYTES} bytes")));
     }
     String::from_utf8(bytes).map_err(|error| {
         let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         let line = good.split(|byte| *byte == b'\n').count();
-        io::Error::new(io::ErrorKind::InvalidData, format!("line {line} is not UTF-8"))
+        unreadable(&format!("line {line} is not UTF-8"))
     })
+}
+
+/// The user that this program runs as.
+fn me() -> u32 {
+    rustix::process::geteuid().as_raw()
 }
 
 fn plural(count: usize, what: &str) -> String {

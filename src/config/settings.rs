@@ -143,7 +143,7 @@ pub enum Probe {
     Unit(String),
     /// A TCP connection to `host:port`, on the active host only: a standby has nothing to connect to and passes.
     Tcp(String),
-    /// A GET of an `http://` URL that answers 2xx or 3xx, on the active host only.
+    /// A GET of an `http://` URL that answers 2xx, on the active host only.
     Http(String),
 }
 

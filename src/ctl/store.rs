@@ -13,8 +13,9 @@ use crate::config::{self, ServiceSettings, Settings};
 use crate::dbus::{ServiceStatus, StoreStatus};
 use crate::election::{Registration, Timings};
 use crate::store::{self, Administer, Creation, Link, StoreError};
+use crate::systemd::bond::{self, KEPT_DIR};
 use crate::types::store::StoreSettings;
-use crate::types::{Key, ServiceName, printable_lines};
+use crate::types::{Key, ServiceName, UnitName, printable_lines};
 
 /// How long an operator is kept waiting for a server.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
@@ -134,9 +135,26 @@ async fn services(settings: &Settings) -> Vec<(&'static str, String)> {
         Ok(services) => lines.extend(services.iter().flat_map(doubts).map(|text| ("warning", text))),
         Err(failure) => {
             lines.push(("services", format!("their units were not looked at: {}", failure.message)));
+            lines.extend(left_bound(settings, Path::new(KEPT_DIR)).into_iter().map(|text| ("warning", text)));
         }
     }
     lines
+}
+
+/// Units that a putexd which does not run has left bound to a lease, although no service names them.
+fn left_bound(settings: &Settings, directory: &Path) -> Vec<String> {
+    let names = |unit: &UnitName| {
+        settings.services.iter().any(|service| service.units().chain(&service.contains).any(|named| named == unit))
+    };
+    let left = bond::kept_units(directory).unwrap_or_default().into_iter().filter(|unit| !names(unit));
+    let text = |unit: UnitName| {
+        format!(
+            "start putexd once, or remove {} and run \"systemctl daemon-reload\": {unit} cannot be started without a lease, and \
+             no file that is good names it",
+            bond::kept_path(directory, &unit).display()
+        )
+    };
+    left.map(text).collect()
 }
 
 /// Why this host would not run the service, and what putexd remarks on its units.

@@ -53,6 +53,11 @@ impl Broken {
         Mended { of_host: before, services: services.into_keys().filter(|name| !self.has(name)).collect() }
     }
 
+    /// Whether every file is good.
+    pub(super) fn is_empty(&self) -> bool {
+        self.for_all.is_none() && self.services.is_empty()
+    }
+
     /// Whether this service's file is broken.
     pub(super) fn has(&self, name: &ServiceName) -> bool {
         self.services.contains_key(name)

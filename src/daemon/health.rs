@@ -2,8 +2,9 @@
 //!
 //! A check never holds up a renewal: all that reaches the election is its verdict.
 
+mod http;
+
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
@@ -139,7 +140,7 @@ impl Checker {
                 Ok(Err(error)) => Err(format!("{address}: {error}")),
                 Err(_) => Err(format!("{address}: no connection within {limit:?}")),
             }),
-            Probe::Http(url) => Some(get(url, limit).await),
+            Probe::Http(url) => Some(http::get(url, limit).await),
         }
     }
 
@@ -172,22 +173,10 @@ impl Checker {
     }
 }
 
-async fn get(url: &str, limit: Duration) -> Result<(), String> {
-    let client = reqwest::Client::builder().timeout(limit).redirect(reqwest::redirect::Policy::none()).build();
-    let response = match client {
-        Ok(client) => client.get(url).send().await,
-        Err(error) => return Err(format!("{url}: {error}")),
-    };
-    match response {
-        Ok(response) if response.status().is_success() || response.status().is_redirection() => Ok(()),
-        Ok(response) => Err(format!("{url}: {}", response.status())),
-        Err(error) if error.is_timeout() => Err(format!("{url}: no answer within {limit:?}")),
-        Err(error) => Err(format!("{url}: {error}")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn settings(rise: u32, fall: u32) -> HealthSettings {

@@ -6,6 +6,7 @@
 //! | [`service`] | one task per service: feeds the election, carries out its actions |
 //! | [`hands`] | start, stop, fence: what is done to units |
 //! | [`beyond`] | what units run outside of their control groups |
+//! | [`bonds`] | what binds units to their leases where systemd gets nothing from the generator |
 //! | [`broken`] | which files are broken, and what is said of their services |
 //! | [`desk`] | the service's requests to the guard, in order |
 //! | [`grounds`] | which control groups belong to which service |
@@ -25,6 +26,7 @@
 //! [`machine`]. What it does can so be seen on simulated hosts, and `tests/simulation` does.
 
 mod beyond;
+mod bonds;
 mod broken;
 mod desk;
 mod disk;

@@ -12,6 +12,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
+use super::bonds::{Bonds, Bound};
 use super::broken::Broken;
 use super::disk;
 use super::grounds::Grounds;
@@ -29,13 +30,12 @@ use crate::guard::frame::{ListedLease, SOCKET};
 use crate::host::{clock, identity};
 use crate::journal;
 use crate::store::{self, Link as StoreLink, Store};
+use crate::systemd::bond::KEPT_DIR;
 use crate::systemd::{JobType, Systemd};
 use crate::types::store::StoreSettings;
-use crate::types::{ServiceName, Time, UnitName, kept};
+use crate::types::{DAEMON_UNIT, ServiceName, Time, UnitName, kept};
 
 const STATE_DIRECTORY: &str = "/var/lib/putex";
-/// The daemon's own unit, about whose job PID 1 is asked.
-const OWN_UNIT: &str = "putexd.service";
 /// Where R says nothing because there is no service.
 const IDLE_LIMIT: Duration = Duration::from_secs(1);
 /// A D-Bus call on a busy host takes a while; less than this would mistake load for death.
@@ -183,6 +183,9 @@ struct Supervisor {
     /// Which files are broken.
     broken: Broken,
     texts: KeptTexts,
+    bonds: Bonds,
+    /// Some of them may have to be made again or taken away.
+    bonds_are_due: bool,
 }
 
 impl Supervisor {
@@ -235,6 +238,8 @@ impl Supervisor {
             asks,
             broken,
             texts,
+            bonds: Bonds::new(Path::new(KEPT_DIR)),
+            bonds_are_due: true,
         };
         supervisor.gate(&settings.services).await;
         supervisor.coming = settings.services;
@@ -262,6 +267,7 @@ impl Supervisor {
                         return ExitCode::from(exit::DEFECT);
                     }
                     watchdog.beat(&self.services);
+                    self.tidy_bonds().await;
                 }
                 Some(ask) = self.asks.recv() => self.answer(ask),
                 _ = signals.hup.recv() => self.reload().await,
@@ -288,14 +294,28 @@ impl Supervisor {
         }
     }
 
-    /// Has PID 1 run the generators where a unit is not yet bound to its lease. One reload for all of them.
-    async fn gate(&self, services: &[ServiceSettings]) {
-        if self.are_gated(services).await {
+    /// Has PID 1 run the generators where a unit is not yet bound to its lease, or is bound to a former one. One reload for
+    /// all of them.
+    async fn gate(&mut self, services: &[ServiceSettings]) {
+        self.bonds_are_due = true;
+        let running = self.services.values().map(|handle| &handle.settings);
+        let changed = self.bonds.keep(&bound(services, running), false).changed;
+        if !self.are_kept_loaded(&changed).await && self.are_gated(services).await {
             return;
         }
         if let Err(error) = self.systemd.daemon_reload(DAEMON_RELOAD_LIMIT).await {
             tracing::error!("failed to have the units bound to their leases: failed to {error}");
         }
+    }
+
+    /// Whether PID 1 has loaded what was kept of one of these units. One that it tells nothing of counts as loaded.
+    async fn are_kept_loaded(&self, units: &[UnitName]) -> bool {
+        for unit in units {
+            if self.systemd.loaded_bonds(unit).await.map_or(true, |loaded| loaded.kept) {
+                return true;
+            }
+        }
+        false
     }
 
     /// One that PID 1 tells nothing of counts as free: a reload too many does no harm.
@@ -308,6 +328,46 @@ impl Supervisor {
             }
         }
         true
+    }
+
+    /// Has what is kept of units follow what retires and what the guard lets go; costs nothing where nothing does.
+    async fn tidy_bonds(&mut self) {
+        if !self.bonds_are_due {
+            return;
+        }
+        // Tried again at the next tick.
+        let Ok(leases) = self.host.guard.list().await else { return };
+        let successors = self.retiring.iter().filter_map(|retiring| retiring.successor.as_ref());
+        let wanted = self.services.values().map(|handle| &handle.settings).chain(&self.coming).chain(successors);
+        let mut all = bound([], wanted);
+        let supervised = all.len();
+        for Retiring { handle, .. } in &self.retiring {
+            let settings = &handle.settings;
+            bind(&mut all, settings.units().chain(&settings.contains), &settings.name);
+        }
+        for ListedLease { lease, .. } in &leases {
+            bind(&mut all, lease.units.iter().chain(&lease.contains), &lease.service);
+        }
+        // What a broken file names is not known.
+        let replaced = self.bonds.keep(&all, self.broken.is_empty());
+        self.bonds_are_due = self.bonds.have_failed() || all.len() > supervised;
+        let mut is_stale = self.are_kept_loaded(&replaced.changed).await;
+        for unit in &replaced.removed {
+            // Where PID 1 still has the generator's it has not been reloaded since the file was taken away, and the unit stays
+            // bound until it is.
+            let loaded = self.systemd.loaded_bonds(unit).await;
+            is_stale |= loaded.is_ok_and(|loaded| loaded.kept && !loaded.generated);
+        }
+        if is_stale {
+            let systemd = self.systemd.clone();
+            tokio::spawn(async move {
+                if let Err(error) = systemd.daemon_reload(DAEMON_RELOAD_LIMIT).await {
+                    tracing::warn!(
+                        "run \"systemctl daemon-reload\" to set units free of former leases: failed to {error}"
+                    );
+                }
+            });
+        }
     }
 
     /// A task that is over without having been asked to end.
@@ -608,7 +668,7 @@ impl Supervisor {
     async fn ending(&self) -> Ending {
         // The bus may be gone already when the host goes down; the private socket is not.
         let private = Systemd::private(BUS_LIMIT_MIN);
-        let Ok(unit) = UnitName::new(OWN_UNIT) else { return Ending::Release };
+        let Ok(unit) = UnitName::new(DAEMON_UNIT) else { return Ending::Release };
         for systemd in [&self.systemd, &private] {
             match systemd.job_for_unit(&unit).await {
                 Ok(Some(JobType::Restart | JobType::Start) | None) => return Ending::Leave,
@@ -690,6 +750,30 @@ impl Watchdog {
         if alive {
             notify::watchdog();
         }
+    }
+}
+
+/// What binds the units of `services`, and of those `others` whose units they do not name.
+fn bound<'a>(
+    services: impl IntoIterator<Item = &'a ServiceSettings>,
+    others: impl IntoIterator<Item = &'a ServiceSettings>,
+) -> Bound {
+    let mut bound = Bound::new();
+    for settings in services {
+        for unit in settings.units().chain(&settings.contains) {
+            bound.entry(unit.clone()).or_default().insert(settings.name.clone());
+        }
+    }
+    for settings in others {
+        bind(&mut bound, settings.units().chain(&settings.contains), &settings.name);
+    }
+    bound
+}
+
+/// Binds those of `units` that nothing has bound yet.
+fn bind<'a>(bound: &mut Bound, units: impl Iterator<Item = &'a UnitName>, service: &ServiceName) {
+    for unit in units {
+        bound.entry(unit.clone()).or_insert_with(|| BTreeSet::from([service.clone()]));
     }
 }
 

@@ -1,14 +1,19 @@
-//! The served interface `org.putexd.Putexd1.Manager`: what `putexctl` and other programs may ask of a running putexd.
+//! The served interfaces: what `putexctl` and other programs may ask of a running putexd.
 //!
-//! Both ends are here, so that they cannot differ: [`serve`] for the daemon, [`ManagerProxy`] for its clients. Who may call
-//! what is in `packaging/usr/share/dbus-1/system.d/org.putexd.Putexd1.conf`: everybody may look, root may act.
+//! Both ends are here, so that they cannot differ: [`serve`] for the daemon, [`StatusProxy`] and [`ManagerProxy`] for its
+//! clients. Who may call what is in `packaging/usr/share/dbus-1/system.d/org.putexd.Putexd1.conf`: everybody may look
+//! (`org.putexd.Putexd1.Status`), root may act (`org.putexd.Putexd1.Manager`).
+//!
+//! Whoever looks, however often, must cost no service anything. The connection is used for nothing else; looks are
+//! answered one after the other, at a bounded pace, from a picture that is taken anew after [`FRESH`]; what waits beyond
+//! zbus's queue of 64 waits in the bus, which limits it for each of its clients.
 
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::sleep;
+use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::time::{Instant, sleep, sleep_until};
 use zbus::zvariant::Type;
 use zbus::{Connection, MessageStream, fdo};
 
@@ -21,6 +26,16 @@ pub const PATH: &str = "/org/putexd/Putexd1";
 
 /// What an operator says is cut here: it goes into the record, which is small.
 const REASON_LIMIT: usize = 256;
+
+/// How old the picture is that a look is answered from, at most.
+const FRESH: Duration = Duration::from_millis(100);
+/// Between two looks, once more of them have come than [`BURST`] allows for: the time that an answer takes, and thrice that
+/// for others.
+const PACE: Duration = Duration::from_micros(800);
+/// The same for each service in the answer.
+const PACE_OF_SERVICE: Duration = Duration::from_micros(40);
+/// The looks of so much time may come at once.
+const BURST: Duration = Duration::from_millis(100);
 
 /// Before the name is claimed again on a bus that came back.
 const RETRY: Duration = Duration::from_secs(1);
@@ -133,9 +148,42 @@ pub async fn serve(asks: mpsc::Sender<Ask>) {
 }
 
 async fn claim(asks: mpsc::Sender<Ask>) -> zbus::Result<Connection> {
-    zbus::connection::Builder::system().serve_at(PATH, Manager { asks }).name(NAME).build().await
+    let status = Status { asks: asks.clone(), desk: Mutex::default() };
+    let bus = zbus::connection::Builder::system();
+    bus.serve_at(PATH, status).serve_at(PATH, Manager { asks }).name(NAME).build().await
 }
 
+/// For everybody.
+struct Status {
+    asks: mpsc::Sender<Ask>,
+    desk: Mutex<Desk>,
+}
+
+/// What those who look share.
+#[derive(Default)]
+struct Desk {
+    services: Option<(Instant, Vec<ServiceStatus>)>,
+    store: Option<(Instant, StoreStatus)>,
+    next_look: Option<Instant>,
+}
+
+impl Desk {
+    /// When the next look may be answered.
+    fn turn(&mut self, now: Instant) -> Instant {
+        let services = self.services.as_ref().map_or(0, |(_, services)| services.len());
+        let pace = PACE + PACE_OF_SERVICE * u32::try_from(services).unwrap_or(u32::MAX);
+        let turn = self.next_look.map_or(now, |next| next.max(now - BURST));
+        self.next_look = Some(turn + pace);
+        turn
+    }
+}
+
+/// The picture, if it is not too old.
+fn fresh<T: Clone>(picture: Option<&(Instant, T)>, now: Instant) -> Option<T> {
+    picture.filter(|(taken, _)| now < *taken + FRESH).map(|(_, picture)| picture.clone())
+}
+
+/// For root.
 struct Manager {
     asks: mpsc::Sender<Ask>,
 }
@@ -151,26 +199,48 @@ fn said(answer: Result<String, String>) -> fdo::Result<String> {
     answer.map(shown).map_err(|reason| fdo::Error::Failed(shown(reason)))
 }
 
+// Not each call in a task of its own: those who look wait for each other.
+#[zbus::interface(
+    name = "org.putexd.Putexd1.Status",
+    proxy(default_service = "org.putexd.Putexd1", default_path = "/org/putexd/Putexd1"),
+    spawn = false
+)]
+impl Status {
+    /// All services of this host, by name.
+    async fn list_services(&self) -> fdo::Result<Vec<ServiceStatus>> {
+        let mut desk = self.desk.lock().await;
+        sleep_until(desk.turn(Instant::now())).await;
+        if let Some(services) = fresh(desk.services.as_ref(), Instant::now()) {
+            return Ok(services);
+        }
+        let (answer, list) = oneshot::channel();
+        self.asks.send(Ask::List(answer)).await.map_err(gone)?;
+        let services: Vec<_> = list.await.map_err(gone)?.into_iter().map(ServiceStatus::printable).collect();
+        desk.services = Some((Instant::now(), services.clone()));
+        Ok(services)
+    }
+
+    /// How the store has answered this host.
+    async fn describe_store(&self) -> fdo::Result<StoreStatus> {
+        let mut desk = self.desk.lock().await;
+        sleep_until(desk.turn(Instant::now())).await;
+        if let Some(store) = fresh(desk.store.as_ref(), Instant::now()) {
+            return Ok(store);
+        }
+        let (answer, status) = oneshot::channel();
+        self.asks.send(Ask::Store(answer)).await.map_err(gone)?;
+        let store = status.await.map_err(gone)?;
+        let store = StoreStatus { store: printable(&store.store).into_owned(), ..store };
+        desk.store = Some((Instant::now(), store.clone()));
+        Ok(store)
+    }
+}
+
 #[zbus::interface(
     name = "org.putexd.Putexd1.Manager",
     proxy(default_service = "org.putexd.Putexd1", default_path = "/org/putexd/Putexd1")
 )]
 impl Manager {
-    /// All services of this host, by name.
-    async fn list_services(&self) -> fdo::Result<Vec<ServiceStatus>> {
-        let (answer, list) = oneshot::channel();
-        self.asks.send(Ask::List(answer)).await.map_err(gone)?;
-        Ok(list.await.map_err(gone)?.into_iter().map(ServiceStatus::printable).collect())
-    }
-
-    /// How the store has answered this host.
-    async fn describe_store(&self) -> fdo::Result<StoreStatus> {
-        let (answer, status) = oneshot::channel();
-        self.asks.send(Ask::Store(answer)).await.map_err(gone)?;
-        let status = status.await.map_err(gone)?;
-        Ok(StoreStatus { store: printable(&status.store).into_owned(), ..status })
-    }
-
     /// Stops the unit and lets the lock go; another host takes over. Returns what was begun, before it is done. Fails where
     /// this host does not hold the lock.
     async fn step_down(&self, service: &str, reason: &str) -> fdo::Result<String> {
@@ -194,6 +264,57 @@ impl Manager {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn status() -> ServiceStatus {
+        ServiceStatus {
+            service: "db".to_owned(),
+            unit: "db.service".to_owned(),
+            key: "db".to_owned(),
+            state: "standby".to_owned(),
+            holder: String::new(),
+            revision: 0,
+            token: 0,
+            hindrance: String::new(),
+            waits: String::new(),
+            remarks: Vec::new(),
+        }
+    }
+
+    /// Answers every look, and counts how often the daemon itself was asked.
+    fn daemon(mut asks: mpsc::Receiver<Ask>) -> tokio::task::JoinHandle<usize> {
+        tokio::spawn(async move {
+            let mut asked = 0;
+            while let Some(ask) = asks.recv().await {
+                asked += 1;
+                if let Ask::List(answer) = ask {
+                    let _ = answer.send(vec![status(); 300]);
+                }
+            }
+            asked
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn looks_are_answered_at_a_bounded_pace_from_one_picture() {
+        let (sender, asks) = mpsc::channel(1);
+        let daemon = daemon(asks);
+        let looks = Status { asks: sender, desk: Mutex::default() };
+        let began = Instant::now();
+        let mut at_once = 0;
+        for _ in 0..1000 {
+            let answered = looks.list_services().await.expect("an answer").len();
+            assert_eq!(answered, 300);
+            at_once += usize::from(began.elapsed() < FRESH);
+        }
+        let took = began.elapsed();
+        drop(looks);
+        let asked = daemon.await.expect("it ends");
+        let pace = PACE + PACE_OF_SERVICE * 300;
+        assert!(took > pace * 900 && took < pace * 1000, "{took:?}");
+        assert!(at_once > 5, "an operator's few looks do not wait: {at_once}");
+        let pictures = took.as_millis() / FRESH.as_millis();
+        assert!(asked as u128 <= pictures + 1, "the daemon was asked {asked} times in {took:?}");
+    }
 
     #[test]
     fn no_status_has_what_a_bus_or_a_terminal_would_take_amiss() {

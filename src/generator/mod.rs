@@ -17,7 +17,9 @@
 //! scope is read when somebody makes the scope; systemd does not tell of it before.
 //!
 //! It fails closed. What a broken file said before, while it was in force, is bound as well, as long as this boot lasts. The daemon refuses a broken file; here its `unit = "…"`, `bound-units = […]` and `contains = […]` lines
-//! are looked for all the same, because a slip of the pen in another line must not set the units free. A watchdog that the guard was not
+//! are looked for all the same, because a slip of the pen in another line must not set the units free. A file that others may change
+//! is refused by the daemon as well; here it binds what it said while it was in force, and only if there is nothing of that, as at boot,
+//! what it says: the worst that whoever wrote it gains is a unit that does not start. A watchdog that the guard was not
 //! told of is missed by the daemon, which starts nothing then.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,8 +35,10 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
+use crate::systemd::bond;
 use crate::systemd::gate::{DROP_IN, GUARD_UNIT, PROGRAM};
 use crate::types::kept::{self, Kept};
+use crate::types::trust;
 use crate::types::{ServiceName, UnitName, is_device_path, span};
 
 /// Where the service files are; the earlier directory wins.
@@ -108,14 +112,17 @@ pub fn run(directories: &[PathBuf], kept: &Path, target: &Path) -> Generated {
 /// the daemon's to say.
 pub fn run_for_guard(host_file: &Path, target: &Path) -> Result<(), String> {
     let reading = begin_to_read(host_file);
-    let text = match reading.recv_timeout(READ_LIMIT).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-        Ok(text) => text.unwrap_or_default(),
+    let found = match reading.recv_timeout(READ_LIMIT).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+        Ok(found) => found.unwrap_or_default(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(format!("{}: {error}", host_file.display())),
     };
     let problem = |what: &str| format!("{}: the guard is told of no watchdog: {what}", host_file.display());
+    if let Some(why) = found.why_not_obeyed {
+        return Err(problem(&why));
+    }
     let HostFile { guard: GuardTable { watchdog_device, watchdog_timeout } } =
-        toml::from_str(&text).map_err(|error| problem(error.message()))?;
+        toml::from_str(&found.text).map_err(|error| problem(error.message()))?;
     let (device, timeout) = match (watchdog_device, watchdog_timeout) {
         (None, None) => return Ok(()),
         (Some(device), Some(timeout)) => (device, timeout),
@@ -127,7 +134,8 @@ pub fn run_for_guard(host_file: &Path, target: &Path) -> Result<(), String> {
     let timeout = span::parse(&timeout).map_err(|error| problem(&error))?.as_millis();
     let text = format!(
         "# Made by putex-generator: the watchdog that {} names.\n[Service]\n\
-         Environment=\"PUTEX_GUARD_OPTIONS=--watchdog-device {device} --watchdog-timeout {timeout}ms\"\n",
+         Environment=\"PUTEX_GUARD_OPTIONS=--watchdog-device {device} --watchdog-timeout {timeout}ms\"\n\
+         DeviceAllow={device} rw\n",
         host_file.display()
     );
     write(target, GUARD_UNIT, &text).map_err(|error| problem(&error.to_string()))
@@ -138,6 +146,8 @@ pub fn run_for_guard(host_file: &Path, target: &Path) -> Result<(), String> {
 fn select(directories: &[PathBuf], problems: &mut Vec<String>) -> BTreeMap<ServiceName, PathBuf> {
     let mut files: BTreeMap<ServiceName, PathBuf> = BTreeMap::new();
     for directory in directories {
+        // What is in there is judged by itself.
+        problems.extend(fs::metadata(directory).ok().and_then(|found| why_not_obeyed(directory, &found)));
         let entries = match fs::read_dir(directory) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -162,7 +172,7 @@ fn select(directories: &[PathBuf], problems: &mut Vec<String>) -> BTreeMap<Servi
 
 /// The text of each file; those that are there to hide another are left out. All are read at once, and none is waited for
 /// longer than [`READ_LIMIT`]: systemd kills a generator that does not end, and goes on without any of its drop-ins.
-fn read_all(files: BTreeMap<ServiceName, PathBuf>) -> Vec<(ServiceName, PathBuf, io::Result<String>)> {
+fn read_all(files: BTreeMap<ServiceName, PathBuf>) -> Vec<(ServiceName, PathBuf, io::Result<Found>)> {
     let readings: Vec<_> = files.into_iter().map(|(service, path)| (service, begin_to_read(&path), path)).collect();
     let end = Instant::now() + READ_LIMIT;
     let mut texts = Vec::new();
@@ -178,7 +188,7 @@ fn read_all(files: BTreeMap<ServiceName, PathBuf>) -> Vec<(ServiceName, PathBuf,
 }
 
 /// Begins to read a file, which may be a link into a file system that does not answer: then only its thread waits for that.
-fn begin_to_read(path: &Path) -> Receiver<io::Result<Option<String>>> {
+fn begin_to_read(path: &Path) -> Receiver<io::Result<Option<Found>>> {
     let (sender, reading) = mpsc::channel();
     let path = path.to_owned();
     thread::spawn(move || {
@@ -188,19 +198,34 @@ fn begin_to_read(path: &Path) -> Receiver<io::Result<Option<String>>> {
     reading
 }
 
+/// What is in a file.
+#[derive(Debug, Default)]
+struct Found {
+    text: String,
+    /// Others may have written it.
+    why_not_obeyed: Option<String>,
+}
+
 /// A regular file's text; `None` for one that hides another. A pipe would be waited for without end. A wrong byte in a comment
 /// must not set the unit free.
-fn read(path: &Path) -> io::Result<Option<String>> {
+fn read(path: &Path) -> io::Result<Option<Found>> {
     if fs::canonicalize(path).is_ok_and(|target| target == Path::new("/dev/null")) {
         return Ok(None);
     }
-    let data = fs::metadata(path)?;
-    if !data.is_file() {
+    if !fs::metadata(path)?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
     }
     let mut bytes = Vec::new();
-    fs::File::open(path)?.take(MOST_BYTES).read_to_end(&mut bytes)?;
-    Ok((data.len() != 0).then(|| String::from_utf8_lossy(&bytes).into_owned()))
+    let file = fs::File::open(path)?;
+    let why_not_obeyed = why_not_obeyed(path, &file.metadata()?);
+    file.take(MOST_BYTES).read_to_end(&mut bytes)?;
+    // One that others have emptied hides nothing.
+    let hides = bytes.is_empty() && why_not_obeyed.is_none();
+    Ok((!hides).then(|| Found { text: String::from_utf8_lossy(&bytes).into_owned(), why_not_obeyed }))
+}
+
+fn why_not_obeyed(path: &Path, found: &fs::Metadata) -> Option<String> {
+    trust::why_not_obeyed(path, found, rustix::process::geteuid().as_raw())
 }
 
 /// The keys that are read here; everything else is the daemon's to judge.
@@ -234,17 +259,19 @@ fn read_former(kept: &Path) -> Option<ServiceFile> {
     toml::from_str(&made.file.text).ok()
 }
 
-fn units_of(path: &Path, text: io::Result<String>, kept: &Path, problems: &mut Vec<String>) -> BTreeSet<UnitName> {
-    let text = match text {
-        Ok(text) => text,
-        Err(error) => {
-            problems.push(format!("{}: {error}", path.display()));
-            return read_former(kept).map_or_else(BTreeSet::new, |former| {
-                let bound = former.bound_units.into_iter().chain([former.unit]);
-                bound.chain(former.contains).filter_map(|name| UnitName::new(&name).ok()).collect()
-            });
-        }
+fn units_of(path: &Path, found: io::Result<Found>, kept: &Path, problems: &mut Vec<String>) -> BTreeSet<UnitName> {
+    let (text, why) = match found {
+        Ok(Found { text, why_not_obeyed }) => (Some(text), why_not_obeyed),
+        Err(error) => (None, Some(error.to_string())),
     };
+    if let Some(why) = why {
+        problems.push(format!("{}: {why}", path.display()));
+        if let Some(former) = read_former(kept) {
+            let bound = former.bound_units.into_iter().chain([former.unit]);
+            return bound.chain(former.contains).filter_map(|name| UnitName::new(&name).ok()).collect();
+        }
+    }
+    let Some(text) = text else { return BTreeSet::new() };
     // Also in a file that can be read: under a wrong name, or in a wrong table, the list is the daemon's to refuse.
     let mut names = find_listed(&text, &["bound-units", "bound-unit"]);
     let mut contained = find_listed(&text, &["contains", "contain"]);
@@ -275,7 +302,7 @@ fn units_of(path: &Path, text: io::Result<String>, kept: &Path, problems: &mut V
                 problems.push(format!("{}: {unit} is part of putexd itself", path.display()));
             }
             // Nor could it in a slice that waits for the lease.
-            Ok(unit) => match unit.why_not_contained().filter(|_| is_contained || is_group(&unit)) {
+            Ok(unit) => match unit.why_not_contained().filter(|_| is_contained || bond::is_group(&unit)) {
                 Some(reason) => problems.push(format!("{}: {unit} is not bound: {reason}", path.display())),
                 None => drop(units.insert(unit)),
             },
@@ -283,10 +310,6 @@ fn units_of(path: &Path, text: io::Result<String>, kept: &Path, problems: &mut V
         }
     }
     units
-}
-
-fn is_group(unit: &UnitName) -> bool {
-    matches!(unit.kind(), "slice" | "scope")
 }
 
 /// The value of the first line that looks like `unit = "database.service"`, wherever it is in a file that is broken:
@@ -333,44 +356,15 @@ fn find_listed(text: &str, keys: &[&str]) -> BTreeSet<String> {
 /// A unit that two files name needs *both* leases: the daemon refuses the second file, so in practice the unit does not
 /// start, which is the safe reading of a contradiction.
 fn drop_in(unit: &UnitName, services: &BTreeSet<ServiceName>) -> String {
-    let mut text =
-        String::from("# Made by putex-generator: this unit runs only while this host holds its lease.\n[Unit]\n");
+    let mut text = bond::in_unit("putex-generator", unit, services);
     let mut line = |line: &str| writeln!(text, "{line}").expect("writing to a string does not fail");
-    if is_group(unit) {
-        // Not After= as well: the guard's successor would wait until all of the slice has been stopped.
-        line(&format!("BindsTo={GUARD_UNIT}"));
-    }
-    for service in services {
-        if !is_group(unit) {
-            line(&format!("BindsTo={}", service.lease_target()));
-            line(&format!("After={}", service.lease_target()));
+    if unit.kind() == "service" {
+        line("[Service]");
+        for service in services {
+            // Not "+": root would run whatever LD_PRELOAD= names in an environment that the unit's user may write.
+            line(&format!("ExecCondition={PROGRAM} gate {service}"));
+            line(&bond::environment(service));
         }
-        line(&format!("AssertPathExists={}", service.grant()));
-    }
-    // By default sockets, paths and mounts come before basic.target, and putexd, which leases come after, comes after
-    // it: an ordering cycle, which systemd would break by dropping a job. What remains of the defaults is the stop at
-    // shutdown.
-    match unit.kind() {
-        "socket" | "path" => {
-            for rest in ["DefaultDependencies=no", "Conflicts=shutdown.target", "Before=shutdown.target"] {
-                line(rest);
-            }
-        }
-        "mount" | "automount" | "swap" => {
-            for rest in ["DefaultDependencies=no", "Conflicts=umount.target", "Before=umount.target"] {
-                line(rest);
-            }
-        }
-        "service" => {
-            line("[Service]");
-            for service in services {
-                // "+": neither the unit's user nor its sandbox may keep the gate from its answer.
-                line(&format!("ExecCondition=+{PROGRAM} gate {service}"));
-                // "-": once the lease is closed the grant is gone, and ExecStop= must run without it.
-                line(&format!("EnvironmentFile=-{}", service.grant()));
-            }
-        }
-        _ => {}
     }
     text
 }
@@ -466,8 +460,9 @@ mod tests {
         );
         let text = told.expect("nothing is wrong").expect("it was written");
         let line = "Environment=\"PUTEX_GUARD_OPTIONS=--watchdog-device /dev/watchdog1 --watchdog-timeout 90000ms\"";
-        assert!(text.lines().any(|found| found == line), "{text}");
-        assert!(text.contains("[Service]\n"), "{text}");
+        for line in [line, "[Service]", "DeviceAllow=/dev/watchdog1 rw"] {
+            assert!(text.lines().any(|found| found == line), "{text}");
+        }
         for none in ["", "node = \"h1\"\n[store]\n", "[guard]\n"] {
             assert_eq!(guard(none), Ok(None), "{none}");
         }
@@ -502,7 +497,7 @@ mod tests {
         After=putex-lease@database.target
         AssertPathExists=/run/putex/leases/database
         [Service]
-        ExecCondition=+/usr/bin/putex-guard gate database
+        ExecCondition=/usr/bin/putex-guard gate database
         EnvironmentFile=-/run/putex/leases/database
         ");
     }
@@ -536,6 +531,41 @@ mod tests {
             let generated = host.run();
             assert_eq!(generated.bonds.keys().map(UnitName::as_str).collect::<Vec<_>>(), ["a.service"], "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_file_that_others_may_change_sets_no_unit_free_and_says_nothing_new() {
+        let host = Host::new();
+        let shut = "unit = \"db.service\"\nbound-units = [\"a.timer\"]\ncontains = [\"db.slice\"]\n";
+        host.file("etc/db.toml", shut).file("usr/db.toml", "unit = \"other.service\"\n");
+        let set_mode = |name: &str, mode| {
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            fs::set_permissions(host.root.path().join(name), mode).expect("its mode");
+        };
+        set_mode("etc/db.toml", 0o664);
+        let all = "db:a.timer db:db.service db:db.slice";
+        // At boot there is nothing else to go by.
+        assert_eq!(host.bonds(), all);
+        assert!(host.run().problems.iter().any(|said| said.contains("run \"chmod go-w ")), "{:?}", host.run());
+        host.keep("db", shut);
+        for text in ["unit = \"ssh.service\"\n", "", "unit ="] {
+            host.file("etc/db.toml", text);
+            assert_eq!(host.bonds(), all, "{text}");
+        }
+        set_mode("etc/db.toml", 0o644);
+        assert_eq!(host.file("etc/db.toml", "unit = \"new.service\"\n").bonds(), "db:new.service");
+
+        set_mode("etc", 0o777);
+        let generated = host.run();
+        assert!(generated.problems.iter().any(|said| said.contains("chmod go-w") && said.contains("/etc\"")));
+        assert_eq!(host.bonds(), "db:new.service");
+        set_mode("etc", 0o755);
+
+        let watchdog = "[guard]\nwatchdog-device = \"/dev/watchdog\"\nwatchdog-timeout = \"3s\"\n";
+        host.file("etc/putexd.toml", watchdog);
+        set_mode("etc/putexd.toml", 0o646);
+        let said = run_for_guard(&host.root.path().join("etc/putexd.toml"), &host.root.path().join("out"));
+        assert!(said.expect_err("it may be any file").contains("chmod go-w"));
     }
 
     #[test]
@@ -604,7 +634,7 @@ mod tests {
         After=putex-lease@billing.target
         AssertPathExists=/run/putex/leases/billing
         [Service]
-        ExecCondition=+/usr/bin/putex-guard gate billing
+        ExecCondition=/usr/bin/putex-guard gate billing
         EnvironmentFile=-/run/putex/leases/billing
         ");
     }

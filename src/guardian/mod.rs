@@ -112,7 +112,8 @@ pub fn main() -> ExitCode {
         Some(Mode::Gate { service, leases }) => match grant::gate(&leases, &service) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                say(Level::Warning, &format!("{service} is not started: {error}"));
+                // Not as the guard speaks: the unit's system call filter may not permit to send.
+                let _ = writeln!(io::stderr(), "<{}>{service} is not started: {error}", Level::Warning as u8);
                 ExitCode::FAILURE
             }
         },
@@ -125,8 +126,16 @@ pub fn main() -> ExitCode {
         },
         None => {
             let device = arguments.watchdog_device.zip(arguments.watchdog_timeout);
-            let watchdog = device.map(|(path, timeout)| Watchdog::new(path, timeout));
-            match shell::run(&arguments.paths, watchdog) {
+            let watchdog = || device.clone().map(|(path, timeout)| Watchdog::new(path, timeout));
+            let shell = match shell::begin(&arguments.paths, watchdog) {
+                Ok(shell) => shell,
+                // What this host's leases were ended with was the guard before.
+                Err(error) => {
+                    say(Level::Error, &format!("the guard does not start: {error}"));
+                    return ExitCode::from(exit::OS);
+                }
+            };
+            match shell.serve() {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => {
                     say(Level::Emergency, &format!("the guard ends, and every lease of this host with it: {error}"));
@@ -142,6 +151,7 @@ pub fn main() -> ExitCode {
 enum Level {
     Emergency = 0,
     Alert = 1,
+    Error = 3,
     Warning = 4,
     Notice = 5,
     Info = 6,

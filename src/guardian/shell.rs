@@ -7,11 +7,13 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::net::sockopt::socket_peercred;
+use rustix::process::geteuid;
 use sd_notify::NotifyState;
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +29,7 @@ use crate::host::clock::{self, BootTimer};
 use crate::host::group_name::is_within;
 use crate::host::identity;
 use crate::host::self_fence::self_fence;
-use crate::types::{BootId, ServiceName, Time};
+use crate::types::{BootId, DAEMON_UNIT, ServiceName, Time};
 
 /// Beats in the time after which they are missed.
 const BEATS: u32 = 6;
@@ -37,6 +39,11 @@ const PROOF_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How often it is tried whether there is room, at most.
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Between two tries to start, as systemd would leave between two guards.
+const START_INTERVAL: Duration = Duration::from_millis(100);
+/// For how long it is tried before systemd is to start another guard.
+const START_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Why the guard ends.
 #[derive(Debug, thiserror::Error)]
@@ -62,10 +69,23 @@ struct Saved {
     entries: Vec<Entry>,
 }
 
-/// Serves until something fails that leaves a lease in doubt. With a watchdog it also returns at SIGTERM: without an error
-/// if nothing was at stake, and the device is closed.
-pub fn run(paths: &Paths, watchdog: Option<Watchdog>) -> Result<(), Fatal> {
-    Shell::start(paths, watchdog)?.serve()
+/// Begins as soon as it can. It says why it cannot once for each reason: a guard that ended each time would be started ten
+/// times a second, and fill the journal.
+pub(super) fn begin(paths: &Paths, watchdog: impl Fn() -> Option<Watchdog>) -> Result<Shell<'_>, Fatal> {
+    let began = clock::now();
+    let mut told = String::new();
+    loop {
+        let error = match Shell::start(paths, watchdog()) {
+            Ok(shell) => return Ok(shell),
+            Err(error) if clock::now().has_passed(began.plus(START_PATIENCE)) => return Err(error),
+            Err(error) => error.to_string(),
+        };
+        if error != told {
+            say(Level::Error, &format!("the guard cannot start yet: {error}"));
+            told = error;
+        }
+        thread::sleep(START_INTERVAL);
+    }
 }
 
 /// The control groups of each lease, ready to be killed.
@@ -93,7 +113,7 @@ struct Room {
     looked_at: Option<Time>,
 }
 
-struct Shell<'a> {
+pub(super) struct Shell<'a> {
     paths: &'a Paths,
     boot: BootId,
     hierarchy: Arc<Hierarchy>,
@@ -172,7 +192,9 @@ impl<'a> Shell<'a> {
         Ok(shell)
     }
 
-    fn serve(mut self) -> Result<(), Fatal> {
+    /// Serves until something fails that leaves a lease in doubt. With a watchdog it also returns at SIGTERM: without an error
+    /// if nothing was at stake, and the device is closed.
+    pub(super) fn serve(mut self) -> Result<(), Fatal> {
         loop {
             self.wait().map_err(|error| Fatal::Host("wait", error))?;
             self.expire()?;
@@ -335,14 +357,22 @@ impl<'a> Shell<'a> {
         Err(Fatal::Unproven(service))
     }
 
-    /// A new connection ends the old one, and what it had not said yet.
+    /// A new connection ends the old one, and what it had not said yet; but nobody else ends putexd's. Whoever is root may
+    /// speak to a guard that putexd does not speak to.
     fn accept(&mut self) -> io::Result<()> {
         loop {
             match self.listener.accept() {
                 Ok((stream, _)) => {
                     stream.set_nonblocking(true)?;
-                    let peer = socket_peercred(&stream).map(|peer| peer.pid.as_raw_nonzero().to_string());
-                    self.connection_group = peer.ok().and_then(|pid| self.hierarchy.group_of(&pid).ok());
+                    let peer = socket_peercred(&stream).ok().filter(|peer| peer.uid == geteuid());
+                    let Some(peer) = peer.map(|peer| peer.pid.as_raw_nonzero().to_string()) else { continue };
+                    let group = self.hierarchy.group_of(&peer).ok();
+                    let serves_putexd = self.connection.is_some() && is_of_putexd(self.connection_group.as_deref());
+                    if serves_putexd && !is_of_putexd(group.as_deref()) {
+                        say(Level::Warning, &format!("process {peer} is sent away: the guard serves {DAEMON_UNIT}"));
+                        continue;
+                    }
+                    self.connection_group = group;
                     let inbox = Inbox::new(REQUEST_LIMIT_BYTES);
                     self.connection = Some(Connection { stream, inbox, unsent: Vec::new() });
                 }
@@ -569,6 +599,11 @@ struct Connection {
     stream: UnixStream,
     inbox: Inbox,
     unsent: Vec<u8>,
+}
+
+/// Whether this is the control group of putexd.
+fn is_of_putexd(group: Option<&str>) -> bool {
+    group.and_then(|group| group.rsplit('/').next()) == Some(DAEMON_UNIT)
 }
 
 /// What is said of a connection that is over. One that putexd has ended, as it does whenever it is stopped, is no trouble.

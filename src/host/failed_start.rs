@@ -3,10 +3,13 @@
 //! The rule is in `election/protocol.md`, "The proof". putexd and the guard both go by it, each with what it has read of the
 //! unit itself.
 
+/// With which systemd ends a process that could not execute its program.
+const EXIT_EXEC: i32 = 203;
+
 /// How a command of a unit has ended in the unit's last run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exit {
-    /// As waitid(2) has it; 1: it has exited, 0: it has not been run.
+    /// As waitid(2) has it; 1: it has exited, 2: it was killed, 3: it dumped core, 0: it has not been run.
     pub code: i32,
     /// Its exit status then, or a signal.
     pub status: i32,
@@ -17,6 +20,21 @@ impl Exit {
     #[must_use]
     pub fn has_succeeded(self) -> bool {
         self == Self { code: 1, status: 0 }
+    }
+
+    /// `None`: it has not been run, or runs.
+    #[must_use]
+    pub fn in_words(self) -> Option<String> {
+        let status = self.status;
+        match self.code {
+            1 if status == EXIT_EXEC => {
+                Some(format!("exit status {status}: the program cannot be executed, or is not there"))
+            }
+            1 => Some(format!("exit status {status}")),
+            2 => Some(format!("killed by signal {status}")),
+            3 => Some(format!("dumped core by signal {status}")),
+            _ => None,
+        }
     }
 }
 

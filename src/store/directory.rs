@@ -30,13 +30,14 @@
 //! cache answers for.
 
 mod file_system;
+mod folder;
 mod hints;
 pub mod layout;
 mod root;
 mod steps;
 mod threads;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -51,6 +52,7 @@ use super::{
 use crate::types::store::DirectorySettings;
 use crate::types::{Key, Revision};
 use file_system::Mount;
+use folder::Folder;
 use root::Orphans;
 use steps::Lock;
 use threads::{Answer, Threads};
@@ -87,7 +89,7 @@ impl DirectoryStore {
     pub fn new(settings: DirectorySettings, call_limit: Duration) -> Self {
         let reason = "not looked at yet".to_owned();
         let shared = Arc::new(Shared {
-            root: settings.path,
+            settings,
             call_limit,
             threads: Threads::new(THREADS.0, THREADS.1),
             service: Threads::new(SERVICE_THREADS.0, SERVICE_THREADS.1),
@@ -150,7 +152,7 @@ impl Administer for DirectoryStore {
     fn init(&self) -> StoreFuture<'_, Result<Creation, StoreError>> {
         Box::pin(async {
             let made = self.shared.serve("init", ADMINISTRATION_LIMIT, |shared| {
-                let (id, made) = root::make(&shared.root)?;
+                let (id, made) = root::make(&shared.open()?)?;
                 let what = format!("the store {id} in {}", shared.describe_root());
                 Ok(if made { Creation::Created(what) } else { Creation::Existed(what) })
             });
@@ -166,17 +168,20 @@ impl Administer for DirectoryStore {
     fn examine(&self) -> StoreFuture<'_, Result<Examination, StoreError>> {
         Box::pin(async {
             let examined = self.shared.serve("examine", self.shared.call_limit, |shared| {
-                let id = root::store_id(&shared.root)?;
-                let latest = hints::look(&shared.root)?;
-                let mount = Mount::of(&shared.root).map_err(|error| steps::unreachable(&shared.root, &error))?;
+                let root = shared.open()?;
+                let id = root::store_id(&root)?;
+                let latest = hints::look(&root)?;
+                let path = &shared.settings.path;
+                let mount = Mount::of(path).map_err(|error| folder::unreachable(path, &error))?;
+                let ours = root.why_not_ours(Path::new("")).map_err(|error| folder::unreachable(path, &error))?;
                 Ok(Examination {
                     facts: vec![
-                        ("directory", shared.root.display().to_string()),
+                        ("directory", path.display().to_string()),
                         ("file system", mount.describe()),
                         ("store", format!("{id}; it must be the same on all hosts")),
                         ("locks", format!("{} that were held at some time", latest.len())),
                     ],
-                    warnings: mount.warnings(),
+                    warnings: ours.into_iter().chain(mount.warnings()).collect(),
                     ..Examination::default()
                 })
             });
@@ -205,7 +210,7 @@ impl Administer for DirectoryStore {
 }
 
 struct Shared {
-    root: PathBuf,
+    settings: DirectorySettings,
     call_limit: Duration,
     threads: Threads,
     service: Threads,
@@ -220,9 +225,14 @@ impl Shared {
         lock(&self.state).clone()
     }
 
+    fn open(&self) -> Result<Folder, StoreError> {
+        Folder::open(&self.settings.path, self.settings.owner)
+    }
+
     /// The lock of `key` in the store that was there when it was last looked at.
     fn lock(&self, key: &Key) -> Result<Lock, StoreError> {
-        Ok(Lock::new(&self.root, key, &self.ready()?))
+        let store = self.ready()?;
+        Ok(Lock::new(self.open()?, key, &store))
     }
 
     /// Runs `work` in the lane of `key`.
@@ -264,22 +274,24 @@ impl Shared {
         let outcome = lock.compare_and_set(attempt, || answer.is_awaited());
         answer.give(outcome.clone());
         if let WriteOutcome::Won(revision) = outcome {
-            let swept = || lock.collect(revision).and_then(|()| self.sweep(lock.folder()));
+            let (folder, root) = lock.places();
+            let swept = || lock.collect(revision).and_then(|()| self.sweep(root, folder));
             if let Err(error) = swept() {
                 tracing::debug!("failed to collect old revisions of {key}: {error}, ignoring");
             }
         }
     }
 
-    fn sweep(&self, folder: &Path) -> std::io::Result<()> {
+    fn sweep(&self, root: &Folder, folder: &Path) -> std::io::Result<()> {
         // Whoever is at it may hang in another folder; then this one is for another time.
-        self.orphans.try_lock().map_or(Ok(()), |mut orphans| orphans.sweep(folder, Instant::now()))
+        self.orphans.try_lock().map_or(Ok(()), |mut orphans| orphans.sweep(root, folder, Instant::now()))
     }
 
     async fn look_at_all(self: &Arc<Self>) -> Result<hints::Latest, StoreError> {
         let looked = self.serve("watch", self.call_limit, |shared| {
-            root::store_id(&shared.root)?;
-            hints::look(&shared.root)
+            let root = shared.open()?;
+            root::store_id(&root)?;
+            hints::look(&root)
         });
         looked.await?
     }
@@ -287,9 +299,10 @@ impl Shared {
     /// The store's id, if it answers; with `probe`, also if its file system can hold locks.
     async fn look(self: &Arc<Self>, probe: bool) -> Result<String, StoreError> {
         let looked = self.serve("link", self.call_limit, move |shared| {
-            let id = root::store_id(&shared.root)?;
+            let root = shared.open()?;
+            let id = root::store_id(&root)?;
             if probe {
-                root::probe(&shared.root)?;
+                root::probe(&root)?;
             }
             Ok(id)
         });
@@ -313,8 +326,9 @@ impl Shared {
     }
 
     fn describe_root(&self) -> String {
-        let shown = self.root.display();
-        Mount::of(&self.root).map_or_else(|_| shown.to_string(), |mount| format!("{shown}, {}", mount.describe()))
+        let shown = self.settings.path.display();
+        Mount::of(&self.settings.path)
+            .map_or_else(|_| shown.to_string(), |mount| format!("{shown}, {}", mount.describe()))
     }
 }
 
@@ -330,7 +344,7 @@ async fn keep_looking(shared: Arc<Shared>) {
         let kind = Some(state.as_ref().err().map(std::mem::discriminant));
         if told != kind {
             match &state {
-                Ok(_) => tracing::info!("the store in {} answers", shared.root.display()),
+                Ok(_) => tracing::info!("the store in {} answers", shared.settings.path.display()),
                 Err(error) => tracing::warn!("{error}; looking again until it is there"),
             }
             told = kind;
@@ -340,7 +354,12 @@ async fn keep_looking(shared: Arc<Shared>) {
         if answers && swept.is_none_or(|swept: Instant| swept.elapsed() >= SWEEP_INTERVAL) {
             swept = Some(Instant::now());
             // What stays now is swept next time.
-            let _ = shared.serve("sweep", shared.call_limit, |shared| shared.sweep(&shared.root)).await;
+            let _ = shared
+                .serve("sweep", shared.call_limit, |shared| {
+                    // What goes wrong here is met again by the next look, which says so.
+                    shared.open().map(|root| shared.sweep(&root, Path::new("")))
+                })
+                .await;
         }
         tokio::time::sleep(pause).await;
     }

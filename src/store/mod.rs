@@ -11,10 +11,10 @@ pub mod memory;
 pub mod nats;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+mod secret;
 mod slot;
 
 use std::future::Future;
-use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -219,15 +219,6 @@ fn attempted<'a>(
             },
         }
     })
-}
-
-/// The text of a file with a secret or a certificate.
-async fn secret(path: &Path) -> Result<String, StoreError> {
-    tokio::fs::read_to_string(path).await.map_err(|error| unusable(path, &error))
-}
-
-fn unusable(path: &Path, error: &std::io::Error) -> StoreError {
-    StoreError::Denied(format!("the credentials in {} cannot be used: {error}", path.display()))
 }
 
 /// The incarnation that a store says it has. It is kept on the disk and shown, so not everything is one.

@@ -24,13 +24,13 @@ mod session;
 mod table;
 mod tls;
 
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio_postgres::Config;
 
+use super::secret::Secret;
 use super::slot::{Dial, Slot, Task, keep_connected, lock};
 use super::{
     Administer, Attempt, Creation, Examination, Hints, Link, Snapshot, Store, StoreError, StoreFuture, WriteOutcome,
@@ -217,7 +217,7 @@ impl Dial for Shared {
     async fn connect(&self) -> Result<Arc<Connection>, StoreError> {
         let mut config: Config = self.settings.connection.parse().map_err(|error| session::failure(&error))?;
         if let Some(path) = &self.settings.password_file {
-            config.password(secret(path).await?);
+            config.password(Secret::read(path).await?.expose_password());
         }
         let (of_tls, with) = (self.settings.tls.clone(), config.clone());
         let tls = tokio::task::spawn_blocking(move || tls::connector(&with, &of_tls)).await;
@@ -294,14 +294,6 @@ impl Facts {
         }
         warnings
     }
-}
-
-/// The password; a newline at the end is not part of it.
-async fn secret(path: &Path) -> Result<String, StoreError> {
-    let text = tokio::fs::read_to_string(path)
-        .await
-        .map_err(|error| StoreError::Denied(format!("the password in {} cannot be used: {error}", path.display())))?;
-    Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
 }
 
 #[cfg(test)]

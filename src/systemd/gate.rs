@@ -25,8 +25,7 @@ const GENERATED: &str = "/run/systemd/generator/";
 /// What the gate cannot do without, as its process sees the file system. A root directory may have libraries of its own.
 const NEEDED: [&str; 4] = [PROGRAM, LEASES_DIR, "/usr/lib", "/usr/lib64"];
 
-/// The properties that hide a part of the file system from a unit, even from a command with `+`, and where in an item the
-/// place is.
+/// The properties that lay something over a part of the file system that a unit sees, and where in an item the place is.
 const HIDING: [(&str, usize); 4] =
     [("TemporaryFileSystem", 0), ("BindPaths", 1), ("BindReadOnlyPaths", 1), ("MountImages", 1)];
 
@@ -65,8 +64,8 @@ pub(super) fn check_contained(properties: &Properties, service: &ServiceName) ->
     Err(Trouble { trouble, remedy: remedy(&properties.texts("DropInPaths")) })
 }
 
-/// That the gate can run where systemd starts it, and finds the fencing token. `+` frees it of the unit's user and sandbox,
-/// but not of its root directory and mounts.
+/// That the gate can run where systemd starts it, and finds the fencing token. It runs as the unit's own programs do, with
+/// the unit's user, sandbox and environment: as root it would run whatever `LD_PRELOAD=` names there.
 pub(super) fn check_reach(properties: &Properties) -> Result<(), Trouble> {
     if properties.kind() != "service" {
         return Ok(());
@@ -77,6 +76,9 @@ pub(super) fn check_reach(properties: &Properties) -> Result<(), Trouble> {
             trouble: format!("has UnsetEnvironment={FENCING_TOKEN}, which its start is judged by"),
             remedy: "remove that line".to_owned(),
         });
+    }
+    if let Some(trouble) = denied(properties) {
+        return Err(trouble);
     }
     let mounts = mounts(properties);
     // Of several mounts the one that is closest to a file counts.
@@ -99,6 +101,30 @@ pub(super) fn check_reach(properties: &Properties) -> Result<(), Trouble> {
     Err(Trouble { trouble: format!("has {}, which hides {hidden} from the gate of its start", mount.setting), remedy })
 }
 
+/// What the sandbox keeps from the gate, wherever else it would be found.
+fn denied(properties: &Properties) -> Option<Trouble> {
+    let place = |entry: &str| entry.trim_start_matches(['-', '+']).to_owned();
+    for entry in properties.texts("InaccessiblePaths") {
+        let covers = |needed: &&str| is_below(needed, &place(&entry));
+        if let Some(needed) = NEEDED.into_iter().find(covers) {
+            return Some(Trouble {
+                trouble: format!("has InaccessiblePaths={entry}, which keeps {needed} from the gate of its start"),
+                remedy: format!("name there what does not contain {needed}"),
+            });
+        }
+    }
+    let closest = |name: &str| {
+        let entries = properties.texts(name);
+        entries.into_iter().filter(|entry| is_below(PROGRAM, &place(entry))).max_by_key(|entry| place(entry).len())
+    };
+    let refusal = closest("NoExecPaths")?;
+    let is_permitted = closest("ExecPaths").is_some_and(|permit| place(&permit).len() >= place(&refusal).len());
+    (!is_permitted).then(|| Trouble {
+        trouble: format!("has NoExecPaths={refusal}, which keeps the gate of its start from running"),
+        remedy: format!("add ExecPaths={PROGRAM}, and the directory of the C library if it is not there yet"),
+    })
+}
+
 fn missing(properties: &Properties, service: &ServiceName) -> Vec<String> {
     let (target, grant) = (service.lease_target().to_string(), service.grant());
     let mut missing = Vec::new();
@@ -112,7 +138,7 @@ fn missing(properties: &Properties, service: &ServiceName) -> Vec<String> {
     }
     if properties.kind() == "service" {
         if !properties.items("ExecConditionEx").iter().any(|item| calls_the_gate(item, service)) {
-            missing.push(format!("ExecCondition=+{PROGRAM} gate {service}"));
+            missing.push(format!("ExecCondition={PROGRAM} gate {service}"));
         }
         // A later one could put another token in the place of the grant's.
         let last = properties.items("EnvironmentFiles").last().and_then(|item| text_at(item, 0));
@@ -138,7 +164,6 @@ fn calls_the_gate(item: &Variant<'_>, service: &ServiceName) -> bool {
     let (arguments, flags) = (texts_of(arguments), texts_of(flags));
     is_text(path, PROGRAM)
         && matches!(arguments[..], [_, "gate", name] if name == service.as_str())
-        && flags.contains(&"privileged")
         && !flags.contains(&"ignore-failure")
 }
 
@@ -234,7 +259,7 @@ mod tests {
     }
 
     fn gate() -> Condition {
-        condition(&[PROGRAM, "gate", "db"], &["privileged"])
+        condition(&[PROGRAM, "gate", "db"], &[])
     }
 
     /// The gate of a unit as systemd tells of it, but for what a test puts in the place of a part.
@@ -295,14 +320,13 @@ mod tests {
         }
         for conditions in [
             Vec::new(),
-            vec![condition(&["/bin/true"], &["privileged"])],
-            vec![condition(&[PROGRAM, "gate", "db"], &[])],
-            vec![condition(&[PROGRAM, "gate", "db"], &["privileged", "ignore-failure"])],
-            vec![condition(&[PROGRAM, "gate", "other"], &["privileged"])],
-            vec![condition(&[PROGRAM, "--version"], &["privileged"])],
+            vec![condition(&["/bin/true"], &[])],
+            vec![condition(&[PROGRAM, "gate", "db"], &["ignore-failure"])],
+            vec![condition(&[PROGRAM, "gate", "other"], &[])],
+            vec![condition(&[PROGRAM, "--version"], &[])],
         ] {
             let text = said(vec![("ExecConditionEx", Variant::from(conditions))]);
-            assert!(text.contains("lacks ExecCondition=+/usr/bin/putex-guard gate db;"), "{text}");
+            assert!(text.contains("lacks ExecCondition=/usr/bin/putex-guard gate db;"), "{text}");
         }
         for files in [Vec::new(), vec![("/etc/own", true)], vec![(GRANT, true), ("/etc/own", true)]] {
             let text = said(vec![("EnvironmentFiles", Variant::from(files))]);
@@ -329,6 +353,10 @@ mod tests {
         reach.map_err(|Trouble { trouble, remedy }| format!("{trouble}: {remedy}"))
     }
 
+    fn paths(name: &'static str, path: &'static str) -> (&'static str, Variant<'static>) {
+        (name, Variant::from(vec![path]))
+    }
+
     fn bind(source: &'static str, place: &'static str) -> Vec<(&'static str, &'static str, bool, u64)> {
         vec![(source, place, false, 0)]
     }
@@ -350,6 +378,13 @@ mod tests {
             (vec![("MountImages", Variant::from(image))], "MountImages=/srv/image:/usr"),
             (vec![("UnsetEnvironment", Variant::from(vec!["A", "PUTEX_FENCING_TOKEN"]))], "UnsetEnvironment="),
             (vec![("UnsetEnvironment", Variant::from(vec!["PUTEX_FENCING_TOKEN=7"]))], "remove that line"),
+            (
+                vec![("InaccessiblePaths", Variant::from(vec!["/srv", "-/run/putex"]))],
+                "InaccessiblePaths=-/run/putex, ",
+            ),
+            (vec![("InaccessiblePaths", Variant::from(vec!["/usr/bin"]))], "does not contain /usr/bin/putex-guard"),
+            (vec![paths("NoExecPaths", "+/")], "NoExecPaths=+/, which"),
+            (vec![paths("NoExecPaths", "/usr/bin"), paths("ExecPaths", "/usr")], "add ExecPaths=/usr/bin/putex-guard"),
         ] {
             let text = reach(settings).expect_err(wanted);
             assert!(text.contains(wanted), "{text}");
@@ -371,6 +406,9 @@ mod tests {
                 ("BindPaths", Variant::from(bind("/run/putex", "/run/putex"))),
             ],
             vec![("UnsetEnvironment", Variant::from(vec!["PUTEX_NODE", "PUTEX_FENCING_TOKENS=1"]))],
+            vec![("InaccessiblePaths", Variant::from(vec!["/usr/bin/putexctl", "-/run/put"]))],
+            vec![paths("NoExecPaths", "/srv")],
+            vec![paths("NoExecPaths", "/"), paths("ExecPaths", "-/usr/bin/")],
         ] {
             assert_eq!(reach(settings), Ok(()));
         }

@@ -8,6 +8,7 @@
 //!
 //! Every call is bounded in time, and no signal is trusted: signals only say when to read again.
 
+pub mod bond;
 mod changes;
 mod elsewhere;
 pub mod gate;

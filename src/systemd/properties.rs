@@ -7,9 +7,6 @@ use zbus::{OwnedVariant, Structure, Variant};
 
 use crate::host::failed_start::{Exit, FailedStart};
 
-/// With which systemd ends a process that could not execute its program.
-const EXIT_EXEC: i32 = 203;
-
 /// One run of a unit, as systemd counts them: 128 random bits, new with each start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Invocation(pub u128);
@@ -127,7 +124,8 @@ pub struct UnitState {
     pub assert_result: bool,
     /// The conditions and assertions that did not hold at the last start, as they are written in the unit.
     pub unmet: Vec<String>,
-    /// How the main process ended, in words; empty while it runs or where the type has none.
+    /// How the `ExecCondition=` that refused the start, or else the main process, ended, in words; empty while it runs or
+    /// where the type has none.
     pub exit: String,
     /// Whether the unit is an effect rather than a life of processes: a mount, or a service that remains after exit,
     /// whatever its `Type=`. Its effect may outlast the state `failed`; what is only processes, or held by PID 1 itself,
@@ -306,19 +304,17 @@ impl Properties {
         (bits != 0).then_some(Invocation(bits))
     }
 
-    /// ExecMainCode is one of waitid's: 1 exited, 2 killed, 3 dumped core.
+    /// A condition's end is forgotten at the next start, the main process's only when there is another.
     fn exit(&self) -> String {
-        let status = self.signed("ExecMainStatus").unwrap_or(0);
-        match self.signed("ExecMainCode") {
-            // systemd's own, of its process that was to become the program.
-            Some(1) if status == EXIT_EXEC => {
-                format!("exit status {status}: the program cannot be executed, or is not there")
-            }
-            Some(1) => format!("exit status {status}"),
-            Some(2) => format!("killed by signal {status}"),
-            Some(3) => format!("dumped core by signal {status}"),
-            Some(_) | None => String::new(),
-        }
+        let conditions = self.items("ExecConditionEx").iter().zip(self.exits("ExecConditionEx"));
+        let refusal = conditions.filter(|(_, exit)| !exit.has_succeeded()).find_map(|(item, exit)| {
+            let Variant::Structure(command) = item else { return None };
+            let program = command.fields().first().and_then(words)?;
+            exit.in_words().map(|end| format!("ExecCondition={program} ({end})"))
+        });
+        let number = |name| self.signed(name).unwrap_or(0);
+        let main = Exit { code: number("ExecMainCode"), status: number("ExecMainStatus") };
+        refusal.or_else(|| main.in_words()).unwrap_or_default()
     }
 
     fn get<'a, T: TryFrom<&'a Variant<'static>>>(&'a self, name: &str) -> Option<T> {

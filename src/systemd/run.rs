@@ -215,7 +215,7 @@ fn verdict(state: &UnitState, is_new: bool, job: &str) -> RunResult {
     match (is_new, state.result.as_deref()) {
         (true, Some("success")) => RunResult::Passed,
         (true, Some("timeout")) => RunResult::TimedOut,
-        (true, Some("exec-condition")) => RunResult::Failed("its ExecCondition= said no".to_owned()),
+        (true, Some("exec-condition")) => RunResult::Failed(state.exit.clone()),
         (true, result) => {
             let result = result.unwrap_or(job);
             let exit = if state.exit.is_empty() { String::new() } else { format!(", {}", state.exit) };

@@ -226,7 +226,7 @@ fn why(state: &UnitState, new: Option<Invocation>, job: &str) -> StartError {
         return if state.condition_result { StartError::Assert(unmet) } else { StartError::Condition(unmet) };
     }
     if state.result.as_deref() == Some("exec-condition") {
-        return StartError::Condition("its ExecCondition=".to_owned());
+        return StartError::Condition(state.exit.clone());
     }
     let words = state.in_full();
     if new.is_some() && job == "done" {

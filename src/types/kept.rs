@@ -1,5 +1,6 @@
 //! The text of a configuration file that was in force, as it is kept in memory until the host is booted anew.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -14,12 +15,19 @@ pub const DIR: &str = "/run/putex/kept";
 pub const HOST: &str = "+putexd.json";
 
 /// One file of the configuration.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Text {
     /// Where it was read.
     pub path: PathBuf,
     /// What it said.
     pub text: String,
+}
+
+/// Without what it said: that may be a secret, though none belongs there.
+impl fmt::Debug for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Text").field("path", &self.path).field("bytes", &self.text.len()).finish()
+    }
 }
 
 /// What settings were made of.

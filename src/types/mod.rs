@@ -7,6 +7,7 @@ pub mod kept;
 pub mod printable;
 pub mod span;
 pub mod store;
+pub mod trust;
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -21,6 +22,9 @@ pub use printable::{is_printable, printable, printable_lines, shortened};
 
 /// Where the grants are: one file a service, present exactly while a deadline is armed and open.
 pub const LEASES_DIR: &str = "/run/putex/leases";
+
+/// The daemon's own unit: the guard serves it before anybody else, and PID 1 is asked about its job.
+pub const DAEMON_UNIT: &str = "putexd.service";
 
 /// The fencing token: the name of the variable in the grant and in the unit's environment.
 pub const FENCING_TOKEN: &str = "PUTEX_FENCING_TOKEN";
@@ -225,7 +229,7 @@ impl UnitName {
     /// Whether the unit is one of putexd's own, which hold the leases and must not wait for one.
     #[must_use]
     pub fn is_part_of_putexd(&self) -> bool {
-        matches!(self.as_str(), "putexd.service" | "putex-guard.service") || self.0.starts_with("putex-lease@")
+        matches!(self.as_str(), DAEMON_UNIT | "putex-guard.service") || self.0.starts_with("putex-lease@")
     }
 
     /// Why nobody may have all of it killed, or keep it from being started, for the sake of one service, with the remedy;

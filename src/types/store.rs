@@ -89,6 +89,8 @@ impl fmt::Display for StoreSettings {
 pub struct DirectorySettings {
     /// The directory, on a file system that all hosts mount.
     pub path: PathBuf,
+    /// The user, besides root and the one that the program runs as, to whom it may belong.
+    pub owner: Option<u32>,
 }
 
 /// `[store]` with `type = "etcd"`.
@@ -129,7 +131,7 @@ pub struct Login {
 /// Certificates.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tls {
-    /// Roots beside the system's.
+    /// Roots in the place of the system's.
     pub ca_file: Option<PathBuf>,
     /// Client certificate and key.
     pub client: Option<(PathBuf, PathBuf)>,
@@ -188,7 +190,7 @@ mod tests {
         let found = StoreSettings::Etcd(etcd).address();
         assert_eq!(found, address("etcd, prefix /putex", &["http://a:2379", "http://b:2379"]));
         assert_eq!(found.to_string(), "etcd, prefix /putex at http://a:2379, http://b:2379");
-        let directory = StoreSettings::Directory(DirectorySettings { path: "/srv/putex".into() });
+        let directory = StoreSettings::Directory(DirectorySettings { path: "/srv/putex".into(), owner: None });
         assert_eq!(directory.address(), address("directory", &["/srv/putex"]));
     }
 

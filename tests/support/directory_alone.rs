@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
+use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -24,7 +26,7 @@ use super::{CALL_LIMIT, Rig, attempt, base, key, read, token, up, usable, within
 const WRITER: &str = "PUTEX_TEST_DIRECTORY_WRITER";
 
 fn open(path: &Path) -> DirectoryStore {
-    DirectoryStore::new(DirectorySettings { path: path.to_owned() }, CALL_LIMIT)
+    DirectoryStore::new(DirectorySettings { path: path.to_owned(), owner: None }, CALL_LIMIT)
 }
 
 /// A folder in memory where there is such a place, with a store in it.
@@ -65,6 +67,119 @@ async fn nothing_is_made_before_init_and_once_by_it() {
     let examination = store.examine().await.expect("it can be looked at");
     assert!(examination.facts.iter().any(|(name, _)| *name == "file system"));
     assert!(examination.warnings.iter().any(|warning| warning.contains("local to this host")));
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("its mode");
+}
+
+#[tokio::test]
+async fn a_folder_that_others_may_write_is_no_store_and_makes_none() {
+    let (folder, store) = made().await;
+    let now = read(&store, &key()).await;
+    won(&store, &key(), &attempt(&now, token("a"))).await;
+    for mode in [0o777, 0o770, 0o1777] {
+        set_mode(folder.path(), mode);
+        let late = open(folder.path());
+        let why = down(&late).await;
+        assert!(why.contains(&format!("run \"chmod go-w {}\"", folder.path().display())), "{why}");
+        assert!(matches!(late.read(&key(), None).await, Err(StoreError::Unfit(_))));
+        // One that is connected goes on, and its administrator is told.
+        usable(&store, &key()).await;
+        let warnings = store.examine().await.expect("it can be looked at").warnings;
+        assert!(warnings.iter().any(|warning| warning.contains("chmod go-w")), "{warnings:?}");
+        set_mode(folder.path(), 0o755);
+        usable(&late, &key()).await;
+    }
+    let empty = tempfile::tempdir().expect("a folder");
+    set_mode(empty.path(), 0o777);
+    let store = open(empty.path());
+    up(&store).await;
+    assert!(matches!(store.init().await, Err(StoreError::Unfit(why)) if why.contains("chmod go-w")));
+    assert_eq!(fs::read_dir(empty.path()).expect("the folder").count(), 0);
+}
+
+/// What an NFS server makes of root, for one.
+#[tokio::test]
+async fn a_folder_of_another_user_has_to_be_meant() {
+    if !is_root() {
+        return;
+    }
+    let (folder, _) = made().await;
+    chown(folder.path(), Some(NOT_ROOT), Some(NOT_ROOT)).expect("it is given away");
+    let why = down(&open(folder.path())).await;
+    assert!(why.contains(&format!("belongs to the user {NOT_ROOT}")), "{why}");
+    let owned = |owner| {
+        let path = folder.path().to_owned();
+        DirectoryStore::new(DirectorySettings { path, owner: Some(owner) }, CALL_LIMIT)
+    };
+    let store = owned(NOT_ROOT);
+    usable(&store, &key()).await;
+    let now = read(&store, &key()).await;
+    won(&store, &key(), &attempt(&now, token("a"))).await;
+    assert!(down(&owned(NOT_ROOT + 1)).await.contains("belongs to the user"));
+}
+
+/// As a user of an export with root_squash would, in a folder of his own.
+#[test]
+fn a_user_that_is_not_root_holds_locks_in_a_folder_of_his_own() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    chown(folder.path(), Some(NOT_ROOT), Some(NOT_ROOT)).expect("it is given away");
+    let tests = [
+        "nothing_is_made_before_init_and_once_by_it",
+        "a_share_that_is_not_mounted_is_no_store_and_nothing_is_made_in_its_place",
+        "a_damaged_lock_is_mended_into_another_incarnation_and_the_others_are_left_alone",
+        "a_folder_that_others_may_write_is_no_store_and_makes_none",
+        "round_trip",
+    ];
+    // By this name, because the user may not go where the program is.
+    let mut again = Command::new("/proc/self/exe");
+    again.arg("--exact").args(tests.map(|test| format!("directory_alone::{test}")));
+    let ended = again.env("TMPDIR", folder.path()).current_dir("/").uid(NOT_ROOT).gid(NOT_ROOT).output();
+    let ended = ended.expect("this test runs as another user");
+    let said = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.success() && said.contains("5 passed"), "{said}");
+}
+
+/// Some number that no user of this machine has.
+const NOT_ROOT: u32 = 54321;
+
+fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        eprintln!("SKIPPED: only root can act for another user");
+    }
+    is_root
+}
+
+#[tokio::test]
+async fn what_a_link_leads_to_is_left_alone() {
+    let (folder, store) = made().await;
+    let outside = tempfile::tempdir().expect("a folder");
+    for name in ["t-old", "d-old", "r-00000000000000000001"] {
+        fs::create_dir(outside.path().join(name)).expect("a folder");
+        fs::write(outside.path().join(name).join("precious"), "").expect("a file");
+    }
+    fs::write(outside.path().join("identity"), "precious").expect("a file");
+    for name in ["lock-database", "d-link"] {
+        symlink(outside.path(), folder.path().join(name)).expect("a link");
+    }
+    let error = store.read(&key(), None).await.expect_err("it is a link");
+    let remedy = format!("remove {}/lock-database: it is no folder", folder.path().display());
+    assert!(matches!(&error, StoreError::Unfit(why) if why.contains(&remedy)), "{error}");
+    let other = Key::new("other").expect("a key");
+    let now = read(&store, &other).await;
+    won(&store, &other, &attempt(&now, token("a"))).await;
+    // A store that is opened sweeps at once.
+    let second = open(folder.path());
+    usable(&second, &other).await;
+    eventually("the link is swept", || fs::symlink_metadata(folder.path().join("d-link")).is_err(), String::new);
+    assert_eq!(fs::read_dir(outside.path()).expect("the folder").count(), 4);
+    assert!(outside.path().join("d-old/precious").exists() && outside.path().join("t-old/precious").exists());
+    assert_eq!(fs::read_to_string(outside.path().join("identity")).expect("the file"), "precious");
 }
 
 #[tokio::test]

@@ -23,7 +23,7 @@ impl DirectoryRig {
     }
 
     pub fn store(&self, call_limit: Duration) -> DirectoryStore {
-        DirectoryStore::new(DirectorySettings { path: self.0.path().to_owned() }, call_limit)
+        DirectoryStore::new(DirectorySettings { path: self.0.path().to_owned(), owner: None }, call_limit)
     }
 
     async fn make(&self) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use etcd_client::{Client, ConnectOptions, Permission};
+use etcd_client::{Channel, Client, ConnectOptions, Permission};
 use futures_util::StreamExt;
 use putexd::store::etcd::EtcdStore;
 use putexd::store::{Administer, Creation, Link, Store, StoreError, WriteOutcome};
@@ -15,7 +15,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 
+use super::capture::{Capture, PASSWORD, configured, password_in, with_public_authority};
 use super::certificates::certificate;
 use super::etcd_rig::{EtcdServer, init, settings};
 use super::process::free_port;
@@ -376,18 +378,82 @@ async fn answer(state: Arc<ProxyState>, mut from: OwnedReadHalf, mut to: OwnedWr
 
 /// Turns on users and roles: `root`, and `putexd` with the permission that the manual page names.
 async fn protect(server: &EtcdServer) -> Client {
-    let mut admin = server.admin().await;
+    add_users(server.admin().await, "s3 cret").await;
+    let login = ConnectOptions::new().with_user("root", "r");
+    Client::connect([server.url()], Some(login)).await.expect("root connects")
+}
+
+async fn add_users(mut admin: Client, password: &str) {
     admin.role_add("putexd").await.expect("a role");
     let permission = Permission::read_write("/putex/").with_prefix();
     admin.role_grant_permission("putexd", permission).await.expect("a permission");
-    admin.user_add("putexd", "s3 cret", None).await.expect("a user");
+    admin.user_add("putexd", password, None).await.expect("a user");
     admin.user_grant_role("putexd", "putexd").await.expect("a role of the user");
     admin.role_add("root").await.expect("a role");
     admin.user_add("root", "r", None).await.expect("a user");
     admin.user_grant_role("root", "root").await.expect("a role of the user");
     admin.auth_enable().await.expect("users and roles are on");
-    let login = ConnectOptions::new().with_user("root", "r");
-    Client::connect([server.url()], Some(login)).await.expect("root connects")
+}
+
+#[tokio::test]
+async fn no_secret_is_seen_on_the_way() {
+    let folder = TempDir::new().expect("a temporary folder");
+    certificate(folder.path(), "ca", "basicConstraints=critical,CA:TRUE", None);
+    certificate(folder.path(), "server", "subjectAltName=IP:127.0.0.1", Some("ca"));
+    let open_server = EtcdServer::start(&[]);
+    let server = EtcdServer::start_in(folder, "https", &["--cert-file=@/server.pem", "--key-file=@/server.key"]);
+    password_in(server.folder());
+    let store = |capture: &Capture, scheme: &str| {
+        let place = format!("endpoints = [\"{scheme}://127.0.0.1:{}\"]", capture.port);
+        let login = "user = \"putexd\"\npassword-file = \"@/password\"";
+        let ca = if scheme == "https" { "tls-ca = \"@/ca.pem\"" } else { "" };
+        let text = format!("type = \"etcd\"\n{place}\n{login}\n{ca}\n");
+        putexd::store::open(&configured(server.folder(), &text), CALL_LIMIT).expect("a store")
+    };
+    let authority = std::fs::read(server.folder().join("ca.pem")).expect("the authority");
+    let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(authority));
+    let url = format!("https://127.0.0.1:{}", server.port());
+    let endpoint = Endpoint::from_shared(url).and_then(|endpoint| endpoint.tls_config(tls)).expect("an endpoint");
+    let channel = endpoint.connect().await.expect("the administrator connects");
+    let admin = Client::from_channel(Channel::Tonic(channel), None).await.expect("the administrator connects");
+    for admin in [open_server.admin().await, admin] {
+        add_users(admin, PASSWORD).await;
+    }
+
+    // Without TLS, which the loopback device alone may do.
+    let capture = Capture::before(open_server.port()).await;
+    let plain = store(&capture, "http");
+    up(&*plain).await;
+    plain.init().await.expect("the store is made");
+    works(&*plain).await;
+    assert!(!capture.seen(&[PASSWORD]).is_empty(), "this is what a secret looks like");
+    // Somebody in between says that there is no TLS.
+    let capture = Capture::before(open_server.port()).await;
+    turned_away(&*store(&capture, "https")).await;
+    assert_eq!(capture.seen(&[PASSWORD]), Vec::<String>::new());
+
+    let capture = Capture::before(server.port()).await;
+    let encrypted = store(&capture, "https");
+    up(&*encrypted).await;
+    encrypted.init().await.expect("the store is made");
+    works(&*encrypted).await;
+    assert_eq!(capture.seen(&[PASSWORD]), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn an_authority_of_ones_own_replaces_the_public_ones() {
+    const NAME: &str = "etcd_alone::an_authority_of_ones_own_replaces_the_public_ones";
+    let Some(folder) = with_public_authority(NAME) else { return };
+    certificate(&folder, "server", "subjectAltName=IP:127.0.0.1", Some("public"));
+    let of = folder.display();
+    let extra = [format!("--cert-file={of}/server.pem"), format!("--key-file={of}/server.key")];
+    let extra: Vec<&str> = extra.iter().map(String::as_str).collect();
+    let server = EtcdServer::start_in(TempDir::new().expect("a folder"), "https", &extra);
+    let settings = settings(vec![format!("https://127.0.0.1:{}", server.port())]);
+    up(&open(&settings)).await;
+    let tls = Tls { ca_file: Some(folder.join("own.pem")), client: None };
+    let (reason, _) = turned_away(&open(&EtcdSettings { tls, ..settings })).await;
+    assert!(reason.contains("certificate"), "{reason}");
 }
 
 #[tokio::test]

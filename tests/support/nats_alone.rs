@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write as _};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
 use async_nats::HeaderMap;
@@ -16,6 +17,7 @@ use putexd::types::{Key, Revision, Value};
 use serde_json::json;
 use tempfile::TempDir;
 
+use super::capture::{Capture, PASSWORD, configured, password_in, with_public_authority};
 use super::certificates::certificate;
 use super::nats_server::{NatsServer, settings};
 use super::{CALL_LIMIT, attempt, base, key, read, token, turned_away, up, usable, within, won, works, write};
@@ -180,6 +182,63 @@ async fn tls_with_an_authority_of_ones_own_and_client_certificates() {
     works(&open(&NatsSettings { servers: vec![server.tls_url()], ..settings.clone() })).await;
 
     let tls = Tls { ca_file: None, ..settings.tls.clone() };
+    let (reason, _) = turned_away(&open(&NatsSettings { tls, ..settings })).await;
+    assert!(reason.contains("certificate"), "{reason}");
+}
+
+#[tokio::test]
+async fn no_secret_is_seen_on_the_way() {
+    let nkey = KeyPair::new_user();
+    let seed = nkey.seed().expect("a seed");
+    let users = format!(
+        "authorization {{ users: [ {{ user: putexd, password: \"{PASSWORD}\" }}, {{ nkey: {} }} ] }}",
+        nkey.public_key()
+    );
+    let folder = TempDir::new().expect("a temporary folder");
+    certificate(folder.path(), "ca", "basicConstraints=critical,CA:TRUE", None);
+    certificate(folder.path(), "server", "subjectAltName=IP:127.0.0.1", Some("ca"));
+    let open_server = NatsServer::start(&users);
+    let server = NatsServer::start_in(
+        folder,
+        &format!("{users}\ntls {{ cert_file: \"@/server.pem\", key_file: \"@/server.key\" }}"),
+    );
+    password_in(server.folder());
+    let seed_file = server.folder().join("seed");
+    write(&seed_file, &seed);
+    std::fs::set_permissions(&seed_file, std::fs::Permissions::from_mode(0o600)).expect("its mode");
+    let secrets = [PASSWORD, seed.as_str()];
+    let store = |capture: &Capture, keys: &str| {
+        let place = format!("servers = [\"nats://127.0.0.1:{}\"]\nbucket = \"locks\"", capture.port);
+        let text = format!("type = \"nats\"\n{place}\ncreate-bucket = true\nreplicas = 1\n{keys}");
+        putexd::store::open(&configured(server.folder(), &text), CALL_LIMIT).expect("a store")
+    };
+    let password = "user = \"putexd\"\npassword-file = \"@/password\"\n";
+    for (login, shows) in [(password, true), ("nkey-seed = \"@/seed\"\n", false)] {
+        // Without TLS, which the loopback device alone may do.
+        let capture = Capture::before(open_server.port()).await;
+        works(&*store(&capture, login)).await;
+        assert_eq!(!capture.seen(&secrets).is_empty(), shows, "{login}");
+        // Somebody in between says that there is no TLS.
+        let capture = Capture::before(open_server.port()).await;
+        turned_away(&*store(&capture, &format!("{login}tls-ca = \"@/ca.pem\""))).await;
+        assert_eq!(capture.seen(&secrets), Vec::<String>::new(), "{login}");
+
+        let capture = Capture::before(server.port()).await;
+        works(&*store(&capture, &format!("{login}tls-ca = \"@/ca.pem\""))).await;
+        assert_eq!(capture.seen(&secrets), Vec::<String>::new(), "{login}");
+    }
+}
+
+#[tokio::test]
+async fn an_authority_of_ones_own_replaces_the_public_ones() {
+    const NAME: &str = "nats_alone::an_authority_of_ones_own_replaces_the_public_ones";
+    let Some(folder) = with_public_authority(NAME) else { return };
+    certificate(&folder, "server", "subjectAltName=IP:127.0.0.1", Some("public"));
+    let of = folder.display();
+    let server = NatsServer::start(&format!("tls {{ cert_file: \"{of}/server.pem\", key_file: \"{of}/server.key\" }}"));
+    let settings = NatsSettings { tls_required: true, ..server.settings() };
+    works(&open(&settings)).await;
+    let tls = Tls { ca_file: Some(folder.join("own.pem")), client: None };
     let (reason, _) = turned_away(&open(&NatsSettings { tls, ..settings })).await;
     assert!(reason.contains("certificate"), "{reason}");
 }

@@ -12,6 +12,7 @@ use putexd::store::{Administer, Creation, Entry, Link, Store, StoreError, WriteO
 use putexd::types::store::{PostgresSettings, Tls};
 use putexd::types::{Key, Revision, Value};
 
+use super::capture::{Capture, PASSWORD, configured, password_in, with_public_authority};
 use super::certificates::certificate;
 use super::postgres_rig::{PostgresServer, folder, give, settings};
 use super::process::PATIENCE;
@@ -411,6 +412,72 @@ async fn tls_with_an_authority_of_ones_own_and_client_certificates() {
     }
     let (_, error) = turned_away(&open(&PostgresSettings { tls: Tls { client: None, ..tls }, ..required })).await;
     assert!(matches!(&error, StoreError::Denied(why) if why.contains("client certificate")), "{error}");
+}
+
+#[tokio::test]
+async fn no_secret_is_seen_on_the_way() {
+    let folder = folder();
+    certificate(folder.path(), "ca", "basicConstraints=critical,CA:TRUE", None);
+    certificate(folder.path(), "server", "subjectAltName=IP:127.0.0.1", Some("ca"));
+    for name in ["server.pem", "server.key"] {
+        give(&folder.path().join(name));
+    }
+    let open_server = PostgresServer::start("");
+    let server =
+        PostgresServer::start_in(folder, "ssl = on\nssl_cert_file = '@/server.pem'\nssl_key_file = '@/server.key'");
+    password_in(server.path());
+    for (server, kind) in [(&open_server, "host"), (&server, "hostssl")] {
+        server.sql(&format!("CREATE ROLE putexd LOGIN SUPERUSER PASSWORD '{PASSWORD}'")).await;
+        // Whoever stands in between can ask for it in the clear too.
+        server.admit(&format!("{kind} all all 127.0.0.1/32 password"));
+    }
+    // What the server keeps, and asks for where it is told to use MD5.
+    let hashed = format!("{PASSWORD}putexd");
+    let secrets = [PASSWORD, hashed.as_str()];
+    let store = |capture: &Capture, more: &str| {
+        let place = format!("host=127.0.0.1 port={} user=putexd dbname=postgres {more}", capture.port);
+        let ca = if more.is_empty() { "" } else { "tls-ca = \"@/ca.pem\"" };
+        let text = format!("type = \"postgres\"\nconnection = \"{place}\"\npassword-file = \"@/password\"\n{ca}\n");
+        putexd::store::open(&configured(server.path(), &text), CALL_LIMIT).expect("a store")
+    };
+
+    // Without TLS, which the loopback device alone may do.
+    let capture = Capture::before(open_server.port).await;
+    let plain = store(&capture, "");
+    up(&*plain).await;
+    plain.init().await.expect("the table is made");
+    works(&*plain).await;
+    assert!(!capture.seen(&secrets).is_empty(), "this is what a secret looks like");
+    // Somebody in between says that there is no TLS.
+    let capture = Capture::before(open_server.port).await;
+    turned_away(&*store(&capture, "sslmode=require")).await;
+    assert_eq!(capture.seen(&secrets), Vec::<String>::new());
+
+    let capture = Capture::before(server.port).await;
+    let encrypted = store(&capture, "sslmode=require");
+    up(&*encrypted).await;
+    encrypted.init().await.expect("the table is made");
+    works(&*encrypted).await;
+    assert_eq!(capture.seen(&secrets), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn an_authority_of_ones_own_replaces_the_public_ones() {
+    const NAME: &str = "postgres_alone::an_authority_of_ones_own_replaces_the_public_ones";
+    let Some(authorities) = with_public_authority(NAME) else { return };
+    certificate(&authorities, "server", "subjectAltName=IP:127.0.0.1", Some("public"));
+    let folder = folder();
+    for name in ["server.pem", "server.key"] {
+        fs::copy(authorities.join(name), folder.path().join(name)).expect("a copy");
+        give(&folder.path().join(name));
+    }
+    let server =
+        PostgresServer::start_in(folder, "ssl = on\nssl_cert_file = '@/server.pem'\nssl_key_file = '@/server.key'");
+    let required = settings(&format!("{} sslmode=require", server.settings().connection));
+    up(&open(&required)).await;
+    let tls = Tls { ca_file: Some(authorities.join("own.pem")), client: None };
+    let (reason, _) = turned_away(&open(&PostgresSettings { tls, ..required })).await;
+    assert!(reason.contains("certificate"), "{reason}");
 }
 
 #[tokio::test]

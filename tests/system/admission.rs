@@ -1,6 +1,7 @@
 //! What is looked at before a unit is taken under supervision: what systemd has loaded of its gate, whether the gate can
 //! run at all, and what else hangs on its lease.
 
+use std::process::Command;
 use std::time::Duration;
 
 use crate::cluster::{Cut, Host, Off};
@@ -22,7 +23,7 @@ const SAME: &str = "/etc/systemd/system/database.service.d/zzzz-putex.conf";
 const ROOT: &str = "RootDirectory=/srv/rooted\n";
 
 /// Units that cannot be supervised, and what has to be said of each.
-const REFUSED: [(&str, &str, [&str; 2]); 5] = [
+const REFUSED: [(&str, &str, [&str; 2]); 7] = [
     (
         "effect",
         "Type=exec\nRemainAfterExit=yes\nExecStop=/bin/sleep 1\n",
@@ -36,15 +37,25 @@ const REFUSED: [(&str, &str, [&str; 2]); 5] = [
         "BindReadOnlyPaths=/srv/shared:/usr/bin\n",
         ["BindReadOnlyPaths=/srv/shared:/usr/bin", "BindReadOnlyPaths=/usr/bin/putex-guard"],
     ),
+    ("kept-out", "InaccessiblePaths=-/run/putex\n", ["InaccessiblePaths=-/run/putex", "/run/putex/leases"]),
+    (
+        "no-exec",
+        "NoExecPaths=/\nExecPaths=/usr/bin/sleep /usr/lib\n",
+        ["NoExecPaths=/, which", "ExecPaths=/usr/bin/putex-guard"],
+    ),
 ];
 
 /// Units that are fenced in, and run all the same.
-const ADMITTED: [(&str, &str); 4] = [
+const ADMITTED: [(&str, &str); 6] = [
     (
         "sandboxed",
-        "DynamicUser=yes\nProtectSystem=strict\nPrivateTmp=yes\nSystemCallFilter=@system-service\n\
-      InaccessiblePaths=/usr/bin/putex-guard /run/putex\nNoExecPaths=/\nExecPaths=/usr/bin/sleep /usr/lib\n",
+        "DynamicUser=yes\nProtectSystem=strict\nPrivateTmp=yes\nPrivateUsers=yes\nMemoryDenyWriteExecute=yes\n\
+      SystemCallFilter=@default @basic-io @file-system @io-event @process @signal\nSystemCallFilter=~@privileged @resources\n\
+      NoExecPaths=/\nExecPaths=/usr/bin/sleep /usr/bin/putex-guard /usr/lib\n",
     ),
+    ("filtered", "User=nobody\nSystemCallFilter=@system-service\nInaccessiblePaths=/etc/putex.d /run/putex/guard\n"),
+    // Whoever may write its environment has his own library in all of its programs.
+    ("preloaded", "User=nobody\nEnvironmentFile=/srv/preload.env\n"),
     ("user", "User=nobody\nNoNewPrivileges=yes\nTemporaryFileSystem=/run\nBindReadOnlyPaths=/run/putex/leases\n"),
     ("outside", "RootDirectory=/srv/rooted\nRootDirectoryStartOnly=yes\nBindReadOnlyPaths=/usr /lib -/lib64\n"),
     ("inside", "RootDirectory=/srv/rooted\nBindReadOnlyPaths=/usr /lib -/lib64 /run/putex/leases\n"),
@@ -54,11 +65,30 @@ const ADMITTED: [(&str, &str); 4] = [
 const REMAINS: &str = "[Service]\nType=exec\nRemainAfterExit=yes\nExecStart=/bin/sleep infinity\nTimeoutStopSec=1h\n\
                        ExecStop=/bin/sh -c '[ ! -e /run/slow ] || exec sleep infinity'\n";
 
+/// A library that writes down in whose name it runs, and in which program.
+const PRELOAD: &str = "#define _GNU_SOURCE\n#include <errno.h>\n#include <fcntl.h>\n#include <stdio.h>\n#include <unistd.h>\n\
+    unsigned la_version(unsigned version) { return version; }\n\
+    __attribute__((constructor)) static void tell(void) {\n\
+    int fd = open(\"/srv/preloaded\", O_WRONLY | O_APPEND);\n\
+    dprintf(fd, \"%d %s\\n\", (int)geteuid(), program_invocation_short_name);\n}\n";
+const PRELOADED: &str = "/srv/preloaded";
+
+fn install_preload(host: &Host) {
+    host.write_file("/srv/preload.c", PRELOAD);
+    host.sh("touch /srv/preloaded && chmod 666 /srv/preloaded");
+    let library = |name: &str| host.root().join("srv").join(name);
+    // The compiler that Rust itself links with.
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o"]).arg(library("preload.so")).arg(library("preload.c"));
+    assert!(compiler.status().is_ok_and(|status| status.success()), "{compiler:?}");
+}
+
 #[test]
 fn a_unit_is_admitted_by_what_systemd_has_loaded() {
     let mut plan = Plan::hosts("admission", 2, Lockstore::Directory)
         .file("/etc/systemd/system/database.service.d/override.conf", OVERRIDE)
         .file("/srv/rooted/here", "")
+        .file("/srv/preload.env", "LD_PRELOAD=/srv/preload.so\nLD_AUDIT=/srv/preload.so\n")
         .file(
             "/etc/systemd/system/follower.service",
             "[Unit]\nBindsTo=putex-lease@db.target\nAfter=putex-lease@db.target\n[Service]\nExecStart=/bin/sleep infinity\n",
@@ -70,7 +100,16 @@ fn a_unit_is_admitted_by_what_systemd_has_loaded() {
     }
     let fenced = format!("unit = \"remains.service\"\non-stop-failure = \"reboot-force\"\n{TIMINGS}");
     plan = plan.unit("remains", REMAINS).service("remains", fenced);
-    let Some((scene, first)) = plan.run() else { return };
+    let Some(scene) = plan.prepare() else { return };
+    for host in &scene.hosts {
+        install_preload(host);
+    }
+    let since = now();
+    scene.start_putexd();
+    let first = scene.wait_for_start(since, TAKE_OVER);
+    for host in scene.others(&first) {
+        wait_for_standby(host);
+    }
     assert!(first.term.is_some(), "an override.conf does not take the fencing token away");
     for host in &scene.hosts {
         for (name, _, words) in REFUSED {
@@ -82,6 +121,12 @@ fn a_unit_is_admitted_by_what_systemd_has_loaded() {
         let runs = |host: &Host| host.property(&unit, "ActiveState") == "active";
         wait_until(SOON, &format!("{unit} runs on a host"), || scene.hosts.iter().any(runs));
     }
+    // The library of the unit's own user was in the gate, and root ran none of it.
+    let seen = |host: &Host| host.read_file(PRELOADED).unwrap_or_default();
+    let all: String = scene.hosts.iter().map(seen).collect();
+    assert!(all.lines().any(|line| line == "65534 putex-guard"), "the library is in the gate: {all}");
+    assert!(!all.lines().any(|line| line.starts_with("0 ")), "root runs what the unit's user may write: {all}");
+
     for (name, ..) in REFUSED {
         let unit = format!("{name}.service");
         assert!(scene.hosts.iter().all(|host| host.property(&unit, "ActiveState") == "inactive"), "{unit} is refused");

@@ -13,6 +13,7 @@ use crate::scene::{
 const DAEMON: &str = "putexd.service";
 const GUARD: &str = "putex-guard.service";
 const MEMORY: &str = "/var/lib/putex";
+const KEPT: &str = "/run/systemd/system/database.service.d/zzzz-putex-kept.conf";
 const FILLS: &str = "/var/tmp/fills";
 
 /// Keeps a place full, whatever is deleted there meanwhile.
@@ -138,14 +139,17 @@ fn a_host_with_a_full_run_from_the_start_begins_nothing() {
     one.exec(&["systemctl", "start", DAEMON]);
     wait_for_status(one, |status| status.contains("db standby"));
     wait_for_told(one, "free space in /run");
+    wait_for_line(one, &["putexd", "free space or inodes in /run", KEPT]);
     holds_for(WAIT * 2, "nothing is begun with a full /run", || scene.oracle.starts().is_empty());
     assert_eq!(lines(one, DAEMON, "db: confirming"), 0, "it has not even contended");
+    assert_eq!(lines(one, DAEMON, KEPT), 1, "it is said once: {}", one.journal(&[DAEMON]));
     let since = now();
     two.exec(&["systemctl", "start", DAEMON]);
     let first = scene.wait_for_start(since, TAKE_OVER);
     assert_eq!(first.host, two.name);
     full.free();
     wait_until_well(one);
+    wait_until(SOON, "what is kept of the unit is made up for", || one.read_file(KEPT).is_some());
     let since = now();
     two.exec(&["systemctl", "stop", DAEMON]);
     scene.wait_for_takeover(&first, since, HAND_OVER, "hand-over once there is room");

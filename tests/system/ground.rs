@@ -22,6 +22,9 @@ const CLUSTERS_AT_ONCE: usize = 4;
 /// The tests' own programs on the hosts. One writes to a PostgreSQL, whose client is there with the store of that name.
 const EXAMPLES: &[&str] = if cfg!(feature = "postgres") { &["oracle", "writer"] } else { &["oracle"] };
 
+/// The path of another nats-server that the hosts, and the network beside them, are to run instead of Debian's.
+const NATS_SERVER: &str = "PUTEX_NATS_SERVER";
+
 /// What all clusters of this process share.
 pub struct Ground {
     /// The Debian root, read-only.
@@ -78,8 +81,18 @@ fn make() -> Result<Ground, String> {
     for example in EXAMPLES {
         fs::copy(bin_dir.join("examples").join(example), programs.join(example)).expect("the example is built");
     }
+    if let Some(server) = std::env::var_os(NATS_SERVER) {
+        let place = layer.join("usr/sbin");
+        fs::create_dir_all(&place).expect("the layer can be written to");
+        fs::copy(&server, place.join("nats-server")).unwrap_or_else(|error| panic!("{NATS_SERVER}: {error}"));
+    }
 
     Ok(Ground { root: debian_root(), layer, dir, prefix: format!("px{pid}c"), _owner: owner })
+}
+
+/// What runs as the NATS server beside the hosts.
+pub fn nats_server() -> PathBuf {
+    std::env::var_os(NATS_SERVER).map_or_else(|| PathBuf::from("/usr/sbin/nats-server"), PathBuf::from)
 }
 
 /// `cargo test --test system` alone does not build examples.

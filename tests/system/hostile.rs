@@ -78,7 +78,7 @@ fn hostile_values_cost_their_own_service_alone(store: Lockstore) {
 
 /// The status as putexctl has it for programs, an empty line, and as bus, terminal and systemd have it.
 const STATUS: &str = "set -e; putexctl status evil --json; echo
-    busctl call org.putexd.Putexd1 /org/putexd/Putexd1 org.putexd.Putexd1.Manager ListServices
+    busctl call org.putexd.Putexd1 /org/putexd/Putexd1 org.putexd.Putexd1.Status ListServices
     putexctl status; systemctl show --property=StatusText putexd.service";
 
 /// Both hosts have seen the revision, and what they say of it is harmless.

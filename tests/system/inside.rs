@@ -8,6 +8,7 @@ use std::fs;
 use std::future::Future;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
@@ -380,6 +381,46 @@ fn a_start_that_failed_is_proven_where_it_has_begun_nothing_or_was_undone() {
     });
 }
 
+/// A unit that is looked at between the beginning of its start and systemd's order to start it is dead; systemd must not be
+/// allowed to forget it for that.
+#[test]
+#[ignore = "runs inside a host"]
+fn a_look_takes_nothing_away_from_a_start_that_begins_meanwhile() {
+    const ROUNDS: u32 = 10;
+    const REACHED: &str = "/run/t-looked-at";
+    inside(|systemd| async move {
+        let settings = format!(
+            "Type=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true\n\
+             ExecStart=/bin/sh -c 'trap \"exit 0\" TERM; touch {REACHED}; while :; do sleep 0.1; done'"
+        );
+        service(&systemd, "t-looked-at@.service", &settings).await;
+        for round in 0..ROUNDS {
+            let unit = unit(&format!("t-looked-at@{round}.service"));
+            let ended = AtomicBool::new(false);
+            let look = async || {
+                while !ended.load(Ordering::Relaxed) {
+                    let _ = systemd.prove_dead(&unit).await;
+                }
+            };
+            let interrupted = async {
+                let stop = async {
+                    while !Path::new(REACHED).exists() {
+                        tokio::time::sleep(Duration::from_millis(5)).await;
+                    }
+                    ended.store(true, Ordering::Relaxed);
+                    systemd.stop(&unit, LIMIT).await.expect("a stop");
+                };
+                let (started, ()) = tokio::join!(systemd.start(&unit, LIMIT), stop);
+                started.expect_err("it was stopped half-way");
+            };
+            tokio::join!(interrupted, look(), look(), look());
+            let error = systemd.prove_dead(&unit).await.expect_err("the first command was not undone");
+            assert!(matches!(error, NotDead::FailedIsNoProof(_)), "round {round}: {error}");
+            fs::remove_file(REACHED).expect("it is there");
+        }
+    });
+}
+
 #[test]
 #[ignore = "runs inside a host"]
 fn a_unit_without_its_gate_is_not_started() {
@@ -406,7 +447,7 @@ fn a_unit_without_its_gate_is_not_started() {
         fs::create_dir_all(folder).expect("a directory");
         for (later, lacks) in [
             ("[Unit]\nAssertPathExists=\n", "AssertPathExists=/run/putex/leases/t-gate"),
-            ("[Service]\nExecCondition=\n", "ExecCondition=+/usr/bin/putex-guard gate t-gate"),
+            ("[Service]\nExecCondition=\n", "ExecCondition=/usr/bin/putex-guard gate t-gate"),
             ("[Service]\nEnvironmentFile=\n", "EnvironmentFile=-/run/putex/leases/t-gate"),
             ("[Service]\nEnvironmentFile=-/etc/own\n", "EnvironmentFile=-/run/putex/leases/t-gate as the last one"),
         ] {

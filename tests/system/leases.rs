@@ -101,6 +101,12 @@ fn a_service_whose_file_is_gone_at_a_restart_leaves_its_unit_free() {
     let table_is_empty =
         |host: &Host| host.read_file("/run/putex/guard/table.json").is_some_and(|table| !table.contains("database"));
 
+    // Whoever else speaks to the guard, as root, is sent away, and putexd goes on.
+    let hello = r#"$s = IO::Socket::UNIX->new("/run/putex/guard.sock") or die $!; print <$s>; print "sent away""#;
+    assert_eq!(host.exec(&["perl", "-MIO::Socket::UNIX", "-e", hello]).trim(), "sent away");
+    wait_for_line(host, &["putex-guard", "is sent away: the guard serves putexd.service"]);
+    assert!(!host.journal(&[DAEMON]).contains("the connection to the guard ended"), "putexd keeps its connection");
+
     // Removed on one host and restarted: the lock is released, and the other host takes over at once.
     let since = now();
     host.exec(&["rm", "/etc/putex.d/db.toml"]);

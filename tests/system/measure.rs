@@ -5,6 +5,8 @@
 //! ```text
 //! cargo test --release --test system -- --ignored --nocapture measure
 //! PUTEX_ROUNDS=50 cargo test --release --test system -- --ignored --nocapture measure_planned measure_power_loss
+//! PUTEX_NATS_SERVER=/path/of/a/newer/nats-server PUTEX_ROUNDS=8 \
+//!     cargo test --release --test system -- --ignored --nocapture measure_silence
 //! ```
 //!
 //! Of each change of hands that took longer than it should it prints what was written to the lock meanwhile, as the store
@@ -201,7 +203,9 @@ fn measure_silence() {
     let log = "[Service]\nEnvironment=PUTEX_LOG=putexd=debug\n";
     let plan = Plan::hosts("silence", 3, Lockstore::Nats).servers_on_hosts();
     let Some((scene, _)) = plan.file("/etc/systemd/system/putexd.service.d/log.conf", log).run() else { return };
+    println!("{}", scene.hosts[0].exec(&["nats-server", "--version"]).trim());
     let mut table = Table::default();
+    let mut ridden_through = 0;
     for run in 1..=rounds() {
         let old = at_rest(&scene);
         let host = scene.host_of(&old);
@@ -224,10 +228,21 @@ fn measure_silence() {
         host.heal();
         holds_for(HEALED, "no second copy", || scene.oracle.violations().is_empty());
         let leaderless = writer.longest_gap(healed);
-        let rode_through = scene.oracle.live() == [new.clone()];
-        println!("run {run}: after the heal leaderless {leaderless:.3?}, the holder rode through: {rode_through}");
+        let lost = scene.oracle.ends().get(&new.id).copied();
+        let fate = match lost {
+            None => "rode through".to_owned(),
+            Some(end) if end < healed => format!("had lost it {:.3?} before", healed - end),
+            Some(end) => format!("lost it {:.3?} after", end - healed),
+        };
+        println!("run {run}: after the heal leaderless {leaderless:.3?}; the holder {fate}");
+        let journal = scene.host_of(&new).journal(&["putexd.service"]);
+        if let Some(why) = journal.lines().rfind(|line| line.contains("(was active)")).filter(|_| lost.is_some()) {
+            println!("run {run}: {why}");
+        }
+        ridden_through += usize::from(lost.is_none());
         table.add("heal: the store without a leader", leaderless);
     }
+    println!("{ridden_through} of {} holders rode through the heal", rounds());
     table.print();
     scene.assert_no_violation();
 }

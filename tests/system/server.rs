@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::cluster::in_network;
 use crate::command::{output, run, said, wait_until};
-use crate::ground::utf8;
+use crate::ground::{nats_server, utf8};
 use crate::lockstore::Lockstore;
 use crate::on_hosts::{etcd_command, nats_configuration};
 
@@ -112,7 +112,7 @@ impl Server {
 
     fn command(&self) -> Vec<OsString> {
         let words = match self.store {
-            Lockstore::Nats => format!("nats-server -c {}", utf8(&self.dir.join("nats.conf"))),
+            Lockstore::Nats => format!("{} -c {}", utf8(&nats_server()), utf8(&self.dir.join("nats.conf"))),
             Lockstore::Etcd => {
                 let member = format!("outside=http://{}:2380", self.address);
                 etcd_command("outside", utf8(&self.data()), self.address, &[member])

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::required;
 use crate::config::diagnostic::Report;
-use crate::config::fragment::StoreFragment;
+use crate::config::fragment::{StoreFragment, take};
 use crate::types::store::DirectorySettings;
 
 /// The path is looked at by the store, not here: a share that is not mounted yet is no mistake in the file.
@@ -14,10 +14,11 @@ pub(super) fn check(
     report: &mut Report,
 ) -> Option<DirectorySettings> {
     let path = required(fragment.path.take(), "path", "\"/srv/putex\"", table, report)?;
+    let owner = take(fragment.owner.take(), report).map(|owner| owner.into_inner().0);
     if !path.get_ref().is_absolute() {
         let shown = path.get_ref().display().to_string();
         report.error(&path.span(), format!("{shown:?} is not a full path: write it from the root"));
         return None;
     }
-    Some(DirectorySettings { path: path.into_inner() })
+    Some(DirectorySettings { path: path.into_inner(), owner })
 }

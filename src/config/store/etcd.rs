@@ -5,8 +5,8 @@ use std::path::Path;
 
 use toml::Spanned;
 
-use super::{required, take_certificates, take_login};
-use crate::config::address::is_host_and_port;
+use super::{refuse_plaintext, required, take_certificates, take_login};
+use crate::config::address::{host_of, is_host_and_port, is_loopback};
 use crate::config::diagnostic::Report;
 use crate::config::fragment::{StoreFragment, take};
 use crate::types::store::{EtcdSettings, Tls};
@@ -25,7 +25,9 @@ pub(super) fn check(
         Some(prefix) => check_prefix(prefix, report),
         None => Some(PREFIX.to_owned()),
     };
+    let user = fragment.user.as_ref().map(|user| ("user", user.span()));
     let login = take_login(root, fragment, report);
+    let is_allowed = take(fragment.allow_plaintext.take(), report).is_some_and(Spanned::into_inner);
     let certificates = [&fragment.tls_ca, &fragment.tls_cert].map(|field| field.as_ref().map(Spanned::span));
     let tls = take_certificates(root, fragment, report);
     let endpoints = check_endpoints(endpoints?, report);
@@ -33,6 +35,8 @@ pub(super) fn check(
     if let Some(span) = certificates.into_iter().flatten().next().filter(|_| !encrypted && tls != Tls::default()) {
         report.error(&span, "certificates need endpoints that begin with \"https://\"");
     }
+    let far = endpoints.iter().find(|endpoint| is_far(endpoint));
+    refuse_plaintext(user, far.map(String::as_str), "write https:// in endpoints", is_allowed, report);
     Some(EtcdSettings { endpoints, prefix: prefix?, login, tls })
 }
 
@@ -68,6 +72,11 @@ fn endpoint_problem(url: &str, first: Option<&String>) -> Option<String> {
     }
     let other = first.is_some_and(|first| !first.starts_with(&format!("{scheme}://")));
     other.then(|| "some endpoints are http and some https: make all of them the same".to_owned())
+}
+
+/// Whether what is sent there leaves this host unencrypted.
+fn is_far(endpoint: &str) -> bool {
+    endpoint.strip_prefix("http://").is_some_and(|authority| !is_loopback(host_of(authority)))
 }
 
 fn check_prefix(prefix: Spanned<String>, report: &mut Report) -> Option<String> {

@@ -7,7 +7,6 @@ mod nats;
 mod postgres;
 
 use std::ops::Range;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use toml::Spanned;
@@ -15,6 +14,14 @@ use toml::Spanned;
 use super::diagnostic::Report;
 use super::fragment::{Field, StoreFragment, take};
 use crate::types::store::{Login, StoreSettings, Tls};
+use crate::types::trust::{self, Rights};
+
+/// Before the name of what systemd's `LoadCredential=` has put in place.
+const CREDENTIAL: &str = "credential:";
+/// Where that is, as systemd tells the service.
+const CREDENTIALS_VARIABLE: &str = "CREDENTIALS_DIRECTORY";
+/// Where systemd keeps that of the running putexd, for whoever checks the configuration or looks at the store by hand.
+const CREDENTIALS_OF_PUTEXD: &str = "run/credentials/putexd.service";
 
 /// Validates the table at `span`. Secrets and certificates are looked for below `root`.
 pub(super) fn check(
@@ -67,10 +74,7 @@ fn required<T>(
 /// `user` and `password-file`.
 fn take_login(root: &Path, fragment: &mut StoreFragment, report: &mut Report) -> Option<Login> {
     let user = take(fragment.user.take(), report);
-    let password_file = take(fragment.password_file.take(), report);
-    if let Some(file) = &password_file {
-        check_file(root, file, Secrecy::Secret, report);
-    }
+    let password_file = take_secret(root, fragment.password_file.take(), report);
     match (user, password_file) {
         (Some(user), Some(file)) => Some(Login { user: user.into_inner(), password_file: file.into_inner() }),
         (Some(user), None) => {
@@ -89,12 +93,9 @@ fn take_login(root: &Path, fragment: &mut StoreFragment, report: &mut Report) ->
 fn take_certificates(root: &Path, fragment: &mut StoreFragment, report: &mut Report) -> Tls {
     let ca = take(fragment.tls_ca.take(), report);
     let certificate = take(fragment.tls_cert.take(), report);
-    let key = take(fragment.tls_key.take(), report);
+    let key = take_secret(root, fragment.tls_key.take(), report);
     for file in [&ca, &certificate].into_iter().flatten() {
-        check_file(root, file, Secrecy::Public, report);
-    }
-    if let Some(key) = &key {
-        check_file(root, key, Secrecy::Secret, report);
+        check_file(root, file, |_, _, _| None, report);
     }
     let client = match (certificate, key) {
         (Some(certificate), Some(key)) => Some((certificate.into_inner(), key.into_inner())),
@@ -111,14 +112,47 @@ fn take_certificates(root: &Path, fragment: &mut StoreFragment, report: &mut Rep
     Tls { ca_file: ca.map(Spanned::into_inner), client }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Secrecy {
-    Secret,
-    Public,
+/// The file of a secret, which its path names, or its credential.
+fn take_secret(root: &Path, field: Field<PathBuf>, report: &mut Report) -> Option<Spanned<PathBuf>> {
+    let named = take(field, report)?;
+    let credential = named.get_ref().to_str().and_then(|text| text.strip_prefix(CREDENTIAL));
+    let Some(name) = credential else {
+        check_file(root, &named, trust::why_no_secret, report);
+        return Some(named);
+    };
+    let span = named.span();
+    let remedy = format!("add LoadCredential={name}:/etc/putex/{name} to [Service] of putexd.service, and restart it");
+    if name.is_empty() || name.contains('/') || name.starts_with('.') {
+        report.error(&span, format!("{name:?} is not the name of a credential: write it like \"credential:password\""));
+        return None;
+    }
+    let folder = std::env::var_os(CREDENTIALS_VARIABLE).map(PathBuf::from).filter(|folder| folder.is_absolute());
+    let (path, found) = match folder {
+        Some(folder) => (folder.join(name), folder.join(name).metadata()),
+        None => (
+            Path::new("/").join(CREDENTIALS_OF_PUTEXD).join(name),
+            root.join(CREDENTIALS_OF_PUTEXD).join(name).metadata(),
+        ),
+    };
+    match found {
+        Err(error) => report.error(&span, format!("{remedy}: {} cannot be used: {error}", path.display())),
+        Ok(found) if !found.is_file() => report.error(&span, format!("{} is not a file", path.display())),
+        Ok(found) => {
+            if let Some(why) = trust::why_no_credential(&path, &found, me()) {
+                report.unsafe_secret(&span, why);
+            }
+        }
+    }
+    Some(Spanned::new(span, path))
 }
 
 /// Looks at a named file without reading it: the store reads it anew at each connection.
-fn check_file(root: &Path, path: &Spanned<PathBuf>, secrecy: Secrecy, report: &mut Report) {
+fn check_file(
+    root: &Path,
+    path: &Spanned<PathBuf>,
+    objection: fn(&Path, Rights, u32) -> Option<String>,
+    report: &mut Report,
+) {
     let span = path.span();
     let path = path.get_ref();
     let Ok(below) = path.strip_prefix("/") else {
@@ -128,10 +162,32 @@ fn check_file(root: &Path, path: &Spanned<PathBuf>, secrecy: Secrecy, report: &m
     let shown = path.display();
     match root.join(below).metadata() {
         Err(error) => report.error(&span, format!("{shown} cannot be used: {error}; make it, or mend the path")),
-        Ok(metadata) if !metadata.is_file() => report.error(&span, format!("{shown} is not a file")),
-        Ok(metadata) if secrecy == Secrecy::Secret && metadata.permissions().mode() & 0o004 != 0 => {
-            report.warning(&span, format!("{shown} is a secret that every user can read: chmod 0600 {shown}"));
+        Ok(found) if !found.is_file() => report.error(&span, format!("{shown} is not a file")),
+        Ok(found) => {
+            if let Some(why) = objection(path, (&found).into(), me()) {
+                report.unsafe_secret(&span, why);
+            }
         }
-        Ok(_) => {}
     }
+}
+
+/// Refuses a login that whoever sits on the network could read, or take over, on its way to one of the `far` servers.
+fn refuse_plaintext(
+    login: Option<(&str, Range<usize>)>,
+    far: Option<&str>,
+    remedy: &str,
+    is_allowed: bool,
+    report: &mut Report,
+) {
+    if let (Some((key, span)), Some(far), false) = (login, far, is_allowed) {
+        let message = format!(
+            "{remedy}, or say allow-plaintext = true: with {key} the login to {far} would go over the network without TLS"
+        );
+        report.unsafe_secret(&span, message);
+    }
+}
+
+/// The user that this program runs as.
+fn me() -> u32 {
+    rustix::process::geteuid().as_raw()
 }

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use toml::Spanned;
 
-use super::{Secrecy, check_file, required, take_certificates, take_login};
-use crate::config::address::{is_host, is_host_and_port};
+use super::{refuse_plaintext, required, take_certificates, take_login, take_secret};
+use crate::config::address::{host_of, is_host, is_host_and_port, is_loopback};
 use crate::config::diagnostic::Report;
 use crate::config::fragment::{StoreFragment, take};
-use crate::types::store::{Login, NatsCredentials, NatsSettings};
+use crate::types::store::{Login, NatsCredentials, NatsSettings, Tls};
 
 /// Replicas, if nothing is said: the fewest that survive the death of one server.
 const REPLICAS: u32 = 3;
@@ -33,16 +33,26 @@ pub(super) fn check(
     let create_bucket = take(fragment.create_bucket.take(), report).is_some_and(Spanned::into_inner);
     let user = fragment.user.as_ref().map(Spanned::span);
     let ways = Ways {
-        creds: take(fragment.creds.take(), report),
-        nkey_seed: take(fragment.nkey_seed.take(), report),
+        creds: take_secret(root, fragment.creds.take(), report),
+        nkey_seed: take_secret(root, fragment.nkey_seed.take(), report),
         user,
         login: take_login(root, fragment, report),
     };
-    let credentials = ways.check(root, report);
-    let tls_required = take(fragment.tls_required.take(), report).is_some_and(Spanned::into_inner);
+    let login = ways.given().into_iter().next();
+    let credentials = ways.check(report);
+    let tls_required = take(fragment.tls_required.take(), report);
     let tls = take_certificates(root, fragment, report);
+    let has_certificates = tls != Tls::default();
+    if let Some(said) = tls_required.as_ref().filter(|said| has_certificates && !said.get_ref()) {
+        report.error(&said.span(), "certificates require TLS: remove tls-required = false, or tls-ca and tls-cert");
+    }
+    let tls_required = has_certificates || tls_required.is_some_and(Spanned::into_inner);
+    let is_allowed = take(fragment.allow_plaintext.take(), report).is_some_and(Spanned::into_inner);
+    let servers = servers?;
+    let far = servers.iter().find(|server| !tls_required && is_far(server));
+    refuse_plaintext(login, far.map(String::as_str), "set tls-required = true", is_allowed, report);
     Some(NatsSettings {
-        servers: servers?,
+        servers,
         bucket: bucket?,
         replicas: usize::try_from(replicas).ok()?,
         create_bucket,
@@ -93,6 +103,12 @@ fn server_problem(url: &str) -> Option<String> {
     Some(format!("the server {url:?} is not a host with a port: {EXAMPLE}"))
 }
 
+/// Whether what is sent there leaves this host unencrypted; with `tls` it waits for TLS.
+fn is_far(server: &str) -> bool {
+    let authority = server.strip_prefix("nats://").map(|rest| rest.strip_suffix('/').unwrap_or(rest));
+    authority.is_some_and(|authority| !is_loopback(host_of(authority)))
+}
+
 fn check_bucket(bucket: Spanned<String>, report: &mut Report) -> Option<String> {
     let span = bucket.span();
     let name = bucket.into_inner();
@@ -129,18 +145,19 @@ struct Ways {
 }
 
 impl Ways {
-    fn check(self, root: &Path, report: &mut Report) -> NatsCredentials {
+    /// Those that are used, with their places.
+    fn given(&self) -> Vec<(&'static str, Range<usize>)> {
         let ways = [
             ("creds", self.creds.as_ref().map(Spanned::span)),
             ("nkey-seed", self.nkey_seed.as_ref().map(Spanned::span)),
-            ("user", self.user),
+            ("user", self.user.clone()),
         ];
-        let ways: Vec<_> = ways.iter().filter_map(|(key, span)| Some((*key, span.clone()?))).collect();
-        if let [(first, _), (second, span), ..] = ways.as_slice() {
+        ways.into_iter().filter_map(|(key, span)| Some((key, span?))).collect()
+    }
+
+    fn check(self, report: &mut Report) -> NatsCredentials {
+        if let [(first, _), (second, span), ..] = self.given().as_slice() {
             report.error(span, format!("{first} and {second} are two ways to log in: keep one of them"));
-        }
-        for file in [&self.creds, &self.nkey_seed].into_iter().flatten() {
-            check_file(root, file, Secrecy::Secret, report);
         }
         if let Some(login) = self.login {
             return NatsCredentials::UserPassword(login);

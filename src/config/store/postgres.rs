@@ -4,10 +4,11 @@ use std::ops::Range;
 use std::path::Path;
 
 use tokio_postgres::Config;
-use tokio_postgres::config::{SslMode, TargetSessionAttrs};
+use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 use toml::Spanned;
 
-use super::{Secrecy, check_file, required, take_certificates};
+use super::{refuse_plaintext, required, take_certificates, take_secret};
+use crate::config::address::is_loopback;
 use crate::config::diagnostic::Report;
 use crate::config::fragment::{StoreFragment, take};
 use crate::types::store::{PostgresSettings, Tls};
@@ -30,22 +31,33 @@ pub(super) fn check(
         Some(name) => check_table(name, report),
         None => Some(TABLE.to_owned()),
     };
-    let password_file = take(fragment.password_file.take(), report);
-    if let Some(file) = &password_file {
-        check_file(root, file, Secrecy::Secret, report);
-    }
+    let password = fragment.password_file.as_ref().map(|file| ("password-file", file.span()));
+    let password_file = take_secret(root, fragment.password_file.take(), report);
+    let is_allowed = take(fragment.allow_plaintext.take(), report).is_some_and(Spanned::into_inner);
     let certificates = [&fragment.tls_ca, &fragment.tls_cert].map(|field| field.as_ref().map(Spanned::span));
     let tls = take_certificates(root, fragment, report);
-    let (connection, encrypted) = connection?;
-    if let Some(span) = certificates.into_iter().flatten().next().filter(|_| !encrypted && tls != Tls::default()) {
+    let Connection { text: connection, is_encrypted, far } = connection?;
+    if let Some(span) = certificates.into_iter().flatten().next().filter(|_| !is_encrypted && tls != Tls::default()) {
         // Otherwise whoever stands between the two talks them out of TLS.
         report.error(&span, "certificates need sslmode=require in the connection");
     }
+    // With "prefer", the default, a server that says so gets the password without TLS, in whatever form it asks for it.
+    let far = far.filter(|_| !is_encrypted);
+    refuse_plaintext(password, far.as_deref(), "add sslmode=require to the connection", is_allowed, report);
     Some(PostgresSettings { connection, password_file: password_file.map(Spanned::into_inner), table: name?, tls })
 }
 
-/// The connection, and whether it is always encrypted. A password is refused, and no message repeats it.
-fn check_connection(connection: Spanned<String>, report: &mut Report) -> Option<(String, bool)> {
+/// A connection that can be used.
+struct Connection {
+    text: String,
+    /// Always.
+    is_encrypted: bool,
+    /// The first server that is not on this host.
+    far: Option<String>,
+}
+
+/// A password is refused, and no message repeats it.
+fn check_connection(connection: Spanned<String>, report: &mut Report) -> Option<Connection> {
     const PASSWORD: &str = "the connection must not carry a password: use password-file";
     let span = connection.span();
     let text = connection.into_inner();
@@ -61,7 +73,9 @@ fn check_connection(connection: Spanned<String>, report: &mut Report) -> Option<
         Err(error) => Err(unusable(&text, &error)),
     };
     match parsed {
-        Ok(config) => Some((text, config.get_ssl_mode() == SslMode::Require)),
+        Ok(config) => {
+            Some(Connection { text, is_encrypted: config.get_ssl_mode() == SslMode::Require, far: far(&config) })
+        }
         Err(problem) => {
             report.error(&span, problem);
             None
@@ -79,6 +93,18 @@ fn unusable(text: &str, error: &tokio_postgres::Error) -> String {
         ""
     };
     format!("the connection cannot be used: {cause}{remedy}")
+}
+
+/// The first server that is reached over the network. Where there are addresses, names are not looked up.
+fn far(config: &Config) -> Option<String> {
+    let addresses = config.get_hostaddrs();
+    if !addresses.is_empty() {
+        return addresses.iter().find(|address| !address.to_canonical().is_loopback()).map(ToString::to_string);
+    }
+    config.get_hosts().iter().find_map(|host| match host {
+        Host::Tcp(name) => (!is_loopback(name)).then(|| name.clone()),
+        Host::Unix(_) => None,
+    })
 }
 
 /// What the client would say at each connect only.

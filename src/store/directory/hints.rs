@@ -12,8 +12,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
+use super::folder::Folder;
 use super::layout;
-use super::steps::{names, unreachable};
 use crate::store::StoreError;
 use crate::types::{Key, Revision};
 
@@ -28,15 +28,16 @@ const INTERVAL_RANGE: (Duration, Duration) = (Duration::from_millis(50), Duratio
 pub(super) type Latest = HashMap<Key, Option<Revision>>;
 
 /// Looks at all locks.
-pub(super) fn look(root: &Path) -> Result<Latest, StoreError> {
-    let folders = names(root).map_err(|error| unreachable(root, &error))?;
-    let keys = folders.iter().filter_map(|name| Some((layout::key_of(name)?, root.join(name))));
-    let latest = keys.map(|(key, folder)| (key, highest(&folder).ok()));
+pub(super) fn look(root: &Folder) -> Result<Latest, StoreError> {
+    let here = Path::new("");
+    let folders = root.names(here).map_err(|error| root.unreachable(here, &error))?;
+    let keys = folders.iter().filter_map(|name| Some((layout::key_of(name)?, Path::new(name))));
+    let latest = keys.map(|(key, folder)| (key, highest(root, folder).ok()));
     Ok(latest.filter(|(_, revision)| *revision != Some(Revision(0))).collect())
 }
 
-fn highest(folder: &Path) -> io::Result<Revision> {
-    let revisions = match names(folder) {
+fn highest(root: &Folder, folder: &Path) -> io::Result<Revision> {
+    let revisions = match root.names(folder) {
         // A deleted one is as one without revisions.
         Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
         names => names?,

@@ -1,104 +1,105 @@
 //! The folder of the store: its marker, what its file system can do, and what is left lying about in it.
 
 use std::collections::HashMap;
-use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use super::folder::{Folder, gone};
 use super::layout::{self, MARKER, Nonce, VALUE};
-use super::steps::{discard, exists, gone, make_folder, names, read, sync_folder, unreachable, write};
+use super::steps::discard;
 use crate::store::StoreError;
 use crate::types::Value;
 
 /// The id of the store in `root`, or that there is none.
-pub(super) fn store_id(root: &Path) -> Result<String, StoreError> {
-    let path = root.join(MARKER).join(VALUE);
-    match read(&path) {
+pub(super) fn store_id(root: &Folder) -> Result<String, StoreError> {
+    let path = Path::new(MARKER).join(VALUE);
+    match root.read(&path) {
         Ok(bytes) => {
             let marker = layout::decode(&bytes);
             let id = marker.map(|marker| marker.fields.get("store").cloned());
-            id.ok().flatten().ok_or_else(|| StoreError::Garbled(format!("{} is damaged", path.display())))
+            let damaged = || StoreError::Garbled(format!("{} is damaged", root.shown(&path).display()));
+            id.ok().flatten().ok_or_else(damaged)
         }
-        Err(error) if error.kind() == ErrorKind::NotFound => match fs::metadata(root) {
-            Ok(_) => Err(StoreError::Missing(format!(
-                "{} has no {MARKER}: mount the share there, or run \"putexctl init\" on one host",
-                root.display()
-            ))),
-            Err(error) if error.kind() == ErrorKind::NotFound => Err(StoreError::Unreachable(format!(
-                "{} is not there: mount the share there, or make the folder",
-                root.display()
-            ))),
-            Err(error) => Err(unreachable(root, &error)),
-        },
-        Err(error) => Err(unreachable(&path, &error)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(StoreError::Missing(format!(
+            "{} has no {MARKER}: mount the share there, or run \"putexctl init\" on one host",
+            root.shown(Path::new("")).display()
+        ))),
+        Err(error) => Err(root.unreachable(&path, &error)),
     }
 }
 
 /// Makes the store if there is none; the id, and whether it was made.
-pub(super) fn make(root: &Path) -> Result<(String, bool), StoreError> {
+pub(super) fn make(root: &Folder) -> Result<(String, bool), StoreError> {
     match store_id(root) {
         Ok(id) => return Ok((id, false)),
         Err(StoreError::Missing(_)) => {}
         Err(error) => return Err(error),
     }
     probe(root)?;
-    let id = place_marker(root).map_err(|error| unreachable(root, &error))?;
+    let id = place_marker(root).map_err(|error| root.unreachable(Path::new(""), &error))?;
     // Another host may have been quicker.
     let found = store_id(root)?;
     Ok((found.clone(), found == id))
 }
 
 /// A folder, because it is folders whose rename replaces nothing.
-fn place_marker(root: &Path) -> io::Result<String> {
+fn place_marker(root: &Folder) -> io::Result<String> {
     let id = Nonce::draw()?.to_string();
-    let draft = layout::draft(root, &Nonce::draw()?);
-    make_folder(&draft)?;
+    let draft = layout::draft(Path::new(""), &Nonce::draw()?);
+    root.make(&draft)?;
     let fields = [("store".to_owned(), id.clone())].into();
-    write(&draft.join(VALUE), &Value { body: Vec::new(), fields })?;
-    sync_folder(&draft)?;
-    let marker = root.join(MARKER);
-    let renamed = fs::rename(&draft, &marker);
+    root.write(&draft.join(VALUE), &Value { body: Vec::new(), fields })?;
+    root.sync(&draft)?;
+    let marker = Path::new(MARKER);
+    let renamed = root.rename(&draft, marker);
     if renamed.is_err() {
-        discard(root, &draft);
-        if !exists(&marker)? {
+        discard(root, Path::new(""), &draft);
+        if !root.exists(marker)? {
             renamed?;
         }
     }
-    sync_folder(root)?;
+    root.sync(Path::new(""))?;
     Ok(id)
 }
 
-/// Whether the file system does what everything else rests on: a folder can be renamed, but not onto one that has
-/// something in it, and is not made where there is one.
-pub(super) fn probe(root: &Path) -> Result<(), StoreError> {
-    let folder = Nonce::draw().map(|nonce| layout::draft(root, &nonce)).map_err(|error| unreachable(root, &error))?;
-    let probed = probe_in(&folder);
-    discard(root, &folder);
+/// Whether nobody else may write into the folder, and its file system does what everything else rests on: a folder can be
+/// renamed, but not onto one that has something in it, and is not made where there is one.
+pub(super) fn probe(root: &Folder) -> Result<(), StoreError> {
+    if let Some(why) = root.why_not_ours(Path::new("")).map_err(|error| root.unreachable(Path::new(""), &error))? {
+        return Err(StoreError::Unfit(why));
+    }
+    let folder = Nonce::draw()
+        .map(|nonce| layout::draft(Path::new(""), &nonce))
+        .map_err(|error| root.unreachable(Path::new(""), &error))?;
+    let probed = probe_in(root, &folder);
+    discard(root, Path::new(""), &folder);
     match probed {
         Ok(None) => Ok(()),
-        Ok(Some(what)) => Err(StoreError::Unfit(format!("the file system of {} {what}", root.display()))),
-        Err(error) => Err(unreachable(&folder, &error)),
+        Ok(Some(what)) => {
+            Err(StoreError::Unfit(format!("the file system of {} {what}", root.shown(Path::new("")).display())))
+        }
+        Err(error) => Err(root.unreachable(&folder, &error)),
     }
 }
 
-fn probe_in(folder: &Path) -> io::Result<Option<&'static str>> {
+fn probe_in(root: &Folder, folder: &Path) -> io::Result<Option<&'static str>> {
     let [first, second, third] = ["a", "b", "c"].map(|name| folder.join(name));
-    make_folder(folder)?;
+    root.make(folder)?;
     for path in [&first, &second] {
-        make_folder(path)?;
-        make_folder(&path.join(path.file_name().unwrap_or_default()))?;
+        root.make(path)?;
+        root.make(&path.join(path.file_name().unwrap_or_default()))?;
     }
-    if fs::create_dir(&second).is_ok() {
+    if root.make_new(&second).is_ok() {
         return Ok(Some("makes a folder where there is one already"));
     }
     // What the call answers is not asked: another file system may lie in between that repeats it.
-    let _ = fs::rename(&first, &second);
-    if !exists(&first.join("a"))? || !exists(&second.join("b"))? {
+    let _ = root.rename(&first, &second);
+    if !root.exists(&first.join("a"))? || !root.exists(&second.join("b"))? {
         return Ok(Some("renames a folder onto another one that is not empty"));
     }
-    let _ = fs::rename(&first, &third);
-    if exists(&first)? || !exists(&third.join("a"))? {
+    let _ = root.rename(&first, &third);
+    if root.exists(&first)? || !root.exists(&third.join("a"))? {
         return Ok(Some("cannot rename a folder"));
     }
     Ok(None)
@@ -118,9 +119,9 @@ const ORPHANED_AFTER: Duration = Duration::from_secs(60);
 const SWEPT_AT_ONCE: usize = 8;
 
 impl Orphans {
-    /// Removes what is old in `folder`, a few at a time.
-    pub(super) fn sweep(&mut self, folder: &Path, now: Instant) -> io::Result<()> {
-        let names = names(folder)?;
+    /// Removes what is old in `folder` of the store, a few at a time.
+    pub(super) fn sweep(&mut self, root: &Folder, folder: &Path, now: Instant) -> io::Result<()> {
+        let names = root.names(folder)?;
         let drafts: Vec<PathBuf> =
             names.iter().filter(|name| layout::is_draft(name)).map(|name| folder.join(name)).collect();
         self.0.retain(|path, _| path.parent() != Some(folder) || drafts.contains(path));
@@ -129,10 +130,10 @@ impl Orphans {
         }
         let is_old = |draft: &&PathBuf| self.0.get(*draft).is_some_and(|seen| now - *seen >= ORPHANED_AFTER);
         for draft in drafts.iter().filter(is_old).take(SWEPT_AT_ONCE) {
-            discard(folder, draft);
+            discard(root, folder, draft);
         }
         for name in names.iter().filter(|name| layout::is_discarded(name)).take(SWEPT_AT_ONCE) {
-            gone(fs::remove_dir_all(folder.join(name)))?;
+            gone(root.remove_all(&folder.join(name)))?;
         }
         Ok(())
     }
@@ -140,19 +141,26 @@ impl Orphans {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+
+    fn opened(path: &Path) -> Folder {
+        Folder::open(path, None).expect("it is there")
+    }
 
     #[test]
     fn a_store_is_made_once_and_a_folder_without_its_marker_is_none() {
         let folder = tempfile::tempdir().expect("a folder");
-        assert!(matches!(store_id(folder.path()), Err(StoreError::Missing(_))));
-        let (id, made) = make(folder.path()).expect("it is made");
+        let root = opened(folder.path());
+        assert!(matches!(store_id(&root), Err(StoreError::Missing(_))));
+        let (id, made) = make(&root).expect("it is made");
         assert!(made);
-        assert_eq!(make(folder.path()), Ok((id.clone(), false)));
-        assert_eq!(place_marker(folder.path()).expect("too late").len(), 32);
-        assert_eq!(store_id(folder.path()), Ok(id));
-        assert_eq!(names(folder.path()).expect("names"), [MARKER]);
-        assert!(matches!(store_id(&folder.path().join("absent")), Err(StoreError::Unreachable(_))));
+        assert_eq!(make(&root), Ok((id.clone(), false)));
+        assert_eq!(place_marker(&root).expect("too late").len(), 32);
+        assert_eq!(store_id(&root), Ok(id));
+        assert_eq!(root.names(Path::new("")).expect("names"), [MARKER]);
+        assert!(matches!(Folder::open(&folder.path().join("absent"), None), Err(StoreError::Unreachable(_))));
     }
 
     #[test]
@@ -162,16 +170,17 @@ mod tests {
         fs::create_dir(&old).expect("a draft");
         fs::create_dir(folder.path().join("d-discarded")).expect("a draft");
         fs::create_dir(folder.path().join("x-aside")).expect("evidence");
+        let (root, here) = (opened(folder.path()), Path::new(""));
         let mut orphans = Orphans::default();
         let begin = Instant::now();
-        orphans.sweep(folder.path(), begin).expect("swept");
+        orphans.sweep(&root, here, begin).expect("swept");
         assert!(old.exists() && !folder.path().join("d-discarded").exists());
         let young = folder.path().join("t-young");
         fs::create_dir(&young).expect("a draft");
-        orphans.sweep(folder.path(), begin + ORPHANED_AFTER / 2).expect("swept");
-        orphans.sweep(folder.path(), begin + ORPHANED_AFTER).expect("swept");
+        orphans.sweep(&root, here, begin + ORPHANED_AFTER / 2).expect("swept");
+        orphans.sweep(&root, here, begin + ORPHANED_AFTER).expect("swept");
         assert!(!old.exists() && young.exists() && folder.path().join("x-aside").exists());
-        orphans.sweep(folder.path(), begin + ORPHANED_AFTER * 2).expect("swept");
+        orphans.sweep(&root, here, begin + ORPHANED_AFTER * 2).expect("swept");
         assert!(!young.exists());
     }
 }

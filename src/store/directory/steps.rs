@@ -14,11 +14,11 @@
 //! not be old, that A is still there when its witness is made, is asked by making something in it, which no cache answers.
 
 use std::fmt::Display;
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read, Write as _};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use super::layout::{self, FILE_LIMIT_BYTES, IDENTITY, Nonce, VALUE};
+use super::folder::{Folder, gone};
+use super::layout::{self, IDENTITY, Nonce, VALUE};
 use super::root;
 use crate::store::{Attempt, StoreError, WriteOutcome};
 use crate::types::{Incarnation, Key, Revision, Value};
@@ -33,9 +33,10 @@ pub(super) const KEPT: u64 = 16;
 const COLLECTED_AT_ONCE: usize = 4;
 
 /// One lock in the store's folder.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Lock {
-    root: PathBuf,
+    root: Folder,
+    /// In the root.
     folder: PathBuf,
     key: Key,
     store: String,
@@ -70,17 +71,25 @@ enum Fault {
 
 impl Lock {
     /// `store` is the id in the store's marker, as it was last seen.
-    pub(super) fn new(root: &Path, key: &Key, store: &str) -> Self {
-        Self { root: root.to_owned(), folder: layout::lock(root, key), key: key.clone(), store: store.to_owned() }
+    pub(super) fn new(root: Folder, key: &Key, store: &str) -> Self {
+        Self { root, folder: layout::lock(Path::new(""), key), key: key.clone(), store: store.to_owned() }
     }
 
-    pub(super) fn folder(&self) -> &Path {
-        &self.folder
+    /// The folder of the lock, and that of the store, which it is in.
+    pub(super) fn places(&self) -> (&Path, &Folder) {
+        (&self.folder, &self.root)
     }
 
     /// The latest revision; `None` if there is no lock. Makes the witness that a writer owes which did not get to it.
+    ///
+    /// A lock that others may change is not believed. Whoever holds it goes on, because a write does not ask for that.
     pub(super) fn look(&self) -> Result<Option<Top>, StoreError> {
         let highest = self.highest()?;
+        if highest.is_some()
+            && let Ok(Some(why)) = self.root.why_not_ours(&self.folder)
+        {
+            return Err(StoreError::Unfit(why));
+        }
         self.look_from(highest, |revision, nonce| self.value_in(&self.inner(revision, nonce)).map(Some))
     }
 
@@ -95,7 +104,7 @@ impl Lock {
             let Some(number) = highest else { return Ok(None) };
             match self.look_at(number, &value) {
                 Ok(top) => return Ok(Some(top)),
-                Err(Fault::Io(path, error)) => return Err(unreachable(&path, &error)),
+                Err(Fault::Io(path, error)) => return Err(self.root.unreachable(&path, &error)),
                 Err(Fault::Odd(why)) if before.as_ref() == Some(&(number, why.clone())) => {
                     return Err(self.damaged(&why));
                 }
@@ -103,8 +112,7 @@ impl Lock {
             }
             highest = self.highest()?;
         }
-        let folder = self.folder.display();
-        Err(StoreError::Unreachable(format!("{folder} changes faster than it can be read")))
+        Err(StoreError::Unreachable(format!("{} changes faster than it can be read", self.shown())))
     }
 
     /// The latest revision of a lock that is made if it is not there.
@@ -115,7 +123,7 @@ impl Lock {
             }
             self.make()?;
         }
-        Err(StoreError::Unreachable(format!("{} goes away as soon as it is made", self.folder.display())))
+        Err(StoreError::Unreachable(format!("{} goes away as soon as it is made", self.shown())))
     }
 
     /// All steps of one attempt. Nothing is put into its place after the caller has given up: what comes late only
@@ -130,7 +138,7 @@ impl Lock {
         };
         let base = match base {
             Ok(Some(top)) => top,
-            Ok(None) => return WriteOutcome::Unknown(format!("{} is not there", self.folder.display())),
+            Ok(None) => return WriteOutcome::Unknown(format!("{} is not there", self.shown())),
             Err(error) => return WriteOutcome::Unknown(error.to_string()),
         };
         if base.incarnation != attempt.incarnation || base.revision != attempt.base {
@@ -178,7 +186,7 @@ impl Lock {
         };
         let find = || {
             let replaced = self.inner(before, &self.nonce_in(before)?);
-            if !there(&layout::witness(&replaced, &self.nonce_in(revision)?))? {
+            if !self.there(&layout::witness(&replaced, &self.nonce_in(revision)?))? {
                 return Ok(None);
             }
             let value = self.value_in(&replaced)?;
@@ -187,16 +195,20 @@ impl Lock {
         match find() {
             Ok(value) => Ok(value),
             Err(Fault::Odd(_)) => Ok(None),
-            Err(Fault::Io(path, error)) => Err(unreachable(&path, &error)),
+            Err(Fault::Io(path, error)) => Err(self.root.unreachable(&path, &error)),
         }
     }
 
     /// The highest number, without any proof; `None` if there is no lock, revision 0 if it has no revisions at all.
     pub(super) fn highest(&self) -> Result<Option<Revision>, StoreError> {
-        let names = match names(&self.folder) {
+        let names = match self.root.names(&self.folder) {
             Ok(names) => names,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(unreachable(&self.folder, &error)),
+            Err(error) if error.kind() == ErrorKind::NotADirectory => {
+                let shown = self.shown();
+                return Err(StoreError::Unfit(format!("remove {shown}: it is no folder, and no link is followed")));
+            }
+            Err(error) => return Err(self.root.unreachable(&self.folder, &error)),
         };
         Ok(Some(names.iter().filter_map(|name| layout::revision_of(name)).max().unwrap_or_default()))
     }
@@ -206,7 +218,9 @@ impl Lock {
     /// file system may answer from a cache that nothing is there, but not that something could be made.
     pub(super) fn collect(&self, latest: Revision) -> io::Result<()> {
         let Some(bound) = latest.0.checked_sub(KEPT) else { return Ok(()) };
-        let mut old: Vec<Revision> = names(&self.folder)?
+        let mut old: Vec<Revision> = self
+            .root
+            .names(&self.folder)?
             .iter()
             .filter_map(|name| layout::revision_of(name))
             .filter(|revision| revision.0 <= bound)
@@ -215,10 +229,10 @@ impl Lock {
         for revision in old.into_iter().take(COLLECTED_AT_ONCE) {
             if let Some(before) = revision.0.checked_sub(1) {
                 let before = layout::revision(&self.folder, Revision(before));
-                fs::create_dir(&before)?;
-                fs::remove_dir(&before)?;
+                self.root.make_new(&before)?;
+                self.root.remove_folder(&before)?;
             }
-            gone(fs::remove_dir_all(layout::revision(&self.folder, revision)))?;
+            gone(self.root.remove_all(&layout::revision(&self.folder, revision)))?;
         }
         Ok(())
     }
@@ -229,12 +243,12 @@ impl Lock {
     /// highest is taken first: whatever that writer had in mind, it is too late.
     pub(super) fn put_aside(&self) -> Result<Option<String>, StoreError> {
         let Err(StoreError::Garbled(why)) = self.look() else { return Ok(None) };
-        let shown = self.folder.display();
+        let shown = self.shown();
         let highest = self.highest()?.unwrap_or_default();
         let whose = self.last_readable(highest);
         let doing = |path: &Path| {
             let path = path.to_owned();
-            move |error: io::Error| unreachable(&path, &error)
+            move |error: io::Error| self.root.unreachable(&path, &error)
         };
         let nonce = Nonce::draw().map_err(doing(&self.folder))?;
         if let Some(next) = highest.0.checked_add(1) {
@@ -242,16 +256,17 @@ impl Lock {
             end.build(None).map_err(doing(&self.folder))?;
             if let Placed::NotThere(error) = end.place().map_err(doing(&self.folder))? {
                 end.withdraw();
-                return Err(unreachable(&layout::revision(&self.folder, Revision(next)), &error));
+                return Err(self.root.unreachable(&layout::revision(&self.folder, Revision(next)), &error));
             }
         }
-        let aside = layout::aside(&self.root, &self.key, &nonce);
-        if let Err(error) = fs::rename(&self.folder, &aside)
-            && !aside.is_dir()
+        let aside = layout::aside(Path::new(""), &self.key, &nonce);
+        if let Err(error) = self.root.rename(&self.folder, &aside)
+            && !self.root.exists(&aside).unwrap_or(false)
         {
-            return Err(unreachable(&self.folder, &error));
+            return Err(self.root.unreachable(&self.folder, &error));
         }
-        sync_folder(&self.root).map_err(doing(&self.root))?;
+        self.root.sync(Path::new("")).map_err(doing(Path::new("")))?;
+        let aside = self.root.shown(&aside);
         Ok(Some(format!("{shown} was damaged ({why}); {whose}; it is kept as {}", aside.display())))
     }
 
@@ -280,16 +295,16 @@ impl Lock {
         let Some(before) = highest.0.checked_sub(1).map(Revision) else { return Ok(()) };
         let predecessor = self.nonce_in(before)?;
         let witness = layout::witness(&self.inner(before, &predecessor), nonce);
-        if there(&witness)? {
+        if self.there(&witness)? {
             return Ok(());
         }
         if let Some(second) = before.0.checked_sub(1).map(Revision) {
             let proof = layout::witness(&self.inner(second, &self.nonce_in(second)?), &predecessor);
-            if !there(&proof)? {
+            if !self.there(&proof)? {
                 return Err(Fault::Odd(format!("revision {before} has no witness, and {highest} came after it")));
             }
         }
-        make_witness(&witness).map_err(|error| fault(&witness, error))
+        self.make_witness(&witness).map_err(|error| fault(&witness, error))
     }
 
     fn incarnation(&self) -> Result<Incarnation, Fault> {
@@ -311,7 +326,7 @@ impl Lock {
     }
 
     fn file(&self, path: &Path) -> Result<Value, Fault> {
-        let bytes = read(path).map_err(|error| fault(path, error))?;
+        let bytes = self.root.read(path).map_err(|error| fault(path, error))?;
         layout::decode(&bytes).map_err(|why| Fault::Odd(format!("{} {why}", self.below(path))))
     }
 
@@ -321,7 +336,7 @@ impl Lock {
 
     fn nonce_in(&self, revision: Revision) -> Result<Nonce, Fault> {
         let folder = layout::revision(&self.folder, revision);
-        let names = names(&folder).map_err(|error| fault(&folder, error))?;
+        let names = self.root.names(&folder).map_err(|error| fault(&folder, error))?;
         let mut nonces = names.iter().filter_map(|name| Nonce::of_folder(name));
         match (nonces.next(), nonces.next()) {
             (Some(nonce), None) => Ok(nonce),
@@ -330,12 +345,29 @@ impl Lock {
         }
     }
 
+    fn there(&self, path: &Path) -> Result<bool, Fault> {
+        self.root.exists(path).map_err(|error| fault(path, error))
+    }
+
+    /// The witness bears its maker's nonce, so that one that is there already is the same.
+    fn make_witness(&self, path: &Path) -> io::Result<()> {
+        match self.root.make(path) {
+            Err(_) if self.root.exists(path)? => Ok(()),
+            made => made,
+        }
+    }
+
+    /// The lock's folder, for people.
+    fn shown(&self) -> impl Display {
+        self.root.shown(&self.folder).display().to_string()
+    }
+
     fn below(&self, path: &Path) -> String {
         path.strip_prefix(&self.folder).unwrap_or(path).display().to_string()
     }
 
     fn damaged(&self, why: &str) -> StoreError {
-        StoreError::Garbled(format!("{} is damaged: {why}; see \"putexctl clear\"", self.folder.display()))
+        StoreError::Garbled(format!("{} is damaged: {why}; see \"putexctl clear\"", self.shown()))
     }
 
     /// Whose the lock was, by the highest revision that can be read.
@@ -354,32 +386,35 @@ impl Lock {
     fn make(&self) -> Result<(), StoreError> {
         // Where the share is gone there may be an empty folder, which is no place for a lock.
         if root::store_id(&self.root)? != self.store {
-            return Err(StoreError::Unreachable(format!("{} has become another store", self.root.display())));
+            return Err(StoreError::Unreachable(format!(
+                "{} has become another store",
+                self.root.shown(Path::new("")).display()
+            )));
         }
         let made = || {
             let (nonce, id) = (Nonce::draw()?, Nonce::draw()?);
-            let draft = layout::draft(&self.root, &nonce);
+            let draft = layout::draft(Path::new(""), &nonce);
             let first = layout::revision(&draft, Revision(0));
             let inner = layout::inner(&first, &id);
             for folder in [&draft, &first, &inner] {
-                make_folder(folder)?;
+                self.root.make(folder)?;
             }
             let fields = [("key", self.key.as_str()), ("lock", id.as_str()), ("store", &self.store)];
             let fields = fields.map(|(name, text)| (name.to_owned(), text.to_owned())).into();
-            write(&draft.join(IDENTITY), &Value { body: Vec::new(), fields })?;
+            self.root.write(&draft.join(IDENTITY), &Value { body: Vec::new(), fields })?;
             for folder in [&inner, &first, &draft] {
-                sync_folder(folder)?;
+                self.root.sync(folder)?;
             }
-            let renamed = fs::rename(&draft, &self.folder);
+            let renamed = self.root.rename(&draft, &self.folder);
             if renamed.is_err() {
-                discard(&self.root, &draft);
-                if !exists(&self.folder)? {
+                discard(&self.root, Path::new(""), &draft);
+                if !self.root.exists(&self.folder)? {
                     return renamed;
                 }
             }
-            sync_folder(&self.root)
+            self.root.sync(Path::new(""))
         };
-        made().map_err(|error| unreachable(&self.folder, &error))
+        made().map_err(|error| self.root.unreachable(&self.folder, &error))
     }
 }
 
@@ -400,22 +435,23 @@ impl<'a> Write<'a> {
     pub(super) fn build(&self, value: Option<&Value>) -> io::Result<()> {
         let draft = self.draft();
         let inner = layout::inner(&draft, &self.nonce);
-        make_folder(&draft)?;
-        make_folder(&inner)?;
+        let root = &self.lock.root;
+        root.make(&draft)?;
+        root.make(&inner)?;
         if let Some(value) = value {
-            write(&inner.join(VALUE), value)?;
+            root.write(&inner.join(VALUE), value)?;
         }
-        sync_folder(&inner)?;
-        sync_folder(&draft)
+        root.sync(&inner)?;
+        root.sync(&draft)
     }
 
     /// 2: into its place, which must be free. A repeated call reports that the draft is gone, or that the place is taken,
     /// though the first one did it; so after an error it counts what is there.
     pub(super) fn place(&self) -> io::Result<Placed> {
         let folder = layout::revision(&self.lock.folder, self.revision());
-        match fs::rename(self.draft(), &folder) {
+        match self.lock.root.rename(&self.draft(), &folder) {
             Ok(()) => Ok(Placed::There),
-            Err(_) if exists(&layout::inner(&folder, &self.nonce))? => Ok(Placed::There),
+            Err(_) if self.lock.root.exists(&layout::inner(&folder, &self.nonce))? => Ok(Placed::There),
             Err(error) => Ok(Placed::NotThere(error)),
         }
     }
@@ -423,23 +459,24 @@ impl<'a> Write<'a> {
     /// 3: the base was still there. Without this a writer that slept while its base was replaced and all up to its
     /// successor was collected would make that successor a second time.
     pub(super) fn witness(&self, base: &Nonce) -> io::Result<()> {
-        make_witness(&layout::witness(&self.lock.inner(self.base, base), &self.nonce))
+        self.lock.make_witness(&layout::witness(&self.lock.inner(self.base, base), &self.nonce))
     }
 
     /// 4: it outlives a power loss. The first revision takes the lock's folder with it.
     pub(super) fn seal(&self) -> io::Result<()> {
-        sync_folder(&self.lock.folder)?;
-        if self.base == Revision(0) { sync_folder(&self.lock.root) } else { Ok(()) }
+        self.lock.root.sync(&self.lock.folder)?;
+        if self.base == Revision(0) { self.lock.root.sync(Path::new("")) } else { Ok(()) }
     }
 
     /// Instead of 3: `true` if the draft was never put into its place and never will be, though a call for it may be under
     /// way still. Its name is taken from it, in one step.
     pub(super) fn withdraw(&self) -> bool {
-        let Some(discarded) = take_name(&self.lock.folder, &self.draft()) else { return false };
+        let root = &self.lock.root;
+        let Some(discarded) = take_name(root, &self.lock.folder, &self.draft()) else { return false };
         // What is in it is known, and what stays is swept later.
         let inner = layout::inner(&discarded, &self.nonce);
-        let removed = fs::remove_file(inner.join(VALUE)).and_then(|()| fs::remove_dir(&inner));
-        let _ = removed.and_then(|()| fs::remove_dir(&discarded));
+        let removed = root.remove_file(&inner.join(VALUE)).and_then(|()| root.remove_folder(&inner));
+        let _ = removed.and_then(|()| root.remove_folder(&discarded));
         true
     }
 
@@ -457,88 +494,22 @@ impl<'a> Write<'a> {
     }
 }
 
-/// Makes a folder with a name of one's own; a repeated call finds it there.
-pub(super) fn make_folder(path: &Path) -> io::Result<()> {
-    match fs::create_dir(path) {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
-        made => made,
-    }
-}
-
-/// Writes a file that nobody looks at yet, and waits until it is on the disk.
-pub(super) fn write(path: &Path, value: &Value) -> io::Result<()> {
-    let mut file = File::create(path)?;
-    file.write_all(&layout::encode(value))?;
-    file.sync_all()
-}
-
-pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(FILE_LIMIT_BYTES).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
-pub(super) fn names(folder: &Path) -> io::Result<Vec<String>> {
-    fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
-}
-
-pub(super) fn exists(path: &Path) -> io::Result<bool> {
-    match fs::symlink_metadata(path) {
-        Ok(_) => Ok(true),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
-pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
-    match File::open(path)?.sync_all() {
-        // A file system that has nothing to do for a folder.
-        Err(error) if error.kind() == ErrorKind::InvalidInput => Ok(()),
-        synced => synced,
-    }
-}
-
 /// Takes the draft's name from it, so that it cannot be renamed into place any more, and removes it. `true` if it had it.
-pub(super) fn discard(folder: &Path, draft: &Path) -> bool {
-    let discarded = take_name(folder, draft);
+pub(super) fn discard(root: &Folder, folder: &Path, draft: &Path) -> bool {
+    let discarded = take_name(root, folder, draft);
     if let Some(discarded) = &discarded {
         // What stays is swept later.
-        let _ = fs::remove_dir_all(discarded);
+        let _ = root.remove_all(discarded);
     }
     discarded.is_some()
 }
 
 /// Where the draft is now, if it had its name still.
-fn take_name(folder: &Path, draft: &Path) -> Option<PathBuf> {
+fn take_name(root: &Folder, folder: &Path, draft: &Path) -> Option<PathBuf> {
     let name = layout::discarded(&draft.file_name()?.to_string_lossy());
     let discarded = folder.join(name);
-    let taken = fs::rename(draft, &discarded).is_ok() || exists(&discarded).unwrap_or(false);
+    let taken = root.rename(draft, &discarded).is_ok() || root.exists(&discarded).unwrap_or(false);
     taken.then_some(discarded)
-}
-
-pub(super) fn gone(removed: io::Result<()>) -> io::Result<()> {
-    match removed {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        removed => removed,
-    }
-}
-
-pub(super) fn unreachable(path: &Path, error: &io::Error) -> StoreError {
-    let text = format!("{}: {error}", path.display());
-    let denied = matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem);
-    if denied { StoreError::Denied(text) } else { StoreError::Unreachable(text) }
-}
-
-/// The witness bears its maker's nonce, so that one that is there already is the same.
-fn make_witness(path: &Path) -> io::Result<()> {
-    match make_folder(path) {
-        Err(_) if exists(path)? => Ok(()),
-        made => made,
-    }
-}
-
-fn there(path: &Path) -> Result<bool, Fault> {
-    exists(path).map_err(|error| fault(path, error))
 }
 
 fn fault(path: &Path, error: io::Error) -> Fault {
@@ -555,11 +526,15 @@ mod tests {
     use super::*;
     use crate::types::WriteId;
 
+    fn opened(folder: &TempDir) -> Folder {
+        Folder::open(folder.path(), None).expect("it is there")
+    }
+
     fn lock() -> (TempDir, Lock) {
         // In memory where there is such a place: these are many writes, and the disk is not what is tested.
         let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder");
-        let (store, _) = root::make(folder.path()).expect("a store");
-        let lock = Lock::new(folder.path(), &Key::new("db").expect("a key"), &store);
+        let (store, _) = root::make(&opened(&folder)).expect("a store");
+        let lock = Lock::new(opened(&folder), &Key::new("db").expect("a key"), &store);
         lock.look_or_make().expect("a lock");
         (folder, lock)
     }
@@ -588,7 +563,7 @@ mod tests {
     }
 
     fn revisions(lock: &Lock) -> Vec<u64> {
-        let names = names(&lock.folder).expect("names");
+        let names = lock.root.names(&lock.folder).expect("names");
         let mut revisions: Vec<u64> = names.iter().filter_map(|name| Some(layout::revision_of(name)?.0)).collect();
         revisions.sort_unstable();
         revisions
@@ -726,9 +701,9 @@ mod tests {
         go_on(&lock, 16);
         let folder = |number| layout::revision(&lock.folder, Revision(number));
         // Half of revision 1 is gone, and the empty folder with which it was asked for is still there.
-        fs::create_dir(folder(0)).expect("it was collected");
+        lock.root.make_new(&folder(0)).expect("it was collected");
         let inner = lock.inner(Revision(1), &lock.nonce_in(Revision(1)).expect("a nonce"));
-        fs::remove_file(inner.join(VALUE)).expect("half of it");
+        lock.root.remove_file(&inner.join(VALUE)).expect("half of it");
         let after = go_on(&lock, 4);
         assert_eq!(revisions(&lock), (after.revision.0 - KEPT + 1..=after.revision.0).collect::<Vec<_>>());
     }
@@ -738,7 +713,7 @@ mod tests {
         let (_folder, lock) = lock();
         let old = top(&lock);
         let slow = Write::new(&lock, old.revision).expect("a name");
-        fs::remove_dir_all(&lock.folder).expect("deleted");
+        lock.root.remove_all(&lock.folder).expect("deleted");
         assert_eq!(lock.look(), Ok(None));
         let new = lock.look_or_make().expect("a lock");
         assert_ne!(new.incarnation, old.incarnation);
@@ -754,8 +729,8 @@ mod tests {
         let (folder, lock) = lock();
         let damaged = go_on(&lock, 20);
         assert_eq!(lock.put_aside(), Ok(None));
-        let path = lock.inner(damaged.revision, &damaged.nonce).join(VALUE);
-        fs::write(&path, &layout::encode(&value("h1"))[..20]).expect("cut short");
+        let path = lock.root.shown(&lock.inner(damaged.revision, &damaged.nonce).join(VALUE));
+        std::fs::write(&path, &layout::encode(&value("h1"))[..20]).expect("cut short");
         let error = lock.look().expect_err("damaged");
         assert!(matches!(&error, StoreError::Garbled(why) if why.contains("putexctl clear")), "{error}");
 
@@ -765,7 +740,7 @@ mod tests {
         assert!(told.contains("revision 19 of 20 it was other's"), "{told}");
         assert_eq!(lock.look(), Ok(None));
         // Whoever holds on to the old folder finds the number taken.
-        let names = names(folder.path()).expect("names");
+        let names = lock.root.names(Path::new("")).expect("names");
         let aside = names.iter().find(|name| name.starts_with("x-db-")).expect("it is kept");
         assert!(folder.path().join(aside).join("r-00000000000000000021").is_dir());
         assert_ne!(lock.look_or_make().expect("a lock").incarnation, damaged.incarnation);
@@ -775,10 +750,38 @@ mod tests {
     #[test]
     fn names_that_differ_in_case_alone_and_locks_of_other_stores_are_noticed() {
         let (folder, lock) = lock();
-        let upper = Lock::new(folder.path(), &Key::new("DB").expect("a key"), &lock.store);
-        std::os::unix::fs::symlink(&lock.folder, &upper.folder).expect("one name for both");
-        assert!(matches!(upper.look(), Err(StoreError::Garbled(why)) if why.contains("it is the lock \"db\"")));
-        let foreign = Lock { store: "another".to_owned(), ..lock };
+        let upper = Lock::new(opened(&folder), &Key::new("DB").expect("a key"), &lock.store);
+        let Lock { key, store, .. } = lock;
+        let foreign = Lock { store: "another".to_owned(), ..Lock::new(opened(&folder), &key, &store) };
         assert!(matches!(foreign.look(), Err(StoreError::Garbled(why)) if why.contains("another store")));
+        upper.root.rename(&foreign.folder, &upper.folder).expect("one name for both");
+        assert!(matches!(upper.look(), Err(StoreError::Garbled(why)) if why.contains("it is the lock \"db\"")));
+    }
+
+    #[test]
+    fn a_lock_that_is_a_link_or_that_others_may_change_is_not_believed_and_its_holder_goes_on() {
+        let (folder, lock) = lock();
+        let held = go_on(&lock, 1);
+        let place = lock.root.shown(&lock.folder);
+        let rights = |mode| {
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            std::fs::set_permissions(&place, mode).expect("its mode");
+        };
+        rights(0o777);
+        let error = lock.look().expect_err("it is anybody's");
+        assert!(matches!(&error, StoreError::Unfit(why) if why.contains("run \"chmod go-w ")), "{error}");
+        assert_eq!(lock.compare_and_set(&attempt(&held, "on"), || true), WriteOutcome::Won(Revision(2)));
+        rights(0o700);
+        assert_eq!(top(&lock).revision, Revision(2));
+
+        let elsewhere = folder.path().join("elsewhere");
+        std::fs::rename(&place, &elsewhere).expect("it is moved");
+        std::os::unix::fs::symlink(&elsewhere, &place).expect("a link");
+        let error = lock.look_or_make().expect_err("it is a link");
+        assert!(matches!(&error, StoreError::Unfit(why) if why.contains("no link is followed")), "{error}");
+        let outcome = lock.compare_and_set(&attempt(&held, "through"), || true);
+        assert!(matches!(outcome, WriteOutcome::Unknown(_)), "{outcome:?}");
+        assert!(lock.collect(Revision(40)).is_err());
+        assert!(elsewhere.join("r-00000000000000000002").is_dir());
     }
 }

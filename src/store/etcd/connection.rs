@@ -28,7 +28,8 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity, Uri};
 use tonic::{Code, Status};
 
 use crate::store::lost::Lost;
-use crate::store::{ENCODED_LIMIT_BYTES, StoreError, secret, with_sources};
+use crate::store::secret::Secret;
+use crate::store::{ENCODED_LIMIT_BYTES, StoreError, with_sources};
 use crate::types::store::{EtcdSettings, Login, Tls};
 
 /// An answer has one value of ours at most, and the words around it.
@@ -147,8 +148,7 @@ impl Connection {
 
     /// A cluster that asks for no login is taken without one, as its own tools do.
     async fn log_in(&mut self, login: &Login) -> Result<(), StoreError> {
-        let text = secret(&login.password_file).await?;
-        let password = text.strip_suffix('\n').unwrap_or(&text).to_owned();
+        let password = Secret::read(&login.password_file).await?.expose_password().to_owned();
         let mut client = self.client.clone();
         let logging_in = async {
             match client.update_user(Some((login.user.clone(), password))).await {
@@ -257,18 +257,16 @@ async fn endpoint(url: &str, tls: &Tls) -> Result<Endpoint, StoreError> {
     if !url.starts_with("https://") {
         return Ok(endpoint);
     }
-    let mut certificates = ClientTlsConfig::new();
-    if let Some(path) = &tls.ca_file {
-        certificates = certificates.ca_certificate(Certificate::from_pem(secret(path).await?));
-    }
+    let mut certificates = match &tls.ca_file {
+        // Only whom these vouch for: a login must not go to whoever has a certificate of some public authority.
+        Some(path) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(Secret::read(path).await?.expose())),
+        None => ClientTlsConfig::new().with_native_roots(),
+    };
     if let Some((certificate, key)) = &tls.client {
-        certificates = certificates.identity(Identity::from_pem(secret(certificate).await?, secret(key).await?));
+        let (certificate, key) = (Secret::read(certificate).await?, Secret::read(key).await?);
+        certificates = certificates.identity(Identity::from_pem(certificate.expose(), key.expose()));
     }
-    match endpoint.clone().tls_config(certificates.clone().with_native_roots()) {
-        // A system without roots of its own needs none beside ours.
-        Err(_) if tls.ca_file.is_some() => endpoint.tls_config(certificates).map_err(unfit),
-        configured => configured.map_err(unfit),
-    }
+    endpoint.tls_config(certificates).map_err(unfit)
 }
 
 fn status(error: &Error) -> Option<&Status> {

@@ -16,8 +16,9 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::store::lost::Lost;
+use crate::store::secret::{Secret, unusable};
 use crate::store::slot::lock;
-use crate::store::{StoreError, secret, unusable, with_sources};
+use crate::store::{StoreError, with_sources};
 use crate::types::store::{Login, NatsCredentials, NatsSettings};
 
 /// Between two askings of [`Connection::insist`].
@@ -214,13 +215,12 @@ async fn options(settings: &NatsSettings) -> Result<ConnectOptions, StoreError> 
     let mut options = match &settings.credentials {
         NatsCredentials::None => options,
         NatsCredentials::Creds(path) => {
-            options.credentials(&secret(path).await?).map_err(|error| unusable(path, &error))?
+            options.credentials(Secret::read(path).await?.expose()).map_err(|error| unusable(path, &error))?
         }
-        NatsCredentials::NkeySeed(path) => options.nkey(secret(path).await?.trim().to_owned()),
+        NatsCredentials::NkeySeed(path) => options.nkey(Secret::read(path).await?.expose().trim().to_owned()),
         NatsCredentials::UserPassword(Login { user, password_file }) => {
-            let text = secret(password_file).await?;
-            let password = text.strip_suffix('\n').unwrap_or(&text);
-            options.user_and_password(user.clone(), password.to_owned())
+            let password = Secret::read(password_file).await?;
+            options.user_and_password(user.clone(), password.expose_password().to_owned())
         }
     };
     options = options.require_tls(settings.tls_required);

@@ -1,4 +1,4 @@
-//! TLS: the server's certificate is always verified, by the system's roots and those of the settings.
+//! TLS: the server's certificate is always verified, by the roots of the settings, or else the system's.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,19 +11,20 @@ use tokio_postgres::config::{SslMode, SslNegotiation};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::store::StoreError;
+use crate::store::secret::unusable;
 use crate::types::store::Tls;
 
 /// Reads all certificates anew. Files are read, so it is for a thread that may block.
 pub(super) fn connector(config: &Config, tls: &Tls) -> Result<MakeRustlsConnect, StoreError> {
     let mut roots = RootCertStore::empty();
-    if config.get_ssl_mode() != SslMode::Disable {
-        // A system without roots has none that could be added; what then cannot be verified is said at the connect.
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    }
     if let Some(path) = &tls.ca_file {
+        // Only whom these vouch for: a password must not go to whoever has a certificate of some public authority.
         for certificate in certificates(path)? {
             roots.add(certificate).map_err(|error| unusable(path, &error))?;
         }
+    } else if config.get_ssl_mode() != SslMode::Disable {
+        // A system without roots has none that could be added; what then cannot be verified is said at the connect.
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
@@ -46,8 +47,4 @@ pub(super) fn connector(config: &Config, tls: &Tls) -> Result<MakeRustlsConnect,
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, StoreError> {
     let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, pem::Error>>);
     read.map_err(|error| unusable(path, &error))
-}
-
-fn unusable(path: &Path, error: &dyn std::fmt::Display) -> StoreError {
-    StoreError::Denied(format!("{} cannot be used: {error}", path.display()))
 }

@@ -1,0 +1,198 @@
+//! The drop-ins that bind units to their leases where systemd gets none from the generator: a /run without inodes at a
+//! daemon-reload, or a service's file that is gone while putexd still supervises the service. They count from the next
+//! daemon-reload on, which is when they are needed, so that putexd asks for none after it has made one.
+//!
+//! They stay when putexd ends: nobody else would stop a unit that is started without its lease then.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use super::disk;
+use crate::systemd::bond;
+use crate::types::{ServiceName, UnitName};
+
+/// Which services bind each unit.
+pub(super) type Bound = BTreeMap<UnitName, BTreeSet<ServiceName>>;
+
+/// The kept drop-ins.
+#[derive(Debug)]
+pub(super) struct Bonds {
+    directory: PathBuf,
+    /// Why not all are as they should be, which is told once.
+    failed: Option<String>,
+}
+
+/// What PID 1 may have loaded otherwise than it is now.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Replaced {
+    /// The units that are bound to other leases than before.
+    pub changed: Vec<UnitName>,
+    /// The units that nothing is kept of any more.
+    pub removed: Vec<UnitName>,
+}
+
+impl Bonds {
+    pub(super) fn new(directory: &Path) -> Self {
+        Self { directory: directory.to_owned(), failed: None }
+    }
+
+    /// Whether it has to be tried again.
+    pub(super) fn have_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    /// Makes and replaces the drop-ins of `bound`; what is there with the same text is left alone. With `is_all`, removes those
+    /// of all other units.
+    pub(super) fn keep(&mut self, bound: &Bound, is_all: bool) -> Replaced {
+        let mut replaced = Replaced::default();
+        let mut failed = None;
+        for (unit, services) in bound {
+            let path = bond::kept_path(&self.directory, unit);
+            let text = bond::kept(unit, services);
+            let former = fs::read_to_string(&path);
+            if former.as_ref().is_ok_and(|former| *former == text) {
+                continue;
+            }
+            if former.is_ok() {
+                replaced.changed.push(unit.clone());
+            }
+            if let Err(error) = write(&path, &text) {
+                failed.get_or_insert(format!("{}: {error}", path.display()));
+                // What was there would bind the unit to another lease, and so keep it from being started at all. It is found
+                // again if it cannot be removed either.
+                let _ = remove(&path);
+            }
+        }
+        if is_all {
+            match self.remove_others(bound) {
+                Ok(removed) => replaced.removed = removed,
+                Err(error) => drop(failed.get_or_insert(error)),
+            }
+        }
+        self.tell(failed);
+        replaced
+    }
+
+    fn remove_others(&self, bound: &Bound) -> Result<Vec<UnitName>, String> {
+        let units = match bond::kept_units(&self.directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            units => units.map_err(|error| format!("{}: {error}", self.directory.display()))?,
+        };
+        let mut removed = Vec::new();
+        for unit in units.into_iter().filter(|unit| !bound.contains_key(unit)) {
+            let path = bond::kept_path(&self.directory, &unit);
+            remove(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+            removed.push(unit);
+        }
+        Ok(removed)
+    }
+
+    fn tell(&mut self, failed: Option<String>) {
+        match &failed {
+            Some(error) if self.failed.is_none() => tracing::warn!(
+                "free space or inodes in /run if it has none: {error}; until then putex-generator alone binds the units to their \
+                 leases, trying again"
+            ),
+            None if self.failed.is_some() => {
+                tracing::info!("the drop-ins in {} are kept again", self.directory.display())
+            }
+            Some(_) | None => {}
+        }
+        self.failed = failed;
+    }
+}
+
+/// Readable for all, as files of units are, so that "systemctl cat" shows it to everyone.
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory)?;
+        fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?;
+    }
+    disk::replace(path, text.as_bytes())?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o644))
+}
+
+/// With the directory, unless somebody else has a file there.
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    if let Some(directory) = path.parent() {
+        // One that is not empty stays.
+        let _ = fs::remove_dir(directory);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use super::*;
+
+    fn unit(name: &str) -> UnitName {
+        UnitName::new(name).expect("a name")
+    }
+
+    fn bound(bonds: &[(&str, &str)]) -> Bound {
+        let bond =
+            |(name, service): &(&str, &str)| (unit(name), BTreeSet::from([ServiceName::new(service).expect("a name")]));
+        bonds.iter().map(bond).collect()
+    }
+
+    fn path(root: &Path, name: &str) -> PathBuf {
+        root.join(format!("{name}.d/zzzz-putex-kept.conf"))
+    }
+
+    #[test]
+    fn what_is_kept_follows_the_services() {
+        let root = tempfile::tempdir().expect("a directory");
+        let directory = root.path().join("system");
+        let mut bonds = Bonds::new(&directory);
+        assert_eq!(bonds.keep(&bound(&[]), true), Replaced::default(), "nothing was ever kept");
+        assert_eq!(bonds.keep(&bound(&[("a.service", "db"), ("b.slice", "db")]), true), Replaced::default());
+        let data = |name| fs::metadata(path(&directory, name)).expect("it is kept");
+        assert_eq!(data("a.service").mode() & 0o777, 0o644);
+        let before = (data("a.service").ino(), data("b.slice").ino());
+
+        // As it was.
+        bonds.keep(&bound(&[("a.service", "db"), ("b.slice", "db")]), true);
+        assert_eq!((data("a.service").ino(), data("b.slice").ino()), before);
+
+        // As long as not all is known, nothing is taken away.
+        let replaced = bonds.keep(&bound(&[("a.service", "web")]), false);
+        assert_eq!(replaced, Replaced { changed: vec![unit("a.service")], removed: Vec::new() });
+        assert_eq!(data("b.slice").ino(), before.1);
+
+        // Another putexd, and a directory that somebody else uses.
+        fs::write(directory.join("b.slice.d/own.conf"), "").expect("written");
+        let replaced = Bonds::new(&directory).keep(&bound(&[]), true);
+        assert_eq!(replaced.removed, [unit("a.service"), unit("b.slice")]);
+        assert!(!directory.join("a.service.d").exists());
+        assert!(!path(&directory, "b.slice").exists() && directory.join("b.slice.d/own.conf").exists());
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_tried_again_and_binds_to_nothing_else() {
+        let root = tempfile::tempdir().expect("a directory");
+        let mut bonds = Bonds::new(root.path());
+        bonds.keep(&bound(&[("a.service", "db")]), true);
+        // A directory where the new file is to be made.
+        let obstacle = root.path().join("a.service.d/zzzz-putex-kept.new");
+        fs::create_dir(&obstacle).expect("made");
+        let replaced = bonds.keep(&bound(&[("a.service", "web"), ("b.service", "web")]), true);
+        assert_eq!(replaced.changed, [unit("a.service")]);
+        assert!(bonds.have_failed());
+        assert!(!path(root.path(), "a.service").exists(), "it said what no longer holds");
+        assert!(path(root.path(), "b.service").exists(), "one failure is no reason to leave out the others");
+        fs::remove_dir(&obstacle).expect("removed");
+        bonds.keep(&bound(&[("a.service", "web"), ("b.service", "web")]), true);
+        assert!(!bonds.have_failed());
+        let text = fs::read_to_string(path(root.path(), "a.service")).expect("it is kept");
+        assert!(text.contains("BindsTo=putex-lease@web.target"), "{text}");
+    }
+}

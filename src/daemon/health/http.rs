@@ -1,0 +1,170 @@
+//! One GET, for its status alone: no proxy is asked, no redirection followed, and no byte of the body waited for.
+
+use std::time::Duration;
+
+use hyper::client::conn::http1;
+use hyper::header::{ACCEPT, CONNECTION, HOST};
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// Of an answer's head, and of what is read ahead of its body.
+const BUFFER_BYTES: usize = 16 * 1024;
+
+/// Whether `url`, which begins with `http://`, is answered with a 2xx within `limit`.
+pub(super) async fn get(url: &str, limit: Duration) -> Result<(), String> {
+    match timeout(limit, ask(url)).await {
+        Ok(Ok(status)) if status.is_success() => Ok(()),
+        Ok(Ok(status)) => Err(format!("{url}: {status}")),
+        Ok(Err(error)) => Err(format!("{url}: {error}")),
+        Err(_) => Err(format!("{url}: no answer within {limit:?}")),
+    }
+}
+
+async fn ask(url: &str) -> Result<StatusCode, Box<dyn std::error::Error + Send + Sync>> {
+    let Target { host, port, authority, path } = Target::of(url);
+    let stream = TcpStream::connect((host, port)).await?;
+    let request = Request::get(path)
+        .header(HOST, authority)
+        .header(ACCEPT, "*/*")
+        .header(CONNECTION, "close")
+        .body(String::new())?;
+    let (mut sender, connection) =
+        http1::Builder::new().max_buf_size(BUFFER_BYTES).handshake(TokioIo::new(stream)).await?;
+    tokio::select! {
+        answer = sender.send_request(request) => Ok(answer?.status()),
+        // What ends the connection is the request's to tell.
+        status = async { drop(connection.await); std::future::pending().await } => status,
+    }
+}
+
+/// The parts of an URL.
+#[derive(Debug, PartialEq, Eq)]
+struct Target<'a> {
+    /// An IPv6 address without its brackets.
+    host: &'a str,
+    port: u16,
+    authority: &'a str,
+    path: String,
+}
+
+impl<'a> Target<'a> {
+    /// The configuration has seen to the form of `url`.
+    fn of(url: &'a str) -> Self {
+        let rest = url.strip_prefix("http://").unwrap_or(url);
+        let rest = rest.split('#').next().unwrap_or_default();
+        let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+        let with_port = authority.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
+        // The last colon of an address without a port is within its brackets.
+        let (host, port) = with_port.filter(|_| !authority.ends_with(']')).unwrap_or((authority, 80));
+        let slash = if path.starts_with('/') { "" } else { "/" };
+        Self { host: host.trim_matches(['[', ']']), port, authority, path: format!("{slash}{path}") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    /// A server that answers each connection with these bytes and leaves it open; what was asked comes out of the channel.
+    async fn server(answer: &'static [u8]) -> (String, mpsc::UnboundedReceiver<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a loopback port");
+        let url = format!("http://{}", listener.local_addr().expect("its address"));
+        let (sender, asked) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut request = vec![0; 4096];
+                let length = stream.read(&mut request).await.unwrap_or_default();
+                let _ = sender.send(String::from_utf8_lossy(&request[..length]).into_owned());
+                tokio::spawn(async move {
+                    // The client may have heard enough.
+                    drop(stream.write_all(answer).await);
+                    std::future::pending::<()>().await;
+                });
+            }
+        });
+        (url, asked)
+    }
+
+    #[test]
+    fn an_url_is_taken_apart() {
+        let target = |url| {
+            let Target { host, port, path, .. } = Target::of(url);
+            format!("{host} {port} {path}")
+        };
+        assert_eq!(target("http://h1"), "h1 80 /");
+        assert_eq!(target("http://h1:8080/health?deep=1#x"), "h1 8080 /health?deep=1");
+        assert_eq!(target("http://[::1]:81?a:1"), "::1 81 /?a:1");
+        assert_eq!(target("http://[fe80::1%eth0]/"), "fe80::1%eth0 80 /");
+    }
+
+    #[tokio::test]
+    async fn any_2xx_is_health_and_nothing_else_is() {
+        let answers: [(&[u8], bool); 6] = [
+            (b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\nx", true),
+            (b"HTTP/1.1 204 No Content\r\n\r\n", true),
+            (b"HTTP/1.0 299 Odd\r\n\r\n", true),
+            (b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n", false),
+            (b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n", false),
+            (b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n", false),
+        ];
+        for (answer, healthy) in answers {
+            let (url, _asked) = server(answer).await;
+            let result = get(&url, LIMIT).await;
+            assert_eq!(result.is_ok(), healthy, "{}: {result:?}", String::from_utf8_lossy(answer));
+        }
+    }
+
+    #[tokio::test]
+    async fn the_request_names_host_and_path() {
+        let (url, mut asked) = server(b"HTTP/1.1 200 OK\r\n\r\n").await;
+        assert_eq!(get(&format!("{url}/health?deep=1#part"), LIMIT).await, Ok(()));
+        let request = asked.recv().await.expect("it was asked");
+        assert!(request.starts_with("GET /health?deep=1 HTTP/1.1\r\n"), "{request}");
+        assert!(request.contains(&format!("host: {}\r\n", url.trim_start_matches("http://"))), "{request}");
+    }
+
+    #[tokio::test]
+    async fn a_head_without_end_and_an_answer_that_does_not_come_are_no_health() {
+        let head: &'static [u8] = Vec::leak([&b"HTTP/1.1 200 OK\r\nx: "[..], &[b'x'; 4 * BUFFER_BYTES]].concat());
+        let (url, _asked) = server(head).await;
+        let error = get(&url, LIMIT).await.expect_err("too much");
+        assert!(!error.contains("no answer within"), "{error}");
+        let (url, _asked) = server(b"HTTP/1.1 200").await;
+        let error = get(&url, Duration::from_millis(50)).await.expect_err("nothing");
+        assert!(error.ends_with("no answer within 50ms"), "{error}");
+        assert!(get("http://127.0.0.1:1/", LIMIT).await.is_err());
+    }
+
+    /// The environment is a process's own, so the test starts itself again.
+    #[tokio::test]
+    async fn a_proxy_of_the_environment_is_not_asked() {
+        const AGAIN: &str = "PUTEX_TEST_PROXY";
+        if std::env::var_os(AGAIN).is_some() {
+            let result = get("http://127.0.0.1:1/", LIMIT).await;
+            assert!(result.is_err(), "nobody listens there");
+            return;
+        }
+        let (url, mut asked) = server(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
+        let module = module_path!().split_once("::").expect("it is in a module").1;
+        let name = format!("{module}::a_proxy_of_the_environment_is_not_asked");
+        let mut again = Command::new(std::env::current_exe().expect("this test"));
+        again.args(["--exact", &name]).env(AGAIN, "1").env_remove("no_proxy").env_remove("NO_PROXY");
+        for variable in ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"] {
+            again.env(variable, &url);
+        }
+        let ended = tokio::task::spawn_blocking(move || again.output()).await.expect("a thread").expect("it runs");
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));
+        assert!(String::from_utf8_lossy(&ended.stdout).contains("1 passed"), "{ended:?}");
+        assert!(asked.try_recv().is_err(), "the proxy was asked");
+    }
+}

@@ -1,0 +1,354 @@
+//! The store's folder, and all that is done to the file system in it.
+//!
+//! Every path here is relative to the folder, which is opened once for each call, and is walked from there one name at a
+//! time. A symbolic link is never followed: whoever could put one there would have root write or remove what it leads to.
+//! Only in the path of the folder itself, which is the administrator's word, they are as good as anywhere.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{self as kernel, AtFlags, Dir, Mode, OFlags, StatxFlags};
+
+use super::layout::{self, FILE_LIMIT_BYTES};
+use crate::store::StoreError;
+use crate::types::Value;
+use crate::types::trust::{self, Rights};
+
+const FOLDER_MODE: Mode = Mode::RWXU;
+const FILE_MODE: Mode = Mode::from_raw_mode(0o600);
+/// Of folders within folders: nothing of ours is half as deep.
+const DEPTH_LIMIT: u32 = 16;
+
+/// A folder that is there, whatever its name means by now.
+#[derive(Debug)]
+pub(super) struct Folder {
+    handle: OwnedFd,
+    path: PathBuf,
+    /// Who else than root, and the user that this program runs as, may own what is in it.
+    owner: Option<u32>,
+}
+
+impl Folder {
+    pub(super) fn open(path: &Path, owner: Option<u32>) -> Result<Self, StoreError> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match kernel::open(path, flags, Mode::empty()).map_err(io::Error::from) {
+            Ok(handle) => Ok(Self { handle, path: path.to_owned(), owner }),
+            Err(error) if error.kind() == ErrorKind::NotFound => Err(StoreError::Unreachable(format!(
+                "{} is not there: mount the share there, or make the folder",
+                path.display()
+            ))),
+            Err(error) => Err(unreachable(path, &error)),
+        }
+    }
+
+    /// The full path, for people.
+    pub(super) fn shown(&self, path: &Path) -> PathBuf {
+        if path.as_os_str().is_empty() { self.path.clone() } else { self.path.join(path) }
+    }
+
+    /// As [`unreachable`], with the full path.
+    pub(super) fn unreachable(&self, path: &Path, error: &io::Error) -> StoreError {
+        unreachable(&self.shown(path), error)
+    }
+
+    /// Why a folder in it, or it itself, is none for locks: somebody else may change it.
+    pub(super) fn why_not_ours(&self, path: &Path) -> io::Result<Option<String>> {
+        let folder = self.walk(path)?;
+        // What the kernel knows since it was opened, a moment ago, will do: no server is asked for it again.
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let found = kernel::statx(folder.fd(), "", flags, StatxFlags::UID | StatxFlags::MODE)?;
+        let rights = Rights { owner: found.stx_uid, mode: found.stx_mode.into() };
+        let me = self.owner.filter(|owner| *owner == rights.owner).unwrap_or(rustix::process::geteuid().as_raw());
+        Ok(trust::why_not_obeyed(&self.shown(path), rights, me))
+    }
+
+    /// Makes a folder, which must not be there.
+    pub(super) fn make_new(&self, path: &Path) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        Ok(kernel::mkdirat(parent.fd(), name, FOLDER_MODE)?)
+    }
+
+    /// Makes a folder with a name of one's own; a repeated call finds it there.
+    pub(super) fn make(&self, path: &Path) -> io::Result<()> {
+        match self.make_new(path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+            made => made,
+        }
+    }
+
+    pub(super) fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let (from, old) = self.parent(from)?;
+        let (to, new) = self.parent(to)?;
+        Ok(kernel::renameat(from.fd(), old, to.fd(), new)?)
+    }
+
+    /// Removes a folder that is empty.
+    pub(super) fn remove_folder(&self, path: &Path) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        Ok(kernel::unlinkat(parent.fd(), name, AtFlags::REMOVEDIR)?)
+    }
+
+    pub(super) fn remove_file(&self, path: &Path) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        Ok(kernel::unlinkat(parent.fd(), name, AtFlags::empty())?)
+    }
+
+    /// Removes a folder with all that is in it, or whatever else has its name.
+    pub(super) fn remove_all(&self, path: &Path) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        remove_all(parent.fd(), name, DEPTH_LIMIT)
+    }
+
+    pub(super) fn names(&self, path: &Path) -> io::Result<Vec<String>> {
+        let names = entries(self.open_folder(path)?)?;
+        Ok(names.into_iter().map(|name| name.to_string_lossy().into_owned()).collect())
+    }
+
+    pub(super) fn exists(&self, path: &Path) -> io::Result<bool> {
+        let found = self
+            .parent(path)
+            .and_then(|(parent, name)| Ok(kernel::statat(parent.fd(), name, AtFlags::SYMLINK_NOFOLLOW)?));
+        match found {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes a file that nobody looks at yet, and waits until it is on the disk.
+    pub(super) fn write(&self, path: &Path, value: &Value) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut file = File::from(kernel::openat(parent.fd(), name, flags, FILE_MODE)?);
+        file.write_all(&layout::encode(value))?;
+        file.sync_all()
+    }
+
+    /// A pipe is not waited for.
+    pub(super) fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let (parent, name) = self.parent(path)?;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = File::from(kernel::openat(parent.fd(), name, flags, Mode::empty())?);
+        let mut bytes = Vec::new();
+        file.take(FILE_LIMIT_BYTES).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Waits until the names in a folder are on the disk.
+    pub(super) fn sync(&self, path: &Path) -> io::Result<()> {
+        match File::from(self.open_folder(path)?).sync_all() {
+            // A file system that has nothing to do for a folder.
+            Err(error) if error.kind() == ErrorKind::InvalidInput => Ok(()),
+            synced => synced,
+        }
+    }
+
+    /// To be listed or synced.
+    fn open_folder(&self, path: &Path) -> io::Result<OwnedFd> {
+        match path.file_name() {
+            None => open_in(self.handle.as_fd(), OsStr::new("."), OFlags::RDONLY),
+            Some(name) => {
+                let (parent, _) = self.parent(path)?;
+                open_in(parent.fd(), name, OFlags::RDONLY)
+            }
+        }
+    }
+
+    /// The folder that something is in, and its name there.
+    fn parent<'a>(&self, path: &'a Path) -> io::Result<(Walked<'_>, &'a OsStr)> {
+        let name = path.file_name().ok_or(ErrorKind::InvalidInput)?;
+        Ok((self.walk(path.parent().unwrap_or(Path::new("")))?, name))
+    }
+
+    fn walk(&self, path: &Path) -> io::Result<Walked<'_>> {
+        let mut at = Walked::Here(self.handle.as_fd());
+        for component in path.components() {
+            let Component::Normal(name) = component else { return Err(ErrorKind::InvalidInput.into()) };
+            at = Walked::Below(open_in(at.fd(), name, OFlags::PATH)?);
+        }
+        Ok(at)
+    }
+}
+
+/// Where a path leads to.
+enum Walked<'a> {
+    Here(BorrowedFd<'a>),
+    Below(OwnedFd),
+}
+
+impl Walked<'_> {
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Here(handle) => *handle,
+            Self::Below(handle) => handle.as_fd(),
+        }
+    }
+}
+
+fn open_in(folder: BorrowedFd<'_>, name: &OsStr, how: OFlags) -> io::Result<OwnedFd> {
+    let flags = how | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(kernel::openat(folder, name, flags, Mode::empty())?)
+}
+
+fn entries(folder: OwnedFd) -> io::Result<Vec<OsString>> {
+    let mut names = Vec::new();
+    for entry in Dir::new(folder)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if !matches!(name, b"." | b"..") {
+            names.push(OsStr::from_bytes(name).to_owned());
+        }
+    }
+    Ok(names)
+}
+
+fn remove_all(parent: BorrowedFd<'_>, name: &OsStr, depth: u32) -> io::Result<()> {
+    let folder = match open_in(parent, name, OFlags::RDONLY) {
+        // A file, or a link, which goes itself.
+        Err(error) if error.kind() == ErrorKind::NotADirectory => {
+            return Ok(kernel::unlinkat(parent, name, AtFlags::empty())?);
+        }
+        opened => opened?,
+    };
+    let depth = depth.checked_sub(1).ok_or_else(|| io::Error::other("it is nested too deeply"))?;
+    for name in entries(folder.try_clone()?)? {
+        gone(remove_all(folder.as_fd(), &name, depth))?;
+    }
+    Ok(kernel::unlinkat(parent, name, AtFlags::REMOVEDIR)?)
+}
+
+/// What was to be removed is not there, whoever did it.
+pub(super) fn gone(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+pub(super) fn unreachable(path: &Path, error: &io::Error) -> StoreError {
+    let text = format!("{}: {error}", path.display());
+    let denied = matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem);
+    if denied { StoreError::Denied(text) } else { StoreError::Unreachable(text) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn value(body: &str) -> Value {
+        Value { body: body.into(), ..Value::default() }
+    }
+
+    fn opened() -> (TempDir, Folder) {
+        let place = TempDir::new().expect("a folder");
+        let folder = Folder::open(place.path(), None).expect("it is there");
+        (place, folder)
+    }
+
+    #[test]
+    fn what_is_made_is_found_and_removed() {
+        let (place, folder) = opened();
+        let [a, b, file] = ["a", "a/b", "a/b/value"].map(Path::new);
+        for path in [a, b] {
+            folder.make(path).expect("it is made");
+            folder.make(path).expect("it is there already");
+            assert_eq!(folder.make_new(path).expect_err("it is there").kind(), ErrorKind::AlreadyExists);
+        }
+        folder.write(file, &value("x")).expect("written");
+        assert_eq!(folder.read(file).expect("read"), layout::encode(&value("x")));
+        assert_eq!(folder.names(b).expect("names"), ["value"]);
+        assert_eq!(folder.names(Path::new("")).expect("names"), ["a"]);
+        for path in [Path::new(""), a, b] {
+            folder.sync(path).expect("it is on the disk");
+            assert_eq!(folder.why_not_ours(path).expect("it is there"), None);
+        }
+        assert_eq!(folder.remove_folder(b).expect_err("not empty").kind(), ErrorKind::DirectoryNotEmpty);
+        folder.rename(b, Path::new("c")).expect("renamed");
+        assert!(folder.exists(Path::new("c/value")).expect("a look") && !folder.exists(b).expect("a look"));
+        folder.remove_file(Path::new("c/value")).expect("removed");
+        folder.remove_folder(Path::new("c")).expect("removed");
+        folder.write(&a.join("1"), &value("")).expect("written");
+        folder.remove_all(a).expect("removed");
+        assert_eq!(fs::read_dir(place.path()).expect("the folder").count(), 0);
+        for outside in ["../x", "/etc/x", ".."] {
+            assert_eq!(
+                folder.make(Path::new(outside)).expect_err("outside").kind(),
+                ErrorKind::InvalidInput,
+                "{outside}"
+            );
+        }
+    }
+
+    #[test]
+    fn no_link_is_followed() {
+        let (place, folder) = opened();
+        let outside = TempDir::new().expect("a folder");
+        fs::write(outside.path().join("value"), "untouched").expect("a file");
+        fs::create_dir(outside.path().join("t-old")).expect("a folder");
+        symlink(outside.path(), place.path().join("lock-db")).expect("a link");
+        fs::create_dir(place.path().join("real")).expect("a folder");
+        symlink(outside.path().join("value"), place.path().join("real/value")).expect("a link");
+        symlink(outside.path(), place.path().join("real/folder")).expect("a link");
+
+        let [link, inside, file] = ["lock-db", "lock-db/value", "real/value"].map(Path::new);
+        assert!(folder.names(link).is_err() && folder.sync(link).is_err() && folder.why_not_ours(link).is_err());
+        for path in [inside, file] {
+            assert!(folder.read(path).is_err(), "{path:?}");
+            assert!(folder.write(path, &value("x")).is_err(), "{path:?}");
+        }
+        assert!(folder.make(Path::new("lock-db/x")).is_err() && folder.remove_file(inside).is_err());
+        assert!(folder.remove_all(Path::new("lock-db/t-old")).is_err());
+        assert!(folder.rename(Path::new("lock-db/t-old"), Path::new("mine")).is_err());
+        assert!(folder.rename(Path::new("real"), Path::new("lock-db/real")).is_err());
+        // The links go, and nothing behind them.
+        folder.remove_all(Path::new("real")).expect("removed");
+        folder.remove_all(link).expect("removed");
+        assert_eq!(fs::read_dir(place.path()).expect("the folder").count(), 0);
+        assert_eq!(fs::read_to_string(outside.path().join("value")).expect("it is there"), "untouched");
+        assert!(outside.path().join("t-old").is_dir());
+    }
+
+    #[test]
+    fn what_others_may_change_is_not_ours() {
+        let (place, folder) = opened();
+        let rights = |mode| fs::set_permissions(place.path(), fs::Permissions::from_mode(mode)).expect("its mode");
+        let why = |folder: &Folder| folder.why_not_ours(Path::new("")).expect("it is there");
+        // The sticky bit keeps nobody from adding what is not there yet.
+        for open in [0o770, 0o757, 0o1777] {
+            rights(open);
+            assert!(why(&folder).is_some_and(|why| why.contains("run \"chmod go-w ")), "{open:o}");
+        }
+        rights(0o755);
+        assert_eq!(why(&folder), None);
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("SKIPPED: only root can give a folder away");
+            return;
+        }
+        chown(place.path(), Some(12345), None).expect("it is given away");
+        assert!(why(&folder).is_some_and(|why| why.contains("belongs to the user 12345")));
+        let owned = |owner| Folder::open(place.path(), Some(owner)).expect("it is there");
+        assert_eq!(why(&owned(12345)), None);
+        assert!(why(&owned(54321)).is_some());
+    }
+
+    #[test]
+    fn a_pipe_is_not_waited_for_and_a_pit_not_walked_to_its_end() {
+        let (place, folder) = opened();
+        let pipe = place.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs");
+        assert!(made.success());
+        assert_eq!(folder.read(Path::new("pipe")).expect("at once"), b"");
+        let pit: PathBuf = std::iter::repeat_n("a", 40).collect();
+        fs::create_dir_all(place.path().join(pit)).expect("folders");
+        assert!(folder.remove_all(Path::new("a")).is_err());
+    }
+}

@@ -1,0 +1,31 @@
+//! How much of a host the units may reach, as systemd itself counts it.
+
+use std::path::Path;
+use std::process::Command;
+
+/// In tenths. What remains of putexd's is what its work needs: root and the network, the self-fence (reboot, sysrq), the
+/// control groups, and block devices for the proof of a mount. SECURITY.md has the table.
+const LIMITS: [(&str, u32); 3] = [("putexd", 29), ("putex-guard", 27), ("putex-guard-watch", 20)];
+
+#[test]
+fn no_unit_may_reach_more_of_the_host_than_it_needs() {
+    let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("units");
+    if Command::new("systemd-analyze").arg("--version").output().is_err() {
+        assert!(std::env::var_os("CI").is_none(), "systemd-analyze has to be there (Debian: systemd)");
+        eprintln!("SKIPPED: systemd-analyze is not there (Debian: systemd)");
+        return;
+    }
+    for (unit, limit) in LIMITS {
+        let file = units.join(format!("{unit}.service"));
+        let mut analyze = Command::new("systemd-analyze");
+        analyze.args(["security", "--offline=true", "--no-pager", &format!("--threshold={limit}")]).arg(&file);
+        let output = analyze.output().expect("runs");
+        let table = String::from_utf8_lossy(&output.stdout);
+        let level = table.lines().find(|line| line.contains("Overall exposure level")).unwrap_or_default();
+        println!("{level}");
+        assert!(output.status.success(), "{table}");
+        // A limit that has become too generous is no limit.
+        let level = level.split_whitespace().find_map(|word| word.parse::<f64>().ok()).expect("a level");
+        assert!(level * 10.0 + 1.5 > f64::from(limit), "{unit} has {level} only: lower its limit");
+    }
+}

@@ -1,0 +1,117 @@
+//! What binds a unit to its lease where systemd gets nothing from the generator.
+
+use crate::cluster::Host;
+use crate::command::{now, said, wait_until};
+use crate::lockstore::Lockstore;
+use crate::scene::{Plan, SERVICE, SOON, Scene, TAKE_OVER, UNIT, wait_for_standby};
+use crate::watch::Event;
+
+const FILE: &str = "/etc/putex.d/db.toml";
+const KEPT: &str = "/run/systemd/system/database.service.d/zzzz-putex-kept.conf";
+const GENERATED: &str = "/run/systemd/generator/database.service.d/zzzz-putex.conf";
+
+fn daemon_reload(host: &Host) {
+    host.exec(&["systemctl", "daemon-reload"]);
+}
+
+fn reload(host: &Host) {
+    host.exec(&["systemctl", "reload", "putexd.service"]);
+}
+
+/// The drop-ins that PID 1 has loaded.
+fn drop_ins(host: &Host) -> String {
+    host.property(UNIT, "DropInPaths")
+}
+
+/// When PID 1 was last reloaded.
+fn loaded_at(host: &Host) -> String {
+    host.exec(&["systemctl", "show", "--property=UnitsLoadStartTimestampMonotonic"])
+}
+
+/// A start by hand fails, and no copy lived even for a moment.
+#[track_caller]
+fn assert_bound(scene: &Scene, host: &Host, first: &Event, what: &str) {
+    let starts = scene.oracle.starts();
+    let started = host.output(&["systemctl", "start", UNIT]);
+    assert!(!started.status.success(), "{what}: the unit was started without its lease");
+    assert_eq!(host.property(UNIT, "ExecMainPID"), "0", "{what}: nothing of it was run");
+    assert_eq!(scene.oracle.starts(), starts, "{what}");
+    scene.assert_alone(first);
+    scene.assert_no_violation();
+}
+
+#[test]
+fn a_unit_is_bound_without_what_the_generator_makes() {
+    let Some((scene, first)) = Plan::hosts("keptbonds", 2, Lockstore::Directory).run() else { return };
+    let (holder, standby) = (scene.host_of(&first), scene.other(&first));
+    // A /run without inodes.
+    let inodes = |options: &str| _ = standby.exec(&["mount", "-o", &format!("remount,nr_inodes={options}"), "/run"]);
+    let before = standby.exec(&["stat", "--file-system", "--format=%c", "/run"]);
+    let free = standby.exec(&["stat", "--file-system", "--format=%d", "/run"]);
+    let count = |text: &str| text.trim().parse::<u64>().expect("a number");
+    inodes(&(count(&before) - count(&free) + 1).to_string());
+    daemon_reload(standby);
+    assert!(!drop_ins(standby).contains(GENERATED), "systemd makes no drop-ins: {}", drop_ins(standby));
+    assert_bound(&scene, standby, &first, "/run has no inodes");
+    inodes(before.trim());
+    daemon_reload(standby);
+    assert!(drop_ins(standby).contains(GENERATED), "{}", drop_ins(standby));
+    assert_bound(&scene, standby, &first, "both are loaded");
+
+    let identity = |host: &Host| host.exec(&["stat", "--format=%i %Y %a", KEPT]);
+    let reloaded = scene.hosts.iter().map(loaded_at).collect::<Vec<_>>();
+    for host in &scene.hosts {
+        let before = identity(host);
+        assert!(before.trim().ends_with("644"), "{before}");
+        reload(host);
+        assert_eq!(identity(host), before, "what is there is left alone");
+    }
+    assert_eq!(scene.hosts.iter().map(loaded_at).collect::<Vec<_>>(), reloaded, "PID 1 is not reloaded for it");
+
+    // A file that is gone before putexd knows of it.
+    for content in [None, Some("")] {
+        standby.exec(&["rm", FILE]);
+        content.iter().for_each(|content| standby.write_file(FILE, content));
+        daemon_reload(standby);
+        assert!(!drop_ins(standby).contains(GENERATED), "{}", drop_ins(standby));
+        assert_bound(&scene, standby, &first, "the service's file is gone");
+
+        // Now putexd knows: nothing binds the unit any more, and PID 1 is told.
+        reload(standby);
+        wait_until(SOON, "nothing is kept of the unit", || standby.read_file(KEPT).is_none());
+        wait_until(SOON, "nothing of it is loaded", || drop_ins(standby).is_empty());
+        standby.write_file(FILE, SERVICE);
+        reload(standby);
+        wait_for_standby(standby);
+        assert!(standby.read_file(KEPT).is_some());
+        assert_bound(&scene, standby, &first, "the file is back");
+    }
+
+    // With its order turned round the unit stays bound until the next daemon-reload, as putexd-operations(7) says.
+    standby.exec(&["rm", FILE]);
+    reload(standby);
+    wait_until(SOON, "nothing is kept of the unit", || standby.read_file(KEPT).is_none());
+    assert_bound(&scene, standby, &first, "before the daemon-reload");
+    daemon_reload(standby);
+    assert_eq!(drop_ins(standby), "");
+    standby.write_file(FILE, SERVICE);
+    reload(standby);
+    wait_for_standby(standby);
+
+    // The service gets another name while no putexd runs; its key stays.
+    standby.exec(&["systemctl", "stop", "putexd.service"]);
+    assert!(standby.read_file(KEPT).is_some(), "a stopped putexd would not stop the unit");
+    standby.exec(&["rm", FILE]);
+    let advice = said(&standby.output(&["putexctl", "doctor"]));
+    assert!(advice.contains(&format!("remove {KEPT}")), "{advice}");
+    standby.write_file("/etc/putex.d/web.toml", &format!("key = \"db\"\n{SERVICE}"));
+    daemon_reload(standby);
+    standby.exec(&["systemctl", "start", "putexd.service"]);
+    wait_until(SOON, "the bond is that of the new service", || {
+        standby.read_file(KEPT).is_some_and(|text| text.contains("putex-lease@web.target"))
+    });
+    let since = now();
+    holder.exec(&["systemctl", "stop", "putexd.service"]);
+    let second = scene.wait_for_takeover(&first, since, TAKE_OVER, "take-over by a service of another name");
+    assert_eq!(second.host, standby.name);
+}
