@@ -89,7 +89,7 @@ fn hostile_values() {
             if let Some(seeds) = &seeds {
                 let folder = seeds.join(target);
                 fs::create_dir_all(&folder).expect("a folder of seeds");
-                fs::write(folder.join(hostile.name.replace(' ', "-").replace('/', "-")), input).expect("a seed");
+                fs::write(folder.join(hostile.name.replace([' ', '/'], "-")), input).expect("a seed");
             }
         }
     }

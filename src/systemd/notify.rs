@@ -42,7 +42,8 @@ fn line(text: &str) -> String {
     if shown.len() <= LINE_LIMIT_BYTES {
         return shown.into_owned();
     }
-    let end = shown.floor_char_boundary(LINE_LIMIT_BYTES - '…'.len_utf8());
+    let room = LINE_LIMIT_BYTES - '…'.len_utf8();
+    let end = (0..=room).rev().find(|end| shown.is_char_boundary(*end)).unwrap_or(0);
     format!("{}…", &shown[..end])
 }
 
