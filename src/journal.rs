@@ -22,7 +22,7 @@ use tracing_subscriber::fmt::format::{FormatFields, Writer};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
-use crate::types::{Revision, ServiceName, Term, UnitName};
+use crate::types::{Revision, ServiceName, Term, UnitName, printable, printable_lines};
 
 /// The variable with a filter such as `debug` or `info,putexd::store=trace`.
 const FILTER_VARIABLE: &str = "PUTEX_LOG";
@@ -229,6 +229,8 @@ messages! {
         ConfigurationBroken = "the configuration is broken", "addfd2a5f1f04e3082106f0d1d42afba", ERROR;
         /// The configuration was read anew.
         ConfigurationReloaded = "the configuration is reloaded", "e3ba308627d1406fb454bb6e319f48be", INFO;
+        /// The store holds what no putexd would write.
+        OddRecord = "the lock's record is not believed", "5f1de39cf4f74b2f9d8c4a60f1f3f7d2", ERROR;
         /// The previous holder could not be fenced.
         FenceFailed = "fencing has failed", "ed2b988e00da4c9aa1becce287448c2a", ERROR;
         /// The health check has failed `fall` times.
@@ -257,16 +259,11 @@ struct Entry<'a> {
     term: Option<u64>,
 }
 
-/// `text` without control characters but for newlines: journalctl hides a message that has others, and a terminal obeys
-/// them. What a store or another program says may have any.
-fn readable(text: &str) -> String {
-    text.chars().map(|character| if character.is_control() && character != '\n' { ' ' } else { character }).collect()
-}
-
 fn write(entry: &Entry<'_>) {
-    let message = readable(&entry.message.to_string());
-    let reason = readable(entry.reason);
-    let holder = entry.holder.map(|holder| readable(holder).replace('\n', " "));
+    // journalctl hides a message that has control characters.
+    let message = printable_lines(&entry.message.to_string());
+    let reason = printable_lines(entry.reason);
+    let holder = entry.holder.map(printable);
     // The level is part of a tracing call site, and there are no more than these three.
     macro_rules! at {
         ($level:expr) => {
@@ -278,7 +275,7 @@ fn write(entry: &Entry<'_>) {
                 PUTEX_FROM = entry.from,
                 PUTEX_TO = entry.to,
                 PUTEX_REASON = reason,
-                PUTEX_HOLDER = holder,
+                PUTEX_HOLDER = holder.as_deref(),
                 PUTEX_REVISION = entry.revision,
                 PUTEX_TOKEN = entry.term,
                 OBJECT_SYSTEMD_UNIT = entry.unit,

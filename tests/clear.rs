@@ -8,7 +8,7 @@ use putexd::election::{Details, Record, Standing, Words};
 use putexd::store::directory::DirectoryStore;
 use putexd::store::{Attempt, Link, Snapshot, Store, WriteOutcome};
 use putexd::types::store::DirectorySettings;
-use putexd::types::{Instance, Key, MachineId, Revision, Term, WriteId};
+use putexd::types::{Holder, Instance, Key, MachineId, Revision, Term, WriteId};
 use tempfile::TempDir;
 
 const LEASE: Duration = Duration::from_secs(1);
@@ -83,7 +83,7 @@ fn record(lease: Duration) -> Record {
         holders: Vec::new(),
         words: Words::default(),
     };
-    Record { token: "h2".to_owned(), details: Some(details) }
+    Record::new(Holder::decode(b"h2"), Some(details))
 }
 
 fn text(bytes: &[u8]) -> String {

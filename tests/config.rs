@@ -10,7 +10,7 @@ use putexd::config::{Loaded, Probe, ServiceSettings, Settings, StopProof, Texts,
 use putexd::election::Confirmation;
 use putexd::types::kept::{Made, Text};
 use putexd::types::store::{DirectorySettings, Login, NatsCredentials, StoreSettings};
-use putexd::types::{OnStopFailure, ServiceName, UnitName};
+use putexd::types::{NodeId, OnStopFailure, ServiceName, UnitName};
 use tempfile::TempDir;
 
 const HOST: &str = r#"node = "h1"
@@ -815,6 +815,16 @@ fn checks_of_the_health_are_checked() {
 #[test]
 fn fencing_is_checked() {
     refused("unit = \"x.service\"\n[fence]\nrequired = true\n", "required is about others");
+    let hosts = |hosts: &str| format!("unit = \"x.service\"\n[fence]\nothers = \"fence@.service\"\nhosts = {hosts}\n");
+    assert_eq!(
+        service(&hosts("[\"h1\", \"h2\"]")).fence.hosts.iter().map(NodeId::as_str).collect::<Vec<_>>(),
+        ["h1", "h2"]
+    );
+    refused(&hosts("[\"h2\"]"), "hosts does not name this host");
+    refused(&hosts("[]"), "hosts does not name this host");
+    refused(&hosts("[\"h1\", \"-h2\"]"), "not '-' or '/' at the beginning");
+    refused(&hosts("\"h1\""), "a list of hosts");
+    refused("unit = \"x.service\"\n[fence]\nhosts = [\"h1\"]\n", "hosts is about others");
     refused("unit = \"x.service\"\n[fence]\nunfence = \"x.service\"\n", "is a unit of the service itself");
     refused("unit = \"x.service\"\n[fence]\nunfence = \"x.slice\"\n", "cannot be started");
     refused("unit = \"x.service\"\n[fence]\ntimeout = \"0s\"\n", "out of range");

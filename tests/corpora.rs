@@ -1,11 +1,16 @@
 //! The corpora of the fuzz targets, run by the same functions: every input that ever showed something, and the seeds.
 
+#[path = "support/hostile.rs"]
+mod hostile;
 #[path = "fuzz/src/lib.rs"]
 mod targets;
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use putexd::store::Attempt;
+use putexd::types::{Incarnation, Revision, Value, WriteId};
 
 /// More belongs into a fuzzer's own memory: these are run by everybody who changes something.
 const MOST_FILES: usize = 200;
@@ -70,6 +75,59 @@ fn postgres() {
 #[test]
 fn record() {
     run("record");
+}
+
+/// Every hostile value as each target takes it. With `PUTEX_SEEDS` set they are left in a folder of that one's for each target,
+/// for a fuzzer to begin with.
+#[test]
+fn hostile_values() {
+    let seeds = std::env::var_os("PUTEX_SEEDS").map(PathBuf::from);
+    for hostile in hostile::values() {
+        for (target, input) in encodings(&hostile.value) {
+            println!("{} as {target}", hostile.name);
+            targets::run(target, &input);
+            if let Some(seeds) = &seeds {
+                let folder = seeds.join(target);
+                fs::create_dir_all(&folder).expect("a folder of seeds");
+                fs::write(folder.join(hostile.name.replace([' ', '/'], "-")), input).expect("a seed");
+            }
+        }
+    }
+}
+
+fn encodings(value: &Value) -> Vec<(&'static str, Vec<u8>)> {
+    let lines: Vec<String> = value.fields.iter().map(|(name, text)| format!("{name}: {text}\n")).collect();
+    let text = [lines.concat().as_bytes(), b"\n", &value.body].concat();
+    #[cfg_attr(not(any(feature = "etcd", feature = "postgres")), expect(unused_mut, reason = "for these two stores"))]
+    let mut all = vec![
+        ("record", text),
+        ("nats", message(value)),
+        ("directory", putexd::store::directory::layout::encode(value)),
+    ];
+    #[cfg(feature = "etcd")]
+    {
+        let incarnation = Incarnation("a".to_owned());
+        let attempt = Attempt { base: Revision(1), incarnation, write: WriteId(1), value: value.clone() };
+        all.push(("etcd", putexd::store::etcd::record::encode(&attempt).expect("a line")));
+    }
+    #[cfg(feature = "postgres")]
+    {
+        let (token, fields) = putexd::store::postgres::record::encode(value).expect("two columns");
+        all.push(("postgres", format!("{token}\n{fields}").into_bytes()));
+    }
+    all
+}
+
+/// The headers as lines, an empty line, and the payload.
+fn message(value: &Value) -> Vec<u8> {
+    let incarnation = Incarnation("a".to_owned());
+    let attempt = Attempt { base: Revision(1), incarnation, write: WriteId(1), value: value.clone() };
+    let headers = putexd::store::nats::record::headers(&attempt, "KV_locks").expect("headers");
+    let line = |(name, texts): (&async_nats::HeaderName, &Vec<async_nats::HeaderValue>)| {
+        format!("{name}: {}\n", texts.last().map_or("", async_nats::HeaderValue::as_str))
+    };
+    let lines: Vec<String> = headers.iter().map(line).collect();
+    [lines.concat().as_bytes(), b"\n", &value.body].concat()
 }
 
 #[test]

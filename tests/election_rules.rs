@@ -1,13 +1,20 @@
 //! Single rules of the core, where a scenario would show them only by the way. One host, step by step.
 
+#[path = "support/hostile.rs"]
+mod hostile;
+
 use std::collections::VecDeque;
 use std::time::Duration;
+
+use proptest::prelude::*;
 
 use putexd::election::{
     Action, Alarm, Content, Details, Election, Event, GuardDone, GuardRequest, Hindrance, Memory, Moment, Observation,
     ReadId, Record, Remembered, Settings, Sight, Standing, State, Timings, Waiting, Words, WriteRequest, WriteResult,
 };
-use putexd::types::{Incarnation, Instance, MachineId, NodeId, OnStopFailure, Revision, Term, Time, UnitName, WriteId};
+use putexd::types::{
+    Holder, Incarnation, Instance, MachineId, NodeId, OnStopFailure, Revision, Term, Time, UnitName, WriteId,
+};
 
 fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
@@ -27,6 +34,7 @@ fn settings() -> Settings {
         on_stop_failure: OnStopFailure::Alert,
         check_validity: None,
         fences: false,
+        fence_hosts: Vec::new(),
         unfences: false,
         units: Vec::new(),
     }
@@ -182,7 +190,7 @@ impl Host {
         self.handle(Event::GuardDone { instance, done: GuardDone::Closed });
         self.handle(Event::Stopped);
         let blank = write(&self.handle(Event::GuardDone { instance, done: GuardDone::Disarmed })).expect("a blank");
-        assert_eq!(blank.record.token, "");
+        assert!(blank.record.token.is_nobody());
         let actions = self.won(&blank);
         assert_eq!(write(&self.answered(actions)), None);
         assert_eq!(self.election.state(), State::Standby);
@@ -254,9 +262,9 @@ fn started(actions: &[Action]) -> Option<Instance> {
 }
 
 fn held_by(token: &str, instance: u128, write: u128) -> Content {
-    Content::Record(Record {
-        token: token.to_owned(),
-        details: Some(Details {
+    Content::Record(Record::new(
+        Holder::decode(token.as_bytes()),
+        Some(Details {
             machine: MachineId(2),
             instance: Instance(instance),
             write: WriteId(write),
@@ -270,7 +278,7 @@ fn held_by(token: &str, instance: u128, write: u128) -> Content {
             holders: Vec::new(),
             words: Words::default(),
         }),
-    })
+    ))
 }
 
 /// What the guard remembers of instance 7.
@@ -308,7 +316,7 @@ fn what_the_store_shows_can_be_read_off() {
     let id = host.ready();
     host.shown(id, 41, held_by("h2", 9, 9));
     assert_eq!((host.election.holder(), host.election.revision(), host.election.term()), ("h2", Revision(41), Term(7)));
-    assert_eq!(host.election.memory(), &Memory { position: None, term: Term(7), longest_hold: ms(3900) });
+    assert_eq!(host.election.memory(), &Memory { term: Term(7), longest_hold: ms(3900), ..Memory::default() });
     assert_eq!((host.election.state(), host.election.deadline()), (State::Standby, None));
 }
 
@@ -508,7 +516,7 @@ fn who_takes_the_lock_carries_on_what_was_said_but_not_what_is_over() {
     let seconds = u64::try_from(host.now.as_millis().div_ceil(1000)).expect("of now");
     assert_eq!((term, prev), (Term(seconds + 1000), Some((Revision(41), Some(Instance(9))))));
     // What it found may live as long as any record that is known.
-    assert_eq!((lease, hold, unfenced), (ms(3000), ms(3900), vec!["h2".to_owned()]));
+    assert_eq!((lease, hold, unfenced), (ms(3000), ms(3900), vec![node("h2")]));
 }
 
 #[test]
@@ -541,10 +549,11 @@ fn whoever_had_not_started_yet_leaves_its_debts_of_fencing_and_nobody_else_does(
         let mut found = held_by("h2", 9, 9);
         if let Content::Record(Record { details: Some(details), .. }) = &mut found {
             details.standing = standing;
-            details.unfenced = hosts.iter().map(|host| (*host).to_owned()).collect();
+            details.unfenced = hosts.iter().map(|host| node(host)).collect();
         }
         host.shown(id, 41, found);
-        host.next_write().record.details.expect("of putexd").unfenced
+        let unfenced = host.next_write().record.details.expect("of putexd").unfenced;
+        unfenced.iter().map(NodeId::to_string).collect::<Vec<_>>()
     };
     assert_eq!(inherited(Standing::Confirming, &["h4", "h1", "h2"]), ["h4", "h2"]);
     assert_eq!(inherited(Standing::Active, &["h4"]), ["h2"]);
@@ -845,7 +854,7 @@ fn what_the_guard_refuses_ends_the_lease() {
     assert_eq!(stops(&host.handle(refused(GuardDone::Closed, "there is no such lease")(instance))), 1);
     host.handle(Event::Stopped);
     let blank = write(&host.handle(refused(GuardDone::Disarmed, "there is no such lease")(instance)));
-    assert_eq!(blank.expect("a blank").record.token, "");
+    assert!(blank.expect("a blank").record.token.is_nobody());
 }
 
 #[test]
@@ -1659,4 +1668,184 @@ fn a_store_that_went_back_and_grew_to_the_same_revision_shows_a_new_record() {
 fn nobody_claims_on_what_it_saw_while_the_store_shows_a_lower_revision() {
     let (claim, after) = claims_within(about_to_take(), 40, &held_by("h3", 8, 8), ms(8000)).expect("it is taken");
     assert!(claim.base == Revision(40) && after > ms(3000), "after {after:?}, at {:?}", claim.base);
+}
+
+/// 2026, below which no clock of a host is believed, and ten years.
+const EARLIEST: u64 = 1_767_225_600;
+const TEN_YEARS: u64 = 315_576_000;
+
+fn with_term(term: u64, instance: u128) -> Content {
+    let mut found = held_by("h2", instance, instance);
+    if let Content::Record(Record { details: Some(details), .. }) = &mut found {
+        details.term = Term(term);
+    }
+    found
+}
+
+#[test]
+fn whatever_is_put_over_a_lock_is_taken_within_the_lease_and_nothing_of_it_stays() {
+    for hostile::Hostile { name, value } in hostile::values() {
+        let record = Record::decode(&value);
+        let mut host = Host::new(settings(), Memory::default(), None);
+        let id = host.ready();
+        let actions = host.shown(id, 41, held_by("h2", 9, 9));
+        assert!(alarms(&actions).is_empty(), "{name}: {actions:?}");
+        let id = read(&host.after(ms(1000))).expect("the store is asked");
+        let actions = host.shown(id, 42, Content::Record(record.clone()));
+        // A fencing token that is odd for its height is told by the election alone.
+        let is_odd = record.oddity.is_some() || name == "a term of 2^64-1";
+        let told = matches!(alarms(&actions)[..], [Alarm::OddRecord { .. }]);
+        assert_eq!((told, alarms(&actions).len()), (is_odd, usize::from(is_odd)), "{name}: {actions:?}");
+
+        let since = host.now;
+        let claim = host.next_write();
+        let timings = settings().timings;
+        assert!(host.now.saturating_sub(since) <= timings.lease() + timings.renew_interval, "{name}: too late");
+        let Details { lease, hold, term, .. } = claim.record.details.clone().expect("of putexd");
+        assert_eq!((lease, hold), (ms(3000), ms(3900)), "{name}");
+        assert!(term <= Term(EARLIEST + 1), "{name}: {term}");
+        let memory = host.election.memory();
+        assert!(memory.longest_hold <= ms(3900) && memory.term <= term, "{name}: {memory:?}");
+        host.won(&claim);
+        let entitled = host.goes_on(timings.wait(ms(3900)) + ms(100));
+        assert!(matches!(guard(&entitled), Some(GuardRequest::Arm { .. })), "{name}: {entitled:?}");
+    }
+}
+
+#[test]
+fn the_operator_hears_of_odd_records_once_in_a_lease_however_often_they_are_written() {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let mut id = host.ready();
+    let mut heard = 0;
+    for round in 0..60 {
+        heard += alarms(&host.shown(id, 41 + round, with_term(u64::MAX, round.into()))).len();
+        host.now += ms(100);
+        id = read(&host.handle(Event::Hint)).expect("the store is asked");
+    }
+    assert_eq!(heard, 2, "in 6 s");
+}
+
+#[test]
+fn a_fencing_token_at_the_limit_is_believed_by_whoever_has_seen_the_one_before() {
+    let believes = |host: &Host| host.election.memory().term;
+    let limit = EARLIEST + TEN_YEARS;
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let id = host.ready();
+    host.shown(id, 41, with_term(limit, 9));
+    assert_eq!(believes(&host), Term(limit));
+    // Its successors follow each other more quickly than this clock goes on.
+    let id = read(&host.after(ms(1000))).expect("the store is asked");
+    host.shown(id, 42, with_term(limit + 5, 10));
+    assert_eq!(believes(&host), Term(limit + 5));
+    // One that comes back to it later does not believe what it never saw come, and goes on from what it knows.
+    let id = read(&host.after(ms(1000))).expect("the store is asked");
+    let actions = host.shown(id, 43, with_term(limit + 1_000_000, 11));
+    assert!(matches!(alarms(&actions)[..], [Alarm::OddRecord { .. }]), "{actions:?}");
+    assert_eq!(believes(&host), Term(limit + 5));
+    let term = host.next_write().record.details.expect("of putexd").term;
+    assert_eq!(term, Term(limit + 6));
+}
+
+#[test]
+fn a_host_whose_clock_was_lost_believes_the_fencing_tokens_of_the_others() {
+    let today = 1_795_000_000;
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let id = host.ready();
+    let actions = host.shown(id, 41, with_term(today, 9));
+    assert_eq!((alarms(&actions).len(), host.election.memory().term), (0, Term(today)));
+    assert_eq!(host.next_write().record.details.expect("of putexd").term, Term(today + 1));
+}
+
+#[test]
+fn a_clock_that_is_set_back_by_years_costs_no_holder_its_own_record() {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    // 2040.
+    host.wall = Duration::from_secs(2_208_988_800);
+    host.activate();
+    host.wall = Duration::from_secs(1_000_000);
+    let jump = host.after(ms(50));
+    let renewal = write(&host.answered(jump)).unwrap_or_else(|| host.next_write());
+    let actions = host.handle(Event::Written { write: renewal.write, result: WriteResult::Unknown });
+    host.store.push((Revision(renewal.base.0 + 1), Content::Record(renewal.record.clone())));
+    let others = host.answered(actions);
+    assert_eq!(host.election.state(), State::Active);
+    assert!(!alarms(&others).iter().any(|alarm| matches!(alarm, Alarm::OddRecord { .. })), "{others:?}");
+}
+
+proptest! {
+    #[test]
+    fn whatever_tokens_are_shown_to_whatever_clock_ones_own_grows_and_stays_possible(
+        shown in proptest::collection::vec((any::<u64>(), 0_u32..64, 0_u64..8_000_000_000), 1..12),
+    ) {
+        let mut host = Host::new(settings(), Memory::default(), None);
+        let mut id = host.ready();
+        let mut latest = Term(0);
+        let mut highest = EARLIEST + TEN_YEARS;
+        for (revision, (term, smaller, wall)) in (41..).zip(shown) {
+            host.wall = Duration::from_secs(wall);
+            // The clock of the host goes on beside it, and each step may add a little.
+            highest = highest.max(wall + TEN_YEARS + 1_000_000) + (1 << 16);
+            host.shown(id, revision, with_term(term >> smaller, u128::from(revision)));
+            let seen = host.election.memory().term;
+            prop_assert!(seen >= latest && seen.0 <= highest, "{seen} after {latest}, at most {highest}");
+            latest = seen;
+            host.now += ms(1000);
+            let actions = host.handle(Event::Hint);
+            id = read(&actions).or_else(|| read(&host.after(ms(1000)))).expect("the store is asked");
+        }
+        host.handle(Event::Read { id, answer: None });
+        let term = host.next_write().record.details.expect("of putexd").term;
+        prop_assert!(term > latest && term.0 <= highest + 1_000_000, "{term} after {latest}");
+    }
+}
+
+#[test]
+fn only_hosts_that_are_configured_or_have_held_the_lock_are_fenced() {
+    let confirming = |hosts: &[&str]| {
+        let mut found = held_by("h2", 9, 9);
+        if let Content::Record(Record { details: Some(details), .. }) = &mut found {
+            details.standing = Standing::Confirming;
+            details.unfenced = hosts.iter().map(|host| node(host)).collect();
+            details.holders = ["h4", "h2"].map(node).to_vec();
+        }
+        found
+    };
+    let foreign = |token: &str| Content::Record(Record::new(Holder::decode(token.as_bytes()), None));
+    let fenced = |configured: &[&str], shown: Vec<Content>| {
+        let fence_hosts = configured.iter().map(|host| node(host)).collect();
+        let mut host = Host::new(Settings { fences: true, fence_hosts, ..settings() }, Memory::default(), None);
+        let mut id = host.ready();
+        for (revision, content) in (41..).zip(shown) {
+            host.shown(id, revision, content);
+            id = read(&host.after(ms(1000))).expect("the store is asked");
+        }
+        host.handle(Event::Read { id, answer: None });
+        let (mut claim, mut left) = (None, Vec::new());
+        for _ in 0..200 {
+            if claim.is_some() {
+                break;
+            }
+            let actions = host.after(ms(100));
+            let actions = host.answered(actions);
+            left.extend(alarms(&actions).iter().filter_map(|alarm| {
+                if let Alarm::NotToBeFenced { hosts } = alarm { Some(hosts.join(" ")) } else { None }
+            }));
+            claim = write(&actions);
+        }
+        let unfenced = claim.and_then(|claim| claim.record.details).expect("of putexd").unfenced;
+        (unfenced.iter().map(NodeId::to_string).collect::<Vec<_>>().join(" "), left.join(" "))
+    };
+    let said = |fenced: &str, left: &str| (fenced.to_owned(), left.to_owned());
+    // Without a list, those that have held it.
+    assert_eq!(fenced(&[], vec![confirming(&["h9", "h4"])]), said("h4 h2", "h9"));
+    // With a list, these and no others.
+    assert_eq!(fenced(&["h1", "h4"], vec![confirming(&["h9", "h4"])]), said("h4", "h9 h2"));
+    assert_eq!(fenced(&["h1", "h2"], vec![held_by("h2", 8, 8)]), said("h2", ""));
+    // What is put over a holder's record does not keep that one from being fenced.
+    assert_eq!(fenced(&[], vec![held_by("h2", 8, 8), foreign("h9")]), said("h2", "h9"));
+    assert_eq!(fenced(&["h1", "h2", "h9"], vec![held_by("h2", 8, 8), foreign("h9")]), said("h2 h9", ""));
+    assert_eq!(fenced(&[], vec![held_by("h2", 8, 8), foreign("h9\n")]), said("h2", "h9"));
+    assert_eq!(fenced(&[], vec![held_by("h2", 8, 8), foreign("x\ny")]), said("h2", "x\\ny"));
+    // One that was shown dead needs no fence.
+    assert_eq!(fenced(&[], vec![held_by("h2", 8, 8), let_go_by(8, 41), foreign("h9")]), said("", "h9"));
 }

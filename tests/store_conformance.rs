@@ -16,6 +16,8 @@ mod etcd_alone;
 mod etcd_rig;
 #[path = "support/faulty_fs.rs"]
 mod faulty_fs;
+#[path = "support/hostile.rs"]
+mod hostile;
 #[path = "support/nats_alone.rs"]
 mod nats_alone;
 #[path = "support/nats_server.rs"]
@@ -28,6 +30,8 @@ mod postgres_alone;
 mod postgres_rig;
 #[path = "support/process.rs"]
 mod process;
+#[path = "support/too_large.rs"]
+mod too_large;
 
 use std::fs;
 use std::path::Path;
@@ -38,7 +42,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use putexd::store::memory::MemoryStore;
 use putexd::store::nats::NatsStore;
-use putexd::store::{Attempt, Entry, Link, Snapshot, Store, StoreError, VALUE_LIMIT_BYTES, WriteOutcome};
+use putexd::store::{Attempt, Entry, Link, Snapshot, Store, StoreError, WriteOutcome};
 use putexd::types::{Incarnation, Key, Revision, Value, WriteId};
 
 use nats_server::NatsServer;
@@ -55,6 +59,8 @@ trait Rig: Sized {
     fn open(&self, call_limit: Duration) -> Arc<dyn Store>;
     /// An administrator deletes the key, which leaves a tombstone or nothing.
     async fn delete(&self, key: &Key);
+    /// Somebody puts a value there that is larger than putexd takes.
+    async fn put_too_large(&self, key: &Key);
     /// Everything is deleted and made anew.
     async fn wipe(&self);
     /// Nothing is answered from now on.
@@ -76,6 +82,9 @@ impl Rig for MemoryRig {
     }
     async fn delete(&self, key: &Key) {
         self.0.delete(key);
+    }
+    async fn put_too_large(&self, key: &Key) {
+        self.0.put(key, Value { body: vec![b'x'; 1 << 20], ..Value::default() });
     }
     async fn wipe(&self) {
         self.0.wipe(false);
@@ -112,6 +121,9 @@ impl Rig for NatsRig {
     async fn delete(&self, key: &Key) {
         let bucket = self.admin().await.get_key_value("locks").await.expect("the bucket");
         bucket.delete(key.as_str()).await.expect("the key is deleted");
+    }
+    async fn put_too_large(&self, key: &Key) {
+        too_large::nats(&self.0.url(), "locks", key.as_str()).await;
     }
     async fn wipe(&self) {
         self.admin().await.delete_stream("KV_locks").await.expect("the bucket is deleted");
@@ -182,6 +194,8 @@ conformance! {
     a_deleted_key_is_a_tombstone,
     a_foreign_incarnation_never_wins,
     oversized_and_odd_values_are_refused,
+    hostile_values_are_handed_up_as_they_are,
+    a_value_that_is_too_large_is_told_and_costs_no_other_key_anything,
     a_watch_hints_at_every_key_and_ends_with_the_store,
     one_of_many_writers_wins_each_round,
     a_hanging_store_is_unknown_within_the_limit,
@@ -337,12 +351,46 @@ async fn oversized_and_odd_values_are_refused<R: Rig>() {
     let empty = read(&*store, &key).await;
     let large = |length| Value { body: vec![b'x'; length], ..Value::default() };
     let odd = Value { fields: [("No: Header\r\n".to_owned(), String::new())].into(), ..Value::default() };
-    for value in [large(VALUE_LIMIT_BYTES + 1), odd] {
+    for value in [large(Value::LIMIT_BYTES + 1), odd] {
         let outcome = store.compare_and_set(&key, &attempt(&empty, value)).await;
         assert!(matches!(&outcome, WriteOutcome::Unknown(why) if why.contains("accepted")), "{outcome:?}");
     }
     assert_eq!(read(&*store, &key).await, empty);
-    won(&*store, &key, &attempt(&empty, large(VALUE_LIMIT_BYTES))).await;
+    won(&*store, &key, &attempt(&empty, large(Value::LIMIT_BYTES))).await;
+}
+
+async fn hostile_values_are_handed_up_as_they_are<R: Rig>() {
+    let (_rig, store, key) = ready::<R>().await;
+    let mut now = read(&*store, &key).await;
+    for hostile::Hostile { name, value } in hostile::values() {
+        let revision = won(&*store, &key, &attempt(&now, value.clone())).await;
+        now = read(&*store, &key).await;
+        assert_eq!(now.entry, Some(Entry { revision, value: Some(value) }), "{name}");
+    }
+}
+
+async fn a_value_that_is_too_large_is_told_and_costs_no_other_key_anything<R: Rig>() {
+    let (rig, store, key) = ready::<R>().await;
+    let other = Key::new("other").expect("a key");
+    won(&*store, &key, &attempt(&read(&*store, &key).await, token("a"))).await;
+    let mut others = won(&*store, &other, &attempt(&read(&*store, &other).await, token("a"))).await;
+    let mut link = store.link();
+    link.mark_unchanged();
+    rig.put_too_large(&key).await;
+    for _ in 0..3 {
+        let found = read(&*store, &key).await;
+        assert_eq!(found.entry.and_then(|entry| entry.value), Some(Value::too_large()));
+        let now = read(&*store, &other).await;
+        assert_eq!(base(&now), others);
+        others = won(&*store, &other, &attempt(&now, token("b"))).await;
+    }
+    // It is somebody's, and so can be replaced, but for what it replaced nobody asks.
+    let found = read(&*store, &key).await;
+    let revision = won(&*store, &key, &attempt(&found, token("c"))).await;
+    assert_eq!(read(&*store, &key).await.entry, Some(Entry { revision, value: Some(token("c")) }));
+    let replaced = store.read(&key, Some(revision)).await.expect("a snapshot").entry.and_then(|entry| entry.value);
+    assert!(replaced.is_none_or(|replaced| !replaced.fields.contains_key("instance")));
+    assert!(!link.has_changed().expect("the store lives"), "the connection is for all keys");
 }
 
 async fn a_watch_hints_at_every_key_and_ends_with_the_store<R: Rig>() {

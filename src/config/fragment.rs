@@ -266,6 +266,7 @@ pub(super) struct HealthFragment {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct FenceFragment {
     pub(super) others: Field<String>,
+    pub(super) hosts: Field<HostList>,
     pub(super) required: Field<bool>,
     pub(super) unfence: Field<UnitName>,
     pub(super) timeout: Field<Length>,
@@ -461,6 +462,29 @@ impl<'de> Deserialize<'de> for UnitList {
     }
 }
 
+/// Hosts, each with its place.
+pub(super) struct HostList(pub(super) Vec<Spanned<Lenient<NodeId>>>);
+
+impl<'de> Deserialize<'de> for HostList {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Words;
+        impl<'de> Visitor<'de> for Words {
+            type Value = HostList;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of hosts by their node names, such as [\"h1\", \"h2\"]")
+            }
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<HostList, A::Error> {
+                let mut hosts = Vec::new();
+                while let Some(host) = list.next_element()? {
+                    hosts.push(host);
+                }
+                Ok(HostList(hosts))
+            }
+        }
+        deserializer.deserialize_any(Words)
+    }
+}
+
 fn remove_unknown<T: Fragment>(root: &mut DeTable<'_>, report: &mut Report) {
     let top = keys_of::<T>();
     let tables = T::tables();
@@ -555,7 +579,7 @@ mod tests {
 
     #[test]
     fn keys_come_from_serde() {
-        assert_eq!(keys_of::<FenceFragment>(), ["others", "required", "unfence", "timeout"]);
+        assert_eq!(keys_of::<FenceFragment>(), ["others", "hosts", "required", "unfence", "timeout"]);
         assert_eq!(keys_of::<ServiceFragment>().len(), 18);
     }
 

@@ -11,7 +11,7 @@ use super::diagnostic::Report;
 use super::fragment::{Command, Count, FenceFragment, HealthFragment, LONGEST_LIMIT, Length, take};
 use super::settings::{FenceSettings, HealthSettings, Probe};
 use crate::election::Timings;
-use crate::types::UnitName;
+use crate::types::{NodeId, UnitName};
 
 /// `rise` and `fall` count checks, of which there are few within a lease.
 const MOST_CHECKS: u32 = 1000;
@@ -53,12 +53,38 @@ pub(super) fn check_health(
     Some(HealthSettings { probe, interval, timeout, rise, fall })
 }
 
-/// Validates `[fence]` of a service with `unit`.
-pub(super) fn check_fence(fragment: FenceFragment, units: &[Spanned<UnitName>], report: &mut Report) -> FenceSettings {
+/// Validates `[fence]` of a service with these units, on the host `node`.
+pub(super) fn check_fence(
+    fragment: FenceFragment,
+    units: &[Spanned<UnitName>],
+    node: Option<&NodeId>,
+    report: &mut Report,
+) -> FenceSettings {
     let mut fence = FenceSettings::default();
     let given_others = fragment.others.is_some();
     fence.others =
         take(fragment.others, report).and_then(|others| check_template(others, "h1", "fence@.service", report));
+    if let Some(hosts) = take(fragment.hosts, report) {
+        let span = hosts.span();
+        if !given_others {
+            let text = "hosts is about others, which is missing: set it, such as others = \"fence@.service\"";
+            report.error(&span, text);
+        }
+        fence.hosts = hosts
+            .into_inner()
+            .0
+            .into_iter()
+            .filter_map(|host| take(Some(host), report))
+            .map(Spanned::into_inner)
+            .collect();
+        // Whoever is missing in the list would not be fenced, and nobody would notice before that matters.
+        if node.is_some_and(|node| !fence.hosts.contains(node)) {
+            report.error(
+                &span,
+                "hosts does not name this host: list all that may hold the lock, and the same on each of them",
+            );
+        }
+    }
     if let Some(required) = take(fragment.required, report) {
         if !given_others {
             report.error(

@@ -26,6 +26,7 @@ pub(super) struct Host {
 pub(super) struct Common {
     pub(super) defaults: Tuning,
     pub(super) watchdog: Option<WatchdogSettings>,
+    pub(super) node: Option<NodeId>,
     /// Programs are looked for below it.
     pub(super) root: PathBuf,
 }
@@ -66,11 +67,11 @@ pub(super) fn check(
         Some(defaults) => check_defaults(&defaults.span(), defaults.into_inner(), usual, report),
         None => Tuning { bad: given_defaults, ..usual },
     };
-    let host = match (node, store) {
-        (Some(node), Some(store)) if !report.has_errors() => Some(Host { node, store, cluster }),
+    let host = match (&node, store) {
+        (Some(node), Some(store)) if !report.has_errors() => Some(Host { node: node.clone(), store, cluster }),
         _ => None,
     };
-    (host, Common { defaults, watchdog, root: root.to_owned() })
+    (host, Common { defaults, watchdog, node, root: root.to_owned() })
 }
 
 fn is_nats(store: Option<&Spanned<Lenient<StoreFragment>>>) -> bool {

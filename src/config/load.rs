@@ -225,7 +225,7 @@ fn load_host(root: &Path, host_name: &str) -> HostFile {
 
 /// Of a file that cannot be used.
 fn unknown_common(root: &Path) -> Common {
-    Common { defaults: Tuning { bad: true, ..Tuning::default() }, watchdog: None, root: root.to_owned() }
+    Common { defaults: Tuning { bad: true, ..Tuning::default() }, watchdog: None, node: None, root: root.to_owned() }
 }
 
 fn check_host(root: &Path, host_name: &str, mut report: Report) -> HostFile {

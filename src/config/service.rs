@@ -282,8 +282,9 @@ pub(super) fn check(
     let stop_limit = timings.and_then(|timings| check_stop_limit(&own, defaults, timings, report));
     let health = take(fragment.health.take(), report)
         .and_then(|health| check_health(health.span(), health.into_inner(), timings, &common.root, report));
-    let fence = take(fragment.fence.take(), report)
-        .map_or_else(FenceSettings::default, |fence| check_fence(fence.into_inner(), &units, report));
+    let fence = take(fragment.fence.take(), report).map_or_else(FenceSettings::default, |fence| {
+        check_fence(fence.into_inner(), &units, common.node.as_ref(), report)
+    });
     let settings = match (&unit, timings, stop_limit) {
         (Some(unit), Some(timings), Some(stop_limit)) if !report.has_errors() => Some(ServiceSettings {
             name: name.clone(),

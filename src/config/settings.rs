@@ -152,6 +152,8 @@ pub enum Probe {
 pub struct FenceSettings {
     /// A template such as `fence@.service`, started with the previous holder's token as its instance.
     pub others: Option<String>,
+    /// Hosts that `others` may be started for; empty: those that have held the lock by what its record says.
+    pub hosts: Vec<NodeId>,
     /// Whether `others` must succeed before the start; `true` unless said otherwise.
     pub required: bool,
     /// A unit started before one's own start.
@@ -162,6 +164,6 @@ pub struct FenceSettings {
 
 impl Default for FenceSettings {
     fn default() -> Self {
-        Self { others: None, required: true, unfence: None, timeout: Duration::from_secs(30) }
+        Self { others: None, hosts: Vec::new(), required: true, unfence: None, timeout: Duration::from_secs(30) }
     }
 }

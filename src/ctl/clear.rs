@@ -37,14 +37,17 @@ pub(super) async fn clear(
         print(&format!("{subject}: nobody holds it; nothing is to be cleared\n"))?;
         return Ok(());
     }
-    let holder = &record.token;
+    let holder = record.token.as_str();
     let (lease, details) = match &record.details {
         Some(details) => {
             let words =
                 format!(", machine {}, fencing token {}, lease {:?}", details.machine, details.term, details.lease);
             (details.lease, words)
         }
-        None => (lease, ", not written by putexd".to_owned()),
+        None => match &record.oddity {
+            Some(oddity) => (lease, format!(", which is not believed: {}", oddity.what)),
+            None => (lease, ", not written by putexd".to_owned()),
+        },
     };
     print(&format!("{subject}: held by {holder}, revision {revision}{details}\n"))?;
     print(&format!("watching for {lease:?} whether {holder} still renews it\n"))?;

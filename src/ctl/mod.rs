@@ -18,7 +18,7 @@ use crate::config;
 use crate::dbus::{ManagerProxy, ServiceStatus, StatusProxy, StoreStatus};
 use crate::guard::grant::{self, GrantError};
 use crate::types::span::rounded;
-use crate::types::{Key, LEASES_DIR, ServiceName};
+use crate::types::{Key, LEASES_DIR, ServiceName, printable_lines};
 
 /// Shows and steers the services that putexd runs on one host at a time.
 #[derive(Debug, Parser)]
@@ -148,7 +148,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.message.is_empty() {
-                eprintln!("putexctl: {}", failure.message);
+                eprintln!("putexctl: {}", printable_lines(&failure.message));
             }
             ExitCode::from(failure.status)
         }
@@ -185,7 +185,9 @@ async fn looking() -> Result<StatusProxy<'static>, Failure> {
 
 /// The services as the putexd of this host has them.
 async fn running() -> Result<Vec<ServiceStatus>, Failure> {
-    Ok(looking().await?.list_services().await?)
+    let services = looking().await?.list_services().await?;
+    // Whoever reads the JSON may show it to a terminal.
+    Ok(services.into_iter().map(ServiceStatus::printable).collect())
 }
 
 /// How the store has answered the putexd of this host.
@@ -219,7 +221,8 @@ async fn status(service: Option<&ServiceName>, json: bool) -> Result<(), Failure
 /// On standard output. Whoever reads it may have enough before the end: `putexctl status | head`.
 fn print(text: &str) -> Result<(), Failure> {
     let mut output = io::stdout().lock();
-    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+    // A terminal obeys control characters, and what another host or a server says may have any.
+    match output.write_all(printable_lines(text).as_bytes()).and_then(|()| output.flush()) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::new(exit::CLOSED_PIPE, "")),
         Err(error) => Err(Failure::new(exit::OS, format!("failed to print: {error}"))),
@@ -277,7 +280,7 @@ fn table(services: &[ServiceStatus]) -> String {
     });
     let lines: Vec<[String; 6]> = std::iter::once(header).chain(rows).collect();
     let widths: Vec<usize> =
-        (0..6).map(|column| lines.iter().map(|line| line[column].len()).max().unwrap_or(0)).collect();
+        (0..6).map(|column| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0)).collect();
     let mut text = String::new();
     for (number, line) in lines.iter().enumerate() {
         let cells: Vec<String> = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
@@ -300,18 +303,13 @@ fn table(services: &[ServiceStatus]) -> String {
             text.push('\n');
         }
     }
-    plain(&text)
+    text
 }
 
 /// Why this host does not contend for the lock. Whoever holds it contends for nothing.
 fn abstains(status: &ServiceStatus) -> Option<&str> {
     let contends = status.hindrance.is_empty() || !["standby", "no-store", "broken"].contains(&status.state.as_str());
     (!contends).then_some(&*status.hindrance)
-}
-
-/// A terminal obeys control characters, and what another host wrote into the store may have any.
-fn plain(text: &str) -> String {
-    text.chars().map(|character| if character.is_control() && character != '\n' { ' ' } else { character }).collect()
 }
 
 /// The store in one line.

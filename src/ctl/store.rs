@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::clear::{self, Subject};
-use super::{Failure, abstains, clock, plain, print, running, store_status};
+use super::{Failure, abstains, clock, print, running, store_status};
 use crate::command_line::exit;
 use crate::config::{self, ServiceSettings, Settings};
 use crate::dbus::{ServiceStatus, StoreStatus};
@@ -15,7 +15,7 @@ use crate::election::{Registration, Timings};
 use crate::store::{self, Administer, Creation, Link, StoreError};
 use crate::systemd::bond::{self, KEPT_DIR};
 use crate::types::store::StoreSettings;
-use crate::types::{Key, ServiceName, UnitName};
+use crate::types::{Key, ServiceName, UnitName, printable_lines};
 
 /// How long an operator is kept waiting for a server.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
@@ -162,7 +162,7 @@ fn doubts(status: &ServiceStatus) -> Vec<String> {
     let abstains = abstains(status).map(|hindrance| format!("does not contend: {hindrance}"));
     let doubts = abstains.iter().chain(&status.remarks);
     // What other hosts wrote into the store may be part of it.
-    doubts.map(|doubt| plain(&format!("{}: {doubt}", status.service)).replace('\n', " ")).collect()
+    doubts.map(|doubt| printable_lines(&format!("{}: {doubt}", status.service)).replace('\n', " ")).collect()
 }
 
 /// Where a lease does not ride through the longest time for which the store gave this host no answer: what to do. No lease is

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::election::{KeptPlace, Memory, Timings};
+use crate::election::{KeptPlace, LONGEST_HOLD, Memory, Timings};
 use crate::types::{Incarnation, Key, Revision, ServiceName, Term, UnitName};
 
 /// Where one service's memory is.
@@ -32,6 +32,9 @@ struct Stored {
     #[serde(default)]
     timings: Option<Timings>,
 }
+
+/// No clock is as high.
+const HIGHEST_TERM: Term = Term(1 << 40);
 
 /// Under which key a service was held here last, and with which timings as far as known.
 pub(super) fn last_held(directory: &Path, service: &ServiceName) -> io::Result<(Key, Option<Timings>)> {
@@ -80,9 +83,12 @@ impl Disk {
         let stored = read(&self.path)?;
         Ok(Memory {
             position: stored.position.filter(|_| stored.key == self.key),
-            term: stored.term,
+            // An earlier version kept whatever a record said.
+            term: Some(stored.term).filter(|term| *term < HIGHEST_TERM).unwrap_or_default(),
             // Rounded down when it was written; a millisecond more never hurts.
-            longest_hold: Duration::from_millis(stored.longest_hold_ms.saturating_add(1)),
+            longest_hold: Some(Duration::from_millis(stored.longest_hold_ms.saturating_add(1)))
+                .filter(|hold| *hold <= LONGEST_HOLD + Duration::from_millis(1))
+                .unwrap_or_default(),
         })
     }
 }
@@ -194,6 +200,14 @@ mod tests {
         let loaded = disk(directory.path(), "db").load();
         assert_eq!((loaded.position, loaded.term), (memory().position, memory().term));
         assert!(loaded.longest_hold >= memory().longest_hold);
+    }
+
+    #[test]
+    fn what_no_putexd_says_is_not_taken_from_the_disk_either() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let poisoned = format!(r#"{{"key":"db","position":null,"term":{0},"longest_hold_ms":{0}}}"#, u64::MAX);
+        fs::write(directory.path().join("db.json"), poisoned).expect("written");
+        assert_eq!(disk(directory.path(), "db").load(), Memory::default());
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::config::{FenceSettings, ServiceSettings};
 use crate::election::Sight;
 use crate::host::processes::Process;
 use crate::systemd::{BusError, ChangeHints, JobEnd, Look, Manager, NotDead, Placement, RunResult};
-use crate::types::{ServiceName, Time, UnitName};
+use crate::types::{NodeId, ServiceName, Time, UnitName};
 
 /// How long a start is waited for. The unit's own TimeoutStartSec= ends it long before; a database that recovers may
 /// rightly take hours, and the lease is renewed meanwhile.
@@ -478,10 +478,10 @@ fn sight_of(look: &Result<Look, BusError>) -> Option<Sight> {
     }
 }
 
-/// Fences each of `tokens`, all at once. Those that may fail, may.
-pub(super) async fn fence(systemd: &dyn Manager, settings: &FenceSettings, tokens: &[String]) -> Result<(), String> {
+/// Fences each of `hosts`, all at once. Those that may fail, may.
+pub(super) async fn fence(systemd: &dyn Manager, settings: &FenceSettings, hosts: &[NodeId]) -> Result<(), String> {
     let Some(template) = &settings.others else { return Ok(()) };
-    let runs = tokens.iter().map(|token| fence_one(systemd, template, token, settings.timeout));
+    let runs = hosts.iter().map(|host| fence_one(systemd, template, host, settings.timeout));
     let failures: Vec<String> = join_all(runs).await.into_iter().filter_map(Result::err).collect();
     if failures.is_empty() {
         return Ok(());
@@ -494,8 +494,8 @@ pub(super) async fn fence(systemd: &dyn Manager, settings: &FenceSettings, token
     Ok(())
 }
 
-async fn fence_one(systemd: &dyn Manager, template: &str, token: &str, limit: Duration) -> Result<(), String> {
-    let unit = UnitName::from_template(template, token).map_err(|error| error.to_string())?;
+async fn fence_one(systemd: &dyn Manager, template: &str, host: &NodeId, limit: Duration) -> Result<(), String> {
+    let unit = UnitName::from_template(template, host.as_str()).map_err(|error| error.to_string())?;
     let mut reason = String::new();
     for _ in 0..FENCE_TRIES {
         match run(systemd, &unit, limit).await {

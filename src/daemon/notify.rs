@@ -6,7 +6,11 @@ use std::time::Duration;
 
 use sd_notify::NotifyState;
 
+use crate::election::State;
 use crate::systemd::notify::try_tell;
+
+/// What a line of services takes, so that there is room for the count of the others.
+const STATUS_LIMIT_BYTES: usize = 900;
 
 /// The bus is reached and every election runs.
 pub(super) fn ready() {
@@ -29,6 +33,34 @@ pub(super) fn stopping(status: &str) {
 /// One line for `systemctl status`.
 pub(super) fn status(status: &str) {
     repeat(&[NotifyState::Status(status)]);
+}
+
+/// One line of all services, each with its state and what is to be said of it, within what systemd shows. Those of which
+/// somebody may want to know come first, and what there is no room for is counted.
+pub(super) fn in_one_line(count: &str, mut services: Vec<(State, String)>) -> String {
+    // By name within a rank, as they come.
+    services.sort_by_key(|(state, _)| rank(*state));
+    let mut line = count.to_owned();
+    for (place, (_, words)) in services.iter().enumerate() {
+        if line.len() + words.len() > STATUS_LIMIT_BYTES {
+            let left = services.len() - place;
+            return format!("{line}, and {left} more: see \"putexctl status\"");
+        }
+        line.push_str(", ");
+        line.push_str(words);
+    }
+    line
+}
+
+/// 0 is what matters most.
+fn rank(state: State) -> u8 {
+    match state {
+        State::Lapsing => 0,
+        State::NoStore => 1,
+        State::Releasing | State::Confirming | State::Fencing | State::Starting => 2,
+        State::Active => 3,
+        State::Standby | State::Retired => 4,
+    }
 }
 
 /// Every service's loop makes progress.
@@ -57,5 +89,27 @@ fn repeat(states: &[NotifyState]) {
 fn note(told: io::Result<()>) {
     if let Err(error) = told {
         tracing::debug!("failed to notify systemd: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_services_those_that_matter_come_first_and_the_others_are_counted() {
+        let one = |number: usize, state: State| (state, format!("service-{number} {state}"));
+        let few = vec![one(1, State::Standby), one(2, State::Active), one(3, State::Lapsing), one(4, State::Active)];
+        let line = "4 services, service-3 lapsing, service-2 active, service-4 active, service-1 standby";
+        assert_eq!(in_one_line("4 services", few), line);
+        let state = |number| if number == 299 { State::Lapsing } else { State::Standby };
+        let many = (0..300).map(|number| one(number, state(number))).collect();
+        let line = in_one_line("300 services", many);
+        assert!(line.starts_with("300 services, service-299 lapsing, service-0 standby, "), "{line}");
+        assert!(line.len() <= 1024 && line.ends_with(" more: see \"putexctl status\""), "{line}");
+        assert_eq!(
+            in_one_line("1 service", vec![(State::Standby, "x".repeat(5000))]),
+            "1 service, and 1 more: see \"putexctl status\""
+        );
     }
 }

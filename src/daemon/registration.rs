@@ -426,7 +426,7 @@ fn position(snapshot: &Snapshot) -> Position {
 
 fn holder_of(snapshot: &Snapshot) -> Option<String> {
     let value = snapshot.entry.as_ref()?.value.as_ref()?;
-    Some(Record::decode(value).token).filter(|token| !token.is_empty())
+    Some(Record::decode(value).token).filter(|token| !token.is_nobody()).map(|token| token.to_string())
 }
 
 async fn read(store: &dyn Store, key: &Key, limit: Duration) -> Result<Snapshot, StoreError> {
@@ -451,7 +451,7 @@ mod tests {
     use crate::store::memory::MemoryStore;
     use crate::systemd::Systemd;
     use crate::types::store::StoreAddress;
-    use crate::types::{Instance, MachineId, NodeId, Term, Value};
+    use crate::types::{Holder, Instance, MachineId, NodeId, Term, Value};
 
     /// A host whose configuration has `database.service` under the key `db`, and the store.
     struct Bench {
@@ -518,7 +518,7 @@ mod tests {
                 words: Words::default(),
             };
             let token = if is_free { String::new() } else { "h2".to_owned() };
-            self.store.put(&key("old"), Record { token, details: Some(details) }.encode());
+            self.store.put(&key("old"), Record::new(Holder::decode(token.as_bytes()), Some(details)).encode());
         }
 
         fn registrar(&self) -> Registrar {

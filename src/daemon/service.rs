@@ -796,10 +796,10 @@ impl Service {
                 let vet = registration::vet(self.host.clone(), self.settings.clone(), self.places.clone());
                 self.answer(async move { Event::Vetted { instance, result: vet.await } });
             }
-            Action::Fence { instance, tokens } => {
+            Action::Fence { instance, hosts } => {
                 let (systemd, fence) = (Arc::clone(&self.host.systemd), self.settings.fence.clone());
                 self.answer(async move {
-                    Event::Fenced { instance, result: hands::fence(&*systemd, &fence, &tokens).await }
+                    Event::Fenced { instance, result: hands::fence(&*systemd, &fence, &hosts).await }
                 });
             }
             Action::Unfence { instance } => {
@@ -1086,6 +1086,7 @@ fn election_settings(host: &Host, settings: &ServiceSettings) -> election::Setti
             .as_ref()
             .map(|health| settings.timings.lease().max(health.interval * health.fall + health.timeout * 2)),
         fences: settings.fence.others.is_some(),
+        fence_hosts: settings.fence.hosts.clone(),
         unfences: settings.fence.unfence.is_some(),
         units: settings.units().cloned().collect(),
     }

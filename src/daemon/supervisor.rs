@@ -421,7 +421,7 @@ impl Supervisor {
     }
 
     fn show(&mut self) {
-        let mut parts = vec![self.count()];
+        let mut parts = Vec::new();
         for (name, handle) in &self.services {
             let status = handle.status.borrow();
             let holder = match (status.state, status.holder.as_str()) {
@@ -432,9 +432,9 @@ impl Supervisor {
                 (State::Standby, holder) => format!(" ({holder} holds it)"),
                 _ => String::new(),
             };
-            parts.push(format!("{name} {}{holder}", status.state));
+            parts.push((status.state, format!("{name} {}{holder}", status.state)));
         }
-        let shown = parts.join(", ");
+        let shown = notify::in_one_line(&self.count(), parts);
         if shown != self.shown {
             notify::status(&shown);
             self.shown = shown;

@@ -17,12 +17,15 @@ use tokio::time::{Instant, sleep, sleep_until};
 use zbus::zvariant::Type;
 use zbus::{Connection, MessageStream, fdo};
 
-use crate::types::ServiceName;
+use crate::types::{ServiceName, printable, printable_lines, shortened};
 
 /// The well-known name.
 pub const NAME: &str = "org.putexd.Putexd1";
 /// The one object.
 pub const PATH: &str = "/org/putexd/Putexd1";
+
+/// What an operator says is cut here: it goes into the record, which is small.
+const REASON_LIMIT: usize = 256;
 
 /// How old the picture is that a look is answered from, at most.
 const FRESH: Duration = Duration::from_millis(100);
@@ -60,6 +63,27 @@ pub struct ServiceStatus {
     pub waits: String,
     /// What the operator should know of the service though it is supervised, in whole sentences.
     pub remarks: Vec<String>,
+}
+
+impl ServiceStatus {
+    /// Without a character that a bus or a terminal would take amiss: a bus drops whoever sends it a NUL.
+    #[must_use]
+    pub fn printable(self) -> Self {
+        let shown = |text: String| printable(&text).into_owned();
+        Self {
+            service: shown(self.service),
+            unit: shown(self.unit),
+            key: shown(self.key),
+            state: shown(self.state),
+            holder: shown(self.holder),
+            // What is wrong with a file is told in several lines.
+            hindrance: printable_lines(&self.hindrance),
+            waits: printable_lines(&self.waits),
+            remarks: self.remarks.iter().map(|remark| printable_lines(remark)).collect(),
+            revision: self.revision,
+            token: self.token,
+        }
+    }
 }
 
 /// How the store has answered this host since its putexd started.
@@ -169,6 +193,12 @@ fn gone<T>(_: T) -> fdo::Error {
     fdo::Error::Failed("putexd is about to end".to_owned())
 }
 
+/// What the daemon answers to an operator, as the bus takes it.
+fn said(answer: Result<String, String>) -> fdo::Result<String> {
+    let shown = |text: String| printable(&text).into_owned();
+    answer.map(shown).map_err(|reason| fdo::Error::Failed(shown(reason)))
+}
+
 // Not each call in a task of its own: those who look wait for each other.
 #[zbus::interface(
     name = "org.putexd.Putexd1.Status",
@@ -185,7 +215,7 @@ impl Status {
         }
         let (answer, list) = oneshot::channel();
         self.asks.send(Ask::List(answer)).await.map_err(gone)?;
-        let services = list.await.map_err(gone)?;
+        let services: Vec<_> = list.await.map_err(gone)?.into_iter().map(ServiceStatus::printable).collect();
         desk.services = Some((Instant::now(), services.clone()));
         Ok(services)
     }
@@ -200,6 +230,7 @@ impl Status {
         let (answer, status) = oneshot::channel();
         self.asks.send(Ask::Store(answer)).await.map_err(gone)?;
         let store = status.await.map_err(gone)?;
+        let store = StoreStatus { store: printable(&store.store).into_owned(), ..store };
         desk.store = Some((Instant::now(), store.clone()));
         Ok(store)
     }
@@ -215,9 +246,9 @@ impl Manager {
     async fn step_down(&self, service: &str, reason: &str) -> fdo::Result<String> {
         let service = service.parse::<ServiceName>().map_err(|error| fdo::Error::InvalidArgs(error.to_string()))?;
         let (answer, result) = oneshot::channel();
-        let ask = Ask::StepDown { service, reason: reason.to_owned(), answer };
+        let ask = Ask::StepDown { service, reason: shortened(reason, REASON_LIMIT), answer };
         self.asks.send(ask).await.map_err(gone)?;
-        result.await.map_err(gone)?.map_err(fdo::Error::Failed)
+        said(result.await.map_err(gone)?)
     }
 
     /// Says that the store and the key which this host's configuration names for the service's unit are meant, though the
@@ -226,7 +257,7 @@ impl Manager {
         let service = service.parse::<ServiceName>().map_err(|error| fdo::Error::InvalidArgs(error.to_string()))?;
         let (answer, result) = oneshot::channel();
         self.asks.send(Ask::Adopt { service, answer }).await.map_err(gone)?;
-        result.await.map_err(gone)?.map_err(fdo::Error::Failed)
+        said(result.await.map_err(gone)?)
     }
 }
 
@@ -283,5 +314,27 @@ mod tests {
         assert!(at_once > 5, "an operator's few looks do not wait: {at_once}");
         let pictures = took.as_millis() / FRESH.as_millis();
         assert!(asked as u128 <= pictures + 1, "the daemon was asked {asked} times in {took:?}");
+    }
+
+    #[test]
+    fn no_status_has_what_a_bus_or_a_terminal_would_take_amiss() {
+        let odd = || "a\0b\u{1b}[31m".to_owned();
+        let shown = ServiceStatus {
+            service: "db".to_owned(),
+            unit: odd(),
+            key: odd(),
+            state: odd(),
+            holder: "h2\nh3".to_owned(),
+            revision: 1,
+            token: 2,
+            hindrance: "line 1\nline 2\u{7f}".to_owned(),
+            waits: odd(),
+            remarks: vec![odd()],
+        }
+        .printable();
+        let text = "a\\0b\\u{1b}[31m";
+        assert_eq!([&*shown.unit, &shown.key, &shown.state, &shown.waits, &shown.remarks[0]], [text; 5]);
+        assert_eq!((&*shown.holder, &*shown.hindrance), ("h2\\nh3", "line 1\nline 2\\u{7f}"));
+        assert_eq!((shown.revision, shown.token), (1, 2));
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::record::Record;
+use super::record::{Odd, Record};
 use super::state::State;
 use super::timings::Timings;
 use crate::types::{Incarnation, Instance, MachineId, NodeId, OnStopFailure, Revision, Term, Time, UnitName, WriteId};
@@ -38,6 +38,8 @@ pub struct Settings {
     pub check_validity: Option<Duration>,
     /// Whether the previous holders are fenced before the start.
     pub fences: bool,
+    /// Whom the configuration lets be fenced; empty: those that have held the lock by what its record says.
+    pub fence_hosts: Vec<NodeId>,
     /// Whether a unit is started before one's own.
     pub unfences: bool,
     /// What runs under the lock, for the record; empty where nobody asks.
@@ -285,8 +287,8 @@ pub enum Action {
     Fence {
         /// The holding that asks.
         instance: Instance,
-        /// Their tokens.
-        tokens: Vec<String>,
+        /// Their names.
+        hosts: Vec<NodeId>,
     },
     /// Start the `unfence` unit.
     Unfence {
@@ -422,6 +424,18 @@ pub enum Alarm {
     StopUnproven,
     /// The unit ran on a host that does not hold the lock; it is stopped.
     StrayUnit,
+    /// The store holds a record that no putexd would write; it counts as that of an unknown holder.
+    OddRecord {
+        /// Whom it names, as it may be shown.
+        holder: String,
+        /// What is odd about it.
+        what: Odd,
+    },
+    /// The record has hosts fenced that are not to be; they are not fenced.
+    NotToBeFenced {
+        /// Which, as they may be shown.
+        hosts: Vec<String>,
+    },
     /// Fencing failed.
     FenceFailed {
         /// Why.

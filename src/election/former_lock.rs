@@ -84,7 +84,7 @@ mod tests {
     use super::super::event::Content;
     use super::super::record::{Details, Words};
     use super::*;
-    use crate::types::{Incarnation, Instance, MachineId, Revision, Term, WriteId};
+    use crate::types::{Holder, Incarnation, Instance, MachineId, Revision, Term, WriteId};
 
     const DATABASE: &str = "database.service";
     const FRONT: &str = "front.service";
@@ -120,7 +120,7 @@ mod tests {
         Observation {
             incarnation: Incarnation("a".to_owned()),
             revision: Revision(revision),
-            content: Content::Record(Record { token: token.to_owned(), details: Some(details) }),
+            content: Content::Record(Record::new(Holder::decode(token.as_bytes()), Some(details))),
         }
     }
 

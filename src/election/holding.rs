@@ -95,7 +95,7 @@ pub(super) struct Holding {
     #[serde(skip)]
     pub(super) why: Why,
     /// Hosts to fence before the start.
-    pub(super) unfenced: Vec<String>,
+    pub(super) unfenced: Vec<NodeId>,
     /// All that may run under it.
     pub(super) units: Vec<UnitName>,
     /// Who has held the lock, this node last; empty as long as an adopted holding was not found in the store.
@@ -286,7 +286,7 @@ mod tests {
     use super::super::event::Content;
     use super::super::record::{Details, Standing, Words};
     use super::*;
-    use crate::types::MachineId;
+    use crate::types::{Holder, MachineId};
 
     fn at(seconds: u64) -> Time {
         Time::both(Duration::from_secs(seconds))
@@ -316,9 +316,10 @@ mod tests {
     }
 
     fn record(instance: u128, write: u128) -> Record {
-        Record {
-            token: "h1".to_owned(),
-            details: Some(Details {
+        let token = Holder::decode(b"h1");
+        Record::new(
+            token,
+            Some(Details {
                 machine: MachineId(1),
                 instance: Instance(instance),
                 write: WriteId(write),
@@ -332,7 +333,7 @@ mod tests {
                 holders: Vec::new(),
                 words: Words::default(),
             }),
-        }
+        )
     }
 
     fn shows(revision: u64, instance: u128, write: u128) -> Observation {

@@ -114,9 +114,7 @@ pub(super) struct Lock {
 /// K1: two answers at one revision are the same record if instance and write are.
 fn is_same(a: &Content, b: &Content) -> bool {
     match (a, b) {
-        (Content::Record(a), Content::Record(b)) => {
-            (a.instance(), a.write(), &a.token) == (b.instance(), b.write(), &b.token)
-        }
+        (Content::Record(a), Content::Record(b)) => a.identity() == b.identity(),
         (a, b) => a == b,
     }
 }
@@ -282,7 +280,7 @@ impl Lock {
         now: Time,
         timings: &Timings,
     ) -> bool {
-        let details = self.record().filter(|record| record.token == node.as_str()).and_then(|r| r.details.as_ref());
+        let details = self.record().filter(|record| record.token == *node).and_then(|r| r.details.as_ref());
         let foreign = |details: &&Details| Some(details.instance) != mine && !self.own_writes.contains(&details.write);
         let Some(details) = details.filter(foreign) else {
             self.twin = None;
@@ -341,7 +339,7 @@ impl Lock {
     }
 
     fn claim_of_record(&self, seen: &Seen, record: &Record, unknown: &Claim, timings: &Timings) -> Claim {
-        let cause = if record.is_held() { Cause::Silent { holder: record.token.clone() } } else { Cause::Unproven };
+        let cause = if record.is_held() { Cause::Silent { holder: record.token.to_string() } } else { Cause::Unproven };
         let unknown = Claim { why: Why { cause, ..unknown.why.clone() }, ..unknown.clone() };
         match &record.details {
             Some(details) if record.is_held() => {
@@ -481,7 +479,7 @@ mod tests {
     use super::super::record::Words;
     use super::super::turn::{PLACES, SHORTEST_TURN, TURNS_OF_NEW_NODES, place};
     use super::*;
-    use crate::types::Term;
+    use crate::types::{Holder, Term};
 
     const ASKED: ReadId = ReadId(1);
     /// Longer than the contender's own.
@@ -514,7 +512,7 @@ mod tests {
         Observation {
             incarnation: Incarnation("a".to_owned()),
             revision: Revision(revision),
-            content: Content::Record(Record { token: token.to_owned(), details: Some(details) }),
+            content: Content::Record(Record::new(Holder::decode(token.as_bytes()), Some(details))),
         }
     }
 

@@ -33,7 +33,9 @@ pub use event::{
     Sight, Transition, WriteRequest, WriteResult,
 };
 pub use former_lock::FormerLock;
-pub use record::{Details, HOLDERS_LIMIT, Record, Standing, UNFENCED_LIMIT, Words};
+pub use record::{
+    Details, HOLDERS_LIMIT, LONGEST_HOLD, LONGEST_LEASE, Odd, Oddity, Record, Standing, UNFENCED_LIMIT, Words,
+};
 pub use registration::{Found, KeptPlace, Place, Position, Refusal, Registration, Verdict, is_newer, judge};
 pub use state::{EDGES, Edge, State, find_edge};
 pub use timings::{Confirmation, Timings, TimingsError};

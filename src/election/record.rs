@@ -2,21 +2,33 @@
 //!
 //! The body is the token alone, so that putex 0.2.0 can read it; everything else is in named fields beside the body. A
 //! record without our fields was written by another program or by hand: it is somebody's, but says nothing of a lease.
+//!
+//! Whoever can write to the store may put anything there. So what is read becomes a type here, once: names are names, texts
+//! can be printed, and times are times that a putexd may have. A record that says something else counts as another
+//! program's, whatever else it says, and has an [`Oddity`] to tell the operator of. That is as safe as the unknown holder of
+//! K5, and the next writer puts an end to it.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::types::{Instance, MachineId, NodeId, Revision, Term, UnitName, Value, WriteId};
+use crate::types::span::rounded;
+use crate::types::{Holder, Instance, MachineId, NodeId, Revision, Term, UnitName, Value, WriteId, shortened};
 
 /// At most this many hosts wait to be fenced; a longer chain of failed take-overs keeps the newest.
 pub const UNFENCED_LIMIT: usize = 16;
 
 /// At most this many of the nodes that have held the lock are named; the oldest is forgotten first.
 pub const HOLDERS_LIMIT: usize = 16;
+
+/// T is never longer: an hour's `renew-interval`, a thousand `failures`.
+pub const LONGEST_LEASE: Duration = Duration::from_secs(1000 * 3600);
+
+/// X is never longer: T, and a day's `stop-budget`.
+pub const LONGEST_HOLD: Duration = Duration::from_secs(1024 * 3600);
 
 /// What its writer was doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -84,7 +96,7 @@ pub struct Details {
     /// What this write replaced: revision and, where it had one, instance.
     pub prev: Option<(Revision, Option<Instance>)>,
     /// Hosts whose unit this holding's chain of take-overs has waited out but not fenced.
-    pub unfenced: Vec<String>,
+    pub unfenced: Vec<NodeId>,
     /// All that this holding may run; empty: its writer does not say.
     pub units: Vec<UnitName>,
     /// Which nodes have held the lock, the latest last. It says whose turn it is to take the lock next, and nothing else, so
@@ -97,10 +109,58 @@ pub struct Details {
 /// A record as read from, or written to, the store.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Record {
-    /// The holder's name; empty = nobody. Text rather than [`NodeId`], because other programs write it too.
-    pub token: String,
-    /// `None`: not written by putexd.
+    /// The holder.
+    pub token: Holder,
+    /// `None`: not written by putexd, or not believed.
     pub details: Option<Details>,
+    /// Why it is not believed, where it says what no putexd would.
+    pub oddity: Option<Oddity>,
+}
+
+/// A record that says what no putexd would: which one, and what.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+pub struct Oddity {
+    /// Instance and write that it names: they tell it from another at the same revision, and nothing else.
+    pub names: Option<(Instance, WriteId)>,
+    /// What is odd.
+    pub what: Odd,
+}
+
+/// What no putexd says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+pub enum Odd {
+    /// The holder has no name.
+    Name,
+    /// More than a store takes.
+    Size,
+    /// So long a lease.
+    Lease(Duration),
+    /// So long a hold.
+    Hold(Duration),
+    /// So long a pause.
+    Pause(Duration),
+    /// A fencing token so far ahead of this host's clock.
+    Term(Term),
+}
+
+impl fmt::Display for Odd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name => write!(
+                f,
+                "it names no holder that could be one, but something else or more than {} characters",
+                Holder::LIMIT
+            ),
+            Self::Size => write!(f, "it has more than {} KiB", Value::LIMIT_BYTES / 1024),
+            Self::Lease(span) => write!(f, "its lease of {} is longer than {}", rounded(*span), rounded(LONGEST_LEASE)),
+            Self::Hold(span) => write!(f, "its hold of {} is longer than {}", rounded(*span), rounded(LONGEST_HOLD)),
+            Self::Pause(span) => write!(f, "its pause of {} is longer than {}", rounded(*span), rounded(LONGEST_HOLD)),
+            Self::Term(term) => write!(
+                f,
+                "its fencing token {term} is more than ten years ahead of this host's clock; look whether that is right"
+            ),
+        }
+    }
 }
 
 mod field {
@@ -125,14 +185,35 @@ mod field {
 /// An operator's free text is cut here, so that a record stays small.
 const TEXT_LIMIT: usize = 256;
 
-/// A host to fence is cut here: no node's name is longer, and another program's token must not swell the record.
-const HOST_LIMIT: usize = 128;
-
 impl Record {
+    /// What is believed as it is.
+    #[must_use]
+    pub fn new(token: Holder, details: Option<Details>) -> Self {
+        Self { token, details, oddity: None }
+    }
+
     /// Whether somebody holds the lock by this record.
     #[must_use]
     pub fn is_held(&self) -> bool {
-        !self.token.is_empty()
+        !self.token.is_nobody()
+    }
+
+    /// What tells it from another record at the same revision.
+    pub(super) fn identity(&self) -> (Option<(Instance, WriteId)>, &Holder) {
+        let names = self.details.as_ref().map(|details| (details.instance, details.write));
+        (names.or(self.oddity.as_ref().and_then(|oddity| oddity.names)), &self.token)
+    }
+
+    /// As it is believed where no fencing token can be above `highest`.
+    pub(super) fn believed(self, highest: Term) -> Self {
+        match &self.details {
+            Some(details) if details.term > highest => {
+                let names = Some((details.instance, details.write));
+                let what = Odd::Term(details.term);
+                Self { token: self.token, details: None, oddity: Some(Oddity { names, what }) }
+            }
+            Some(_) | None => self,
+        }
     }
 
     /// The holding, where putexd wrote the record.
@@ -169,7 +250,8 @@ impl Record {
                 }
             }
             if !details.unfenced.is_empty() {
-                set(field::UNFENCED, join_hosts(&details.unfenced));
+                let unfenced: Vec<&str> = details.unfenced.iter().map(NodeId::as_str).collect();
+                set(field::UNFENCED, unfenced.join(" "));
             }
             if !details.units.is_empty() {
                 let units: Vec<&str> = details.units.iter().map(UnitName::as_str).collect();
@@ -188,19 +270,41 @@ impl Record {
             }
             for (name, text) in [(field::REASON, &words.reason), (field::BY, &words.by)] {
                 if let Some(text) = text {
-                    set(name, one_line(text));
+                    set(name, shortened(text, TEXT_LIMIT));
                 }
             }
         }
-        Value { body: self.token.clone().into_bytes(), fields }
+        Value { body: self.token.as_str().as_bytes().to_vec(), fields }
     }
 
     /// From the store. Never fails: fields that are missing or not understood make it a record of another program, whose
     /// holder is unknown and is waited for longest.
     #[must_use]
     pub fn decode(value: &Value) -> Self {
-        let token = String::from_utf8_lossy(&value.body).trim().to_owned();
-        Self { token, details: decode_details(&value.fields) }
+        if value.is_too_large() {
+            let oddity = Some(Oddity { names: None, what: Odd::Size });
+            return Self { token: Holder::unknown("(more than a record can be)"), details: None, oddity };
+        }
+        let token = Holder::decode(&value.body);
+        let details = decode_details(&value.fields);
+        let odd = if token.is_unknown() { Some(Odd::Name) } else { details.as_ref().and_then(odd_number) };
+        let oddity = odd.map(|what| {
+            let names = details.as_ref().map(|details| (details.instance, details.write));
+            Oddity { names, what }
+        });
+        Self { token, details: details.filter(|_| oddity.is_none()), oddity }
+    }
+}
+
+/// What is out of the range that a configuration can have.
+fn odd_number(details: &Details) -> Option<Odd> {
+    let Details { lease, hold, words: Words { paused_for, .. }, .. } = details;
+    if *lease > LONGEST_LEASE {
+        Some(Odd::Lease(*lease))
+    } else if *hold > LONGEST_HOLD {
+        Some(Odd::Hold(*hold))
+    } else {
+        paused_for.filter(|pause| *pause > LONGEST_HOLD).map(Odd::Pause)
     }
 }
 
@@ -219,14 +323,14 @@ fn decode_details(fields: &BTreeMap<String, String>) -> Option<Details> {
         hold: Duration::from_millis(parse(fields, field::HOLD_MS)?),
         term: Term(parse(fields, field::TERM)?),
         prev,
-        unfenced: fields.get(field::UNFENCED).map_or_else(Vec::new, |hosts| split_hosts(hosts)),
+        unfenced: fields.get(field::UNFENCED).map_or_else(Vec::new, |hosts| split_nodes(hosts, UNFENCED_LIMIT)),
         units: fields.get(field::UNITS).map_or_else(Vec::new, |units| split_units(units)),
-        holders: fields.get(field::HOLDERS).map_or_else(Vec::new, |holders| split_holders(holders)),
+        holders: fields.get(field::HOLDERS).map_or_else(Vec::new, |holders| split_nodes(holders, HOLDERS_LIMIT)),
         words: Words {
             next: optional(fields, field::NEXT)?,
             paused_for,
-            reason: fields.get(field::REASON).map(|text| one_line(text)),
-            by: fields.get(field::BY).map(|text| one_line(text)),
+            reason: fields.get(field::REASON).map(|text| shortened(text, TEXT_LIMIT)),
+            by: fields.get(field::BY).map(|text| shortened(text, TEXT_LIMIT)),
         },
     })
 }
@@ -248,72 +352,21 @@ fn milliseconds(span: Duration) -> String {
     span.as_nanos().div_ceil(1_000_000).to_string()
 }
 
-fn one_line(text: &str) -> String {
-    text.chars().map(|character| if character.is_control() { ' ' } else { character }).take(TEXT_LIMIT).collect()
-}
-
-/// Between two hosts is a space. The token of another program may have spaces too, and is escaped as in URLs.
-fn join_hosts(hosts: &[String]) -> String {
-    let escape = |host: &String| {
-        let mut name = String::new();
-        for character in host.chars().take(HOST_LIMIT) {
-            if character.is_whitespace() || character.is_control() || character == '%' {
-                for byte in character.to_string().bytes() {
-                    // Writing to a string does not fail.
-                    let _ = write!(name, "%{byte:02x}");
-                }
-            } else {
-                name.push(character);
-            }
-        }
-        name
-    };
-    hosts.iter().map(escape).collect::<Vec<_>>().join(" ")
-}
-
-/// The newest of the hosts that are named.
-fn split_hosts(text: &str) -> Vec<String> {
-    let names = text.split(' ').filter(|name| !name.is_empty());
-    let mut hosts: Vec<String> = names.map(|name| unescape(name).chars().take(HOST_LIMIT).collect()).collect();
-    hosts.split_off(hosts.len().saturating_sub(UNFENCED_LIMIT))
-}
-
 /// A list that is not understood whole says nothing.
 fn split_units(text: &str) -> Vec<UnitName> {
     text.split(' ').map(|name| UnitName::new(name).ok()).collect::<Option<_>>().unwrap_or_default()
 }
 
-/// The latest of the nodes that are named, each once.
-fn split_holders(text: &str) -> Vec<NodeId> {
-    let mut holders: Vec<NodeId> = Vec::new();
-    for holder in text.split(' ').rev().filter_map(|name| NodeId::new(name).ok()) {
-        if holders.len() < HOLDERS_LIMIT && !holders.contains(&holder) {
-            holders.push(holder);
+/// The latest of the nodes that are named, each once. What is no node's name is nobody's.
+fn split_nodes(text: &str, limit: usize) -> Vec<NodeId> {
+    let mut nodes: Vec<NodeId> = Vec::new();
+    for node in text.split(' ').rev().filter_map(|name| NodeId::new(name).ok()) {
+        if nodes.len() < limit && !nodes.contains(&node) {
+            nodes.push(node);
         }
     }
-    holders.reverse();
-    holders
-}
-
-/// What is not escaped as [`join_hosts`] does it is taken as it is.
-fn unescape(name: &str) -> String {
-    let mut bytes = Vec::with_capacity(name.len());
-    let mut rest = name;
-    while let Some(first) = rest.chars().next() {
-        let escaped = rest.strip_prefix('%').and_then(|rest| rest.get(..2));
-        let byte = escaped
-            .filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
-            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        let length = if let Some(byte) = byte {
-            bytes.push(byte);
-            3
-        } else {
-            bytes.extend_from_slice(first.to_string().as_bytes());
-            first.len_utf8()
-        };
-        rest = &rest[length..];
-    }
-    String::from_utf8(bytes).unwrap_or_else(|_| name.to_owned())
+    nodes.reverse();
+    nodes
 }
 
 #[cfg(test)]
@@ -326,10 +379,14 @@ mod tests {
         UnitName::new(name).expect("a unit's name")
     }
 
+    fn node(name: &str) -> NodeId {
+        NodeId::new(name).expect("a node name")
+    }
+
     fn full() -> Record {
-        Record {
-            token: "h1".to_owned(),
-            details: Some(Details {
+        Record::new(
+            Holder::decode(b"h1"),
+            Some(Details {
                 machine: MachineId(1),
                 instance: Instance(2),
                 write: WriteId(3),
@@ -338,17 +395,17 @@ mod tests {
                 hold: Duration::from_millis(3900),
                 term: Term(1_700_000_000),
                 prev: Some((Revision(41), Some(Instance(9)))),
-                unfenced: vec!["h2".to_owned(), "h3".to_owned()],
+                unfenced: ["h2", "h3"].map(node).to_vec(),
                 units: ["billing.timer", "billing.service"].map(unit).to_vec(),
-                holders: ["h3", "h1"].map(|name| NodeId::new(name).expect("a node name")).to_vec(),
+                holders: ["h3", "h1"].map(node).to_vec(),
                 words: Words {
-                    next: Some(NodeId::new("h2").expect("a node name")),
+                    next: Some(node("h2")),
                     paused_for: Some(Duration::from_secs(60)),
                     reason: Some("kernel update".to_owned()),
                     by: Some("root".to_owned()),
                 },
             }),
-        }
+        )
     }
 
     #[test]
@@ -364,7 +421,7 @@ mod tests {
     #[test]
     fn a_record_of_putex_0_2_is_somebodys_without_details() {
         let value = Value { body: b"other-host".to_vec(), fields: BTreeMap::new() };
-        assert_eq!(Record::decode(&value), Record { token: "other-host".to_owned(), details: None });
+        assert_eq!(Record::decode(&value), Record::new(Holder::decode(b"other-host"), None));
     }
 
     #[test]
@@ -392,24 +449,59 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_host_to_fence_is_called_its_name_survives() {
-        let mut record = full();
-        let odd = ["my host", "100%", "%20", "a\u{3000}b\n", "%zz", "%+1", "k\u{f6}ln"].map(str::to_owned).to_vec();
-        record.details.as_mut().expect("details").unfenced = odd;
-        let value = record.encode();
-        assert_eq!(value.fields["unfenced"], "my%20host 100%25 %2520 a%e3%80%80b%0a %25zz %25+1 k\u{f6}ln");
-        assert_eq!(Record::decode(&value), record);
+    fn only_names_of_nodes_are_hosts_to_fence() {
+        let mut value = full().encode();
+        let mut unfenced = |text: &str| {
+            value.fields.insert("unfenced".to_owned(), text.to_owned());
+            let hosts = Record::decode(&value).details.expect("details").unfenced;
+            hosts.iter().map(NodeId::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(unfenced("h3 h2"), ["h3", "h2"]);
+        for nobody in ["", " ", "-x", "--help", "/x", "k\u{f6}ln", "a\nb", "\u{1b}[31m", &"x".repeat(129)] {
+            assert_eq!(unfenced(&format!("{nobody} h2")).last().map(String::as_str), Some("h2"), "{nobody:?}");
+            assert_eq!(unfenced(nobody), Vec::<String>::new(), "{nobody:?}");
+        }
+        let many: Vec<String> = (0..UNFENCED_LIMIT + 3).map(|number| format!("h{number}")).collect();
+        assert_eq!(unfenced(&many.join(" ")), many[3..]);
     }
 
     #[test]
-    fn hosts_to_fence_by_other_hands_are_taken_as_far_as_they_are_names() {
-        assert_eq!(split_hosts("  h2   50% %ff %e9 "), ["h2", "50%", "%ff", "%e9"]);
-        assert_eq!(split_hosts(""), Vec::<String>::new());
-        let many: Vec<String> = (0..UNFENCED_LIMIT + 3).map(|number| format!("h{number}")).collect();
-        assert_eq!(split_hosts(&many.join(" ")), many[3..]);
-        let long = "x".repeat(HOST_LIMIT);
-        assert_eq!(split_hosts(&format!("{long}y")), std::slice::from_ref(&long));
-        assert_eq!(join_hosts(&[format!("{long}y")]), long);
+    fn a_record_that_no_putexd_writes_is_another_programs_and_says_why() {
+        let odd = |change: &dyn Fn(&mut Value)| {
+            let mut value = full().encode();
+            change(&mut value);
+            let record = Record::decode(&value);
+            assert_eq!((record.details.is_some(), record.is_held()), (record.oddity.is_none(), true));
+            record.oddity.map(|oddity| (oddity.what, oddity.names.is_some()))
+        };
+        let number = |name: &'static str, number: u64| {
+            move |value: &mut Value| {
+                value.fields.insert(name.to_owned(), number.to_string());
+            }
+        };
+        let hour = 3_600_000;
+        let hours = |hours: u64| Duration::from_secs(3600 * hours);
+        assert_eq!(odd(&number("lease-ms", 1000 * hour)), None);
+        assert_eq!(odd(&number("lease-ms", 1001 * hour)), Some((Odd::Lease(hours(1001)), true)));
+        assert_eq!(odd(&number("hold-ms", 1024 * hour)), None);
+        assert_eq!(odd(&number("hold-ms", 1025 * hour)), Some((Odd::Hold(hours(1025)), true)));
+        let forever = Duration::from_millis(u64::MAX);
+        assert_eq!(odd(&number("paused-for-ms", u64::MAX)), Some((Odd::Pause(forever), true)));
+        assert_eq!(odd(&|value| value.body = b"h1\nMAINPID=1\n".to_vec()), Some((Odd::Name, true)));
+        assert_eq!(odd(&|value| value.body = vec![b'x'; Value::LIMIT_BYTES]), Some((Odd::Size, false)));
+        assert_eq!(odd(&|value| value.body = b"my host".to_vec()), None);
+    }
+
+    #[test]
+    fn a_fencing_token_above_what_can_be_is_not_believed() {
+        let highest = full().details.expect("details").term;
+        assert_eq!(full().believed(highest), full());
+        let record = full().believed(Term(highest.0 - 1));
+        assert_eq!(
+            (record.details.is_none(), record.oddity.as_ref().map(|odd| odd.what)),
+            (true, Some(Odd::Term(highest)))
+        );
+        assert_eq!(record.identity(), full().identity());
     }
 
     #[test]
@@ -422,7 +514,7 @@ mod tests {
 
     #[test]
     fn holders_by_other_hands_are_few_and_each_is_named_once() {
-        let names = |text: &str| split_holders(text).iter().map(NodeId::to_string).collect::<Vec<_>>();
+        let names = |text: &str| split_nodes(text, HOLDERS_LIMIT).iter().map(NodeId::to_string).collect::<Vec<_>>();
         assert_eq!(names("h1 h2 h1 h3"), ["h2", "h1", "h3"]);
         for nobody in ["", " ", "\n", "k\u{f6}ln", &"x".repeat(200)] {
             assert_eq!(names(nobody), Vec::<String>::new(), "{nobody:?}");
@@ -437,8 +529,8 @@ mod tests {
         value.fields.insert("reason".to_owned(), "a\nb".to_owned());
         value.fields.insert("by".to_owned(), "x".repeat(TEXT_LIMIT + 1));
         let words = Record::decode(&value).details.expect("details").words;
-        assert_eq!(words.reason.as_deref(), Some("a b"));
-        assert_eq!(words.by, Some("x".repeat(TEXT_LIMIT)));
+        assert_eq!(words.reason.as_deref(), Some("a\\nb"));
+        assert_eq!(words.by, Some(format!("{}…", "x".repeat(TEXT_LIMIT - 1))));
     }
 
     #[test]

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use etcd_client::{Compare, CompareOp, KeyValue, Txn, TxnOp, TxnOpResponse, TxnResponse};
+use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnOpResponse, TxnResponse};
 use tokio::sync::watch;
 
 use super::slot::{Dial, Slot, Task, keep_connected};
@@ -38,8 +38,8 @@ use super::{
     WriteOutcome, attempted,
 };
 use crate::types::store::EtcdSettings;
-use crate::types::{Incarnation, Key, Revision};
-use connection::{Connection, revision_in};
+use crate::types::{Incarnation, Key, Revision, Value};
+use connection::{Connection, Found, revision_in};
 
 /// How long `putexctl init` may take.
 const INIT_LIMIT: Duration = Duration::from_secs(10);
@@ -181,7 +181,7 @@ impl Shared {
         let Some(asked) = i64::try_from(revision.0).ok().filter(|asked| *asked > 1) else { return Ok(nothing) };
         // The revision may be another key's, and then this one stood there unchanged.
         let made = connection.get_at(&name, asked).await?;
-        if made.is_none_or(|made| made.mod_revision() != asked) {
+        if made.is_none_or(|made| made.revision != asked) {
             return Ok(nothing);
         }
         // A key that was deleted and is there again replaced nothing: there is none right before it.
@@ -236,8 +236,9 @@ impl Shared {
         let (Some(found), _) = connection.get(&name).await? else {
             return Err(StoreError::Missing(format!("there is no {name} in etcd: run \"putexctl init\" on one host")));
         };
-        let text = found.value_str().map_err(|_| StoreError::Garbled(format!("{name} is not text")))?;
-        Ok((found.mod_revision(), Incarnation(text.to_owned())))
+        let text = found.value.as_deref().and_then(|value| str::from_utf8(value).ok());
+        let text = text.ok_or_else(|| StoreError::Garbled(format!("{name} is not text")))?;
+        Ok((found.revision, super::incarnation(text)?))
     }
 }
 
@@ -301,8 +302,9 @@ fn not_won(answer: &TxnResponse, attempt: &Attempt) -> WriteOutcome {
     if is_ours { WriteOutcome::Unknown("the write was carried out before".to_owned()) } else { WriteOutcome::Conflict }
 }
 
-fn entry_of(kv: &KeyValue) -> Result<Entry, StoreError> {
-    Ok(Entry { revision: unsigned(kv.mod_revision())?, value: Some(record::decode(kv.value())) })
+fn entry_of(found: &Found) -> Result<Entry, StoreError> {
+    let value = found.value.as_deref().map_or_else(Value::too_large, |value| record::decode(value).within_limit());
+    Ok(Entry { revision: unsigned(found.revision)?, value: Some(value) })
 }
 
 fn unsigned(revision: i64) -> Result<Revision, StoreError> {

@@ -195,7 +195,7 @@ impl MemoryStore {
                 .map(|neighbours| &neighbours[0]),
             None => entries.last(),
         };
-        Ok(Snapshot { incarnation: name_of(incarnation), entry: entry.cloned() })
+        Ok(Snapshot { incarnation: name_of(incarnation), entry: entry.cloned().map(within_limit) })
     }
 
     async fn write(&self, key: &Key, attempt: &Attempt) -> WriteOutcome {
@@ -249,6 +249,10 @@ impl Store for MemoryStore {
     fn link(&self) -> watch::Receiver<Link> {
         self.shared.link.subscribe()
     }
+}
+
+fn within_limit(entry: Entry) -> Entry {
+    Entry { value: entry.value.map(Value::within_limit), ..entry }
 }
 
 struct Shared {

@@ -23,7 +23,7 @@ use futures_util::Stream;
 use tokio::sync::{mpsc, watch};
 
 use crate::types::store::StoreSettings;
-use crate::types::{Incarnation, Key, Revision, Value, WriteId};
+use crate::types::{Incarnation, Key, Revision, Value, WriteId, is_printable, shortened};
 
 /// The future of a store's verb.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -31,8 +31,15 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// Hints that something about a key may have changed. The stream ends when the watch is lost.
 pub type Hints = Pin<Box<dyn Stream<Item = Key> + Send>>;
 
-/// The largest encoded value (body and fields) that any store takes.
-pub const VALUE_LIMIT_BYTES: usize = 32 * 1024;
+/// No store reads more than this of a value in its own encoding, in which no value within the limit is as large: an escaped
+/// byte has up to six.
+const ENCODED_LIMIT_BYTES: usize = 8 * Value::LIMIT_BYTES;
+
+/// What a server says is shown up to here, in characters.
+const TEXT_LIMIT: usize = 512;
+
+/// The incarnation of a store is no longer.
+const INCARNATION_LIMIT_BYTES: usize = 256;
 
 /// What a store holds under a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,29 +94,30 @@ pub struct Attempt {
     pub value: Value,
 }
 
-/// Why a read or a watch gave nothing.
+/// Why a read or a watch gave nothing. What a server has to say of it may be any text, and is shown as [`shortened`] does.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// No connection, no leader, or no answer in time.
-    #[error("the store is not reachable: {0}")]
+    #[error("the store is not reachable: {}", shortened(.0, TEXT_LIMIT))]
     Unreachable(String),
     /// The server is there, the store is not; nothing is created behind the administrator's back.
-    #[error("the store does not exist: {0}")]
+    #[error("the store does not exist: {}", shortened(.0, TEXT_LIMIT))]
     Missing(String),
     /// The store refuses us: credentials or permissions.
-    #[error("the store refused access: {0}")]
+    #[error("the store refused access: {}", shortened(.0, TEXT_LIMIT))]
     Denied(String),
     /// The store is there but not fit to hold locks.
-    #[error("the store cannot hold locks: {0}")]
+    #[error("the store cannot hold locks: {}", shortened(.0, TEXT_LIMIT))]
     Unfit(String),
     /// The store answered something that is not of its protocol.
-    #[error("the store's answer is not understood: {0}")]
+    #[error("the store's answer is not understood: {}", shortened(.0, TEXT_LIMIT))]
     Garbled(String),
 }
 
 /// A lock store. Each call ends within the store's call limit or is dropped by the caller; a dropped write is `Unknown`.
 pub trait Store: Send + Sync + 'static {
-    /// The latest entry as the store's leader knows it, linearizable.
+    /// The latest entry as the store's leader knows it, linearizable. A value that is larger than a store takes, which
+    /// somebody else has put there, is given as [`Value::too_large`], and is never held whole.
     ///
     /// With `before`: the entry that this revision of the key replaced, which is the one right before it, whoever wrote
     /// either and whatever they say of it. `entry: None` when it replaced none, when `before` is no revision of this key,
@@ -188,10 +196,9 @@ pub fn open(settings: &StoreSettings, call_limit: Duration) -> Result<Arc<dyn Ad
 /// Field names are part of header and file names, which is why their alphabet is small; what the values hold is free.
 #[must_use]
 pub fn refusal(value: &Value) -> Option<String> {
-    let fields: usize = value.fields.iter().map(|(name, text)| name.len() + text.len()).sum();
-    let size = value.body.len() + fields;
-    if size > VALUE_LIMIT_BYTES {
-        return Some(format!("the value has {size} bytes, at most {VALUE_LIMIT_BYTES} are accepted"));
+    if value.is_too_large() {
+        let (size, limit) = (value.size(), Value::LIMIT_BYTES);
+        return Some(format!("the value has {size} bytes, at most {limit} are accepted"));
     }
     let odd = value.fields.keys().find(|name| !is_field_name(name))?;
     Some(format!("the field name {odd:?} is refused; lower case letters, digits and '-' after a letter are accepted"))
@@ -205,9 +212,22 @@ fn attempted<'a>(
     Box::pin(async move {
         match refusal(&attempt.value) {
             Some(reason) => WriteOutcome::Unknown(reason),
-            None => write.await.unwrap_or_else(|error| WriteOutcome::Unknown(error.to_string())),
+            None => match write.await {
+                Ok(WriteOutcome::Unknown(reason)) => WriteOutcome::Unknown(shortened(&reason, TEXT_LIMIT)),
+                Ok(outcome) => outcome,
+                Err(error) => WriteOutcome::Unknown(error.to_string()),
+            },
         }
     })
+}
+
+/// The incarnation that a store says it has. It is kept on the disk and shown, so not everything is one.
+fn incarnation(text: &str) -> Result<Incarnation, StoreError> {
+    if text.is_empty() || text.len() > INCARNATION_LIMIT_BYTES || !text.chars().all(is_printable) {
+        let why = format!("its incarnation is no text of 1 to {INCARNATION_LIMIT_BYTES} printable characters: {text}");
+        return Err(StoreError::Garbled(why));
+    }
+    Ok(Incarnation(text.to_owned()))
 }
 
 /// The hints that come in at `receiver`; they end when all of its senders are gone.
@@ -244,8 +264,8 @@ mod tests {
     #[test]
     fn values_are_refused_by_size_and_by_field_name() {
         let body = |length| Value { body: vec![b'x'; length], ..Value::default() };
-        assert_eq!(refusal(&body(VALUE_LIMIT_BYTES)), None);
-        assert!(refusal(&body(VALUE_LIMIT_BYTES + 1)).is_some_and(|why| why.contains("32769 bytes")));
+        assert_eq!(refusal(&body(Value::LIMIT_BYTES)), None);
+        assert!(refusal(&body(Value::LIMIT_BYTES + 1)).is_some_and(|why| why.contains("32769 bytes")));
 
         let field = |name: &str| Value { fields: [(name.to_owned(), String::new())].into(), ..Value::default() };
         for good in ["lease", "paused-for", "x2"] {

@@ -39,7 +39,7 @@ use super::{
     WriteOutcome, attempted,
 };
 use crate::types::store::NatsSettings;
-use crate::types::{Key, Revision};
+use crate::types::{Key, Revision, Value};
 pub use bucket::Facts;
 use bucket::{Bucket, Identity, Replicas};
 use connection::Connection;
@@ -185,7 +185,7 @@ impl Shared {
             if known.as_ref() == Some(&after) {
                 let entry = message.map(|message| Entry {
                     revision: Revision(message.sequence),
-                    value: record::value(&message.headers, &message.payload),
+                    value: record::value(&message.headers, &message.payload).map(Value::within_limit),
                 });
                 return Ok(Snapshot { incarnation: after.incarnation, entry });
             }

@@ -9,7 +9,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::{Link, StoreError};
+use super::{Link, StoreError, TEXT_LIMIT};
+use crate::types::shortened;
 
 /// The first and the longest pause between two attempts to connect; the call limit bounds it as well.
 const BACKOFF_RANGE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
@@ -43,7 +44,7 @@ impl<C> Slot<C> {
     fn show(&self, connection: Result<Arc<C>, StoreError>) {
         let link = match &connection {
             Ok(_) => Link::Up,
-            Err(StoreError::Unreachable(reason)) => Link::Down(reason.clone()),
+            Err(StoreError::Unreachable(reason)) => Link::Down(shortened(reason, TEXT_LIMIT)),
             Err(error) => Link::Down(error.to_string()),
         };
         *lock(&self.connection) = connection;

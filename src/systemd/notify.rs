@@ -3,11 +3,15 @@
 
 use std::env;
 use std::ffi::OsStr;
-use std::fmt::Write as _;
 use std::io;
 use std::os::unix::net::UnixDatagram;
 
 use sd_notify::NotifyState;
+
+use crate::types::printable;
+
+/// A message of systemd's is no longer than 4 KiB, and it forgets all of one that is.
+const LINE_LIMIT_BYTES: usize = 1024;
 
 /// Tells systemd, or fails at once. Without a `NOTIFY_SOCKET` nobody listens, and there is nothing to fail.
 ///
@@ -22,7 +26,8 @@ pub fn try_tell(states: &[NotifyState]) -> io::Result<()> {
 fn send(path: &OsStr, states: &[NotifyState]) -> io::Result<()> {
     let mut message = String::new();
     for state in states {
-        writeln!(message, "{state}").expect("writing to a string does not fail");
+        message.push_str(&line(&state.to_string()));
+        message.push('\n');
     }
     let socket = UnixDatagram::unbound()?;
     socket.set_nonblocking(true)?;
@@ -30,9 +35,40 @@ fn send(path: &OsStr, states: &[NotifyState]) -> io::Result<()> {
     Ok(())
 }
 
+/// One line and no more, whatever `text` has: what follows a newline would be an order to systemd of its own, such as
+/// `MAINPID=`, which makes it watch and kill another process in our place.
+fn line(text: &str) -> String {
+    let shown = printable(text);
+    if shown.len() <= LINE_LIMIT_BYTES {
+        return shown.into_owned();
+    }
+    let room = LINE_LIMIT_BYTES - '…'.len_utf8();
+    let end = (0..=room).rev().find(|end| shown.is_char_boundary(*end)).unwrap_or(0);
+    format!("{}…", &shown[..end])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whatever_the_status_is_it_is_one_line_that_systemd_reads() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("notify");
+        let systemd = UnixDatagram::bind(&path).expect("a socket");
+        let heard = |status: &str| {
+            send(path.as_os_str(), &[NotifyState::Status(status)]).expect("there is room");
+            let mut heard = [0; 8192];
+            let length = systemd.recv(&mut heard).expect("a message");
+            String::from_utf8(heard[..length].to_vec()).expect("text")
+        };
+        assert_eq!(heard("db standby (h2\nMAINPID=1\nx)"), "STATUS=db standby (h2\\nMAINPID=1\\nx)\n");
+        assert_eq!(heard("\u{1b}[2J\0\r"), "STATUS=\\u{1b}[2J\\0\\r\n");
+        for long in ["x".repeat(100_000), "\u{f6}".repeat(1000), "\n".repeat(5000)] {
+            let heard = heard(&long);
+            assert!(heard.len() <= LINE_LIMIT_BYTES + 1 && heard.ends_with("…\n") && heard.lines().count() == 1);
+        }
+    }
 
     #[test]
     fn a_systemd_that_does_not_read_keeps_nobody_waiting() {

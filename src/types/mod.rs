@@ -2,7 +2,9 @@
 //!
 //! Lowest layer: imports nothing of this crate.
 
+pub mod holder;
 pub mod kept;
+pub mod printable;
 pub mod span;
 pub mod store;
 pub mod trust;
@@ -14,6 +16,9 @@ use std::time::Duration;
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+pub use holder::Holder;
+pub use printable::{is_printable, printable, printable_lines, shortened};
 
 /// Where the grants are: one file a service, present exactly while a deadline is armed and open.
 pub const LEASES_DIR: &str = "/run/putex/leases";
@@ -284,6 +289,15 @@ impl NodeId {
         check_alphabet("node name", name, 128, "printable ASCII characters other than space", |character| {
             character.is_ascii_graphic()
         })?;
+        // It becomes a word of command lines, by way of `fence@.service`, whose instance has `-` for `/`.
+        if let Some(character) = name.chars().next().filter(|first| matches!(first, '-' | '/')) {
+            return Err(NameError::Character {
+                what: "node name",
+                name: name.to_owned(),
+                character,
+                alphabet: "printable ASCII characters other than space, but not '-' or '/' at the beginning,",
+            });
+        }
         Ok(Self(name.to_owned()))
     }
 }
@@ -452,6 +466,35 @@ pub struct Value {
     pub body: Vec<u8>,
     /// Everything else. Field names are lower case ASCII with `-`.
     pub fields: BTreeMap<String, String>,
+}
+
+impl Value {
+    /// The largest size, body and fields together, that any store takes, and that any hands up.
+    pub const LIMIT_BYTES: usize = 32 * 1024;
+
+    /// What a store hands up in place of a value that is larger, so that nobody has to hold it.
+    #[must_use]
+    pub fn too_large() -> Self {
+        Self { body: vec![b'?'; Self::LIMIT_BYTES + 1], fields: BTreeMap::new() }
+    }
+
+    /// Body and fields together.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.body.len() + self.fields.iter().map(|(name, text)| name.len() + text.len()).sum::<usize>()
+    }
+
+    /// Whether it is larger than any store takes.
+    #[must_use]
+    pub fn is_too_large(&self) -> bool {
+        self.size() > Self::LIMIT_BYTES
+    }
+
+    /// Itself, or [`Value::too_large`].
+    #[must_use]
+    pub fn within_limit(self) -> Self {
+        if self.is_too_large() { Self::too_large() } else { self }
+    }
 }
 
 /// A point on this host's clocks: `CLOCK_BOOTTIME` and `CLOCK_MONOTONIC_RAW`, read together.

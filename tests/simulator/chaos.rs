@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use putexd::election::{Confirmation, Content, Event, Record, Timings};
+use putexd::types::Holder;
 
 use super::clocks::TRUE_RATE;
 use super::host::Link;
@@ -248,7 +249,7 @@ fn strike_store(sim: &mut Sim, kind: u64, lasts: Duration) {
         _ => {
             let token = if sim.rng.chance(50) { String::new() } else { "elsewhere".to_owned() };
             sim.change_store(move |store, at| {
-                store.put(at, Content::Record(Record { token, details: None }));
+                store.put(at, Content::Record(Record::new(Holder::decode(token.as_bytes()), None)));
             });
         }
     }

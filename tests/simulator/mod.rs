@@ -119,6 +119,7 @@ pub fn settings(name: &str, machine: u128, timings: Timings) -> Settings {
         on_stop_failure: OnStopFailure::Alert,
         check_validity: None,
         fences: false,
+        fence_hosts: Vec::new(),
         unfences: false,
         units: Vec::new(),
     }
@@ -329,9 +330,10 @@ impl Sim {
                     if self.hosts[h].other_key { Err("the unit is run under another key".to_owned()) } else { Ok(()) };
                 self.tell(h, Event::Vetted { instance, result });
             }
-            Action::Fence { instance, tokens } => {
+            Action::Fence { instance, hosts } => {
                 let works = self.hosts[h].fence_works;
-                self.note(Some(h), &format!("fences {}: {}", tokens.join(" "), if works { "done" } else { "fails" }));
+                let names: Vec<&str> = hosts.iter().map(NodeId::as_str).collect();
+                self.note(Some(h), &format!("fences {}: {}", names.join(" "), if works { "done" } else { "fails" }));
                 let result = if works { Ok(()) } else { Err("the switch does not answer".to_owned()) };
                 let life = self.hosts[h].daemon.life;
                 self.push_after(h, self.pace.fencing, Due::Tell { life, event: Event::Fenced { instance, result } });

@@ -12,6 +12,7 @@
 use std::time::Duration;
 
 use putexd::election::{Content, Event, Record, Timings};
+use putexd::types::Holder;
 
 use super::clocks::TRUE_RATE;
 use super::host::Link;
@@ -106,7 +107,7 @@ impl Script {
 
     fn change_store(&mut self, words: &[&str]) -> Option<()> {
         let sim = &mut self.sim;
-        let record = |token: &str| Content::Record(Record { token: token.to_owned(), details: None });
+        let record = |token: &str| Content::Record(Record::new(Holder::decode(token.as_bytes()), None));
         match words {
             ["wipe"] => sim.renew_store(Store::wipe),
             ["restore", age] => {

@@ -4,13 +4,13 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use putexd::store::directory::DirectoryStore;
+use putexd::store::directory::{DirectoryStore, layout};
 use putexd::store::{Administer, Store};
-use putexd::types::Key;
 use putexd::types::store::DirectorySettings;
+use putexd::types::{Key, Value};
 
 use super::faulty_fs::{FaultyFs, Hang};
-use super::{CALL_LIMIT, Rig};
+use super::{CALL_LIMIT, Rig, too_large};
 
 pub struct DirectoryRig(pub FaultyFs);
 
@@ -42,6 +42,11 @@ impl Rig for DirectoryRig {
     }
     async fn delete(&self, key: &Key) {
         fs::remove_dir_all(self.0.path().join(format!("lock-{key}"))).expect("the lock is deleted");
+    }
+    async fn put_too_large(&self, key: &Key) {
+        let value = Value { body: vec![b'x'; 512 * 1024], ..Value::default() };
+        let file = too_large::file(&self.0.path().join(format!("lock-{key}")));
+        fs::write(file, layout::encode(&value)).expect("the file is replaced");
     }
     async fn wipe(&self) {
         for entry in fs::read_dir(self.0.path()).expect("the store") {

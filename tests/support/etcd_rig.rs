@@ -170,6 +170,9 @@ impl Rig for EtcdRig {
     async fn delete(&self, key: &Key) {
         self.0.admin().await.delete(format!("/putex/locks/{key}"), None).await.expect("the key is deleted");
     }
+    async fn put_too_large(&self, key: &Key) {
+        super::too_large::etcd(&self.0.url(), &format!("/putex/locks/{key}")).await;
+    }
     async fn wipe(&self) {
         let all = DeleteOptions::new().with_prefix();
         self.0.admin().await.delete("/putex/", Some(all)).await.expect("everything is deleted");

@@ -179,6 +179,9 @@ impl Rig for PostgresRig {
     async fn delete(&self, key: &Key) {
         self.0.sql(&format!("DELETE FROM putex_locks WHERE name = '{key}'")).await;
     }
+    async fn put_too_large(&self, key: &Key) {
+        self.0.sql(&super::too_large::postgres("putex_locks", key.as_str())).await;
+    }
     async fn wipe(&self) {
         self.0.sql("DROP TABLE putex_locks").await;
         self.make().await;

@@ -22,6 +22,7 @@ mod flood;
 mod full_disks;
 mod ground;
 mod harness;
+mod hostile;
 mod inside;
 mod kept_bonds;
 mod leases;

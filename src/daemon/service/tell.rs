@@ -173,6 +173,20 @@ impl Service {
                     format!("this host does not hold the lock, and runs {}; stopping that", names(&self.alive)),
                 ),
             },
+            Alarm::OddRecord { holder, what } => {
+                let whose = if holder.is_empty() { "nobody".to_owned() } else { format!("\"{holder}\"") };
+                (
+                    journal::Alarm::OddRecord,
+                    format!("it is said to be {whose}'s, and {what}; it counts as that of an unknown holder"),
+                )
+            }
+            Alarm::NotToBeFenced { hosts } => (
+                journal::Alarm::FenceFailed,
+                format!(
+                    "{} is not fenced: name it in [fence] hosts if it should be; without that list only hosts are fenced that have held the lock",
+                    hosts.join(" and ")
+                ),
+            ),
             Alarm::FenceFailed { reason } => (journal::Alarm::FenceFailed, reason.clone()),
             Alarm::ClockJump { by } => {
                 let by = rounded(*by);

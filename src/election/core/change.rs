@@ -45,10 +45,11 @@ impl Election {
 
     pub(super) fn become_fencing(&mut self) {
         let Phase::Confirming(holding) = mem::replace(&mut self.phase, Phase::Idle) else { return };
-        let (instance, tokens) = (holding.instance, holding.unfenced.clone());
+        let (instance, hosts) = (holding.instance, holding.unfenced.clone());
         self.phase = Phase::Fencing(holding);
-        self.change(State::Fencing, &format!("entitled; fences {}", tokens.join(", ")));
-        self.actions.push(Action::Fence { instance, tokens });
+        let names: Vec<&str> = hosts.iter().map(NodeId::as_str).collect();
+        self.change(State::Fencing, &format!("entitled; fences {}", names.join(", ")));
+        self.actions.push(Action::Fence { instance, hosts });
     }
 
     pub(super) fn become_starting(&mut self, reason: &str) {

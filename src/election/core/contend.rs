@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::{BackOff, Election, Occasion, Phase, StartStep};
-use crate::election::event::{Action, Content, GuardRequest, Moment};
+use crate::election::event::{Action, Alarm, Content, GuardRequest, Moment};
 use crate::election::holding::{Guarded, Holding};
 use crate::election::lock;
-use crate::election::record::{Details, HOLDERS_LIMIT, Standing, UNFENCED_LIMIT, Words};
+use crate::election::record::{Details, HOLDERS_LIMIT, Record, Standing, UNFENCED_LIMIT, Words};
 use crate::types::{Instance, NodeId, Term, Time};
 
 impl Election {
@@ -28,6 +28,7 @@ impl Election {
             Content::Absent => lock::latest(claim.entitled_at, at.now.plus(timings.watch_gap())),
             Content::Tombstone | Content::Record(_) => claim.entitled_at,
         };
+        let unfenced = self.hosts_to_fence(&seen.content);
         let previous_term = details.map_or(0, |details| details.term.0);
         // Saturating: a number that nobody can exceed was put there by hand, and must not make the token fall to zero.
         let highest = previous_term.max(self.memory.term.0);
@@ -57,7 +58,7 @@ impl Election {
             inherited_hold: claim.hold,
             why: claim.why,
             inherited_lease: details.map_or(Duration::ZERO, |details| details.lease),
-            unfenced: self.hosts_to_fence(&seen.content),
+            unfenced,
             units: self.settings.units.clone(),
             holders: self.holders_with_this(details),
             stop_budget: timings.stop_budget,
@@ -89,20 +90,39 @@ impl Election {
     }
 
     /// The holder that is taken over from, and those that it had not fenced yet itself.
-    pub(super) fn hosts_to_fence(&self, content: &Content) -> Vec<String> {
-        let Some(record) = content.record() else { return Vec::new() };
-        if !record.is_held() {
-            return Vec::new();
-        }
+    ///
+    /// Whoever writes to the store says who is fenced, which is done as root. So only hosts are that the configuration names, or,
+    /// if it names none, that have held the lock by a record that is believed. One that is not may have been written over that
+    /// of a holder which nothing has shown dead: that one is fenced then.
+    fn hosts_to_fence(&mut self, content: &Content) -> Vec<NodeId> {
+        let Some(record) = content.record().filter(|record| Record::is_held(record)) else { return Vec::new() };
         let inherited = match &record.details {
             Some(details) if details.standing == Standing::Confirming => details.unfenced.clone(),
             Some(_) | None => Vec::new(),
         };
-        let mut hosts: Vec<String> = Vec::new();
-        for host in inherited.into_iter().chain([record.token.clone()]) {
-            if host != self.settings.node.as_str() && !hosts.contains(&host) {
+        let overwritten = self.last_holder.clone().filter(|_| record.details.is_none());
+        let mut hosts: Vec<NodeId> = Vec::new();
+        for host in inherited.into_iter().chain(overwritten).chain(record.token.node()) {
+            if host != self.settings.node && !hosts.contains(&host) {
                 hosts.push(host);
             }
+        }
+        if self.settings.fences {
+            let named = &self.settings.fence_hosts;
+            let have_held = |host: &NodeId| match &record.details {
+                Some(details) => record.token == *host || details.holders.contains(host),
+                None => self.last_holder.as_ref() == Some(host),
+            };
+            let may_be = |host: &NodeId| if named.is_empty() { have_held(host) } else { named.contains(host) };
+            let (fenced, left): (Vec<NodeId>, _) = hosts.into_iter().partition(may_be);
+            let mut left: Vec<String> = left.iter().map(NodeId::to_string).collect();
+            if record.token.node().is_none() {
+                left.push(record.token.to_string());
+            }
+            if !left.is_empty() {
+                self.actions.push(Action::Alarm(Alarm::NotToBeFenced { hosts: left }));
+            }
+            hosts = fenced;
         }
         hosts.split_off(hosts.len().saturating_sub(UNFENCED_LIMIT))
     }

@@ -9,7 +9,7 @@ use crate::election::lock;
 use crate::election::record::{Details, Record, Standing, Words};
 use crate::election::state::State;
 use crate::election::waiting::rounded;
-use crate::types::{Instance, NodeId, Revision, Time, WriteId};
+use crate::types::{Holder, Instance, NodeId, Revision, Time, WriteId};
 
 impl Election {
     /// H1 and H2: sends what is due, or reads what is in doubt.
@@ -52,7 +52,7 @@ impl Election {
         let timings = self.settings.timings;
         let write = WriteId(!at.random);
         let machine = self.settings.machine;
-        let token = if standing == Standing::Proven { String::new() } else { self.settings.node.to_string() };
+        let token = if standing == Standing::Proven { Holder::default() } else { Holder::from(&self.settings.node) };
         let release_words = match self.release_under_way() {
             Some(release) if standing == Standing::Proven => Some((release.next.clone(), release.reason.clone())),
             Some(_) | None => None,
@@ -63,23 +63,21 @@ impl Election {
         if let Some((next, reason)) = release_words {
             words = Words { next, reason: Some(reason), ..words };
         }
-        let record = Record {
-            token,
-            details: Some(Details {
-                machine,
-                instance: holding.instance,
-                write,
-                standing,
-                lease: holding.published_lease(&timings, confirming),
-                hold: holding.published_hold(at.now, &timings, confirming),
-                term: holding.term,
-                prev: (holding.base != Revision(0)).then_some((holding.base, holding.base_instance)),
-                unfenced: if confirming { holding.unfenced.clone() } else { Vec::new() },
-                units: holding.units.clone(),
-                holders: holding.holders.clone(),
-                words,
-            }),
+        let details = Details {
+            machine,
+            instance: holding.instance,
+            write,
+            standing,
+            lease: holding.published_lease(&timings, confirming),
+            hold: holding.published_hold(at.now, &timings, confirming),
+            term: holding.term,
+            prev: (holding.base != Revision(0)).then_some((holding.base, holding.base_instance)),
+            unfenced: if confirming { holding.unfenced.clone() } else { Vec::new() },
+            units: holding.units.clone(),
+            holders: holding.holders.clone(),
+            words,
         };
+        let record = Record::new(token, Some(details));
         let (base, incarnation) = (holding.base, holding.incarnation.clone());
         let deadline = at.now.plus(timings.deadline_after());
         holding.send(Attempt { write, sent: at.now, deadline, record: record.clone() });

@@ -52,6 +52,12 @@ pub struct Election {
     /// For words alone: the last holding has ended without a release, and its record ages.
     #[serde(skip)]
     aging: bool,
+    /// When the operator was last told of a record that is not believed.
+    #[serde(skip)]
+    told_of_oddity: Option<Time>,
+    /// The other host that held the lock by the last record that was believed, and that was not shown dead since; `None` where
+    /// no host is ever fenced.
+    last_holder: Option<NodeId>,
     /// Empty between two calls.
     #[serde(skip)]
     actions: Vec<Action>,
@@ -205,6 +211,8 @@ impl Election {
             wall_offset_ns: None,
             last_now: now,
             aging: false,
+            told_of_oddity: None,
+            last_holder: None,
             actions: Vec::new(),
         };
         if let Some(remembered) = remembered {
@@ -255,7 +263,7 @@ impl Election {
     #[must_use]
     pub fn holder(&self) -> &str {
         match self.lock.record() {
-            Some(record) => &record.token,
+            Some(record) => record.token.as_str(),
             None => "",
         }
     }

@@ -2,13 +2,21 @@
 
 use super::{Election, Forsaken, LapseStep, Occasion, Phase, ReleaseStep, StartStep};
 use crate::election::event::{
-    Action, Alarm, Event, GuardDone, GuardRequest, Moment, Observation, ReadId, Settings, Sight, WriteResult,
+    Action, Alarm, Content, Event, GuardDone, GuardRequest, Moment, Observation, ReadId, Settings, Sight, WriteResult,
 };
 use crate::election::holding::Guarded;
 use crate::election::lock::{self, News};
 use crate::election::record::Record;
 use crate::election::waiting::ahead;
-use crate::types::{Instance, Time, WriteId};
+use crate::types::{Instance, Term, Time, WriteId};
+
+/// 2026, in seconds since 1970: no clock that shows less is right, and a host whose clock was lost has to believe the others.
+const EARLIEST_CLOCK: u64 = 1_767_225_600;
+
+const TEN_YEARS: u64 = 315_576_000;
+
+/// So far above the highest fencing token that was seen here may the next one be, whatever the clock says.
+const TERM_STEP: u64 = 1 << 16;
 
 impl Election {
     pub(super) fn take_in(&mut self, at: &Moment, event: Event) {
@@ -17,7 +25,10 @@ impl Election {
             Event::StoreUp => self.store_up(at.now),
             Event::StoreDown => self.store_down(),
             Event::Hint => self.hint(at.now),
-            Event::Read { id, answer } => self.read(at.now, id, answer),
+            Event::Read { id, answer } => {
+                let answer = answer.map(|shown| self.believed(at, shown));
+                self.read(at.now, id, answer);
+            }
             Event::Replaced { id, answer } => self.lock.verify(id, answer.as_ref(), at.now.plus(self.pace())),
             Event::Written { write, result } => self.written(at.now, write, result),
             Event::GuardUp => self.guard_is_up(),
@@ -111,6 +122,41 @@ impl Election {
         ))
     }
 
+    /// What the store shows, but for a fencing token that no putexd would have: one above that could never grow again.
+    ///
+    /// The limit moves on with the clock. So of holdings that follow each other at the limit, and of hosts whose clocks differ,
+    /// one may be over it; but whoever has seen the token before goes by that as well. Few steps of that kind do no harm, and
+    /// as many as would take centuries.
+    fn believed(&self, at: &Moment, shown: Observation) -> Observation {
+        let by_clock = at.wall.as_secs().max(EARLIEST_CLOCK).saturating_add(TEN_YEARS);
+        let highest = Term(by_clock.max(self.memory.term.0.saturating_add(TERM_STEP)));
+        let content = match shown.content {
+            Content::Record(record) => Content::Record(record.believed(highest)),
+            content @ (Content::Absent | Content::Tombstone) => content,
+        };
+        Observation { content, ..shown }
+    }
+
+    /// The operator hears of a record that is not believed when it first comes, and again after the lease at the earliest:
+    /// whoever writes it may do so a thousand times a second.
+    fn tell_of_oddity(&mut self, now: Time) {
+        let odd = self.lock.record().and_then(|record| Some((record.token.to_string(), record.oddity.as_ref()?.what)));
+        let Some((holder, what)) = odd else { return };
+        let lease = self.settings.timings.lease();
+        if self.told_of_oddity.is_some_and(|told| now.since_at_least(told) < lease) {
+            return;
+        }
+        self.told_of_oddity = Some(now);
+        self.actions.push(Action::Alarm(Alarm::OddRecord { holder, what }));
+    }
+
+    /// Whom a record that is not believed may have been written over.
+    fn remember_holder(&mut self) {
+        if let Some(record) = self.lock.record().filter(|record| self.settings.fences && record.details.is_some()) {
+            self.last_holder = record.token.node().filter(|node| *node != self.settings.node);
+        }
+    }
+
     pub(super) fn observe(&mut self, now: Time, observation: Observation) -> News {
         let timings = self.settings.timings;
         let to = observation.revision;
@@ -131,6 +177,10 @@ impl Election {
         if let Some(Record { details: Some(details), .. }) = self.lock.record() {
             self.memory.term = self.memory.term.max(details.term);
         }
+        if !matches!(news, News::Same | News::Stale) {
+            self.tell_of_oddity(now);
+        }
+        self.remember_holder();
         self.remember_longest_hold(now);
         news
     }

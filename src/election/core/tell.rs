@@ -5,7 +5,7 @@ use crate::election::holding::Holding;
 use crate::election::record::Record;
 use crate::election::state::State;
 use crate::election::waiting::{Hindrance, Waiting};
-use crate::types::Time;
+use crate::types::{NodeId, Time};
 
 impl Election {
     /// Why this host does not contend for a free lock: the first reason there is. Whoever claims the lock or holds it is
@@ -58,7 +58,9 @@ impl Election {
             Phase::Claiming(_) => Waiting::Claim,
             Phase::Confirming(holding) if now.has_waited_until(holding.entitled_at) => Waiting::LastWrite,
             Phase::Confirming(holding) => Waiting::Entitlement { until: holding.entitled_at, why: holding.why.clone() },
-            Phase::Fencing(holding) => Waiting::Fencing { hosts: holding.unfenced.clone() },
+            Phase::Fencing(holding) => {
+                Waiting::Fencing { hosts: holding.unfenced.iter().map(NodeId::to_string).collect() }
+            }
             Phase::Starting(_, StartStep::Arming) => Waiting::Arming,
             Phase::Starting(_, StartStep::Unfencing) => Waiting::Unfencing,
             Phase::Starting(_, StartStep::Starting) => Waiting::Starting,
@@ -103,13 +105,13 @@ impl Election {
         if let Some(record) = self.lock.record().filter(|record| Record::is_held(record)) {
             let heard = self.lock.seen()?.since;
             let take_at = contends.then_some(claim.take_at);
-            let is_own = record.token == self.settings.node.as_str()
+            let is_own = record.token == self.settings.node
                 && record.details.as_ref().is_some_and(|details| details.machine == self.settings.machine);
             if is_own && self.unit_alive == Some(false) && !self.stopping_stray {
                 let shown = self.connected && self.lock.is_up_to_date(now, &self.settings.timings);
                 return Some(Waiting::OwnRecord { shown, take_at });
             }
-            return Some(Waiting::Holder { holder: record.token.clone(), heard, take_at });
+            return Some(Waiting::Holder { holder: record.token.to_string(), heard, take_at });
         }
         if claim.paused && !now.has_waited_until(claim.take_at) {
             return Some(Waiting::Paused { until: claim.take_at });

@@ -318,11 +318,11 @@ impl Lock {
         if field("store") != self.store {
             return Err(Fault::Odd(format!("it was made in another store, {}", field("store"))));
         }
-        Ok(Incarnation(field("lock").to_owned()))
+        crate::store::incarnation(field("lock")).map_err(|error| Fault::Odd(error.to_string()))
     }
 
     fn value_in(&self, inner: &Path) -> Result<Value, Fault> {
-        self.file(&inner.join(VALUE))
+        self.file(&inner.join(VALUE)).map(Value::within_limit)
     }
 
     fn file(&self, path: &Path) -> Result<Value, Fault> {

@@ -16,7 +16,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use etcd_client::{Channel, Client, ConnectOptions, Error, GetOptions, KeyValue, ResponseHeader, Txn, TxnResponse};
+use etcd_client::{
+    Channel, Client, ConnectOptions, Error, GetOptions, KeyValue, KvClient, ResponseHeader, Txn, TxnResponse,
+};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -27,8 +29,11 @@ use tonic::{Code, Status};
 
 use crate::store::lost::Lost;
 use crate::store::secret::Secret;
-use crate::store::{StoreError, with_sources};
+use crate::store::{ENCODED_LIMIT_BYTES, StoreError, with_sources};
 use crate::types::store::{EtcdSettings, Login, Tls};
+
+/// An answer has one value of ours at most, and the words around it.
+const ANSWER_LIMIT_BYTES: usize = ENCODED_LIMIT_BYTES + 16 * 1024;
 
 /// A connection, as long as it lasts.
 pub(super) struct Connection {
@@ -64,7 +69,7 @@ impl Connection {
 
     /// Whether the member answers a linearizable read, and lets us read. Takes no longer than the call limit.
     pub(super) async fn prove(&self, key: &str) -> Result<(), StoreError> {
-        let mut client = self.client.kv_client();
+        let mut client = self.kv();
         let reading = async { Box::pin(client.get(key, None)).await.map(drop).map_err(|error| meaning(&error)) };
         self.bounded(reading).await
     }
@@ -96,20 +101,35 @@ impl Connection {
 
     /// One transaction, which must write. Not bounded by itself.
     pub(super) async fn transact(&self, transaction: Txn) -> Result<TxnResponse, StoreError> {
-        Box::pin(self.client.kv_client().txn(transaction)).await.map_err(|error| self.fails(&error))
+        Box::pin(self.kv().txn(transaction)).await.map_err(|error| self.fails(&error))
     }
 
     /// A key as it is now, linearizable, and the revision that the cluster is at. Not bounded by itself.
-    pub(super) async fn get(&self, key: &str) -> Result<(Option<KeyValue>, i64), StoreError> {
-        let answer = Box::pin(self.client.kv_client().get(key, None)).await.map_err(|error| self.fails(&error))?;
-        Ok((answer.kvs().first().cloned(), revision_in(answer.header())?))
+    pub(super) async fn get(&self, key: &str) -> Result<(Option<Found>, i64), StoreError> {
+        let answer = match Box::pin(self.kv().get(key, None)).await {
+            Err(error) if is_too_large(&error) => {
+                let keys = GetOptions::new().with_keys_only();
+                let answer = Box::pin(self.kv().get(key, Some(keys))).await.map_err(|error| self.fails(&error))?;
+                let found = answer.kvs().first().map(|kv| Found { revision: kv.mod_revision(), value: None });
+                return Ok((found, revision_in(answer.header())?));
+            }
+            answer => answer.map_err(|error| self.fails(&error))?,
+        };
+        Ok((answer.kvs().first().map(Found::from), revision_in(answer.header())?))
+    }
+
+    /// For one call, whose answer is not read where it is larger than any of ours.
+    fn kv(&self) -> KvClient {
+        self.client.kv_client().max_decoding_message_size(ANSWER_LIMIT_BYTES)
     }
 
     /// A key as it was at a revision of the past; `None` too if that is compacted or in the future. Not bounded by itself.
-    pub(super) async fn get_at(&self, key: &str, revision: i64) -> Result<Option<KeyValue>, StoreError> {
+    pub(super) async fn get_at(&self, key: &str, revision: i64) -> Result<Option<Found>, StoreError> {
         let then = GetOptions::new().with_revision(revision);
-        match Box::pin(self.client.kv_client().get(key, Some(then))).await {
-            Ok(answer) => Ok(answer.kvs().first().cloned()),
+        match Box::pin(self.kv().get(key, Some(then))).await {
+            Ok(answer) => Ok(answer.kvs().first().map(Found::from)),
+            // Nothing of ours is as large, and what is not ours was replaced by nobody of ours.
+            Err(error) if is_too_large(&error) => Ok(None),
             Err(Error::GRpcStatus(status)) if status.code() == Code::OutOfRange => Ok(None),
             Err(error) => Err(self.fails(&error)),
         }
@@ -138,6 +158,20 @@ impl Connection {
             }
         };
         self.bounded(logging_in).await
+    }
+}
+
+/// What a key holds.
+pub(super) struct Found {
+    /// Of the write that made it.
+    pub(super) revision: i64,
+    /// `None`: it is larger than anything of ours, and was not read.
+    pub(super) value: Option<Vec<u8>>,
+}
+
+impl From<&KeyValue> for Found {
+    fn from(kv: &KeyValue) -> Self {
+        Self { revision: kv.mod_revision(), value: Some(kv.value().to_vec()) }
     }
 }
 
@@ -246,6 +280,14 @@ fn is_about_login(status: &Status) -> bool {
         ["user name is empty", "revision of auth store", "authentication failed", "invalid auth token"];
     status.code() == Code::Unauthenticated
         || status.code() == Code::InvalidArgument && WORDS.iter().any(|words| status.message().contains(words))
+}
+
+/// Whether an answer was refused here, for its size. tonic has no other word for it; etcd says the same code of a revision that
+/// was compacted, in other words.
+fn is_too_large(error: &Error) -> bool {
+    status(error).is_some_and(|status| {
+        status.code() == Code::OutOfRange && status.message().contains("message length too large")
+    })
 }
 
 fn meaning(error: &Error) -> StoreError {

@@ -32,6 +32,11 @@ const HISTORY: i64 = 2;
 /// most that KV clients accept.
 const LONG_HISTORY: i64 = 64;
 
+/// The server refuses what is larger. A value within the limit is not, in whose fields each byte may have been written as
+/// three. A bucket that somebody else has made may have no such limit: there the server's max_payload is the limit, and is what
+/// a read may take of memory several times over.
+const MESSAGE_LIMIT_BYTES: i32 = 128 * 1024;
+
 /// The names that belong to a bucket.
 #[derive(Debug, Clone)]
 pub(super) struct Bucket {
@@ -390,6 +395,7 @@ impl Bucket {
             subjects: vec![self.all_keys()],
             max_messages_per_subject: if replicas <= 1 { HISTORY } else { LONG_HISTORY },
             max_messages: -1,
+            max_message_size: MESSAGE_LIMIT_BYTES,
             max_bytes: -1,
             max_consumers: -1,
             discard: DiscardPolicy::New,

@@ -9,8 +9,8 @@ use tokio_postgres::types::{ToSql, Type};
 
 use super::record;
 use super::session::{Session, failure};
-use crate::store::{Attempt, Entry, Snapshot, StoreError};
-use crate::types::{Incarnation, Key, Revision};
+use crate::store::{Attempt, ENCODED_LIMIT_BYTES, Entry, INCARNATION_LIMIT_BYTES, Snapshot, StoreError};
+use crate::types::{Incarnation, Key, Revision, Value};
 
 /// What an administrator may execute by hand as well, and the name of the table in it.
 const DEFINITION: &str = include_str!("../../../packaging/usr/share/putexd/postgres.sql");
@@ -40,9 +40,18 @@ impl Table {
     pub(super) fn new(name: &str) -> Self {
         let parts: Vec<String> = name.split('.').map(|part| format!("\"{part}\"")).collect();
         let quoted = parts.join(".");
+        // What is too large for anybody to have to hold stays in the server; it takes the length from the row's head.
+        let within = |token: &str, fields: &str| {
+            format!("coalesce(octet_length({token}), 0) + coalesce(octet_length({fields}), 0) <= {ENCODED_LIMIT_BYTES}")
+        };
+        let small = within("held.token", "held.fields");
+        let small_replaced = within("held.replaced_token", "held.replaced_fields");
+        let incarnation = INCARNATION_LIMIT_BYTES + 1;
         let read = format!(
-            "SELECT store.incarnation, held.incarnation, held.revision, held.token, held.fields, \
-             held.replaced_revision, held.replaced_token, held.replaced_fields \
+            "SELECT left(store.incarnation, {incarnation}), left(held.incarnation, {incarnation}), held.revision, \
+             CASE WHEN {small} THEN held.token END, CASE WHEN {small} THEN held.fields END, \
+             held.replaced_revision, CASE WHEN {small_replaced} THEN held.replaced_token END, \
+             CASE WHEN {small_replaced} THEN held.replaced_fields END \
              FROM {quoted} AS store LEFT JOIN {quoted} AS held ON held.name = $1 WHERE store.name = '{STORE_ROW}'"
         );
         let create = format!(
@@ -55,8 +64,11 @@ impl Table {
         let replace = format!(
             "UPDATE {quoted} SET token = $3, fields = $4, write_id = $5, heartbeat = now(), revision = revision + 1, \
              fencing_token = CASE WHEN token = $3 THEN fencing_token ELSE revision + 1 END, \
-             replaced_revision = revision, replaced_token = token, replaced_fields = fields \
-             WHERE name = $1 AND incarnation = $2 AND revision = $6 RETURNING revision"
+             replaced_revision = revision, replaced_token = CASE WHEN {} THEN token ELSE '' END, \
+             replaced_fields = CASE WHEN {} THEN fields ELSE '{{}}' END \
+             WHERE name = $1 AND incarnation = $2 AND revision = $6 RETURNING revision",
+            within("token", "fields"),
+            within("token", "fields"),
         );
         let channel = name.rsplit('.').next().unwrap_or(name).to_owned();
         Self { name: name.to_owned(), channel, quoted, read, create, replace }
@@ -86,7 +98,7 @@ impl Table {
                 Some(revision) => replaced(row, revision)?,
             },
         };
-        Ok(Snapshot { incarnation: Incarnation(incarnation), entry })
+        Ok(Snapshot { incarnation: crate::store::incarnation(&incarnation)?, entry })
     }
 
     /// The revision that the write made; `None` if its base is not the latest, or its incarnation is another.
@@ -129,10 +141,11 @@ impl Table {
 
     /// The incarnation, if the table is there and ready.
     pub(super) async fn incarnation(&self, session: &Session) -> Result<Incarnation, StoreError> {
-        let question = format!("SELECT incarnation FROM {} WHERE name = '{STORE_ROW}'", self.quoted);
+        let limit = INCARNATION_LIMIT_BYTES + 1;
+        let question = format!("SELECT left(incarnation, {limit}) FROM {} WHERE name = '{STORE_ROW}'", self.quoted);
         let rows = session.query(&question, &[]).await.map_err(|error| failure(&error))?;
         let row = rows.first().ok_or_else(|| self.missing("it lacks the row of the store itself"))?;
-        Ok(Incarnation(column(row, 0)?))
+        crate::store::incarnation(&column::<String>(row, 0)?)
     }
 
     /// Makes the table, or what is missing of it. `false`: somebody else was faster.
@@ -172,9 +185,13 @@ fn replaced(row: &Row, by: Revision) -> Result<Option<Entry>, StoreError> {
 }
 
 fn entry(row: &Row, [at, token, fields]: [usize; 3]) -> Result<Entry, StoreError> {
-    let value = record::decode(&column::<String>(row, token)?, &column::<String>(row, fields)?)
-        .map_err(|error| StoreError::Garbled(format!("the fields of a lock are no JSON object of strings: {error}")))?;
-    Ok(Entry { revision: revision(column(row, at)?)?, value: Some(value) })
+    let value = match (column::<Option<String>>(row, token)?, column::<Option<String>>(row, fields)?) {
+        (Some(token), Some(fields)) => record::decode(&token, &fields).map_err(|error| {
+            StoreError::Garbled(format!("the fields of a lock are no JSON object of strings: {error}"))
+        })?,
+        (None, _) | (_, None) => Value::too_large(),
+    };
+    Ok(Entry { revision: revision(column(row, at)?)?, value: Some(value.within_limit()) })
 }
 
 fn column<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, index: usize) -> Result<T, StoreError> {

@@ -54,6 +54,7 @@ impl World {
             on_stop_failure: OnStopFailure::Alert,
             check_validity: None,
             fences: false,
+            fence_hosts: Vec::new(),
             unfences: false,
             units: Vec::new(),
         }

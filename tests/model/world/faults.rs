@@ -10,6 +10,7 @@ use super::{Unit, World};
 use crate::check::Milestone;
 use crate::election::{Content, Event, Record};
 use crate::plan::Fault;
+use crate::types::Holder;
 
 /// When.
 impl World {
@@ -213,7 +214,7 @@ impl World {
                 return;
             }
             Fault::Clear => {
-                self.put(Content::Record(Record { token: String::new(), details: None }));
+                self.put(Content::Record(Record::new(Holder::default(), None)));
                 return;
             }
             Fault::Loss

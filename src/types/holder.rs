@@ -1,0 +1,132 @@
+//! Who holds a lock, by the body of its record.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::NodeId;
+use super::printable::{is_printable, shown_bytes};
+
+/// The holder of a lock, as its record names it: nobody, a name, or somebody unknown whose name is none.
+///
+/// The body of a record may be anything, because other programs write it too. It is looked at once, here: a name is at most
+/// [`Holder::LIMIT`] characters that can be printed. Everything else is somebody all the same, whose bytes are shown escaped,
+/// so that whatever is shown of a holder is harmless.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize)]
+pub struct Holder {
+    shown: String,
+    is_unknown: bool,
+}
+
+impl Holder {
+    /// The longest name, in characters.
+    pub const LIMIT: usize = 128;
+
+    /// From the body of a record; white space around it does not count.
+    #[must_use]
+    pub fn decode(body: &[u8]) -> Self {
+        let body = body.trim_ascii();
+        let name = str::from_utf8(body).ok().map(str::trim);
+        let is_name = |name: &&str| name.chars().all(is_printable) && name.chars().count() <= Self::LIMIT;
+        match name.filter(is_name) {
+            Some(name) => Self { shown: name.to_owned(), is_unknown: false },
+            None => Self { shown: shown_bytes(body, Self::LIMIT), is_unknown: true },
+        }
+    }
+
+    /// Somebody of whom nothing is known but this.
+    #[must_use]
+    pub fn unknown(what: &str) -> Self {
+        Self { shown: shown_bytes(what.as_bytes(), Self::LIMIT), is_unknown: true }
+    }
+
+    /// Whether the lock is free.
+    #[must_use]
+    pub fn is_nobody(&self) -> bool {
+        self.shown.is_empty()
+    }
+
+    /// Whether the record names somebody, and not by a name.
+    #[must_use]
+    pub fn is_unknown(&self) -> bool {
+        self.is_unknown
+    }
+
+    /// Of nobody, the empty text. Of whoever is unknown, what the record has in place of a name, escaped and cut.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.shown
+    }
+
+    /// The node, if it can be one of ours.
+    #[must_use]
+    pub fn node(&self) -> Option<NodeId> {
+        if self.is_unknown { None } else { NodeId::new(&self.shown).ok() }
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+impl From<&NodeId> for Holder {
+    fn from(node: &NodeId) -> Self {
+        Self { shown: node.as_str().to_owned(), is_unknown: false }
+    }
+}
+
+impl PartialEq<str> for Holder {
+    fn eq(&self, name: &str) -> bool {
+        !self.is_unknown && self.shown == name
+    }
+}
+
+impl PartialEq<NodeId> for Holder {
+    fn eq(&self, node: &NodeId) -> bool {
+        *self == *node.as_str()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_short_and_can_be_printed() {
+        for (body, name) in [("h1", "h1"), (" h1\n", "h1"), ("my host", "my host"), ("k\u{f6}ln", "k\u{f6}ln")] {
+            let holder = Holder::decode(body.as_bytes());
+            assert_eq!((holder.as_str(), holder.is_unknown()), (name, false));
+        }
+        assert!(!Holder::decode("\u{f6}".repeat(Holder::LIMIT).as_bytes()).is_unknown());
+        for nobody in ["", " ", "\n", "\u{3000}"] {
+            assert!(Holder::decode(nobody.as_bytes()).is_nobody(), "{nobody:?}");
+        }
+    }
+
+    #[test]
+    fn whoever_has_no_name_is_somebody_and_shown_escaped() {
+        let unknown = |body: &[u8]| {
+            let holder = Holder::decode(body);
+            assert!(holder.is_unknown() && !holder.is_nobody() && holder.node().is_none(), "{holder}");
+            holder.to_string()
+        };
+        assert_eq!(unknown(b"h2\nMAINPID=17\nx"), "h2\\nMAINPID=17\\nx");
+        assert_eq!(unknown(b"\0"), "\\0");
+        assert_eq!(unknown(b"\xff"), "\\xff");
+        assert_eq!(unknown(&[b'x'; Holder::LIMIT + 1]).chars().count(), Holder::LIMIT);
+        // It is not the one whose name looks so.
+        assert!(Holder::decode(b"\0") != *"\\0");
+        assert_ne!(Holder::decode(b"\0"), Holder::decode(b"\\0"));
+    }
+
+    #[test]
+    fn only_a_node_of_ours_is_one() {
+        for (body, is_node) in
+            [("h1", true), ("my host", false), ("-x", false), ("/x", false), ("../x", true), ("", false)]
+        {
+            assert_eq!(Holder::decode(body.as_bytes()).node().is_some(), is_node, "{body}");
+        }
+    }
+}

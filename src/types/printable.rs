@@ -1,0 +1,107 @@
+//! Text that is not ours, as it may be shown.
+//!
+//! What is in a lock store, what a server answers and what an operator types may have any character. A terminal obeys some of
+//! them, a bus drops whoever sends it a NUL, sd_notify(3) takes the line after a newline for a message of its own, and
+//! characters that turn the direction of writing make a line say something else. So everything of that kind goes through
+//! [`printable`] or [`shortened`] on its way to the journal, the bus, a terminal or systemd's status line.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+/// `text` with every character that cannot be printed as it is written `\n`, `\u{1b}` and so on. A backslash stays.
+#[must_use]
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if text.chars().all(is_printable) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for character in text.chars() {
+        if is_printable(character) {
+            shown.push(character);
+        } else {
+            shown.extend(character.escape_debug());
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// [`printable`], line by line: for text of several lines that are all ours to end.
+#[must_use]
+pub fn printable_lines(text: &str) -> String {
+    let lines: Vec<Cow<'_, str>> = text.split('\n').map(printable).collect();
+    lines.join("\n")
+}
+
+/// [`printable`], and at most `limit` characters long; what is left out is told by an ellipsis.
+#[must_use]
+pub fn shortened(text: &str, limit: usize) -> String {
+    // Nobody reads a megabyte in order to cut it: no character becomes shorter when it is shown.
+    let whole = text.char_indices().nth(limit + 1).map_or(text, |(end, _)| &text[..end]);
+    cut(&printable(whole), limit)
+}
+
+/// Bytes as text of at most `limit` characters: those that are no text are written `\xff`.
+pub(super) fn shown_bytes(bytes: &[u8], limit: usize) -> String {
+    let mut shown = String::new();
+    for chunk in bytes[..bytes.len().min(4 * (limit + 1))].utf8_chunks() {
+        shown.push_str(&printable(chunk.valid()));
+        for byte in chunk.invalid() {
+            // Writing to a string does not fail.
+            let _ = write!(shown, "\\x{byte:02x}");
+        }
+    }
+    cut(&shown, limit)
+}
+
+/// Whether a character stands for itself wherever it is shown.
+#[must_use]
+pub fn is_printable(character: char) -> bool {
+    matches!(character, '"' | '\'' | '\\') || character.escape_debug().len() == 1
+}
+
+fn cut(text: &str, limit: usize) -> String {
+    if text.chars().nth(limit).is_none() {
+        return text.to_owned();
+    }
+    text.chars().take(limit.saturating_sub(1)).chain(['…']).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_a_bus_or_systemd_would_obey_is_shown() {
+        assert_eq!(printable("h2\nMAINPID=17"), "h2\\nMAINPID=17");
+        assert_eq!(printable("\u{1b}[31m\0\u{9b}\u{7f}"), "\\u{1b}[31m\\0\\u{9b}\\u{7f}");
+        assert_eq!(printable("a\u{202e}b\u{feff}\u{2028}"), "a\\u{202e}b\\u{feff}\\u{2028}");
+        for plain in ["", "h1", "k\u{f6}ln \"it's\" \\x41", "\u{4e2d}"] {
+            assert!(matches!(printable(plain), Cow::Borrowed(text) if text == plain), "{plain}");
+        }
+        assert_eq!(printable_lines("a\tb\nc\r\n"), "a\\tb\nc\\r\n");
+    }
+
+    #[test]
+    fn what_is_too_long_is_cut_and_says_so() {
+        assert_eq!(shortened("abcd", 4), "abcd");
+        assert_eq!(shortened("abcde", 4), "abc…");
+        assert_eq!(shortened("\n\n\n", 4), "\\n\\…");
+        assert_eq!(shown_bytes(b"a\xff\x1b\xc3\xb6", 20), "a\\xff\\u{1b}\u{f6}");
+        assert_eq!(shown_bytes(&[b'x'; 1000], 3), "xx…");
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_that_is_shown_is_a_control_character(text: String, bytes: Vec<u8>, limit in 1_usize..40) {
+            let harmless = |shown: &str| shown.chars().all(|character| is_printable(character) && !character.is_control());
+            prop_assert!(harmless(&printable(&text)));
+            let once = printable(&text);
+            prop_assert_eq!(printable(&once), &*once);
+            for shown in [shortened(&text, limit), shown_bytes(&bytes, limit)] {
+                prop_assert!(harmless(&shown) && shown.chars().count() <= limit);
+            }
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Somebody who may write to the store writes what does harm over the lock of one service. It costs that service its lock, and
+//! nothing else: no other service a renewal, no host a process, and no reader of journal, bus or terminal a control character.
+
+#[path = "../support/too_large.rs"]
+mod too_large;
+#[path = "../support/hostile.rs"]
+mod values;
+
+use std::fs::{self, File};
+use std::time::Duration;
+
+use values::Hostile;
+
+use putexd::store::{self, Attempt, Store, StoreError, WriteOutcome};
+use putexd::types::store::StoreSettings;
+use putexd::types::{Key, Revision, Value, WriteId};
+
+use crate::cluster::Host;
+use crate::command::{holds_for, now, wait_for, wait_until};
+use crate::lockstore::{Lockstore, on_each_store};
+use crate::scene::{Plan, SOON, Scene, TAKE_OVER, WAIT, main_pid};
+
+on_each_store! {
+    hostile_values_cost_their_own_service_alone;
+    postgres: hostile_values_cost_their_own_service_alone;
+}
+
+const EVIL: &str = "[Service]\nExecStart=/bin/sleep infinity\n";
+const EVIL_SERVICE: &str = "unit = \"evil.service\"\nrenew-interval = \"1s\"\nfailures = 3\nconfirmations = 1\n";
+/// Nobody may end it, or count on it.
+const VICTIM: &str = "[Service]\nExecStart=/bin/sleep infinity\n";
+
+/// What a value that is too large may take of putexd's memory.
+const MEMORY_LIMIT_KIB: u64 = 64 * 1024;
+
+fn hostile_values_cost_their_own_service_alone(store: Lockstore) {
+    let plan = Plan::hosts("hostile", 2, store).unit("evil", EVIL).unit("victim", VICTIM).service("evil", EVIL_SERVICE);
+    let Some((scene, first)) = plan.run() else { return };
+    wait_for_evil(&scene);
+    scene.hosts.iter().for_each(|host| drop(host.exec(&["systemctl", "start", "victim.service"])));
+    let processes = |scene: &Scene| -> Vec<String> {
+        let units = |host| ["victim.service", "putexd.service", "putex-guard.service"].map(|unit| main_pid(host, unit));
+        scene.hosts.iter().flat_map(units).collect()
+    };
+    let (before, memory) = (processes(&scene), peaks(&scene));
+    assert!(!before.contains(&"0".to_owned()), "{before:?}");
+
+    scene.uninterrupted(&first, WAIT, "hostile values", || {
+        let victims = scene.hosts.iter().map(|host| format!("h9\nMAINPID={}\nx", main_pid(host, "victim.service")));
+        let value = |body: String| Value { body: body.into_bytes(), ..Value::default() };
+        let victims = victims.map(|body| Hostile { name: "a process of this host's", value: value(body) });
+        for Hostile { name, value } in values::values().into_iter().chain(victims) {
+            println!("{name}");
+            let revision = put(&scene, &value);
+            show(&scene, revision);
+        }
+        match store {
+            Lockstore::Directory => damage_for_a_while(&scene),
+            Lockstore::Nats | Lockstore::Etcd | Lockstore::Postgres => {
+                put_too_large(&scene);
+                show(&scene, latest(&scene));
+            }
+        }
+        for (host, (before, after)) in scene.hosts.iter().zip(memory.iter().zip(peaks(&scene))) {
+            println!("{}: putexd had {before} KiB at most, and {after} KiB after the values", host.name);
+            assert!(after.saturating_sub(*before) < MEMORY_LIMIT_KIB, "{}: {before} and then {after} KiB", host.name);
+        }
+        let gone = now();
+        put(&scene, &Value::default());
+        wait_for_evil(&scene);
+        println!("evil is active {:?} after the value is gone", now().saturating_sub(gone));
+    });
+    assert_eq!(processes(&scene), before, "no process was ended or taken for another");
+    for host in &scene.hosts {
+        assert_journal_is_harmless(host);
+    }
+}
+
+/// The status as putexctl has it for programs, an empty line, and as bus, terminal and systemd have it.
+const STATUS: &str = "set -e; putexctl status evil --json; echo
+    busctl call org.putexd.Putexd1 /org/putexd/Putexd1 org.putexd.Putexd1.Status ListServices
+    putexctl status; systemctl show --property=StatusText putexd.service";
+
+/// Both hosts have seen the revision, and what they say of it is harmless.
+#[track_caller]
+fn show(scene: &Scene, revision: Revision) {
+    for host in &scene.hosts {
+        wait_until(SOON, &format!("{} has seen revision {revision} of evil", host.name), || {
+            let said = host.output(&["sh", "-c", STATUS]);
+            assert!(said.status.success(), "{}: {said:?}", host.name);
+            let said = String::from_utf8(said.stdout).expect("it is text");
+            assert_harmless(&said);
+            let (json, _) = said.split_once("\n\n").expect("two parts");
+            let services: Vec<serde_json::Value> = serde_json::from_str(json).expect("JSON");
+            services.iter().any(|service| service["revision"].as_u64().is_some_and(|seen| seen >= revision.0))
+        });
+    }
+}
+
+#[track_caller]
+fn assert_harmless(text: &str) {
+    let odd = text.chars().find(|character| character.is_control() && *character != '\n');
+    assert_eq!(odd, None, "{text:?}");
+    assert!(!text.contains(['\u{202e}', '\u{2066}']), "{text:?}");
+}
+
+/// journalctl writes a field that cannot be printed as a list of bytes.
+fn assert_journal_is_harmless(host: &Host) {
+    let units = ["putexd.service", "putex-guard.service", "evil.service"].map(|unit| format!("--unit={unit}"));
+    let command: Vec<&str> =
+        ["journalctl", "--no-pager", "--output=json"].into_iter().chain(units.iter().map(String::as_str)).collect();
+    let journal = host.exec(&command);
+    let mut alarms = 0;
+    for line in journal.lines() {
+        let entry: serde_json::Value = serde_json::from_str(line).expect("journalctl writes JSON");
+        alarms += usize::from(line.contains("the lock's record is not believed"));
+        for (field, value) in entry.as_object().expect("an entry has fields") {
+            // It is for the kernel and for programs.
+            if field.starts_with("__") || field == "_CMDLINE" {
+                continue;
+            }
+            let text = value.as_str().unwrap_or_else(|| panic!("{}: {field} is no text: {line}", host.name));
+            assert_harmless(text);
+        }
+    }
+    assert!(alarms > 0, "{} was told of no record that is not believed", host.name);
+}
+
+/// By host, the most that putexd has had in memory.
+fn peaks(scene: &Scene) -> Vec<u64> {
+    let peak = |host: &Host| {
+        let status = host.sh(&format!("cat /proc/{}/status", main_pid(host, "putexd.service")));
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("the kernel counts it").to_owned();
+        line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number")
+    };
+    scene.hosts.iter().map(peak).collect()
+}
+
+fn wait_for_evil(scene: &Scene) {
+    wait_for(TAKE_OVER, "evil is active on one host", || {
+        let runs = |host: &&Host| host.property("evil.service", "ActiveState") == "active";
+        (scene.hosts.iter().filter(runs).count() == 1).then_some(())
+    });
+}
+
+fn key() -> Key {
+    Key::new("evil").expect("a key")
+}
+
+/// Does `work` with a client of the store, beside the hosts.
+fn with_store<T: Send>(scene: &Scene, work: impl AsyncFnOnce(&dyn Store) -> T + Send) -> T {
+    let settings = scene.locks.settings(scene);
+    scene.on_the_switch(|| {
+        runtime().block_on(async {
+            let store = store::open(&settings, SOON).expect("the store can be opened");
+            work(&*store).await
+        })
+    })
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a thread may have one")
+}
+
+/// Over whatever is there; the revision that it made.
+fn put(scene: &Scene, value: &Value) -> Revision {
+    with_store(scene, async |store| {
+        for write in 1_u128.. {
+            let found = match store.read(&key(), None).await {
+                Err(StoreError::Unreachable(_)) => {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                    continue;
+                }
+                found => found.expect("the store answers"),
+            };
+            let base = found.entry.map_or(Revision(0), |entry| entry.revision);
+            let attempt = Attempt {
+                base,
+                incarnation: found.incarnation,
+                write: WriteId(u128::from(base.0) << 32 | write),
+                value: value.clone(),
+            };
+            // A host may have been faster.
+            if let WriteOutcome::Won(revision) = store.compare_and_set(&key(), &attempt).await {
+                return revision;
+            }
+        }
+        unreachable!("it goes on until it is won")
+    })
+}
+
+fn latest(scene: &Scene) -> Revision {
+    with_store(scene, async |store| {
+        loop {
+            if let Ok(found) = store.read(&key(), None).await {
+                return found.entry.expect("it is there").revision;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+}
+
+fn put_too_large(scene: &Scene) {
+    let settings = scene.locks.settings(scene);
+    scene.on_the_switch(|| {
+        runtime().block_on(async {
+            match &settings {
+                StoreSettings::Nats(nats) => too_large::nats(&nats.servers[0], "locks", "evil").await,
+                #[cfg(feature = "etcd")]
+                StoreSettings::Etcd(etcd) => too_large::etcd(&etcd.endpoints[0], "/putex/locks/evil").await,
+                #[cfg(feature = "postgres")]
+                StoreSettings::Postgres(postgres) => {
+                    let connecting = tokio_postgres::connect(&postgres.connection, tokio_postgres::NoTls);
+                    let (client, connection) = connecting.await.expect("the administrator connects");
+                    tokio::spawn(connection);
+                    client
+                        .batch_execute(&too_large::postgres("putex_locks", "evil"))
+                        .await
+                        .expect("the server takes it");
+                }
+                other => unreachable!("{other:?} has no server"),
+            }
+        });
+    });
+}
+
+/// A file of 1 GiB in place of the value; then what was there.
+fn damage_for_a_while(scene: &Scene) {
+    let file = too_large::file(&scene.putex().join("lock-evil"));
+    let content = fs::read(&file).expect("the value can be read");
+    File::create(&file).and_then(|file| file.set_len(1 << 30)).expect("the file can be written to");
+    // Each host reads it three times.
+    holds_for(Duration::from_secs(3), "the hosts go on", || scene.oracle.violations().is_empty());
+    for host in &scene.hosts {
+        assert_harmless(&host.exec(&["putexctl", "status"]));
+    }
+    fs::write(&file, content).expect("the file can be written to");
+}
