@@ -1,5 +1,7 @@
 //! How much of a host the units may reach, as systemd itself counts it.
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -27,5 +29,29 @@ fn no_unit_may_reach_more_of_the_host_than_it_needs() {
         // A limit that has become too generous is no limit.
         let level = level.split_whitespace().find_map(|word| word.parse::<f64>().ok()).expect("a level");
         assert!(level * 10.0 + 1.5 > f64::from(limit), "{unit} has {level} only: lower its limit");
+        let row = format!("\n| {unit} | {level:.1} |");
+        assert!(security().contains(&row), "packaging/SECURITY.md lacks {row:?}");
     }
+}
+
+fn security() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/SECURITY.md");
+    fs::read_to_string(path).expect("packaging/SECURITY.md")
+}
+
+/// The table has a column for each unit, in the order of [`LIMITS`].
+#[test]
+fn each_capability_has_its_reason_for_the_administrator() {
+    let text = security();
+    let rows = text.lines().filter(|line| line.starts_with("| CAP_"));
+    let rows: Vec<Vec<&str>> = rows.map(|row| row.split('|').map(str::trim).collect()).collect();
+    for (column, (unit, _)) in LIMITS.iter().enumerate() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("units/{unit}.service"));
+        let text = fs::read_to_string(file).expect("a unit");
+        let set = text.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).expect("a bounding set");
+        let has: BTreeSet<&str> = set.split_whitespace().collect();
+        let told = rows.iter().filter(|row| row[column + 2] == "yes").map(|row| row[1]);
+        assert_eq!(told.collect::<BTreeSet<_>>(), has, "{unit} in packaging/SECURITY.md");
+    }
+    assert!(rows.iter().all(|row| !row[LIMITS.len() + 2].is_empty()), "each has a reason");
 }

@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use putexd::election::{Content, Event, Record, Timings};
+use putexd::election::{Content, Event, Record, Standing, Timings};
 use putexd::types::Holder;
 
 use super::clocks::TRUE_RATE;
@@ -129,6 +129,15 @@ impl Script {
                     store.put(at, old);
                 });
             }
+            ["forge-proven"] => sim.change_store(|store, at| {
+                let replaced = store.latest().revision;
+                let mut record = store.record().expect("a record of a holder").clone();
+                _ = std::mem::take(&mut record.token);
+                let details = record.details.as_mut().expect("a record of putexd");
+                (details.standing, details.prev) = (Standing::Proven, Some((replaced, Some(details.instance))));
+                details.write.0 ^= 1;
+                store.put(at, Content::Record(record));
+            }),
             ["pause-words", span] => {
                 let paused_for = parse_span(span)?;
                 sim.change_store(|store, at| {
