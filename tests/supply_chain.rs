@@ -89,14 +89,14 @@ fn rules() -> Rules {
     toml::from_str(&std::fs::read_to_string(path).expect("the rules")).expect("rules that can be read")
 }
 
-/// What `cargo metadata` says of what is built for this machine, with the features that this test was built with: the rest
-/// may not be downloaded here.
+/// What `cargo metadata` says of what is built for this machine, with the features that this test was built with. Cargo downloads
+/// what was not needed for a build so far.
 fn described() -> Vec<u8> {
     let features = [("etcd", cfg!(feature = "etcd")), ("postgres", cfg!(feature = "postgres"))];
     let features: Vec<&str> = features.into_iter().filter(|(_, is_on)| *is_on).map(|(name, _)| name).collect();
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| env!("CARGO").into()));
     cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
-    cargo.args(["metadata", "--locked", "--offline", "--format-version", "1", "--features", &features.join(",")]);
+    cargo.args(["metadata", "--locked", "--format-version", "1", "--features", &features.join(",")]);
     cargo.args(["--filter-platform", &format!("{}-unknown-linux-gnu", std::env::consts::ARCH)]);
     let output = cargo.output().expect("cargo runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
