@@ -173,6 +173,7 @@ stop-limit = "2min"
 on-stop-failure = "reboot-force"
 [health]
 command = ["/usr/bin/check-db", "--fast"]
+user = "postgres"
 interval = "500ms"
 timeout = "2s"
 rise = 2
@@ -196,7 +197,8 @@ timeout = "20s"
     assert_eq!(service.stop_limit, Duration::from_secs(120));
     assert_eq!(service.on_stop_failure, OnStopFailure::RebootForce);
     let health = service.health.expect("there is a check");
-    assert_eq!(health.probe, Probe::Command(vec!["/usr/bin/check-db".to_owned(), "--fast".to_owned()]));
+    let argv = vec!["/usr/bin/check-db".to_owned(), "--fast".to_owned()];
+    assert_eq!(health.probe, Probe::Command { argv, user: Some("postgres".to_owned()) });
     assert_eq!((health.interval, health.timeout), (Duration::from_millis(500), Duration::from_secs(2)));
     assert_eq!((health.rise, health.fall), (2, 3));
     assert_eq!(service.fence.others.as_deref(), Some("fence@.service"));
@@ -793,6 +795,10 @@ fn checks_of_the_health_are_checked() {
         ("command = \"/bin/check --fast\"", "as a list"),
         ("command = \"check\"", "not a full path"),
         ("command = []", "empty"),
+        ("tcp = \"x:1\"\nuser = \"root\"", "user is about command"),
+        ("command = \"/bin/true\"\nuser = \"\"", "not the name of a user"),
+        ("command = \"/bin/true\"\nuser = \"0\"", "not the name of a user"),
+        ("command = \"/bin/true\"\nuser = \"a b\"", "not the name of a user"),
         ("tcp = \"x:1\"\ntimeout = \"19s\"", "timeout = 19s is longer than the lease T"),
         ("tcp = \"x:1\"\ninterval = \"19s\"", "interval = 19s is longer than the lease T"),
         ("tcp = \"x:1\"\ninterval = \"0s\"", "interval must be greater than zero"),
@@ -808,6 +814,7 @@ fn checks_of_the_health_are_checked() {
         "install /bin/true, which this host does not have",
     );
     let health = service("unit = \"x.service\"\n[health]\ncommand = \"/bin/true\"\n").health.expect("a check");
+    assert!(matches!(health.probe, Probe::Command { user: None, .. }));
     assert_eq!((health.interval, health.timeout), (Duration::from_secs(3), Duration::from_secs(3)));
     assert_eq!((health.rise, health.fall), (1, 2));
 }
@@ -1174,6 +1181,28 @@ fn files_that_are_no_files_or_no_text_break_one_service_only() {
     assert_eq!(names(&loaded.settings.expect("the host file is good")), ["good"]);
 }
 
+/// A check that fails for want of a right stops a healthy service, so it is said before.
+#[test]
+fn a_check_that_its_user_cannot_run_is_warned_of() {
+    let warnings = |user: &str, users: &str, mode: u32| {
+        let text = format!("unit = \"x.service\"\n[health]\ncommand = \"/opt/check/db\"\n{user}");
+        let root = with_services(&[("db", &text)]);
+        write(root.path(), "opt/check/db", "");
+        set_mode(&root.path().join("opt/check/db"), 0o755);
+        set_mode(&root.path().join("opt/check"), mode);
+        write(root.path(), "etc/passwd", users);
+        let loaded = load(&root);
+        assert!(!loaded.has_errors(), "{loaded}");
+        loaded.to_string()
+    };
+    let users = "root:x:0:0::/root:/bin/sh\nputex-check:x:997:997::/:/usr/sbin/nologin\n";
+    assert!(warnings("", users, 0o755).contains("0 warnings"));
+    assert!(warnings("", users, 0o750).contains("chmod o+x /opt/check)"));
+    assert!(warnings("user = \"root\"\n", users, 0o750).contains("0 warnings"));
+    assert!(warnings("", "root:x:0:0::/root:/bin/sh\n", 0o755).contains("systemd-sysusers"));
+    assert!(warnings("user = \"postgres\"\n", users, 0o755).contains("make the user postgres"));
+}
+
 #[test]
 fn a_comment_alone_does_not_mask() {
     assert!(messages("# to be written\n").contains("the key \"unit\" is missing"));
@@ -1188,11 +1217,16 @@ fn every_shipped_sample_is_valid() {
     let mut count = 0;
     for entry in fs::read_dir(shipped.join("examples")).expect("the samples are there") {
         let path = entry.expect("the directory can be read").path();
+        // Beside them are samples of units.
+        if path.extension().is_none_or(|ending| ending != "toml") {
+            continue;
+        }
         let name = path.file_name().and_then(|name| name.to_str()).expect("names are UTF-8");
         let text = fs::read_to_string(&path).expect("samples can be read");
         write(root.path(), &format!("etc/putex.d/{name}"), &text);
         count += 1;
     }
+    set_mode(&root.path().join("usr/lib/scheduler/check"), 0o755);
     let loaded = load(&root);
     assert!(loaded.diagnostics.is_empty(), "{loaded}");
     assert!(count >= 4);

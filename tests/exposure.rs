@@ -5,33 +5,62 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use putexd::systemd::check_confinement;
+
 /// In tenths. What remains of putexd's is what its work needs: root and the network, the self-fence (reboot, sysrq), the
 /// control groups, and block devices for the proof of a mount. SECURITY.md has the table.
 const LIMITS: [(&str, u32); 3] = [("putexd", 29), ("putex-guard", 27), ("putex-guard-watch", 20)];
 
+/// The same for a health command, by who runs it. Root keeps what root is for: its capabilities, and all system calls.
+const CHECKS: [(&str, u32); 3] = [("putex-check", 15), ("postgres", 15), ("root", 76)];
+
 #[test]
 fn no_unit_may_reach_more_of_the_host_than_it_needs() {
     let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("units");
+    for (unit, limit) in LIMITS {
+        assert_exposure(&units.join(format!("{unit}.service")), unit, limit);
+    }
+}
+
+#[test]
+fn nor_may_a_health_command() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for (user, limit) in CHECKS {
+        let file = folder.path().join(format!("check-{user}.service"));
+        let text = format!("[Service]\nType=oneshot\nExecStart=/bin/true\n{}", check_confinement(user));
+        fs::write(&file, text).expect("the folder can be written to");
+        assert_exposure(&file, &format!("a health command as {user}"), limit);
+    }
+}
+
+#[test]
+fn nor_may_a_fence_that_is_written_as_its_sample_is() {
+    let samples = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/examples");
+    assert_exposure(&samples.join("fence-power@.service"), "the sample of a fence", 15);
+}
+
+/// SECURITY.md has a row for `what`.
+fn assert_exposure(file: &Path, what: &str, limit: u32) {
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
         assert!(std::env::var_os("CI").is_none(), "systemd-analyze has to be there (Debian: systemd)");
         eprintln!("SKIPPED: systemd-analyze is not there (Debian: systemd)");
         return;
     }
-    for (unit, limit) in LIMITS {
-        let file = units.join(format!("{unit}.service"));
-        let mut analyze = Command::new("systemd-analyze");
-        analyze.args(["security", "--offline=true", "--no-pager", &format!("--threshold={limit}")]).arg(&file);
-        let output = analyze.output().expect("runs");
-        let table = String::from_utf8_lossy(&output.stdout);
-        let level = table.lines().find(|line| line.contains("Overall exposure level")).unwrap_or_default();
-        println!("{level}");
-        assert!(output.status.success(), "{table}");
-        // A limit that has become too generous is no limit.
-        let level = level.split_whitespace().find_map(|word| word.parse::<f64>().ok()).expect("a level");
-        assert!(level * 10.0 + 1.5 > f64::from(limit), "{unit} has {level} only: lower its limit");
-        let row = format!("\n| {unit} | {level:.1} |");
-        assert!(security().contains(&row), "packaging/SECURITY.md lacks {row:?}");
-    }
+    let mut analyze = Command::new("systemd-analyze");
+    analyze.args(["security", "--offline=true", "--no-pager", &format!("--threshold={limit}")]).arg(file);
+    let output = analyze.output().expect("runs");
+    let table = String::from_utf8_lossy(&output.stdout);
+    let level = table.lines().find(|line| line.contains("Overall exposure level")).unwrap_or_default();
+    println!("{level}");
+    assert!(output.status.success(), "{table}");
+    // A line that systemd does not understand protects nothing.
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!said.contains("Unknown key") && !said.contains("ailed to parse"), "{said}");
+    // A limit that has become too generous is no limit.
+    let level = level.split_whitespace().find_map(|word| word.parse::<f64>().ok()).expect("a level");
+    assert!(level * 10.0 + 1.5 > f64::from(limit), "{what} has {level} only: lower its limit");
+    let row = format!("\n| {what} | {level:.1} |");
+    assert!(security().contains(&row), "packaging/SECURITY.md lacks {row:?}");
 }
 
 fn security() -> String {

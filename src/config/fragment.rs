@@ -252,6 +252,7 @@ impl Tuning {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct HealthFragment {
     pub(super) command: Field<Command>,
+    pub(super) user: Field<String>,
     pub(super) unit: Field<String>,
     pub(super) tcp: Field<String>,
     pub(super) http: Field<String>,

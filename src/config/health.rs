@@ -1,6 +1,8 @@
 //! `[health]` and `[fence]`.
 
+use std::fs;
 use std::ops::Range;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -11,7 +13,7 @@ use super::diagnostic::Report;
 use super::fragment::{Command, Count, FenceFragment, HealthFragment, LONGEST_LIMIT, Length, take};
 use super::settings::{FenceSettings, HealthSettings, Probe};
 use crate::election::Timings;
-use crate::types::{NodeId, UnitName};
+use crate::types::{CHECK_USER, NodeId, UnitName};
 
 /// `rise` and `fall` count checks, of which there are few within a lease.
 const MOST_CHECKS: u32 = 1000;
@@ -37,7 +39,16 @@ pub(super) fn check_health(
         0 => report.error(&span, "[health] asks nothing: set one of command, unit, tcp and http"),
         _ => report.error(&span, format!("[health] has {}: keep one of them", given.join(" and "))),
     }
-    let command = take(fragment.command, report).and_then(|command| check_command(command, root, report));
+    let user = take(fragment.user, report);
+    if let Some(user) = &user
+        && fragment.command.is_none()
+    {
+        report.error(
+            &user.span(),
+            "user is about command, which is missing: set User= in the unit that is the check, or remove user",
+        );
+    }
+    let command = take(fragment.command, report).and_then(|command| check_command(command, user, root, report));
     let unit = take(fragment.unit, report)
         .and_then(|unit| check_template(unit, "active", "check-db@.service", report))
         .map(Probe::Unit);
@@ -170,10 +181,15 @@ fn checks(key: &str, field: Option<Spanned<Count>>, default: u32, report: &mut R
     number
 }
 
-fn check_command(command: Spanned<Command>, root: &Path, report: &mut Report) -> Option<Probe> {
+fn check_command(
+    command: Spanned<Command>,
+    user: Option<Spanned<String>>,
+    root: &Path,
+    report: &mut Report,
+) -> Option<Probe> {
     let span = command.span();
-    let words = command.into_inner().0;
-    let Some(program) = words.first() else {
+    let argv = command.into_inner().0;
+    let Some(program) = argv.first() else {
         report.error(&span, "the command is empty: name a program by its full path");
         return None;
     };
@@ -181,7 +197,7 @@ fn check_command(command: Spanned<Command>, root: &Path, report: &mut Report) ->
         report.error(&span, format!("{program:?} is not a full path: write it from the root, such as \"/usr/bin/…\""));
         return None;
     }
-    if words.iter().any(|word| word.contains('\0')) {
+    if argv.iter().any(|word| word.contains('\0')) {
         report.error(&span, "the command has a zero byte, which no program can be given");
         return None;
     }
@@ -194,8 +210,60 @@ fn check_command(command: Spanned<Command>, root: &Path, report: &mut Report) ->
                  neither keeps the service nor takes it"
             ),
         );
+    } else if user.is_none()
+        && let Some(closed) = closed_to_others(root, program)
+    {
+        report.warning(
+            &span,
+            format!(
+                "let every user execute {program} (chmod o+x {closed}), or name another user, such as user = \"root\": the check \
+                 runs as {CHECK_USER}, who may not"
+            ),
+        );
     }
-    Some(Probe::Command(words))
+    check_user(user.as_ref(), &span, root, report)?;
+    Some(Probe::Command { argv, user: user.map(Spanned::into_inner) })
+}
+
+/// The part of a program's path that a user without any right may not execute, or pass through; `None` if there is none, or
+/// nobody can tell.
+fn closed_to_others(root: &Path, program: &str) -> Option<String> {
+    let ancestors = Path::new(program).ancestors().filter(|path| path.parent().is_some());
+    let is_closed = |path: &&Path| {
+        let place = root.join(path.strip_prefix("/").unwrap_or(path));
+        place.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o001 == 0)
+    };
+    ancestors.filter(is_closed).last().map(|path| path.display().to_string())
+}
+
+/// `None` has been reported.
+fn check_user(user: Option<&Spanned<String>>, command: &Range<usize>, root: &Path, report: &mut Report) -> Option<()> {
+    if let Some(user) = user {
+        let name = user.get_ref();
+        let is_plain =
+            |character: char| !character.is_control() && !character.is_whitespace() && !":/".contains(character);
+        let is_number = name.starts_with(|first: char| first.is_ascii_digit());
+        if name.is_empty() || name.starts_with('-') || is_number || !name.chars().all(is_plain) {
+            report.error(
+                &user.span(),
+                format!("{name:?} is not the name of a user: write it like \"postgres\" or \"root\""),
+            );
+            return None;
+        }
+    }
+    let name = user.map_or(CHECK_USER, |user| user.get_ref());
+    // A host without the file has its users elsewhere.
+    let users = fs::read_to_string(root.join("etc/passwd")).unwrap_or_default();
+    let is_known = users.lines().any(|line| line.split(':').next() == Some(name));
+    if !users.is_empty() && !is_known {
+        let remedy = match user {
+            None => format!("make the user {name} (systemd-sysusers putexd.conf)"),
+            Some(_) => format!("make the user {name}, unless a directory service knows it"),
+        };
+        let span = user.map_or_else(|| command.clone(), Spanned::span);
+        report.warning(&span, format!("{remedy}: it is not in /etc/passwd, and the check is to run as it"));
+    }
+    Some(())
 }
 
 /// A template whose instance putexd fills in.

@@ -137,8 +137,13 @@ pub struct HealthSettings {
 /// What a health check asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Probe {
-    /// A program by its full path, with its arguments, run as a transient unit with the argument `active` or `standby` appended.
-    Command(Vec<String>),
+    /// A program, run as a transient unit.
+    Command {
+        /// Its full path and its arguments; `active` or `standby` is appended.
+        argv: Vec<String>,
+        /// The user it runs as; `None` for the one that the package makes for checks.
+        user: Option<String>,
+    },
     /// A template such as `check-db@.service`, started as `check-db@active.service` or `check-db@standby.service`.
     Unit(String),
     /// A TCP connection to `host:port`, on the active host only: a standby has nothing to connect to and passes.

@@ -117,6 +117,7 @@ fn stopped(unit: &UnitName) -> UnitState {
         assert_result: true,
         unmet: Vec::new(),
         exit: String::new(),
+        is_not_set_up: false,
         is_effect: false,
     }
 }

@@ -131,7 +131,7 @@ impl Checker {
     async fn probe(&self, role: Role) -> Option<Result<(), String>> {
         let limit = self.settings.timeout;
         match &self.settings.probe {
-            Probe::Command(argv) => self.command(role, argv).await,
+            Probe::Command { argv, user } => self.command(role, argv, user.as_deref()).await,
             Probe::Unit(template) => self.unit(role, template).await,
             // A standby has nothing to connect to.
             Probe::Tcp(_) | Probe::Http(_) if role == Role::Standby => Some(Ok(())),
@@ -144,7 +144,7 @@ impl Checker {
         }
     }
 
-    async fn command(&self, role: Role, argv: &[String]) -> Option<Result<(), String>> {
+    async fn command(&self, role: Role, argv: &[String], user: Option<&str>) -> Option<Result<(), String>> {
         let role = role.as_str();
         let unit = UnitName::new(&format!("putex-check-{}-{role}.service", self.service)).ok()?;
         let check = Check {
@@ -152,7 +152,7 @@ impl Checker {
             description: format!("Health check of {} as {role}", self.service),
             argv: argv.iter().cloned().chain([role.to_owned()]).collect(),
             environment: vec![format!("PUTEX_SERVICE={}", self.service), format!("PUTEX_NODE={}", self.node)],
-            user: None,
+            user: user.map(str::to_owned),
             timeout: self.settings.timeout,
         };
         self.verdict(self.systemd.run_check(&check).await.ok()?)

@@ -3,8 +3,11 @@
 //! The rule is in `election/protocol.md`, "The proof". putexd and the guard both go by it, each with what it has read of the
 //! unit itself.
 
-/// With which systemd ends a process that could not execute its program.
+/// With which systemd ends a process that could not execute its program, from systemd.exec(5).
 const EXIT_EXEC: i32 = 203;
+/// The same of one that could not be given its user, or namespaces.
+const EXIT_USER: i32 = 217;
+const EXIT_NAMESPACE: i32 = 226;
 
 /// How a command of a unit has ended in the unit's last run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,13 +25,24 @@ impl Exit {
         self == Self { code: 1, status: 0 }
     }
 
+    /// Whether systemd could not give it its user, or its namespaces, so that its program was not run; or whether the program
+    /// itself has ended as if that were so.
+    #[must_use]
+    pub fn is_not_set_up(self) -> bool {
+        self.code == 1 && [EXIT_USER, EXIT_NAMESPACE].contains(&self.status)
+    }
+
     /// `None`: it has not been run, or runs.
     #[must_use]
     pub fn in_words(self) -> Option<String> {
         let status = self.status;
         match self.code {
-            1 if status == EXIT_EXEC => {
-                Some(format!("exit status {status}: the program cannot be executed, or is not there"))
+            1 if status == EXIT_EXEC => Some(format!(
+                "exit status {status}: the program is not there, or the user that it runs as may not execute it"
+            )),
+            1 if status == EXIT_USER => Some(format!("exit status {status}: the user does not exist")),
+            1 if status == EXIT_NAMESPACE => {
+                Some(format!("exit status {status}: systemd cannot give it a view of its own on the file systems"))
             }
             1 => Some(format!("exit status {status}")),
             2 => Some(format!("killed by signal {status}")),

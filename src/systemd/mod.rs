@@ -10,6 +10,7 @@
 
 pub mod bond;
 mod changes;
+mod confinement;
 mod elsewhere;
 pub mod gate;
 mod job;
@@ -30,6 +31,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub use changes::Changes;
+pub use confinement::check_confinement;
 pub use job::JobEnd;
 pub use link::BusError;
 use link::{Keeper, Link, Route};

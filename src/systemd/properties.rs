@@ -127,6 +127,8 @@ pub struct UnitState {
     /// How the `ExecCondition=` that refused the start, or else the main process, ended, in words; empty while it runs or
     /// where the type has none.
     pub exit: String,
+    /// Whether the main process ended before its program was run, as [`Exit::is_not_set_up`] has it.
+    pub is_not_set_up: bool,
     /// Whether the unit is an effect rather than a life of processes: a mount, or a service that remains after exit,
     /// whatever its `Type=`. Its effect may outlast the state `failed`; what is only processes, or held by PID 1 itself,
     /// does not.
@@ -277,6 +279,7 @@ impl Properties {
             assert_result: self.flag("AssertResult").unwrap_or(false),
             unmet,
             exit: self.exit(),
+            is_not_set_up: self.main_exit().is_not_set_up(),
             is_effect: self.is_effect(),
         }
     }
@@ -312,9 +315,12 @@ impl Properties {
             let program = command.fields().first().and_then(words)?;
             exit.in_words().map(|end| format!("ExecCondition={program} ({end})"))
         });
+        refusal.or_else(|| self.main_exit().in_words()).unwrap_or_default()
+    }
+
+    fn main_exit(&self) -> Exit {
         let number = |name| self.signed(name).unwrap_or(0);
-        let main = Exit { code: number("ExecMainCode"), status: number("ExecMainStatus") };
-        refusal.or_else(|| main.in_words()).unwrap_or_default()
+        Exit { code: number("ExecMainCode"), status: number("ExecMainStatus") }
     }
 
     fn get<'a, T: TryFrom<&'a Variant<'static>>>(&'a self, name: &str) -> Option<T> {

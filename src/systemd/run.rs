@@ -6,12 +6,13 @@ use tokio::time::{Instant, sleep};
 use zbus::{Structure, Variant};
 
 use super::Systemd;
+use super::confinement::{self, Apart};
 use super::job::{JobEnd, Order};
 use super::link::BusError;
 use super::properties::{Invocation, UnitState};
 use super::proxy::Setting;
 use super::units::SIGKILL;
-use crate::types::UnitName;
+use crate::types::{CHECK_USER, UnitName};
 
 /// What ends at a limit is killed at once; this long it may take until nothing of it is left.
 const KILL_LIMIT: Duration = Duration::from_secs(3);
@@ -22,12 +23,9 @@ const OWN_LIMIT_LATER: Duration = Duration::from_millis(500);
 /// How often a unit is looked at that should come to its end.
 const POLL: Duration = Duration::from_millis(100);
 
-/// How many lines a check may write to the journal in [`LOG_INTERVAL`].
-const LOG_LINES: u32 = 200;
-const LOG_INTERVAL: Duration = Duration::from_secs(30);
-
-/// How many processes a check may have at once.
-const TASKS: u64 = 512;
+/// How many lines of a run the journal keeps; it counts the others. journald multiplies it by what its room allows: by 2 where
+/// 16 MiB are left to it, by 4 where 4 GiB are, as is usual.
+const LOG_LINES: u32 = 5;
 
 /// A command that is run as a unit of its own, and judged by its exit status.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,10 +38,23 @@ pub struct Check {
     pub argv: Vec<String>,
     /// `NAME=value` each.
     pub environment: Vec<String>,
-    /// The user it runs as; root when there is none.
+    /// The user it runs as; `None` for the one that the package makes for checks.
     pub user: Option<String>,
     /// At this age all of it is killed.
     pub timeout: Duration,
+}
+
+/// A run that came to its end.
+struct Run {
+    result: RunResult,
+    /// Whether its program was not run, because systemd could not set up what it was to run in.
+    is_not_set_up: bool,
+}
+
+impl From<RunResult> for Run {
+    fn from(result: RunResult) -> Self {
+        Self { result, is_not_set_up: false }
+    }
 }
 
 /// How a run ended.
@@ -70,10 +81,20 @@ impl Systemd {
         result
     }
 
+    /// A check that systemd could not keep apart from the host is run once more, less apart: that is no failure of the service. A
+    /// command may itself exit as if that had been so, and gains nothing by it, because it still runs as the same user.
     async fn run_transient(&self, check: &Check) -> Result<RunResult, BusError> {
-        let name = check.unit.as_str();
-        let settings = self.settings(check)?;
         let deadline = Instant::now() + check.timeout + OWN_LIMIT_LATER;
+        let run = self.run_apart(check, Apart::Whole, deadline).await?;
+        if run.is_not_set_up {
+            return Ok(self.run_apart(check, Apart::Bare, deadline).await?.result);
+        }
+        Ok(run.result)
+    }
+
+    async fn run_apart(&self, check: &Check, apart: Apart, deadline: Instant) -> Result<Run, BusError> {
+        let name = check.unit.as_str();
+        let settings = self.settings(check, apart)?;
         let order = Order::Transient(name, &settings);
         let mut outcome = self.carry_out(&order, name, None, deadline).await;
         if outcome.as_ref().is_err_and(|error| error.is_named("org.freedesktop.systemd1.UnitExists")) {
@@ -85,7 +106,7 @@ impl Systemd {
         match outcome? {
             JobEnd::StillQueued => {
                 self.end(&check.unit).await?;
-                Ok(RunResult::TimedOut)
+                Ok(RunResult::TimedOut.into())
             }
             JobEnd::Ended(job) => self.judge(&check.unit, None, &job, deadline).await,
             JobEnd::Vanished | JobEnd::NotLoaded => self.judge(&check.unit, None, "", deadline).await,
@@ -111,8 +132,8 @@ impl Systemd {
                 self.end(unit).await?;
                 Ok(RunResult::TimedOut)
             }
-            JobEnd::Ended(job) => self.judge(unit, before.invocation, &job, deadline).await,
-            JobEnd::Vanished | JobEnd::NotLoaded => self.judge(unit, before.invocation, "", deadline).await,
+            JobEnd::Ended(job) => Ok(self.judge(unit, before.invocation, &job, deadline).await?.result),
+            JobEnd::Vanished | JobEnd::NotLoaded => Ok(self.judge(unit, before.invocation, "", deadline).await?.result),
         };
         if let Some(pin) = pin {
             pin.release().await;
@@ -143,26 +164,27 @@ impl Systemd {
         before: Option<Invocation>,
         job: &str,
         deadline: Instant,
-    ) -> Result<RunResult, BusError> {
+    ) -> Result<Run, BusError> {
         loop {
             let state = self.state(unit).await?;
             let is_new = state.invocation.is_some() && state.invocation != before;
             // A service that remains after exit, and whose start does not wait for its process, has not come to its end yet.
             if state.active_state.is_started() && is_new && state.is_effect && state.sub_state != "running" {
-                return Ok(RunResult::Passed);
+                return Ok(RunResult::Passed.into());
             }
             if !state.may_run() {
-                return Ok(verdict(&state, is_new, job));
+                let is_not_set_up = is_new && state.is_not_set_up;
+                return Ok(Run { result: verdict(&state, is_new, job), is_not_set_up });
             }
             if Instant::now() >= deadline {
                 self.end(unit).await?;
-                return Ok(RunResult::TimedOut);
+                return Ok(RunResult::TimedOut.into());
             }
             sleep(POLL).await;
         }
     }
 
-    fn settings(&self, check: &Check) -> Result<Vec<Setting>, BusError> {
+    fn settings(&self, check: &Check, apart: Apart) -> Result<Vec<Setting>, BusError> {
         let mut settings: Vec<Setting> = vec![
             ("Description", check.description.clone().into()),
             ("Type", "oneshot".into()),
@@ -178,17 +200,15 @@ impl Systemd {
             ("StandardInput", "null".into()),
             ("StandardOutput", "journal".into()),
             ("StandardError", "journal".into()),
-            ("LogRateLimitIntervalUSec", micros(LOG_INTERVAL)),
+            // No run is longer.
+            ("LogRateLimitIntervalUSec", micros(check.timeout)),
             ("LogRateLimitBurst", LOG_LINES.into()),
-            ("TasksMax", TASKS.into()),
         ];
         if self.has_references() {
             // Collected as soon as it ends, but not before its end was read.
             settings.push(("AddRef", true.into()));
         }
-        if let Some(user) = &check.user {
-            settings.push(("User", user.clone().into()));
-        }
+        settings.extend(confinement::settings(check.user.as_deref().unwrap_or(CHECK_USER), apart));
         Ok(settings)
     }
 }

@@ -29,6 +29,9 @@ pub const DAEMON_UNIT: &str = "putexd.service";
 /// The fencing token: the name of the variable in the grant and in the unit's environment.
 pub const FENCING_TOKEN: &str = "PUTEX_FENCING_TOKEN";
 
+/// The user that health commands run as, unless they name another one. The package makes it.
+pub const CHECK_USER: &str = "putex-check";
+
 /// Whether `text` can be the path of a device that becomes a word of the guard's command line, by way of a unit file: from
 /// the root, of letters, digits and `/._-` alone.
 #[must_use]

@@ -127,6 +127,7 @@ impl Unit {
             assert_result: true,
             unmet: Vec::new(),
             exit: String::new(),
+            is_not_set_up: false,
             is_effect: false,
         }
     }

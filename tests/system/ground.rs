@@ -75,6 +75,7 @@ fn make() -> Result<Ground, String> {
     let bin_dir = Path::new(env!("CARGO_BIN_EXE_putexd")).parent().expect("a program lies in a folder");
     let install = Path::new(top).join("packaging/install");
     run(install, &["--bin-dir", utf8(bin_dir), utf8(&layer)]);
+    add_users(&layer);
     build_examples(bin_dir);
     let programs = layer.join("usr/local/bin");
     fs::create_dir_all(&programs).expect("the layer can be written to");
@@ -88,6 +89,17 @@ fn make() -> Result<Ground, String> {
     }
 
     Ok(Ground { root: debian_root(), layer, dir, prefix: format!("px{pid}c"), _owner: owner })
+}
+
+/// The users of the Debian root, and those of putexd, as the package's installation makes them.
+fn add_users(layer: &Path) {
+    fs::create_dir_all(layer.join("etc")).expect("the layer can be written to");
+    for file in ["passwd", "group", "shadow", "gshadow"] {
+        let path = Path::new("etc").join(file);
+        fs::copy(debian_root().join(&path), layer.join(&path)).expect("the Debian root has users");
+    }
+    let definition = layer.join("usr/lib/sysusers.d/putexd.conf");
+    run("systemd-sysusers", &[&format!("--root={}", utf8(layer)), utf8(&definition)]);
 }
 
 /// What runs as the NATS server beside the hosts.

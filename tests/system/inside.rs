@@ -818,6 +818,87 @@ fn checks_pass_fail_and_end() {
     });
 }
 
+/// Runs a script as `user`, or as the user that is meant for checks.
+async fn check_as(systemd: &Systemd, user: Option<&str>, script: &str) -> RunResult {
+    let check = check("t-check-as.service", &["/bin/sh", "-c", script], 20);
+    let check = Check { user: user.map(str::to_owned), ..check };
+    systemd.run_check(&check).await.expect("systemd answers")
+}
+
+const EVERYBODY: [Option<&str>; 3] = [None, Some("daemon"), Some("root")];
+
+#[test]
+#[ignore = "runs inside a host"]
+fn a_check_reads_no_secret_and_changes_nothing_of_the_system() {
+    inside(|systemd| async move {
+        run("mkdir -p /etc/putex /run/credentials && echo secret >/etc/putex/secret && chmod 644 /etc/putex/secret");
+        for user in EVERYBODY {
+            for script in ["cat /etc/putex/secret", "touch /etc/t-made", "touch /usr/t-made"] {
+                let result = check_as(&systemd, user, script).await;
+                assert!(matches!(result, RunResult::Failed(_)), "{user:?}: {script}: {result:?}");
+            }
+            let name = user.unwrap_or("putex-check");
+            let confined = format!(
+                "set -e; test $(id -un) = {name}; test $(ulimit -c) = 0; test $(ulimit -Hc) = 0; \
+                 grep -q 'NoNewPrivs:.1' /proc/self/status; test ! -e /run/credentials/*"
+            );
+            assert_eq!(check_as(&systemd, user, &confined).await, RunResult::Passed, "{user:?}");
+            // What a check needs to ask whether a service is well.
+            let useful = "set -e; systemctl is-active dbus.service; test -r /proc/meminfo; echo x >/tmp/t-$$; \
+                          bash -c 'echo >/dev/tcp/127.0.0.1/9' 2>&1 | grep -q refused";
+            assert_eq!(check_as(&systemd, user, useful).await, RunResult::Passed, "{user:?}");
+        }
+        for user in [None, Some("daemon")] {
+            let powerless = "grep -q 'CapBnd:.0000000000000000' /proc/self/status";
+            assert_eq!(check_as(&systemd, user, powerless).await, RunResult::Passed, "{user:?}");
+        }
+    });
+}
+
+#[test]
+#[ignore = "runs inside a host"]
+fn a_check_is_run_where_it_cannot_be_confined() {
+    inside(|systemd| async move {
+        run("mount -t tmpfs -o nr_inodes=1 tmpfs /tmp");
+        for user in EVERYBODY {
+            assert_eq!(check_as(&systemd, user, "true").await, RunResult::Passed, "{user:?} with a full /tmp");
+        }
+        run("umount /tmp");
+        run("sed -i.kept /^putex-check:/d /etc/passwd /etc/group");
+        assert_eq!(check_as(&systemd, None, "test $(id -u) != 0").await, RunResult::Passed);
+        run("mv /etc/passwd.kept /etc/passwd; mv /etc/group.kept /etc/group");
+        let result = check_as(&systemd, Some("nobody-has-this-name"), "true").await;
+        let RunResult::Failed(reason) = result else { panic!("{result:?}") };
+        assert!(reason.contains("the user"), "{reason}");
+        let result = systemd.run_check(&check("t-check-as.service", &["/etc/passwd"], 5)).await;
+        let Ok(RunResult::Failed(reason)) = result else { panic!("{result:?}") };
+        assert!(reason.contains("may not execute"), "{reason}");
+    });
+}
+
+#[test]
+#[ignore = "runs inside a host"]
+fn of_what_a_check_prints_some_lines_are_kept_and_the_others_counted() {
+    inside(|systemd| async move {
+        let noisy = check("t-check-noisy.service", &["/bin/sh", "-c", "seq -f 'line %g' 10000"], 2);
+        assert_eq!(systemd.run_check(&noisy).await, Ok(RunResult::Passed));
+        let journal = || {
+            let mut journalctl = Command::new("journalctl");
+            journalctl.args(["--sync", "--quiet"]).status().expect("runs");
+            let output = Command::new("journalctl").arg("--output=cat").output().expect("runs");
+            String::from_utf8_lossy(&output.stdout).into_owned()
+        };
+        let kept = journal().lines().filter(|line| line.starts_with("line ")).count();
+        assert!((5..=60).contains(&kept), "{kept} lines are kept");
+        // They are counted when the next run says something.
+        let began = Instant::now();
+        while !journal().contains("messages from t-check-noisy.service") {
+            assert!(began.elapsed() < LIMIT, "nobody says how many were dropped");
+            assert_eq!(systemd.run_check(&noisy).await, Ok(RunResult::Passed));
+        }
+    });
+}
+
 #[test]
 #[ignore = "runs inside a host"]
 fn a_hanging_check_is_killed_whole() {

@@ -1,0 +1,168 @@
+//! What a health command may reach: a command that asks whether a service is well needs the network and local sockets, and
+//! neither secrets nor root.
+//!
+//! What is absent here is absent for a reason, because a check that fails without need stops a healthy service:
+//!
+//! - No `DynamicUser=`: it forces `ProtectSystem=strict`. The package makes a user instead.
+//! - No `ProtectSystem=strict` and no `ProtectHome=`: systemd then looks at every mount of the host, or at /home, and would wait
+//!   there for a share that hangs, so that each check of each service failed.
+//! - No `PrivateTmp=`: PID 1 itself makes folders on disk for it, and would wait for a disk that hangs. A service may have its
+//!   socket in /tmp, too.
+//! - No `RemoveIPC=`: at the end of a check it would remove the shared memory of a service with the same user.
+//! - No `MemoryDenyWriteExecute=`: a check may be written in a language that compiles as it runs.
+
+use std::fmt;
+
+use zbus::{Structure, Variant};
+
+use super::proxy::Setting;
+use crate::types::CHECK_USER;
+
+/// The value of a setting, as the bus takes it and as a unit file has it.
+#[derive(Debug, Clone, Copy)]
+enum Value {
+    Yes,
+    Word(&'static str),
+    Words(&'static [&'static str]),
+    /// These alone.
+    Allowed(&'static [&'static str]),
+    /// Of those that are allowed, not these.
+    Refused(&'static [&'static str]),
+    /// A set that is empty: no capability.
+    Nothing,
+    /// A set of exceptions that is empty: no namespace of any kind may be made.
+    NoException,
+    Number(u64),
+    Mode(u32),
+    /// EPERM, as the number that it has on every architecture.
+    NotPermitted,
+}
+
+type Property = (&'static str, Value);
+
+const MIB: u64 = 1 << 20;
+
+/// For every check, whatever it runs as.
+const ALWAYS: &[Property] = &[
+    ("NoNewPrivileges", Value::Yes),
+    ("LockPersonality", Value::Yes),
+    ("RestrictRealtime", Value::Yes),
+    ("RestrictSUIDSGID", Value::Yes),
+    ("SystemCallArchitectures", Value::Words(&["native"])),
+    ("UMask", Value::Mode(0o077)),
+    ("KeyringMode", Value::Word("private")),
+    // A core file is a copy of what the command knew. The soft limit first: it may never be above the other.
+    ("LimitCORESoft", Value::Number(0)),
+    ("LimitCORE", Value::Number(0)),
+    ("LimitFSIZE", Value::Number(64 * MIB)),
+    ("MemoryMax", Value::Number(512 * MIB)),
+    ("TasksMax", Value::Number(512)),
+];
+
+/// For every check too, where systemd can give it file systems of its own.
+const ALWAYS_APART: &[Property] = &[
+    ("PrivateMounts", Value::Yes),
+    ("ProtectSystem", Value::Word("full")),
+    // Each may be missing.
+    ("InaccessiblePaths", Value::Words(&["-/etc/putex", "-/etc/putex.d", "-/var/lib/putex", "-/run/credentials"])),
+    ("ProtectKernelTunables", Value::Yes),
+    ("ProtectKernelModules", Value::Yes),
+    ("ProtectKernelLogs", Value::Yes),
+    ("ProtectControlGroups", Value::Yes),
+];
+
+/// For a check that does not run as root.
+const WITHOUT_ROOT: &[Property] = &[
+    ("CapabilityBoundingSet", Value::Nothing),
+    ("SystemCallFilter", Value::Allowed(&["@system-service"])),
+    ("SystemCallFilter", Value::Refused(&["@privileged", "@resources"])),
+    // A call that nobody thought of fails, rather than ending the command.
+    ("SystemCallErrorNumber", Value::NotPermitted),
+    ("RestrictAddressFamilies", Value::Allowed(&["AF_UNIX", "AF_INET", "AF_INET6", "AF_NETLINK"])),
+    ("RestrictNamespaces", Value::NoException),
+    ("DevicePolicy", Value::Word("closed")),
+    ("ProtectClock", Value::Yes),
+];
+
+/// For a check that does not run as root, where systemd can give it namespaces.
+const WITHOUT_ROOT_APART: &[Property] = &[
+    ("PrivateDevices", Value::Yes),
+    ("PrivateUsers", Value::Yes),
+    ("ProtectProc", Value::Word("invisible")),
+    ("ProtectHostname", Value::Yes),
+];
+
+/// How far a check is kept apart from the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Apart {
+    /// As far as can be.
+    Whole,
+    /// Without a view of its own on file systems, processes and users: for a host where systemd cannot make one, such as one whose
+    /// /tmp is full, or that forbids user namespaces. A user that is missing is made for the run.
+    Bare,
+}
+
+/// The user that a check runs as, and its settings, in the order in which systemd is to take them.
+fn properties(user: &str, apart: Apart) -> Vec<Property> {
+    let without_root = user != "root";
+    let parts = [
+        (ALWAYS, true),
+        (ALWAYS_APART, apart == Apart::Whole),
+        (WITHOUT_ROOT, without_root),
+        (WITHOUT_ROOT_APART, without_root && apart == Apart::Whole),
+    ];
+    let mut properties: Vec<Property> =
+        parts.iter().filter(|(_, applies)| *applies).flat_map(|(part, _)| part.iter().copied()).collect();
+    if apart == Apart::Bare && user == CHECK_USER {
+        properties.push(("DynamicUser", Value::Yes));
+    }
+    properties
+}
+
+/// The settings of a transient unit.
+pub(super) fn settings(user: &str, apart: Apart) -> Vec<Setting> {
+    let mut settings = vec![("User", user.to_owned().into())];
+    settings.extend(properties(user, apart).into_iter().map(|(name, value)| (name, value.on_the_bus())));
+    settings
+}
+
+/// The same settings as lines of a unit's `[Service]`.
+#[must_use]
+pub fn check_confinement(user: &str) -> String {
+    let lines = properties(user, Apart::Whole);
+    // A unit file has both limits in one line.
+    let lines = lines.iter().filter(|(name, _)| !name.ends_with("Soft"));
+    lines.fold(format!("User={user}\n"), |text, (name, value)| format!("{text}{name}={value}\n"))
+}
+
+impl Value {
+    fn on_the_bus(self) -> Variant<'static> {
+        let list = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<String>>();
+        match self {
+            Self::Yes => true.into(),
+            Self::Word(word) => word.into(),
+            Self::Words(words) => list(words).into(),
+            Self::Allowed(words) => Structure::from((true, list(words))).into(),
+            Self::Refused(words) => Structure::from((false, list(words))).into(),
+            Self::Nothing | Self::NoException => 0_u64.into(),
+            Self::Number(number) => number.into(),
+            Self::Mode(mode) => mode.into(),
+            Self::NotPermitted => 1_i32.into(),
+        }
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Yes | Self::NoException => f.write_str("yes"),
+            Self::Word(word) => f.write_str(word),
+            Self::Words(words) | Self::Allowed(words) => f.write_str(&words.join(" ")),
+            Self::Refused(words) => write!(f, "~{}", words.join(" ")),
+            Self::Nothing => Ok(()),
+            Self::Number(number) => write!(f, "{number}"),
+            Self::Mode(mode) => write!(f, "{mode:04o}"),
+            Self::NotPermitted => f.write_str("EPERM"),
+        }
+    }
+}
