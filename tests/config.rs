@@ -1327,11 +1327,11 @@ proptest! {
         lines in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..12),
         host in any::<bool>(),
     ) {
-        const KEYS: [&str; 30] = [
+        const KEYS: [&str; 31] = [
             "unit", "bound-units", "contains", "stop-proof", "key", "renew-interval", "failures", "confirmations", "margin", "stop-budget", "kill-reserve",
             "clock-error", "longest-hold", "confirmation", "stop-limit", "on-stop-failure", "[health]", "[fence]",
             "[defaults]", "[store]", "command", "tcp", "http", "interval", "timeout", "rise", "others", "servers",
-            "type", "unfence",
+            "type", "unfence", "user",
         ];
         const VALUES: [&str; 18] = [
             "\"a.service\"", "\"x@.service\"", "\"3s\"", "\"500ms\"", "\"9999999999999h\"", "\"0s\"", "3", "0", "-1",

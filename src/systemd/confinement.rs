@@ -166,3 +166,47 @@ impl fmt::Display for Value {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_setting_has_the_signature_that_systemd_wants() {
+        let settings = settings(CHECK_USER, Apart::Whole);
+        let signature = |wanted: &str| {
+            let found = settings.iter().find(|(name, _)| *name == wanted).expect("it is set");
+            found.1.value_signature().to_string()
+        };
+        assert_eq!(signature("User"), "s");
+        assert_eq!(signature("NoNewPrivileges"), "b");
+        assert_eq!(signature("InaccessiblePaths"), "as");
+        assert_eq!(signature("SystemCallFilter"), "(bas)");
+        assert_eq!(signature("CapabilityBoundingSet"), "t");
+        assert_eq!(signature("RestrictNamespaces"), "t");
+        assert_eq!(signature("MemoryMax"), "t");
+        assert_eq!(signature("UMask"), "u");
+        assert_eq!(signature("SystemCallErrorNumber"), "i");
+    }
+
+    #[test]
+    fn root_and_a_host_that_offers_less_keep_what_they_can() {
+        let names = |user, apart| properties(user, apart).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        let bare = names("postgres", Apart::Bare);
+        assert!(bare.contains(&"CapabilityBoundingSet") && bare.contains(&"LimitCORE"));
+        assert!(!bare.contains(&"ProtectSystem") && !bare.contains(&"PrivateUsers") && !bare.contains(&"DynamicUser"));
+        assert!(names(CHECK_USER, Apart::Bare).contains(&"DynamicUser"));
+        let root = names("root", Apart::Whole);
+        assert!(root.contains(&"InaccessiblePaths") && root.contains(&"LimitCORE"));
+        assert!(!root.contains(&"CapabilityBoundingSet") && !root.contains(&"PrivateDevices"));
+    }
+
+    /// Such a user could not reach the service, and a share or a disk that hangs would stop every service.
+    #[test]
+    fn what_would_stop_a_healthy_service_is_left_out() {
+        let text = check_confinement(CHECK_USER);
+        for absent in ["DynamicUser", "strict", "ProtectHome", "PrivateTmp", "RemoveIPC", "PrivateNetwork"] {
+            assert!(!text.contains(absent), "{text}");
+        }
+    }
+}

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::cluster::{Cgroups, Cut};
+use putexd::systemd::check_confinement;
+
+use crate::cluster::{Cgroups, Cut, Setup};
 use crate::command::{holds_for, now, said, wait_until};
 use crate::lockstore::{Lockstore, on_each_store};
 use crate::scene::{HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, wait_for_line, wait_for_standby};
@@ -63,6 +65,24 @@ fn a_check_that_hangs_is_a_failed_check(store: Lockstore) {
         String::from_utf8_lossy(&checks()).trim().parse().is_ok_and(|count: u32| count <= 2)
     });
     scene.assert_no_violation();
+}
+
+/// systemd must not look at a file system that has nothing to do with the check.
+#[test]
+fn a_share_that_hangs_fails_no_check() {
+    let Some(cluster) = Setup::hosts(1).share(true).boot("hung") else { return };
+    let host = &cluster.hosts[0];
+    host.exec(&["mount", "--bind", "/srv/putex", "/home"]);
+    host.share().hang();
+    for user in ["putex-check", "root"] {
+        let confinement = check_confinement(user);
+        let mut command = vec!["timeout", "20", "systemd-run", "--quiet", "--wait", "--collect"];
+        command.extend(confinement.lines().flat_map(|line| ["--property", line]));
+        command.push("/bin/true");
+        let output = host.output(&command);
+        assert!(output.status.success(), "{user}: {}", said(&output));
+    }
+    host.share().go_on();
 }
 
 fn a_unit_that_ignores_sigterm_is_killed_within_its_budget(store: Lockstore) {
