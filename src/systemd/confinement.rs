@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn what_would_stop_a_healthy_service_is_left_out() {
         let text = check_confinement(CHECK_USER);
-        for absent in ["DynamicUser", "strict", "ProtectHome", "PrivateTmp", "RemoveIPC", "PrivateNetwork"] {
+        for absent in ["DynamicUser", "=strict", "ProtectHome", "PrivateTmp", "RemoveIPC", "PrivateNetwork"] {
             assert!(!text.contains(absent), "{text}");
         }
     }
