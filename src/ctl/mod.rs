@@ -10,14 +10,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use time::format_description::well_known::Rfc3339;
 use zbus::fdo;
 
 use crate::command_line::{self, exit};
 use crate::config;
 use crate::dbus::{ManagerProxy, ServiceStatus, StatusProxy, StoreStatus};
 use crate::guard::grant::{self, GrantError};
-use crate::types::span::rounded;
+use crate::types::span::{date, rounded};
 use crate::types::{Key, LEASES_DIR, ServiceName, printable_lines};
 
 /// Shows and steers the services that putexd runs on one host at a time.
@@ -200,7 +199,12 @@ async fn status(service: Option<&ServiceName>, json: bool) -> Result<(), Failure
     if let Some(service) = service {
         services.retain(|status| status.service == service.as_str());
         if services.is_empty() {
-            return Err(Failure::new(exit::REFUSED, format!("putexd runs no service called {service}")));
+            return Err(Failure::new(
+                exit::REFUSED,
+                format!(
+                    "putexd runs no service called {service}: it has no file, or none that was read yet (systemctl reload putexd)"
+                ),
+            ));
         }
     }
     if json {
@@ -325,16 +329,10 @@ fn store_line(store: &StoreStatus) -> String {
         _ => format!(
             "since putexd started it was silent {times} for a second or more, the longest for {} from {} on",
             seconds(store.longest_ms),
-            clock(store.longest_began)
+            date(store.longest_began)
         ),
     };
     format!("the store ({}) {now}; {before}", store.store)
-}
-
-/// A time in seconds since 1970, as UTC.
-fn clock(seconds: u64) -> String {
-    let time = i64::try_from(seconds).ok().and_then(|seconds| time::OffsetDateTime::from_unix_timestamp(seconds).ok());
-    time.and_then(|time| time.format(&Rfc3339).ok()).unwrap_or_else(|| "an unknown time".to_owned())
 }
 
 #[cfg(test)]

@@ -7,13 +7,14 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::clear::{self, Subject};
-use super::{Failure, abstains, clock, print, running, store_status};
+use super::{Failure, abstains, print, running, store_status};
 use crate::command_line::exit;
 use crate::config::{self, ServiceSettings, Settings};
 use crate::dbus::{ServiceStatus, StoreStatus};
 use crate::election::{Registration, Timings};
 use crate::store::{self, Administer, Creation, Link, StoreError};
 use crate::systemd::bond::{self, KEPT_DIR};
+use crate::types::span::date;
 use crate::types::store::StoreSettings;
 use crate::types::{Key, ServiceName, UnitName, printable_lines};
 
@@ -174,7 +175,7 @@ fn too_short(services: &[ServiceSettings], store: &StoreStatus) -> Vec<String> {
     if short.is_empty() {
         return Vec::new();
     }
-    let silent = format!("did not answer this host for {silence:.1?} from {} on", clock(store.longest_began));
+    let silent = format!("did not answer this host for {silence:.1?} from {} on", date(store.longest_began));
     let anew = "putexd counts anew when it is restarted";
     if silence > LONGEST_ELECTION {
         return vec![format!(

@@ -472,7 +472,7 @@ impl Units {
 
 fn sight_of(look: &Result<Look, BusError>) -> Option<Sight> {
     match &look.as_ref().ok()?.dead {
-        Ok(state) => Some(Sight::Dead { result: state.in_words(), failed: !state.is_orderly() }),
+        Ok(state) => Some(Sight::Dead { result: state.in_full(), failed: !state.is_orderly() }),
         Err(NotDead::Unknown(_)) => None,
         Err(_) => Some(Sight::Alive),
     }

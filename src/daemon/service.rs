@@ -30,6 +30,7 @@ use crate::host::processes::Process;
 use crate::journal;
 use crate::store::{Attempt, Link as StoreLink, Snapshot, Store, StoreError, WriteOutcome};
 use crate::systemd::{Manager, Surroundings, SystemState, Unsupervisable};
+use crate::types::span;
 use crate::types::store::StoreAddress;
 use crate::types::{ClusterName, Key, MachineId, NodeId, Revision, Term, Time, UnitName};
 
@@ -262,8 +263,8 @@ struct Service {
     undead_since: Option<Time>,
     /// What the journal was told of renewals.
     overdue: tell::Overdue,
-    /// Why the last start failed, until one succeeds.
-    failure: Option<String>,
+    /// When and why the last run here failed, until a start succeeds.
+    failure: Option<(Duration, String)>,
     timer: Box<dyn Timer>,
     /// Where the tasks that carry out actions send what became of them.
     events: mpsc::Sender<Event>,
@@ -492,6 +493,10 @@ impl Service {
                     }
                     let Some(sight) = self.judge(seen.sighting) else { continue };
                     self.tell_of_end(&sight);
+                    // Some fail so soon after their start that it counts as one that succeeded, or does not, by chance.
+                    if let (State::Active, Sight::Dead { result, failed: true }) = (self.election.state(), &sight) {
+                        self.failure = Some((self.host.machine.wall(), result.clone()));
+                    }
                     Event::Unit(sight)
                 }
                 Ok(()) = store_link.changed() => match &*store_link.borrow_and_update() {
@@ -608,13 +613,13 @@ impl Service {
             self.epoch.fetch_add(1, Ordering::AcqRel);
         }
         if let Event::Started { result, .. } = &event {
-            self.failure = result.clone().err();
+            self.failure = result.clone().err().map(|error| (self.host.machine.wall(), error));
             if result.is_ok() {
                 self.epoch.fetch_add(1, Ordering::AcqRel);
             }
         }
         if let Event::GuardRefused { asked: GuardDone::Armed(_), reason, .. } = &event {
-            self.failure = Some(format!("the guard refused the lease: {reason}"));
+            self.failure = Some((self.host.machine.wall(), format!("the guard refused the lease: {reason}")));
         }
         if let Event::StandbyCheck(verdict) | Event::ActiveCheck(verdict) = &event {
             self.note_verdict(verdict.clone());
@@ -670,8 +675,9 @@ impl Service {
         let lasts = self.undead_since.is_some_and(|since| now.since_at_least(since) >= UNDEAD_TOLD_AFTER);
         let is_told = |undead: &&hands::Trouble| undead.is_for_the_operator || lasts;
         remarks.extend(self.undead.as_ref().filter(is_told).map(|undead| undead.words.clone()));
-        remarks.extend(self.failure.as_ref().map(|failure| {
-            format!("the last start on this host failed: {failure}; see \"journalctl --unit {}\"", self.settings.unit)
+        remarks.extend(self.failure.as_ref().map(|(at, failure)| {
+            let (unit, at) = (&self.settings.unit, span::date(at.as_secs()));
+            format!("the last start on this host failed at {at}: {failure}; see \"journalctl --unit {unit}\"")
         }));
         remarks
     }

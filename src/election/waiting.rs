@@ -268,7 +268,7 @@ impl Waiting {
             ),
             Self::Starting => "waits for systemd to start the unit; the lease is renewed meanwhile".to_owned(),
             Self::Closing { reason } => {
-                format!("waits for putex-guard to close the gate before it stops the unit because of \"{reason}\"")
+                format!("waits for putex-guard to close the gate before it stops the unit for this reason: {reason}")
             }
             Self::Stopping { reason, until, on_stop_failure } => {
                 let (left, then) = (now.until_waited(*until), consequence(*on_stop_failure));
@@ -278,7 +278,7 @@ impl Waiting {
                     format!("for {} at most, then {then}", rounded(left))
                 };
                 format!(
-                    "waits until the unit is proven dead, in its own time and {limit}; it is stopped because of \"{reason}\""
+                    "waits until the unit is proven dead, in its own time and {limit}; it is stopped for this reason: {reason}"
                 )
             }
             Self::Disarming => "the unit is dead; waits for putex-guard to forget the lease".to_owned(),
@@ -391,7 +391,7 @@ mod tests {
         assert_eq!(
             stopping(OnStopFailure::Alert, 1000),
             "waits until the unit is proven dead, in its own time and for 3.0s at most, then an alarm is raised; it is \
-             stopped because of \"kernel update\""
+             stopped for this reason: kernel update"
         );
         assert!(stopping(OnStopFailure::RebootForce, 1000).contains("then this host is rebooted; "));
         assert!(stopping(OnStopFailure::Alert, 5000).contains("and longer than stop-limit already; "));

@@ -24,6 +24,13 @@ pub fn rounded(span: Duration) -> String {
     }
 }
 
+/// A time in seconds since 1970, as people read it: `2026-11-22T07:49:47Z`.
+#[must_use]
+pub fn date(seconds: u64) -> String {
+    let date = i64::try_from(seconds).ok().and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
+    date.map_or_else(|| "an unknown time".to_owned(), |date| date.to_string())
+}
+
 /// Reads a span of time.
 ///
 /// jiff reads more than is good for a configuration ("1 hour ago", "01:30:00", "3 days, 2 hours"): only numbers with

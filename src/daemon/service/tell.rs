@@ -144,6 +144,9 @@ impl Service {
                 journal::Alarm::SharedName,
                 format!("machine {machine} renews the lock as {}, which is this host's name too", self.host.node),
             ),
+            Alarm::Regression { from, to } if from == to => {
+                (journal::Alarm::Regression, format!("the lock has another record at revision {to} than it had before"))
+            }
             Alarm::Regression { from, to } => {
                 (journal::Alarm::Regression, format!("the lock was at revision {from} and is at {to}"))
             }

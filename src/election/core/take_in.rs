@@ -289,7 +289,7 @@ impl Election {
             // One that ends in good order and at once would be started again and again.
             let too_soon = now.since_at_least(*since) < self.settings.timings.lease();
             let occasion = if failed || too_soon { Occasion::Failure } else { Occasion::Planned };
-            self.release(now, format!("the unit is dead: {result}"), None, occasion);
+            self.release(now, format!("the unit has ended: {result}"), None, occasion);
         }
     }
 
