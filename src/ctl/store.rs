@@ -257,8 +257,9 @@ async fn open(settings: &Settings) -> Result<Arc<dyn Administer>, Failure> {
         nats.create_bucket = false;
     }
     let store = store::open(&settings.store, CALL_LIMIT)
-        .and_then(|store| sealed::as_configured(store, settings.seal_key.as_deref(), settings.cluster.as_ref()))
         .map_err(|error: StoreError| Failure::unavailable(error.to_string()))?;
+    let store = sealed::as_configured(store, settings.seal_key.as_deref(), settings.cluster.as_ref())
+        .map_err(|error| Failure::unavailable(error.to_string()))?;
     let mut link = store.link();
     let up = timeout(CONNECT_LIMIT, link.wait_for(|link| *link == Link::Up)).await.is_ok();
     if up {

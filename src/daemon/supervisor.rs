@@ -202,9 +202,10 @@ impl Supervisor {
         notify::status("waiting for the guard");
         let guard = GuardClient::new(Path::new(SOCKET), renew_interval);
         let leases = list_leases(&guard).await;
-        let store = store::open(&settings.store, call_limit)
-            .and_then(|store| sealed::as_configured(store, settings.seal_key.as_deref(), settings.cluster.as_ref()))
-            .map_err(|error| format!("failed to open the store: {error}"))?;
+        let store =
+            store::open(&settings.store, call_limit).map_err(|error| format!("failed to open the store: {error}"))?;
+        let store = sealed::as_configured(store, settings.seal_key.as_deref(), settings.cluster.as_ref())
+            .map_err(|error| error.to_string())?;
         let silences = Silences::default();
         let store: Arc<dyn Store> = Arc::new(Heard::new(store, silences.clone()));
         let hints = super::hints::Hints::default();

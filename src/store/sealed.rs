@@ -9,13 +9,12 @@
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ring::hmac;
 use tokio::sync::watch;
 
-use super::secret::unusable;
 use super::{
     Administer, Attempt, Creation, Entry, Examination, Hints, Link, Snapshot, Store, StoreError, StoreFuture,
     WriteOutcome,
@@ -34,7 +33,7 @@ pub fn as_configured(
     store: Arc<dyn Administer>,
     key_file: Option<&Path>,
     cluster: Option<&ClusterName>,
-) -> Result<Arc<dyn Administer>, StoreError> {
+) -> Result<Arc<dyn Administer>, Unusable> {
     let Some(key_file) = key_file else { return Ok(store) };
     Ok(Arc::new(Sealed { store, sealer: Sealer::from_file(key_file, cluster)? }))
 }
@@ -56,13 +55,14 @@ impl Sealer {
         Ok(Self { key: hmac::Key::new(hmac::HMAC_SHA256, text), cluster })
     }
 
-    fn from_file(path: &Path, cluster: Option<&ClusterName>) -> Result<Self, StoreError> {
+    fn from_file(path: &Path, cluster: Option<&ClusterName>) -> Result<Self, Unusable> {
         let mut text = Vec::new();
         // One byte for the newline, and one that shows that it is too long.
         let limit = u64::try_from(SEAL_KEY_BYTES.end() + 2).unwrap_or(u64::MAX);
         let read = File::open(path).and_then(|file| file.take(limit).read_to_end(&mut text));
-        read.map_err(|error| unusable(path, &error))?;
-        Self::new(&text, cluster).map_err(|error| unusable(path, &error))
+        let why = |why: &dyn fmt::Display| Unusable { path: path.to_owned(), why: why.to_string() };
+        read.map_err(|error| why(&error))?;
+        Self::new(&text, cluster).map_err(|error| why(&error))
     }
 
     /// As it is written under `key` in `incarnation`. One that was read without a valid seal is written as it was found, and gets none.
@@ -114,6 +114,14 @@ impl fmt::Debug for Sealer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sealer").field("cluster", &self.cluster).finish_non_exhaustive()
     }
+}
+
+/// A file that has no key.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the seal-key in {} cannot be used: {why}", .path.display())]
+pub struct Unusable {
+    path: PathBuf,
+    why: String,
 }
 
 /// A key of so many bytes.
@@ -276,9 +284,9 @@ mod tests {
     fn an_entry_of_a_unit_is_good_in_a_restored_store() {
         let sealer = sealer(SECRET, "");
         let of = |name: &str| Key::of_unit(None, &UnitName::new(name).expect("a unit"));
-        let sealed = sealer.seal(&of("a.service"), &life("a"), value());
-        assert!(!sealer.open(&of("a.service"), &life("b"), sealed.clone()).is_unsealed());
-        assert!(sealer.open(&of("b.service"), &life("a"), sealed).is_unsealed());
+        let entry = sealer.seal(&of("a.service"), &life("a"), value());
+        assert!(!sealer.open(&of("a.service"), &life("b"), entry.clone()).is_unsealed());
+        assert!(sealer.open(&of("b.service"), &life("a"), entry).is_unsealed());
     }
 
     #[test]
@@ -376,7 +384,7 @@ mod tests {
             assert!(error.contains("make one with") && !error.contains(text), "{error}");
         }
         let error = Sealer::from_file(Path::new("/absent"), None).expect_err("refused").to_string();
-        assert!(error.contains("/absent cannot be used"), "{error}");
+        assert!(error.contains("the seal-key in /absent cannot be used"), "{error}");
     }
 
     proptest! {
