@@ -943,6 +943,33 @@ fn a_credential_is_what_systemd_has_put_in_place() {
     }
 }
 
+#[test]
+fn a_seal_key_is_a_secret_of_a_certain_length() {
+    const HOST: &str =
+        "node = \"h1\"\n[store]\ntype = \"directory\"\npath = \"/srv/putex\"\nseal-key = \"/etc/putex/seal.key\"\n";
+    let root = root(&[("etc/putex/putexd.toml", HOST)]);
+    let said = load(&root).to_string();
+    assert!(said.contains("putexd.toml:5:12: error: /etc/putex/seal.key cannot be used"), "{said}");
+    for (length, is_good) in [(0, false), (31, false), (32, true), (4097, true), (4098, false)] {
+        write_secret(root.path(), "etc/putex/seal.key", &"x".repeat(length));
+        let loaded = load(&root);
+        let seal_key = loaded.settings.as_ref().and_then(|settings| settings.seal_key.as_deref());
+        assert_eq!(seal_key, is_good.then_some(Path::new("/etc/putex/seal.key")), "{loaded}");
+        let remedy = "error: make the key with \"head -c 32 /dev/urandom | base64\": /etc/putex/seal.key has";
+        assert_eq!(loaded.to_string().contains(remedy), !is_good, "{loaded}");
+    }
+    write_secret(root.path(), "etc/putex/seal.key", &"x".repeat(44));
+    set_mode(&root.path().join("etc/putex/seal.key"), 0o644);
+    let loaded = load(&root);
+    assert_eq!(loaded.settings, None);
+    assert!(loaded.to_string().contains("run \"chmod 600 /etc/putex/seal.key\""), "{loaded}");
+
+    write(root.path(), "etc/putex/putexd.toml", &HOST.replace("/etc/putex/seal.key", "credential:seal"));
+    write_secret(root.path(), "run/credentials/putexd.service/seal", &"x".repeat(44));
+    let expected = Path::new("/run/credentials/putexd.service/seal");
+    assert_eq!(settings(&root).seal_key.as_deref(), Some(expected));
+}
+
 /// systemd tells a service where its credentials are. The environment is a process's own, so the test starts itself again.
 #[test]
 fn a_credential_is_found_where_the_environment_says() {

@@ -135,6 +135,7 @@ store_fragment! {
     tls_ca "tls-ca": PathBuf,
     tls_cert "tls-cert": PathBuf,
     tls_key "tls-key": PathBuf,
+    seal_key "seal-key": PathBuf,
 }
 
 /// The keys that a service has and `[defaults]` can set for all. serde's flatten would lose the places, so the fields

@@ -18,6 +18,7 @@ use crate::types::{ClusterName, NodeId, is_device_path};
 pub(super) struct Host {
     pub(super) node: NodeId,
     pub(super) store: StoreSettings,
+    pub(super) seal_key: Option<PathBuf>,
     pub(super) cluster: Option<ClusterName>,
 }
 
@@ -58,7 +59,7 @@ pub(super) fn check(
     let watchdog =
         take(fragment.guard, report).and_then(|guard| check_guard(&guard.span(), guard.into_inner(), report));
     let election = match &store {
-        Some(StoreSettings::Nats(nats)) if nats.servers.len() > 1 => Some(NATS_ELECTION),
+        Some((StoreSettings::Nats(nats), _)) if nats.servers.len() > 1 => Some(NATS_ELECTION),
         _ => None,
     };
     let usual = Tuning { usual_failures, election, ..Tuning::default() };
@@ -68,7 +69,9 @@ pub(super) fn check(
         None => Tuning { bad: given_defaults, ..usual },
     };
     let host = match (&node, store) {
-        (Some(node), Some(store)) if !report.has_errors() => Some(Host { node: node.clone(), store, cluster }),
+        (Some(node), Some((store, seal_key))) if !report.has_errors() => {
+            Some(Host { node: node.clone(), store, seal_key, cluster })
+        }
         _ => None,
     };
     (host, Common { defaults, watchdog, node, root: root.to_owned() })

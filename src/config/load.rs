@@ -171,6 +171,7 @@ fn load_with(root: &Path, host_name: &str, former: &Texts, leased: &BTreeSet<Ser
         node: host.node,
         store: host.store,
         cluster: host.cluster,
+        seal_key: host.seal_key,
         watchdog: common.watchdog,
         services,
     });

@@ -16,6 +16,8 @@ pub struct Settings {
     pub store: StoreSettings,
     /// What tells this host's cluster from others that share the store.
     pub cluster: Option<ClusterName>,
+    /// The file with the key that records are sealed with; `None`: they are not.
+    pub seal_key: Option<PathBuf>,
     /// The hardware watchdog that the guard is to serve, if any.
     pub watchdog: Option<WatchdogSettings>,
     /// In the order of their names.

@@ -11,12 +11,12 @@ use super::{Failure, abstains, print, running, store_status};
 use crate::command_line::exit;
 use crate::config::{self, ServiceSettings, Settings};
 use crate::dbus::{ServiceStatus, StoreStatus};
-use crate::election::{Registration, Timings};
-use crate::store::{self, Administer, Creation, Link, StoreError};
+use crate::election::{Odd, Registration, Timings};
+use crate::store::{self, Administer, Creation, Link, StoreError, sealed};
 use crate::systemd::bond::{self, KEPT_DIR};
 use crate::types::span::date;
 use crate::types::store::StoreSettings;
-use crate::types::{Key, ServiceName, UnitName, printable_lines};
+use crate::types::{Key, ServiceName, UnitName, Value, printable_lines};
 
 /// How long an operator is kept waiting for a server.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
@@ -51,7 +51,8 @@ pub(super) async fn doctor(root: &Path) -> Result<(), Failure> {
         Ok(store) => {
             let examination = store.examine().await.map_err(|error| Failure::unavailable(error.to_string()));
             if examination.is_ok() {
-                of_units = registrations(&*store, &settings).await;
+                of_units = seals(&*store, &settings).await;
+                of_units.extend(registrations(&*store, &settings).await);
             }
             examination
         }
@@ -70,6 +71,23 @@ pub(super) async fn doctor(root: &Path) -> Result<(), Failure> {
     examination?.fault.map_or(Ok(()), |fault| Err(Failure::unavailable(fault)))
 }
 
+/// Whether records are sealed, and which locks have one that is not.
+async fn seals(store: &dyn Administer, settings: &Settings) -> Vec<(&'static str, String)> {
+    let Some(key_file) = &settings.seal_key else {
+        return vec![("seal", "records are not sealed; see seal-key in putexd.toml(5)".to_owned())];
+    };
+    let mut lines = vec![("seal", format!("records are sealed with the key in {}", key_file.display()))];
+    for ServiceSettings { name, key, .. } in &settings.services {
+        // One that cannot be read is told of elsewhere.
+        let found = store.read(key, None).await.ok().and_then(|snapshot| snapshot.entry?.value);
+        if found.is_some_and(|value| value.is_unsealed()) {
+            let text = format!("{name}: the record of the lock {:?} is not believed: {}", key.as_str(), Odd::Seal);
+            lines.push(("warning", text));
+        }
+    }
+    lines
+}
+
 /// Under which keys the hosts run the units of this one's services.
 async fn registrations(store: &dyn Administer, settings: &Settings) -> Vec<(&'static str, String)> {
     let mut lines = Vec::new();
@@ -83,6 +101,11 @@ async fn registrations(store: &dyn Administer, settings: &Settings) -> Vec<(&'st
             }
         };
         let value = snapshot.entry.and_then(|entry| entry.value);
+        if value.as_ref().is_some_and(Value::is_unsealed) {
+            let text = format!("{unit}: its entry is not believed, so this host does not run it: {}", Odd::Seal);
+            lines.push(("warning", text));
+            continue;
+        }
         let registration = value.and_then(|value| Registration::decode(&value, unit));
         lines.push(match registration {
             None => ("unit", format!("{unit}: no host has said under which key it runs it")),
@@ -236,6 +259,8 @@ async fn open(settings: &Settings) -> Result<Arc<dyn Administer>, Failure> {
     }
     let store = store::open(&settings.store, CALL_LIMIT)
         .map_err(|error: StoreError| Failure::unavailable(error.to_string()))?;
+    let store = sealed::as_configured(store, settings.seal_key.as_deref(), settings.cluster.as_ref())
+        .map_err(|error| Failure::unavailable(error.to_string()))?;
     let mut link = store.link();
     let up = timeout(CONNECT_LIMIT, link.wait_for(|link| *link == Link::Up)).await.is_ok();
     if up {

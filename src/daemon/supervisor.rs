@@ -29,7 +29,7 @@ use crate::guard::client::{GuardClient, Link as GuardLink};
 use crate::guard::frame::{ListedLease, SOCKET};
 use crate::host::{clock, identity};
 use crate::journal;
-use crate::store::{self, Link as StoreLink, Store};
+use crate::store::{self, Link as StoreLink, Store, sealed};
 use crate::systemd::bond::KEPT_DIR;
 use crate::systemd::{JobType, Systemd};
 use crate::types::store::StoreSettings;
@@ -168,6 +168,7 @@ struct Supervisor {
     host: Host,
     systemd: Systemd,
     store_settings: StoreSettings,
+    seal_key: Option<PathBuf>,
     silences: Silences,
     services: BTreeMap<ServiceName, Handle>,
     retiring: Vec<Retiring>,
@@ -203,6 +204,8 @@ impl Supervisor {
         let leases = list_leases(&guard).await;
         let store =
             store::open(&settings.store, call_limit).map_err(|error| format!("failed to open the store: {error}"))?;
+        let store = sealed::as_configured(store, settings.seal_key.as_deref(), settings.cluster.as_ref())
+            .map_err(|error| error.to_string())?;
         let silences = Silences::default();
         let store: Arc<dyn Store> = Arc::new(Heard::new(store, silences.clone()));
         let hints = super::hints::Hints::default();
@@ -229,6 +232,7 @@ impl Supervisor {
             host,
             systemd,
             store_settings: settings.store,
+            seal_key: settings.seal_key,
             silences,
             services: BTreeMap::new(),
             retiring: Vec::new(),
@@ -488,6 +492,7 @@ impl Supervisor {
     fn has_other_host(&self, settings: &Settings) -> bool {
         settings.node != self.host.node
             || settings.store != self.store_settings
+            || settings.seal_key != self.seal_key
             || settings.cluster != self.host.cluster
             || settings.watchdog != self.host.watchdog
     }
@@ -496,7 +501,7 @@ impl Supervisor {
     async fn apply(&mut self, settings: Settings) -> Vec<String> {
         if self.has_other_host(&settings) {
             tracing::warn!(
-                "putexd.toml: a new node name, store, cluster or watchdog takes effect at \"systemctl restart putexd\""
+                "putexd.toml: a new node name, store, seal-key, cluster or watchdog takes effect at \"systemctl restart putexd\""
             );
         }
         self.gate(&settings.services).await;

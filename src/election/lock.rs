@@ -455,7 +455,12 @@ impl Lock {
         let details = content.record().and_then(|record| record.details.as_ref());
         let hold = details.map_or(Duration::ZERO, |details| details.hold);
         self.longest.show(hold, now, trust == Trust::Followed);
-        let (question, unseen, round_trip) = (Question::Due(now), Unseen::Gap, now.since_at_most(sent));
+        // What directly replaced another came after all that this host has seen: it need not ask about a copy of the past.
+        let seen = self.seen.as_ref().filter(|seen| seen.incarnation == incarnation);
+        let prev = details.and_then(|details| details.prev);
+        let is_copy = trust == Trust::Followed && seen.zip(prev).is_some_and(|(seen, (prev, _))| prev < seen.revision);
+        let question = if is_copy { Question::Answered(false) } else { Question::Due(now) };
+        let (unseen, round_trip) = (Unseen::Gap, now.since_at_most(sent));
         let (since, shown) = (now, now);
         self.seen = Some(Seen { incarnation, revision, content, since, shown, round_trip, trust, unseen, question });
     }
@@ -540,6 +545,20 @@ mod tests {
         assert_eq!(lock.question(), None);
         lock.verify(ASKED, answer, at(11));
         lock
+    }
+
+    /// Somebody has deleted what came between, and written an old release again.
+    #[test]
+    fn a_proven_that_replaced_an_older_record_than_was_seen_is_not_verified() {
+        let mut lock = Lock::default();
+        lock.observe(shows(12, 8, Standing::Active, 11), at(9), at(9), &timings(), None);
+        lock.observe(shows(13, 7, Standing::Proven, 5), at(10), at(10), &timings(), None);
+        assert_eq!(lock.question(), None);
+        assert_ne!(claim(&lock).entitled_at, at(10));
+        let mut lock = Lock::default();
+        lock.observe(shows(12, 7, Standing::Active, 11), at(9), at(9), &timings(), None);
+        lock.observe(shows(13, 7, Standing::Proven, 12), at(10), at(10), &timings(), None);
+        assert_eq!(lock.question(), Some((Revision(13), at(10))));
     }
 
     /// A copy of a store holds a `proven` and what it replaced, and is not shown all at once by every replica.
@@ -748,7 +767,7 @@ mod tests {
     fn an_answer_says_nothing_of_the_record_that_came_meanwhile() {
         let mut lock = let_go();
         lock.asked(ASKED);
-        lock.observe(shows(9, 7, Standing::Proven, 5), at(11), at(11), &timings(), None);
+        lock.observe(shows(9, 7, Standing::Proven, 8), at(11), at(11), &timings(), None);
         lock.verify(ASKED, Some(&shows(5, 7, Standing::Active, 4)), at(12));
         assert_eq!(lock.question(), Some((Revision(9), at(11))));
         assert!(!lock.is_verified_proven());

@@ -133,6 +133,8 @@ pub enum Odd {
     Name,
     /// More than a store takes.
     Size,
+    /// No valid seal, where there has to be one.
+    Seal,
     /// So long a lease.
     Lease(Duration),
     /// So long a hold.
@@ -152,6 +154,10 @@ impl fmt::Display for Odd {
                 Holder::LIMIT
             ),
             Self::Size => write!(f, "it has more than {} KiB", Value::LIMIT_BYTES / 1024),
+            Self::Seal => f.write_str(
+                "it has no valid seal; see that all hosts have the same seal-key and cluster, or, if they have, look who \
+                 else may write to the store",
+            ),
             Self::Lease(span) => write!(f, "its lease of {} is longer than {}", rounded(*span), rounded(LONGEST_LEASE)),
             Self::Hold(span) => write!(f, "its hold of {} is longer than {}", rounded(*span), rounded(LONGEST_HOLD)),
             Self::Pause(span) => write!(f, "its pause of {} is longer than {}", rounded(*span), rounded(LONGEST_HOLD)),
@@ -287,7 +293,13 @@ impl Record {
         }
         let token = Holder::decode(&value.body);
         let details = decode_details(&value.fields);
-        let odd = if token.is_unknown() { Some(Odd::Name) } else { details.as_ref().and_then(odd_number) };
+        let odd = if value.is_unsealed() {
+            Some(Odd::Seal)
+        } else if token.is_unknown() {
+            Some(Odd::Name)
+        } else {
+            details.as_ref().and_then(odd_number)
+        };
         let oddity = odd.map(|what| {
             let names = details.as_ref().map(|details| (details.instance, details.write));
             Oddity { names, what }
@@ -490,6 +502,17 @@ mod tests {
         assert_eq!(odd(&|value| value.body = b"h1\nMAINPID=1\n".to_vec()), Some((Odd::Name, true)));
         assert_eq!(odd(&|value| value.body = vec![b'x'; Value::LIMIT_BYTES]), Some((Odd::Size, false)));
         assert_eq!(odd(&|value| value.body = b"my host".to_vec()), None);
+    }
+
+    #[test]
+    fn a_record_without_its_seal_is_another_programs() {
+        let record = Record::decode(&full().encode().marked_unsealed());
+        assert_eq!((record.details.is_none(), record.is_held()), (true, true));
+        assert_eq!(record.oddity.as_ref().map(|oddity| oddity.what), Some(Odd::Seal));
+        assert_eq!(record.identity(), full().identity());
+        let released = Value { body: Vec::new(), ..full().encode() }.marked_unsealed();
+        assert!(!Record::decode(&released).is_held());
+        assert_eq!(Record::decode(&released).details, None);
     }
 
     #[test]

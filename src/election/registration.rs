@@ -106,10 +106,10 @@ impl Registration {
         Value { body: self.key.as_str().as_bytes().to_vec(), fields }
     }
 
-    /// From the store. `None`: it is not an entry of this unit.
+    /// From the store. `None`: it is not an entry of this unit, or has no valid seal.
     #[must_use]
     pub fn decode(value: &Value, unit: &UnitName) -> Option<Self> {
-        if value.fields.get(field::UNIT).map(String::as_str) != Some(unit.as_str()) {
+        if value.is_unsealed() || value.fields.get(field::UNIT).map(String::as_str) != Some(unit.as_str()) {
             return None;
         }
         let key = Key::new(str::from_utf8(&value.body).ok()?).ok()?;
@@ -249,6 +249,7 @@ mod tests {
             assert_eq!(Registration::decode(&entry.encode(&database), &unit("web.service")), None);
         }
         assert_eq!(Registration::decode(&Value::default(), &database), None);
+        assert_eq!(Registration::decode(&entry("db", &[]).encode(&database).marked_unsealed(), &database), None);
         let mut garbled = entry("db", &["ctl"]).encode(&database);
         garbled.fields.insert("former".to_owned(), "a b:c".to_owned());
         assert_eq!(Registration::decode(&garbled, &database), None);

@@ -11,6 +11,7 @@ pub mod memory;
 pub mod nats;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+pub mod sealed;
 mod secret;
 mod slot;
 

@@ -475,10 +475,33 @@ impl Value {
     /// The largest size, body and fields together, that any store takes, and that any hands up.
     pub const LIMIT_BYTES: usize = 32 * 1024;
 
+    /// Marks a value without a valid seal. No store is given a field of such a name.
+    const UNSEALED: &str = "?unsealed";
+
     /// What a store hands up in place of a value that is larger, so that nobody has to hold it.
     #[must_use]
     pub fn too_large() -> Self {
         Self { body: vec![b'?'; Self::LIMIT_BYTES + 1], fields: BTreeMap::new() }
+    }
+
+    /// Marks what was read without a valid seal: nothing is believed that it says.
+    #[must_use]
+    pub fn marked_unsealed(mut self) -> Self {
+        self.fields.insert(Self::UNSEALED.to_owned(), String::new());
+        self
+    }
+
+    /// Whether it is marked so.
+    #[must_use]
+    pub fn is_unsealed(&self) -> bool {
+        self.fields.contains_key(Self::UNSEALED)
+    }
+
+    /// As it was found.
+    #[must_use]
+    pub fn without_mark(mut self) -> Self {
+        self.fields.remove(Self::UNSEALED);
+        self
     }
 
     /// Body and fields together.

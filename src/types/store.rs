@@ -2,9 +2,13 @@
 //! neither imports the other.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+
+/// How long the key may be that records are sealed with, without a newline at its end.
+pub const SEAL_KEY_BYTES: RangeInclusive<usize> = 32..=4096;
 
 /// Where the locks are.
 #[derive(Debug, Clone, PartialEq)]

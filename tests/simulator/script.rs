@@ -12,6 +12,7 @@
 use std::time::Duration;
 
 use putexd::election::{Content, Event, Record, Standing, Timings};
+use putexd::store::sealed::Sealer;
 use putexd::types::Holder;
 
 use super::clocks::TRUE_RATE;
@@ -130,14 +131,24 @@ impl Script {
                 });
             }
             ["forge-proven"] => sim.change_store(|store, at| {
-                let replaced = store.latest().revision;
-                let mut record = store.record().expect("a record of a holder").clone();
-                _ = std::mem::take(&mut record.token);
-                let details = record.details.as_mut().expect("a record of putexd");
-                (details.standing, details.prev) = (Standing::Proven, Some((replaced, Some(details.instance))));
-                details.write.0 ^= 1;
-                store.put(at, Content::Record(record));
+                store.forge(at, |replaced, record| {
+                    _ = std::mem::take(&mut record.token);
+                    let details = record.details.as_mut().expect("a record of putexd");
+                    (details.standing, details.prev) = (Standing::Proven, Some((replaced, Some(details.instance))));
+                    details.write.0 ^= 1;
+                });
             }),
+            ["forge-hold", span] => {
+                let span = parse_span(span)?;
+                sim.change_store(|store, at| {
+                    store.forge(at, |_, record| {
+                        let details = record.details.as_mut().expect("a record of putexd");
+                        (details.lease, details.hold) = (span, span);
+                    });
+                });
+            }
+            ["bring-back-proven"] => sim.change_store(Store::bring_back_proven),
+            ["seal"] => sim.store.sealer = Some(Sealer::new(&[b'k'; 32], None).expect("a key")),
             ["pause-words", span] => {
                 let paused_for = parse_span(span)?;
                 sim.change_store(|store, at| {

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use putexd::election::{Content, Observation, Record, Standing, WriteRequest, WriteResult};
-use putexd::types::{Incarnation, Instance, Revision};
+use putexd::store::sealed::Sealer;
+use putexd::types::{Incarnation, Instance, Key, Revision, Value};
 
 /// The store, and everything that it ever held.
 #[derive(Debug)]
@@ -14,11 +15,14 @@ pub struct Store {
     /// For so long after a won write another one from the same base is stored on top of it, and answered with a conflict.
     /// So a replicated bucket looks on nats-server before 2.9.21: neither can be confirmed then.
     pub stores_both: Duration,
+    /// The hosts seal what they write, and believe nothing else.
+    pub sealer: Option<Sealer>,
 }
 
 impl Store {
     pub fn new() -> Self {
-        let mut store = Self { life: 1, last_revision: 0, history: Vec::new(), stores_both: Duration::ZERO };
+        let history = Vec::new();
+        let mut store = Self { life: 1, last_revision: 0, history, stores_both: Duration::ZERO, sealer: None };
         store.remember(Duration::ZERO, 0, Content::Absent);
         store
     }
@@ -91,10 +95,38 @@ impl Store {
         if !same_life || self.latest().revision != request.base && !is_late {
             return WriteResult::Conflict;
         }
-        let record = Record::decode(&request.record.encode());
+        let value = request.record.encode();
+        let written =
+            self.sealer.as_ref().map_or(value.clone(), |sealer| sealer.seal(&lock(), &request.incarnation, value));
+        let record = self.decode(written);
         assert_eq!(record.details.is_some(), request.record.details.is_some(), "a record survives its encoding");
         let revision = self.put(at, Content::Record(record));
         if is_late { WriteResult::Conflict } else { WriteResult::Won(revision) }
+    }
+
+    /// As the hosts read it.
+    fn decode(&self, value: Value) -> Record {
+        Record::decode(
+            &self.sealer.as_ref().map_or(value.clone(), |sealer| sealer.open(&lock(), &self.incarnation(), value)),
+        )
+    }
+
+    /// Somebody who has no key writes the latest record again, with what he likes changed.
+    pub fn forge(&mut self, at: Duration, change: impl FnOnce(Revision, &mut Record)) {
+        let mut record = self.record().expect("a record to change").clone();
+        change(self.latest().revision, &mut record);
+        let record = self.decode(record.encode());
+        self.put(at, Content::Record(record));
+    }
+
+    /// All since the last proven, and the proven itself, is deleted, and the proven is written again: it replaces what it says.
+    pub fn bring_back_proven(&mut self, at: Duration) {
+        let is_proven =
+            |record: &Record| record.details.as_ref().is_some_and(|details| details.standing == Standing::Proven);
+        let is_it = |(_, old): &(Duration, Observation)| old.content.record().is_some_and(is_proven);
+        let position = self.history.iter().rposition(is_it).expect("a proven");
+        let (_, old) = self.history.drain(position..).next().expect("the proven");
+        self.put(at, old.content);
     }
 
     /// Whether the latest entry replaced `base`, and so lately that the store does not look at it yet.
@@ -148,4 +180,8 @@ impl Store {
     pub fn instance(&self) -> Option<Instance> {
         self.record().and_then(Record::instance)
     }
+}
+
+fn lock() -> Key {
+    Key::new("lock").expect("a key")
 }

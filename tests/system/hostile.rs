@@ -148,7 +148,7 @@ fn key() -> Key {
 }
 
 /// Does `work` with a client of the store, beside the hosts.
-fn with_store<T: Send>(scene: &Scene, work: impl AsyncFnOnce(&dyn Store) -> T + Send) -> T {
+pub fn with_store<T: Send>(scene: &Scene, work: impl AsyncFnOnce(&dyn Store) -> T + Send) -> T {
     let settings = scene.locks.settings(scene);
     scene.on_the_switch(|| {
         runtime().block_on(async {

@@ -37,6 +37,7 @@ mod postgres;
 mod quickstart;
 mod reload;
 mod scene;
+mod sealed;
 mod self_fence;
 mod server;
 mod share;

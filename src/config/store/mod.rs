@@ -13,7 +13,7 @@ use toml::Spanned;
 
 use super::diagnostic::Report;
 use super::fragment::{Field, StoreFragment, take};
-use crate::types::store::{Login, StoreSettings, Tls};
+use crate::types::store::{Login, SEAL_KEY_BYTES, StoreSettings, Tls};
 use crate::types::trust::{self, Rights};
 
 /// Before the name of what systemd's `LoadCredential=` has put in place.
@@ -23,13 +23,14 @@ const CREDENTIALS_VARIABLE: &str = "CREDENTIALS_DIRECTORY";
 /// Where systemd keeps that of the running putexd, for whoever checks the configuration or looks at the store by hand.
 const CREDENTIALS_OF_PUTEXD: &str = "run/credentials/putexd.service";
 
-/// Validates the table at `span`. Secrets and certificates are looked for below `root`.
+/// Validates the table at `span`, and says which store it is and where the key is that records are sealed with, if they are.
+/// Secrets and certificates are looked for below `root`.
 pub(super) fn check(
     root: &Path,
     span: &Range<usize>,
     mut fragment: StoreFragment,
     report: &mut Report,
-) -> Option<StoreSettings> {
+) -> Option<(StoreSettings, Option<PathBuf>)> {
     let kind = required(fragment.r#type.take(), "type", "\"nats\"", span, report)?;
     let name = kind.get_ref().as_str();
     if !StoreSettings::BUILT_IN.contains(&name) {
@@ -43,11 +44,27 @@ pub(super) fn check(
         "postgres" => postgres::check(root, span, &mut fragment, report).map(StoreSettings::Postgres),
         _ => nats::check(root, span, &mut fragment, report).map(StoreSettings::Nats),
     };
+    let seal_key = take_seal_key(root, fragment.seal_key.take(), report);
     // Each type has taken what is its own.
     for (key, span) in fragment.given() {
         report.error(&span, format!("the key {key:?} has no meaning for the store type {name:?}: remove it"));
     }
-    settings
+    settings.map(|settings| (settings, seal_key))
+}
+
+/// Its length alone is looked at here, with a newline at its end.
+fn take_seal_key(root: &Path, field: Field<PathBuf>, report: &mut Report) -> Option<PathBuf> {
+    let key = take_secret(root, field, report)?;
+    let (least, most) = (*SEAL_KEY_BYTES.start() as u64, *SEAL_KEY_BYTES.end() as u64);
+    let found = key.get_ref().strip_prefix("/").ok().and_then(|below| root.join(below).metadata().ok());
+    if let Some(length) = found.map(|found| found.len()).filter(|length| !(least..=most + 1).contains(length)) {
+        let shown = key.get_ref().display();
+        report.error(
+            &key.span(),
+            format!("make the key with \"head -c 32 /dev/urandom | base64\": {shown} has {length} bytes, and {least} to {most} are accepted"),
+        );
+    }
+    Some(key.into_inner())
 }
 
 fn unknown_type(name: &str) -> String {

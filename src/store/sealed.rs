@@ -1,0 +1,425 @@
+//! A store whose values are sealed: with a key that all hosts of the cluster have, and a writer of the store has not.
+//!
+//! The seal is an HMAC-SHA256 in a field of its own, over all that says what the value means: the cluster, the key of the
+//! lock, the store's incarnation, the body, and each other field with its name. It is made when a value is written, and looked
+//! at when one is read. A value without a valid one is handed up with a mark ([`Value::is_unsealed`]), by which whoever decodes
+//! it believes nothing of it. The seal says who made a value, not when: what a genuine old one can do is in
+//! `election/protocol.md`.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ring::hmac;
+use tokio::sync::watch;
+
+use super::{
+    Administer, Attempt, Creation, Entry, Examination, Hints, Link, Snapshot, Store, StoreError, StoreFuture,
+    WriteOutcome,
+};
+use crate::types::store::SEAL_KEY_BYTES;
+use crate::types::{ClusterName, Incarnation, Key, Revision, Value};
+
+/// The field that holds the seal, in lower case hexadecimal digits.
+const FIELD: &str = "seal";
+
+/// What the sealed text begins with, so that no other use of the same key can be taken for it.
+const LABEL: &[u8] = b"putexd sealed value 1";
+
+/// `store`, with the values that it holds for `cluster` sealed, where there is a file with a key. It is read once.
+pub fn as_configured(
+    store: Arc<dyn Administer>,
+    key_file: Option<&Path>,
+    cluster: Option<&ClusterName>,
+) -> Result<Arc<dyn Administer>, Unusable> {
+    let Some(key_file) = key_file else { return Ok(store) };
+    Ok(Arc::new(Sealed { store, sealer: Sealer::from_file(key_file, cluster)? }))
+}
+
+/// Makes seals, and looks at them.
+pub struct Sealer {
+    key: hmac::Key,
+    cluster: String,
+}
+
+impl Sealer {
+    /// With the text of a file with a key; a newline at its end is not part of the key.
+    pub fn new(text: &[u8], cluster: Option<&ClusterName>) -> Result<Self, KeyError> {
+        let text = text.strip_suffix(b"\n").unwrap_or(text);
+        if !SEAL_KEY_BYTES.contains(&text.len()) {
+            return Err(KeyError(text.len()));
+        }
+        let cluster = cluster.map_or_else(String::new, ToString::to_string);
+        Ok(Self { key: hmac::Key::new(hmac::HMAC_SHA256, text), cluster })
+    }
+
+    fn from_file(path: &Path, cluster: Option<&ClusterName>) -> Result<Self, Unusable> {
+        let mut text = Vec::new();
+        // One byte for the newline, and one that shows that it is too long.
+        let limit = u64::try_from(SEAL_KEY_BYTES.end() + 2).unwrap_or(u64::MAX);
+        let read = File::open(path).and_then(|file| file.take(limit).read_to_end(&mut text));
+        let why = |why: &dyn fmt::Display| Unusable { path: path.to_owned(), why: why.to_string() };
+        read.map_err(|error| why(&error))?;
+        Self::new(&text, cluster).map_err(|error| why(&error))
+    }
+
+    /// As it is written under `key` in `incarnation`. One that was read without a valid seal is written as it was found, and gets none.
+    #[must_use]
+    pub fn seal(&self, key: &Key, incarnation: &Incarnation, value: Value) -> Value {
+        if value.is_unsealed() {
+            return value.without_mark();
+        }
+        let mut value = value;
+        let seal = hmac::sign(&self.key, &self.text(key, incarnation, &value));
+        value.fields.insert(FIELD.to_owned(), hexadecimal(seal.as_ref()));
+        value
+    }
+
+    /// As it was before it was sealed; or, if it was not sealed for this place, as it was found, and marked.
+    #[must_use]
+    pub fn open(&self, key: &Key, incarnation: &Incarnation, mut value: Value) -> Value {
+        let seal = value.fields.get(FIELD).and_then(|seal| bytes(seal));
+        let is_valid = !value.is_too_large()
+            && seal.is_some_and(|seal| hmac::verify(&self.key, &self.text(key, incarnation, &value), &seal).is_ok());
+        if is_valid {
+            value.fields.remove(FIELD);
+            value
+        } else {
+            value.marked_unsealed()
+        }
+    }
+
+    /// What the seal is made of: parts that each say how long they are, so that no two values have the same.
+    ///
+    /// An entry of a unit is good in every incarnation. Nothing in it rests on revisions, and without it no host would run the
+    /// unit in a store that was restored before an operator has said so.
+    fn text(&self, key: &Key, incarnation: &Incarnation, value: &Value) -> Vec<u8> {
+        let incarnation = if key.as_str().starts_with(Key::OF_UNITS) { "" } else { &incarnation.0 };
+        let mut text = Vec::with_capacity(value.size() + 256);
+        let fields = value.fields.iter().filter(|(name, _)| *name != FIELD);
+        let fields = fields.flat_map(|(name, field)| [name.as_bytes(), field.as_bytes()]);
+        let first = [LABEL, self.cluster.as_bytes(), key.as_str().as_bytes(), incarnation.as_bytes(), &value.body];
+        for part in first.into_iter().chain(fields) {
+            text.extend_from_slice(&(part.len() as u64).to_be_bytes());
+            text.extend_from_slice(part);
+        }
+        text
+    }
+}
+
+/// Without the key.
+impl fmt::Debug for Sealer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sealer").field("cluster", &self.cluster).finish_non_exhaustive()
+    }
+}
+
+/// A file that has no key.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the seal-key in {} cannot be used: {why}", .path.display())]
+pub struct Unusable {
+    path: PathBuf,
+    why: String,
+}
+
+/// A key of so many bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the key has {0} bytes, and {least} to {most} are accepted: make one with \"head -c 32 /dev/urandom | base64\"",
+    least = SEAL_KEY_BYTES.start(),
+    most = SEAL_KEY_BYTES.end()
+)]
+pub struct KeyError(usize);
+
+struct Sealed<S: ?Sized> {
+    store: Arc<S>,
+    sealer: Sealer,
+}
+
+impl<S: Store + ?Sized> Store for Sealed<S> {
+    fn read<'a>(&'a self, key: &'a Key, before: Option<Revision>) -> StoreFuture<'a, Result<Snapshot, StoreError>> {
+        Box::pin(async move {
+            let Snapshot { incarnation, entry } = self.store.read(key, before).await?;
+            let open = |value| self.sealer.open(key, &incarnation, value);
+            let entry = entry.map(|Entry { revision, value }| Entry { revision, value: value.map(open) });
+            Ok(Snapshot { incarnation, entry })
+        })
+    }
+
+    fn compare_and_set<'a>(&'a self, key: &'a Key, attempt: &'a Attempt) -> StoreFuture<'a, WriteOutcome> {
+        Box::pin(async move {
+            let value = self.sealer.seal(key, &attempt.incarnation, attempt.value.clone());
+            self.store.compare_and_set(key, &Attempt { value, ..attempt.clone() }).await
+        })
+    }
+
+    fn watch(&self) -> StoreFuture<'_, Result<Hints, StoreError>> {
+        self.store.watch()
+    }
+
+    fn link(&self) -> watch::Receiver<Link> {
+        self.store.link()
+    }
+}
+
+impl<S: Administer + ?Sized> Administer for Sealed<S> {
+    fn init(&self) -> StoreFuture<'_, Result<Creation, StoreError>> {
+        self.store.init()
+    }
+
+    fn examine(&self) -> StoreFuture<'_, Result<Examination, StoreError>> {
+        self.store.examine()
+    }
+
+    fn mend<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<Option<String>, StoreError>> {
+        self.store.mend(key)
+    }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes
+        .iter()
+        .flat_map(|byte| [byte >> 4, byte & 15])
+        .filter_map(|digit| char::from_digit(digit.into(), 16))
+        .collect()
+}
+
+/// `None`: not what [`hexadecimal`] writes.
+fn bytes(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    };
+    let pairs = text.as_bytes().chunks(2).map(|pair| match pair {
+        [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
+        _ => None,
+    });
+    pairs.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::super::memory::MemoryStore;
+    use super::*;
+    use crate::types::{UnitName, WriteId};
+
+    const SECRET: &str = "0123456789abcdef0123456789abcdef";
+
+    fn cluster(name: &str) -> Option<ClusterName> {
+        (!name.is_empty()).then(|| ClusterName::new(name).expect("a cluster's name"))
+    }
+
+    fn sealer(text: &str, name: &str) -> Sealer {
+        Sealer::new(text.as_bytes(), cluster(name).as_ref()).expect("a key")
+    }
+
+    fn key(name: &str) -> Key {
+        Key::new(name).expect("a key")
+    }
+
+    fn life(name: &str) -> Incarnation {
+        Incarnation(name.to_owned())
+    }
+
+    fn value() -> Value {
+        let fields = [
+            ("machine", "00000000000000000000000000000002"),
+            ("instance", "0000000000000000000000000000000a"),
+            ("write", "0000000000000000000000000000000b"),
+            ("state", "active"),
+            ("lease-ms", "3000"),
+            ("hold-ms", "3900"),
+            ("term", "1767225600"),
+            ("units", "a.service"),
+        ];
+        let fields = fields.map(|(name, text)| (name.to_owned(), text.to_owned()));
+        Value { body: b"h1".to_vec(), fields: fields.into() }
+    }
+
+    fn sealed_value() -> Value {
+        sealer(SECRET, "site-a").seal(&key("db"), &life("a"), value())
+    }
+
+    fn is_believed(value: Value) -> bool {
+        !sealer(SECRET, "site-a").open(&key("db"), &life("a"), value).is_unsealed()
+    }
+
+    #[test]
+    fn what_was_sealed_is_read_as_it_was_written() {
+        assert_eq!(sealer(SECRET, "site-a").open(&key("db"), &life("a"), sealed_value()), value());
+        assert!(is_believed(sealed_value()));
+        let Value { body, mut fields } = sealed_value();
+        assert_eq!(fields.remove(FIELD).map(|seal| seal.len()), Some(64));
+        assert_eq!(Value { body, fields }, value(), "whoever has no key reads it all the same");
+    }
+
+    #[test]
+    fn a_seal_is_what_other_versions_make_of_it() {
+        assert_eq!(sealed_value().fields[FIELD], "170170dad141084a80d2f483d6b057c58730f5fc866e73929e7c2f3f828e2469");
+    }
+
+    #[test]
+    fn another_key_cluster_lock_or_store_is_not_believed() {
+        let (other, newline) = (SECRET.replace('f', "e"), format!("{SECRET}\n"));
+        let opens = |text: &str, name: &str, lock: &str, incarnation: &str| {
+            !sealer(text, name).open(&key(lock), &life(incarnation), sealed_value()).is_unsealed()
+        };
+        assert!(opens(SECRET, "site-a", "db", "a"));
+        assert!(opens(&newline, "site-a", "db", "a"));
+        assert!(!opens(&other, "site-a", "db", "a"));
+        assert!(!opens(SECRET, "site-b", "db", "a"));
+        assert!(!opens(SECRET, "", "db", "a"));
+        assert!(!opens(SECRET, "site-a", "web", "a"));
+        assert!(!opens(SECRET, "site-a", "db", "b"), "another store, or the same made anew");
+    }
+
+    #[test]
+    fn an_entry_of_a_unit_is_good_in_a_restored_store() {
+        let sealer = sealer(SECRET, "");
+        let of = |name: &str| Key::of_unit(None, &UnitName::new(name).expect("a unit"));
+        let entry = sealer.seal(&of("a.service"), &life("a"), value());
+        assert!(!sealer.open(&of("a.service"), &life("b"), entry.clone()).is_unsealed());
+        assert!(sealer.open(&of("b.service"), &life("a"), entry).is_unsealed());
+    }
+
+    #[test]
+    fn a_value_that_was_changed_is_not_believed() {
+        let changed = |change: &dyn Fn(&mut Value)| {
+            let mut value = sealed_value();
+            change(&mut value);
+            assert!(!is_believed(value.clone()), "{value:?}");
+        };
+        changed(&|value| value.body.clear());
+        changed(&|value| value.body.push(b'x'));
+        for name in sealed_value().fields.keys() {
+            changed(&|value| _ = value.fields.remove(name));
+            changed(&|value| value.fields.get_mut(name).into_iter().for_each(|text| text.push('0')));
+            changed(&|value| value.fields.get_mut(name).into_iter().for_each(|text| _ = text.pop()));
+        }
+        changed(&|value| _ = value.fields.insert("next".to_owned(), "h2".to_owned()));
+        changed(&|value| value.fields.get_mut(FIELD).into_iter().for_each(|text| text.make_ascii_uppercase()));
+        for seal in ["", "0", "\u{f6}\u{f6}", &"0".repeat(64)] {
+            changed(&|value| _ = value.fields.insert(FIELD.to_owned(), seal.to_owned()));
+        }
+    }
+
+    #[test]
+    fn no_two_values_have_one_text() {
+        let sealer = sealer(SECRET, "");
+        let value = |body: &str, fields: &[(&str, &str)]| Value {
+            body: body.into(),
+            fields: fields.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect(),
+        };
+        let same = [
+            value("abc", &[("d", "e")]),
+            value("ab", &[("cd", "e")]),
+            value("ab", &[("c", "de")]),
+            value("ab", &[("c", "d"), ("e", "")]),
+            value("abcde", &[]),
+        ];
+        let texts = same.map(|value| sealer.text(&key("db"), &life("a"), &value));
+        for (n, text) in texts.iter().enumerate() {
+            assert!(!texts[..n].contains(text), "{n}");
+        }
+    }
+
+    #[test]
+    fn what_was_not_sealed_gets_no_seal_when_it_is_written_again() {
+        let sealer = sealer(SECRET, "");
+        let forged = value();
+        let read = sealer.open(&key("db"), &life("a"), forged.clone());
+        assert!(read.is_unsealed());
+        assert_eq!(sealer.seal(&key("db"), &life("a"), read), forged);
+        let genuine = sealer.seal(&key("db"), &life("a"), forged);
+        assert_eq!(sealer.seal(&key("db"), &life("a"), sealer.open(&key("db"), &life("a"), genuine.clone())), genuine);
+    }
+
+    #[test]
+    fn a_key_has_a_length_and_is_not_shown() {
+        for length in [0, 31, 4097] {
+            let error = Sealer::new(&vec![b'x'; length], None).expect_err("refused");
+            assert!(error.to_string().contains(&format!("the key has {length} bytes")), "{error}");
+        }
+        assert!(Sealer::new(&[b'x'; 4096], None).is_ok());
+        assert!(Sealer::new(&[&[b'x'; 31][..], b"\n"].concat(), None).is_err());
+        let shown = format!("{0:?} {0:#?}", sealer(SECRET, "site-a"));
+        assert!(!shown.contains("0123") && shown.contains("site-a"), "{shown}");
+        assert!(!shown.contains("48, 49"), "{shown}");
+    }
+
+    #[tokio::test]
+    async fn a_store_seals_what_is_written_and_marks_what_is_forged() {
+        let below = Arc::new(MemoryStore::new(Duration::from_secs(5)));
+        let store = Sealed { store: Arc::clone(&below), sealer: sealer(SECRET, "") };
+        let read = async |store: &dyn Store| store.read(&key("db"), None).await.expect("an answer");
+        let found = read(&store).await;
+        let attempt = Attempt { base: Revision(0), incarnation: found.incarnation, write: WriteId(1), value: value() };
+        let outcome = store.compare_and_set(&key("db"), &attempt).await;
+        let WriteOutcome::Won(first) = outcome else { panic!("{outcome:?}") };
+        let of = |snapshot: Snapshot| snapshot.entry.and_then(|entry| entry.value).expect("a value");
+        assert_eq!(of(read(&store).await), value());
+        assert_eq!(of(read(&*below).await).fields[FIELD].len(), 64);
+        let forged = below.put(&key("db"), value());
+        assert!(of(read(&store).await).is_unsealed());
+        let before = store.read(&key("db"), Some(forged)).await.expect("an answer");
+        assert_eq!(before.entry, Some(Entry { revision: first, value: Some(value()) }), "what it replaced was genuine");
+    }
+
+    #[test]
+    fn a_key_is_read_from_a_file() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), format!("{SECRET}\n")).expect("a key");
+        let read = Sealer::from_file(file.path(), cluster("site-a").as_ref()).expect("a key");
+        assert!(!read.open(&key("db"), &life("a"), sealed_value()).is_unsealed());
+        for text in ["hunter2", &"x".repeat(4097)] {
+            std::fs::write(file.path(), text).expect("a key");
+            let error = Sealer::from_file(file.path(), None).expect_err("refused").to_string();
+            assert!(error.contains("make one with") && !error.contains(text), "{error}");
+        }
+        let error = Sealer::from_file(Path::new("/absent"), None).expect_err("refused").to_string();
+        assert!(error.contains("the seal-key in /absent cannot be used"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn any_change_of_a_sealed_value_is_not_believed(
+            place in 0..512_usize,
+            flip in 1..128_u8,
+            body in proptest::collection::vec(any::<u8>(), 1..64),
+            fields in proptest::collection::btree_map("[a-z][a-z0-9-]{0,6}", "[ -~]{1,12}", 0..6),
+        ) {
+            let sealer = sealer(SECRET, "site-a");
+            let lock = key("db");
+            let mut value = sealer.seal(&lock, &life("a"), Value { body, fields });
+            prop_assert!(!sealer.open(&lock, &life("a"), value.clone()).is_unsealed());
+            // A byte of the body, of a field's name or of its text, whichever it comes to.
+            let before = value.clone();
+            let place = place % value.size();
+            if place < value.body.len() {
+                value.body[place] ^= flip;
+            } else {
+                let mut rest = place - value.body.len();
+                let (name, text) = value.fields.iter().find(|(name, text)| {
+                    let is_here = rest < name.len() + text.len();
+                    if !is_here { rest -= name.len() + text.len(); }
+                    is_here
+                }).map(|(name, text)| (name.clone(), text.clone())).expect("it is within the value");
+                value.fields.remove(&name);
+                let mut both = [name.as_bytes(), text.as_bytes()].concat();
+                both[rest] ^= flip;
+                let both = String::from_utf8(both).expect("ASCII");
+                let (changed, text) = both.split_at(name.len());
+                value.fields.insert(changed.to_owned(), text.to_owned());
+            }
+            prop_assume!(value != before);
+            prop_assert!(sealer.open(&lock, &life("a"), value).is_unsealed());
+        }
+    }
+}

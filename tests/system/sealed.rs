@@ -1,0 +1,107 @@
+//! Records are sealed host by host, by the procedure of putexd-operations(7); then somebody who may write to the store and has
+//! no key writes in the holder's name that its unit has ended.
+
+use std::time::Duration;
+
+use putexd::store::{Attempt, Snapshot, Store, StoreError, WriteOutcome};
+use putexd::types::{Key, Revision, Value, WriteId};
+
+use crate::cluster::Host;
+use crate::command::{now, wait_for};
+use crate::hostile::with_store;
+use crate::lockstore::{Lockstore, on_each_store};
+use crate::scene::{HAND_OVER, Plan, SOON, Scene, TAKE_OVER, wait_for_line, wait_for_standby};
+
+on_each_store! {
+    ; nats: a_forged_release_starts_no_second_copy_where_records_are_sealed
+}
+
+const SEAL: &str = "umask 077; echo 'a key that is the same on all of the hosts' > /etc/putex/seal.key
+    sed -i '/^.store.$/a seal-key = \"/etc/putex/seal.key\"' /etc/putex/putexd.toml; putexd --check";
+
+fn a_forged_release_starts_no_second_copy_where_records_are_sealed(store: Lockstore) {
+    let Some((scene, first)) = Plan::hosts("sealed", 2, store).run() else { return };
+    let (holder, other) = (scene.host_of(&first), scene.other(&first));
+
+    scene.uninterrupted(&first, Duration::from_secs(2), "a standby gets the key", || {
+        scene.hosts.iter().for_each(|host| drop(host.sh(SEAL)));
+        other.exec(&["systemctl", "restart", "putexd.service"]);
+        wait_for_words(other, "putexctl status", &["does not contend", "no valid seal"]);
+        let said =
+            wait_for_words(other, "putexctl doctor", &["records are sealed", "the record of the lock \"db\" is not"]);
+        assert!(said.contains("database.service: its entry is not believed"), "{said}");
+        other.exec(&["putexctl", "adopt", "db"]);
+        wait_for_standby(other);
+    });
+    let asked = now();
+    holder.exec(&["systemctl", "stop", "putexd.service"]);
+    let second = scene.wait_for_takeover(&first, asked, TAKE_OVER, "the last host without the key is stopped");
+    holder.exec(&["systemctl", "start", "putexd.service"]);
+    wait_for_standby(holder);
+    for host in [holder, other] {
+        let said = wait_for_words(host, "putexctl doctor", &["records are sealed", "assigned to the key \"db\""]);
+        assert!(!said.contains("believed"), "{said}");
+    }
+
+    let forged = now();
+    forge_a_release(&scene);
+    // By a copy that ends before, it says.
+    let begun =
+        wait_for(TAKE_OVER, "one host starts", || scene.oracle.starts().into_iter().find(|start| start.at > forged));
+    let end = scene.oracle.wait_for_end(&second, SOON);
+    assert!(end.at < begun.at, "the copy on {} started before the other had ended", begun.host);
+    scene.assert_no_violation();
+    wait_for_line(scene.other(&second), &["the lock's record is not believed", "no valid seal"]);
+
+    let third = scene.wait_for_one_active(TAKE_OVER);
+    wait_for_standby(scene.other(&third));
+    let asked = now();
+    scene.host_of(&third).exec(&["putexctl", "step-down", "db"]);
+    scene.wait_for_takeover(&third, asked, HAND_OVER, "a release of a host that has the key");
+}
+
+/// What `command` says on `host`, once it has all of `words`.
+#[track_caller]
+fn wait_for_words(host: &Host, command: &str, words: &[&str]) -> String {
+    wait_for(SOON, &format!("{command} on {} says {words:?}", host.name), || {
+        let text = String::from_utf8_lossy(&host.output(&["sh", "-c", command]).stdout).into_owned();
+        words.iter().all(|word| text.contains(word)).then_some(text)
+    })
+}
+
+/// The holder may renew meanwhile: until it is won.
+fn forge_a_release(scene: &Scene) {
+    let key = Key::new("db").expect("a key");
+    with_store(scene, async |store: &dyn Store| {
+        for write in 1_u128.. {
+            let Snapshot { incarnation, entry } = match store.read(&key, None).await {
+                Err(StoreError::Unreachable(_)) => {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                    continue;
+                }
+                found => found.expect("the store answers"),
+            };
+            let entry = entry.expect("the lock is held");
+            let value = released(entry.value.expect("the lock is held"), entry.revision, write);
+            let attempt = Attempt { base: entry.revision, incarnation, write: WriteId(write), value };
+            if let WriteOutcome::Won(_) = store.compare_and_set(&key, &attempt).await {
+                return;
+            }
+        }
+    });
+}
+
+fn released(held: Value, base: Revision, write: u128) -> Value {
+    let Value { mut fields, .. } = held;
+    let instance = fields["instance"].clone();
+    let write = WriteId(write).to_string();
+    for (name, text) in [
+        ("state", "proven".to_owned()),
+        ("write", write),
+        ("prev-revision", base.to_string()),
+        ("prev-instance", instance),
+    ] {
+        fields.insert(name.to_owned(), text);
+    }
+    Value { body: Vec::new(), fields }
+}
