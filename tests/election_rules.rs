@@ -645,7 +645,7 @@ fn each_state_that_waits_says_for_what_and_how_long() {
     active.handle(Event::StepDown { reason: "an operator said so".to_owned(), next: None });
     assert_eq!(
         said(&active),
-        "waits for putex-guard to close the gate before it stops the unit because of \"an operator said so\""
+        "waits for putex-guard to close the gate before it stops the unit for this reason: an operator said so"
     );
     active.handle(Event::GuardDone { instance: instance_active, done: GuardDone::Closed });
     assert!(said(&active).contains("until the unit is proven dead, in its own time and for 30s at most"));
