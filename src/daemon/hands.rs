@@ -304,8 +304,19 @@ impl Units {
                 self.kill().await;
             }
             let slice = kill_at.map_or(STOP_SLICE, |at| at_most(self.machine.now().until_passed(at), STOP_SLICE));
-            self.ask_to_stop(slice, late).await;
-            match self.proof(&mut left, slice).await {
+            let attempt = async {
+                self.ask_to_stop(slice, late).await;
+                self.proof(&mut left, slice).await
+            };
+            // A PID 1 that does not answer takes the limit of each call, one after another; SIGKILL waits for none of them.
+            let proof = match kill_at.filter(|_| !late) {
+                Some(at) => match timeout(self.machine.now().until_passed(at), attempt).await {
+                    Ok(proof) => proof,
+                    Err(_) => continue,
+                },
+                None => attempt.await,
+            };
+            match proof {
                 Ok(()) => {
                     self.tell_unproven(None);
                     self.former.lock().unwrap_or_else(PoisonError::into_inner).clear();

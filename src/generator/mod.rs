@@ -39,7 +39,7 @@ use crate::systemd::bond;
 use crate::systemd::gate::{DROP_IN, GUARD_UNIT, PROGRAM};
 use crate::types::kept::{self, Kept};
 use crate::types::trust;
-use crate::types::{ServiceName, UnitName, is_device_path, span};
+use crate::types::{LEASES_DIR, ServiceName, UnitName, is_device_path, span};
 
 /// Where the service files are; the earlier directory wins.
 pub const SERVICE_DIRS: [&str; 3] = ["/etc/putex.d", "/run/putex.d", "/usr/lib/putex.d"];
@@ -91,13 +91,25 @@ pub struct Generated {
 #[must_use]
 pub fn run(directories: &[PathBuf], kept: &Path, target: &Path) -> Generated {
     let mut generated = Generated::default();
+    let mut refused = BTreeSet::new();
     for (service, path, text) in read_all(select(directories, &mut generated.problems)) {
-        let units = units_of(&path, text, &kept.join(format!("{service}.json")), &mut generated.problems);
+        let kept = service.as_ref().map(|service| kept.join(format!("{service}.json")));
+        let mut units = units_of(&path, text, kept.as_deref(), &mut generated.problems);
         if units.is_empty() {
             generated.problems.push(format!("{}: no unit is bound to its lease", path.display()));
         }
-        for unit in units {
-            generated.bonds.entry(unit).or_default().insert(service.clone());
+        match service {
+            Some(service) => {
+                for unit in units {
+                    generated.bonds.entry(unit).or_default().insert(service.clone());
+                }
+            }
+            None => refused.append(&mut units),
+        }
+    }
+    for unit in refused.iter().filter(|unit| !generated.bonds.contains_key(*unit)) {
+        if let Err(error) = write(target, unit.as_str(), &drop_in_refused()) {
+            generated.problems.push(format!("{unit} is not kept from being started: {error}"));
         }
     }
     for (unit, services) in &generated.bonds {
@@ -142,9 +154,10 @@ pub fn run_for_guard(host_file: &Path, target: &Path) -> Result<(), String> {
 }
 
 /// The service files that count. A name in an earlier directory hides the same name in a later one; an empty file or a
-/// link to /dev/null hides it without putting anything in its place.
-fn select(directories: &[PathBuf], problems: &mut Vec<String>) -> BTreeMap<ServiceName, PathBuf> {
+/// link to /dev/null hides it without putting anything in its place. Those whose name is refused are for no service.
+fn select(directories: &[PathBuf], problems: &mut Vec<String>) -> Vec<(Option<ServiceName>, PathBuf)> {
     let mut files: BTreeMap<ServiceName, PathBuf> = BTreeMap::new();
+    let mut refused = Vec::new();
     for directory in directories {
         // What is in there is judged by itself.
         problems.extend(fs::metadata(directory).ok().and_then(|found| why_not_obeyed(directory, &found)));
@@ -163,16 +176,19 @@ fn select(directories: &[PathBuf], problems: &mut Vec<String>) -> BTreeMap<Servi
             let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
             match ServiceName::new(stem) {
                 Ok(service) => drop(files.entry(service).or_insert(path)),
-                Err(error) => problems.push(format!("{}: {error}", path.display())),
+                Err(error) => {
+                    problems.push(format!("{}: {error}", path.display()));
+                    refused.push((None, path));
+                }
             }
         }
     }
-    files
+    files.into_iter().map(|(service, path)| (Some(service), path)).chain(refused).collect()
 }
 
 /// The text of each file; those that are there to hide another are left out. All are read at once, and none is waited for
 /// longer than [`READ_LIMIT`]: systemd kills a generator that does not end, and goes on without any of its drop-ins.
-fn read_all(files: BTreeMap<ServiceName, PathBuf>) -> Vec<(ServiceName, PathBuf, io::Result<Found>)> {
+fn read_all(files: Vec<(Option<ServiceName>, PathBuf)>) -> Vec<(Option<ServiceName>, PathBuf, io::Result<Found>)> {
     let readings: Vec<_> = files.into_iter().map(|(service, path)| (service, begin_to_read(&path), path)).collect();
     let end = Instant::now() + READ_LIMIT;
     let mut texts = Vec::new();
@@ -259,14 +275,20 @@ fn read_former(kept: &Path) -> Option<ServiceFile> {
     toml::from_str(&made.file.text).ok()
 }
 
-fn units_of(path: &Path, found: io::Result<Found>, kept: &Path, problems: &mut Vec<String>) -> BTreeSet<UnitName> {
+fn units_of(
+    path: &Path,
+    found: io::Result<Found>,
+    kept: Option<&Path>,
+    problems: &mut Vec<String>,
+) -> BTreeSet<UnitName> {
+    let read_former = || read_former(kept?);
     let (text, why) = match found {
         Ok(Found { text, why_not_obeyed }) => (Some(text), why_not_obeyed),
         Err(error) => (None, Some(error.to_string())),
     };
     if let Some(why) = why {
         problems.push(format!("{}: {why}", path.display()));
-        if let Some(former) = read_former(kept) {
+        if let Some(former) = read_former() {
             let bound = former.bound_units.into_iter().chain([former.unit]);
             return bound.chain(former.contains).filter_map(|name| UnitName::new(&name).ok()).collect();
         }
@@ -278,7 +300,7 @@ fn units_of(path: &Path, found: io::Result<Found>, kept: &Path, problems: &mut V
     match toml::from_str::<ServiceFile>(&text) {
         Ok(file) => {
             // A name that is none is the daemon's to refuse, and it goes on with the former one.
-            let former = UnitName::new(&file.unit).is_err().then(|| read_former(kept)).flatten();
+            let former = UnitName::new(&file.unit).is_err().then(read_former).flatten();
             for file in former.into_iter().chain([file]) {
                 names.extend(file.bound_units.into_iter().chain([file.unit]));
                 contained.extend(file.contains);
@@ -287,7 +309,7 @@ fn units_of(path: &Path, found: io::Result<Found>, kept: &Path, problems: &mut V
         Err(error) => {
             problems.push(format!("{}: {}", path.display(), error.message()));
             names.extend(find_unit_line(&text));
-            if let Some(former) = read_former(kept) {
+            if let Some(former) = read_former() {
                 names.extend(former.bound_units.into_iter().chain([former.unit]));
                 contained.extend(former.contains);
             }
@@ -313,20 +335,28 @@ fn units_of(path: &Path, found: io::Result<Found>, kept: &Path, problems: &mut V
 }
 
 /// The value of the first line that looks like `unit = "database.service"`, wherever it is in a file that is broken:
-/// `Unit`, a missing or another quotation mark, and something behind it are let pass.
+/// `Unit`, a colon, a missing or another quotation mark, and something behind it are let pass.
 fn find_unit_line(text: &str) -> Option<String> {
-    text.lines().find_map(|line| {
-        let (key, value) = line.split_once('=')?;
+    text.trim_start_matches('\u{feff}').lines().find_map(|line| {
+        let (key, value) = line.split_once(['=', ':'])?;
         let key = key.trim().trim_matches(['"', '\'']);
         if !key.eq_ignore_ascii_case("unit") {
             return None;
         }
         let value = value.trim_start_matches([' ', '\t', '"', '\'', '[']);
         let end = value.find(['"', '\'', '#', ' ', '\t', ',', ']']).unwrap_or(value.len());
-        let value = &value[..end];
-        UnitName::new(value).ok()?;
-        Some(value.to_owned())
+        let value = unescaped(&value[..end]);
+        UnitName::new(&value).ok()?;
+        Some(value)
     })
+}
+
+/// What is meant by a word of a string, whose quotation marks may be missing. A backslash before another one or a `u` is an
+/// escape; any other is a part of a unit's name, as systemd writes it.
+fn unescaped(word: &str) -> String {
+    let is_escaped = ["\\\\", "\\u", "\\U"].iter().any(|escape| word.contains(escape));
+    let parsed = || toml::from_str::<BTreeMap<String, String>>(&format!("word = \"{word}\"")).ok()?.remove("word");
+    is_escaped.then(parsed).flatten().unwrap_or_else(|| word.to_owned())
 }
 
 /// The units that are listed behind anything that looks like one of `keys`, up to the end of the list: that is a `]`, or
@@ -346,7 +376,7 @@ fn find_listed(text: &str, keys: &[&str]) -> BTreeSet<String> {
         };
         if listing {
             let words = values.split(|character: char| "[]\"', \t".contains(character));
-            found.extend(words.filter(|word| UnitName::new(word).is_ok()).map(str::to_owned));
+            found.extend(words.map(unescaped).filter(|word| UnitName::new(word).is_ok()));
             listing = !values.contains(']');
         }
     }
@@ -367,6 +397,14 @@ fn drop_in(unit: &UnitName, services: &BTreeSet<ServiceName>) -> String {
         }
     }
     text
+}
+
+/// For a unit that is named in no file but one whose name is refused: putexd knows no service of it, so nobody has its lease.
+fn drop_in_refused() -> String {
+    format!(
+        "# Made by putex-generator: this unit does not start, because the file in putex.d that names it has a name that is \
+         refused; see \"putexd --check\".\n[Unit]\nAssertPathExists={LEASES_DIR}/.refused\n"
+    )
 }
 
 fn write(target: &Path, unit: &str, text: &str) -> io::Result<()> {
@@ -755,6 +793,38 @@ mod tests {
                         good:good.service h:h.service";
         assert_eq!(host.bonds(), expected);
         assert_eq!(host.run().problems.len(), 7);
+    }
+
+    #[test]
+    fn a_name_with_escapes_is_bound_in_a_broken_file_too() {
+        let host = Host::new();
+        for (name, text) in [
+            ("a", "unit = \"a\\\\x2da.service\"\nbound-units = [\"b\\\\x2db.mount\"]\nlease = 3s"),
+            ("c", "unit = 'c\\x2dc.service'\nlease = 3s"),
+            ("d", "unit = \"d\\u002eservice\"\nlease = 3s"),
+            ("e", "\u{feff}unit = \"e.service\"\nlease = 3s"),
+            ("f", "unit: \"f.service\""),
+        ] {
+            host.file(&format!("etc/{name}.toml"), text);
+        }
+        assert_eq!(
+            host.bonds(),
+            "a:a\\x2da.service a:b\\x2db.mount c:c\\x2dc.service d:d.service e:e.service f:f.service"
+        );
+    }
+
+    #[test]
+    fn a_file_whose_name_is_refused_sets_no_unit_free() {
+        let host = Host::new();
+        host.file("etc/db.toml", "unit = \"db.service\"").file("etc/db copy.toml", "unit = \"db.service\"");
+        host.file("etc/web.prod.toml", "unit = \"web.service\"\nbound-units = [\"web.timer\"]");
+        assert_eq!(host.bonds(), "db:db.service");
+        let drop_in = |unit: &str| fs::read_to_string(host.root.path().join(format!("out/{unit}.d/{DROP_IN}")));
+        for unit in ["web.service", "web.timer"] {
+            let text = drop_in(unit).expect("it is kept from being started");
+            assert!(text.ends_with("[Unit]\nAssertPathExists=/run/putex/leases/.refused\n"), "{text}");
+        }
+        assert!(!drop_in("db.service").expect("it is bound").contains("refused"), "by the file whose name is good");
     }
 
     #[test]

@@ -139,6 +139,26 @@ fn a_bound_unit_that_ignores_sigterm_is_killed_with_its_lease() {
     cluster.assert_no_violation();
 }
 
+/// The guard and PID 1 hang. putexd is the last that can end the units, and waits for neither.
+#[test]
+fn what_is_bound_is_killed_in_time_by_putexd_alone() {
+    let units = [("billing.timer", TIMER), ("billing.service", STUBBORN_RUN)];
+    let Some((cluster, _locks)) = running("putexd-alone", &units, BILLING) else { return };
+    let (active, standby) = roles(&cluster, "billing.timer");
+    let run = in_the_middle_of_a_run(&cluster, active);
+    let hung: Vec<u32> = [active.pid1()].into_iter().chain(active.processes_of("putex-guard.service")).collect();
+    let signal =
+        |signal: &str| hung.iter().for_each(|pid| drop(crate::command::run("kill", &[signal, &pid.to_string()])));
+    let since = now();
+    signal("-STOP");
+    let next = cluster.oracle.wait_for_start_on(&[standby], since, LIMIT);
+    let end = cluster.oracle.wait_for_end(&run, SOON);
+    println!("the run was dead {:?} before the next one", next.at.saturating_sub(end.at));
+    signal("-CONT");
+    assert!(next.at >= end.at, "one after the other");
+    cluster.assert_no_violation();
+}
+
 /// What only follows the lease may take its time, or for ever: it holds up neither a release nor a lapse.
 #[test]
 fn what_only_follows_the_lease_is_not_waited_for() {
