@@ -414,7 +414,8 @@ async fn a_watch_hints_at_every_key_and_ends_with_the_store<R: Rig>() {
 
 async fn one_of_many_writers_wins_each_round<R: Rig>() {
     const WRITERS: u32 = 16;
-    const ROUNDS: u32 = 1000;
+    // A store that takes two writers does so within the first rounds; the nightly run looks for what is rare.
+    let rounds = if std::env::var("PUTEX_NIGHTLY").is_ok_and(|nightly| nightly == "1") { 1000 } else { 300 };
     let (rig, store, key) = ready::<R>().await;
     // With all the time that a busy disk takes: this is about who wins.
     let writers: Vec<Arc<dyn Store>> = (0..4).map(|_| rig.open(PATIENCE)).collect();
@@ -422,7 +423,7 @@ async fn one_of_many_writers_wins_each_round<R: Rig>() {
         up(&**writer).await;
     }
     let mut now = read(&*store, &key).await;
-    for round in 0..ROUNDS {
+    for round in 0..rounds {
         let tasks: Vec<_> = (0..WRITERS)
             .zip(writers.iter().cycle())
             .map(|(number, writer)| {
