@@ -34,6 +34,7 @@ pub type Hints = Pin<Box<dyn Stream<Item = Key> + Send>>;
 
 /// No store reads more than this of a value in its own encoding, in which no value within the limit is as large: an escaped
 /// byte has up to six.
+#[cfg(any(feature = "etcd", feature = "postgres"))]
 const ENCODED_LIMIT_BYTES: usize = 8 * Value::LIMIT_BYTES;
 
 /// What a server says is shown up to here, in characters.
