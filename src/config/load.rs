@@ -247,7 +247,7 @@ fn is_mask(path: &Path) -> bool {
 
 /// Why what is at `path`, if there is anything, is not obeyed.
 fn why_not_obeyed(path: &Path) -> Option<String> {
-    trust::why_not_obeyed(path, &fs::metadata(path).ok()?, me())
+    trust::why_not_obeyed(path, &fs::metadata(path).ok()?, identity::user())
 }
 
 fn load_service(name: ServiceName, path: PathBuf, common: &Common) -> Candidate {
@@ -385,7 +385,7 @@ fn read(path: &Path) -> Result<String, String> {
     }
     let file = fs::File::open(path).map_err(|error| unreadable(&error))?;
     let found = file.metadata().map_err(|error| unreadable(&error))?;
-    if let Some(why) = trust::why_not_obeyed(path, &found, me()) {
+    if let Some(why) = trust::why_not_obeyed(path, &found, identity::user()) {
         return Err(why);
     }
     let mut bytes = Vec::new();
@@ -398,11 +398,6 @@ fn read(path: &Path) -> Result<String, String> {
         let line = good.split(|byte| *byte == b'\n').count();
         unreadable(&format!("line {line} is not UTF-8"))
     })
-}
-
-/// The user that this program runs as.
-fn me() -> u32 {
-    rustix::process::geteuid().as_raw()
 }
 
 fn plural(count: usize, what: &str) -> String {

@@ -17,6 +17,12 @@ pub fn random() -> u128 {
     u128::from_ne_bytes(bytes)
 }
 
+/// The user that this program runs as.
+#[must_use]
+pub fn user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
 /// `/etc/machine-id`.
 pub fn machine_id() -> io::Result<MachineId> {
     parse("/etc/machine-id", |text| text.trim().parse())

@@ -6,6 +6,7 @@
 pub mod directory;
 #[cfg(feature = "etcd")]
 pub mod etcd;
+mod hexadecimal;
 mod lost;
 pub mod memory;
 pub mod nats;

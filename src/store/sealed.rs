@@ -15,6 +15,7 @@ use std::sync::Arc;
 use ring::hmac;
 use tokio::sync::watch;
 
+use super::hexadecimal::{from_hexadecimal, hexadecimal};
 use super::{
     Administer, Attempt, Creation, Entry, Examination, Hints, Link, Snapshot, Store, StoreError, StoreFuture,
     WriteOutcome,
@@ -178,26 +179,9 @@ impl<S: Administer + ?Sized> Administer for Sealed<S> {
     }
 }
 
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes
-        .iter()
-        .flat_map(|byte| [byte >> 4, byte & 15])
-        .filter_map(|digit| char::from_digit(digit.into(), 16))
-        .collect()
-}
-
-/// `None`: not what [`hexadecimal`] writes.
+/// `None`: not as it was written, be it in upper case.
 fn bytes(text: &str) -> Option<Vec<u8>> {
-    let digit = |byte: u8| match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        _ => None,
-    };
-    let pairs = text.as_bytes().chunks(2).map(|pair| match pair {
-        [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
-        _ => None,
-    });
-    pairs.collect()
+    from_hexadecimal(text).filter(|bytes| hexadecimal(bytes) == text)
 }
 
 #[cfg(test)]

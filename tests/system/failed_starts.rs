@@ -31,6 +31,16 @@ fn alone(name: &'static str, lines: &str) -> Plan {
     Plan::hosts(name, 2, Lockstore::Directory).service("db", service).unit("virtual-address", &oneshot(lines))
 }
 
+/// Both hosts, with the unit loaded and putexd not yet running.
+fn loaded(scene: &Scene) -> [&Host; 2] {
+    let [one, two] = &scene.hosts[..] else { panic!("two hosts were asked for") };
+    for host in [one, two] {
+        host.assert_harmless();
+        host.exec(&["systemctl", "daemon-reload"]);
+    }
+    [one, two]
+}
+
 fn has_address(host: &Host) -> bool {
     host.exec(&["ip", "-oneline", "address", "show", "dev", "eth0"]).contains(ADDRESS)
 }
@@ -108,11 +118,7 @@ fn a_bound_unit_that_failed_to_start_keeps_nothing_down() {
     let Some(scene) = plan.file("/etc/systemd/system/database.service.d/address.conf", &needs).prepare() else {
         return;
     };
-    let [one, two] = &scene.hosts[..] else { panic!("two hosts were asked for") };
-    for host in [one, two] {
-        host.assert_harmless();
-        host.exec(&["systemctl", "daemon-reload"]);
-    }
+    let [one, two] = loaded(&scene);
     one.exec(&["ip", "address", "add", ADDRESS, "dev", "eth0"]);
     one.exec(&["systemctl", "start", DAEMON]);
     wait_for_told(one, "the last start on this host failed");
@@ -130,11 +136,7 @@ fn a_bound_unit_that_failed_to_start_keeps_nothing_down() {
 fn a_start_that_failed_half_way_is_told_of_and_is_no_proof() {
     let lines = format!("ExecStart={ADD}\nExecStart=/usr/bin/false\nExecStop={REMOVE}\n");
     let Some(scene) = alone("half", &lines).prepare() else { return };
-    let [one, two] = &scene.hosts[..] else { panic!("two hosts were asked for") };
-    for host in [one, two] {
-        host.assert_harmless();
-        host.exec(&["systemctl", "daemon-reload"]);
-    }
+    let [one, _] = loaded(&scene);
     one.exec(&["systemctl", "start", DAEMON]);
     wait_for_line(one, &[UNIT, "is not proven dead", "systemctl reset-failed"]);
     wait_for_told(one, &format!("systemctl reset-failed {UNIT}"));
@@ -235,11 +237,7 @@ fn is_not_forgotten(name: &'static str, lines: &str, how: Interrupted) {
     let lines = lines.replace("{ADD}", ADD).replace("{REMOVE}", REMOVE);
     let plan = Plan::hosts(name, 2, Lockstore::Directory).service("db", service).unit("virtual-address", &lines);
     let Some(scene) = plan.prepare() else { return };
-    let [one, two] = &scene.hosts[..] else { panic!("two hosts were asked for") };
-    for host in [one, two] {
-        host.assert_harmless();
-        host.exec(&["systemctl", "daemon-reload"]);
-    }
+    let [one, two] = loaded(&scene);
     one.exec(&["systemctl", "start", DAEMON]);
     wait_until(TAKE_OVER, "the start is half-way", || has_address(one));
     assert_eq!(one.property(UNIT, "ActiveState"), "activating");
@@ -300,11 +298,7 @@ fn a_start_that_was_interrupted_is_not_forgotten_by_the_guard() {
 fn a_start_that_has_come_to_its_end_is_in_no_doubt() {
     let lines = format!("ExecStart={ADD}\nExecStart=/bin/sleep 2\nExecStop={REMOVE}\n");
     let Some(scene) = alone("ended", &lines).prepare() else { return };
-    let [one, two] = &scene.hosts[..] else { panic!("two hosts were asked for") };
-    for host in [one, two] {
-        host.assert_harmless();
-        host.exec(&["systemctl", "daemon-reload"]);
-    }
+    let [one, two] = loaded(&scene);
     one.exec(&["systemctl", "start", DAEMON]);
     wait_until(TAKE_OVER, "the start is half-way", || has_address(one));
     crate::scene::signal(one, DAEMON, "KILL");

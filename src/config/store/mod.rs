@@ -13,6 +13,7 @@ use toml::Spanned;
 
 use super::diagnostic::Report;
 use super::fragment::{Field, StoreFragment, take};
+use crate::host::identity;
 use crate::types::store::{Login, SEAL_KEY_BYTES, StoreSettings, Tls};
 use crate::types::trust::{self, Rights};
 
@@ -155,7 +156,7 @@ fn take_secret(root: &Path, field: Field<PathBuf>, report: &mut Report) -> Optio
         Err(error) => report.error(&span, format!("{remedy}: {} cannot be used: {error}", path.display())),
         Ok(found) if !found.is_file() => report.error(&span, format!("{} is not a file", path.display())),
         Ok(found) => {
-            if let Some(why) = trust::why_no_credential(&path, &found, me()) {
+            if let Some(why) = trust::why_no_credential(&path, &found, identity::user()) {
                 report.unsafe_secret(&span, why);
             }
         }
@@ -181,7 +182,7 @@ fn check_file(
         Err(error) => report.error(&span, format!("{shown} cannot be used: {error}; make it, or mend the path")),
         Ok(found) if !found.is_file() => report.error(&span, format!("{shown} is not a file")),
         Ok(found) => {
-            if let Some(why) = objection(path, (&found).into(), me()) {
+            if let Some(why) = objection(path, (&found).into(), identity::user()) {
                 report.unsafe_secret(&span, why);
             }
         }
@@ -202,9 +203,4 @@ fn refuse_plaintext(
         );
         report.unsafe_secret(&span, message);
     }
-}
-
-/// The user that this program runs as.
-fn me() -> u32 {
-    rustix::process::geteuid().as_raw()
 }

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::store::Attempt;
+use crate::store::hexadecimal::{from_hexadecimal, hexadecimal};
 use crate::types::{Value, WriteId};
 
 #[derive(Serialize, Deserialize)]
@@ -50,19 +51,6 @@ pub fn decode(bytes: &[u8]) -> Value {
 #[must_use]
 pub fn is_by(bytes: &[u8], write: WriteId) -> bool {
     serde_json::from_slice(bytes).is_ok_and(|line: Line| line.write == write)
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    let digit = |value: u8| char::from(b"0123456789abcdef"[usize::from(value)]);
-    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
-}
-
-fn from_hexadecimal(digits: &str) -> Option<Vec<u8>> {
-    let pairs = digits.as_bytes().chunks(2).map(|pair| {
-        let pair = std::str::from_utf8(pair).ok().filter(|pair| pair.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
-        u8::from_str_radix(pair, 16).ok().filter(|_| pair.len() == 2)
-    });
-    pairs.collect()
 }
 
 #[cfg(test)]
