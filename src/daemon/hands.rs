@@ -16,7 +16,7 @@ use super::machine::Machine;
 use crate::config::{FenceSettings, ServiceSettings};
 use crate::election::Sight;
 use crate::host::processes::Process;
-use crate::systemd::{BusError, ChangeHints, JobEnd, Look, Manager, NotDead, Placement, RunResult};
+use crate::systemd::{BusError, ChangeHints, JobEnd, Look, Manager, NotDead, Placement, Purpose, RunResult};
 use crate::types::{NodeId, ServiceName, Time, UnitName};
 
 /// How long a start is waited for. The unit's own TimeoutStartSec= ends it long before; a database that recovers may
@@ -92,6 +92,8 @@ pub(super) struct Sighting {
     pub(super) alive: Vec<UnitName>,
     /// Why the first of them is not, that only an operator can end, or else the first.
     pub(super) trouble: Option<Trouble>,
+    /// Whether each of them is known to be started or dead, so that nothing changes without a word of PID 1's.
+    pub(super) is_settled: bool,
 }
 
 /// Why a unit is not dead, as a sentence.
@@ -117,7 +119,7 @@ impl Sighting {
         } else {
             Some(Sight::Alive)
         };
-        Self { main, all, alive, trouble: None }
+        Self { main, all, alive, trouble: None, is_settled: false }
     }
 }
 
@@ -365,7 +367,7 @@ impl Units {
 
     async fn proof(&self, left: &mut Leftovers, slice: Duration) -> Result<(), (UnitName, NotDead)> {
         for name in self.all() {
-            let dead = self.systemd.look(&name).await.map_err(NotDead::from).and_then(|look| look.dead);
+            let dead = self.systemd.look(&name, Purpose::Stop).await.map_err(NotDead::from).and_then(|look| look.dead);
             if let Err(trouble) = dead {
                 return Err((name, trouble));
             }
@@ -413,7 +415,7 @@ impl Units {
         let turn = self.learning.lock().await;
         let begun = self.begun.borrow().clone();
         let units = self.all();
-        let looks = join_all(self.with_contained(&units).map(|name| self.systemd.look(name))).await;
+        let looks = join_all(self.with_contained(&units).map(|name| self.systemd.look(name, Purpose::Look))).await;
         let said = looks.iter().map(|look| look.as_ref().map(|look| look.placement.clone()).map_err(Clone::clone));
         // What is not known now is found at the next look, or when a lease is to be armed.
         let _ = self.remember(units.clone(), said.collect()).await;
@@ -427,6 +429,8 @@ impl Units {
             let trouble = look.as_ref().ok()?.dead.as_ref().err()?;
             Some(Trouble { words: trouble.of(name), is_for_the_operator: trouble.is_for_the_operator() })
         });
+        sighting.is_settled =
+            looks.iter().all(|look| look.as_ref().is_ok_and(|look| look.is_started || look.dead.is_ok()));
         // The first of those that weigh most.
         sighting.trouble = troubles.min_by_key(|trouble| !trouble.is_for_the_operator);
         // It serves nobody any more, so that the holder has to release; what is left of it bars the release until it ends.

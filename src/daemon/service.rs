@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 
 use super::beyond;
 use super::desk::{self, Desk};
@@ -45,12 +46,21 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 /// At least so long it is between two looks at the units. A look costs PID 1 about 10 ms, and a start or a stop, which waits for PID 1
 /// as well, is told by several changes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// How often a unit that cannot be supervised is looked at again.
+/// How often it is asked whether a unit can be supervised, where there are few: its files may be mended, or broken.
 const ADMISSION_INTERVAL: Duration = Duration::from_secs(5);
+/// How often it is asked until there is a first answer.
+const FIRST_ADMISSION_INTERVAL: Duration = Duration::from_millis(100);
 /// At least so long it is between two looks for processes outside of their control groups.
 const STRAY_INTERVAL: Duration = Duration::from_millis(500);
 /// How old the answer may be to whose child each process is; so often `/proc` is read at most, however many services ask.
 const FAMILY_AGE: Duration = Duration::from_millis(500);
+/// The longest time between two looks at a unit of which nothing was heard is this for each unit of the host, where that is more
+/// than R: so many units a second are asked for in all, however many there are.
+const SHARE_OF_LOOKS: Duration = Duration::from_millis(250);
+/// The same for two looks for processes outside, and for how old the answer may be to whose child each process is: `/proc` grows
+/// with the units.
+const SHARE_OF_STRAYS: Duration = Duration::from_millis(10);
+const SHARE_OF_FAMILIES: Duration = Duration::from_millis(5);
 /// A unit that is not proven dead for so long, where it is not to run, is told of: an orderly stop takes a while.
 const UNDEAD_TOLD_AFTER: Duration = Duration::from_secs(1);
 /// How many of them are named.
@@ -356,7 +366,7 @@ impl Service {
         let (desk, requests) = mpsc::channel(GUARD_LIMIT);
         let (sight, sights) = mpsc::channel(1);
         let (stray, strays) = mpsc::channel(1);
-        let looked = Arc::new(Notify::new());
+        let (looked, sees) = watch::channel(false);
         let (prove, stopped) = mpsc::channel(1);
         let broken = kept.as_ref().and_then(|kept| kept.broken.clone());
         let (remembered, armed) = kept.map_or((None, None), |kept| (Some(kept.remembered), Some(kept.lease)));
@@ -387,8 +397,8 @@ impl Service {
             armed,
             forgotten: None,
         };
-        let watcher = watch_units(units.clone(), shown.subscribe(), Arc::clone(&epoch), sight, Arc::clone(&looked));
-        let outside = watch_outside(units.clone(), looked, stray);
+        let watcher = watch_units(units.clone(), shown.subscribe(), Arc::clone(&epoch), sight, looked);
+        let outside = watch_outside(units.clone(), shown.subscribe(), sees, stray);
         let desk_task = desk_task.run(requests, events.clone());
         let tasks: [Task; 3] = [Box::pin(desk_task), Box::pin(watcher), Box::pin(outside)];
         let helpers = tasks.into_iter().map(|task| machine.spawn(task)).collect();
@@ -912,13 +922,18 @@ impl Drop for Service {
     }
 }
 
-/// Tells what the units do, when one of them changes and every R.
+/// How long it is between two of something that is done for each unit of the host every `share`.
+fn shared(units: &Units, share: Duration) -> Duration {
+    u32::try_from(units.systemd.watched()).map_or(Duration::MAX, |count| share * count)
+}
+
+/// Tells what the units do, when one of them changes, and every R where these are few.
 async fn watch_units(
     units: Units,
     settings: watch::Receiver<ServiceSettings>,
     epoch: Arc<AtomicU64>,
     sights: mpsc::Sender<Seen>,
-    looked: Arc<Notify>,
+    looked: watch::Sender<bool>,
 ) {
     let mut changes = units.changes();
     let mut was_alive = false;
@@ -932,31 +947,46 @@ async fn watch_units(
         let host_stops = was_alive && !alive && matches!(units.systemd.system_state().await, Ok(SystemState::Stopping));
         was_alive = alive;
         let all_dead = matches!(sighting.all, Some(Sight::Dead { .. }));
+        let is_settled = sighting.is_settled;
         if sights.send(Seen { epoch: before, sighting, host_stops }).await.is_err() {
             return;
         }
-        if is_worth_a_look {
-            looked.notify_one();
-        }
+        looked.send_replace(is_worth_a_look);
         let renew_interval = settings.borrow().timings.renew_interval;
-        units.changed(&mut changes, all_dead, renew_interval).await;
+        let backstop = if is_settled { shared(&units, SHARE_OF_LOOKS) } else { Duration::ZERO };
+        units.changed(&mut changes, all_dead, renew_interval.max(backstop)).await;
         sleep_until(look_again).await;
     }
 }
 
 /// Tells which processes of the units are outside of their control groups, when that changes. It looks when the units were
-/// looked at, and has a task of its own, so that nothing waits for it.
+/// looked at and run, and every R where they are few. It has a task of its own, so that nothing waits for it.
 ///
 /// Only what is seen twice is told: a command that a shell runs by su may be gone a moment later. The proof of a stop knows
 /// it from the first time on.
-async fn watch_outside(units: Units, looked: Arc<Notify>, strays: mpsc::Sender<Vec<Process>>) {
+async fn watch_outside(
+    units: Units,
+    settings: watch::Receiver<ServiceSettings>,
+    mut looked: watch::Receiver<bool>,
+    strays: mpsc::Sender<Vec<Process>>,
+) {
     let (mut before, mut told): (Vec<Process>, Vec<Process>) = (Vec::new(), Vec::new());
+    let age = || FAMILY_AGE.max(shared(&units, SHARE_OF_FAMILIES));
     loop {
         let found = if before.iter().all(|process| told.iter().any(|other| other.is(process))) {
-            looked.notified().await;
-            units.find_strays(FAMILY_AGE).await
+            let interval = settings.borrow().timings.renew_interval.max(shared(&units, SHARE_OF_STRAYS));
+            let runs = *looked.borrow_and_update();
+            tokio::select! {
+                seen = looked.changed() => match seen {
+                    Ok(()) if *looked.borrow() => {}
+                    Ok(()) => continue,
+                    Err(_) => return,
+                },
+                () = sleep(interval), if runs => {}
+            }
+            units.find_strays(age()).await
         } else {
-            units.find_strays_anew(FAMILY_AGE).await
+            units.find_strays_anew(age()).await
         };
         match found {
             Ok(found) => {
@@ -972,7 +1002,7 @@ async fn watch_outside(units: Units, looked: Arc<Notify>, strays: mpsc::Sender<V
             }
             Err(error) => tracing::debug!("not known whether processes are outside of their control group: {error}"),
         }
-        tokio::time::sleep(STRAY_INTERVAL).await;
+        sleep(STRAY_INTERVAL).await;
     }
 }
 
@@ -985,6 +1015,7 @@ async fn admit(
     admissions: mpsc::Sender<Admission>,
 ) {
     let mut last = None;
+    let mut reloads = units.systemd.reloads();
     loop {
         let current = settings.borrow().clone();
         host.grounds.put(&current.name, units.groups());
@@ -1005,7 +1036,16 @@ async fn admit(
                 return;
             }
         }
-        tokio::time::sleep(if last.is_some() { ADMISSION_INTERVAL } else { Duration::from_millis(100) }).await;
+        let interval = match &last {
+            None => FIRST_ADMISSION_INTERVAL,
+            // What is refused for want of something else than a unit's files is not told by PID 1.
+            Some(Err(_)) => ADMISSION_INTERVAL.max(shared(&units, SHARE_OF_STRAYS)),
+            Some(Ok(_)) => ADMISSION_INTERVAL.max(shared(&units, SHARE_OF_LOOKS)),
+        };
+        tokio::select! {
+            _ = reloads.next(), if last.is_some() => {}
+            () = sleep(interval) => {}
+        }
     }
 }
 

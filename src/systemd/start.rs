@@ -184,7 +184,7 @@ impl Systemd {
     pub async fn stop(&self, unit: &UnitName, limit: Duration) -> Result<JobEnd, BusError> {
         let deadline = Instant::now() + limit;
         self.mounts.doubt(unit);
-        let id = self.state(unit).await?.id;
+        let id = self.id(unit).await?;
         self.carry_out(&Order::Stop(unit.as_str()), &id, None, deadline).await
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::Systemd;
 use super::link::BusError;
 use super::properties::{Properties, UnitState};
-use super::proxy::{JOB, MANAGER, MANAGER_PATH, UNIT, object};
+use super::proxy::{JOB, MANAGER, MANAGER_PATH, UNIT};
 use crate::host::cgroup::Hierarchy;
 use crate::host::failed_start::FailedStart;
 use crate::host::group_name::{escape, slice_path};
@@ -195,14 +195,14 @@ impl Systemd {
     /// none of that changed in between. An automatic restart that is due counts as running.
     pub async fn prove_dead(&self, unit: &UnitName) -> Result<Proof, NotDead> {
         let properties = self.read(unit.as_str()).await?;
-        let groups = groups(&properties, &self.keeper.link().await?.root);
+        let groups = groups(&properties, &self.link().await?.root);
         self.prove(unit, &properties, groups).await
     }
 
     /// Where processes of the unit may be, and whether any are left, from one reading of it.
     pub async fn look(&self, unit: &UnitName) -> Result<Look, BusError> {
         let properties = self.read(unit.as_str()).await?;
-        let placement = placement(&properties, &self.keeper.link().await?.root);
+        let placement = placement(&properties, &self.link().await?.root);
         let is_started = properties.state().active_state.is_started();
         let dead = self.prove(unit, &properties, placement.groups.clone()).await.map(|proof| proof.state);
         Ok(Look { placement, is_started, dead })
@@ -287,10 +287,10 @@ impl Systemd {
     /// [`prove_dead`](Self::prove_dead) to say; a unit with `Restart=` comes back unless it is stopped as well.
     pub async fn kill(&self, unit: &UnitName) -> Result<(), KillError> {
         let properties = self.read(unit.as_str()).await?;
-        let link = self.keeper.link().await?;
+        let link = self.link().await?;
         let groups = groups(&properties, &link.root);
         // A refusal, mostly because there is no process, says nothing that the group does not.
-        match link.call(link.manager.kill_unit(unit.as_str(), "all", SIGKILL)).await {
+        match link.kill_unit(unit.as_str(), SIGKILL).await {
             Ok(()) | Err(BusError::Refused { .. } | BusError::Unreachable(_) | BusError::Malformed(_)) => {}
         }
         for group in groups {
@@ -318,7 +318,7 @@ impl Systemd {
     /// Where processes of the unit may be.
     pub async fn placement(&self, unit: &UnitName) -> Result<Placement, BusError> {
         let properties = self.read(unit.as_str()).await?;
-        Ok(placement(&properties, &self.keeper.link().await?.root))
+        Ok(placement(&properties, &self.link().await?.root))
     }
 
     /// Whether no process is in a control group, which may belong to no unit any more.
@@ -330,9 +330,7 @@ impl Systemd {
     /// The type of the job that is queued for a unit.
     pub async fn job_for_unit(&self, unit: &UnitName) -> Result<Option<JobType>, BusError> {
         let Some(job) = self.queued_job(unit.as_str()).await? else { return Ok(None) };
-        let link = self.keeper.link().await?;
-        let properties = link.properties(&job.path).await?;
-        match link.call(properties.get(JOB, "JobType")).await {
+        match self.link().await?.property(&job.path, JOB, "JobType").await {
             Ok(value) => Ok(Some(match text(&value)?.as_str() {
                 "start" => JobType::Start,
                 "stop" => JobType::Stop,
@@ -364,8 +362,15 @@ impl Systemd {
     /// Has PID 1 read all unit files again, which blocks it: write all of them first. `limit` is for this call alone,
     /// five minutes at most.
     pub async fn daemon_reload(&self, limit: Duration) -> Result<(), BusError> {
-        let link = self.keeper.link().await?;
+        let link = self.link().await?;
         super::link::bounded(limit, link.manager.reload()).await
+    }
+
+    /// The unit's own name.
+    pub(super) async fn id(&self, unit: &UnitName) -> Result<String, BusError> {
+        let rows = self.link().await?.rows(&[unit.as_str()]).await?;
+        let row = rows.into_iter().next().ok_or_else(|| BusError::Malformed(format!("no line of {unit}")))?;
+        Ok(row.0)
     }
 
     pub(super) async fn state_by_name(&self, unit: &str) -> Result<UnitState, BusError> {
@@ -376,16 +381,12 @@ impl Systemd {
         self.read_part(unit, "").await
     }
 
-    async fn read_part(&self, unit: &str, interface: &str) -> Result<Properties, BusError> {
-        let link = self.keeper.link().await?;
-        let properties = link.properties(&object(unit)).await?;
-        Ok(Properties::new(link.call(properties.get_all(interface)).await?))
+    async fn read_part(&self, unit: &str, interface: &'static str) -> Result<Properties, BusError> {
+        self.link().await?.all_properties(unit, interface).await
     }
 
-    async fn manager_text(&self, name: &str) -> Result<String, BusError> {
-        let link = self.keeper.link().await?;
-        let properties = link.properties(MANAGER_PATH).await?;
-        text(&link.call(properties.get(MANAGER, name)).await?)
+    async fn manager_text(&self, name: &'static str) -> Result<String, BusError> {
+        text(&self.link().await?.property(MANAGER_PATH, MANAGER, name).await?)
     }
 
     /// Keeps how a unit is mounted: once it is unmounted, only this tells one file system without a device from another.
