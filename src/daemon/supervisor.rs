@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 
 use super::bonds::{Bonds, Bound};
 use super::broken::Broken;
@@ -30,7 +30,7 @@ use crate::guard::frame::{ListedLease, SOCKET};
 use crate::host::{clock, identity};
 use crate::journal;
 use crate::store::{self, Link as StoreLink, Store, sealed};
-use crate::systemd::bond::KEPT_DIR;
+use crate::systemd::bond::{GENERATED_DIR, KEPT_DIR, is_generated};
 use crate::systemd::{JobType, Systemd};
 use crate::types::store::StoreSettings;
 use crate::types::{DAEMON_UNIT, ServiceName, Time, UnitName, kept};
@@ -42,6 +42,8 @@ const IDLE_LIMIT: Duration = Duration::from_secs(1);
 const BUS_LIMIT_MIN: Duration = Duration::from_millis(500);
 /// Clients that wait for an answer; more of them wait for their turn.
 const ASKS_LIMIT: usize = 16;
+/// At least so long it is between two looks at all services for STATUS=, however many of them change.
+const SHOWN_AGAIN: Duration = Duration::from_millis(100);
 /// Progress is compared this often where systemd asks for no watchdog, so that STATUS= is fresh.
 const TICK: Duration = Duration::from_secs(1);
 /// A stop that is still under way asks systemd for this much more time, every [`TICK`].
@@ -120,6 +122,12 @@ fn load(root: &Path) -> Loaded {
         }
     }
     loaded
+}
+
+/// Returns when a service has changed, and not before `due`.
+async fn changed_and_due(changed: &Notify, due: Instant) {
+    changed.notified().await;
+    sleep_until(due).await;
 }
 
 struct Signals {
@@ -263,8 +271,9 @@ impl Supervisor {
             self.reap();
             self.begin().await;
             self.show();
+            let show_at = Instant::now() + SHOWN_AGAIN;
             tokio::select! {
-                () = self.changed.notified() => {}
+                () = changed_and_due(&self.changed, show_at) => {}
                 _ = tick.tick() => {
                     if let Some(name) = self.ended_service() {
                         tracing::error!("{name}: its election has ended by itself, which is a defect");
@@ -322,9 +331,14 @@ impl Supervisor {
         false
     }
 
-    /// One that PID 1 tells nothing of counts as free: a reload too many does no harm.
+    /// One that PID 1 tells nothing of counts as free: a reload too many does no harm. It need not be asked about what the generator
+    /// has made; whether all of it is in force is asked before a unit is admitted.
     async fn are_gated(&self, services: &[ServiceSettings]) -> bool {
-        for service in services {
+        let wanted = bound(services, []);
+        let directory = Path::new(GENERATED_DIR);
+        let is_made = |unit: &UnitName| wanted.get(unit).is_some_and(|all| is_generated(directory, unit, all));
+        let is_doubted = |service: &&ServiceSettings| !service.units().chain(&service.contains).all(is_made);
+        for service in services.iter().filter(is_doubted) {
             for unit in service.units().chain(&service.contains) {
                 if self.systemd.is_gated(&service.name, unit).await != Ok(true) {
                     return false;

@@ -113,7 +113,7 @@ pub fn run(directories: &[PathBuf], kept: &Path, target: &Path) -> Generated {
         }
     }
     for (unit, services) in &generated.bonds {
-        if let Err(error) = write(target, unit.as_str(), &drop_in(unit, services)) {
+        if let Err(error) = write(target, unit.as_str(), &bond::generated(unit, services)) {
             generated.problems.push(format!("{unit} is not bound to its lease: {error}"));
         }
     }
@@ -381,22 +381,6 @@ fn find_listed(text: &str, keys: &[&str]) -> BTreeSet<String> {
         }
     }
     found
-}
-
-/// A unit that two files name needs *both* leases: the daemon refuses the second file, so in practice the unit does not
-/// start, which is the safe reading of a contradiction.
-fn drop_in(unit: &UnitName, services: &BTreeSet<ServiceName>) -> String {
-    let mut text = bond::in_unit("putex-generator", unit, services);
-    let mut line = |line: &str| writeln!(text, "{line}").expect("writing to a string does not fail");
-    if unit.kind() == "service" {
-        line("[Service]");
-        for service in services {
-            // Not "+": root would run whatever LD_PRELOAD= names in an environment that the unit's user may write.
-            line(&format!("ExecCondition={PROGRAM} gate {service}"));
-            line(&bond::environment(service));
-        }
-    }
-    text
 }
 
 /// For a unit that is named in no file but one whose name is refused: putexd knows no service of it, so nobody has its lease.
