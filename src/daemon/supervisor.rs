@@ -430,10 +430,12 @@ impl Supervisor {
             let status = handle.status.borrow();
             let holder = match (status.state, status.holder.as_str()) {
                 (State::Standby, "") => " (nobody holds it)".to_owned(),
-                (State::Standby, _) if matches!(status.waiting, Some(Waiting::OwnRecord { .. })) => {
-                    " (nobody is known to hold it)".to_owned()
-                }
-                (State::Standby, holder) => format!(" ({holder} holds it)"),
+                (State::Standby, holder) => match status.waiting {
+                    Some(Waiting::OwnRecord { .. }) => " (nobody is known to hold it)".to_owned(),
+                    Some(Waiting::Store { .. }) => " (the store does not answer)".to_owned(),
+                    Some(Waiting::Holder { is_claim: true, .. }) => format!(" ({holder} has claimed it)"),
+                    Some(_) | None => format!(" ({holder} holds it)"),
+                },
                 _ => String::new(),
             };
             parts.push((status.state, format!("{name} {}{holder}", status.state)));
