@@ -318,7 +318,7 @@ impl Waiting {
             Self::Arming => "waits for putex-guard to take up the lease".to_owned(),
             Self::Unfencing => "waits for the unit of [fence] unfence".to_owned(),
             Self::Renewal { since, deadline } => format!(
-                "not renewed for {}; the unit is stopped {} unless the store answers",
+                "not renewed for {}; the unit is stopped {} unless the store takes a renewal before",
                 rounded(now.since_at_least(*since)),
                 ahead(now.until_passed(*deadline))
             ),
@@ -439,7 +439,7 @@ mod tests {
         );
         assert_eq!(
             Waiting::Renewal { since: at(1000), deadline: at(16_200) }.in_words(at(12_700)),
-            "not renewed for 11.7s; the unit is stopped in 3.5s unless the store answers"
+            "not renewed for 11.7s; the unit is stopped in 3.5s unless the store takes a renewal before"
         );
         let own = |shown| Waiting::OwnRecord { shown, take_at: Some(at(4000)) }.in_words(at(1400));
         let stopped = "the last record seen is this host's own; its unit is stopped here";
