@@ -452,7 +452,8 @@ impl Service {
         let mut heartbeat = interval(HEARTBEAT);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (admission, mut admitted) = mpsc::channel(1);
-        let admit = admit(self.host.clone(), self.units.clone(), self.shown.subscribe(), admission);
+        let (host, units, settings) = (self.host.clone(), self.units.clone(), self.shown.subscribe());
+        let admit = admit(Admitter { host, units, settings }, admission);
         self.helpers.push(self.host.machine.spawn(Box::pin(admit)));
         let (tell, mut registered) = mpsc::channel(1);
         if let Some(adopted) = self.adopted.take() {
@@ -976,36 +977,75 @@ async fn watch_outside(units: Units, looked: Arc<Notify>, strays: mpsc::Sender<V
     }
 }
 
-/// Tells, whenever that changes, whether the units' stop can be proven and their start is gated, and what is to be remarked
-/// of them.
-async fn admit(
+/// What is asked whether a service may be run here.
+trait Admits: Sync {
+    /// Whether the units can be supervised. `None`: nobody answered.
+    fn supervisable(&self) -> impl Future<Output = Option<Admission>> + Send;
+
+    /// Whether what has to outlive guard and daemon can be written. `None`: nobody answered.
+    fn can_keep(&self) -> impl Future<Output = Option<Result<(), String>>> + Send;
+
+    fn renew_interval(&self) -> Duration;
+}
+
+struct Admitter {
     host: Host,
     units: Units,
     settings: watch::Receiver<ServiceSettings>,
-    admissions: mpsc::Sender<Admission>,
-) {
-    let mut last = None;
-    loop {
-        let current = settings.borrow().clone();
-        host.grounds.put(&current.name, units.groups());
-        let admission = match admission(&*units.systemd, &host.grounds, &current).await {
-            Some(Ok(remarks)) => match watchdog_is_served(&host).await {
-                Some(Ok(())) => {
-                    can_keep(&host, &current).await.map(|can| can.map(|()| remarks).map_err(Refusal::of_host))
-                }
-                other => other.map(|served| served.map(|()| remarks).map_err(Refusal::new)),
-            },
-            other => other,
-        };
-        if admission.is_some() && admission != last {
-            last.clone_from(&admission);
-            if let Some(admission) = admission
-                && admissions.send(admission).await.is_err()
-            {
-                return;
+}
+
+impl Admits for Admitter {
+    async fn supervisable(&self) -> Option<Admission> {
+        let current = self.settings.borrow().clone();
+        self.host.grounds.put(&current.name, self.units.groups());
+        match admission(&*self.units.systemd, &self.host.grounds, &current).await {
+            Some(Ok(remarks)) => {
+                watchdog_is_served(&self.host).await.map(|served| served.map(|()| remarks).map_err(Refusal::new))
             }
+            other => other,
         }
-        tokio::time::sleep(if last.is_some() { ADMISSION_INTERVAL } else { Duration::from_millis(100) }).await;
+    }
+
+    async fn can_keep(&self) -> Option<Result<(), String>> {
+        let current = self.settings.borrow().clone();
+        can_keep(&self.host, &current).await
+    }
+
+    fn renew_interval(&self) -> Duration {
+        self.settings.borrow().timings.renew_interval
+    }
+}
+
+/// Tells, whenever that changes, whether the units' stop can be proven and their start is gated, and what is to be remarked
+/// of them. Whether something can be kept costs little to ask, and is asked every R; PID 1 is asked for the units seldom.
+async fn admit(admits: impl Admits, admissions: mpsc::Sender<Admission>) {
+    let mut last: Option<Admission> = None;
+    loop {
+        let found = admits.supervisable().await;
+        let found_at = Instant::now();
+        loop {
+            let admission = match &found {
+                Some(Ok(remarks)) => {
+                    let can_keep = admits.can_keep().await;
+                    can_keep.map(|can| can.map(|()| remarks.clone()).map_err(Refusal::of_host))
+                }
+                other => other.clone(),
+            };
+            if admission.is_some() && admission != last {
+                last.clone_from(&admission);
+                if let Some(admission) = admission
+                    && admissions.send(admission).await.is_err()
+                {
+                    return;
+                }
+            }
+            let interval = if last.is_some() { ADMISSION_INTERVAL } else { Duration::from_millis(100) };
+            let left = interval.saturating_sub(found_at.elapsed());
+            if left.is_zero() {
+                break;
+            }
+            tokio::time::sleep(left.min(admits.renew_interval())).await;
+        }
     }
 }
 
@@ -1107,4 +1147,55 @@ pub(super) fn observation(snapshot: Snapshot) -> Observation {
         },
     };
     Observation { incarnation: snapshot.incarnation, revision, content }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const R: Duration = Duration::from_secs(1);
+
+    /// A unit that can be supervised, on a host that may be full.
+    #[derive(Clone, Default)]
+    struct Told {
+        trouble: Arc<Mutex<Option<String>>>,
+        asked_pid_1: Arc<AtomicU64>,
+    }
+
+    impl Admits for Told {
+        async fn supervisable(&self) -> Option<Admission> {
+            self.asked_pid_1.fetch_add(1, Ordering::Relaxed);
+            Some(Ok(vec!["a remark".to_owned()]))
+        }
+
+        async fn can_keep(&self) -> Option<Result<(), String>> {
+            Some(self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone().map_or(Ok(()), Err))
+        }
+
+        fn renew_interval(&self) -> Duration {
+            R
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_host_is_told_of_within_r_when_it_begins_and_when_it_is_over() {
+        let told = Told::default();
+        let (sender, mut admissions) = mpsc::channel(1);
+        tokio::spawn(admit(told.clone(), sender));
+        let well = || Ok(vec!["a remark".to_owned()]);
+        assert_eq!(admissions.recv().await, Some(well()));
+        let began = Instant::now();
+        for _ in 0..20 {
+            let full = Err(Refusal::of_host("free space".to_owned()));
+            for (trouble, wanted) in [(Some("free space".to_owned()), full), (None, well())] {
+                *told.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+                let since = Instant::now();
+                assert_eq!(admissions.recv().await, Some(wanted));
+                assert!(since.elapsed() <= R, "{:?}", since.elapsed());
+                tokio::time::sleep(Duration::from_millis(130)).await;
+            }
+        }
+        let asked = told.asked_pid_1.load(Ordering::Relaxed);
+        assert!(asked <= began.elapsed().as_secs() / ADMISSION_INTERVAL.as_secs() + 1, "{asked}");
+    }
 }

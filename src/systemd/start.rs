@@ -273,6 +273,9 @@ mod tests {
         assert_eq!(check_kept(&unit, true, Ok(())), Ok(()));
         assert_eq!(check_kept(&unit, false, refused()), Ok(()));
         let error = check_kept(&unit, true, refused()).expect_err("nobody would know how it went").to_string();
-        assert!(error.starts_with("address.service is not started; see why") && error.contains("it may not"), "{error}");
+        assert!(
+            error.starts_with("address.service is not started; see why") && error.contains("it may not"),
+            "{error}"
+        );
     }
 }

@@ -224,7 +224,8 @@ mod tests {
         let waiting = || Some(Waiting::Renewal { since: at(1), deadline: at(20) });
         let mut overdue = Overdue::default();
         assert_eq!(overdue.hear(None, true, at(2)), None);
-        let words = "not renewed for 9.0s; the unit is stopped in 10.0s unless the store takes a renewal before".to_owned();
+        let words =
+            "not renewed for 9.0s; the unit is stopped in 10.0s unless the store takes a renewal before".to_owned();
         assert_eq!(overdue.hear(waiting(), true, at(10)), Some(Renewals::Fail(words)));
         assert_eq!(overdue.hear(waiting(), true, at(11)), None);
         let words = "renewed again after 11.0s".to_owned();
