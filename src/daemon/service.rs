@@ -477,14 +477,15 @@ impl Service {
             self.set_timer();
             let event = tokio::select! {
                 biased;
-                () = poll_fn(|context| self.timer.poll_fired(context)) => Event::Timeout,
-                Some(event) = self.inbox.recv() => event,
+                // A proof that is there is not late.
                 Some(stop) = self.stopped.recv() => {
                     if stop != self.stops {
                         continue;
                     }
                     Event::Stopped
                 }
+                () = poll_fn(|context| self.timer.poll_fired(context)) => Event::Timeout,
+                Some(event) = self.inbox.recv() => event,
                 Some(seen) = self.sights.recv() => {
                     if seen.epoch != self.epoch.load(Ordering::Acquire) {
                         continue;

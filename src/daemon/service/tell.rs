@@ -1,9 +1,11 @@
 //! What a service tells: to the journal, and to an operator who asked for something.
 
+use std::sync::Arc;
+
 use super::{Admission, Refusal, Service, names};
 use crate::election::{Alarm, Sight, State, Transition, Waiting, rounded};
 use crate::journal;
-use crate::types::{OnStopFailure, Revision, Term, Time};
+use crate::types::{OnStopFailure, Revision, ServiceName, Term, Time, UnitName};
 
 /// That a lease is not renewed: when the last renewal was sent that was won, as long as it is so.
 #[derive(Debug, Default)]
@@ -155,20 +157,18 @@ impl Service {
                 "the store was made anew or restored; the last holder counts as unknown".to_owned(),
             ),
             Alarm::StopLimit => {
-                let limit = settings.stop_limit;
-                (
-                    journal::Alarm::StopFailed,
-                    format!(
-                        "the stop of {} has taken longer than stop-limit = {}",
-                        names(settings.units()),
-                        rounded(limit)
-                    ),
-                )
+                let (units, limit) = (names(settings.units()), rounded(settings.stop_limit));
+                // The lease is renewed meanwhile.
+                self.tell_of_late_stop(format!("the stop of {units} has taken longer than stop-limit = {limit}"), true);
+                return;
             }
-            Alarm::StopUnproven => (
-                journal::Alarm::StopFailed,
-                format!("the stop of {} is not proven at the end of its budget", names(settings.units())),
-            ),
+            Alarm::StopUnproven => {
+                let units = names(settings.units());
+                // Another host may start them: whoever is to go down for that goes down now.
+                let may_look = settings.on_stop_failure == OnStopFailure::Alert;
+                self.tell_of_late_stop(format!("the stop of {units} is not proven at the end of its budget"), may_look);
+                return;
+            }
             Alarm::StrayUnit => match &self.undead {
                 Some(undead) if undead.is_for_the_operator => (journal::Alarm::StopFailed, undead.words.clone()),
                 Some(_) | None => (
@@ -196,19 +196,62 @@ impl Service {
                 (journal::Alarm::ClockJump, format!("the wall clock moved by {by} against the time since boot"))
             }
         };
-        let subject = journal::Subject {
-            service: Some((&settings.name, &settings.unit)),
-            holder: Some(self.election.holder()).filter(|holder| !holder.is_empty()),
-            revision: Some(self.election.revision()),
-            term: Some(self.election.term()),
-        };
-        journal::alarm(kind, &subject, &reason);
-        if matches!(alarm, Alarm::StopLimit | Alarm::StopUnproven) && settings.on_stop_failure != OnStopFailure::Alert {
-            journal::alarm(journal::Alarm::SelfFence, &subject, "the stop cannot be proven, so this host goes down");
-            if let Err(error) = self.host.machine.fence(settings.on_stop_failure) {
-                tracing::error!("failed to take this host down: {error}");
+        self.placed().alarm(kind, &reason);
+    }
+
+    /// The time of a stop is over. What is dead by the next look is not told of, if it `may_look`.
+    fn tell_of_late_stop(&self, reason: String, may_look: bool) {
+        let (placed, units, machine) = (self.placed(), self.units.clone(), Arc::clone(&self.host.machine));
+        let how = self.settings.on_stop_failure;
+        let tell = move || {
+            placed.alarm(journal::Alarm::StopFailed, &reason);
+            if how != OnStopFailure::Alert {
+                placed.alarm(journal::Alarm::SelfFence, "the stop cannot be proven, so this host goes down");
+                if let Err(error) = machine.fence(how) {
+                    tracing::error!("failed to take this host down: {error}");
+                }
             }
+        };
+        if !may_look {
+            tell();
+            return;
         }
+        self.host.machine.spawn(Box::pin(async move {
+            if units.is_late_for_good().await {
+                tell();
+            }
+        }));
+    }
+
+    fn placed(&self) -> Placed {
+        Placed {
+            service: self.settings.name.clone(),
+            unit: self.settings.unit.clone(),
+            holder: self.election.holder().to_owned(),
+            revision: self.election.revision(),
+            term: self.election.term(),
+        }
+    }
+}
+
+/// What an alarm is about, by what is known of the lock now.
+struct Placed {
+    service: ServiceName,
+    unit: UnitName,
+    holder: String,
+    revision: Revision,
+    term: Term,
+}
+
+impl Placed {
+    fn alarm(&self, kind: journal::Alarm, reason: &str) {
+        let subject = journal::Subject {
+            service: Some((&self.service, &self.unit)),
+            holder: Some(&*self.holder).filter(|holder| !holder.is_empty()),
+            revision: Some(self.revision),
+            term: Some(self.term),
+        };
+        journal::alarm(kind, &subject, reason);
     }
 }
 
