@@ -98,7 +98,12 @@ pub enum Order {
     /// The store and the key that the configuration names are meant, whatever they were before.
     Adopt(Adoption),
     /// Stop the unit, release the lock, end.
-    Retire(String),
+    Retire {
+        /// Why.
+        reason: String,
+        /// What has the service taken up on this host again, for the journal; fits behind "before".
+        again: String,
+    },
 }
 
 /// What a service shows.
@@ -263,6 +268,8 @@ struct Service {
     undead_since: Option<Time>,
     /// What the journal was told of renewals.
     overdue: tell::Overdue,
+    /// What has it taken up on this host again, once it retires.
+    again: Option<String>,
     /// When and why the last run here failed, until a start succeeds.
     failure: Option<(Duration, String)>,
     timer: Box<dyn Timer>,
@@ -404,6 +411,7 @@ impl Service {
             undead: None,
             undead_since: None,
             overdue: tell::Overdue::default(),
+            again: None,
             failure: None,
             timer,
             events,
@@ -694,7 +702,10 @@ impl Service {
 
     fn obey(&mut self, order: Order) -> Event {
         match order {
-            Order::Retire(reason) => Event::Retire { reason },
+            Order::Retire { reason, again } => {
+                self.again = Some(again);
+                Event::Retire { reason }
+            }
             Order::Reconsider => {
                 self.forgive();
                 Event::Timeout

@@ -155,6 +155,33 @@ enum Ending {
     Leave,
 }
 
+/// Why a service retires.
+#[derive(Debug, Clone, Copy)]
+struct Why {
+    reason: &'static str,
+    /// Before what it is not taken up on this host again.
+    again: &'static str,
+}
+
+const STOPPED: Why =
+    Why { reason: "putexd is stopped", again: "\"systemctl start putexd\", or a boot that starts putexd" };
+const REMOVED: Why =
+    Why { reason: "its file was removed", again: "its file is there again and \"systemctl reload putexd\" was run" };
+const CHANGED: Why = Why {
+    reason: "its units or its key were changed",
+    again: "the service is taken up with them, which follows by itself",
+};
+const UNCLAIMED: Why = Why {
+    reason: "no usable file defines this service",
+    again: "a file without mistakes defines it and \"systemctl reload putexd\" was run",
+};
+
+impl Why {
+    fn order(self) -> Order {
+        Order::Retire { reason: self.reason.to_owned(), again: self.again.to_owned() }
+    }
+}
+
 /// A service on its way out.
 struct Retiring {
     handle: Handle,
@@ -527,7 +554,7 @@ impl Supervisor {
             .collect();
         for name in gone {
             told.push(format!("{name} removed"));
-            self.retire(&name, "its file was removed", None);
+            self.retire(&name, REMOVED, None);
         }
         for service in settings.services {
             let name = service.name.clone();
@@ -553,7 +580,7 @@ impl Supervisor {
                 // A full channel would mean a loop that stands still, which the watchdog ends.
                 let _ = handle.orders.try_send(Order::Reconfigure(Box::new(service)));
             } else {
-                self.retire(&name, "its units or its key were changed", Some(service));
+                self.retire(&name, CHANGED, Some(service));
             }
         }
         match self.host.guard.list().await {
@@ -566,15 +593,15 @@ impl Supervisor {
     }
 
     /// Has a service stop its unit and release its lock. `successor` takes its place after that.
-    fn retire(&mut self, name: &ServiceName, reason: &str, successor: Option<ServiceSettings>) {
+    fn retire(&mut self, name: &ServiceName, why: Why, successor: Option<ServiceSettings>) {
         if let Some(handle) = self.services.remove(name) {
-            self.retire_handle(handle, reason, successor);
+            self.retire_handle(handle, why, successor);
         }
     }
 
-    fn retire_handle(&mut self, handle: Handle, reason: &str, successor: Option<ServiceSettings>) {
+    fn retire_handle(&mut self, handle: Handle, why: Why, successor: Option<ServiceSettings>) {
         // A full channel would mean a loop that stands still, which the watchdog ends.
-        let _ = handle.orders.try_send(Order::Retire(reason.to_owned()));
+        let _ = handle.orders.try_send(why.order());
         let give_up_at = Instant::now() + handle.settings.stop_limit + STOP_EXTENSION;
         self.retiring.push(Retiring { handle, successor, give_up_at });
     }
@@ -657,7 +684,7 @@ impl Supervisor {
                 units.join(" and "),
             );
             match service::spawn(&self.host, settings, Some(Kept::from(listed)), Arc::clone(&self.changed)) {
-                Ok(handle) => self.retire_handle(handle, "no usable file defines this service", None),
+                Ok(handle) => self.retire_handle(handle, UNCLAIMED, None),
                 Err(error) => tracing::error!("{name}: failed to let its lease go: {error}"),
             }
         }
@@ -699,7 +726,7 @@ impl Supervisor {
         let mut deadline = Instant::now();
         for (name, handle) in &self.services {
             deadline = deadline.max(Instant::now() + handle.settings.stop_limit + STOP_EXTENSION);
-            if handle.orders.send(Order::Retire("putexd is stopped".to_owned())).await.is_err() {
+            if handle.orders.send(STOPPED.order()).await.is_err() {
                 tracing::error!("{name}: its election does not answer");
             }
         }

@@ -127,12 +127,15 @@ impl Service {
     }
 
     pub(super) fn report(&self, transition: &Transition) {
+        let now = self.host.machine.now();
+        let hindrance = self.election.hindrance(now).map(|hindrance| hindrance.in_words(now));
+        let ended = ended(transition, &self.settings.unit, self.again.as_deref(), hindrance.as_deref());
         journal::transition(&journal::Transition {
             service: &self.settings.name,
             unit: &self.settings.unit,
             from: transition.from.as_str(),
             to: transition.to.as_str(),
-            reason: &transition.reason,
+            reason: &ended.map_or_else(|| transition.reason.clone(), |ended| format!("{}; {ended}", transition.reason)),
             holder: Some(transition.holder.as_str()).filter(|holder| !holder.is_empty()),
             revision: Some(transition.revision).filter(|revision| *revision != Revision(0)),
             term: Some(transition.term).filter(|term| *term != Term(0)),
@@ -234,6 +237,21 @@ impl Service {
     }
 }
 
+/// What the journal says behind the reason where nothing of the unit runs on this host any more: this may be the last line on it.
+/// `again`: what has it taken up again; `hindrance`: why its lock is not taken now.
+fn ended(transition: &Transition, unit: &UnitName, again: Option<&str>, hindrance: Option<&str>) -> Option<String> {
+    let stopped = format!("{unit} is stopped on this host");
+    match (transition.from, transition.to) {
+        (_, State::Retired) => {
+            Some(again.map_or(stopped.clone(), |again| format!("{stopped}, and is not started again before {again}")))
+        }
+        (State::Releasing | State::Lapsing, State::Standby | State::NoStore) => {
+            Some(hindrance.map_or(stopped.clone(), |why| format!("{stopped}, which does not take the lock now: {why}")))
+        }
+        _ => None,
+    }
+}
+
 /// What an alarm is about, by what is known of the lock now.
 struct Placed {
     service: ServiceName,
@@ -260,6 +278,35 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn the_last_line_names_the_unit_and_what_starts_it_again() {
+        let transition = |from, to| Transition {
+            from,
+            to,
+            reason: "putexd is stopped".to_owned(),
+            holder: String::new(),
+            revision: Revision(0),
+            term: Term(0),
+        };
+        let unit = UnitName::new("database.service").expect("a unit's name");
+        let stopped = "database.service is stopped on this host".to_owned();
+        let ended = |from, to, again, hindrance| ended(&transition(from, to), &unit, again, hindrance);
+        assert_eq!(
+            ended(State::Standby, State::Retired, Some("\"systemctl start putexd\""), None),
+            Some(format!("{stopped}, and is not started again before \"systemctl start putexd\""))
+        );
+        assert_eq!(ended(State::Releasing, State::Retired, None, None), Some(stopped.clone()));
+        for from in [State::Releasing, State::Lapsing] {
+            assert_eq!(ended(from, State::Standby, None, None), Some(stopped.clone()));
+            assert_eq!(
+                ended(from, State::NoStore, None, Some("the store is out of reach")),
+                Some(format!("{stopped}, which does not take the lock now: the store is out of reach"))
+            );
+        }
+        assert_eq!(ended(State::NoStore, State::Standby, None, None), None);
+        assert_eq!(ended(State::Starting, State::Active, None, None), None);
+    }
 
     #[test]
     fn a_lease_that_is_not_renewed_is_told_once_and_its_renewal_once() {
