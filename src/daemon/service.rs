@@ -47,6 +47,8 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// How often a unit that cannot be supervised is looked at again.
 const ADMISSION_INTERVAL: Duration = Duration::from_secs(5);
+/// At least so long it is between two questions whether something can be kept: the guard itself looks no more often.
+const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 /// At least so long it is between two looks for processes outside of their control groups.
 const STRAY_INTERVAL: Duration = Duration::from_millis(500);
 /// How old the answer may be to whose child each process is; so often `/proc` is read at most, however many services ask.
@@ -1029,7 +1031,7 @@ impl Admits for Admitter {
 }
 
 /// Tells, whenever that changes, whether the units' stop can be proven and their start is gated, and what is to be remarked
-/// of them. Whether something can be kept costs little to ask, and is asked every R; PID 1 is asked for the units seldom.
+/// of them. Whether something can be kept costs little to ask, and is asked about every R; PID 1 is asked for the units seldom.
 async fn admit(admits: impl Admits, admissions: mpsc::Sender<Admission>) {
     let mut last: Option<Admission> = None;
     loop {
@@ -1056,7 +1058,7 @@ async fn admit(admits: impl Admits, admissions: mpsc::Sender<Admission>) {
             if left.is_zero() {
                 break;
             }
-            tokio::time::sleep(left.min(admits.renew_interval())).await;
+            tokio::time::sleep(left.min(admits.renew_interval().max(ROOM_INTERVAL))).await;
         }
     }
 }
