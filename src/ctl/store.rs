@@ -12,7 +12,7 @@ use crate::command_line::exit;
 use crate::config::{self, ServiceSettings, Settings};
 use crate::dbus::{ServiceStatus, StoreStatus};
 use crate::election::{Odd, Registration, Timings};
-use crate::store::{self, Administer, Creation, Link, StoreError, sealed};
+use crate::store::{self, Administer, Creation, Examination, Link, StoreError, sealed};
 use crate::systemd::bond::{self, KEPT_DIR};
 use crate::types::span::date;
 use crate::types::store::StoreSettings;
@@ -42,9 +42,10 @@ pub(super) async fn init(root: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Tells what the store is and what is wrong with it, then what there is to know of the services of this host.
+/// Tells what is wrong with the store now, then what it is and how, then what there is to know of the services of this host.
 pub(super) async fn doctor(root: &Path) -> Result<(), Failure> {
     let settings = load(root)?;
+    let of_silences = store_status().await.map_or_else(|_| Vec::new(), |store| silences(&settings.services, &store));
     let of_services = services(&settings).await;
     let mut of_units = Vec::new();
     let examination = match open(&settings).await {
@@ -58,17 +59,25 @@ pub(super) async fn doctor(root: &Path) -> Result<(), Failure> {
         }
         Err(failure) => Err(failure),
     };
-    let of_store = examination.as_ref().map_or_else(
-        |_| Vec::new(),
-        |found| {
-            let warnings = found.warnings.iter().chain(&found.degraded).map(|warning| ("warning", warning.clone()));
-            found.facts.iter().cloned().chain(warnings).collect()
-        },
-    );
-    for (name, text) in of_store.into_iter().chain(of_units).chain(of_services) {
+    // What is wrong now comes before all advice.
+    let (found, fault) = match examination {
+        Ok(mut found) => {
+            let fault = found.fault.take().map(Failure::unavailable);
+            (found, fault)
+        }
+        Err(failure) => (Examination::default(), Some(failure)),
+    };
+    if let Some(fault) = &fault {
+        fault.tell();
+    }
+    let of_store = found.facts.into_iter();
+    let degraded = found.warnings.into_iter().chain(found.degraded).map(|warning| ("warning", warning));
+    let lines = of_silences.into_iter().map(|text| ("warning", text));
+    let lines = lines.chain(of_store).chain(degraded).chain(of_units).chain(of_services);
+    for (name, text) in lines {
         print(&format!("{name:<12} {text}\n"))?;
     }
-    examination?.fault.map_or(Ok(()), |fault| Err(Failure::unavailable(fault)))
+    fault.map_or(Ok(()), |fault| Err(Failure::new(fault.status, "")))
 }
 
 /// Whether records are sealed, and which locks have one that is not.
@@ -152,9 +161,6 @@ async fn services(settings: &Settings) -> Vec<(&'static str, String)> {
         );
         lines.push(("unfenced", text));
     }
-    if let Ok(store) = store_status().await {
-        lines.extend(too_short(&settings.services, &store).into_iter().map(|text| ("warning", text)));
-    }
     match running().await {
         Ok(services) => lines.extend(services.iter().flat_map(doubts).map(|text| ("warning", text))),
         Err(failure) => {
@@ -187,6 +193,12 @@ fn doubts(status: &ServiceStatus) -> Vec<String> {
     let doubts = abstains.iter().chain(&status.remarks);
     // What other hosts wrote into the store may be part of it.
     doubts.map(|doubt| printable_lines(&format!("{}: {doubt}", status.service)).replace('\n', " ")).collect()
+}
+
+/// What there is to say of the times for which the store gave this host no answer. While one lasts nobody knows how long it will
+/// be, and no other lease would end it.
+fn silences(services: &[ServiceSettings], store: &StoreStatus) -> Vec<String> {
+    store.trouble().map_or_else(|| too_short(services, store), |trouble| vec![trouble])
 }
 
 /// Where a lease does not ride through the longest time for which the store gave this host no answer: what to do. No lease is
@@ -282,6 +294,8 @@ mod tests {
         StoreStatus {
             store: "a store".to_owned(),
             silent_ms: 0,
+            unwritten_ms: 0,
+            error: String::new(),
             silences: 1,
             longest_ms: seconds * 1000,
             longest_began: 1_763_787_182,
@@ -316,6 +330,16 @@ mod tests {
         }
         let [cause] = &too_short(&services, &silent(127))[..] else { panic!("one store was silent") };
         assert!(cause.contains("look for the cause") && !cause.contains("failures"), "{cause}");
+    }
+
+    /// An outage that lasts is no reason to have another lease.
+    #[test]
+    fn a_store_that_is_silent_now_is_what_there_is_to_look_at() {
+        let services = [service("db", 3)];
+        let now = StoreStatus { silent_ms: 9000, error: "no leader".to_owned(), ..silent(9) };
+        let [cause] = &silences(&services, &now)[..] else { panic!("one cause") };
+        assert!(cause.starts_with("see that the store (a store) is up") && cause.contains("no leader"), "{cause}");
+        assert_eq!(silences(&services, &silent(9)), too_short(&services, &silent(9)));
     }
 
     #[test]

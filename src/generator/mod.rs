@@ -23,7 +23,6 @@
 //! told of is missed by the daemon, which starts nothing then.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::io::{Read as _, Write as _};
@@ -36,7 +35,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 
 use crate::systemd::bond;
-use crate::systemd::gate::{DROP_IN, GUARD_UNIT, PROGRAM};
+use crate::systemd::gate::{DROP_IN, GUARD_UNIT};
 use crate::types::kept::{self, Kept};
 use crate::types::trust;
 use crate::types::{LEASES_DIR, ServiceName, UnitName, is_device_path, span};

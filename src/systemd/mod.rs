@@ -160,26 +160,28 @@ impl Systemd {
         self.route.has_references()
     }
 
-    /// Keeps a unit loaded until the pin is dropped, where systemd offers that: what it tells of a run that ended, or
-    /// was never begun, is gone once it unloads the unit.
-    async fn pin(&self, unit: &str) -> Option<Pin> {
-        let pin = self.adopt(unit)?;
-        self.link().await.ok()?.ref_unit(unit).await.ok()?;
-        Some(pin)
+    /// Keeps a unit loaded until the pin is dropped; `None` where systemd does not offer that. What it tells of a run that
+    /// ended, or was never begun, is gone once it unloads the unit.
+    async fn pin(&self, unit: &str) -> Result<Option<Pin>, BusError> {
+        let Some(pin) = self.adopt(unit) else { return Ok(None) };
+        self.link().await?.ref_unit(unit).await?;
+        Ok(Some(pin))
     }
 
     /// Keeps a unit loaded whose start begins, until it has succeeded, or is under way no longer and the unit is proven dead.
-    async fn begin(&self, unit: &UnitName) -> UnderWay {
-        self.keep(unit, true).await;
-        UnderWay { begun: Arc::clone(&self.begun), unit: unit.clone() }
+    /// `Err`: it is not kept, although systemd offers that.
+    async fn begin(&self, unit: &UnitName) -> (UnderWay, Result<(), BusError>) {
+        let kept = self.keep(unit, true).await;
+        (UnderWay { begun: Arc::clone(&self.begun), unit: unit.clone() }, kept)
     }
 
-    async fn keep(&self, unit: &UnitName, is_under_way: bool) {
-        if let Some(pin) = self.pin(unit.as_str()).await {
+    async fn keep(&self, unit: &UnitName, is_under_way: bool) -> Result<(), BusError> {
+        if let Some(pin) = self.pin(unit.as_str()).await? {
             let start = Start { pin, is_under_way };
             let before = self.begun.lock().unwrap_or_else(PoisonError::into_inner).insert(unit.clone(), start);
             drop(before);
         }
+        Ok(())
     }
 
     /// Whether a start of the unit was begun that is neither under way nor at its end.
@@ -207,7 +209,8 @@ impl Systemd {
     async fn is_doubted(&self, unit: &UnitName) -> bool {
         let is_doubted = self.doubted.lock().unwrap_or_else(PoisonError::into_inner).contains(unit);
         if is_doubted && !self.begun.lock().unwrap_or_else(PoisonError::into_inner).contains_key(unit) {
-            self.keep(unit, false).await;
+            // Tried again at the next look.
+            let _ = self.keep(unit, false).await;
         }
         is_doubted
     }

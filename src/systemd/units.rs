@@ -60,7 +60,7 @@ pub enum NotDead {
     /// that there is none.
     #[error("it is {0}, and its start or its stop may have left something behind that has no process")]
     FailedIsNoProof(String),
-    /// Its start was begun under a lease that another putexd held, and systemd does not know how it went.
+    /// Its start was begun and interrupted, or begun under a lease that another putexd held, and systemd calls it inactive.
     #[error(
         "it is {0}, and its last start was begun and not seen to succeed: it may have left something behind that has no process"
     )]
@@ -145,6 +145,16 @@ pub enum SystemState {
 }
 
 impl NotDead {
+    /// Of a unit whose last run did not come to an orderly end, and may have left something without a process. What an operator
+    /// has systemd forget is a failure: of a unit that is inactive he cannot say that nothing is left.
+    fn of_bad_end(state: &UnitState) -> Self {
+        if state.active_state == super::ActiveState::Failed {
+            Self::FailedIsNoProof(state.in_full())
+        } else {
+            Self::Forgotten(state.in_full())
+        }
+    }
+
     /// Whether it stays so until somebody looks after it.
     #[must_use]
     pub fn is_for_the_operator(&self) -> bool {
@@ -231,7 +241,7 @@ impl Systemd {
         let is_excused = unmounted || has_ended_badly && self.has_left_nothing(properties).await?;
         check_stopped(&state, is_excused)?;
         if has_ended_badly && !is_excused {
-            return Err(NotDead::FailedIsNoProof(state.in_full()));
+            return Err(NotDead::of_bad_end(&state));
         }
         if let Some(place) = place {
             self.check_unmounted(unit, place, properties).await?;
@@ -547,7 +557,7 @@ fn check_stopped(state: &UnitState, is_excused: bool) -> Result<(), NotDead> {
         return Err(NotDead::Running(state.in_words()));
     }
     if state.is_effect && !is_orderly(state) && !is_excused {
-        return Err(NotDead::FailedIsNoProof(state.in_full()));
+        return Err(NotDead::of_bad_end(state));
     }
     Ok(())
 }
@@ -555,4 +565,41 @@ fn check_stopped(state: &UnitState, is_excused: bool) -> Result<(), NotDead> {
 fn text(value: &zbus::OwnedVariant) -> Result<String, BusError> {
     let text = <&str>::try_from(value).map_err(|error| BusError::Malformed(error.to_string()))?;
     Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zbus::{OwnedVariant, Variant};
+
+    /// A service that remains after exit, and that is not active.
+    fn ended(active_state: &'static str, result: &'static str) -> UnitState {
+        let all = [
+            ("Id", Variant::from("address.service")),
+            ("RemainAfterExit", Variant::from(true)),
+            ("ActiveState", Variant::from(active_state)),
+            ("SubState", Variant::from("dead")),
+            ("Result", Variant::from(result)),
+        ];
+        let own = |(name, value): (&str, Variant<'static>)| {
+            (name.to_owned(), OwnedVariant::try_from(value).expect("no descriptors"))
+        };
+        Properties::new(all.into_iter().map(own).collect()).state()
+    }
+
+    #[test]
+    fn the_remedy_is_one_that_helps() {
+        let unit = UnitName::new("address.service").expect("a unit's name");
+        let told = |state: &UnitState| NotDead::of_bad_end(state).of(&unit);
+        let failed = told(&ended("failed", "exit-code"));
+        assert!(failed.contains("run \"systemctl reset-failed address.service\""), "{failed}");
+        // systemd calls it so after a start that was interrupted, and has nothing to forget.
+        for result in ["success", "exec-condition"] {
+            let inactive = ended("inactive", result);
+            let told = told(&inactive);
+            assert!(told.starts_with("reboot this host") && !told.contains("reset-failed"), "{told}");
+        }
+        let end = check_stopped(&ended("inactive", "timeout"), false).expect_err("it is not shown dead");
+        assert!(end.is_for_the_operator() && end.of(&unit).starts_with("reboot this host"), "{end}");
+    }
 }
