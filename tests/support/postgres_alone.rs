@@ -271,9 +271,15 @@ async fn an_emptied_table_is_missing_and_then_another_incarnation() {
     won(&store, &key(), &attempt(&after, token("b"))).await;
 
     // A row that somebody put back is of neither.
-    server.sql(&format!("UPDATE putex_locks SET incarnation = 'old' WHERE name = '{}'", key())).await;
-    let foreign = store.read(&key(), None).await;
-    assert!(matches!(&foreign, Err(StoreError::Unfit(why)) if why.contains("delete the row")), "{foreign:?}");
+    // Nor is one a row whose revision is none.
+    for odd in ["revision = -1", "incarnation = 'old'"] {
+        server.sql(&format!("UPDATE putex_locks SET {odd} WHERE name = '{}'", key())).await;
+        let foreign = store.read(&key(), None).await;
+        assert!(
+            matches!(&foreign, Err(StoreError::Unfit(why)) if why.contains("delete the row")),
+            "{odd}: {foreign:?}"
+        );
+    }
 }
 
 #[tokio::test]
