@@ -214,10 +214,10 @@ type Files = Vec<(PathBuf, io::Result<Found>)>;
 /// does not end, and goes on without any of its drop-ins.
 fn read_all(files: Vec<(Option<ServiceName>, Vec<PathBuf>)>, end: Instant) -> Vec<(Option<ServiceName>, Files)> {
     let begin = |path: PathBuf| (begin_to_read(&path), path);
-    let begun: Vec<(_, Vec<_>)> =
+    let readings: Vec<(_, Vec<_>)> =
         files.into_iter().map(|(service, paths)| (service, paths.into_iter().map(begin).collect())).collect();
     let read = |(reading, path): (Receiver<_>, PathBuf)| Some((path, awaited(&reading, end).transpose()?));
-    begun.into_iter().map(|(service, readings)| (service, readings.into_iter().map_while(read).collect())).collect()
+    readings.into_iter().map(|(service, files)| (service, files.into_iter().map_while(read).collect())).collect()
 }
 
 fn begin_to_read(path: &Path) -> Receiver<io::Result<Option<Found>>> {

@@ -65,8 +65,8 @@ fn assert_trigger_can_be_written(host: &Host) {
     host.sh("touch /run/trigger && systemctl daemon-reload && systemctl restart putexd.service");
     let mounts = host.sh(&format!("cat /proc/{}/mountinfo", main_pid(host, "putexd.service")));
     let options = |path: &str| {
-        let of_path = mounts.lines().filter(|line| line.split(' ').nth(4) == Some(path));
-        of_path.last().and_then(|line| line.split(' ').nth(5)).unwrap_or_default()
+        let mut of_path = mounts.lines().filter(|line| line.split(' ').nth(4) == Some(path));
+        of_path.next_back().and_then(|line| line.split(' ').nth(5)).unwrap_or_default()
     };
     assert!(options("/proc/version").starts_with("rw"), "{mounts}");
     assert!(options("/proc/sys").starts_with("ro"), "{mounts}");

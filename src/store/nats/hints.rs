@@ -53,8 +53,8 @@ pub(super) async fn watch(
     let verb = format!("CONSUMER.CREATE.{}", bucket.stream());
     let subscribing = async {
         // Subscribed first: the server removes a consumer without interest.
-        let subscribed = connection.client.subscribe(inbox).await;
-        let subscriber = subscribed.map_err(|error| StoreError::Unreachable(error.to_string()))?;
+        let subscriber = connection.client.subscribe(inbox).await;
+        let subscriber = subscriber.map_err(|error| StoreError::Unreachable(error.to_string()))?;
         match connection.ask::<serde_json::Value>(&verb, &question).await? {
             Ok(_) => Ok(subscriber),
             Err(refusal) => Err(bucket.error(&refusal)),
