@@ -210,9 +210,12 @@ impl Service {
             placed.alarm(journal::Alarm::StopFailed, &reason);
             if how != OnStopFailure::Alert {
                 placed.alarm(journal::Alarm::SelfFence, "the stop cannot be proven, so this host goes down");
-                if let Err(error) = machine.fence(how) {
-                    tracing::error!("failed to take this host down: {error}");
-                }
+                let fencing = machine.fence(how);
+                machine.spawn(Box::pin(async move {
+                    if let Err(error) = fencing.await {
+                        tracing::error!("failed to take this host down: {error}");
+                    }
+                }));
             }
         };
         if !may_look {
