@@ -746,6 +746,25 @@ fn groups_of_slices_and_scopes_are_known() {
     });
 }
 
+/// PID 1 refuses to make a scope while a former one of its name is loaded.
+#[test]
+#[ignore = "runs inside a host"]
+fn a_scope_that_is_watched_can_be_made_again() {
+    inside(|systemd| async move {
+        run("systemd-run --quiet --scope --unit=t-again.scope sleep 1000 &");
+        let kept = service(&systemd, "t-kept.service", "ExecStart=/bin/true").await;
+        let _changes = [&unit("t-again.scope"), &kept].map(|unit| systemd.changes(unit));
+        // Whatever is kept loaded is so soon.
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        run("systemctl start t-kept.service && systemctl stop t-again.scope");
+        let make = "systemd-run --quiet --scope --unit=t-again.scope true";
+        // PID 1 unloads what nobody keeps a moment later.
+        run(&format!("for _ in $(seq 100); do {make} 2>/dev/null && exit; sleep 0.1; done; {make}"));
+        let invocation = systemd.state(&kept).await.expect("an answer").invocation;
+        assert_ne!(invocation, None, "a service that is watched is remembered once it has ended");
+    });
+}
+
 #[test]
 #[ignore = "runs inside a host"]
 fn groups_are_predicted() {
