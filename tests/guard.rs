@@ -34,7 +34,7 @@ impl Guard {
 
     /// With another journal.
     fn start_with(stderr: Stdio) -> Self {
-        let root = tempfile::tempdir().expect("a directory");
+        let root = in_memory();
         let child = Self::spawn(root.path(), stderr);
         Self { root, child }
     }
@@ -77,7 +77,7 @@ impl Guard {
             .arg("--leases")
             .arg(root.join("leases"))
             .arg("--state")
-            .arg(root.join("state/table.json"))
+            .arg(root.join("state"))
             .arg("--systemd")
             .arg(root.join("no-systemd"))
             .arg("--sysrq")
@@ -128,6 +128,11 @@ impl Drop for Guard {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// As /run is: a disk would take longer for a thousand files than leases do that are that short.
+fn in_memory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory")
 }
 
 /// A client whose connection is up.
@@ -229,10 +234,11 @@ async fn a_table_of_another_boot_is_forgotten() {
     let client = guard.client().await;
     client.arm(lease(1, ms(60_000))).await.expect("arms");
     guard.kill();
-    let path = guard.root.path().join("state/table.json");
+    let path = guard.root.path().join("state/db");
     let text = fs::read_to_string(&path).expect("is there");
-    let (_, rest) = text.split_once("\",").expect("begins with the boot");
-    fs::write(&path, format!("{{\"boot\":\"{:032x}\",{rest}", 1)).expect("writes");
+    let (lines, record) = text.split_once("{\"boot\":\"").expect("names the boot");
+    let (_, rest) = record.split_once("\",").expect("and more");
+    fs::write(&path, format!("{lines}{{\"boot\":\"{:032x}\",{rest}", 1)).expect("writes");
     guard.restart();
     up(&client, Link::Down).await;
     up(&client, Link::Up).await;
@@ -520,6 +526,150 @@ async fn a_journal_that_does_not_read_holds_up_nothing() {
     sleep(clock::now().until_passed(dead_by)).await;
     assert!(!victim.is_alive());
     drop(journal);
+}
+
+/// A lease of its own, the groups of which are below `parent`.
+fn lease_of_many(parent: &str, number: usize, deadline: Time) -> Lease {
+    let service = format!("s{number}");
+    let mut lease = lease(number as u128, Duration::ZERO);
+    lease.service = ServiceName::new(&service).expect("a good name");
+    lease.deadline = deadline;
+    (lease.stop_budget, lease.kill_reserve) = (ms(4000), ms(3500));
+    lease.units = vec![format!("{service}.service").parse().expect("a good name")];
+    lease.cgroups = vec![format!("{parent}/{service}.service")];
+    lease
+}
+
+/// Does something for each of many leases, some at a time.
+async fn for_all<F>(leases: &[Lease], ask: impl Fn(Lease) -> F)
+where
+    F: Future<Output = Result<(), GuardError>> + Send + 'static,
+{
+    let mut tasks = tokio::task::JoinSet::new();
+    for lease in leases {
+        tasks.spawn(ask(lease.clone()));
+        if tasks.len() >= 32 {
+            tasks.join_next().await.expect("there is one").expect("does not panic").expect("is done");
+        }
+    }
+    for done in tasks.join_all().await {
+        done.expect("is done");
+    }
+}
+
+async fn arm_all(client: &GuardClient, leases: &[Lease]) {
+    for_all(leases, |lease| {
+        let client = client.clone();
+        async move { client.arm(lease).await }
+    })
+    .await;
+}
+
+/// Each to the deadline that it has in `leases`.
+async fn extend_all(client: &GuardClient, leases: &[Lease]) {
+    for_all(leases, |lease| {
+        let client = client.clone();
+        let Lease { service, instance, write, revision, deadline, .. } = lease;
+        async move { client.extend(&service, instance, write, revision, deadline).await }
+    })
+    .await;
+}
+
+/// Control groups with a process each. `None` where groups cannot be made.
+struct Many {
+    victim: Victim,
+    children: Vec<Child>,
+}
+
+impl Many {
+    fn new(name: &str, count: usize) -> Option<Self> {
+        let victim = Victim::new(name)?;
+        let mut many = Self { victim, children: Vec::new() };
+        for number in 0..count {
+            let group = many.group(number);
+            fs::create_dir(&group).expect("is made");
+            let child = Command::new("sleep").arg("600").spawn().expect("starts");
+            fs::write(group.join("cgroup.procs"), child.id().to_string()).expect("moves");
+            many.children.push(child);
+        }
+        Some(many)
+    }
+
+    fn group(&self, number: usize) -> PathBuf {
+        self.victim.directory.join(format!("s{number}.service"))
+    }
+
+    /// How many of them have been killed.
+    fn dead(&mut self) -> usize {
+        self.children.iter_mut().filter_map(|child| child.try_wait().expect("can be asked")).count()
+    }
+}
+
+impl Drop for Many {
+    fn drop(&mut self) {
+        for number in 0..self.children.len() {
+            let _ = self.children[number].kill();
+            let _ = self.children[number].wait();
+            let _ = fs::remove_dir(self.group(number));
+        }
+    }
+}
+
+const MANY: usize = 1000;
+
+#[tokio::test]
+async fn a_thousand_leases_are_kept_and_end_in_time_though_pid_1_hangs() {
+    let journal = tempfile::tempfile().expect("a file");
+    let Some(mut units) = Many::new("many", MANY) else { return };
+    let mut guard = Guard::start_with(Stdio::from(journal));
+    // It takes connections, and never answers.
+    let _pid1 = UnixListener::bind(guard.root.path().join("no-systemd")).expect("listens");
+    let client = guard.client().await;
+    let armed_until = clock::now().plus(ms(600_000));
+    let mut leases: Vec<Lease> =
+        (0..MANY).map(|number| lease_of_many(&units.victim.path, number, armed_until)).collect();
+    arm_all(&client, &leases).await;
+    for round in 1..=3 {
+        for (number, lease) in (0..).zip(&mut leases) {
+            lease.deadline = armed_until.plus(ms(1000 * round + number));
+            (lease.write, lease.revision) = (WriteId(1 + u128::from(round)), Revision(1 + round));
+        }
+        extend_all(&client, &leases).await;
+    }
+
+    guard.child.kill().expect("is killed");
+    guard.child.wait().expect("ends");
+    up(&client, Link::Down).await;
+    let journal = tempfile::tempfile().expect("a file");
+    guard.child = Guard::spawn(guard.root.path(), Stdio::from(journal));
+    up(&client, Link::Up).await;
+    let known = |mut leases: Vec<Lease>| {
+        leases.sort_by(|one, other| one.service.cmp(&other.service));
+        leases.iter().map(|lease| (lease.service.clone(), lease.revision, lease.deadline)).collect::<Vec<_>>()
+    };
+    let listed = client.list().await.expect("lists");
+    assert!(listed.iter().all(|listed| listed.lease.closing && !listed.lapsed));
+    assert_eq!(known(listed.into_iter().map(|listed| listed.lease).collect()), known(leases.clone()));
+    let one = client.lease_of(&leases[7].service).await.expect("answers").expect("is there");
+    assert_eq!(one.lease.deadline, leases[7].deadline);
+
+    for_all(&leases, |lease| {
+        let client = client.clone();
+        async move { client.disarm(&lease.service, lease.instance).await }
+    })
+    .await;
+    assert_eq!(fs::read_dir(guard.root.path().join("state")).expect("reads").count(), 0, "nothing is left behind");
+    let deadline = clock::now().plus(ms(7000));
+    let leases: Vec<Lease> = (0..MANY).map(|number| lease_of_many(&units.victim.path, number, deadline)).collect();
+    arm_all(&client, &leases).await;
+    assert!(!clock::now().has_passed(deadline), "this host is too slow for a test");
+    assert_eq!(fs::read_dir(guard.root.path().join("leases")).expect("reads").count(), MANY);
+    sleep(clock::now().until_passed(leases[0].kill_at()).saturating_sub(ms(200))).await;
+    assert_eq!(units.dead(), 0, "systemd has its chance first");
+    sleep(clock::now().until_passed(leases[0].dead_by())).await;
+    assert_eq!(units.dead(), MANY);
+    assert_eq!(fs::read_dir(guard.root.path().join("leases")).expect("reads").count(), 0);
+    assert!(client.list().await.expect("lists").iter().all(|listed| listed.lapsed), "it serves on");
 }
 
 /// The other process that watches a guard, with a stand-in for systemd that answers whoever asks whether it is there.
