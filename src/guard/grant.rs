@@ -94,8 +94,7 @@ impl Prepared {
         name.push(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
         name.push(".new");
         let prepared = Self { beside: path.with_file_name(name), path: path.to_owned(), is_put: false };
-        let mut file =
-            OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&prepared.beside)?;
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&prepared.beside)?;
         file.write_all(content)?;
         // The umask may have taken some of it.
         file.set_permissions(fs::Permissions::from_mode(mode))?;

@@ -304,10 +304,7 @@ impl Case {
             self.is_dead(None, tell);
         }
         if !stopped && complain {
-            say(
-                Level::Alert,
-                &format!("{}: its units are still not proven dead, trying again", self.lease.service),
-            );
+            say(Level::Alert, &format!("{}: its units are still not proven dead, trying again", self.lease.service));
         }
         Some(clock::now().plus(if stopped { WATCH_INTERVAL } else { KILL_INTERVAL }))
     }
@@ -538,6 +535,7 @@ impl Case {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::io::{Read as _, Write as _};
     use std::os::unix::net::UnixListener;
     use std::time::Instant;
 
@@ -581,8 +579,28 @@ mod tests {
             fs::read_to_string(self.folder.path().join("a.service/cgroup.kill")).is_ok_and(|text| text == "1")
         }
 
+        /// A group whose first look never ends: the open of a pipe that nobody writes to.
+        fn add_hanging(&self, name: &str) {
+            let group = self.folder.path().join(name);
+            fs::create_dir(&group).expect("a folder");
+            let (here, mode) = (rustix::fs::CWD, rustix::fs::Mode::RWXU);
+            let pipe = group.join("cgroup.events");
+            rustix::fs::mknodat(here, &pipe, rustix::fs::FileType::Fifo, mode, 0).expect("a pipe");
+        }
+
+        fn enforcer(&self) -> Enforcer {
+            let hierarchy = Arc::new(Hierarchy::at(self.folder.path(), Version::V2));
+            Enforcer::start(hierarchy, self.folder.path().join("systemd")).expect("threads")
+        }
+
         fn begin(&self) -> (Enforcer, Enforcement) {
-            let lease = Lease {
+            let enforcer = self.enforcer();
+            let enforcement = enforcer.begin(Self::lease("a.service"));
+            (enforcer, enforcement)
+        }
+
+        fn lease(group: &str) -> Lease {
+            Lease {
                 service: ServiceName::new("db").expect("a name"),
                 node: NodeId::new("h1").expect("a name"),
                 instance: Instance(1),
@@ -593,18 +611,47 @@ mod tests {
                 stop_budget: RESERVE,
                 kill_reserve: RESERVE,
                 units: Vec::new(),
-                cgroups: vec!["/a.service".to_owned()],
+                cgroups: vec![format!("/{group}")],
                 inactive: Vec::new(),
                 begun: Vec::new(),
                 contains: Vec::new(),
                 on_stop_failure: OnStopFailure::Alert,
                 closing: false,
-            };
-            let hierarchy = Arc::new(Hierarchy::at(self.folder.path(), Version::V2));
-            let enforcer = Enforcer::start(hierarchy, self.folder.path().join("systemd")).expect("threads");
-            let enforcement = enforcer.begin(lease);
-            (enforcer, enforcement)
+            }
         }
+    }
+
+    /// Whatever it is asked, it does; answers with how many stops were asked for in each connection.
+    fn obedient(systemd: UnixListener) -> Arc<Mutex<Vec<usize>>> {
+        let stops = Arc::new(Mutex::new(Vec::new()));
+        let counted = Arc::clone(&stops);
+        thread::spawn(move || {
+            for mut stream in systemd.incoming().flatten() {
+                let mut hello = Vec::new();
+                while !hello.ends_with(b"BEGIN\r\n") {
+                    let mut byte = [0];
+                    stream.read_exact(&mut byte).expect("it says hello");
+                    hello.extend(byte);
+                }
+                stream.write_all(b"OK 1234\r\n").expect("it listens");
+                counted.lock().expect("a list").push(0);
+                let mut head = [0_u8; 16];
+                while stream.read_exact(&mut head).is_ok() {
+                    let number = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+                    let rest = number(12).next_multiple_of(8) + number(4);
+                    let mut body = vec![0; usize::try_from(rest).expect("a length")];
+                    stream.read_exact(&mut body).expect("the rest");
+                    if let Some(stops) = counted.lock().expect("a list").last_mut() {
+                        *stops += 1;
+                    }
+                    // A return without a body, and one field: the call's number.
+                    let mut answer = vec![b'l', 2, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 8, 0, 0, 0, 5, 1, b'u', 0];
+                    answer.extend(&head[8..12]);
+                    stream.write_all(&answer).expect("it listens");
+                }
+            }
+        });
+        stops
     }
 
     fn wait_until(holds: impl Fn() -> bool) {
@@ -640,5 +687,59 @@ mod tests {
         wait_until(|| enforcement.is_stopped());
         bench.set("populated 1\n");
         wait_until(|| !enforcement.is_stopped());
+    }
+
+    #[test]
+    fn a_group_that_hangs_keeps_no_other_from_being_killed() {
+        let bench = Bench::new("populated 1\n");
+        let enforcer = bench.enforcer();
+        let hanging: Vec<Enforcement> = (0..MOST_KILLERS - 1)
+            .map(|number| {
+                let name = format!("{number}.service");
+                bench.add_hanging(&name);
+                enforcer.begin(Bench::lease(&name))
+            })
+            .collect();
+        let enforcement = enforcer.begin(Bench::lease("a.service"));
+        wait_until(|| bench.killed());
+        bench.set("populated 0\n");
+        wait_until(|| enforcement.is_stopped());
+        assert!(!hanging.iter().any(Enforcement::is_stopped), "nobody knows");
+    }
+
+    #[test]
+    fn systemd_stops_many_units_over_few_connections() {
+        const MANY: usize = 300;
+        let bench = Bench::new("populated 1\n");
+        let enforcer = bench.enforcer();
+        let stops = obedient(bench.systemd.try_clone().expect("a socket"));
+        // Half of them are late, and dead already.
+        let enforcements: Vec<Enforcement> = (0..MANY)
+            .map(|number| {
+                let mut lease = Bench::lease("gone.service");
+                if number % 2 == 0 {
+                    (lease.deadline, lease.stop_budget) = (clock::now(), Duration::from_secs(600));
+                }
+                enforcer.begin(lease)
+            })
+            .collect();
+        wait_until(|| enforcements.iter().all(Enforcement::is_asked));
+        let stops = stops.lock().expect("a list");
+        assert_eq!(stops.iter().sum::<usize>(), MANY, "each is asked for once");
+        assert!(stops.len() < MANY / 10, "{stops:?}");
+    }
+
+    #[test]
+    fn an_enforcement_that_is_dropped_is_forgotten() {
+        let bench = Bench::new("populated 0\n");
+        let (enforcer, enforcement) = bench.begin();
+        wait_until(|| enforcement.is_stopped());
+        wait_until(|| enforcer.next_stopped().is_some());
+        drop(enforcement);
+        assert!(enforcer.office.lock().all.is_empty());
+        bench.set("populated 1\n");
+        thread::sleep(WATCH_INTERVAL * 2);
+        assert!(!bench.killed(), "a disarmed lease kills nothing");
+        assert!(enforcer.next_stopped().is_none());
     }
 }

@@ -10,11 +10,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::mm::{MlockAllFlags, mlockall};
-use rustix::net::sockopt::socket_peercred;
-use rustix::process::geteuid;
-use sd_notify::NotifyState;
 use super::enforce::{Enforcement, Enforcer};
 use super::records::Records;
 use super::table::{Effect, Entry, Table};
@@ -29,6 +24,11 @@ use crate::host::group_name::is_within;
 use crate::host::identity;
 use crate::host::self_fence::self_fence;
 use crate::types::{DAEMON_UNIT, ServiceName, Time};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::mm::{MlockAllFlags, mlockall};
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::geteuid;
+use sd_notify::NotifyState;
 
 /// Beats in the time after which they are missed.
 const BEATS: u32 = 6;
@@ -301,9 +301,7 @@ impl<'a> Shell<'a> {
 
     /// How long until the next beat is due.
     fn beat_due_in(&self) -> Duration {
-        let left = |(at, patience): (Time, Duration)| {
-            (patience / BEATS).saturating_sub(clock::now().since_at_most(at))
-        };
+        let left = |(at, patience): (Time, Duration)| (patience / BEATS).saturating_sub(clock::now().since_at_most(at));
         self.told_alive.map_or(Duration::ZERO, left)
     }
 

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::agenda::Agenda;
 use crate::guard::frame::{
-    CGROUP_LIMIT, CGROUP_LIMIT_BYTES, CGROUPS_LIMIT_BYTES, Command, LEASE_LIMIT, LEASES_LIMIT_BYTES, Lease, ListedLease,
-    MEMBER_LIMIT, Of, Outcome,
+    CGROUP_LIMIT, CGROUP_LIMIT_BYTES, CGROUPS_LIMIT_BYTES, Command, LEASE_LIMIT, LEASES_LIMIT_BYTES, Lease,
+    ListedLease, MEMBER_LIMIT, Of, Outcome,
 };
 use crate::types::{Instance, Revision, ServiceName, Time, UnitName, WriteId};
 
@@ -84,11 +84,9 @@ impl Entry {
     fn marks(&self) -> Vec<(Mark, Time)> {
         let lease = &self.lease;
         match self.phase {
-            Phase::Open | Phase::Closing => vec![
-                (Mark::Deadline, lease.deadline),
-                (Mark::Kill, lease.kill_at()),
-                (Mark::Death, lease.dead_by()),
-            ],
+            Phase::Open | Phase::Closing => {
+                vec![(Mark::Deadline, lease.deadline), (Mark::Kill, lease.kill_at()), (Mark::Death, lease.dead_by())]
+            }
             Phase::Lapsed { give_up } => {
                 vec![(Mark::GiveUp, give_up), (Mark::LapsedKill, lease.kill_at()), (Mark::Death, lease.dead_by())]
             }
@@ -1187,7 +1185,8 @@ mod tests {
                 let in_time = now.until_passed(lease.kill_at()).saturating_sub(SUCCESSION);
                 Some((half.max(LEAST_PATIENCE), in_time.max(half).max(LEAST_PATIENCE)))
             };
-            let least = |one: (Duration, Duration), other: (Duration, Duration)| (one.0.min(other.0), one.1.min(other.1));
+            let least =
+                |one: (Duration, Duration), other: (Duration, Duration)| (one.0.min(other.0), one.1.min(other.1));
             self.entries().filter_map(bounds).reduce(least)
         }
 
