@@ -672,6 +672,61 @@ async fn a_thousand_leases_are_kept_and_end_in_time_though_pid_1_hangs() {
     assert!(client.list().await.expect("lists").iter().all(|listed| listed.lapsed), "it serves on");
 }
 
+impl Guard {
+    /// What all of its threads have had of a core.
+    fn cpu_time(&self) -> Duration {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("it runs");
+        let stats = tasks.map(|task| fs::read_to_string(task.expect("a thread").path().join("schedstat")));
+        let nanos = |stat: String| -> u64 { stat.split(' ').next().and_then(|nanos| nanos.parse().ok()).unwrap_or_default() };
+        Duration::from_nanos(stats.flatten().map(nanos).sum())
+    }
+
+    /// A line of what the kernel says of its memory.
+    fn memory(&self, name: &str) -> String {
+        let text = fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
+        text.lines().find(|line| line.starts_with(name)).unwrap_or_default().to_owned()
+    }
+}
+
+#[tokio::test]
+#[ignore = "it measures, and asserts nothing"]
+async fn a_thousand_leases_measured() {
+    let Some(mut units) = Many::new("measured", MANY) else { return };
+    let guard = Guard::start_with(Stdio::from(tempfile::tempfile().expect("a file")));
+    let _pid1 = UnixListener::bind(guard.root.path().join("no-systemd")).expect("listens");
+    let _watcher = Watcher::of(&guard);
+    let client = guard.client().await;
+    let until = clock::now().plus(ms(20_000));
+    let mut leases: Vec<Lease> = (0..MANY).map(|number| lease_of_many(&units.victim.path, number, until)).collect();
+    arm_all(&client, &leases).await;
+    let (rounds, interval) = (5, ms(3000));
+    let (before, began) = (guard.cpu_time(), clock::now());
+    for turn in 0..rounds * MANY {
+        sleep(clock::now().until_passed(began.plus(interval * u32::try_from(turn).expect("few") / 1000))).await;
+        let lease = &mut leases[turn % MANY];
+        lease.deadline = clock::now().plus(ms(20_000));
+        extend_all(&client, std::slice::from_ref(lease)).await;
+    }
+    let (spent, took) = (guard.cpu_time() - before, clock::now().since_at_most(began));
+    println!("{MANY} leases each {interval:?}: {:.2} % of a core", 100.0 * spent.as_secs_f64() / took.as_secs_f64());
+    println!("{} {}", guard.memory("VmRSS"), guard.memory("VmHWM"));
+    client.list().await.expect("lists");
+    println!("after a list: {} {}", guard.memory("VmRSS"), guard.memory("VmHWM"));
+
+    let (mut first, mut last) = (leases[0].kill_at(), leases[0].dead_by());
+    for lease in &mut leases {
+        lease.deadline = until.plus(ms(25_000));
+        (first, last) = (lease.kill_at(), lease.dead_by());
+    }
+    extend_all(&client, &leases).await;
+    sleep(clock::now().until_passed(first)).await;
+    while units.dead() < MANY && !clock::now().has_passed(last) {
+        sleep(ms(1)).await;
+    }
+    println!("mass lapse: {} of them dead {:?} after SIGKILL was due", units.dead(), clock::now().since_at_most(first));
+    println!("after it: {} {}", guard.memory("VmRSS"), guard.memory("VmHWM"));
+}
+
 /// The other process that watches a guard, with a stand-in for systemd that answers whoever asks whether it is there.
 struct Watcher {
     child: Child,

@@ -97,7 +97,7 @@ struct FirstAct {
 }
 
 impl FirstAct {
-    fn kill_overdue(&mut self, table: &Table, condemned: &AllCondemned) {
+    fn kill_overdue(&mut self, table: &Table, condemned: &AllCondemned, heart: &mut Heart) {
         let now = clock::now();
         if now.has_passed(self.done_at.plus(AWAKE)) {
             self.done.clear();
@@ -108,8 +108,58 @@ impl FirstAct {
                 for group in condemned.get(service).into_iter().flatten() {
                     let _ = group.kill();
                 }
+                heart.beat(table);
             }
         }
+    }
+}
+
+/// How its watcher knows that the guard lives.
+#[derive(Debug)]
+struct Heart {
+    pulse: Pulse,
+    /// When it was last told so, and for how long.
+    told: Option<(Time, Duration)>,
+}
+
+impl Heart {
+    fn accept(&mut self) -> io::Result<()> {
+        if self.pulse.accept()? {
+            self.told = None;
+        }
+        Ok(())
+    }
+
+    /// How long the guard may be silent from now on. It is counted on `CLOCK_MONOTONIC`, of which an eighth is left out as
+    /// in [`Shell::wait`].
+    fn patience(table: &Table, now: Time) -> Duration {
+        table.patience(now).map_or(IDLE_PATIENCE, |patience| (patience - patience / 8).min(IDLE_PATIENCE))
+    }
+
+    /// Says that the guard lives, and when to give it up: where it is time for that, or to be given up sooner than was said
+    /// last.
+    fn beat(&mut self, table: &Table) {
+        if !self.pulse.is_watched() && self.accept().is_err() {
+            // The loop of the guard meets the error too.
+            return;
+        }
+        let now = clock::now();
+        let patience = Self::patience(table, now);
+        let is_told = |(at, told): (Time, Duration)| {
+            let ago = now.since_at_most(at);
+            ago < told / BEATS && ago + patience >= told
+        };
+        if !self.told.is_some_and(is_told) {
+            self.pulse.beat(patience);
+            self.told = Some((now, patience));
+        }
+    }
+
+    /// How long until the next beat, if somebody wants to hear it.
+    fn due_in(&self) -> Option<Duration> {
+        let ago = |at| clock::now().since_at_most(at);
+        let left = |(at, patience): (Time, Duration)| (patience / BEATS).saturating_sub(ago(at));
+        self.pulse.is_watched().then(|| self.told.map_or(Duration::ZERO, left))
     }
 }
 
@@ -151,10 +201,7 @@ pub(super) struct Shell<'a> {
     connection: Option<Connection>,
     /// The control group of who is at its other end.
     connection_group: Option<String>,
-    /// How its watcher knows that it lives.
-    pulse: Pulse,
-    /// When it was last told so, and for how long.
-    told_alive: Option<(Time, Duration)>,
+    heart: Heart,
     /// The hardware's.
     watchdog: Option<Watchdog>,
     /// Whether records and grants can be written.
@@ -219,8 +266,7 @@ impl<'a> Shell<'a> {
             listener,
             connection: None,
             connection_group: None,
-            pulse,
-            told_alive: None,
+            heart: Heart { pulse, told: None },
             watchdog,
             room: Room::default(),
             told,
@@ -246,9 +292,7 @@ impl<'a> Shell<'a> {
                 return self.end();
             }
             self.accept().map_err(|error| Fatal::Host("accept connections", error))?;
-            if self.pulse.accept().map_err(|error| Fatal::Host("accept its watcher", error))? {
-                self.told_alive = None;
-            }
+            self.heart.accept().map_err(|error| Fatal::Host("accept its watcher", error))?;
             self.converse()?;
             self.beat();
         }
@@ -278,31 +322,9 @@ impl<'a> Shell<'a> {
         Ok(())
     }
 
-    /// How long the guard may be silent from now on. It is counted on `CLOCK_MONOTONIC`, of which an eighth is left out as
-    /// in [`Shell::wait`].
-    fn patience(&self) -> Duration {
-        let patience = self.table.patience(clock::now());
-        patience.map_or(IDLE_PATIENCE, |patience| patience.saturating_sub(patience / 8).min(IDLE_PATIENCE))
-    }
-
-    /// Shows that the guard lives, and says when to give it up: where it is time for that, or to be given up sooner than was
-    /// said last.
+    /// Shows that the guard lives. What is done for each of many leases shows it for each of them: nothing of that hangs.
     fn beat(&mut self) {
-        let (now, patience) = (clock::now(), self.patience());
-        let is_told = |(told_at, told): (Time, Duration)| {
-            let ago = now.since_at_most(told_at);
-            ago < told / BEATS && ago + patience >= told
-        };
-        if !self.told_alive.is_some_and(is_told) {
-            self.pulse.beat(patience);
-            self.told_alive = Some((now, patience));
-        }
-    }
-
-    /// How long until the next beat is due.
-    fn beat_due_in(&self) -> Duration {
-        let left = |(at, patience): (Time, Duration)| (patience / BEATS).saturating_sub(clock::now().since_at_most(at));
-        self.told_alive.map_or(Duration::ZERO, left)
+        self.heart.beat(&self.table);
     }
 
     /// Until somebody speaks, or a deadline passes on either clock.
@@ -314,7 +336,7 @@ impl<'a> Shell<'a> {
         self.timer.set(next.map(|at| at.boot))?;
         let raw = next.map(|at| at.raw.saturating_sub(clock::now().raw));
         let raw = raw.map(|left| left.saturating_sub(left / 8).max(Duration::from_micros(100)));
-        let beat = self.pulse.is_watched().then(|| self.beat_due_in());
+        let beat = self.heart.due_in();
         let due_in = |watchdog: &Watchdog| watchdog.due_in(clock::now(), self.at_stake()).unwrap_or(PROOF_INTERVAL);
         let keep_alive = self.watchdog.as_ref().map(due_in);
         let limit = [raw, beat, keep_alive].into_iter().flatten().min();
@@ -323,7 +345,7 @@ impl<'a> Shell<'a> {
             tv_nsec: limit.subsec_nanos().into(),
         });
         let mut fds = vec![PollFd::new(&self.timer, PollFlags::IN)];
-        fds.extend([&self.listener, self.pulse.listener()].map(|listener| PollFd::new(listener, PollFlags::IN)));
+        fds.extend([&self.listener, self.heart.pulse.listener()].map(|listener| PollFd::new(listener, PollFlags::IN)));
         fds.extend(self.told.iter().map(|told| PollFd::new(told, PollFlags::IN)));
         if let Some(connection) = &self.connection {
             let interest = if connection.unsent.is_empty() { PollFlags::IN } else { PollFlags::OUT };
@@ -337,12 +359,13 @@ impl<'a> Shell<'a> {
 
     /// What the passing of time asks for; does nothing when it is called too early.
     fn expire(&mut self) -> Result<(), Fatal> {
-        self.first_act.kill_overdue(&self.table, &self.condemned);
+        self.first_act.kill_overdue(&self.table, &self.condemned, &mut self.heart);
         while let Some(service) = self.enforcer.next_stopped() {
             let is_stopped = self.enforcements.get(&service).is_some_and(Enforcement::is_stopped);
             if is_stopped && self.table.stopped(&service) {
                 let kept = self.keep(&service);
                 self.take_note(kept);
+                self.beat();
             }
         }
         let effects = self.table.expire(clock::now());
@@ -367,6 +390,7 @@ impl<'a> Shell<'a> {
         for service in changed {
             let kept = self.keep(&service);
             self.take_note(kept);
+            self.beat();
         }
         for lease in &giving_up {
             self.give_up(lease)?;
@@ -376,6 +400,7 @@ impl<'a> Shell<'a> {
 
     fn carry_out(&mut self, effects: Vec<Effect>) -> Result<(), Fatal> {
         for effect in effects {
+            self.beat();
             match effect {
                 Effect::Withdraw(service) => {
                     self.room.outdated.remove(&service);
@@ -658,6 +683,7 @@ impl<'a> Shell<'a> {
                 None => self.records.remove(&service),
             };
             self.note_kept(&service, kept.is_ok());
+            self.beat();
             written = written.and(kept);
         }
         for service in self.room.outdated.clone() {
@@ -666,6 +692,7 @@ impl<'a> Shell<'a> {
             if granted.is_ok() {
                 self.room.outdated.remove(&service);
             }
+            self.beat();
             written = written.and(granted);
         }
         self.take_note(written);
