@@ -462,7 +462,9 @@ impl Case {
     /// Whether systemd has nothing to do for it any more.
     fn is_settled(&self) -> bool {
         let state = self.lock();
-        state.asked && (state.stopped || !clock::now().has_passed(self.lease.kill_at()))
+        let is_late = clock::now().has_passed(self.lease.kill_at());
+        let is_over = state.stopped && (state.emptied || self.lease.contains.is_empty());
+        state.asked && (is_over || !is_late)
     }
 
     /// Asks what there is to be asked now. `Err`: systemd was not heard to take on a stop.
