@@ -359,14 +359,18 @@ impl<'a> Shell<'a> {
 
     /// What the passing of time asks for; does nothing when it is called too early.
     fn expire(&mut self) -> Result<(), Fatal> {
-        self.first_act.kill_overdue(&self.table, &self.condemned, &mut self.heart);
+        let mut stopped = Vec::new();
         while let Some(service) = self.enforcer.next_stopped() {
             let is_stopped = self.enforcements.get(&service).is_some_and(Enforcement::is_stopped);
             if is_stopped && self.table.stopped(&service) {
-                let kept = self.keep(&service);
-                self.take_note(kept);
-                self.beat();
+                stopped.push(service);
             }
+        }
+        self.first_act.kill_overdue(&self.table, &self.condemned, &mut self.heart);
+        for service in stopped {
+            let kept = self.keep(&service);
+            self.take_note(kept);
+            self.beat();
         }
         let effects = self.table.expire(clock::now());
         if effects.is_empty() {
