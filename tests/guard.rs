@@ -42,7 +42,7 @@ impl Guard {
         let turn = turn();
         let root = in_memory();
         let child = Self::spawn(root.path(), stderr);
-        Self { root, child, _turn: turn }
+        Self { root, child, _turn: Some(turn) }
     }
 
     /// For whoever has the turn of all.
@@ -60,7 +60,7 @@ impl Guard {
         }
         let turn = turn();
         let child = Self::spawn_with_watchdog(root.path());
-        Self { root, child, _turn: turn }
+        Self { root, child, _turn: Some(turn) }
     }
 
     fn spawn_with_watchdog(root: &Path) -> Child {
@@ -145,8 +145,8 @@ impl Drop for Guard {
 }
 
 /// Together with others.
-fn turn() -> Option<RwLockReadGuard<'static, ()>> {
-    Some(TURNS.read().unwrap_or_else(PoisonError::into_inner))
+fn turn() -> RwLockReadGuard<'static, ()> {
+    TURNS.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// As /run is: a disk would take longer for a thousand files than leases do that are that short.
@@ -729,7 +729,7 @@ async fn a_thousand_leases_measured() {
         lease.deadline = clock::now().plus(ms(20_000));
         extend_all(&client, std::slice::from_ref(lease)).await;
     }
-    let (spent, took) = (guard.cpu_time() - before, clock::now().since_at_most(began));
+    let (spent, took) = (guard.cpu_time().saturating_sub(before), clock::now().since_at_most(began));
     println!("{MANY} leases each {interval:?}: {:.2} % of a core", 100.0 * spent.as_secs_f64() / took.as_secs_f64());
     println!("{} {}", guard.memory("VmRSS"), guard.memory("VmHWM"));
     client.list().await.expect("lists");

@@ -119,14 +119,14 @@ mod tests {
 
     /// A job that hangs until what is returned is dropped.
     fn hang(crew: &Crew) -> impl Sized + use<> {
-        let (hold, held) = channel::<()>();
+        let (holder, end) = channel::<()>();
         let (tell, begun) = channel();
         crew.give(move || {
             tell.send(()).expect("somebody waits");
-            let _ = held.recv();
+            let _ = end.recv();
         });
         wait(crew, &begun);
-        hold
+        holder
     }
 
     fn wait(crew: &Crew, done: &Receiver<()>) {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::enforce::{Enforcement, Enforcer};
 use super::records::Records;
-use super::table::{Effect, Entry, Table};
+use super::table::{Effect, Entry, LEAST_PATIENCE, Table};
 use super::watch::{IDLE_PATIENCE, Pulse, listen};
 use super::watchdog::Watchdog;
 use super::{Level, Paths, say};
@@ -120,6 +120,8 @@ struct Heart {
     pulse: Pulse,
     /// When it was last told so, and for how long.
     told: Option<(Time, Duration)>,
+    /// When somebody was last looked for who wants to hear it, while much is done at once.
+    looked_at: Time,
 }
 
 impl Heart {
@@ -133,17 +135,20 @@ impl Heart {
     /// How long the guard may be silent from now on. It is counted on `CLOCK_MONOTONIC`, of which an eighth is left out as
     /// in [`Shell::wait`].
     fn patience(table: &Table, now: Time) -> Duration {
-        table.patience(now).map_or(IDLE_PATIENCE, |patience| (patience - patience / 8).min(IDLE_PATIENCE))
+        table.patience(now).map_or(IDLE_PATIENCE, |patience| patience.saturating_sub(patience / 8).min(IDLE_PATIENCE))
     }
 
     /// Says that the guard lives, and when to give it up: where it is time for that, or to be given up sooner than was said
     /// last.
     fn beat(&mut self, table: &Table) {
-        if !self.pulse.is_watched() && self.accept().is_err() {
-            // The loop of the guard meets the error too.
-            return;
-        }
         let now = clock::now();
+        if !self.pulse.is_watched() && now.has_passed(self.looked_at.plus(LEAST_PATIENCE / BEATS)) {
+            self.looked_at = now;
+            if self.accept().is_err() {
+                // The loop of the guard meets the error too.
+                return;
+            }
+        }
         let patience = Self::patience(table, now);
         let is_told = |(at, told): (Time, Duration)| {
             let ago = now.since_at_most(at);
@@ -161,6 +166,13 @@ impl Heart {
         let left = |(at, patience): (Time, Duration)| (patience / BEATS).saturating_sub(ago(at));
         self.pulse.is_watched().then(|| self.told.map_or(Duration::ZERO, left))
     }
+}
+
+/// Who waits to be accepted.
+#[derive(Debug, Clone, Copy, Default)]
+struct Comers {
+    clients: bool,
+    watchers: bool,
 }
 
 /// What a command is to a lease.
@@ -191,6 +203,8 @@ pub(super) struct Shell<'a> {
     paths: &'a Paths,
     hierarchy: Arc<Hierarchy>,
     timer: BootTimer,
+    /// What it is set to.
+    timer_set: Option<Duration>,
     table: Table,
     records: Records,
     condemned: AllCondemned,
@@ -257,6 +271,7 @@ impl<'a> Shell<'a> {
             paths,
             hierarchy,
             timer,
+            timer_set: None,
             table,
             records,
             condemned,
@@ -266,7 +281,7 @@ impl<'a> Shell<'a> {
             listener,
             connection: None,
             connection_group: None,
-            heart: Heart { pulse, told: None },
+            heart: Heart { pulse, told: None, looked_at: Time::default() },
             watchdog,
             room: Room::default(),
             told,
@@ -285,14 +300,18 @@ impl<'a> Shell<'a> {
     /// if nothing was at stake, and the device is closed.
     pub(super) fn serve(mut self) -> Result<(), Fatal> {
         loop {
-            self.wait().map_err(|error| Fatal::Host("wait", error))?;
+            let comers = self.wait().map_err(|error| Fatal::Host("wait", error))?;
             self.expire()?;
             self.tend();
             if self.told.as_mut().is_some_and(|told| told.read(&mut [0]).is_ok()) {
                 return self.end();
             }
-            self.accept().map_err(|error| Fatal::Host("accept connections", error))?;
-            self.heart.accept().map_err(|error| Fatal::Host("accept its watcher", error))?;
+            if comers.clients {
+                self.accept().map_err(|error| Fatal::Host("accept connections", error))?;
+            }
+            if comers.watchers {
+                self.heart.accept().map_err(|error| Fatal::Host("accept its watcher", error))?;
+            }
             self.converse()?;
             self.beat();
         }
@@ -331,9 +350,9 @@ impl<'a> Shell<'a> {
     ///
     /// The timer is on `CLOCK_BOOTTIME`. The raw clock has no timers: poll(2) counts on `CLOCK_MONOTONIC`, which may be
     /// slewed against it by a tenth, so seven eighths of the time are waited, and then seven eighths of the rest.
-    fn wait(&self) -> io::Result<()> {
+    fn wait(&mut self) -> io::Result<Comers> {
         let next = self.table.wake_at(clock::now());
-        self.timer.set(next.map(|at| at.boot))?;
+        self.set_timer(next)?;
         let raw = next.map(|at| at.raw.saturating_sub(clock::now().raw));
         let raw = raw.map(|left| left.saturating_sub(left / 8).max(Duration::from_micros(100)));
         let beat = self.heart.due_in();
@@ -352,9 +371,20 @@ impl<'a> Shell<'a> {
             fds.push(PollFd::new(&connection.stream, interest));
         }
         match poll(&mut fds, limit.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Ok(_) => Ok(Comers { clients: !fds[1].revents().is_empty(), watchers: !fds[2].revents().is_empty() }),
+            Err(rustix::io::Errno::INTR) => Ok(Comers::default()),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Asks the kernel only for what is new.
+    fn set_timer(&mut self, next: Option<Time>) -> io::Result<()> {
+        let boot = next.map(|at| at.boot);
+        if self.timer_set != boot {
+            self.timer.set(boot)?;
+            self.timer_set = boot;
+        }
+        Ok(())
     }
 
     /// What the passing of time asks for; does nothing when it is called too early.
@@ -475,7 +505,7 @@ impl<'a> Shell<'a> {
                     }
                     self.connection_group = group;
                     let inbox = Inbox::new(REQUEST_LIMIT_BYTES);
-                    self.connection = Some(Connection { stream, inbox, unsent: Vec::new() });
+                    self.connection = Some(Connection { stream, inbox, is_drained: false, unsent: Vec::new() });
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {
@@ -488,6 +518,7 @@ impl<'a> Shell<'a> {
     /// Answers what has been said, one line at a time; the clock is looked at before each.
     fn converse(&mut self) -> Result<(), Fatal> {
         let Some(mut connection) = self.connection.take() else { return Ok(()) };
+        connection.is_drained = false;
         loop {
             let request = match connection.next() {
                 Ok(Some(request)) => request,
@@ -564,9 +595,7 @@ impl<'a> Shell<'a> {
         }
         // Before the grant too, so that no unit runs under a guard that may hang for longer than its lease.
         self.beat();
-        self.timer
-            .set(self.table.poll_timeout().map(|at| at.boot))
-            .map_err(|error| Fatal::Host("set the timer", error))?;
+        self.set_timer(self.table.poll_timeout()).map_err(|error| Fatal::Host("set the timer", error))?;
         self.carry_out(effects)?;
         if let Some(grant) = grant {
             grant.put().map_err(|error| Fatal::Host("put a grant in its place", error))?;
@@ -745,6 +774,8 @@ fn at_sigterm() -> io::Result<UnixStream> {
 struct Connection {
     stream: UnixStream,
     inbox: Inbox,
+    /// The last read left nothing behind: what comes later wakes the guard again.
+    is_drained: bool,
     unsent: Vec<u8>,
 }
 
@@ -778,10 +809,16 @@ impl Connection {
             if let Some(line) = self.inbox.line() {
                 return Ok(Some(serde_json::from_slice(&line)?));
             }
+            if self.is_drained {
+                return Ok(None);
+            }
             let mut room = self.inbox.room()?;
             match self.stream.read(&mut room) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => self.inbox.take(&room[..count]),
+                Ok(count) => {
+                    self.inbox.take(&room[..count]);
+                    self.is_drained = count < room.len();
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
