@@ -92,6 +92,16 @@ impl Host {
         read(&self.handle(Event::StoreUp)).expect("the store is asked")
     }
 
+    /// Time goes by until the store is asked again.
+    fn until_asked(&mut self) -> ReadId {
+        for _ in 0..100 {
+            if let Some(id) = read(&self.after(ms(50))) {
+                return id;
+            }
+        }
+        panic!("nothing is asked for")
+    }
+
     /// The store shows `content` at a revision.
     fn shown(&mut self, id: ReadId, revision: u64, content: Content) -> Vec<Action> {
         self.store.push((Revision(revision), content.clone()));
@@ -410,6 +420,27 @@ fn a_stop_that_is_not_proven_in_time_is_told_once() {
     }
 }
 
+/// The proof may be there before the one who waits for it has looked at the clock.
+#[test]
+fn a_stop_that_is_proven_by_the_time_it_is_late_is_not_told_of() {
+    let (mut lapsing, _) = Host::activated();
+    lapsing.handle(Event::StoreDown);
+    let deadline = lapsing.election.deadline().expect("it is held").boot;
+    lapsing.now = deadline;
+    lapsing.after(ms(1));
+    lapsing.now += ms(60_000);
+    assert_eq!(alarms(&lapsing.handle(Event::Stopped)), Vec::<&Alarm>::new());
+    assert_eq!(alarms(&lapsing.after(ms(1000))), Vec::<&Alarm>::new());
+
+    let (mut releasing, instance) = Host::activated();
+    releasing.handle(Event::StepDown { reason: "an operator said so".to_owned(), next: None });
+    releasing.handle(Event::GuardDone { instance, done: GuardDone::Closed });
+    releasing.goes_on(ms(29_999));
+    releasing.now += ms(1);
+    assert_eq!(alarms(&releasing.handle(Event::Stopped)), Vec::<&Alarm>::new());
+    assert_eq!(alarms(&releasing.after(ms(1000))), Vec::<&Alarm>::new());
+}
+
 #[test]
 fn whoever_wakes_after_the_deadline_still_waits_for_sigkill() {
     // Within S = 1 s what is left of it, and k = 250 ms at least; when it is over, nobody has looked yet: all of it again.
@@ -634,10 +665,6 @@ fn what_somebody_asked_for_waits_once_each_time() {
 
 #[test]
 fn each_state_that_waits_says_for_what_and_how_long() {
-    let said = |host: &Host| {
-        let now = Time::both(host.now);
-        host.election.waiting(now).map(|waiting| waiting.in_words(now)).unwrap_or_default()
-    };
     let (mut host, instance) = claimed();
     assert!(said(&host).starts_with("waits ") && said(&host).contains(" before it starts: the store has no record"));
     let (mut active, instance_active) = Host::activated();
@@ -663,8 +690,83 @@ fn each_state_that_waits_says_for_what_and_how_long() {
     // A standby says who holds the lock, since when it is silent, and when it may be taken.
     let mut standby = about_to_take();
     standby.now += ms(100);
-    assert!(said(&standby).starts_with("h2 holds the lock and was heard of "), "{}", said(&standby));
+    assert!(said(&standby).starts_with("h2 holds the lock; "), "{}", said(&standby));
     assert!(said(&standby).contains("if it stays silent, the lock may be taken in "));
+}
+
+/// What it waits for, in words.
+fn said(host: &Host) -> String {
+    let now = Time::both(host.now);
+    host.election.waiting(now).map(|waiting| waiting.in_words(now)).unwrap_or_default()
+}
+
+/// A host without a store says that it waits for it, what follows meanwhile, and what it knows of the holder.
+#[test]
+fn a_host_without_a_store_says_what_it_waits_for_and_that_nothing_is_started() {
+    let waits = "waits for the store to answer; nothing is started on this host before it does";
+    let mut host = Host::new(settings(), Memory::default(), None);
+    host.handle(Event::Timeout);
+    assert_eq!(said(&host), waits);
+    let mut standby = about_to_take();
+    standby.handle(Event::StoreDown);
+    standby.after(ms(20_000));
+    assert_eq!(standby.election.state(), State::NoStore);
+    let last = format!("{waits}; before, h2 held the lock");
+    assert!(said(&standby).starts_with(&last), "{}", said(&standby));
+    // It is connected, and no read is answered: what was seen is no longer what is.
+    let mut silent = about_to_take();
+    for _ in 0..40 {
+        silent.after(ms(100));
+    }
+    assert_eq!(silent.election.state(), State::Standby);
+    assert!(said(&silent).starts_with(&last), "{}", said(&silent));
+}
+
+/// That the store answers again is no word of the holder.
+#[test]
+fn the_holder_was_heard_of_when_its_record_was_seen_to_change() {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let id = host.ready();
+    host.shown(id, 41, held_by("h2", 9, 9));
+    host.now += ms(400);
+    let unknown = "h2 holds the lock; this host has seen its record for 0.4s, and does not know how old it was then";
+    assert!(said(&host).starts_with(unknown), "{}", said(&host));
+    let renewed = |host: &mut Host, revision, write| {
+        let id = host.until_asked();
+        host.shown(id, revision, held_by("h2", 9, write));
+        host.now += ms(400);
+    };
+    renewed(&mut host, 42, 10);
+    let heard = "h2 holds the lock and was heard of 0.4s ago";
+    assert!(said(&host).starts_with(heard), "{}", said(&host));
+    let again = |host: &mut Host, revision, write| {
+        host.handle(Event::StoreDown);
+        host.now += ms(60_000);
+        let id = read(&host.handle(Event::StoreUp)).expect("the store is asked");
+        host.shown(id, revision, held_by("h2", 9, write));
+        host.now += ms(400);
+    };
+    again(&mut host, 42, 10);
+    let old = "h2 holds the lock and was heard of 61s ago";
+    assert!(said(&host).starts_with(old), "{}", said(&host));
+    // It has renewed it since, and nobody here knows when.
+    again(&mut host, 43, 11);
+    assert!(said(&host).starts_with(unknown), "{}", said(&host));
+    renewed(&mut host, 44, 12);
+    assert!(said(&host).starts_with(heard), "{}", said(&host));
+}
+
+/// Whoever has claimed the lock runs nothing yet.
+#[test]
+fn a_standby_tells_a_claim_from_a_lease() {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let id = host.ready();
+    let mut content = held_by("h2", 9, 9);
+    if let Content::Record(Record { details: Some(details), .. }) = &mut content {
+        details.standing = Standing::Confirming;
+    }
+    host.shown(id, 41, content);
+    assert!(said(&host).starts_with("h2 has claimed the lock and is about to start the unit; "), "{}", said(&host));
 }
 
 /// A holder that is cut off says how long it has left, and that it has nothing to contend for.

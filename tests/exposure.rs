@@ -7,9 +7,9 @@ use std::process::Command;
 
 use putexd::systemd::check_confinement;
 
-/// In tenths. What remains of putexd's is what its work needs: root and the network, the self-fence (reboot, sysrq), the
-/// control groups, and block devices for the proof of a mount. SECURITY.md has the table.
-const LIMITS: [(&str, u32); 3] = [("putexd", 29), ("putex-guard", 27), ("putex-guard-watch", 20)];
+/// In tenths. What remains of putexd's is what its work needs: root and the network, the control groups, and block devices
+/// for the proof of a mount. SECURITY.md has the table.
+const LIMITS: [(&str, u32); 3] = [("putexd", 25), ("putex-guard", 27), ("putex-guard-watch", 24)];
 
 /// The same for a health command, by who runs it. Root keeps what root is for: its capabilities, and all system calls.
 const CHECKS: [(&str, u32); 3] = [("putex-check", 15), ("postgres", 15), ("root", 76)];

@@ -3,7 +3,7 @@
 //! What needs control groups runs where the tests may make one (as root) and says so where they may not.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use putexd::guard::frame::{Lease, REQUEST_LIMIT_BYTES};
-use putexd::guard::{GuardClient, GuardError, Link};
+use putexd::guard::{GuardClient, GuardError, Link, take_down};
 use putexd::host::{cgroup::Hierarchy, clock};
 use putexd::types::{Instance, NodeId, OnStopFailure, Revision, ServiceName, Term, Time, WriteId};
 use tokio::time::{sleep, timeout};
@@ -756,9 +756,13 @@ struct Watcher {
 
 impl Watcher {
     fn of(guard: &Guard) -> Self {
+        let root = guard.root.path();
+        // Every path is given here too.
         let mut watcher = Command::new(env!("CARGO_BIN_EXE_putex-guard"));
-        watcher.args(["watch", "--socket"]).arg(guard.root.path().join("watch.sock"));
-        watcher.arg("--systemd").arg(guard.root.path().join("systemd"));
+        watcher.args(["watch", "--socket"]).arg(root.join("watch.sock"));
+        watcher.arg("--systemd").arg(root.join("systemd"));
+        watcher.arg("--take-down").arg(root.join("take-down.sock"));
+        watcher.arg("--sysrq").arg(root.join("sysrq"));
         Self { child: watcher.spawn().expect("starts") }
     }
 
@@ -855,6 +859,68 @@ async fn a_new_watcher_kills_a_guard_that_does_not_speak_once_systemd_can_start_
     assert!(!guard.is_killed_within(ms(600)).await, "systemd hangs as well, and would start no other");
     systemd_of(&guard);
     assert!(guard.is_killed_within(ms(1000)).await);
+}
+
+#[tokio::test]
+async fn the_watcher_takes_the_host_down_when_putexd_asks() {
+    let guard = Guard::start();
+    let (socket, sysrq) = (guard.root.path().join("take-down.sock"), guard.root.path().join("sysrq"));
+    let ask = |how| take_down::ask(&socket, how, LIMIT * 5);
+    let error = take_down::ask(&socket, OnStopFailure::RebootForce, ms(100)).await.expect_err("nobody is there");
+    assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+    let first = Watcher::of(&guard);
+    for (how, letter) in [(OnStopFailure::RebootForce, "b"), (OnStopFailure::KernelPanic, "c")] {
+        ask(how).await.expect("it is done");
+        assert_eq!(fs::read_to_string(&sysrq).expect("was written"), letter);
+    }
+    fs::remove_file(&sysrq).expect("is there");
+    fs::create_dir(&sysrq).expect("nothing can be written there");
+    let error = ask(OnStopFailure::RebootForce).await.expect_err("it fails");
+    assert!(error.to_string().contains("Is a directory"), "{error}");
+    fs::remove_dir(&sysrq).expect("is there");
+    // Whoever says something else, or nothing, gets no reply and keeps nobody from being heard.
+    for said in [&b"\"poweroff\"\n"[..], &[b'x'; 4096], b""] {
+        let mut stream = UnixStream::connect(&socket).expect("connects");
+        stream.write_all(said).expect("is taken");
+        ask(OnStopFailure::KernelPanic).await.expect("it is done");
+        assert_eq!(fs::read_to_string(&sysrq).expect("was written"), "c");
+        fs::remove_file(&sysrq).expect("is there");
+        stream.set_read_timeout(Some(LIMIT)).expect("a limit");
+        let mut reply = Vec::new();
+        let _ = stream.read_to_end(&mut reply);
+        assert_eq!(reply, b"");
+    }
+    // One that hangs is replaced, and its successor is asked.
+    first.signal(rustix::process::Signal::STOP);
+    let asking = tokio::spawn({
+        let socket = socket.clone();
+        async move { take_down::ask(&socket, OnStopFailure::RebootForce, LIMIT * 5).await }
+    });
+    sleep(ms(300)).await;
+    let _second = Watcher::of(&guard);
+    asking.await.expect("does not panic").expect("it is done");
+    assert_eq!(fs::read_to_string(&sysrq).expect("was written"), "b");
+}
+
+/// Connections to its other socket do not keep it from its duty.
+#[tokio::test]
+async fn a_watcher_that_many_connect_to_kills_a_guard_that_hangs() {
+    let mut guard = Guard::start();
+    systemd_of(&guard);
+    let _watcher = Watcher::of(&guard);
+    let client = guard.client().await;
+    let socket = guard.root.path().join("take-down.sock");
+    let listens = async {
+        while UnixStream::connect(&socket).is_err() {
+            sleep(ms(5)).await;
+        }
+    };
+    timeout(LIMIT, listens).await.expect("it listens");
+    let _silent: Vec<_> = (0..100).map(|_| UnixStream::connect(&socket)).collect();
+    client.arm(lease(1, ms(3000))).await.expect("arms");
+    guard.signal(rustix::process::Signal::STOP);
+    assert!(guard.is_killed_within(ms(4000)).await);
+    assert!(!guard.root.path().join("sysrq").exists());
 }
 
 /// What cannot be proven: a mount, say, while there is no systemd to ask.

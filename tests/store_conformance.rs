@@ -18,6 +18,8 @@ mod etcd_rig;
 mod faulty_fs;
 #[path = "support/hostile.rs"]
 mod hostile;
+#[path = "support/malformed.rs"]
+mod malformed;
 #[path = "support/nats_alone.rs"]
 mod nats_alone;
 #[path = "support/nats_server.rs"]
@@ -40,6 +42,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
+use putexd::election::Record;
 use putexd::store::memory::MemoryStore;
 use putexd::store::nats::NatsStore;
 use putexd::store::{Attempt, Entry, Link, Snapshot, Store, StoreError, WriteOutcome};
@@ -61,6 +64,8 @@ trait Rig: Sized {
     async fn delete(&self, key: &Key);
     /// Somebody puts a value there that is larger than putexd takes.
     async fn put_too_large(&self, key: &Key);
+    /// Somebody puts something there that is in no form of a value. `false`: this store takes it for damage.
+    async fn put_malformed(&self, key: &Key) -> bool;
     /// Everything is deleted and made anew.
     async fn wipe(&self);
     /// Nothing is answered from now on.
@@ -85,6 +90,10 @@ impl Rig for MemoryRig {
     }
     async fn put_too_large(&self, key: &Key) {
         self.0.put(key, Value { body: vec![b'x'; 1 << 20], ..Value::default() });
+    }
+    async fn put_malformed(&self, key: &Key) -> bool {
+        self.0.put(key, Value::malformed(b""));
+        true
     }
     async fn wipe(&self) {
         self.0.wipe(false);
@@ -124,6 +133,10 @@ impl Rig for NatsRig {
     }
     async fn put_too_large(&self, key: &Key) {
         too_large::nats(&self.0.url(), "locks", key.as_str()).await;
+    }
+    async fn put_malformed(&self, key: &Key) -> bool {
+        malformed::nats(&self.0.url(), "locks", key.as_str()).await;
+        true
     }
     async fn wipe(&self) {
         self.admin().await.delete_stream("KV_locks").await.expect("the bucket is deleted");
@@ -195,7 +208,7 @@ conformance! {
     a_foreign_incarnation_never_wins,
     oversized_and_odd_values_are_refused,
     hostile_values_are_handed_up_as_they_are,
-    a_value_that_is_too_large_is_told_and_costs_no_other_key_anything,
+    what_is_too_large_or_malformed_is_told_and_costs_no_other_key_anything,
     a_watch_hints_at_every_key_and_ends_with_the_store,
     one_of_many_writers_wins_each_round,
     a_hanging_store_is_unknown_within_the_limit,
@@ -369,27 +382,38 @@ async fn hostile_values_are_handed_up_as_they_are<R: Rig>() {
     }
 }
 
-async fn a_value_that_is_too_large_is_told_and_costs_no_other_key_anything<R: Rig>() {
+async fn what_is_too_large_or_malformed_is_told_and_costs_no_other_key_anything<R: Rig>() {
     let (rig, store, key) = ready::<R>().await;
     let other = Key::new("other").expect("a key");
     won(&*store, &key, &attempt(&read(&*store, &key).await, token("a"))).await;
     let mut others = won(&*store, &other, &attempt(&read(&*store, &other).await, token("a"))).await;
     let mut link = store.link();
     link.mark_unchanged();
-    rig.put_too_large(&key).await;
-    for _ in 0..3 {
+    let mut hints = store.watch().await.expect("a watch");
+    for is_malformed in [false, true] {
+        if !is_malformed {
+            rig.put_too_large(&key).await;
+        } else if !rig.put_malformed(&key).await {
+            continue;
+        }
+        for _ in 0..3 {
+            let found = read(&*store, &key).await.entry.and_then(|entry| entry.value).expect("somebody's");
+            let record = Record::decode(&found);
+            assert!(record.is_held() && record.details.is_none() && record.oddity.is_some(), "{record:?}");
+            assert_eq!(found.is_too_large(), !is_malformed);
+            let now = read(&*store, &other).await;
+            assert_eq!(base(&now), others);
+            others = won(&*store, &other, &attempt(&now, token("b"))).await;
+        }
+        // It is somebody's, and so can be replaced, but for what it replaced nobody asks.
         let found = read(&*store, &key).await;
-        assert_eq!(found.entry.and_then(|entry| entry.value), Some(Value::too_large()));
-        let now = read(&*store, &other).await;
-        assert_eq!(base(&now), others);
-        others = won(&*store, &other, &attempt(&now, token("b"))).await;
+        let revision = won(&*store, &key, &attempt(&found, token("c"))).await;
+        assert_eq!(read(&*store, &key).await.entry, Some(Entry { revision, value: Some(token("c")) }));
+        let replaced = store.read(&key, Some(revision)).await.expect("a snapshot").entry.and_then(|entry| entry.value);
+        assert!(replaced.is_none_or(|replaced| !replaced.fields.contains_key("instance")));
     }
-    // It is somebody's, and so can be replaced, but for what it replaced nobody asks.
-    let found = read(&*store, &key).await;
-    let revision = won(&*store, &key, &attempt(&found, token("c"))).await;
-    assert_eq!(read(&*store, &key).await.entry, Some(Entry { revision, value: Some(token("c")) }));
-    let replaced = store.read(&key, Some(revision)).await.expect("a snapshot").entry.and_then(|entry| entry.value);
-    assert!(replaced.is_none_or(|replaced| !replaced.fields.contains_key("instance")));
+    let hint = tokio::time::timeout(PATIENCE, hints.next()).await.expect("a hint");
+    assert!(hint.is_some());
     assert!(!link.has_changed().expect("the store lives"), "the connection is for all keys");
 }
 

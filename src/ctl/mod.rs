@@ -107,6 +107,13 @@ impl Failure {
     fn unavailable(message: String) -> Self {
         Self::new(exit::UNAVAILABLE, message)
     }
+
+    /// On standard error.
+    fn tell(&self) {
+        if !self.message.is_empty() {
+            eprintln!("putexctl: {}", printable_lines(&self.message));
+        }
+    }
 }
 
 impl From<zbus::Error> for Failure {
@@ -146,9 +153,7 @@ pub fn main() -> ExitCode {
     match runtime.block_on(run(arguments.command)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            if !failure.message.is_empty() {
-                eprintln!("putexctl: {}", printable_lines(&failure.message));
-            }
+            failure.tell();
             ExitCode::from(failure.status)
         }
     }
@@ -319,10 +324,7 @@ fn abstains(status: &ServiceStatus) -> Option<&str> {
 /// The store in one line.
 fn store_line(store: &StoreStatus) -> String {
     let seconds = |milliseconds: u64| rounded(Duration::from_millis(milliseconds));
-    let now = match store.silent_ms {
-        0 => "answers".to_owned(),
-        silent => format!("has given no answer for {}", seconds(silent)),
-    };
+    let now = store.trouble().unwrap_or_else(|| format!("the store ({}) answers", store.store));
     let times = if store.silences == 1 { "once" } else { &format!("{} times", store.silences) };
     let before = match store.silences {
         0 => "since putexd started it was never silent for a second".to_owned(),
@@ -332,7 +334,7 @@ fn store_line(store: &StoreStatus) -> String {
             date(store.longest_began)
         ),
     };
-    format!("the store ({}) {now}; {before}", store.store)
+    format!("{now}; {before}")
 }
 
 #[cfg(test)]
@@ -344,6 +346,8 @@ mod tests {
         let mut store = StoreStatus {
             store: "directory at /srv/putex".to_owned(),
             silent_ms: 0,
+            unwritten_ms: 0,
+            error: String::new(),
             silences: 0,
             longest_ms: 0,
             longest_began: 0,
@@ -352,8 +356,9 @@ mod tests {
             "the store (directory at /srv/putex) answers; since putexd started it was never silent for a second";
         assert_eq!(store_line(&store), never);
         (store.silent_ms, store.silences, store.longest_ms, store.longest_began) = (1234, 2, 7300, 1_763_787_182);
-        let silent = "the store (directory at /srv/putex) has given no answer for 1.2s; since putexd started it was silent \
-                      2 times for a second or more, the longest for 7.3s from 2025-11-22T04:53:02Z on";
+        let silent = "see that the store (directory at /srv/putex) is up, and that this host reaches it: it has given no \
+                      answer for 1.2s; since putexd started it was silent 2 times for a second or more, the longest for \
+                      7.3s from 2025-11-22T04:53:02Z on";
         assert_eq!(store_line(&store), silent);
     }
 

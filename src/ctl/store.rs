@@ -1,5 +1,6 @@
 //! What works on the store itself, with or without a running putexd.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +12,12 @@ use super::{Failure, abstains, print, running, store_status};
 use crate::command_line::exit;
 use crate::config::{self, ServiceSettings, Settings};
 use crate::dbus::{ServiceStatus, StoreStatus};
-use crate::election::{Odd, Registration, Timings};
-use crate::store::{self, Administer, Creation, Link, StoreError, sealed};
+use crate::election::{Odd, Record, Registration, Timings};
+use crate::store::{self, Administer, Creation, Examination, Link, StoreError, sealed};
 use crate::systemd::bond::{self, KEPT_DIR};
 use crate::types::span::date;
 use crate::types::store::StoreSettings;
-use crate::types::{Key, ServiceName, UnitName, Value, printable_lines};
+use crate::types::{Key, NodeId, ServiceName, UnitName, Value, printable_lines};
 
 /// How long an operator is kept waiting for a server.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
@@ -42,9 +43,10 @@ pub(super) async fn init(root: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Tells what the store is and what is wrong with it, then what there is to know of the services of this host.
+/// Tells what is wrong with the store now, then what it is and how, then what there is to know of the services of this host.
 pub(super) async fn doctor(root: &Path) -> Result<(), Failure> {
     let settings = load(root)?;
+    let of_silences = store_status().await.map_or_else(|_| Vec::new(), |store| silences(&settings.services, &store));
     let of_services = services(&settings).await;
     let mut of_units = Vec::new();
     let examination = match open(&settings).await {
@@ -52,23 +54,32 @@ pub(super) async fn doctor(root: &Path) -> Result<(), Failure> {
             let examination = store.examine().await.map_err(|error| Failure::unavailable(error.to_string()));
             if examination.is_ok() {
                 of_units = seals(&*store, &settings).await;
+                of_units.extend(fences(&*store, &settings).await);
                 of_units.extend(registrations(&*store, &settings).await);
             }
             examination
         }
         Err(failure) => Err(failure),
     };
-    let of_store = examination.as_ref().map_or_else(
-        |_| Vec::new(),
-        |found| {
-            let warnings = found.warnings.iter().chain(&found.degraded).map(|warning| ("warning", warning.clone()));
-            found.facts.iter().cloned().chain(warnings).collect()
-        },
-    );
-    for (name, text) in of_store.into_iter().chain(of_units).chain(of_services) {
+    // What is wrong now comes before all advice.
+    let (found, fault) = match examination {
+        Ok(mut found) => {
+            let fault = found.fault.take().map(Failure::unavailable);
+            (found, fault)
+        }
+        Err(failure) => (Examination::default(), Some(failure)),
+    };
+    if let Some(fault) = &fault {
+        fault.tell();
+    }
+    let of_store = found.facts.into_iter();
+    let degraded = found.warnings.into_iter().chain(found.degraded).map(|warning| ("warning", warning));
+    let lines = of_silences.into_iter().map(|text| ("warning", text));
+    let lines = lines.chain(of_store).chain(degraded).chain(of_units).chain(of_services);
+    for (name, text) in lines {
         print(&format!("{name:<12} {text}\n"))?;
     }
-    examination?.fault.map_or(Ok(()), |fault| Err(Failure::unavailable(fault)))
+    fault.map_or(Ok(()), |fault| Err(Failure::new(fault.status, "")))
 }
 
 /// Whether records are sealed, and which locks have one that is not.
@@ -86,6 +97,41 @@ async fn seals(store: &dyn Administer, settings: &Settings) -> Vec<(&'static str
         }
     }
     lines
+}
+
+/// Which hosts are fenced although anybody may have named them, and which are not although they have held a lock.
+async fn fences(store: &dyn Administer, settings: &Settings) -> Vec<(&'static str, String)> {
+    let mut lines = Vec::new();
+    for service in settings.services.iter().filter(|service| service.fence.others.is_some()) {
+        // One that cannot be read is told of elsewhere.
+        let found = store.read(&service.key, None).await.ok().and_then(|snapshot| snapshot.entry?.value);
+        let record = found.as_ref().map(Record::decode);
+        lines.extend(fence_doubt(service, &settings.node, record.as_ref()).map(|text| ("warning", text)));
+    }
+    lines
+}
+
+/// What is doubtful about the hosts that a service's fence may be started for.
+fn fence_doubt(service: &ServiceSettings, node: &NodeId, record: Option<&Record>) -> Option<String> {
+    let (name, hosts) = (&service.name, &service.fence.hosts);
+    if hosts.is_empty() {
+        return Some(format!(
+            "{name}: set hosts in [fence] to all hosts that may hold the lock; without it whoever can write to the store can have \
+             any host fenced whose name he writes there as the holder's"
+        ));
+    }
+    let details = record.and_then(|record| record.details.as_ref());
+    let held = details.into_iter().flat_map(|details| details.holders.iter().chain(&details.unfenced)).cloned();
+    let known: BTreeSet<NodeId> =
+        held.chain(record.and_then(|record| record.token.node())).chain([node.clone()]).collect();
+    let left: Vec<&str> = known.iter().filter(|host| !hosts.contains(host)).map(NodeId::as_str).collect();
+    (!left.is_empty()).then(|| {
+        format!(
+            "{name}: add {} to hosts in [fence] on all hosts, unless it has left the cluster for good: it has held the lock or is \
+             this host, and is not fenced before the service starts elsewhere",
+            left.join(" and ")
+        )
+    })
 }
 
 /// Under which keys the hosts run the units of this one's services.
@@ -152,9 +198,6 @@ async fn services(settings: &Settings) -> Vec<(&'static str, String)> {
         );
         lines.push(("unfenced", text));
     }
-    if let Ok(store) = store_status().await {
-        lines.extend(too_short(&settings.services, &store).into_iter().map(|text| ("warning", text)));
-    }
     match running().await {
         Ok(services) => lines.extend(services.iter().flat_map(doubts).map(|text| ("warning", text))),
         Err(failure) => {
@@ -187,6 +230,12 @@ fn doubts(status: &ServiceStatus) -> Vec<String> {
     let doubts = abstains.iter().chain(&status.remarks);
     // What other hosts wrote into the store may be part of it.
     doubts.map(|doubt| printable_lines(&format!("{}: {doubt}", status.service)).replace('\n', " ")).collect()
+}
+
+/// What there is to say of the times for which the store gave this host no answer. While one lasts nobody knows how long it will
+/// be, and no other lease would end it.
+fn silences(services: &[ServiceSettings], store: &StoreStatus) -> Vec<String> {
+    store.trouble().map_or_else(|| too_short(services, store), |trouble| vec![trouble])
 }
 
 /// Where a lease does not ride through the longest time for which the store gave this host no answer: what to do. No lease is
@@ -276,12 +325,14 @@ async fn open(settings: &Settings) -> Result<Arc<dyn Administer>, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::{OnStopFailure, UnitName};
+    use crate::types::{Holder, OnStopFailure, UnitName};
 
     fn silent(seconds: u64) -> StoreStatus {
         StoreStatus {
             store: "a store".to_owned(),
             silent_ms: 0,
+            unwritten_ms: 0,
+            error: String::new(),
             silences: 1,
             longest_ms: seconds * 1000,
             longest_began: 1_763_787_182,
@@ -316,6 +367,50 @@ mod tests {
         }
         let [cause] = &too_short(&services, &silent(127))[..] else { panic!("one store was silent") };
         assert!(cause.contains("look for the cause") && !cause.contains("failures"), "{cause}");
+    }
+
+    /// An outage that lasts is no reason to have another lease.
+    #[test]
+    fn a_store_that_is_silent_now_is_what_there_is_to_look_at() {
+        let services = [service("db", 3)];
+        let now = StoreStatus { silent_ms: 9000, error: "no leader".to_owned(), ..silent(9) };
+        let [cause] = &silences(&services, &now)[..] else { panic!("one cause") };
+        assert!(cause.starts_with("see that the store (a store) is up") && cause.contains("no leader"), "{cause}");
+        assert_eq!(silences(&services, &silent(9)), too_short(&services, &silent(9)));
+    }
+
+    #[test]
+    fn a_fence_without_its_hosts_is_told_of() {
+        let node = |name: &str| NodeId::new(name).expect("a node name");
+        let told = |service: &ServiceSettings, record: &Record| fence_doubt(service, &node("h1"), Some(record));
+        let mut record = Record::new(Holder::decode(b"h2"), None);
+        let mut service = service("db", 3);
+        service.fence.others = Some("fence@.service".to_owned());
+        let text = told(&service, &record).expect("anybody may be fenced");
+        assert!(text.starts_with("db: set hosts in [fence]"), "{text}");
+        service.fence.hosts = ["h1", "h2"].map(node).to_vec();
+        assert_eq!(told(&service, &record), None);
+        let fields = [
+            ("machine", "00000000000000000000000000000002"),
+            ("instance", "0000000000000000000000000000000a"),
+            ("write", "0000000000000000000000000000000b"),
+            ("state", "confirming"),
+            ("lease-ms", "3000"),
+            ("hold-ms", "3900"),
+            ("term", "1767225600"),
+            ("holders", "h3 h2"),
+            ("unfenced", "h4"),
+        ];
+        let fields = fields.map(|(name, text)| (name.to_owned(), text.to_owned())).into();
+        record = Record::decode(&Value { body: b"h5".to_vec(), fields });
+        let text = told(&service, &record).expect("it does not name all");
+        assert!(text.starts_with("db: add h3 and h4 and h5 to hosts in [fence]"), "{text}");
+        service.fence.hosts = ["h2", "h3", "h4", "h5"].map(node).to_vec();
+        let text = told(&service, &record).expect("it does not name this host");
+        assert!(text.starts_with("db: add h1 to hosts"), "{text}");
+        service.fence.hosts.push(node("h1"));
+        assert_eq!(told(&service, &record), None);
+        assert_eq!(fence_doubt(&service, &node("h1"), None), None);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use rustix::process::Signal;
 
 use crate::config::{ServiceSettings, StopProof};
 use crate::host::processes::Process;
-use crate::systemd::{JobEnd, Look, Manager, NotDead};
+use crate::systemd::{JobEnd, Look, Manager, NotDead, Purpose};
 use crate::types::{Time, UnitName};
 
 /// How long what is left behind an orderly stop has from SIGTERM to SIGKILL: as long as containers have by default.
@@ -171,7 +171,7 @@ impl Beyond {
     async fn end_contained(&self, left: &mut Leftovers, now: Time, slice: Duration) -> Result<(), (UnitName, NotDead)> {
         for name in &self.contains {
             let trouble = |trouble| (name.clone(), trouble);
-            let look = async || self.systemd.look(name).await.map_err(|error| trouble(error.into()));
+            let look = async || self.systemd.look(name, Purpose::Stop).await.map_err(|error| trouble(error.into()));
             if look().await?.dead.is_ok() {
                 continue;
             }

@@ -249,6 +249,8 @@ mod tests {
         // As it was written before positions were kept.
         let path = path_of_unit(directory.path(), &unit(names[0]));
         let mut stored: serde_json::Value = serde_json::from_slice(&fs::read(&path).expect("read")).expect("JSON");
+        // The generator reads these two.
+        assert_eq!((stored["unit"].as_str(), stored["key"].as_str()), (Some(names[0]), Some("db")));
         stored.as_object_mut().expect("an object").remove("position").expect("a position");
         fs::write(&path, stored.to_string()).expect("written");
         let without = KeptPlace { position: None, ..place(names[0]) };

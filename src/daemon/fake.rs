@@ -11,7 +11,7 @@ use crate::election::Timings;
 use crate::host::processes::Process;
 use crate::systemd::{
     ActiveState, BusError, ChangeHints, Check, JobEnd, KillError, Look, Manager, ManagerFuture, NotDead, Placement,
-    RunResult, StartError, Started, Surroundings, SystemState, UnitState, Unsupervisable,
+    Purpose, RunResult, StartError, Started, Surroundings, SystemState, UnitState, Unsupervisable,
 };
 use crate::types::{Key, OnStopFailure, ServiceName, UnitName};
 
@@ -200,7 +200,7 @@ impl Manager for Fake {
         self.tell(|told| told.done.push(format!("doubt {unit}")));
     }
 
-    fn look<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Look, BusError>> {
+    fn look<'a>(&'a self, unit: &'a UnitName, _: Purpose) -> ManagerFuture<'a, Result<Look, BusError>> {
         let look = |told: &mut Told| {
             let placement = told.placement(unit);
             let left = placement.groups.iter().find(|group| told.full.contains(*group)).cloned();
@@ -240,6 +240,14 @@ impl Manager for Fake {
     }
 
     fn changes(&self, _: &UnitName) -> ChangeHints {
+        unreachable!("no test asks for it")
+    }
+
+    fn reloads(&self) -> ChangeHints {
+        unreachable!("no test asks for it")
+    }
+
+    fn watched(&self) -> usize {
         unreachable!("no test asks for it")
     }
 

@@ -16,7 +16,7 @@ use super::machine::Machine;
 use crate::config::{FenceSettings, ServiceSettings};
 use crate::election::Sight;
 use crate::host::processes::Process;
-use crate::systemd::{BusError, ChangeHints, JobEnd, Look, Manager, NotDead, Placement, RunResult};
+use crate::systemd::{BusError, ChangeHints, JobEnd, Look, Manager, NotDead, Placement, Purpose, RunResult};
 use crate::types::{NodeId, ServiceName, Time, UnitName};
 
 /// How long a start is waited for. The unit's own TimeoutStartSec= ends it long before; a database that recovers may
@@ -28,6 +28,8 @@ const STOP_SLICE: Duration = Duration::from_millis(500);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// How long a look that a stop waits for may take.
 const LAST_LOOK_LIMIT: Duration = Duration::from_millis(250);
+/// How long the end of the look is waited for that a stop gets whose time is over: it asks for the stop once more before.
+const ONE_MORE_LOOK_LIMIT: Duration = Duration::from_secs(3);
 /// Between two warnings of what is not proven. What may end by itself is warned of from then on.
 const WARN_AGAIN: Duration = Duration::from_secs(10);
 /// How often fencing is tried before the lock is given up.
@@ -58,6 +60,19 @@ pub(super) struct Units {
     former: Arc<Mutex<Vec<UnitName>>>,
     /// What keeps a stop that is under way from being proven, for whoever asks.
     unproven: Arc<Mutex<Option<String>>>,
+    /// The looks of a stop for its proof.
+    looks: Arc<watch::Sender<Looks>>,
+}
+
+/// How the looks for the proof of a stop have gone.
+#[derive(Debug, Clone, Copy, Default)]
+struct Looks {
+    /// How many have begun.
+    begun: u64,
+    /// Which was the last that has shown something that is not dead.
+    failed: u64,
+    /// The last stop has its proof.
+    is_proven: bool,
 }
 
 /// The units that can be active without a process and whose start has begun, or is about to, and is not known to have come to
@@ -92,6 +107,8 @@ pub(super) struct Sighting {
     pub(super) alive: Vec<UnitName>,
     /// Why the first of them is not, that only an operator can end, or else the first.
     pub(super) trouble: Option<Trouble>,
+    /// Whether each of them is known to be started or dead, so that nothing changes without a word of PID 1's.
+    pub(super) is_settled: bool,
 }
 
 /// Why a unit is not dead, as a sentence.
@@ -117,7 +134,7 @@ impl Sighting {
         } else {
             Some(Sight::Alive)
         };
-        Self { main, all, alive, trouble: None }
+        Self { main, all, alive, trouble: None, is_settled: false }
     }
 }
 
@@ -145,6 +162,7 @@ impl Units {
             learning: Arc::default(),
             former: Arc::new(Mutex::new(former)),
             unproven: Arc::default(),
+            looks: Arc::new(watch::channel(Looks::default()).0),
         }
     }
 
@@ -238,6 +256,7 @@ impl Units {
         // What a mount has left is the kernel's to say.
         let services = known.iter().filter(|unit| unit.is_effect && unit.name.kind() == "service");
         let units: Vec<UnitName> = services.map(|unit| unit.name.clone()).collect();
+        self.looks.send_modify(|looks| looks.is_proven = false);
         self.begun.send_modify(|all| {
             *all = Begun { units: units.iter().cloned().collect(), is_up: false, round: all.round + 1 };
         });
@@ -295,6 +314,7 @@ impl Units {
         let mut warn_at = self.machine.now();
         let patient_until = warn_at.plus(WARN_AGAIN);
         let mut left = Leftovers::default();
+        self.looks.send_modify(|looks| looks.is_proven = false);
         if kill_at.is_none() {
             self.look_before_stop().await;
         }
@@ -306,6 +326,7 @@ impl Units {
             let slice = kill_at.map_or(STOP_SLICE, |at| at_most(self.machine.now().until_passed(at), STOP_SLICE));
             let attempt = async {
                 self.ask_to_stop(slice, late).await;
+                self.looks.send_modify(|looks| looks.begun += 1);
                 self.proof(&mut left, slice).await
             };
             // A PID 1 that does not answer takes the limit of each call, one after another; SIGKILL waits for none of them.
@@ -319,10 +340,12 @@ impl Units {
             match proof {
                 Ok(()) => {
                     self.tell_unproven(None);
+                    self.looks.send_modify(|looks| looks.is_proven = true);
                     self.former.lock().unwrap_or_else(PoisonError::into_inner).clear();
                     return;
                 }
                 Err((name, trouble)) => {
+                    self.looks.send_modify(|looks| looks.failed = looks.begun);
                     let for_the_operator =
                         trouble.is_for_the_operator() || self.machine.now().has_passed(patient_until);
                     let trouble = trouble.of(&name);
@@ -345,6 +368,14 @@ impl Units {
         self.unproven.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Whether the stop that is under way is not proven by a look that begins from now on, or that does not end for long.
+    pub(super) async fn is_late_for_good(&self) -> bool {
+        let mut looks = self.looks.subscribe();
+        let begun = looks.borrow_and_update().begun;
+        let ended = looks.wait_for(|looks| looks.is_proven || looks.failed > begun);
+        timeout(ONE_MORE_LOOK_LIMIT, ended).await.map_or(true, |looks| looks.is_ok_and(|looks| !looks.is_proven))
+    }
+
     fn tell_unproven(&self, trouble: Option<&str>) {
         *self.unproven.lock().unwrap_or_else(PoisonError::into_inner) = trouble.map(str::to_owned);
     }
@@ -365,7 +396,7 @@ impl Units {
 
     async fn proof(&self, left: &mut Leftovers, slice: Duration) -> Result<(), (UnitName, NotDead)> {
         for name in self.all() {
-            let dead = self.systemd.look(&name).await.map_err(NotDead::from).and_then(|look| look.dead);
+            let dead = self.systemd.look(&name, Purpose::Stop).await.map_err(NotDead::from).and_then(|look| look.dead);
             if let Err(trouble) = dead {
                 return Err((name, trouble));
             }
@@ -413,7 +444,7 @@ impl Units {
         let turn = self.learning.lock().await;
         let begun = self.begun.borrow().clone();
         let units = self.all();
-        let looks = join_all(self.with_contained(&units).map(|name| self.systemd.look(name))).await;
+        let looks = join_all(self.with_contained(&units).map(|name| self.systemd.look(name, Purpose::Look))).await;
         let said = looks.iter().map(|look| look.as_ref().map(|look| look.placement.clone()).map_err(Clone::clone));
         // What is not known now is found at the next look, or when a lease is to be armed.
         let _ = self.remember(units.clone(), said.collect()).await;
@@ -427,6 +458,8 @@ impl Units {
             let trouble = look.as_ref().ok()?.dead.as_ref().err()?;
             Some(Trouble { words: trouble.of(name), is_for_the_operator: trouble.is_for_the_operator() })
         });
+        sighting.is_settled =
+            looks.iter().all(|look| look.as_ref().is_ok_and(|look| look.is_started || look.dead.is_ok()));
         // The first of those that weigh most.
         sighting.trouble = troubles.min_by_key(|trouble| !trouble.is_for_the_operator);
         // It serves nobody any more, so that the holder has to release; what is left of it bars the release until it ends.
@@ -576,6 +609,28 @@ mod tests {
         let at = |what: &str| done.iter().position(|done| done == what);
         assert!(at("look") < at("stop database.service"), "{done:?}");
         assert!(at("stop database.service") < at("kill /former"), "{done:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stop_whose_time_is_over_gets_one_more_look() {
+        let fake = Fake::default();
+        let units = units(&fake, &[]);
+        fake.tell(|told| told.not_dead.insert(unit("database.service"), NotDead::Running("it ends".to_owned())));
+        let stop = tokio::spawn({
+            let units = units.clone();
+            async move { units.stop(None).await }
+        });
+        sleep(Duration::from_millis(500)).await;
+        assert!(units.is_late_for_good().await, "it was looked at again");
+        fake.tell(|told| told.not_dead.clear());
+        assert!(!units.is_late_for_good().await, "it was dead when it was looked at");
+        stop.await.expect("it ends");
+        assert!(!units.is_late_for_good().await);
+        // A PID 1 that hangs is waited for no longer than that.
+        let since = tokio::time::Instant::now();
+        units.looks.send_modify(|looks| looks.is_proven = false);
+        assert!(units.is_late_for_good().await);
+        assert!(since.elapsed() <= ONE_MORE_LOOK_LIMIT);
     }
 
     #[tokio::test]

@@ -16,13 +16,21 @@ use super::disk::{self, Disk};
 use super::keeper::Keeper;
 use crate::config::ServiceSettings;
 use crate::election::{KeptPlace, Memory};
+use crate::guard::take_down;
 use crate::host::clock::{self, BootTimer};
 use crate::host::identity;
-use crate::host::self_fence::{SYSRQ_TRIGGER, self_fence};
+use crate::host::self_fence::{SYSRQ_TRIGGER, by_sysrq};
 use crate::types::{Key, OnStopFailure, ServiceName, Time, UnitName};
+
+/// Where putexd's unit shows it the kernel's trigger, which is read-only for it at its own place. Outside of that unit this is
+/// a file that cannot be written.
+const BOUND_TRIGGER: &str = "/proc/version";
 
 /// The work of a task.
 pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A host that is being taken down.
+pub type Fencing = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
 
 /// A host. Nothing here waits.
 pub trait Machine: Send + Sync + 'static {
@@ -62,8 +70,9 @@ pub trait Machine: Send + Sync + 'static {
     /// What cannot be kept, and what to do about it.
     fn trouble(&self) -> Option<String>;
 
-    /// Takes the host down as `how` says.
-    fn fence(&self, how: OnStopFailure) -> io::Result<()>;
+    /// Takes the host down as `how` says. What this host can do by itself is done on return; the future asks somebody else,
+    /// for a while, and fails if the host is still there then.
+    fn fence(&self, how: OnStopFailure) -> Fencing;
 }
 
 /// Wakes a task at a point of `CLOCK_BOOTTIME`, also when the host was suspended meanwhile.
@@ -155,8 +164,14 @@ impl Machine for ThisMachine {
         self.keeper.trouble()
     }
 
-    fn fence(&self, how: OnStopFailure) -> io::Result<()> {
-        self_fence(how, Path::new(SYSRQ_TRIGGER))
+    fn fence(&self, how: OnStopFailure) -> Fencing {
+        let fenced = by_sysrq(how, Path::new(BOUND_TRIGGER)).or_else(|_| by_sysrq(how, Path::new(SYSRQ_TRIGGER)));
+        Box::pin(async move {
+            let Err(error) = fenced else { return Ok(()) };
+            let asked = take_down::ask(Path::new(take_down::SOCKET), how, take_down::LIMIT).await;
+            let both = |asked| io::Error::other(format!("{SYSRQ_TRIGGER}: {error}; the guard's watcher: {asked}"));
+            asked.map_err(both)
+        })
     }
 }
 

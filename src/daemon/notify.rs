@@ -9,7 +9,8 @@ use sd_notify::NotifyState;
 use crate::election::State;
 use crate::systemd::notify::try_tell;
 
-/// What a line of services takes, so that there is room for the count of the others.
+/// So many services are named in the line of all of them, within what systemd shows; more are counted by their states.
+const NAMED: usize = 16;
 const STATUS_LIMIT_BYTES: usize = 900;
 
 /// The bus is reached and every election runs.
@@ -35,21 +36,18 @@ pub(super) fn status(status: &str) {
     repeat(&[NotifyState::Status(status)]);
 }
 
-/// One line of all services, each with its state and what is to be said of it, within what systemd shows. Those of which
-/// somebody may want to know come first, and what there is no room for is counted.
+/// One line of all services: few are named, each with its state and what is to be said of it, and many are counted. What somebody
+/// may want to know comes first.
 pub(super) fn in_one_line(count: &str, mut services: Vec<(State, String)>) -> String {
     // By name within a rank, as they come.
     services.sort_by_key(|(state, _)| rank(*state));
-    let mut line = count.to_owned();
-    for (place, (_, words)) in services.iter().enumerate() {
-        if line.len() + words.len() > STATUS_LIMIT_BYTES {
-            let left = services.len() - place;
-            return format!("{line}, and {left} more: see \"putexctl status\"");
-        }
-        line.push_str(", ");
-        line.push_str(words);
+    let named = services.iter().fold(count.to_owned(), |line, (_, words)| format!("{line}, {words}"));
+    if services.len() <= NAMED && named.len() <= STATUS_LIMIT_BYTES {
+        return named;
     }
-    line
+    let counts = services.chunk_by(|one, other| one.0 == other.0);
+    let counts: Vec<String> = counts.map(|alike| format!("{} {}", alike.len(), alike[0].0)).collect();
+    format!("{count}: {}", counts.join(", "))
 }
 
 /// 0 is what matters most.
@@ -57,9 +55,13 @@ fn rank(state: State) -> u8 {
     match state {
         State::Lapsing => 0,
         State::NoStore => 1,
-        State::Releasing | State::Confirming | State::Fencing | State::Starting => 2,
-        State::Active => 3,
-        State::Standby | State::Retired => 4,
+        State::Releasing => 2,
+        State::Confirming => 3,
+        State::Fencing => 4,
+        State::Starting => 5,
+        State::Active => 6,
+        State::Standby => 7,
+        State::Retired => 8,
     }
 }
 
@@ -104,12 +106,7 @@ mod tests {
         assert_eq!(in_one_line("4 services", few), line);
         let state = |number| if number == 299 { State::Lapsing } else { State::Standby };
         let many = (0..300).map(|number| one(number, state(number))).collect();
-        let line = in_one_line("300 services", many);
-        assert!(line.starts_with("300 services, service-299 lapsing, service-0 standby, "), "{line}");
-        assert!(line.len() <= 1024 && line.ends_with(" more: see \"putexctl status\""), "{line}");
-        assert_eq!(
-            in_one_line("1 service", vec![(State::Standby, "x".repeat(5000))]),
-            "1 service, and 1 more: see \"putexctl status\""
-        );
+        assert_eq!(in_one_line("300 services", many), "300 services: 1 lapsing, 299 standby");
+        assert_eq!(in_one_line("1 service", vec![(State::Standby, "x".repeat(5000))]), "1 service: 1 standby");
     }
 }

@@ -9,11 +9,11 @@ use std::time::Duration;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::beyond;
 use super::desk::{self, Desk};
-use super::grounds::{self, Grounds};
+use super::grounds::Grounds;
 use super::hands::{self, Sighting, Units};
 use super::health::{Checker, Role};
 use super::hints::Hints;
@@ -25,16 +25,21 @@ use crate::election::{
     Remembered, Sight, State, Timings, Waiting, WriteRequest, WriteResult,
 };
 use crate::guard::client::{GuardClient, Link as GuardLink};
-use crate::guard::frame::{Lease, ListedLease, Watchdog};
+use crate::guard::frame::{Lease, ListedLease};
 use crate::host::processes::Process;
 use crate::journal;
 use crate::store::{Attempt, Link as StoreLink, Snapshot, Store, StoreError, WriteOutcome};
-use crate::systemd::{Manager, Surroundings, SystemState, Unsupervisable};
+use crate::systemd::Manager;
 use crate::types::span;
 use crate::types::store::StoreAddress;
 use crate::types::{ClusterName, Key, MachineId, NodeId, Revision, Term, Time, UnitName};
 
+mod admission;
+mod lookout;
 mod tell;
+
+use admission::{Admission, Admitter, Refusal, admit};
+use lookout::{watch_outside, watch_units};
 
 /// Events that wait for the loop. It takes them faster than anybody makes them; a full channel makes their tasks wait.
 const EVENTS_LIMIT: usize = 64;
@@ -42,15 +47,6 @@ const EVENTS_LIMIT: usize = 64;
 const GUARD_LIMIT: usize = 32;
 /// How often a loop shows that it lives, whatever else happens.
 const HEARTBEAT: Duration = Duration::from_secs(1);
-/// At least so long it is between two looks at the units. A look costs PID 1 about 10 ms, and a start or a stop, which waits for PID 1
-/// as well, is told by several changes.
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// How often a unit that cannot be supervised is looked at again.
-const ADMISSION_INTERVAL: Duration = Duration::from_secs(5);
-/// At least so long it is between two looks for processes outside of their control groups.
-const STRAY_INTERVAL: Duration = Duration::from_millis(500);
-/// How old the answer may be to whose child each process is; so often `/proc` is read at most, however many services ask.
-const FAMILY_AGE: Duration = Duration::from_millis(500);
 /// A unit that is not proven dead for so long, where it is not to run, is told of: an orderly stop takes a while.
 const UNDEAD_TOLD_AFTER: Duration = Duration::from_secs(1);
 /// How many of them are named.
@@ -98,7 +94,12 @@ pub enum Order {
     /// The store and the key that the configuration names are meant, whatever they were before.
     Adopt(Adoption),
     /// Stop the unit, release the lock, end.
-    Retire(String),
+    Retire {
+        /// Why.
+        reason: String,
+        /// What has the service taken up on this host again, for the journal; fits behind "before".
+        again: String,
+    },
 }
 
 /// What a service shows.
@@ -157,29 +158,6 @@ impl From<&ListedLease> for Kept {
             units: lease.units.clone(),
         };
         Self { remembered, lease: desk::armed(listed), broken: None }
-    }
-}
-
-/// Whether the units of a service can be supervised: what is to be remarked of them, or why not.
-type Admission = Result<Vec<String>, Refusal>;
-
-/// Why the units of a service cannot be supervised.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Refusal {
-    reason: String,
-    /// Whether one of them can be started, or runs on, without the lease.
-    is_ungated: bool,
-    /// Whether it is the host that lacks something, and the journal has been told of it once for all services.
-    is_of_host: bool,
-}
-
-impl Refusal {
-    fn new(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), is_ungated: false, is_of_host: false }
-    }
-
-    fn of_host(reason: String) -> Self {
-        Self { reason, is_ungated: false, is_of_host: true }
     }
 }
 
@@ -263,6 +241,8 @@ struct Service {
     undead_since: Option<Time>,
     /// What the journal was told of renewals.
     overdue: tell::Overdue,
+    /// What has it taken up on this host again, once it retires.
+    again: Option<String>,
     /// When and why the last run here failed, until a start succeeds.
     failure: Option<(Duration, String)>,
     timer: Box<dyn Timer>,
@@ -356,7 +336,7 @@ impl Service {
         let (desk, requests) = mpsc::channel(GUARD_LIMIT);
         let (sight, sights) = mpsc::channel(1);
         let (stray, strays) = mpsc::channel(1);
-        let looked = Arc::new(Notify::new());
+        let (looked, sees) = watch::channel(false);
         let (prove, stopped) = mpsc::channel(1);
         let broken = kept.as_ref().and_then(|kept| kept.broken.clone());
         let (remembered, armed) = kept.map_or((None, None), |kept| (Some(kept.remembered), Some(kept.lease)));
@@ -387,8 +367,8 @@ impl Service {
             armed,
             forgotten: None,
         };
-        let watcher = watch_units(units.clone(), shown.subscribe(), Arc::clone(&epoch), sight, Arc::clone(&looked));
-        let outside = watch_outside(units.clone(), looked, stray);
+        let watcher = watch_units(units.clone(), shown.subscribe(), Arc::clone(&epoch), sight, looked);
+        let outside = watch_outside(units.clone(), shown.subscribe(), sees, stray);
         let desk_task = desk_task.run(requests, events.clone());
         let tasks: [Task; 3] = [Box::pin(desk_task), Box::pin(watcher), Box::pin(outside)];
         let helpers = tasks.into_iter().map(|task| machine.spawn(task)).collect();
@@ -404,6 +384,7 @@ impl Service {
             undead: None,
             undead_since: None,
             overdue: tell::Overdue::default(),
+            again: None,
             failure: None,
             timer,
             events,
@@ -452,7 +433,9 @@ impl Service {
         let mut heartbeat = interval(HEARTBEAT);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (admission, mut admitted) = mpsc::channel(1);
-        let admit = admit(self.host.clone(), self.units.clone(), self.shown.subscribe(), admission);
+        let (host, units, settings) = (self.host.clone(), self.units.clone(), self.shown.subscribe());
+        let reloads = units.systemd.reloads();
+        let admit = admit(Admitter { host, units, settings }, reloads, admission);
         self.helpers.push(self.host.machine.spawn(Box::pin(admit)));
         let (tell, mut registered) = mpsc::channel(1);
         if let Some(adopted) = self.adopted.take() {
@@ -476,14 +459,15 @@ impl Service {
             self.set_timer();
             let event = tokio::select! {
                 biased;
-                () = poll_fn(|context| self.timer.poll_fired(context)) => Event::Timeout,
-                Some(event) = self.inbox.recv() => event,
+                // A proof that is there is not late.
                 Some(stop) = self.stopped.recv() => {
                     if stop != self.stops {
                         continue;
                     }
                     Event::Stopped
                 }
+                () = poll_fn(|context| self.timer.poll_fired(context)) => Event::Timeout,
+                Some(event) = self.inbox.recv() => event,
                 Some(seen) = self.sights.recv() => {
                     if seen.epoch != self.epoch.load(Ordering::Acquire) {
                         continue;
@@ -692,7 +676,10 @@ impl Service {
 
     fn obey(&mut self, order: Order) -> Event {
         match order {
-            Order::Retire(reason) => Event::Retire { reason },
+            Order::Retire { reason, again } => {
+                self.again = Some(again);
+                Event::Retire { reason }
+            }
             Order::Reconsider => {
                 self.forgive();
                 Event::Timeout
@@ -909,167 +896,6 @@ impl Drop for Service {
         for helper in self.helpers.drain(..).chain(tasks.into_iter().flatten()) {
             helper.abort();
         }
-    }
-}
-
-/// Tells what the units do, when one of them changes and every R.
-async fn watch_units(
-    units: Units,
-    settings: watch::Receiver<ServiceSettings>,
-    epoch: Arc<AtomicU64>,
-    sights: mpsc::Sender<Seen>,
-    looked: Arc<Notify>,
-) {
-    let mut changes = units.changes();
-    let mut was_alive = false;
-    loop {
-        let look_again = Instant::now() + LOOK_INTERVAL;
-        let before = epoch.load(Ordering::Acquire);
-        let sighting = units.look().await;
-        let alive = sighting.main == Some(Sight::Alive);
-        // Once more after the end: what was told of before is gone by then, or is seen no longer.
-        let is_worth_a_look = alive || was_alive || !sighting.alive.is_empty();
-        let host_stops = was_alive && !alive && matches!(units.systemd.system_state().await, Ok(SystemState::Stopping));
-        was_alive = alive;
-        let all_dead = matches!(sighting.all, Some(Sight::Dead { .. }));
-        if sights.send(Seen { epoch: before, sighting, host_stops }).await.is_err() {
-            return;
-        }
-        if is_worth_a_look {
-            looked.notify_one();
-        }
-        let renew_interval = settings.borrow().timings.renew_interval;
-        units.changed(&mut changes, all_dead, renew_interval).await;
-        sleep_until(look_again).await;
-    }
-}
-
-/// Tells which processes of the units are outside of their control groups, when that changes. It looks when the units were
-/// looked at, and has a task of its own, so that nothing waits for it.
-///
-/// Only what is seen twice is told: a command that a shell runs by su may be gone a moment later. The proof of a stop knows
-/// it from the first time on.
-async fn watch_outside(units: Units, looked: Arc<Notify>, strays: mpsc::Sender<Vec<Process>>) {
-    let (mut before, mut told): (Vec<Process>, Vec<Process>) = (Vec::new(), Vec::new());
-    loop {
-        let found = if before.iter().all(|process| told.iter().any(|other| other.is(process))) {
-            looked.notified().await;
-            units.find_strays(FAMILY_AGE).await
-        } else {
-            units.find_strays_anew(FAMILY_AGE).await
-        };
-        match found {
-            Ok(found) => {
-                let seen_twice = |process: &&Process| before.iter().any(|other| other.is(process));
-                let lasting: Vec<Process> = found.iter().filter(seen_twice).cloned().collect();
-                before = found;
-                if lasting != told {
-                    told.clone_from(&lasting);
-                    if strays.send(lasting).await.is_err() {
-                        return;
-                    }
-                }
-            }
-            Err(error) => tracing::debug!("not known whether processes are outside of their control group: {error}"),
-        }
-        tokio::time::sleep(STRAY_INTERVAL).await;
-    }
-}
-
-/// Tells, whenever that changes, whether the units' stop can be proven and their start is gated, and what is to be remarked
-/// of them.
-async fn admit(
-    host: Host,
-    units: Units,
-    settings: watch::Receiver<ServiceSettings>,
-    admissions: mpsc::Sender<Admission>,
-) {
-    let mut last = None;
-    loop {
-        let current = settings.borrow().clone();
-        host.grounds.put(&current.name, units.groups());
-        let admission = match admission(&*units.systemd, &host.grounds, &current).await {
-            Some(Ok(remarks)) => match watchdog_is_served(&host).await {
-                Some(Ok(())) => {
-                    can_keep(&host, &current).await.map(|can| can.map(|()| remarks).map_err(Refusal::of_host))
-                }
-                other => other.map(|served| served.map(|()| remarks).map_err(Refusal::new)),
-            },
-            other => other,
-        };
-        if admission.is_some() && admission != last {
-            last.clone_from(&admission);
-            if let Some(admission) = admission
-                && admissions.send(admission).await.is_err()
-            {
-                return;
-            }
-        }
-        tokio::time::sleep(if last.is_some() { ADMISSION_INTERVAL } else { Duration::from_millis(100) }).await;
-    }
-}
-
-/// Whether guard and daemon can write what has to outlive them when a unit is started. `None`: the guard did not answer.
-async fn can_keep(host: &Host, settings: &ServiceSettings) -> Option<Result<(), String>> {
-    if let Some(trouble) = host.guard.trouble().await.ok()? {
-        return Some(Err(trouble));
-    }
-    Some(settings.units().try_for_each(|unit| host.machine.has_kept_place(unit).map(drop)))
-}
-
-/// Whether the guard serves the watchdog that the configuration names. It is told by its own command line, so it may have
-/// been started before the configuration was changed. `None`: it did not answer.
-async fn watchdog_is_served(host: &Host) -> Option<Result<(), String>> {
-    let Some(wanted) = &host.watchdog else { return Some(Ok(())) };
-    let served = host.guard.watchdog().await.ok()?;
-    let matches = |served: &Watchdog| served.device == wanted.device && served.timeout == wanted.timeout;
-    Some(match served.filter(matches) {
-        None => Err(format!(
-            "putex-guard does not serve the watchdog {} with a timeout of {:?}; run \"systemctl daemon-reload\" and \
-             \"systemctl restart putex-guard\", which ends every lease of this host",
-            wanted.device.display(),
-            wanted.timeout
-        )),
-        Some(Watchdog { trouble: Some(trouble), .. }) => {
-            Err(format!("the watchdog {} is not served: {trouble}", wanted.device.display()))
-        }
-        Some(Watchdog { trouble: None, .. }) => Ok(()),
-    })
-}
-
-/// The remarks on the units, or why they cannot be supervised. `None`: PID 1 did not answer, and nothing is known against
-/// them.
-async fn admission(systemd: &dyn Manager, grounds: &Grounds, settings: &ServiceSettings) -> Option<Admission> {
-    let all: Vec<UnitName> = settings.units().cloned().collect();
-    let mut remarks = Vec::new();
-    let mut refusal = None;
-    for unit in &all {
-        let around = Surroundings {
-            service: Some(&settings.name),
-            self_fence: settings.on_stop_failure.is_self_fence(),
-            bound: &all,
-            contains: &settings.contains,
-            unit_only: settings.stop_proof == StopProof::UnitOnly,
-            may_end: *unit != settings.unit,
-        };
-        match systemd.supervisable(unit, around).await {
-            Ok(found) => remarks.extend(found),
-            Err(Unsupervisable::Bus(_)) => return None,
-            // That a unit can be started without the lease weighs more than what is wrong with another one.
-            Err(error) if error.is_ungated() => {
-                return Some(Err(Refusal { reason: error.to_string(), is_ungated: true, is_of_host: false }));
-            }
-            Err(error) => {
-                refusal.get_or_insert_with(|| Refusal::new(error.to_string()));
-            }
-        }
-    }
-    if let Some(refusal) = refusal {
-        return Some(Err(refusal));
-    }
-    match grounds::check(systemd, grounds, settings).await {
-        Ok(apart) => Some(apart.map(|()| remarks).map_err(Refusal::new)),
-        Err(_) => None,
     }
 }
 

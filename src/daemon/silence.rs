@@ -3,6 +3,9 @@
 //! A silence is noticed by a call that fails or a connection that is lost. It began with the last answer before, so that one
 //! which begins between two calls looks longer by up to R, and it ends with the next. An error that only says that the
 //! store cannot be reached is no answer.
+//!
+//! A store may answer reads and take no writes, as a server does that is cut off from the others of its cluster. That is no
+//! silence, and is noted beside them.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -19,6 +22,9 @@ const NOTEWORTHY: Duration = Duration::from_secs(1);
 
 /// After a longer time without a call nobody knows when the silence began, and it begins when it is noticed.
 const IDLE: Duration = Duration::from_secs(10);
+
+/// What is known of a call that was given up.
+const IN_TIME: &str = "a call was not answered in time";
 
 /// A store whose silences are noted.
 pub(super) struct Heard {
@@ -39,8 +45,38 @@ struct Noted {
     present: Option<Silence>,
     /// It has been told.
     told: bool,
+    /// Why there was no answer since the last one; empty: there was one, or nobody knows.
+    error: String,
+    unwritten: Option<Unwritten>,
     longest: Option<(Silence, Duration)>,
     count: u64,
+}
+
+/// Writes that were not taken, and none that was.
+#[derive(Debug, Clone)]
+struct Unwritten {
+    /// When the first of them was sent.
+    began: Instant,
+    /// When the last of them has failed, how long after it was sent, and why.
+    last: Instant,
+    took: Duration,
+    error: String,
+    /// The first read that was answered since.
+    heard: Option<Instant>,
+    /// One of them was sent after that.
+    is_alone: bool,
+    /// It has been told.
+    told: bool,
+}
+
+impl Unwritten {
+    /// Whether the store answers reads meanwhile, and somebody writes still: whoever has nothing to write any more does not hear
+    /// that the store takes writes again.
+    fn lasts(&self, answered: Option<Moment>) -> bool {
+        let patience = self.took * 2 + NOTEWORTHY * 2;
+        let is_heard = answered.is_some_and(|answered| answered.at.elapsed() <= patience);
+        self.is_alone && is_heard && self.last.elapsed() <= patience + IDLE && self.began.elapsed() >= NOTEWORTHY
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -89,7 +125,7 @@ impl Heard {
 impl Store for Heard {
     fn read<'a>(&'a self, key: &'a Key, before: Option<Revision>) -> StoreFuture<'a, Result<Snapshot, StoreError>> {
         Box::pin(async move {
-            let call = self.silences.call(self.store.link());
+            let call = self.silences.call(self.store.link(), false);
             let answer = self.store.read(key, before).await;
             call.ends(answer.as_ref().err().and_then(unreachable));
             answer
@@ -98,7 +134,7 @@ impl Store for Heard {
 
     fn compare_and_set<'a>(&'a self, key: &'a Key, attempt: &'a Attempt) -> StoreFuture<'a, WriteOutcome> {
         Box::pin(async move {
-            let call = self.silences.call(self.store.link());
+            let call = self.silences.call(self.store.link(), true);
             let outcome = self.store.compare_and_set(key, attempt).await;
             call.ends(if let WriteOutcome::Unknown(reason) = &outcome { Some(reason) } else { None });
             outcome
@@ -124,6 +160,7 @@ struct Call<'a> {
     silences: &'a Silences,
     link: watch::Receiver<Link>,
     sent: Moment,
+    is_write: bool,
     ended: bool,
 }
 
@@ -131,8 +168,20 @@ impl Call<'_> {
     fn ends(mut self, failure: Option<&String>) {
         self.ended = true;
         match failure {
-            None => self.silences.answered(),
-            Some(reason) => self.silences.failed(self.sent, reason, &self.link),
+            None => {
+                self.silences.answered();
+                if self.is_write {
+                    self.silences.written();
+                }
+            }
+            Some(reason) => self.fails(reason),
+        }
+    }
+
+    fn fails(&self, reason: &str) {
+        self.silences.failed(self.sent, reason, &self.link);
+        if self.is_write {
+            self.silences.not_written(self.sent, reason);
         }
     }
 }
@@ -140,16 +189,16 @@ impl Call<'_> {
 impl Drop for Call<'_> {
     fn drop(&mut self) {
         if !self.ended {
-            self.silences.failed(self.sent, "a call was not answered in time", &self.link);
+            self.fails(IN_TIME);
         }
     }
 }
 
 impl Silences {
-    fn call(&self, link: watch::Receiver<Link>) -> Call<'_> {
+    fn call(&self, link: watch::Receiver<Link>, is_write: bool) -> Call<'_> {
         let sent = Moment::now();
         self.noted().asked.get_or_insert(sent);
-        Call { silences: self, link, sent, ended: false }
+        Call { silences: self, link, sent, is_write, ended: false }
     }
 
     fn noted(&self) -> MutexGuard<'_, Noted> {
@@ -159,17 +208,18 @@ impl Silences {
     /// Follows the connection until its store is gone.
     async fn heed(self, mut link: watch::Receiver<Link>) {
         loop {
-            let is_up = *link.borrow_and_update() == Link::Up;
-            self.connected(is_up);
+            let state = link.borrow_and_update().clone();
+            self.connected(&state);
             if link.changed().await.is_err() {
                 return;
             }
         }
     }
 
-    fn connected(&self, is_up: bool) {
+    fn connected(&self, link: &Link) {
         let mut noted = self.noted();
-        if !is_up {
+        if let Link::Down(reason) = link {
+            noted.error.clone_from(reason);
             let silence = noted.noticed(noted.asked.unwrap_or_else(Moment::now));
             noted.present.get_or_insert(silence);
         } else if noted.asked.is_none() {
@@ -185,6 +235,10 @@ impl Silences {
         noted.answered = Some(now);
         noted.asked = None;
         noted.told = false;
+        noted.error.clear();
+        if let Some(unwritten) = &mut noted.unwritten {
+            unwritten.heard.get_or_insert(now.at);
+        }
         let Some(silence) = noted.present.take().filter(Silence::is_noteworthy) else { return };
         let span = now.at - silence.began.at;
         noted.count += 1;
@@ -194,12 +248,51 @@ impl Silences {
         tracing::info!("the store gave no answer for {span:.1?}, and answers again");
     }
 
+    fn written(&self) {
+        let Some(unwritten) = self.noted().unwritten.take().filter(|unwritten| unwritten.told) else { return };
+        tracing::info!("the store took no write for {:.1?}, and takes them again", unwritten.began.elapsed());
+    }
+
+    fn not_written(&self, sent: Moment, reason: &str) {
+        let mut noted = self.noted();
+        let answered = noted.answered;
+        let now = Instant::now();
+        let unwritten = noted.unwritten.get_or_insert_with(|| Unwritten {
+            began: sent.at,
+            last: now,
+            took: Duration::ZERO,
+            error: String::new(),
+            heard: None,
+            is_alone: false,
+            told: false,
+        });
+        // Nobody wrote for a while, and what was then says nothing of now.
+        if sent.at.saturating_duration_since(unwritten.last) > unwritten.took * 2 + IDLE {
+            (unwritten.began, unwritten.heard) = (sent.at, None);
+            (unwritten.is_alone, unwritten.told) = (false, false);
+        }
+        unwritten.is_alone |= unwritten.heard.is_some_and(|heard| heard <= sent.at);
+        (unwritten.last, unwritten.took) = (now, now.saturating_duration_since(sent.at));
+        if reason != IN_TIME || unwritten.error.is_empty() {
+            reason.clone_into(&mut unwritten.error);
+        }
+        if unwritten.lasts(answered) && !std::mem::replace(&mut unwritten.told, true) {
+            tracing::warn!(
+                "the store answers reads and has taken no write for {:.1?}: {reason}",
+                unwritten.began.elapsed()
+            );
+        }
+    }
+
     /// That the connection is lost is told by whoever has it.
     fn failed(&self, sent: Moment, reason: &str, link: &watch::Receiver<Link>) {
         let mut noted = self.noted();
         // Somebody else was answered meanwhile.
         if noted.answered.is_some_and(|answered| answered.at >= sent.at) {
             return;
+        }
+        if reason != IN_TIME || noted.error.is_empty() {
+            reason.clone_into(&mut noted.error);
         }
         let silence = noted.noticed(noted.asked.unwrap_or(sent));
         let first = *noted.present.get_or_insert(silence);
@@ -216,13 +309,18 @@ impl Silences {
         // A call that is late may still be answered, and is counted only if it is not.
         let late = || noted.asked.map(|asked| noted.noticed(asked)).filter(Silence::is_noteworthy);
         let lasts = |silence: Silence| silence.began.at.elapsed();
-        let silent = noted.present.or_else(late).map_or(0, |silence| milliseconds(lasts(silence)).max(1));
+        let unwritten = noted.unwritten.as_ref().filter(|unwritten| unwritten.lasts(noted.answered));
+        let silence = noted.present.or_else(late).filter(|_| unwritten.is_none());
+        let silent = silence.map_or(0, |silence| milliseconds(lasts(silence)).max(1));
+        let error = unwritten.map_or(&noted.error, |unwritten| &unwritten.error);
         let present = noted.present.filter(Silence::is_noteworthy).map(|silence| (silence, lasts(silence)));
         let longest = noted.longest.into_iter().chain(present).max_by_key(|(_, span)| *span);
         let began = longest.and_then(|(silence, _)| silence.began.wall.duration_since(UNIX_EPOCH).ok());
         StoreStatus {
             store,
             silent_ms: silent,
+            unwritten_ms: unwritten.map_or(0, |unwritten| milliseconds(unwritten.began.elapsed())),
+            error: if silent == 0 && unwritten.is_none() { String::new() } else { error.clone() },
             silences: noted.count + u64::from(present.is_some()),
             longest_ms: longest.map_or(0, |(_, span)| milliseconds(span)),
             longest_began: began.map_or(0, |began| began.as_secs()),
@@ -248,7 +346,7 @@ mod tests {
     async fn a_silence_lasts_from_the_last_answer_to_the_next() {
         let silences = Silences::default();
         let (link, _) = watch::channel(Link::Up);
-        let call = || silences.call(link.subscribe());
+        let call = || silences.call(link.subscribe(), false);
         let (first, early) = (call(), call());
         first.ends(None);
         pass(2500).await;
@@ -281,9 +379,9 @@ mod tests {
     async fn a_store_answers_while_no_call_is_late() {
         let silences = Silences::default();
         let (link, _) = watch::channel(Link::Up);
-        silences.call(link.subscribe()).ends(None);
+        silences.call(link.subscribe(), false).ends(None);
         pass(2000).await;
-        let late = silences.call(link.subscribe());
+        let late = silences.call(link.subscribe(), false);
         pass(999).await;
         assert_eq!(shown(&silences), (0, 0, 0));
         pass(1).await;
@@ -320,6 +418,84 @@ mod tests {
         store.go_up();
         tokio::task::yield_now().await;
         assert_eq!(shown(&silences), (0, 2, 5000));
+    }
+
+    /// What is told of a silence, of writes that are not taken, and why.
+    fn trouble(silences: &Silences) -> (u64, u64, String) {
+        let status = silences.status("a store".to_owned());
+        (status.silent_ms, status.unwritten_ms, status.error)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_last_error_of_a_silence_is_told_until_it_ends() {
+        let silences = Silences::default();
+        let (link, _) = watch::channel(Link::Up);
+        let call = || silences.call(link.subscribe(), false);
+        call().ends(None);
+        pass(1000).await;
+        drop(call());
+        assert_eq!(trouble(&silences), (1000, 0, IN_TIME.to_owned()));
+        call().ends(Some(&"no leader".to_owned()));
+        drop(call());
+        assert_eq!(trouble(&silences).2, "no leader", "it says more");
+        silences.connected(&Link::Down("refused".to_owned()));
+        assert_eq!(trouble(&silences).2, "refused");
+        call().ends(None);
+        assert_eq!(trouble(&silences), (0, 0, String::new()));
+    }
+
+    /// A server that is cut off from the others of its cluster.
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_answers_reads_and_takes_no_writes_is_told_of() {
+        let silences = Silences::default();
+        let (link, _) = watch::channel(Link::Up);
+        let read = || silences.call(link.subscribe(), false).ends(None);
+        let write = async || {
+            let write = silences.call(link.subscribe(), true);
+            pass(1500).await;
+            drop(write);
+        };
+        read();
+        write().await;
+        read();
+        assert_eq!(trouble(&silences), (0, 0, String::new()), "one write may be lost");
+        write().await;
+        assert_eq!(trouble(&silences), (0, 3000, IN_TIME.to_owned()));
+        for _ in 0..10 {
+            read();
+            write().await;
+        }
+        assert_eq!(trouble(&silences), (0, 18_000, IN_TIME.to_owned()));
+        // Then nothing is answered any more.
+        for _ in 0..4 {
+            write().await;
+        }
+        assert_eq!((trouble(&silences).0 > 4000, trouble(&silences).1), (true, 0));
+        read();
+        write().await;
+        assert!(trouble(&silences).1 > 24_000);
+        silences.call(link.subscribe(), true).ends(None);
+        assert_eq!(trouble(&silences), (0, 0, String::new()));
+        // A store that was silent altogether, and answers a read first.
+        for _ in 0..3 {
+            write().await;
+        }
+        read();
+        assert_eq!(trouble(&silences), (0, 0, String::new()));
+        silences.call(link.subscribe(), true).ends(None);
+        // Nobody hears of the end where nobody writes any more.
+        write().await;
+        read();
+        write().await;
+        assert_eq!(trouble(&silences).1, 3000);
+        for _ in 0..20 {
+            pass(1000).await;
+            read();
+        }
+        assert_eq!(trouble(&silences), (0, 0, String::new()));
+        write().await;
+        read();
+        assert_eq!(trouble(&silences), (0, 0, String::new()), "it counts anew");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 
 use super::bonds::{Bonds, Bound};
 use super::broken::Broken;
@@ -18,19 +18,19 @@ use super::disk;
 use super::grounds::Grounds;
 use super::machine::ThisMachine;
 use super::notify;
-use super::service::{self, Answer, Handle, Host, Kept, Order};
+use super::service::{self, Answer, Handle, Host, Kept, Order, Status};
 use super::silence::{Heard, Silences};
 use super::texts::KeptTexts;
 use crate::command_line::exit;
 use crate::config::{self, Loaded, ServiceSettings, Settings, Severity, Texts};
-use crate::dbus::{self, Ask, ServiceStatus};
+use crate::dbus::{self, Ask, ServiceStatus, StoreStatus};
 use crate::election::{Hindrance, State, Waiting, rounded};
 use crate::guard::client::{GuardClient, Link as GuardLink};
 use crate::guard::frame::{ListedLease, SOCKET};
 use crate::host::{clock, identity};
 use crate::journal;
 use crate::store::{self, Link as StoreLink, Store, sealed};
-use crate::systemd::bond::KEPT_DIR;
+use crate::systemd::bond::{GENERATED_DIR, KEPT_DIR, is_generated};
 use crate::systemd::{JobType, Systemd};
 use crate::types::store::StoreSettings;
 use crate::types::{DAEMON_UNIT, ServiceName, Time, UnitName, kept};
@@ -42,6 +42,8 @@ const IDLE_LIMIT: Duration = Duration::from_secs(1);
 const BUS_LIMIT_MIN: Duration = Duration::from_millis(500);
 /// Clients that wait for an answer; more of them wait for their turn.
 const ASKS_LIMIT: usize = 16;
+/// At least so long it is between two looks at all services for STATUS=, however many of them change.
+const SHOWN_AGAIN: Duration = Duration::from_millis(100);
 /// Progress is compared this often where systemd asks for no watchdog, so that STATUS= is fresh.
 const TICK: Duration = Duration::from_secs(1);
 /// A stop that is still under way asks systemd for this much more time, every [`TICK`].
@@ -122,6 +124,12 @@ fn load(root: &Path) -> Loaded {
     loaded
 }
 
+/// Returns when a service has changed, and not before `due`.
+async fn changed_and_due(changed: &Notify, due: Instant) {
+    changed.notified().await;
+    sleep_until(due).await;
+}
+
 struct Signals {
     term: Signal,
     int: Signal,
@@ -153,6 +161,33 @@ enum Ending {
     Release,
     /// Leave them running for the next putexd, which adopts them.
     Leave,
+}
+
+/// Why a service retires.
+#[derive(Debug, Clone, Copy)]
+struct Why {
+    reason: &'static str,
+    /// Before what it is not taken up on this host again.
+    again: &'static str,
+}
+
+const STOPPED: Why =
+    Why { reason: "putexd is stopped", again: "\"systemctl start putexd\", or a boot that starts putexd" };
+const REMOVED: Why =
+    Why { reason: "its file was removed", again: "its file is there again and \"systemctl reload putexd\" was run" };
+const CHANGED: Why = Why {
+    reason: "its units or its key were changed",
+    again: "the service is taken up with them, which follows by itself",
+};
+const UNCLAIMED: Why = Why {
+    reason: "no usable file defines this service",
+    again: "a file without mistakes defines it and \"systemctl reload putexd\" was run",
+};
+
+impl Why {
+    fn order(self) -> Order {
+        Order::Retire { reason: self.reason.to_owned(), again: self.again.to_owned() }
+    }
 }
 
 /// A service on its way out.
@@ -263,8 +298,9 @@ impl Supervisor {
             self.reap();
             self.begin().await;
             self.show();
+            let show_at = Instant::now() + SHOWN_AGAIN;
             tokio::select! {
-                () = self.changed.notified() => {}
+                () = changed_and_due(&self.changed, show_at) => {}
                 _ = tick.tick() => {
                     if let Some(name) = self.ended_service() {
                         tracing::error!("{name}: its election has ended by itself, which is a defect");
@@ -322,9 +358,14 @@ impl Supervisor {
         false
     }
 
-    /// One that PID 1 tells nothing of counts as free: a reload too many does no harm.
+    /// One that PID 1 tells nothing of counts as free: a reload too many does no harm. It need not be asked about what the generator
+    /// has made; whether all of it is in force is asked before a unit is admitted.
     async fn are_gated(&self, services: &[ServiceSettings]) -> bool {
-        for service in services {
+        let wanted = bound(services, []);
+        let directory = Path::new(GENERATED_DIR);
+        let is_made = |unit: &UnitName| wanted.get(unit).is_some_and(|all| is_generated(directory, unit, all));
+        let is_doubted = |service: &&ServiceSettings| !service.units().chain(&service.contains).all(is_made);
+        for service in services.iter().filter(is_doubted) {
             for unit in service.units().chain(&service.contains) {
                 if self.systemd.is_gated(&service.name, unit).await != Ok(true) {
                     return false;
@@ -386,7 +427,7 @@ impl Supervisor {
                 let _ = answer.send(self.statuses());
             }
             Ask::Store(answer) => {
-                let _ = answer.send(self.silences.status(self.store_settings.address().to_string()));
+                let _ = answer.send(self.store_status());
             }
             Ask::StepDown { service, reason, answer } => {
                 self.order(&service, answer, |answer| Order::StepDown(reason, answer));
@@ -410,13 +451,19 @@ impl Supervisor {
         }
     }
 
+    fn store_status(&self) -> StoreStatus {
+        self.silences.status(self.store_settings.address().to_string())
+    }
+
     /// All services, and those that are none because their file is broken.
     fn statuses(&self) -> Vec<ServiceStatus> {
         let now = self.host.machine.now();
+        let trouble = self.store_status().trouble();
         let of_service = |(name, handle): (_, &Handle)| {
             let bars = self.broken.bars(name).map(Hindrance::Reason);
             let bars = bars.is_some() && handle.status.borrow().hindrance == bars;
-            status_of(handle, now, self.broken.goes_on(name).filter(|_| !bars))
+            let broken = self.broken.goes_on(name).filter(|_| !bars);
+            status_of(&handle.settings, &handle.status.borrow(), now, broken, trouble.as_deref())
         };
         let mut all: Vec<ServiceStatus> = self.services.iter().map(of_service).collect();
         all.extend(self.broken.rows(|name| self.services.contains_key(name)));
@@ -430,10 +477,12 @@ impl Supervisor {
             let status = handle.status.borrow();
             let holder = match (status.state, status.holder.as_str()) {
                 (State::Standby, "") => " (nobody holds it)".to_owned(),
-                (State::Standby, _) if matches!(status.waiting, Some(Waiting::OwnRecord { .. })) => {
-                    " (nobody is known to hold it)".to_owned()
-                }
-                (State::Standby, holder) => format!(" ({holder} holds it)"),
+                (State::Standby, holder) => match status.waiting {
+                    Some(Waiting::OwnRecord { .. }) => " (nobody is known to hold it)".to_owned(),
+                    Some(Waiting::Store { .. }) => " (the store does not answer)".to_owned(),
+                    Some(Waiting::Holder { is_claim: true, .. }) => format!(" ({holder} has claimed it)"),
+                    Some(_) | None => format!(" ({holder} holds it)"),
+                },
                 _ => String::new(),
             };
             parts.push((status.state, format!("{name} {}{holder}", status.state)));
@@ -519,7 +568,7 @@ impl Supervisor {
             .collect();
         for name in gone {
             told.push(format!("{name} removed"));
-            self.retire(&name, "its file was removed", None);
+            self.retire(&name, REMOVED, None);
         }
         for service in settings.services {
             let name = service.name.clone();
@@ -545,7 +594,7 @@ impl Supervisor {
                 // A full channel would mean a loop that stands still, which the watchdog ends.
                 let _ = handle.orders.try_send(Order::Reconfigure(Box::new(service)));
             } else {
-                self.retire(&name, "its units or its key were changed", Some(service));
+                self.retire(&name, CHANGED, Some(service));
             }
         }
         match self.host.guard.list().await {
@@ -558,15 +607,15 @@ impl Supervisor {
     }
 
     /// Has a service stop its unit and release its lock. `successor` takes its place after that.
-    fn retire(&mut self, name: &ServiceName, reason: &str, successor: Option<ServiceSettings>) {
+    fn retire(&mut self, name: &ServiceName, why: Why, successor: Option<ServiceSettings>) {
         if let Some(handle) = self.services.remove(name) {
-            self.retire_handle(handle, reason, successor);
+            self.retire_handle(handle, why, successor);
         }
     }
 
-    fn retire_handle(&mut self, handle: Handle, reason: &str, successor: Option<ServiceSettings>) {
+    fn retire_handle(&mut self, handle: Handle, why: Why, successor: Option<ServiceSettings>) {
         // A full channel would mean a loop that stands still, which the watchdog ends.
-        let _ = handle.orders.try_send(Order::Retire(reason.to_owned()));
+        let _ = handle.orders.try_send(why.order());
         let give_up_at = Instant::now() + handle.settings.stop_limit + STOP_EXTENSION;
         self.retiring.push(Retiring { handle, successor, give_up_at });
     }
@@ -649,7 +698,7 @@ impl Supervisor {
                 units.join(" and "),
             );
             match service::spawn(&self.host, settings, Some(Kept::from(listed)), Arc::clone(&self.changed)) {
-                Ok(handle) => self.retire_handle(handle, "no usable file defines this service", None),
+                Ok(handle) => self.retire_handle(handle, UNCLAIMED, None),
                 Err(error) => tracing::error!("{name}: failed to let its lease go: {error}"),
             }
         }
@@ -691,7 +740,7 @@ impl Supervisor {
         let mut deadline = Instant::now();
         for (name, handle) in &self.services {
             deadline = deadline.max(Instant::now() + handle.settings.stop_limit + STOP_EXTENSION);
-            if handle.orders.send(Order::Retire("putexd is stopped".to_owned())).await.is_err() {
+            if handle.orders.send(STOPPED.order()).await.is_err() {
                 tracing::error!("{name}: its election does not answer");
             }
         }
@@ -787,20 +836,28 @@ fn share(one: &ServiceSettings, other: &ServiceSettings) -> bool {
     one.key == other.key || one.units().any(|unit| other.units().any(|same| same == unit))
 }
 
-fn status_of(handle: &Handle, now: Time, broken: Option<String>) -> ServiceStatus {
-    let status = handle.status.borrow();
+/// `broken`: what is wrong with its file while it goes on; `trouble`: with the store.
+fn status_of(
+    settings: &ServiceSettings,
+    status: &Status,
+    now: Time,
+    broken: Option<String>,
+    trouble: Option<&str>,
+) -> ServiceStatus {
     let waits = status.waiting.as_ref().map(|waiting| waiting.in_words(now));
     let unproven = status.unproven.clone().filter(|_| matches!(status.state, State::Releasing | State::Lapsing));
+    // What to do comes first.
+    let cause = trouble.filter(|_| status.waiting.as_ref().is_some_and(Waiting::is_for_the_store)).map(str::to_owned);
     ServiceStatus {
-        service: handle.settings.name.to_string(),
-        unit: handle.settings.unit.to_string(),
-        key: handle.settings.key.to_string(),
+        service: settings.name.to_string(),
+        unit: settings.unit.to_string(),
+        key: settings.key.to_string(),
         state: status.state.to_string(),
         holder: status.holder.clone(),
         revision: status.revision.0,
         token: status.term.0,
         hindrance: status.hindrance.as_ref().map(|hindrance| hindrance.in_words(now)).unwrap_or_default(),
-        waits: waits.into_iter().chain(unproven).collect::<Vec<_>>().join("; "),
+        waits: cause.into_iter().chain(waits).chain(unproven).collect::<Vec<_>>().join("; "),
         remarks: broken.into_iter().chain(status.remarks.iter().cloned()).collect(),
     }
 }
@@ -858,6 +915,37 @@ async fn list_leases(guard: &GuardClient) -> Vec<ListedLease> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::daemon::fake::settings;
+    use crate::types::{Revision, Term};
+
+    fn status(waiting: Waiting) -> Status {
+        Status {
+            state: State::NoStore,
+            holder: String::new(),
+            revision: Revision(0),
+            term: Term(0),
+            hindrance: None,
+            waiting: Some(waiting),
+            unproven: None,
+            is_left_to_age: false,
+            remarks: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn whoever_waits_for_the_store_says_what_is_wrong_with_it() {
+        let now = Time::both(Duration::from_secs(100));
+        let waits = |waiting| status_of(&settings(), &status(waiting), now, None, Some("see to it: it is away")).waits;
+        let store = Waiting::Store { holder: None }.in_words(now);
+        assert_eq!(waits(Waiting::Store { holder: None }), format!("see to it: it is away; {store}"));
+        assert!(waits(Waiting::Claim).starts_with("see to it: it is away; waits for the store to take its claim; "));
+        let (since, deadline) = (Time::both(Duration::from_secs(88)), Time::both(Duration::from_secs(104)));
+        assert_eq!(
+            waits(Waiting::Renewal { since, deadline }),
+            "see to it: it is away; not renewed for 12.0s; the unit is stopped in 4.0s unless the store takes a renewal before"
+        );
+        assert_eq!(waits(Waiting::Starting), Waiting::Starting.in_words(now));
+    }
 
     #[test]
     fn a_host_stood_still_for_what_its_sleep_took_too_long() {

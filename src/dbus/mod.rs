@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use zbus::zvariant::Type;
 use zbus::{Connection, MessageStream, fdo};
 
+use crate::types::span::rounded;
 use crate::types::{ServiceName, printable, printable_lines, shortened};
 
 /// The well-known name.
@@ -93,12 +94,45 @@ pub struct StoreStatus {
     pub store: String,
     /// For so many milliseconds it has given no answer; 0 = it answers.
     pub silent_ms: u64,
+    /// For so many milliseconds it has answered reads and taken no write; 0 = it takes them, or nobody writes.
+    pub unwritten_ms: u64,
+    /// Why, by the last error; empty = it answers and takes writes.
+    pub error: String,
     /// How often it gave none for a second or more.
     pub silences: u64,
     /// The longest of these, in milliseconds; 0 = there was none.
     pub longest_ms: u64,
     /// When that began, in seconds since 1970.
     pub longest_began: u64,
+}
+
+impl StoreStatus {
+    /// What is wrong with it now, as a sentence without a full stop; what to do about it comes first.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        let Self { store, silent_ms, unwritten_ms, error, .. } = self;
+        let lasts = |milliseconds: &u64| rounded(Duration::from_millis(*milliseconds));
+        let error = if error.is_empty() { String::new() } else { format!(" (the last error: {error})") };
+        match (silent_ms, unwritten_ms) {
+            (0, 0) => None,
+            (0, unwritten) => Some(format!(
+                "see with \"putexctl doctor\" why the store ({store}) takes no writes, as a server does that is cut off from \
+                 the others of its cluster: it answers reads, and has taken no write for {}{error}",
+                lasts(unwritten)
+            )),
+            (silent, _) => Some(format!(
+                "see that the store ({store}) is up, and that this host reaches it: it has given no answer for {}{error}",
+                lasts(silent)
+            )),
+        }
+    }
+
+    /// Without a character that a bus or a terminal would take amiss.
+    #[must_use]
+    pub fn printable(self) -> Self {
+        let shown = |text: String| printable(&text).into_owned();
+        Self { store: shown(self.store), error: shown(self.error), ..self }
+    }
 }
 
 /// What a client asks of the daemon.
@@ -229,8 +263,7 @@ impl Status {
         }
         let (answer, status) = oneshot::channel();
         self.asks.send(Ask::Store(answer)).await.map_err(gone)?;
-        let store = status.await.map_err(gone)?;
-        let store = StoreStatus { store: printable(&store.store).into_owned(), ..store };
+        let store = status.await.map_err(gone)?.printable();
         desk.store = Some((Instant::now(), store.clone()));
         Ok(store)
     }
@@ -314,6 +347,36 @@ mod tests {
         assert!(at_once > 5, "an operator's few looks do not wait: {at_once}");
         let pictures = took.as_millis() / FRESH.as_millis();
         assert!(asked as u128 <= pictures + 1, "the daemon was asked {asked} times in {took:?}");
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_store_begins_with_what_to_do() {
+        let mut store = StoreStatus {
+            store: "directory at /srv/putex".to_owned(),
+            silent_ms: 0,
+            unwritten_ms: 0,
+            error: String::new(),
+            silences: 0,
+            longest_ms: 0,
+            longest_began: 0,
+        };
+        assert_eq!(store.trouble(), None);
+        (store.silent_ms, store.error) = (12_300, "no leader\0".to_owned());
+        assert_eq!(
+            store.clone().printable().trouble().as_deref(),
+            Some(
+                "see that the store (directory at /srv/putex) is up, and that this host reaches it: it has given no answer for \
+                 12.3s (the last error: no leader\\0)"
+            )
+        );
+        (store.silent_ms, store.unwritten_ms, store.error) = (0, 3000, String::new());
+        assert_eq!(
+            store.trouble().as_deref(),
+            Some(
+                "see with \"putexctl doctor\" why the store (directory at /srv/putex) takes no writes, as a server does that \
+                 is cut off from the others of its cluster: it answers reads, and has taken no write for 3.0s"
+            )
+        );
     }
 
     #[test]

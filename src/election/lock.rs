@@ -13,7 +13,7 @@ use super::longest_hold::LongestHold;
 use super::record::{Details, Record, Standing};
 use super::timings::Timings;
 use super::turn::turn;
-use super::waiting::{Cause, Longest, Unseen, Why};
+use super::waiting::{Cause, Heard, Longest, Unseen, Why};
 use crate::types::{Incarnation, Instance, MachineId, NodeId, Revision, Time, WriteId};
 
 /// Whether what a record says of its holder's death may be believed.
@@ -42,6 +42,9 @@ pub(super) struct Seen {
     /// For words alone: why it is found and not followed.
     #[serde(skip)]
     unseen: Unseen,
+    /// For words alone: when something was heard of its holder, which that it is shown again says nothing of.
+    #[serde(skip)]
+    pub(super) heard: Heard,
     question: Question,
 }
 
@@ -182,9 +185,9 @@ impl Lock {
             // Unwatched for a while, others may have held the lock meanwhile and the store gone back to just this record; or
             // the key, whose absence has no revision of its own, may have come and gone.
             if trust == Trust::Found {
-                let shown = seen.shown;
+                let (shown, heard) = (seen.shown, seen.heard);
                 self.find(observation, sent, now, Unseen::Gap);
-                self.seen.as_mut().into_iter().for_each(|seen| seen.shown = shown);
+                self.seen.as_mut().into_iter().for_each(|seen| (seen.shown, seen.heard) = (shown, heard));
             }
             (self.lower, self.watched) = (None, Some(sent));
             return News::Same;
@@ -225,6 +228,11 @@ impl Lock {
     pub(super) fn is_up_to_date(&self, now: Time, timings: &Timings) -> bool {
         let limit = timings.watch_gap().saturating_sub(timings.call_limit());
         self.watched.is_some_and(|sent| now.since_at_most(sent) <= limit)
+    }
+
+    /// Whether the store has shown nothing for so long that what is seen may not be what is.
+    pub(super) fn is_unwatched(&self, now: Time, timings: &Timings) -> bool {
+        self.trust(now, timings) == Trust::Found
     }
 
     /// Whether nobody knows what came before the latest record.
@@ -462,7 +470,9 @@ impl Lock {
         let question = if is_copy { Question::Answered(false) } else { Question::Due(now) };
         let (unseen, round_trip) = (Unseen::Gap, now.since_at_most(sent));
         let (since, shown) = (now, now);
-        self.seen = Some(Seen { incarnation, revision, content, since, shown, round_trip, trust, unseen, question });
+        let heard = if trust == Trust::Followed { Heard::Renewed(now) } else { Heard::Found(now) };
+        self.seen =
+            Some(Seen { incarnation, revision, content, since, shown, round_trip, trust, unseen, heard, question });
     }
 
     /// Whether an answer that comes now follows on the one before. It may have been under way for as long as its read.

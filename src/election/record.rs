@@ -133,6 +133,8 @@ pub enum Odd {
     Name,
     /// More than a store takes.
     Size,
+    /// Not as putexd keeps a value in this store.
+    Form,
     /// No valid seal, where there has to be one.
     Seal,
     /// So long a lease.
@@ -154,6 +156,10 @@ impl fmt::Display for Odd {
                 Holder::LIMIT
             ),
             Self::Size => write!(f, "it has more than {} KiB", Value::LIMIT_BYTES / 1024),
+            Self::Form => f.write_str(
+                "it is not in the form in which putexd writes to this store; look who else may write there, or what has \
+                 damaged it",
+            ),
             Self::Seal => f.write_str(
                 "it has no valid seal; see that all hosts have the same seal-key and cluster, or, if they have, look who \
                  else may write to the store",
@@ -289,7 +295,11 @@ impl Record {
     pub fn decode(value: &Value) -> Self {
         if value.is_too_large() {
             let oddity = Some(Oddity { names: None, what: Odd::Size });
-            return Self { token: Holder::unknown("(more than a record can be)"), details: None, oddity };
+            return Self { token: Holder::unknown(b"(more than a record can be)"), details: None, oddity };
+        }
+        if value.is_malformed() {
+            let oddity = Some(Oddity { names: None, what: Odd::Form });
+            return Self { token: Holder::unknown(&value.body), details: None, oddity };
         }
         let token = Holder::decode(&value.body);
         let details = decode_details(&value.fields);

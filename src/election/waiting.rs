@@ -70,6 +70,15 @@ impl Why {
     }
 }
 
+/// Since when nothing was heard of a holder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heard {
+    /// Its record was seen to change then.
+    Renewed(Time),
+    /// Its record was found then, by a host that had not watched the lock, and not seen to change since.
+    Found(Time),
+}
+
 /// What a service waits for on this host. Points in time, so that what is left is counted when it is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Waiting {
@@ -132,12 +141,19 @@ pub enum Waiting {
         /// What happens otherwise.
         on_stop_failure: OnStopFailure,
     },
+    /// For the store to answer.
+    Store {
+        /// Who held the lock by the last record that was seen, and when that was heard of.
+        holder: Option<(String, Heard)>,
+    },
     /// For the holder to let the lock go, or to fall silent.
     Holder {
         /// Its token.
         holder: String,
-        /// When its last record was first shown.
-        heard: Time,
+        /// Whether it waits itself before it starts.
+        is_claim: bool,
+        /// When something was last heard of it.
+        heard: Heard,
         /// When this host may take the lock; `None`: it would not.
         take_at: Option<Time>,
     },
@@ -249,20 +265,60 @@ impl fmt::Display for Why {
     }
 }
 
+impl Heard {
+    /// Fits behind who it was, "holds the lock" or the like.
+    fn in_words(self, now: Time) -> String {
+        match self {
+            Self::Renewed(at) => format!(" and was heard of {} ago", rounded(now.since_at_least(at))),
+            Self::Found(at) => format!(
+                "; this host has seen its record for {}, and does not know how old it was then",
+                rounded(now.since_at_least(at))
+            ),
+        }
+    }
+}
+
 impl Waiting {
+    /// Whether it lasts for as long as the store does not answer, or takes no write.
+    #[must_use]
+    pub fn is_for_the_store(&self) -> bool {
+        match self {
+            Self::Claim
+            | Self::LastWrite
+            | Self::Renewal { .. }
+            | Self::Blanking { .. }
+            | Self::Store { .. }
+            | Self::OwnRecord { shown: false, .. } => true,
+            Self::Entitlement { .. }
+            | Self::Fencing { .. }
+            | Self::Arming
+            | Self::Unfencing
+            | Self::Starting
+            | Self::Closing { .. }
+            | Self::Stopping { .. }
+            | Self::Disarming
+            | Self::Lapsing { .. }
+            | Self::Holder { .. }
+            | Self::OwnRecord { shown: true, .. }
+            | Self::Turn { .. }
+            | Self::Paused { .. }
+            | Self::BackOff { .. } => false,
+        }
+    }
+
     /// A sentence without a full stop; it fits behind "it" and behind a colon.
     #[must_use]
     pub fn in_words(&self, now: Time) -> String {
         let left = |until: &Time| rounded(now.until_waited(*until));
         match self {
-            Self::Claim => "waits for the store to take its claim".to_owned(),
+            Self::Claim => "waits for the store to take its claim; the unit is not started before that".to_owned(),
             Self::Entitlement { until, why } => format!("waits {} before it starts: {why}", left(until)),
             Self::LastWrite => "waits for the store to confirm once more that the lock is its own".to_owned(),
             Self::Fencing { hosts } => format!("waits until {} is fenced", hosts.join(" and ")),
             Self::Arming => "waits for putex-guard to take up the lease".to_owned(),
             Self::Unfencing => "waits for the unit of [fence] unfence".to_owned(),
             Self::Renewal { since, deadline } => format!(
-                "not renewed for {}; the unit is stopped {} unless the store answers",
+                "not renewed for {}; the unit is stopped {} unless the store takes a renewal before",
                 rounded(now.since_at_least(*since)),
                 ahead(now.until_passed(*deadline))
             ),
@@ -300,9 +356,20 @@ impl Waiting {
                 };
                 format!("the lease is over; waits until the unit is proven dead; {kill}, and {limit}")
             }
-            Self::Holder { holder, heard, take_at } => {
-                let heard = rounded(now.since_at_least(*heard));
-                let heard = format!("{holder} holds the lock and was heard of {heard} ago");
+            Self::Store { holder } => {
+                let waits = "waits for the store to answer; nothing is started on this host before it does";
+                match holder {
+                    Some((holder, heard)) => format!("{waits}; before, {holder} held the lock{}", heard.in_words(now)),
+                    None => waits.to_owned(),
+                }
+            }
+            Self::Holder { holder, is_claim, heard, take_at } => {
+                let holds = match (is_claim, heard) {
+                    (false, _) => format!("{holder} holds the lock"),
+                    (true, Heard::Renewed(_)) => format!("{holder} has claimed the lock, is about to start the unit,"),
+                    (true, Heard::Found(_)) => format!("{holder} has claimed the lock and is about to start the unit"),
+                };
+                let heard = format!("{holds}{}", heard.in_words(now));
                 match take_at {
                     Some(at) => {
                         format!("{heard}; if it stays silent, the lock may be taken {}", ahead(now.until_waited(*at)))
@@ -311,7 +378,8 @@ impl Waiting {
                 }
             }
             Self::OwnRecord { shown: false, .. } => {
-                "the last record seen is this host's own; its unit is stopped here; who holds the lock now is not known"
+                "waits for the store to answer; nothing is started on this host before it does; the last record seen is this \
+                 host's own; its unit is stopped here; who holds the lock now is not known"
                     .to_owned()
             }
             Self::OwnRecord { shown: true, take_at } => {
@@ -356,7 +424,10 @@ mod tests {
              live; the store was made anew, wiped or restored, and a holder that it no longer shows may live; it may live \
              for longest-hold = 20s"
         );
-        let holder = |take_at| Waiting::Holder { holder: "h2".to_owned(), heard: at(1000), take_at };
+        let holder = |take_at| {
+            let heard = Heard::Renewed(at(1000));
+            Waiting::Holder { holder: "h2".to_owned(), is_claim: false, heard, take_at }
+        };
         assert_eq!(
             holder(Some(at(4000))).in_words(at(1400)),
             "h2 holds the lock and was heard of 0.4s ago; if it stays silent, the lock may be taken in 2.6s"
@@ -368,11 +439,28 @@ mod tests {
         );
         assert_eq!(
             Waiting::Renewal { since: at(1000), deadline: at(16_200) }.in_words(at(12_700)),
-            "not renewed for 11.7s; the unit is stopped in 3.5s unless the store answers"
+            "not renewed for 11.7s; the unit is stopped in 3.5s unless the store takes a renewal before"
         );
         let own = |shown| Waiting::OwnRecord { shown, take_at: Some(at(4000)) }.in_words(at(1400));
         let stopped = "the last record seen is this host's own; its unit is stopped here";
-        assert_eq!(own(false), format!("{stopped}; who holds the lock now is not known"));
+        let waits = "waits for the store to answer; nothing is started on this host before it does";
+        assert_eq!(own(false), format!("{waits}; {stopped}; who holds the lock now is not known"));
+        let store = |holder| Waiting::Store { holder }.in_words(at(1400));
+        assert_eq!(store(None), waits);
+        let silent = Some(("h2".to_owned(), Heard::Renewed(at(1000))));
+        assert_eq!(store(silent), format!("{waits}; before, h2 held the lock and was heard of 0.4s ago"));
+        let claim = |heard| {
+            Waiting::Holder { holder: "h2".to_owned(), is_claim: true, heard, take_at: None }.in_words(at(1400))
+        };
+        assert_eq!(
+            claim(Heard::Renewed(at(1000))),
+            "h2 has claimed the lock, is about to start the unit, and was heard of 0.4s ago"
+        );
+        assert_eq!(
+            claim(Heard::Found(at(1000))),
+            "h2 has claimed the lock and is about to start the unit; this host has seen its record for 0.4s, and does not \
+             know how old it was then"
+        );
         assert_eq!(own(true), format!("{stopped}; the record is left to age; the lock may be taken in 2.6s"));
         let back_off = |failures| Waiting::BackOff { until: at(5200), reason: "it did".to_owned(), failures };
         assert_eq!(

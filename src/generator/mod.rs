@@ -16,14 +16,15 @@
 //! bound to the guard: when that ends, nobody would. The drop-in of a
 //! scope is read when somebody makes the scope; systemd does not tell of it before.
 //!
-//! It fails closed. What a broken file said before, while it was in force, is bound as well, as long as this boot lasts. The daemon refuses a broken file; here its `unit = "…"`, `bound-units = […]` and `contains = […]` lines
-//! are looked for all the same, because a slip of the pen in another line must not set the units free. A file that others may change
+//! It fails closed. What a broken file said before, while it was in force, is bound as well, as long as this boot lasts. The daemon
+//! refuses a broken file; here its `unit = "…"`, `bound-units = […]` and `contains = […]` lines are looked for all the same, because
+//! a slip of the pen in another line must not set the units free. Where nothing was in force in this boot, what the broken file hides
+//! is bound as well: the file of the same name in the next directory, and what putexd has run under the lease before. A file that others may change
 //! is refused by the daemon as well; here it binds what it said while it was in force, and only if there is nothing of that, as at boot,
-//! what it says: the worst that whoever wrote it gains is a unit that does not start. A watchdog that the guard was not
+//! what it says and what it hides: the worst that whoever wrote it gains is a unit that does not start. A watchdog that the guard was not
 //! told of is missed by the daemon, which starts nothing then.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::io::{Read as _, Write as _};
@@ -36,13 +37,16 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 
 use crate::systemd::bond;
-use crate::systemd::gate::{DROP_IN, GUARD_UNIT, PROGRAM};
+use crate::systemd::gate::{DROP_IN, GUARD_UNIT};
 use crate::types::kept::{self, Kept};
 use crate::types::trust;
-use crate::types::{LEASES_DIR, ServiceName, UnitName, is_device_path, span};
+use crate::types::{Key, LEASES_DIR, ServiceName, UnitName, is_device_path, span};
 
 /// Where the service files are; the earlier directory wins.
 pub const SERVICE_DIRS: [&str; 3] = ["/etc/putex.d", "/run/putex.d", "/usr/lib/putex.d"];
+
+/// Where putexd keeps what outlives a boot.
+const STATE_DIR: &str = "/var/lib/putex";
 
 /// Names the watchdog.
 const HOST_FILE: &str = "/etc/putex/putexd.toml";
@@ -63,7 +67,8 @@ pub fn main() -> ExitCode {
         Some("--help" | "-h") => println!("{USAGE}\nSee systemd.generator(7)."),
         Some("--version" | "-V") => println!("putex-generator {}", env!("CARGO_PKG_VERSION")),
         Some(target) if !target.starts_with('-') => {
-            let generated = run(&SERVICE_DIRS.map(PathBuf::from), Path::new(kept::DIR), Path::new(target));
+            let known = Known { kept: PathBuf::from(kept::DIR), state: PathBuf::from(STATE_DIR) };
+            let generated = run(&SERVICE_DIRS.map(PathBuf::from), &known, Path::new(target));
             report(&generated.problems);
             if let Err(problem) = run_for_guard(Path::new(HOST_FILE), Path::new(target)) {
                 report(&[problem]);
@@ -86,17 +91,32 @@ pub struct Generated {
     pub problems: Vec<String>,
 }
 
-/// Reads the service files below `directories`, the first of which wins, and writes the drop-ins below `target`. What putexd
-/// has last taken from them is in `kept`.
+/// What putexd has left for others to know, beside the files.
+#[derive(Debug, Clone)]
+pub struct Known {
+    /// What it has last taken from each file, in this boot.
+    pub kept: PathBuf,
+    /// What it has run, in any.
+    pub state: PathBuf,
+}
+
+/// Reads the service files below `directories`, the first of which wins, and writes the drop-ins below `target`.
 #[must_use]
-pub fn run(directories: &[PathBuf], kept: &Path, target: &Path) -> Generated {
+pub fn run(directories: &[PathBuf], known: &Known, target: &Path) -> Generated {
     let mut generated = Generated::default();
     let mut refused = BTreeSet::new();
-    for (service, path, text) in read_all(select(directories, &mut generated.problems)) {
-        let kept = service.as_ref().map(|service| kept.join(format!("{service}.json")));
-        let mut units = units_of(&path, text, kept.as_deref(), &mut generated.problems);
+    let end = Instant::now() + READ_LIMIT;
+    let state = known.state.clone();
+    let beginning = begin(move || Ok(read_state(&state)));
+    let files = read_all(select(directories, &mut generated.problems), end);
+    let ran = awaited(&beginning, end).unwrap_or_default();
+    for (service, files) in files {
+        let Some(first) = files.first().map(|(path, _)| path.clone()) else { continue };
+        let kept = service.as_ref().map(|service| known.kept.join(format!("{service}.json")));
+        let ran = service.as_ref().and_then(|service| ran.get(service));
+        let mut units = units_of_all(files, kept.as_deref(), ran, &mut generated.problems);
         if units.is_empty() {
-            generated.problems.push(format!("{}: no unit is bound to its lease", path.display()));
+            generated.problems.push(format!("{}: no unit is bound to its lease", first.display()));
         }
         match service {
             Some(service) => {
@@ -113,7 +133,7 @@ pub fn run(directories: &[PathBuf], kept: &Path, target: &Path) -> Generated {
         }
     }
     for (unit, services) in &generated.bonds {
-        if let Err(error) = write(target, unit.as_str(), &drop_in(unit, services)) {
+        if let Err(error) = write(target, unit.as_str(), &bond::generated(unit, services)) {
             generated.problems.push(format!("{unit} is not bound to its lease: {error}"));
         }
     }
@@ -123,8 +143,7 @@ pub fn run(directories: &[PathBuf], kept: &Path, target: &Path) -> Generated {
 /// Writes the drop-in that tells the guard of its watchdog, if `host_file` names one. What is wrong in the file otherwise is
 /// the daemon's to say.
 pub fn run_for_guard(host_file: &Path, target: &Path) -> Result<(), String> {
-    let reading = begin_to_read(host_file);
-    let found = match reading.recv_timeout(READ_LIMIT).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+    let found = match awaited(&begin_to_read(host_file), Instant::now() + READ_LIMIT) {
         Ok(found) => found.unwrap_or_default(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(format!("{}: {error}", host_file.display())),
@@ -153,10 +172,11 @@ pub fn run_for_guard(host_file: &Path, target: &Path) -> Result<(), String> {
     write(target, GUARD_UNIT, &text).map_err(|error| problem(&error.to_string()))
 }
 
-/// The service files that count. A name in an earlier directory hides the same name in a later one; an empty file or a
-/// link to /dev/null hides it without putting anything in its place. Those whose name is refused are for no service.
-fn select(directories: &[PathBuf], problems: &mut Vec<String>) -> Vec<(Option<ServiceName>, PathBuf)> {
-    let mut files: BTreeMap<ServiceName, PathBuf> = BTreeMap::new();
+/// The files of each service. A name in an earlier directory hides the same name in a later one, which is listed behind it; an
+/// empty file or a link to /dev/null hides it without putting anything in its place. Those whose name is refused are for no
+/// service.
+fn select(directories: &[PathBuf], problems: &mut Vec<String>) -> Vec<(Option<ServiceName>, Vec<PathBuf>)> {
+    let mut files: BTreeMap<ServiceName, Vec<PathBuf>> = BTreeMap::new();
     let mut refused = Vec::new();
     for directory in directories {
         // What is in there is judged by itself.
@@ -175,43 +195,49 @@ fn select(directories: &[PathBuf], problems: &mut Vec<String>) -> Vec<(Option<Se
             }
             let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
             match ServiceName::new(stem) {
-                Ok(service) => drop(files.entry(service).or_insert(path)),
+                Ok(service) => files.entry(service).or_default().push(path),
                 Err(error) => {
                     problems.push(format!("{}: {error}", path.display()));
-                    refused.push((None, path));
+                    refused.push((None, vec![path]));
                 }
             }
         }
     }
-    files.into_iter().map(|(service, path)| (Some(service), path)).chain(refused).collect()
+    files.into_iter().map(|(service, paths)| (Some(service), paths)).chain(refused).collect()
 }
 
-/// The text of each file; those that are there to hide another are left out. All are read at once, and none is waited for
-/// longer than [`READ_LIMIT`]: systemd kills a generator that does not end, and goes on without any of its drop-ins.
-fn read_all(files: Vec<(Option<ServiceName>, PathBuf)>) -> Vec<(Option<ServiceName>, PathBuf, io::Result<Found>)> {
-    let readings: Vec<_> = files.into_iter().map(|(service, path)| (service, begin_to_read(&path), path)).collect();
-    let end = Instant::now() + READ_LIMIT;
-    let mut texts = Vec::new();
-    for (service, reading, path) in readings {
-        match reading.recv_timeout(end.saturating_duration_since(Instant::now())) {
-            Ok(Ok(None)) => {}
-            Ok(Ok(Some(text))) => texts.push((service, path, Ok(text))),
-            Ok(Err(error)) => texts.push((service, path, Err(error))),
-            Err(_) => texts.push((service, path, Err(io::ErrorKind::TimedOut.into()))),
-        }
-    }
-    texts
+/// The files of a service and what is in them, up to the first that is there to hide the others.
+type Files = Vec<(PathBuf, io::Result<Found>)>;
+
+/// The text of each file. All are read at once, and none is waited for longer than until `end`: systemd kills a generator that
+/// does not end, and goes on without any of its drop-ins.
+fn read_all(files: Vec<(Option<ServiceName>, Vec<PathBuf>)>, end: Instant) -> Vec<(Option<ServiceName>, Files)> {
+    let begin = |path: PathBuf| (begin_to_read(&path), path);
+    let readings: Vec<(_, Vec<_>)> =
+        files.into_iter().map(|(service, paths)| (service, paths.into_iter().map(begin).collect())).collect();
+    let read = |(reading, path): (Receiver<_>, PathBuf)| Some((path, awaited(&reading, end).transpose()?));
+    readings.into_iter().map(|(service, files)| (service, files.into_iter().map_while(read).collect())).collect()
 }
 
-/// Begins to read a file, which may be a link into a file system that does not answer: then only its thread waits for that.
 fn begin_to_read(path: &Path) -> Receiver<io::Result<Option<Found>>> {
-    let (sender, reading) = mpsc::channel();
     let path = path.to_owned();
+    begin(move || read(&path))
+}
+
+/// Begins to read what may be in a file system that does not answer: then only a thread waits for that.
+fn begin<T: Send + 'static>(read: impl FnOnce() -> io::Result<T> + Send + 'static) -> Receiver<io::Result<T>> {
+    let (sender, reading) = mpsc::channel();
     thread::spawn(move || {
         // Nobody listens any more when the limit is over.
-        let _ = sender.send(read(&path));
+        let _ = sender.send(read());
     });
     reading
+}
+
+/// What was read until `end`.
+fn awaited<T>(reading: &Receiver<io::Result<T>>, end: Instant) -> io::Result<T> {
+    let left = end.saturating_duration_since(Instant::now());
+    reading.recv_timeout(left).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// What is in a file.
@@ -275,6 +301,58 @@ fn read_former(kept: &Path) -> Option<ServiceFile> {
     toml::from_str(&made.file.text).ok()
 }
 
+/// The keys that are read here, of what putexd keeps of a service.
+#[derive(Debug, Deserialize)]
+struct KeptService {
+    key: Key,
+}
+
+/// The same of a unit.
+#[derive(Debug, Deserialize)]
+struct KeptUnit {
+    unit: UnitName,
+    key: Key,
+}
+
+/// The units that putexd has run under the key of each service. What is not understood is left out.
+fn read_state(directory: &Path) -> BTreeMap<ServiceName, BTreeSet<UnitName>> {
+    let of_units = Key::OF_UNITS.replace('/', "+");
+    let (mut keys, mut units) = (Vec::new(), Vec::new());
+    for path in fs::read_dir(directory).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())) {
+        let (Some(stem), Ok(text)) = (path.file_stem().and_then(|stem| stem.to_str()), fs::read(&path)) else {
+            continue;
+        };
+        if stem.starts_with(&of_units) {
+            units.extend(serde_json::from_slice::<KeptUnit>(&text));
+        } else if let (Ok(service), Ok(kept)) = (ServiceName::new(stem), serde_json::from_slice::<KeptService>(&text)) {
+            keys.push((service, kept.key));
+        }
+    }
+    let of = |key: &Key| units.iter().filter(|unit| unit.key == *key).map(|unit| unit.unit.clone()).collect();
+    keys.into_iter().map(|(service, key)| (service, of(&key))).collect()
+}
+
+/// The units of a service with these files, the first of which counts; `ran` are those that putexd has run before. Where the
+/// first is broken, and nothing was taken from it in this boot, those of the next are bound as well.
+fn units_of_all(
+    files: Files,
+    kept: Option<&Path>,
+    ran: Option<&BTreeSet<UnitName>>,
+    problems: &mut Vec<String>,
+) -> BTreeSet<UnitName> {
+    let is_kept = kept.and_then(read_former).is_some();
+    let mut units = BTreeSet::new();
+    for (path, found) in files {
+        let before = problems.len();
+        units.append(&mut units_of(&path, found, kept, problems));
+        if problems.len() == before || is_kept {
+            return units;
+        }
+    }
+    units.extend(ran.into_iter().flatten().cloned());
+    units
+}
+
 fn units_of(
     path: &Path,
     found: io::Result<Found>,
@@ -308,7 +386,7 @@ fn units_of(
         }
         Err(error) => {
             problems.push(format!("{}: {}", path.display(), error.message()));
-            names.extend(find_unit_line(&text));
+            names.extend(find_unit_lines(&text));
             if let Some(former) = read_former() {
                 names.extend(former.bound_units.into_iter().chain([former.unit]));
                 contained.extend(former.contains);
@@ -334,21 +412,39 @@ fn units_of(
     units
 }
 
-/// The value of the first line that looks like `unit = "database.service"`, wherever it is in a file that is broken:
-/// `Unit`, a colon, a missing or another quotation mark, and something behind it are let pass.
-fn find_unit_line(text: &str) -> Option<String> {
-    text.trim_start_matches('\u{feff}').lines().find_map(|line| {
-        let (key, value) = line.split_once(['=', ':'])?;
-        let key = key.trim().trim_matches(['"', '\'']);
-        if !key.eq_ignore_ascii_case("unit") {
-            return None;
+/// The values of all lines that look like `unit = "database.service"`, wherever they are in a file that is broken: `Unit`, a
+/// colon, a missing or another quotation mark, and something behind it are let pass. Not only of the first, which may be in
+/// the midst of another value.
+fn find_unit_lines(text: &str) -> BTreeSet<String> {
+    let text = text.trim_start_matches('\u{feff}');
+    let mut found = BTreeSet::new();
+    let mut end = 0;
+    for line in text.split_inclusive('\n') {
+        end += line.len();
+        let Some((key, value)) = line.split_once(['=', ':']) else { continue };
+        if !key.trim().trim_matches(['"', '\'']).eq_ignore_ascii_case("unit") {
+            continue;
         }
-        let value = value.trim_start_matches([' ', '\t', '"', '\'', '[']);
-        let end = value.find(['"', '\'', '#', ' ', '\t', ',', ']']).unwrap_or(value.len());
-        let value = unescaped(&value[..end]);
-        UnitName::new(&value).ok()?;
-        Some(value)
-    })
+        let value = value.trim_start_matches([' ', '\t', '[']);
+        let word = value.trim_start_matches(['"', '\'']);
+        let word_end = word.find(['"', '\'', '#', ' ', '\t', '\r', '\n', ',', ']']).unwrap_or(word.len());
+        found.insert(unescaped(&word[..word_end]));
+        found.extend(of_several_lines(&text[end - value.len()..]));
+    }
+    found.retain(|name| UnitName::new(name).is_ok());
+    found
+}
+
+/// The value that `text` begins with, if that is in three quotation marks; and its first word, should the last of them be missing.
+fn of_several_lines(text: &str) -> Vec<String> {
+    let marks = ["\"\"\"", "'''"].into_iter().find(|marks| text.starts_with(marks));
+    let Some(marks) = marks else { return Vec::new() };
+    let rest = &text[marks.len()..];
+    let inside = rest.split_once(marks).map_or(rest, |(inside, _)| inside);
+    let whole = toml::from_str::<BTreeMap<String, String>>(&format!("word = {marks}{inside}{marks}"));
+    let whole = whole.ok().and_then(|mut parsed| parsed.remove("word")).map(|word| word.trim().to_owned());
+    let first = inside.split_whitespace().find(|word| *word != "\\");
+    whole.into_iter().chain(first.map(unescaped)).collect()
 }
 
 /// What is meant by a word of a string, whose quotation marks may be missing. A backslash before another one or a `u` is an
@@ -381,22 +477,6 @@ fn find_listed(text: &str, keys: &[&str]) -> BTreeSet<String> {
         }
     }
     found
-}
-
-/// A unit that two files name needs *both* leases: the daemon refuses the second file, so in practice the unit does not
-/// start, which is the safe reading of a contradiction.
-fn drop_in(unit: &UnitName, services: &BTreeSet<ServiceName>) -> String {
-    let mut text = bond::in_unit("putex-generator", unit, services);
-    let mut line = |line: &str| writeln!(text, "{line}").expect("writing to a string does not fail");
-    if unit.kind() == "service" {
-        line("[Service]");
-        for service in services {
-            // Not "+": root would run whatever LD_PRELOAD= names in an environment that the unit's user may write.
-            line(&format!("ExecCondition={PROGRAM} gate {service}"));
-            line(&bond::environment(service));
-        }
-    }
-    text
 }
 
 /// For a unit that is named in no file but one whose name is refused: putexd knows no service of it, so nobody has its lease.
@@ -463,7 +543,8 @@ mod tests {
         }
 
         fn run(&self) -> Generated {
-            run(&self.directories(), &self.root.path().join("kept"), &self.root.path().join("out"))
+            let known = Known { kept: self.root.path().join("kept"), state: self.root.path().join("state") };
+            run(&self.directories(), &known, &self.root.path().join("out"))
         }
 
         /// The unit that each service is bound to.
@@ -582,8 +663,8 @@ mod tests {
         };
         set_mode("etc/db.toml", 0o664);
         let all = "db:a.timer db:db.service db:db.slice";
-        // At boot there is nothing else to go by.
-        assert_eq!(host.bonds(), all);
+        // At boot there is nothing else to go by but what it hides.
+        assert_eq!(host.bonds(), format!("{all} db:other.service"));
         assert!(host.run().problems.iter().any(|said| said.contains("run \"chmod go-w ")), "{:?}", host.run());
         host.keep("db", shut);
         for text in ["unit = \"ssh.service\"\n", "", "unit ="] {
@@ -796,6 +877,76 @@ mod tests {
     }
 
     #[test]
+    fn a_name_in_three_quotation_marks_is_bound_in_a_broken_file_too() {
+        for marks in ["\"\"\"", "'''"] {
+            for text in [
+                format!("unit = {marks}x.timer{marks}\nbound-units = [{marks}a.service{marks}]"),
+                format!("unit = {marks}\nx.timer{marks}\nbound-units = [{marks}\na.service{marks}\n]"),
+                format!(
+                    "unit = {marks}\r\nx.timer{marks}\r\nbound-units = [\n\"b.service\", {marks}\r\na.service{marks}]"
+                ),
+                format!("bound-units = [\"a.service\"]\nunit = {marks}\nx.timer\n"),
+                format!(
+                    "[health]\ncommand = {marks}\nunit = \"y.service\"\n{marks}\nbound-units = \"a.service\"\nunit = \"x.timer\""
+                ),
+            ] {
+                let host = Host::new();
+                host.file("etc/x.toml", &format!("{text}\nlease = = 3"));
+                let bonds = host.bonds();
+                assert!(bonds.contains("x:a.service") && bonds.contains("x:x.timer"), "{text}: {bonds}");
+            }
+        }
+        let host = Host::new();
+        host.file("etc/x.toml", "lease = = 3\nunit = \"\"\"\\\n  data\\\n  base.service\"\"\"\n");
+        assert_eq!(host.bonds(), "x:database.service");
+    }
+
+    #[test]
+    fn a_broken_file_binds_what_it_hides_until_it_has_been_in_force() {
+        let host = Host::new();
+        host.file("etc/db.toml", "unit = \"e.service\"\nlease = = 3").file("usr/db.toml", "unit = \"u.service\"");
+        assert_eq!(host.bonds(), "db:e.service db:u.service");
+        host.file("run/db.toml", "unit = \"r.service\"\nlease = = 3");
+        assert_eq!(host.bonds(), "db:e.service db:r.service db:u.service");
+        host.file("run/db.toml", "unit = \"r.service\"");
+        assert_eq!(host.bonds(), "db:e.service db:r.service");
+        // What is masked is not hidden by the file.
+        host.file("run/db.toml", "");
+        assert_eq!(host.bonds(), "db:e.service");
+        host.file("run/db.toml", "unit = \"r.service\"");
+        host.keep("db", "unit = \"former.service\"");
+        assert_eq!(host.bonds(), "db:e.service db:former.service");
+        host.file("etc/db.toml", "unit = \"e.service\"");
+        assert_eq!(host.bonds(), "db:e.service");
+    }
+
+    #[test]
+    fn a_link_to_nothing_binds_what_it_hides_and_what_was_run_before() {
+        let host = Host::new();
+        for service in ["db", "web"] {
+            symlink("/nowhere/x.toml", host.root.path().join(format!("etc/{service}.toml"))).expect("links");
+        }
+        assert_eq!(host.bonds(), "");
+        host.file("usr/web.toml", "unit = \"web.service\"");
+        assert_eq!(host.bonds(), "web:web.service");
+        fs::create_dir(host.root.path().join("state")).expect("makes a directory");
+        let place = |unit: &str, key: &str| {
+            let text = format!("{{\"unit\":\"{unit}\",\"store\":\"a\",\"key\":\"{key}\",\"former\":[\"site/db\"]}}");
+            host.file(&format!("state/putex-unit+{unit}.json"), &text);
+        };
+        place("db.service", "site/db");
+        place("db.mount", "site/db");
+        place("web.socket", "web");
+        place("other.service", "elsewhere");
+        host.file("state/db.json", "{\"key\":\"site/db\",\"term\":1}").file("state/web.json", "{\"key\":\"web\"}");
+        host.file("state/db.new", "").file("state/putex-unit+x.json", "{");
+        // The file that is hidden is good.
+        assert_eq!(host.bonds(), "db:db.mount db:db.service web:web.service");
+        fs::remove_file(host.root.path().join("etc/db.toml")).expect("is there");
+        assert_eq!(host.bonds(), "web:web.service", "a file that is gone binds nothing");
+    }
+
+    #[test]
     fn a_name_with_escapes_is_bound_in_a_broken_file_too() {
         let host = Host::new();
         for (name, text) in [
@@ -843,6 +994,7 @@ mod tests {
     #[test]
     fn without_any_directory_there_is_nothing_to_do() {
         let root = tempfile::tempdir().expect("a directory");
-        assert_eq!(run(&[root.path().join("none")], &root.path().join("kept"), root.path()), Generated::default());
+        let known = Known { kept: root.path().join("kept"), state: root.path().join("state") };
+        assert_eq!(run(&[root.path().join("none")], &known, root.path()), Generated::default());
     }
 }

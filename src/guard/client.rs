@@ -7,11 +7,12 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::UnixStream;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::frame::{Command, Inbox, Lease, ListedLease, Of, Outcome, REPLY_LIMIT_BYTES, Reply, Request, Watchdog};
@@ -21,6 +22,8 @@ use crate::types::{Instance, Revision, ServiceName, Time, WriteId};
 const QUEUE_LIMIT: usize = 64;
 const BACK_OFF_MIN: Duration = Duration::from_millis(20);
 const BACK_OFF_MAX: Duration = Duration::from_millis(500);
+/// How old an answer may be to why the guard arms no lease, however many services ask.
+const TROUBLE_AGE: Duration = Duration::from_millis(500);
 
 /// Whether the guard answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +51,11 @@ pub struct GuardClient {
     asks: mpsc::Sender<Ask>,
     link: watch::Receiver<Link>,
     limit: Duration,
+    trouble: Arc<Mutex<Option<Trouble>>>,
 }
+
+/// Why the guard arms no lease, and when it was asked.
+type Trouble = (Instant, Result<Option<String>, GuardError>);
 
 impl GuardClient {
     /// A client of the guard that listens on `socket`. Each request is given up after `limit`. Must be called within a
@@ -74,7 +81,7 @@ impl GuardClient {
         let (asks, receiver) = mpsc::channel(QUEUE_LIMIT);
         let (sender, link) = watch::channel(Link::Down);
         let driver = Driver { connect, limit, asks: receiver, link: sender };
-        (Self { asks, link, limit }, driver.run())
+        (Self { asks, link, limit, trouble: Arc::default() }, driver.run())
     }
 
     /// Whether the guard answers, and each change of it. When it comes up again the leases of before may be closed or
@@ -127,9 +134,16 @@ impl GuardClient {
         Ok(self.look(Of::None).await?.watchdog)
     }
 
-    /// Why the guard arms no lease, and what to do about it; `None`: it does.
+    /// Why the guard arms no lease, and what to do about it; `None`: it does. The answer may be half a second old.
     pub async fn trouble(&self) -> Result<Option<String>, GuardError> {
-        Ok(self.look(Of::None).await?.trouble)
+        // Whoever comes meanwhile waits for this answer.
+        let mut last = self.trouble.lock().await;
+        if let Some((_, answer)) = last.as_ref().filter(|(asked, _)| asked.elapsed() < TROUBLE_AGE) {
+            return answer.clone();
+        }
+        let answer = self.look(Of::None).await.map(|found| found.trouble);
+        *last = Some((Instant::now(), answer.clone()));
+        answer
     }
 
     async fn look(&self, of: Of) -> Result<Found, GuardError> {

@@ -1,8 +1,10 @@
-//! What others know of the dead man's switch: the frames both ends speak, the client, and the grants that it gives. The
+//! What others know of the dead man's switch: the frames both ends speak, the client, the grants that it gives,
+//! and how its watcher is asked to take the host down. The
 //! switch itself is [`crate::guardian`].
 
 pub mod client;
 pub mod frame;
 pub mod grant;
+pub mod take_down;
 
 pub use client::{GuardClient, GuardError, Link};

@@ -13,6 +13,7 @@
 //! | [`crew`] | the threads for what may hang |
 //! | [`pid1`] | the calls to systemd, over its private socket |
 //! | [`watch`] | another process: kills a guard that hangs, so that systemd starts the next |
+//! | [`take_down`] | a thread of that process: takes the host down when putexd asks for it |
 //! | [`watchdog`] | the hardware's watchdog, for when all of this hangs |
 //!
 //! Where it fails, it fails towards "nothing runs": when it exits, whatever the reason, `BindsTo=` has systemd end every
@@ -26,6 +27,7 @@ mod pid1;
 mod records;
 mod shell;
 pub mod table;
+mod take_down;
 mod watch;
 mod watchdog;
 
@@ -40,7 +42,7 @@ use rustix::net::{SendFlags, send};
 
 use self::watchdog::Watchdog;
 use crate::command_line::{self, exit};
-use crate::guard::{frame, grant};
+use crate::guard::{self, frame, grant};
 use crate::host::self_fence;
 use crate::types::{LEASES_DIR, ServiceName, span};
 
@@ -96,7 +98,7 @@ enum Mode {
         #[arg(long, value_name = "DIRECTORY", default_value = LEASES_DIR)]
         leases: PathBuf,
     },
-    /// Kills a guard that hangs, so that systemd starts another
+    /// Kills a guard that hangs, so that systemd starts another, and takes the host down when putexd asks for it
     Watch {
         /// The guard's --watch
         #[arg(long, value_name = "PATH", default_value = WATCH_SOCKET)]
@@ -104,6 +106,12 @@ enum Mode {
         /// systemd's private socket
         #[arg(long, value_name = "PATH", default_value = frame::SYSTEMD_PRIVATE)]
         systemd: PathBuf,
+        /// The socket to be asked on to take the host down
+        #[arg(long, value_name = "PATH", default_value = guard::take_down::SOCKET)]
+        take_down: PathBuf,
+        /// Where the host is fenced
+        #[arg(long, value_name = "PATH", default_value = self_fence::SYSRQ_TRIGGER)]
+        sysrq: PathBuf,
     },
 }
 
@@ -123,13 +131,19 @@ pub fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
-        Some(Mode::Watch { socket, systemd }) => match watch::run(&socket, &systemd) {
-            Ok(never) => match never {},
-            Err(error) => {
-                say(Level::Alert, &format!("the guard's watcher ends: {error}"));
-                ExitCode::from(exit::OS)
+        Some(Mode::Watch { socket, systemd, take_down, sysrq }) => {
+            // Without it the watcher is of use all the same.
+            if let Err(error) = take_down::begin(&take_down, &sysrq) {
+                say(Level::Warning, &format!("putexd cannot ask for this host to be taken down, ignoring: {error}"));
             }
-        },
+            match watch::run(&socket, &systemd) {
+                Ok(never) => match never {},
+                Err(error) => {
+                    say(Level::Alert, &format!("the guard's watcher ends: {error}"));
+                    ExitCode::from(exit::OS)
+                }
+            }
+        }
         None => {
             let device = arguments.watchdog_device.zip(arguments.watchdog_timeout);
             let watchdog = || device.clone().map(|(path, timeout)| Watchdog::new(path, timeout));

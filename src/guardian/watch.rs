@@ -12,6 +12,8 @@
 //!
 //! A guard is not shot while PID 1 does not answer: nobody would start another one, it could not go on by itself any more,
 //! and as its watchdog's device is closed the kernel would write one more keep-alive.
+//!
+//! What this program does besides is in `take_down`.
 
 use std::convert::Infallible;
 use std::fs;

@@ -15,15 +15,19 @@ pub const SYSRQ_TRIGGER: &str = "/proc/sysrq-trigger";
 /// Containers have none: there reboot(2) ends the container. A `sysrq` other than the kernel's own is a test's, and must
 /// not take the host down.
 pub fn self_fence(how: OnStopFailure, sysrq: &Path) -> io::Result<()> {
-    let letter = match how {
-        OnStopFailure::Alert => return Ok(()),
-        OnStopFailure::RebootForce => "b",
-        OnStopFailure::KernelPanic => "c",
-    };
-    match fs::write(sysrq, letter) {
+    match by_sysrq(how, sysrq) {
         Err(_) if sysrq == Path::new(SYSRQ_TRIGGER) => {
             Ok(rustix::system::reboot(rustix::system::RebootCommand::Restart)?)
         }
         outcome => outcome,
+    }
+}
+
+/// The first half of [`self_fence`], for a program that may not call reboot(2).
+pub fn by_sysrq(how: OnStopFailure, sysrq: &Path) -> io::Result<()> {
+    match how {
+        OnStopFailure::Alert => Ok(()),
+        OnStopFailure::RebootForce => fs::write(sysrq, "b"),
+        OnStopFailure::KernelPanic => fs::write(sysrq, "c"),
     }
 }

@@ -14,7 +14,7 @@
 //!   backup has: that is a roll-back of the same incarnation, which the election notices by its revisions.)
 //! - A server that is dead or cut off from the others costs no more than a quarter of a call limit: the next one is asked
 //!   then, and the first whose bucket answers is taken. One that says for a call limit that nobody can be reached is left.
-//! - One connection serves all services of the host. It is dropped as a whole when it is lost or a call is not answered
+//! - One connection serves all services of the host; the hints, which are no more than that, have another. It is dropped as a whole when it is lost or a call is not answered
 //!   in time, and made anew with a back-off; while there is none, calls fail at once. `connection` says why.
 
 mod bucket;
@@ -41,7 +41,7 @@ use super::{
 use crate::types::store::NatsSettings;
 use crate::types::{Key, Revision, Value};
 pub use bucket::Facts;
-use bucket::{Bucket, Identity, Replicas};
+use bucket::{Bucket, Found, Identity, Replicas};
 use connection::Connection;
 
 /// So many servers are begun with within one call limit.
@@ -104,7 +104,12 @@ impl Store for NatsStore {
         Box::pin(async {
             let connection = self.shared.slot.connection()?;
             let bucket = Bucket::new(&self.shared.settings.bucket)?;
-            connection.bounded(hints::watch(&connection, &bucket)).await
+            let Shared { settings, call_limit, .. } = &*self.shared;
+            // Not as a call of the connection that the locks need: a watch that cannot be had must not cost it.
+            let opening = Connection::open(settings, &connection.server, *call_limit);
+            let no_answer = |_| StoreError::Unreachable(format!("no connection within {call_limit:.1?}"));
+            let apart = tokio::time::timeout(*call_limit, opening).await.map_err(no_answer)??;
+            hints::watch(apart, connection.lost_signal(), &bucket).await
         })
     }
 
@@ -183,9 +188,12 @@ impl Shared {
             };
             let after = self.identity(connection, &bucket).await?;
             if known.as_ref() == Some(&after) {
-                let entry = message.map(|message| Entry {
-                    revision: Revision(message.sequence),
-                    value: record::value(&message.headers, &message.payload).map(Value::within_limit),
+                let entry = message.map(|Found { revision, headers, payload }| Entry {
+                    revision,
+                    value: match headers {
+                        Some(headers) => record::value(&headers, &payload).map(Value::within_limit),
+                        None => Some(Value::malformed(&payload)),
+                    },
                 });
                 return Ok(Snapshot { incarnation: after.incarnation, entry });
             }

@@ -12,12 +12,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::Systemd;
-use super::gate::{DROP_IN, GUARD_UNIT};
+use super::gate::{DROP_IN, GUARD_UNIT, PROGRAM};
 use super::link::BusError;
 use crate::types::{ServiceName, UnitName};
 
 /// Where putexd keeps its drop-ins; gone at a reboot, as the leases are.
 pub const KEPT_DIR: &str = "/run/systemd/system";
+
+/// Where systemd has the generator write. It is made anew at each daemon-reload, before the units are read.
+pub const GENERATED_DIR: &str = "/run/systemd/generator";
 
 /// The name of the kept one: in the order of names just before [`DROP_IN`], and after whatever an administrator writes.
 const KEPT_DROP_IN: &str = "zzzz-putex-kept.conf";
@@ -69,6 +72,31 @@ pub fn kept(unit: &UnitName, services: &BTreeSet<ServiceName>) -> String {
         }
     }
     text
+}
+
+/// The drop-in that the generator makes of `unit`.
+///
+/// A unit that two files name needs *both* leases: the daemon refuses the second file, so in practice the unit does not
+/// start, which is the safe reading of a contradiction.
+#[must_use]
+pub fn generated(unit: &UnitName, services: &BTreeSet<ServiceName>) -> String {
+    let mut text = in_unit("putex-generator", unit, services);
+    if unit.kind() == "service" {
+        text.push_str("[Service]\n");
+        for service in services {
+            // Not "+": root would run whatever LD_PRELOAD= names in an environment that the unit's user may write.
+            writeln!(text, "ExecCondition={PROGRAM} gate {service}\n{}", environment(service))
+                .expect("writing to a string does not fail");
+        }
+    }
+    text
+}
+
+/// Whether the generator has made just that, below `directory`: PID 1 has loaded it then.
+#[must_use]
+pub fn is_generated(directory: &Path, unit: &UnitName, services: &BTreeSet<ServiceName>) -> bool {
+    let made = fs::read_to_string(directory.join(format!("{unit}.d")).join(DROP_IN));
+    made.is_ok_and(|text| text == generated(unit, services))
 }
 
 /// What drop-ins of a unit of any kind say, and by whom. One of several services needs the leases of all of them.

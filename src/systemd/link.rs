@@ -13,15 +13,14 @@ use tokio::time::{Instant, timeout, timeout_at};
 use zbus::proxy::CacheProperties;
 use zbus::{Connection, MatchRule, MessageStream, OwnedObjectPath, fdo};
 
+use super::ears::Ends;
+use super::lanes::{Lanes, Purpose};
 use super::private::PrivateSocket;
 use super::proxy::{DESTINATION, MANAGER, MANAGER_PATH, ManagerProxy, PropertiesProxy};
 use crate::types::span::rounded;
 
 /// Between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(200);
-
-/// Calls that zbus makes on its own behalf, such as taking a match rule back, must end too.
-const BACKSTOP: Duration = Duration::from_secs(5 * 60);
 
 /// Why PID 1 gave no answer that can be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -109,6 +108,16 @@ pub(super) enum Route {
     Private,
 }
 
+impl Route {
+    /// Whether PID 1 keeps references to units for who comes by it.
+    pub(super) fn has_references(self) -> bool {
+        match self {
+            Self::SystemBus => true,
+            Self::Private => false,
+        }
+    }
+}
+
 /// One connection, while it lasts. Clones share it.
 #[derive(Debug, Clone)]
 pub(super) struct Link {
@@ -116,13 +125,36 @@ pub(super) struct Link {
     pub(super) manager: ManagerProxy<'static>,
     /// The control group that all others are in; empty where it is the kernel's own.
     pub(super) root: Arc<str>,
+    /// Which jobs have ended.
+    pub(super) ends: Ends,
+    lanes: Lanes,
+    purpose: Purpose,
     call_limit: Duration,
 }
 
 impl Link {
-    /// Bounds a call in time. Over the limit the outcome is unknown.
-    pub(super) async fn call<T>(&self, call: impl Future<Output = zbus::Result<T>>) -> Result<T, BusError> {
-        bounded(self.call_limit, call).await
+    /// The same link, for another purpose.
+    pub(super) fn to(self, purpose: Purpose) -> Self {
+        Self { purpose, ..self }
+    }
+
+    /// Makes a call when its turn has come, and bounds it in time from then on. Over the limit the outcome is unknown. The
+    /// call has its place until PID 1 has answered it, or the connection has ended, though nobody waits for it any more.
+    pub(super) async fn call<T: Send + 'static>(
+        &self,
+        call: impl Future<Output = zbus::Result<T>> + Send + 'static,
+    ) -> Result<T, BusError> {
+        let place = self.lanes.enter(self.purpose, self.call_limit).await?;
+        let answer = tokio::spawn(async move {
+            let answer = call.await;
+            drop(place);
+            answer
+        });
+        match timeout(self.call_limit, answer).await {
+            Ok(Ok(answer)) => Ok(answer?),
+            Ok(Err(ended)) => Err(BusError::Unreachable(ended.to_string())),
+            Err(_) => Err(no_answer_within(self.call_limit)),
+        }
     }
 
     pub(super) async fn properties(&self, path: &str) -> Result<PropertiesProxy<'static>, BusError> {
@@ -130,9 +162,9 @@ impl Link {
     }
 
     /// Messages that match `rule`. Whoever takes them drains them in a task of its own: a full queue would stop the
-    /// whole connection.
+    /// whole connection. The bus answers this, not PID 1.
     pub(super) async fn signals(&self, rule: MatchRule<'static>) -> Result<MessageStream, BusError> {
-        self.call(MessageStream::for_match_rule(rule, &self.connection, None)).await
+        bounded(self.call_limit, MessageStream::for_match_rule(rule, &self.connection, None)).await
     }
 
     async fn open(route: Route, call_limit: Duration) -> Result<Self, BusError> {
@@ -141,11 +173,12 @@ impl Link {
                 Route::SystemBus => zbus::connection::Builder::system(),
                 Route::Private => zbus::connection::Builder::socket(PrivateSocket::connect().await?).p2p(),
             };
-            let connection = builder.method_timeout(BACKSTOP).build().await?;
+            let connection = builder.build().await?;
             let manager = ManagerProxy::builder(&connection).cache_properties(CacheProperties::No).build().await?;
             let group = properties(&connection, MANAGER_PATH).await?.get(MANAGER, "ControlGroup").await?;
             let root = Arc::from(<&str>::try_from(&group)?.trim_end_matches('/'));
-            Ok(Self { connection, manager, root, call_limit })
+            let (ends, lanes, purpose) = (Ends::listen(&connection).await?, Lanes::new(), Purpose::Look);
+            Ok(Self { connection, manager, root, ends, lanes, purpose, call_limit })
         })
         .await
     }
@@ -215,8 +248,12 @@ impl Drop for OwnedTask {
 pub(super) async fn bounded<T>(limit: Duration, call: impl Future<Output = zbus::Result<T>>) -> Result<T, BusError> {
     match timeout(limit, call).await {
         Ok(result) => Ok(result?),
-        Err(_) => Err(BusError::Unreachable(format!("no answer within {}", rounded(limit)))),
+        Err(_) => Err(no_answer_within(limit)),
     }
+}
+
+fn no_answer_within(limit: Duration) -> BusError {
+    BusError::Unreachable(format!("no answer within {}", rounded(limit)))
 }
 
 async fn keep(route: Route, call_limit: Duration, publish: watch::Sender<Option<Link>>) {
@@ -240,7 +277,7 @@ async fn follow(route: Route, link: &Link, publish: &watch::Sender<Option<Link>>
         Route::Private => None,
     };
     loop {
-        if link.call(link.manager.subscribe()).await.is_err_and(|error| !is_subscribed_already(&error)) {
+        if link.subscribe().await.is_err_and(|error| !is_subscribed_already(&error)) {
             return;
         }
         publish.send_replace(Some(link.clone()));

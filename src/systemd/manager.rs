@@ -9,8 +9,8 @@ use futures_util::Stream;
 use rustix::process::Signal;
 
 use super::{
-    BusError, Check, JobEnd, KillError, Look, NotDead, Placement, RunResult, StartError, Started, Surroundings,
-    SystemState, Systemd, UnitState, Unsupervisable,
+    BusError, Check, JobEnd, KillError, Look, NotDead, Placement, Purpose, RunResult, StartError, Started,
+    Surroundings, SystemState, Systemd, UnitState, Unsupervisable,
 };
 use crate::host::processes::Process;
 use crate::types::{ServiceName, UnitName};
@@ -25,7 +25,7 @@ pub type ChangeHints = Pin<Box<dyn Stream<Item = ()> + Send>>;
 /// call that is dropped may have taken effect. What each verb promises is written at the method of [`Systemd`] with its
 /// name.
 pub trait Manager: fmt::Debug + Send + Sync + 'static {
-    /// What a unit is now.
+    /// What a unit is now, for a stop that waits for it.
     fn state<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<UnitState, BusError>>;
 
     /// Where processes of a unit may be.
@@ -83,13 +83,19 @@ pub trait Manager: fmt::Debug + Send + Sync + 'static {
     ) -> ManagerFuture<'a, Result<Vec<Process>, String>>;
 
     /// Where processes of a unit may be, and whether any are left.
-    fn look<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Look, BusError>>;
+    fn look<'a>(&'a self, unit: &'a UnitName, purpose: Purpose) -> ManagerFuture<'a, Result<Look, BusError>>;
 
     /// A start that another putexd has begun is not known to have come to its end.
     fn doubt_start(&self, unit: &UnitName);
 
     /// Hints that a unit's state should be read again.
     fn changes(&self, unit: &UnitName) -> ChangeHints;
+
+    /// Hints that all that PID 1 has loaded should be read again.
+    fn reloads(&self) -> ChangeHints;
+
+    /// How many units are watched for changes.
+    fn watched(&self) -> usize;
 
     /// Starts a unit that comes to an end by itself, and waits for that.
     fn run_unit_to_completion<'a>(
@@ -104,7 +110,7 @@ pub trait Manager: fmt::Debug + Send + Sync + 'static {
 
 impl Manager for Systemd {
     fn state<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<UnitState, BusError>> {
-        Box::pin(Systemd::state(self, unit))
+        Box::pin(async move { Systemd::state(&self.to(Purpose::Stop), unit).await })
     }
 
     fn placement<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Placement, BusError>> {
@@ -124,7 +130,7 @@ impl Manager for Systemd {
     }
 
     fn reset_failed<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<(), BusError>> {
-        Box::pin(Systemd::reset_failed(self, unit.as_str()))
+        Box::pin(async move { Systemd::reset_failed(&self.to(Purpose::Start), unit.as_str()).await })
     }
 
     fn start<'a>(
@@ -133,15 +139,15 @@ impl Manager for Systemd {
         lease: &'a ServiceName,
         limit: Duration,
     ) -> ManagerFuture<'a, Result<Started, StartError>> {
-        Box::pin(Systemd::start_with_lease(self, unit, lease, limit))
+        Box::pin(async move { Systemd::start_with_lease(&self.to(Purpose::Start), unit, lease, limit).await })
     }
 
     fn stop<'a>(&'a self, unit: &'a UnitName, limit: Duration) -> ManagerFuture<'a, Result<JobEnd, BusError>> {
-        Box::pin(Systemd::stop(self, unit, limit))
+        Box::pin(async move { Systemd::stop(&self.to(Purpose::Stop), unit, limit).await })
     }
 
     fn kill<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<(), KillError>> {
-        Box::pin(Systemd::kill(self, unit))
+        Box::pin(async move { Systemd::kill(&self.to(Purpose::Stop), unit).await })
     }
 
     fn kill_group<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<(), KillError>> {
@@ -173,8 +179,8 @@ impl Manager for Systemd {
         Box::pin(Systemd::end_processes(self, processes, signal))
     }
 
-    fn look<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Look, BusError>> {
-        Box::pin(Systemd::look(self, unit))
+    fn look<'a>(&'a self, unit: &'a UnitName, purpose: Purpose) -> ManagerFuture<'a, Result<Look, BusError>> {
+        Box::pin(async move { Systemd::look(&self.to(purpose), unit).await })
     }
 
     fn doubt_start(&self, unit: &UnitName) {
@@ -183,6 +189,14 @@ impl Manager for Systemd {
 
     fn changes(&self, unit: &UnitName) -> ChangeHints {
         Box::pin(Systemd::changes(self, unit))
+    }
+
+    fn reloads(&self) -> ChangeHints {
+        Box::pin(Systemd::reloads(self))
+    }
+
+    fn watched(&self) -> usize {
+        Systemd::watched(self)
     }
 
     fn run_unit_to_completion<'a>(

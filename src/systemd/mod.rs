@@ -9,11 +9,14 @@
 //! Every call is bounded in time, and no signal is trusted: signals only say when to read again.
 
 pub mod bond;
+mod calls;
 mod changes;
 mod confinement;
+mod ears;
 mod elsewhere;
 pub mod gate;
 mod job;
+mod lanes;
 mod link;
 mod manager;
 pub mod notify;
@@ -30,9 +33,13 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 pub use changes::Changes;
+use changes::Watched;
 pub use confinement::check_confinement;
 pub use job::JobEnd;
+pub use lanes::Purpose;
 pub use link::BusError;
 use link::{Keeper, Link, Route};
 pub use manager::{ChangeHints, Manager, ManagerFuture};
@@ -50,6 +57,8 @@ use crate::types::UnitName;
 pub struct Systemd {
     keeper: Keeper,
     route: Route,
+    purpose: Purpose,
+    watched: Watched,
     mounts: units::Mounts,
     walker: Walker,
     begun: Begun,
@@ -119,9 +128,12 @@ impl Systemd {
     }
 
     fn by(route: Route, call_limit: Duration) -> Self {
+        let keeper = Keeper::new(route, call_limit);
         Self {
-            keeper: Keeper::new(route, call_limit),
+            watched: Watched::new(&keeper, route),
+            keeper,
             route,
+            purpose: Purpose::Look,
             mounts: units::Mounts::default(),
             walker: Walker::new(),
             begun: Begun::default(),
@@ -129,34 +141,47 @@ impl Systemd {
         }
     }
 
-    fn has_references(&self) -> bool {
-        match self.route {
-            Route::SystemBus => true,
-            Route::Private => false,
-        }
+    /// The same, whose calls are for `purpose`.
+    fn to(&self, purpose: Purpose) -> Self {
+        Self { purpose, ..self.clone() }
     }
 
-    /// Keeps a unit loaded until the pin is dropped, where systemd offers that: what it tells of a run that ended, or
-    /// was never begun, is gone once it unloads the unit.
-    async fn pin(&self, unit: &str) -> Option<Pin> {
-        let pin = self.adopt(unit)?;
-        let link = self.keeper.link().await.ok()?;
-        link.call(link.manager.ref_unit(unit)).await.ok()?;
-        Some(pin)
+    /// The newest link, for the purpose of this; waits for one as long as a call may take.
+    async fn link(&self) -> Result<Link, BusError> {
+        Ok(self.keeper.link().await?.to(self.purpose))
+    }
+
+    /// The same; waits for one until `deadline`.
+    async fn link_by(&self, deadline: Instant) -> Result<Link, BusError> {
+        Ok(self.keeper.link_by(deadline).await?.to(self.purpose))
+    }
+
+    fn has_references(&self) -> bool {
+        self.route.has_references()
+    }
+
+    /// Keeps a unit loaded until the pin is dropped; `None` where systemd does not offer that. What it tells of a run that
+    /// ended, or was never begun, is gone once it unloads the unit.
+    async fn pin(&self, unit: &str) -> Result<Option<Pin>, BusError> {
+        let Some(pin) = self.adopt(unit) else { return Ok(None) };
+        self.link().await?.ref_unit(unit).await?;
+        Ok(Some(pin))
     }
 
     /// Keeps a unit loaded whose start begins, until it has succeeded, or is under way no longer and the unit is proven dead.
-    async fn begin(&self, unit: &UnitName) -> UnderWay {
-        self.keep(unit, true).await;
-        UnderWay { begun: Arc::clone(&self.begun), unit: unit.clone() }
+    /// `Err`: it is not kept, although systemd offers that.
+    async fn begin(&self, unit: &UnitName) -> (UnderWay, Result<(), BusError>) {
+        let kept = self.keep(unit, true).await;
+        (UnderWay { begun: Arc::clone(&self.begun), unit: unit.clone() }, kept)
     }
 
-    async fn keep(&self, unit: &UnitName, is_under_way: bool) {
-        if let Some(pin) = self.pin(unit.as_str()).await {
+    async fn keep(&self, unit: &UnitName, is_under_way: bool) -> Result<(), BusError> {
+        if let Some(pin) = self.pin(unit.as_str()).await? {
             let start = Start { pin, is_under_way };
             let before = self.begun.lock().unwrap_or_else(PoisonError::into_inner).insert(unit.clone(), start);
             drop(before);
         }
+        Ok(())
     }
 
     /// Whether a start of the unit was begun that is neither under way nor at its end.
@@ -184,7 +209,8 @@ impl Systemd {
     async fn is_doubted(&self, unit: &UnitName) -> bool {
         let is_doubted = self.doubted.lock().unwrap_or_else(PoisonError::into_inner).contains(unit);
         if is_doubted && !self.begun.lock().unwrap_or_else(PoisonError::into_inner).contains_key(unit) {
-            self.keep(unit, false).await;
+            // Tried again at the next look.
+            let _ = self.keep(unit, false).await;
         }
         is_doubted
     }
@@ -203,17 +229,16 @@ impl Systemd {
     /// Gives back a reference, and with the last one what systemd remembers of the unit.
     async fn forget(&self, unit: &str) {
         if self.has_references()
-            && let Ok(link) = self.keeper.link().await
+            && let Ok(link) = self.link().await
         {
             // The references end with the connection at the latest.
-            let _ = link.call(link.manager.unref_unit(unit)).await;
+            let _ = link.unref_unit(unit).await;
         }
     }
 
     /// Has systemd forget how a unit failed, and how often it was started. One that it does not know is fine.
     pub async fn reset_failed(&self, unit: &str) -> Result<(), BusError> {
-        let link = self.keeper.link().await?;
-        match link.call(link.manager.reset_failed_unit(unit)).await {
+        match self.link().await?.reset_failed_unit(unit).await {
             Err(error) if error.is_no_such_unit() => Ok(()),
             other => other,
         }

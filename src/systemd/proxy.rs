@@ -28,6 +28,10 @@ pub(super) fn object(unit: &str) -> String {
     path
 }
 
+/// A unit in one line: its own name, description, LoadState, ActiveState, SubState, the unit that it follows, its object, and the
+/// number, type and object of its job.
+pub(super) type Row = (String, String, String, String, String, String, OwnedObjectPath, u32, String, OwnedObjectPath);
+
 /// A property and its value, as StartTransientUnit takes them.
 pub(super) type Setting = (&'static str, Variant<'static>);
 
@@ -37,8 +41,8 @@ pub(super) type Setting = (&'static str, Variant<'static>);
     default_path = "/org/freedesktop/systemd1"
 )]
 pub(super) trait Manager {
-    /// Loads the unit if it is not, and never fails for a name that is well formed: LoadState says what was found.
-    fn load_unit(&self, name: &str) -> zbus::Result<OwnedObjectPath>;
+    /// Loads the units that are not loaded, and does not fail for a name that is well formed: LoadState says what was found.
+    fn list_units_by_names(&self, names: &[String]) -> zbus::Result<Vec<Row>>;
     fn start_unit(&self, name: &str, mode: &str) -> zbus::Result<OwnedObjectPath>;
     fn stop_unit(&self, name: &str, mode: &str) -> zbus::Result<OwnedObjectPath>;
     fn kill_unit(&self, name: &str, whom: &str, signal: i32) -> zbus::Result<()>;

@@ -120,7 +120,7 @@ impl Systemd {
         if self.state(unit).await?.may_run() {
             self.end(unit).await?;
         }
-        let pin = self.pin(unit.as_str()).await;
+        let pin = self.pin(unit.as_str()).await.ok().flatten();
         let before = self.state(unit).await?;
         if before.load_state != "loaded" {
             return Ok(RunResult::Failed(format!("{unit} is {}", before.load_state)));

@@ -24,7 +24,7 @@ pub struct Started {
     pub state: UnitState,
 }
 
-/// Why a unit is not known to be started. After any of these but the first five something of it may run: stop it, and
+/// Why a unit is not known to be started. After any of these but the first six something of it may run: stop it, and
 /// prove it dead.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
@@ -47,6 +47,17 @@ pub enum StartError {
         trouble: String,
         /// What to do.
         remedy: String,
+    },
+    /// systemd may forget how its start goes, which for a unit that can be active without a process is a part of the proof.
+    #[error(
+        "{unit} is not started; see why systemd refuses to keep it loaded, without which nobody would know how its start went: \
+         failed to {error}"
+    )]
+    NotKept {
+        /// The unit.
+        unit: String,
+        /// Why systemd has not taken a reference to it.
+        error: BusError,
     },
     /// The host is going down: no failure of the unit.
     #[error("the host is shutting down")]
@@ -128,7 +139,11 @@ impl Systemd {
         let deadline = Instant::now() + limit;
         // Held, so that systemd does not unload the unit together with the reason why it did not start, and with what the proof
         // needs if it is stopped in the middle of that.
-        let under_way = self.begin(unit).await;
+        let (under_way, kept) = self.begin(unit).await;
+        let check = |properties: &Properties| {
+            check(properties)?;
+            check_kept(unit, properties.is_effect(), kept.clone())
+        };
         let mut is_effect = false;
         let result = self.start_held(unit, limit, deadline, check, &mut is_effect).await;
         let may_be_half_way = match &result {
@@ -136,6 +151,7 @@ impl Systemd {
             | Err(
                 StartError::NotLoaded { .. }
                 | StartError::Ungated { .. }
+                | StartError::NotKept { .. }
                 | StartError::ShuttingDown
                 | StartError::Condition(_)
                 | StartError::Assert(_)
@@ -184,7 +200,7 @@ impl Systemd {
     pub async fn stop(&self, unit: &UnitName, limit: Duration) -> Result<JobEnd, BusError> {
         let deadline = Instant::now() + limit;
         self.mounts.doubt(unit);
-        let id = self.state(unit).await?.id;
+        let id = self.id(unit).await?;
         self.carry_out(&Order::Stop(unit.as_str()), &id, None, deadline).await
     }
 
@@ -220,6 +236,14 @@ impl Systemd {
     }
 }
 
+/// What is only processes is proven dead by its control group, whatever systemd forgets.
+fn check_kept(unit: &UnitName, is_effect: bool, kept: Result<(), BusError>) -> Result<(), StartError> {
+    match kept {
+        Err(error) if is_effect => Err(StartError::NotKept { unit: unit.to_string(), error }),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
 fn why(state: &UnitState, new: Option<Invocation>, job: &str) -> StartError {
     if new.is_none() && !state.unmet.is_empty() {
         let unmet = state.unmet.join(", ");
@@ -233,4 +257,25 @@ fn why(state: &UnitState, new: Option<Invocation>, job: &str) -> StartError {
         return StartError::Ended(words);
     }
     StartError::Failed { job: job.to_owned(), state: words }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_systemd_may_forget_is_not_started_if_it_can_be_active_without_a_process() {
+        let unit = UnitName::new("address.service").expect("a unit's name");
+        let refused = || {
+            let name = "org.freedesktop.DBus.Error.AccessDenied".to_owned();
+            Err(BusError::Refused { name, message: "it may not".to_owned() })
+        };
+        assert_eq!(check_kept(&unit, true, Ok(())), Ok(()));
+        assert_eq!(check_kept(&unit, false, refused()), Ok(()));
+        let error = check_kept(&unit, true, refused()).expect_err("nobody would know how it went").to_string();
+        assert!(
+            error.starts_with("address.service is not started; see why") && error.contains("it may not"),
+            "{error}"
+        );
+    }
 }

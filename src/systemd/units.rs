@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::Systemd;
 use super::link::BusError;
 use super::properties::{Properties, UnitState};
-use super::proxy::{JOB, MANAGER, MANAGER_PATH, UNIT, object};
+use super::proxy::{JOB, MANAGER, MANAGER_PATH, UNIT};
 use crate::host::cgroup::Hierarchy;
 use crate::host::failed_start::FailedStart;
 use crate::host::group_name::{escape, slice_path};
@@ -60,7 +60,7 @@ pub enum NotDead {
     /// that there is none.
     #[error("it is {0}, and its start or its stop may have left something behind that has no process")]
     FailedIsNoProof(String),
-    /// Its start was begun under a lease that another putexd held, and systemd does not know how it went.
+    /// Its start was begun and interrupted, or begun under a lease that another putexd held, and systemd calls it inactive.
     #[error(
         "it is {0}, and its last start was begun and not seen to succeed: it may have left something behind that has no process"
     )]
@@ -145,6 +145,16 @@ pub enum SystemState {
 }
 
 impl NotDead {
+    /// Of a unit whose last run did not come to an orderly end, and may have left something without a process. What an operator
+    /// has systemd forget is a failure: of a unit that is inactive he cannot say that nothing is left.
+    fn of_bad_end(state: &UnitState) -> Self {
+        if state.active_state == super::ActiveState::Failed {
+            Self::FailedIsNoProof(state.in_full())
+        } else {
+            Self::Forgotten(state.in_full())
+        }
+    }
+
     /// Whether it stays so until somebody looks after it.
     #[must_use]
     pub fn is_for_the_operator(&self) -> bool {
@@ -195,14 +205,14 @@ impl Systemd {
     /// none of that changed in between. An automatic restart that is due counts as running.
     pub async fn prove_dead(&self, unit: &UnitName) -> Result<Proof, NotDead> {
         let properties = self.read(unit.as_str()).await?;
-        let groups = groups(&properties, &self.keeper.link().await?.root);
+        let groups = groups(&properties, &self.link().await?.root);
         self.prove(unit, &properties, groups).await
     }
 
     /// Where processes of the unit may be, and whether any are left, from one reading of it.
     pub async fn look(&self, unit: &UnitName) -> Result<Look, BusError> {
         let properties = self.read(unit.as_str()).await?;
-        let placement = placement(&properties, &self.keeper.link().await?.root);
+        let placement = placement(&properties, &self.link().await?.root);
         let is_started = properties.state().active_state.is_started();
         let dead = self.prove(unit, &properties, placement.groups.clone()).await.map(|proof| proof.state);
         Ok(Look { placement, is_started, dead })
@@ -231,7 +241,7 @@ impl Systemd {
         let is_excused = unmounted || has_ended_badly && self.has_left_nothing(properties).await?;
         check_stopped(&state, is_excused)?;
         if has_ended_badly && !is_excused {
-            return Err(NotDead::FailedIsNoProof(state.in_full()));
+            return Err(NotDead::of_bad_end(&state));
         }
         if let Some(place) = place {
             self.check_unmounted(unit, place, properties).await?;
@@ -287,10 +297,10 @@ impl Systemd {
     /// [`prove_dead`](Self::prove_dead) to say; a unit with `Restart=` comes back unless it is stopped as well.
     pub async fn kill(&self, unit: &UnitName) -> Result<(), KillError> {
         let properties = self.read(unit.as_str()).await?;
-        let link = self.keeper.link().await?;
+        let link = self.link().await?;
         let groups = groups(&properties, &link.root);
         // A refusal, mostly because there is no process, says nothing that the group does not.
-        match link.call(link.manager.kill_unit(unit.as_str(), "all", SIGKILL)).await {
+        match link.kill_unit(unit.as_str(), SIGKILL).await {
             Ok(()) | Err(BusError::Refused { .. } | BusError::Unreachable(_) | BusError::Malformed(_)) => {}
         }
         for group in groups {
@@ -318,7 +328,7 @@ impl Systemd {
     /// Where processes of the unit may be.
     pub async fn placement(&self, unit: &UnitName) -> Result<Placement, BusError> {
         let properties = self.read(unit.as_str()).await?;
-        Ok(placement(&properties, &self.keeper.link().await?.root))
+        Ok(placement(&properties, &self.link().await?.root))
     }
 
     /// Whether no process is in a control group, which may belong to no unit any more.
@@ -330,9 +340,7 @@ impl Systemd {
     /// The type of the job that is queued for a unit.
     pub async fn job_for_unit(&self, unit: &UnitName) -> Result<Option<JobType>, BusError> {
         let Some(job) = self.queued_job(unit.as_str()).await? else { return Ok(None) };
-        let link = self.keeper.link().await?;
-        let properties = link.properties(&job.path).await?;
-        match link.call(properties.get(JOB, "JobType")).await {
+        match self.link().await?.property(&job.path, JOB, "JobType").await {
             Ok(value) => Ok(Some(match text(&value)?.as_str() {
                 "start" => JobType::Start,
                 "stop" => JobType::Stop,
@@ -364,8 +372,15 @@ impl Systemd {
     /// Has PID 1 read all unit files again, which blocks it: write all of them first. `limit` is for this call alone,
     /// five minutes at most.
     pub async fn daemon_reload(&self, limit: Duration) -> Result<(), BusError> {
-        let link = self.keeper.link().await?;
+        let link = self.link().await?;
         super::link::bounded(limit, link.manager.reload()).await
+    }
+
+    /// The unit's own name.
+    pub(super) async fn id(&self, unit: &UnitName) -> Result<String, BusError> {
+        let rows = self.link().await?.rows(&[unit.as_str()]).await?;
+        let row = rows.into_iter().next().ok_or_else(|| BusError::Malformed(format!("no line of {unit}")))?;
+        Ok(row.0)
     }
 
     pub(super) async fn state_by_name(&self, unit: &str) -> Result<UnitState, BusError> {
@@ -376,16 +391,12 @@ impl Systemd {
         self.read_part(unit, "").await
     }
 
-    async fn read_part(&self, unit: &str, interface: &str) -> Result<Properties, BusError> {
-        let link = self.keeper.link().await?;
-        let properties = link.properties(&object(unit)).await?;
-        Ok(Properties::new(link.call(properties.get_all(interface)).await?))
+    async fn read_part(&self, unit: &str, interface: &'static str) -> Result<Properties, BusError> {
+        self.link().await?.all_properties(unit, interface).await
     }
 
-    async fn manager_text(&self, name: &str) -> Result<String, BusError> {
-        let link = self.keeper.link().await?;
-        let properties = link.properties(MANAGER_PATH).await?;
-        text(&link.call(properties.get(MANAGER, name)).await?)
+    async fn manager_text(&self, name: &'static str) -> Result<String, BusError> {
+        text(&self.link().await?.property(MANAGER_PATH, MANAGER, name).await?)
     }
 
     /// Keeps how a unit is mounted: once it is unmounted, only this tells one file system without a device from another.
@@ -546,7 +557,7 @@ fn check_stopped(state: &UnitState, is_excused: bool) -> Result<(), NotDead> {
         return Err(NotDead::Running(state.in_words()));
     }
     if state.is_effect && !is_orderly(state) && !is_excused {
-        return Err(NotDead::FailedIsNoProof(state.in_full()));
+        return Err(NotDead::of_bad_end(state));
     }
     Ok(())
 }
@@ -554,4 +565,41 @@ fn check_stopped(state: &UnitState, is_excused: bool) -> Result<(), NotDead> {
 fn text(value: &zbus::OwnedVariant) -> Result<String, BusError> {
     let text = <&str>::try_from(value).map_err(|error| BusError::Malformed(error.to_string()))?;
     Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zbus::{OwnedVariant, Variant};
+
+    /// A service that remains after exit, and that is not active.
+    fn ended(active_state: &'static str, result: &'static str) -> UnitState {
+        let all = [
+            ("Id", Variant::from("address.service")),
+            ("RemainAfterExit", Variant::from(true)),
+            ("ActiveState", Variant::from(active_state)),
+            ("SubState", Variant::from("dead")),
+            ("Result", Variant::from(result)),
+        ];
+        let own = |(name, value): (&str, Variant<'static>)| {
+            (name.to_owned(), OwnedVariant::try_from(value).expect("no descriptors"))
+        };
+        Properties::new(all.into_iter().map(own).collect()).state()
+    }
+
+    #[test]
+    fn the_remedy_is_one_that_helps() {
+        let unit = UnitName::new("address.service").expect("a unit's name");
+        let told = |state: &UnitState| NotDead::of_bad_end(state).of(&unit);
+        let failed = told(&ended("failed", "exit-code"));
+        assert!(failed.contains("run \"systemctl reset-failed address.service\""), "{failed}");
+        // systemd calls it so after a start that was interrupted, and has nothing to forget.
+        for result in ["success", "exec-condition"] {
+            let inactive = ended("inactive", result);
+            let told = told(&inactive);
+            assert!(told.starts_with("reboot this host") && !told.contains("reset-failed"), "{told}");
+        }
+        let end = check_stopped(&ended("inactive", "timeout"), false).expect_err("it is not shown dead");
+        assert!(end.is_for_the_operator() && end.of(&unit).starts_with("reboot this host"), "{end}");
+    }
 }

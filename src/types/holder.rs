@@ -34,10 +34,10 @@ impl Holder {
         }
     }
 
-    /// Somebody of whom nothing is known but this.
+    /// Somebody of whom nothing is known but this, which is not empty.
     #[must_use]
-    pub fn unknown(what: &str) -> Self {
-        Self { shown: shown_bytes(what.as_bytes(), Self::LIMIT), is_unknown: true }
+    pub fn unknown(what: &[u8]) -> Self {
+        Self { shown: shown_bytes(what, Self::LIMIT), is_unknown: true }
     }
 
     /// Whether the lock is free.

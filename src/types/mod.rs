@@ -478,10 +478,30 @@ impl Value {
     /// Marks a value without a valid seal. No store is given a field of such a name.
     const UNSEALED: &str = "?unsealed";
 
+    /// Marks a value that was not one of ours in form. No store is given this one either.
+    const MALFORMED: &str = "?malformed";
+
+    /// So much of it is kept, to be shown.
+    const MALFORMED_LIMIT_BYTES: usize = 256;
+
     /// What a store hands up in place of a value that is larger, so that nobody has to hold it.
     #[must_use]
     pub fn too_large() -> Self {
         Self { body: vec![b'?'; Self::LIMIT_BYTES + 1], fields: BTreeMap::new() }
+    }
+
+    /// What a store hands up in place of bytes that are not in the form in which it keeps values: the first of them, marked.
+    #[must_use]
+    pub fn malformed(found: &[u8]) -> Self {
+        let found =
+            if found.is_empty() { b"(nothing)" } else { &found[..found.len().min(Self::MALFORMED_LIMIT_BYTES)] };
+        Self { body: found.to_vec(), fields: [(Self::MALFORMED.to_owned(), String::new())].into() }
+    }
+
+    /// Whether it is marked so.
+    #[must_use]
+    pub fn is_malformed(&self) -> bool {
+        self.fields.contains_key(Self::MALFORMED)
     }
 
     /// Marks what was read without a valid seal: nothing is believed that it says.

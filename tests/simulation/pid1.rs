@@ -8,7 +8,8 @@ use putexd::guard::grant;
 use putexd::host::processes::Process;
 use putexd::systemd::{
     ActiveState, BusError, ChangeHints, Check, Invocation, JobEnd, KillError, Look, Manager, ManagerFuture, NotDead,
-    Placement, QueuedJob, RunResult, StartError, Started, Surroundings, SystemState, UnitState, Unsupervisable,
+    Placement, Purpose, QueuedJob, RunResult, StartError, Started, Surroundings, SystemState, UnitState,
+    Unsupervisable,
 };
 use putexd::types::{FENCING_TOKEN, ServiceName, Term, UnitName};
 use rustix::process::Signal;
@@ -557,7 +558,7 @@ impl Manager for Pid1 {
     /// The unit is only processes.
     fn doubt_start(&self, _: &UnitName) {}
 
-    fn look<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Look, BusError>> {
+    fn look<'a>(&'a self, unit: &'a UnitName, _: Purpose) -> ManagerFuture<'a, Result<Look, BusError>> {
         Box::pin(self.call(move |world, h| {
             let seen = &world.hosts[h].unit;
             let state = seen.state(unit);
@@ -570,6 +571,14 @@ impl Manager for Pid1 {
         let (hint, mut hints) = mpsc::channel(1);
         self.sim.lock().hosts[self.h].unit.listeners.push(hint);
         Box::pin(poll_fn(move |context| hints.poll_recv(context)))
+    }
+
+    fn reloads(&self) -> ChangeHints {
+        Box::pin(futures_util::stream::pending())
+    }
+
+    fn watched(&self) -> usize {
+        1
     }
 
     fn run_unit_to_completion<'a>(

@@ -9,7 +9,7 @@ use std::time::Duration;
 use putexd::config::ServiceSettings;
 use putexd::daemon::grounds::Grounds;
 use putexd::daemon::hints::Hints;
-use putexd::daemon::machine::{Machine, Task, Timer};
+use putexd::daemon::machine::{Fencing, Machine, Task, Timer};
 use putexd::daemon::service::{self, Host, Kept, Order, Status};
 use putexd::election::{KeptPlace, Memory, State};
 use putexd::guard::{GuardClient, Link as GuardLink};
@@ -162,9 +162,9 @@ impl Machine for VirtualMachine {
         None
     }
 
-    fn fence(&self, _: OnStopFailure) -> std::io::Result<()> {
+    fn fence(&self, _: OnStopFailure) -> Fencing {
         self.sim.lock().power_off(self.h);
-        Ok(())
+        Box::pin(std::future::ready(Ok(())))
     }
 }
 

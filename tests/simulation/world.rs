@@ -540,7 +540,10 @@ impl World {
             }
             HostFault::Retire => {
                 self.hosts[h].retired = true;
-                self.order(h, Order::Retire("the operator asked".to_owned()));
+                self.order(
+                    h,
+                    Order::Retire { reason: "the operator asked".to_owned(), again: "he asks for it".to_owned() },
+                );
                 self.after(lasts, move |world| world.take_up(h));
             }
             HostFault::Reload => {

@@ -48,6 +48,9 @@ impl Rig for DirectoryRig {
         let file = too_large::file(&self.0.path().join(format!("lock-{key}")));
         fs::write(file, layout::encode(&value)).expect("the file is replaced");
     }
+    async fn put_malformed(&self, _key: &Key) -> bool {
+        false
+    }
     async fn wipe(&self) {
         for entry in fs::read_dir(self.0.path()).expect("the store") {
             fs::remove_dir_all(entry.expect("an entry").path()).expect("it is deleted");

@@ -173,6 +173,10 @@ impl Rig for EtcdRig {
     async fn put_too_large(&self, key: &Key) {
         super::too_large::etcd(&self.0.url(), &format!("/putex/locks/{key}")).await;
     }
+    async fn put_malformed(&self, key: &Key) -> bool {
+        super::malformed::etcd(&self.0.url(), &format!("/putex/locks/{key}")).await;
+        true
+    }
     async fn wipe(&self) {
         let all = DeleteOptions::new().with_prefix();
         self.0.admin().await.delete("/putex/", Some(all)).await.expect("everything is deleted");

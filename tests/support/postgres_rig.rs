@@ -182,6 +182,10 @@ impl Rig for PostgresRig {
     async fn put_too_large(&self, key: &Key) {
         self.0.sql(&super::too_large::postgres("putex_locks", key.as_str())).await;
     }
+    async fn put_malformed(&self, key: &Key) -> bool {
+        self.0.sql(&super::malformed::postgres("putex_locks", key.as_str())).await;
+        true
+    }
     async fn wipe(&self) {
         self.0.sql("DROP TABLE putex_locks").await;
         self.make().await;

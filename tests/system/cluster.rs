@@ -461,6 +461,15 @@ impl Host {
         group.map_or_else(Vec::new, |group| processes_below(&group).into_iter().map(i32::cast_unsigned).collect())
     }
 
+    /// The system services whose names begin so and that have a process; nobody on the host is asked.
+    pub fn running_services(&self, begin: &str) -> Vec<String> {
+        let Some(slice) = self.group_of("") else { return Vec::new() };
+        let groups = fs::read_dir(slice).into_iter().flatten().flatten();
+        let named = groups.filter_map(|group| Some((group.path(), group.file_name().into_string().ok()?)));
+        let runs = |group: &Path| fs::read_to_string(group.join("cgroup.procs")).is_ok_and(|text| !text.is_empty());
+        named.filter(|(group, name)| name.starts_with(begin) && runs(group)).map(|(_, name)| name).collect()
+    }
+
     /// Kills all of a system service at once, as the guard does.
     #[track_caller]
     pub fn kill_service(&self, service: &str) {

@@ -1,6 +1,8 @@
 //! Somebody who may write to the store writes what does harm over the lock of one service. It costs that service its lock, and
 //! nothing else: no other service a renewal, no host a process, and no reader of journal, bus or terminal a control character.
 
+#[path = "../support/malformed.rs"]
+mod malformed;
 #[path = "../support/too_large.rs"]
 mod too_large;
 #[path = "../support/hostile.rs"]
@@ -57,7 +59,9 @@ fn hostile_values_cost_their_own_service_alone(store: Lockstore) {
         match store {
             Lockstore::Directory => damage_for_a_while(&scene),
             Lockstore::Nats | Lockstore::Etcd | Lockstore::Postgres => {
-                put_too_large(&scene);
+                put_by_other_means(&scene, Odd::TooLarge);
+                show(&scene, latest(&scene));
+                put_by_other_means(&scene, Odd::Malformed);
                 show(&scene, latest(&scene));
             }
         }
@@ -200,25 +204,40 @@ fn latest(scene: &Scene) -> Revision {
     })
 }
 
-fn put_too_large(scene: &Scene) {
+/// What no store of putexd's writes.
+#[derive(Debug, Clone, Copy)]
+enum Odd {
+    TooLarge,
+    Malformed,
+}
+
+fn put_by_other_means(scene: &Scene, odd: Odd) {
     let settings = scene.locks.settings(scene);
     scene.on_the_switch(|| {
         runtime().block_on(async {
-            match &settings {
-                StoreSettings::Nats(nats) => too_large::nats(&nats.servers[0], "locks", "evil").await,
+            match (&settings, odd) {
+                (StoreSettings::Nats(nats), Odd::TooLarge) => too_large::nats(&nats.servers[0], "locks", "evil").await,
+                (StoreSettings::Nats(nats), Odd::Malformed) => malformed::nats(&nats.servers[0], "locks", "evil").await,
                 #[cfg(feature = "etcd")]
-                StoreSettings::Etcd(etcd) => too_large::etcd(&etcd.endpoints[0], "/putex/locks/evil").await,
+                (StoreSettings::Etcd(etcd), _) => {
+                    let (endpoint, key) = (&etcd.endpoints[0], "/putex/locks/evil");
+                    match odd {
+                        Odd::TooLarge => too_large::etcd(endpoint, key).await,
+                        Odd::Malformed => malformed::etcd(endpoint, key).await,
+                    }
+                }
                 #[cfg(feature = "postgres")]
-                StoreSettings::Postgres(postgres) => {
+                (StoreSettings::Postgres(postgres), _) => {
+                    let statement = match odd {
+                        Odd::TooLarge => too_large::postgres("putex_locks", "evil"),
+                        Odd::Malformed => malformed::postgres("putex_locks", "evil"),
+                    };
                     let connecting = tokio_postgres::connect(&postgres.connection, tokio_postgres::NoTls);
                     let (client, connection) = connecting.await.expect("the administrator connects");
                     tokio::spawn(connection);
-                    client
-                        .batch_execute(&too_large::postgres("putex_locks", "evil"))
-                        .await
-                        .expect("the server takes it");
+                    client.batch_execute(&statement).await.expect("the server takes it");
                 }
-                other => unreachable!("{other:?} has no server"),
+                (other, _) => unreachable!("{other:?} has no server"),
             }
         });
     });

@@ -36,6 +36,7 @@ mod pauses;
 mod postgres;
 mod quickstart;
 mod reload;
+mod scale;
 mod scene;
 mod sealed;
 mod self_fence;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::command::{holds_for, now, wait_until};
+use crate::command::{holds_for, now, said, wait_until};
 use crate::lockstore::{Lockstore, on_each_store};
 use crate::on_hosts::OnHosts;
 use crate::scene::{ELECTED, Plan, SERVICE, SOON, TAKE_OVER, WAIT, wait_for_line, wait_for_standby, wait_for_status};
@@ -104,6 +104,12 @@ fn the_store_is_away_for_long(store: Lockstore) {
     holds_for(WAIT * 2, "without a store nobody starts", || scene.oracle.live().is_empty());
     for host in &scene.hosts {
         wait_for_status(host, |status| status.contains("db no-store"));
+        wait_until(SOON, "it says why, what follows, and what to do", || {
+            let status = said(&host.output(&["putexctl", "status", "db"]));
+            ["see that the store", "has given no answer for ", "(the last error: ", "nothing is started on this host"]
+                .iter()
+                .all(|part| status.contains(part))
+        });
     }
     let back = now();
     scene.locks.regain(&scene);

@@ -1,9 +1,11 @@
 //! What a service tells: to the journal, and to an operator who asked for something.
 
+use std::sync::Arc;
+
 use super::{Admission, Refusal, Service, names};
 use crate::election::{Alarm, Sight, State, Transition, Waiting, rounded};
 use crate::journal;
-use crate::types::{OnStopFailure, Revision, Term, Time};
+use crate::types::{OnStopFailure, Revision, ServiceName, Term, Time, UnitName};
 
 /// That a lease is not renewed: when the last renewal was sent that was won, as long as it is so.
 #[derive(Debug, Default)]
@@ -125,12 +127,15 @@ impl Service {
     }
 
     pub(super) fn report(&self, transition: &Transition) {
+        let now = self.host.machine.now();
+        let hindrance = self.election.hindrance(now).map(|hindrance| hindrance.in_words(now));
+        let ended = ended(transition, &self.settings.unit, self.again.as_deref(), hindrance.as_deref());
         journal::transition(&journal::Transition {
             service: &self.settings.name,
             unit: &self.settings.unit,
             from: transition.from.as_str(),
             to: transition.to.as_str(),
-            reason: &transition.reason,
+            reason: &ended.map_or_else(|| transition.reason.clone(), |ended| format!("{}; {ended}", transition.reason)),
             holder: Some(transition.holder.as_str()).filter(|holder| !holder.is_empty()),
             revision: Some(transition.revision).filter(|revision| *revision != Revision(0)),
             term: Some(transition.term).filter(|term| *term != Term(0)),
@@ -155,20 +160,18 @@ impl Service {
                 "the store was made anew or restored; the last holder counts as unknown".to_owned(),
             ),
             Alarm::StopLimit => {
-                let limit = settings.stop_limit;
-                (
-                    journal::Alarm::StopFailed,
-                    format!(
-                        "the stop of {} has taken longer than stop-limit = {}",
-                        names(settings.units()),
-                        rounded(limit)
-                    ),
-                )
+                let (units, limit) = (names(settings.units()), rounded(settings.stop_limit));
+                // The lease is renewed meanwhile.
+                self.tell_of_late_stop(format!("the stop of {units} has taken longer than stop-limit = {limit}"), true);
+                return;
             }
-            Alarm::StopUnproven => (
-                journal::Alarm::StopFailed,
-                format!("the stop of {} is not proven at the end of its budget", names(settings.units())),
-            ),
+            Alarm::StopUnproven => {
+                let units = names(settings.units());
+                // Another host may start them: whoever is to go down for that goes down now.
+                let may_look = settings.on_stop_failure == OnStopFailure::Alert;
+                self.tell_of_late_stop(format!("the stop of {units} is not proven at the end of its budget"), may_look);
+                return;
+            }
             Alarm::StrayUnit => match &self.undead {
                 Some(undead) if undead.is_for_the_operator => (journal::Alarm::StopFailed, undead.words.clone()),
                 Some(_) | None => (
@@ -196,19 +199,80 @@ impl Service {
                 (journal::Alarm::ClockJump, format!("the wall clock moved by {by} against the time since boot"))
             }
         };
-        let subject = journal::Subject {
-            service: Some((&settings.name, &settings.unit)),
-            holder: Some(self.election.holder()).filter(|holder| !holder.is_empty()),
-            revision: Some(self.election.revision()),
-            term: Some(self.election.term()),
-        };
-        journal::alarm(kind, &subject, &reason);
-        if matches!(alarm, Alarm::StopLimit | Alarm::StopUnproven) && settings.on_stop_failure != OnStopFailure::Alert {
-            journal::alarm(journal::Alarm::SelfFence, &subject, "the stop cannot be proven, so this host goes down");
-            if let Err(error) = self.host.machine.fence(settings.on_stop_failure) {
-                tracing::error!("failed to take this host down: {error}");
+        self.placed().alarm(kind, &reason);
+    }
+
+    /// The time of a stop is over. What is dead by the next look is not told of, if it `may_look`.
+    fn tell_of_late_stop(&self, reason: String, may_look: bool) {
+        let (placed, units, machine) = (self.placed(), self.units.clone(), Arc::clone(&self.host.machine));
+        let how = self.settings.on_stop_failure;
+        let tell = move || {
+            placed.alarm(journal::Alarm::StopFailed, &reason);
+            if how != OnStopFailure::Alert {
+                placed.alarm(journal::Alarm::SelfFence, "the stop cannot be proven, so this host goes down");
+                let fencing = machine.fence(how);
+                machine.spawn(Box::pin(async move {
+                    if let Err(error) = fencing.await {
+                        tracing::error!("failed to take this host down: {error}");
+                    }
+                }));
             }
+        };
+        if !may_look {
+            tell();
+            return;
         }
+        self.host.machine.spawn(Box::pin(async move {
+            if units.is_late_for_good().await {
+                tell();
+            }
+        }));
+    }
+
+    fn placed(&self) -> Placed {
+        Placed {
+            service: self.settings.name.clone(),
+            unit: self.settings.unit.clone(),
+            holder: self.election.holder().to_owned(),
+            revision: self.election.revision(),
+            term: self.election.term(),
+        }
+    }
+}
+
+/// What the journal says behind the reason where nothing of the unit runs on this host any more: this may be the last line on it.
+/// `again`: what has it taken up again; `hindrance`: why its lock is not taken now.
+fn ended(transition: &Transition, unit: &UnitName, again: Option<&str>, hindrance: Option<&str>) -> Option<String> {
+    let stopped = format!("{unit} is stopped on this host");
+    match (transition.from, transition.to) {
+        (_, State::Retired) => {
+            Some(again.map_or(stopped.clone(), |again| format!("{stopped}, and is not started again before {again}")))
+        }
+        (State::Releasing | State::Lapsing, State::Standby | State::NoStore) => {
+            Some(hindrance.map_or(stopped.clone(), |why| format!("{stopped}, which does not take the lock now: {why}")))
+        }
+        _ => None,
+    }
+}
+
+/// What an alarm is about, by what is known of the lock now.
+struct Placed {
+    service: ServiceName,
+    unit: UnitName,
+    holder: String,
+    revision: Revision,
+    term: Term,
+}
+
+impl Placed {
+    fn alarm(&self, kind: journal::Alarm, reason: &str) {
+        let subject = journal::Subject {
+            service: Some((&self.service, &self.unit)),
+            holder: Some(&*self.holder).filter(|holder| !holder.is_empty()),
+            revision: Some(self.revision),
+            term: Some(self.term),
+        };
+        journal::alarm(kind, &subject, reason);
     }
 }
 
@@ -219,12 +283,42 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_last_line_names_the_unit_and_what_starts_it_again() {
+        let transition = |from, to| Transition {
+            from,
+            to,
+            reason: "putexd is stopped".to_owned(),
+            holder: String::new(),
+            revision: Revision(0),
+            term: Term(0),
+        };
+        let unit = UnitName::new("database.service").expect("a unit's name");
+        let stopped = "database.service is stopped on this host".to_owned();
+        let ended = |from, to, again, hindrance| ended(&transition(from, to), &unit, again, hindrance);
+        assert_eq!(
+            ended(State::Standby, State::Retired, Some("\"systemctl start putexd\""), None),
+            Some(format!("{stopped}, and is not started again before \"systemctl start putexd\""))
+        );
+        assert_eq!(ended(State::Releasing, State::Retired, None, None), Some(stopped.clone()));
+        for from in [State::Releasing, State::Lapsing] {
+            assert_eq!(ended(from, State::Standby, None, None), Some(stopped.clone()));
+            assert_eq!(
+                ended(from, State::NoStore, None, Some("the store is out of reach")),
+                Some(format!("{stopped}, which does not take the lock now: the store is out of reach"))
+            );
+        }
+        assert_eq!(ended(State::NoStore, State::Standby, None, None), None);
+        assert_eq!(ended(State::Starting, State::Active, None, None), None);
+    }
+
+    #[test]
     fn a_lease_that_is_not_renewed_is_told_once_and_its_renewal_once() {
         let at = |seconds| Time::both(Duration::from_secs(seconds));
         let waiting = || Some(Waiting::Renewal { since: at(1), deadline: at(20) });
         let mut overdue = Overdue::default();
         assert_eq!(overdue.hear(None, true, at(2)), None);
-        let words = "not renewed for 9.0s; the unit is stopped in 10.0s unless the store answers".to_owned();
+        let words =
+            "not renewed for 9.0s; the unit is stopped in 10.0s unless the store takes a renewal before".to_owned();
         assert_eq!(overdue.hear(waiting(), true, at(10)), Some(Renewals::Fail(words)));
         assert_eq!(overdue.hear(waiting(), true, at(11)), None);
         let words = "renewed again after 11.0s".to_owned();

@@ -10,10 +10,7 @@ use crate::types::Time;
 impl Election {
     /// H4: acts on every deadline that has passed.
     pub(super) fn enforce(&mut self, now: Time) {
-        let Some(holding) = self.holding() else {
-            self.enforce_stop_budget(now);
-            return;
-        };
+        let Some(holding) = self.holding() else { return };
         let over = now.has_passed(holding.deadline());
         let unproven_jump = holding.prove_by.is_some_and(|(_, by)| now.has_passed(by));
         if self.may_be_running() {
@@ -21,8 +18,6 @@ impl Election {
                 self.lapse(now, "the lease was not renewed in time");
             } else if unproven_jump {
                 self.lapse(now, "the clock jumped and no renewal was won since");
-            } else {
-                self.enforce_stop_limit(now);
             }
             return;
         }
@@ -39,7 +34,8 @@ impl Election {
         }
     }
 
-    pub(super) fn enforce_stop_budget(&mut self, now: Time) {
+    /// Says once that a stop is not proven in time; the proof may have come with the event that was looked at.
+    pub(super) fn tell_of_late_stop(&mut self, now: Time) {
         if let Phase::Lapsing(lapse) = &mut self.phase
             && lapse.step == LapseStep::Stopping
             && !lapse.shouted
@@ -48,10 +44,8 @@ impl Election {
             lapse.shouted = true;
             self.actions.push(Action::Alarm(Alarm::StopUnproven));
         }
-    }
-
-    pub(super) fn enforce_stop_limit(&mut self, now: Time) {
         if let Phase::Releasing(release) = &mut self.phase
+            && matches!(release.step, ReleaseStep::Closing | ReleaseStep::Stopping)
             && !release.shouted
             && now.has_passed(release.stop_limit_at)
         {

@@ -222,12 +222,13 @@ impl Election {
     }
 
     /// Takes in one event. A deadline that has passed is acted on before the event is looked at: whoever wakes late does
-    /// this first.
+    /// this first. That a stop is late is said behind it, because the event may be its proof.
     pub fn handle(&mut self, at: &Moment, event: Event) -> Vec<Action> {
         self.last_now = at.now;
         self.notice_clock_jump(at);
         self.enforce(at.now);
         self.take_in(at, event);
+        self.tell_of_late_stop(at.now);
         self.advance(at);
         mem::take(&mut self.actions)
     }

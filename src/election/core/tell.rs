@@ -2,7 +2,7 @@
 
 use super::{BackOff, Election, Phase, ReleaseStep, StartStep};
 use crate::election::holding::Holding;
-use crate::election::record::Record;
+use crate::election::record::{Record, Standing};
 use crate::election::state::State;
 use crate::election::waiting::{Hindrance, Waiting};
 use crate::types::{NodeId, Time};
@@ -100,18 +100,29 @@ impl Election {
     }
 
     fn waiting_idle(&self, now: Time) -> Option<Waiting> {
-        let claim = self.lock.claim(&self.settings.node, &self.settings.timings)?;
+        let timings = &self.settings.timings;
+        let held = self.lock.record().filter(|record| Record::is_held(record));
+        let is_own = held.is_some_and(|record| {
+            record.token == self.settings.node
+                && record.details.as_ref().is_some_and(|details| details.machine == self.settings.machine)
+        });
+        let heard = held.and(self.lock.seen()).map(|seen| seen.heard);
+        let other = held.zip(heard).filter(|_| !is_own).map(|(record, heard)| (record.token.to_string(), heard));
+        let is_over = is_own && self.unit_alive == Some(false) && !self.stopping_stray;
+        // What the store has shown so far it may show no more, and nothing is taken on the strength of it.
+        if !is_over && (!self.connected || self.lock.is_unwatched(now, timings)) {
+            return Some(Waiting::Store { holder: other });
+        }
+        let claim = self.lock.claim(&self.settings.node, timings)?;
         let contends = self.hindrance(now).is_none();
-        if let Some(record) = self.lock.record().filter(|record| Record::is_held(record)) {
-            let heard = self.lock.seen()?.since;
+        if let (Some(record), Some(heard)) = (held, heard) {
             let take_at = contends.then_some(claim.take_at);
-            let is_own = record.token == self.settings.node
-                && record.details.as_ref().is_some_and(|details| details.machine == self.settings.machine);
-            if is_own && self.unit_alive == Some(false) && !self.stopping_stray {
-                let shown = self.connected && self.lock.is_up_to_date(now, &self.settings.timings);
+            if is_over {
+                let shown = self.connected && self.lock.is_up_to_date(now, timings);
                 return Some(Waiting::OwnRecord { shown, take_at });
             }
-            return Some(Waiting::Holder { holder: record.token.to_string(), heard, take_at });
+            let is_claim = record.details.as_ref().is_some_and(|details| details.standing == Standing::Confirming);
+            return Some(Waiting::Holder { holder: record.token.to_string(), is_claim, heard, take_at });
         }
         if claim.paused && !now.has_waited_until(claim.take_at) {
             return Some(Waiting::Paused { until: claim.take_at });

@@ -367,7 +367,10 @@ impl Lock {
     }
 
     fn damaged(&self, why: &str) -> StoreError {
-        StoreError::Garbled(format!("{} is damaged: {why}; see \"putexctl clear\"", self.shown()))
+        let (key, shown) = (&self.key, self.shown());
+        StoreError::Garbled(format!(
+            "run \"putexctl clear --key {key}\" unless a holder mends it: {shown} is damaged: {why}"
+        ))
     }
 
     /// Whose the lock was, by the highest revision that can be read.

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use async_nats::HeaderMap;
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::message::StreamMessage;
 use async_nats::jetstream::stream::{Config, DiscardPolicy, Info, RawMessage, RetentionPolicy, StorageType};
@@ -36,6 +37,15 @@ const LONG_HISTORY: i64 = 64;
 /// three. A bucket that somebody else has made may have no such limit: there the server's max_payload is the limit, and is what
 /// a read may take of memory several times over.
 const MESSAGE_LIMIT_BYTES: i32 = 128 * 1024;
+
+/// A message under a key.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) revision: Revision,
+    /// `None`: they are not in the form of headers, and are the payload.
+    pub(super) headers: Option<HeaderMap>,
+    pub(super) payload: Vec<u8>,
+}
 
 /// The names that belong to a bucket.
 #[derive(Debug, Clone)]
@@ -201,7 +211,7 @@ impl Bucket {
     }
 
     /// The last message of a key, from the stream's leader.
-    pub(super) async fn latest(&self, connection: &Connection, key: &Key) -> Result<Option<StreamMessage>, StoreError> {
+    pub(super) async fn latest(&self, connection: &Connection, key: &Key) -> Result<Option<Found>, StoreError> {
         self.message(connection, key, &json!({ "last_by_subj": self.subject(key)? })).await
     }
 
@@ -216,9 +226,9 @@ impl Bucket {
         connection: &Connection,
         key: &Key,
         revision: Revision,
-    ) -> Result<Option<StreamMessage>, StoreError> {
+    ) -> Result<Option<Found>, StoreError> {
         let Some(message) = self.at(connection, key, revision).await? else { return Ok(None) };
-        let Some(base) = record::base(&message.headers) else { return Ok(None) };
+        let Some(base) = message.headers.as_ref().and_then(record::base) else { return Ok(None) };
         if self.first_after(connection, key, base).await? != Some(revision) {
             return Ok(None);
         }
@@ -226,12 +236,7 @@ impl Bucket {
     }
 
     /// The message of a key that made `revision`.
-    async fn at(
-        &self,
-        connection: &Connection,
-        key: &Key,
-        revision: Revision,
-    ) -> Result<Option<StreamMessage>, StoreError> {
+    async fn at(&self, connection: &Connection, key: &Key, revision: Revision) -> Result<Option<Found>, StoreError> {
         if revision == Revision(0) {
             // No write ever makes it, and the server does not take the question.
             return Ok(None);
@@ -244,13 +249,11 @@ impl Bucket {
         connection: &Connection,
         key: &Key,
         question: &serde_json::Value,
-    ) -> Result<Option<StreamMessage>, StoreError> {
+    ) -> Result<Option<Found>, StoreError> {
         let subject = self.subject(key)?;
         // Revisions are counted over all keys: the one asked for may be another key's.
         let raw = self.raw_message(connection, question).await?.filter(|raw| raw.subject == subject);
-        raw.map(StreamMessage::try_from)
-            .transpose()
-            .map_err(|error| StoreError::Garbled(format!("the message under {key}: {error}")))
+        raw.map(found).transpose().map_err(|error| StoreError::Garbled(format!("the message under {key}: {error}")))
     }
 
     /// The revision of the oldest message of a key after `base` that the leader still has.
@@ -271,11 +274,11 @@ impl Bucket {
         question: &serde_json::Value,
     ) -> Result<Option<RawMessage>, StoreError> {
         #[derive(Deserialize)]
-        struct Found {
+        struct Answer {
             message: RawMessage,
         }
-        match connection.ask::<Found>(&format!("STREAM.MSG.GET.{}", self.stream()), question).await? {
-            Ok(found) => Ok(Some(found.message)),
+        match connection.ask::<Answer>(&format!("STREAM.MSG.GET.{}", self.stream()), question).await? {
+            Ok(answer) => Ok(Some(answer.message)),
             Err(refusal) if refusal.error_code() == ErrorCode::NO_MESSAGE_FOUND => Ok(None),
             Err(refusal) => Err(self.error(&refusal)),
         }
@@ -448,6 +451,19 @@ impl Bucket {
 }
 
 /// Whether nothing was ever written, and the revisions of the first life may be repeated by the next.
+/// The server keeps whatever a client sends as headers.
+fn found(raw: RawMessage) -> Result<Found, async_nats::Error> {
+    let revision = Revision(raw.sequence);
+    let headers_alone = raw.headers.clone().map(|payload| RawMessage { payload, headers: None, ..raw.clone() });
+    match (StreamMessage::try_from(raw), headers_alone) {
+        (Ok(message), _) => Ok(Found { revision, headers: Some(message.headers), payload: message.payload.to_vec() }),
+        (Err(_), Some(headers)) => {
+            Ok(Found { revision, headers: None, payload: StreamMessage::try_from(headers)?.payload.to_vec() })
+        }
+        (Err(error), None) => Err(error),
+    }
+}
+
 fn is_unseeded(info: &Info) -> bool {
     info.config.num_replicas <= 1 && info.state.last_sequence == 0
 }

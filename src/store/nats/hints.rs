@@ -2,6 +2,9 @@
 //!
 //! A plain subscription to the keys' subjects would be simpler, but its hints come when a write is *sent*; who reads at
 //! once would still see the old value. The consumer's come after the write was stored. They say nothing else.
+//!
+//! It has a connection of its own. The server passes on whatever somebody has stored as headers, and the client library ends
+//! the connection over what are none: one message under one key would take the store from all services of all hosts.
 
 use std::time::Duration;
 
@@ -24,13 +27,15 @@ const MISSED_HEARTBEATS: u32 = 3;
 /// The shortest and the longest interval of the server's heartbeats.
 const HEARTBEAT_RANGE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// Starts a watch on `connection`.
-pub(super) async fn watch(connection: &Connection, bucket: &Bucket) -> Result<Hints, StoreError> {
+/// Starts a watch on `connection`, which it keeps to itself. It ends with that one, or when another is lost, as
+/// `other_lost` tells.
+pub(super) async fn watch(
+    connection: Connection,
+    other_lost: watch::Receiver<Option<String>>,
+    bucket: &Bucket,
+) -> Result<Hints, StoreError> {
     let heartbeat = connection.call_limit.clamp(HEARTBEAT_RANGE.0, HEARTBEAT_RANGE.1);
     let inbox = connection.client.new_inbox();
-    // Subscribed first: the server removes a consumer without interest.
-    let subscriber =
-        connection.client.subscribe(inbox.clone()).await.map_err(|error| StoreError::Unreachable(error.to_string()))?;
     let question = json!({
         "stream_name": bucket.stream(),
         "config": {
@@ -46,17 +51,28 @@ pub(super) async fn watch(connection: &Connection, bucket: &Bucket) -> Result<Hi
         },
     });
     let verb = format!("CONSUMER.CREATE.{}", bucket.stream());
-    if let Err(refusal) = connection.ask::<serde_json::Value>(&verb, &question).await? {
-        return Err(bucket.error(&refusal));
-    }
+    let subscribing = async {
+        // Subscribed first: the server removes a consumer without interest.
+        let subscriber = connection.client.subscribe(inbox).await;
+        let subscriber = subscriber.map_err(|error| StoreError::Unreachable(error.to_string()))?;
+        match connection.ask::<serde_json::Value>(&verb, &question).await? {
+            Ok(_) => Ok(subscriber),
+            Err(refusal) => Err(bucket.error(&refusal)),
+        }
+    };
+    let subscriber = connection.bounded(subscribing).await?;
     let (sender, receiver) = mpsc::channel(HINT_LIMIT);
     let prefix = bucket.key_prefix();
-    tokio::spawn(forward(subscriber, prefix, heartbeat * MISSED_HEARTBEATS, connection.lost_signal(), sender));
+    tokio::spawn(async move {
+        tokio::select! {
+            () = forward(subscriber, prefix, heartbeat * MISSED_HEARTBEATS, other_lost, sender) => {}
+            _ = connection.lost() => {}
+        }
+    });
     Ok(crate::store::hints(receiver))
 }
 
-/// Owns the subscription, which is a handle of the client, and lets go of it as soon as the connection is lost, whether
-/// or not anybody reads the hints.
+/// Owns the subscription, and lets go of it as soon as a connection is lost, whether or not anybody reads the hints.
 async fn forward(
     mut subscriber: Subscriber,
     prefix: String,

@@ -1,6 +1,5 @@
 //! A value as two columns of text: the token, which a person can read and compare, and a JSON object of the fields.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use crate::types::Value;
@@ -10,10 +9,14 @@ pub fn encode(value: &Value) -> Result<(String, String), serde_json::Error> {
     Ok((escape(&value.body), serde_json::to_string(&value.fields)?))
 }
 
-/// The value of the columns `token` and `fields`; the error is what is wrong with the fields.
-pub fn decode(token: &str, fields: &str) -> Result<Value, serde_json::Error> {
-    let fields: BTreeMap<String, String> = serde_json::from_str(fields)?;
-    Ok(Value { body: unescape(token), fields })
+/// The value of the columns `token` and `fields`.
+#[must_use]
+pub fn decode(token: &str, fields: &str) -> Value {
+    match serde_json::from_str(fields) {
+        Ok(fields) => Value { body: unescape(token), fields },
+        // The fields are the part that is wrong, and come first, in case that there is no room for both.
+        Err(_) => Value::malformed(format!("{fields} {token}").as_bytes()),
+    }
 }
 
 /// A body as text that a person can read and the server takes: printable ASCII but for backslashes as it is.
@@ -50,6 +53,8 @@ fn escaped(text: &[u8]) -> Option<(u8, &[u8])> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[test]
@@ -60,6 +65,17 @@ mod tests {
         for body in [&b""[..], b"node-1", b"\\x41", b"\\", b"\\x4", &all] {
             assert_eq!(unescape(&escape(body)), body, "{body:?}");
         }
+    }
+
+    #[test]
+    fn fields_that_are_no_object_of_strings_are_somebody_elses() {
+        for fields in ["", "{", "null", "[]", "7", "{\"term\": 7}", "{\"a\": {}}", "{\"a\": null}", "{} {}"] {
+            let value = decode("h2", fields);
+            assert!(value.is_malformed(), "{fields}");
+            assert_eq!(value.body, format!("{fields} h2").into_bytes());
+        }
+        assert_eq!(decode("h2", "{}"), Value { body: b"h2".to_vec(), fields: BTreeMap::new() });
+        assert!(decode("h2", &"x".repeat(1 << 20)).size() < 512);
     }
 
     #[test]

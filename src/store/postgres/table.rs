@@ -93,6 +93,13 @@ impl Table {
                     self.name
                 )));
             }
+            Some(_) if column::<i64>(row, 2)?.is_negative() => {
+                return Err(StoreError::Unfit(format!(
+                    "the row {:?} of {} has a revision below 0: delete the row",
+                    key.as_str(),
+                    self.name
+                )));
+            }
             Some(_) => match before {
                 None => Some(entry(row, [2, 3, 4])?),
                 Some(revision) => replaced(row, revision)?,
@@ -186,9 +193,7 @@ fn replaced(row: &Row, by: Revision) -> Result<Option<Entry>, StoreError> {
 
 fn entry(row: &Row, [at, token, fields]: [usize; 3]) -> Result<Entry, StoreError> {
     let value = match (column::<Option<String>>(row, token)?, column::<Option<String>>(row, fields)?) {
-        (Some(token), Some(fields)) => record::decode(&token, &fields).map_err(|error| {
-            StoreError::Garbled(format!("the fields of a lock are no JSON object of strings: {error}"))
-        })?,
+        (Some(token), Some(fields)) => record::decode(&token, &fields),
         (None, _) | (_, None) => Value::too_large(),
     };
     Ok(Entry { revision: revision(column(row, at)?)?, value: Some(value.within_limit()) })

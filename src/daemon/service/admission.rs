@@ -1,0 +1,255 @@
+//! Whether the units of a service can be supervised on this host.
+
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep};
+
+use super::lookout::{SHARE_OF_LOOKS, SHARE_OF_STRAYS, shared};
+use super::{Host, Units};
+use crate::config::{ServiceSettings, StopProof};
+use crate::daemon::grounds::{self, Grounds};
+use crate::guard::frame::Watchdog;
+use crate::systemd::{ChangeHints, Manager, Surroundings, Unsupervisable};
+use crate::types::UnitName;
+
+/// How often it is asked whether a unit can be supervised, where there are few: its files may be mended, or broken.
+const ADMISSION_INTERVAL: Duration = Duration::from_secs(5);
+/// How often it is asked until there is a first answer.
+const FIRST_ADMISSION_INTERVAL: Duration = Duration::from_millis(100);
+/// At least so long it is between two questions whether something can be kept: the guard itself looks no more often.
+const ROOM_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Whether the units of a service can be supervised: what is to be remarked of them, or why not.
+pub(super) type Admission = Result<Vec<String>, Refusal>;
+
+/// Why the units of a service cannot be supervised.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) reason: String,
+    /// Whether one of them can be started, or runs on, without the lease.
+    pub(super) is_ungated: bool,
+    /// Whether it is the host that lacks something, and the journal has been told of it once for all services.
+    pub(super) is_of_host: bool,
+}
+
+impl Refusal {
+    pub(super) fn new(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), is_ungated: false, is_of_host: false }
+    }
+
+    pub(super) fn of_host(reason: String) -> Self {
+        Self { reason, is_ungated: false, is_of_host: true }
+    }
+}
+
+/// What is asked whether a service may be run here.
+pub(super) trait Admits: Sync {
+    /// Whether the units can be supervised. `None`: nobody answered.
+    fn supervisable(&self) -> impl Future<Output = Option<Admission>> + Send;
+
+    /// Whether what has to outlive guard and daemon can be written. `None`: nobody answered.
+    fn can_keep(&self) -> impl Future<Output = Option<Result<(), String>>> + Send;
+
+    /// How long what was found stands, where PID 1 does not read its files anew before.
+    fn interval(&self, last: Option<&Admission>) -> Duration;
+
+    fn renew_interval(&self) -> Duration;
+}
+
+pub(super) struct Admitter {
+    pub(super) host: Host,
+    pub(super) units: Units,
+    pub(super) settings: watch::Receiver<ServiceSettings>,
+}
+
+impl Admits for Admitter {
+    async fn supervisable(&self) -> Option<Admission> {
+        let current = self.settings.borrow().clone();
+        self.host.grounds.put(&current.name, self.units.groups());
+        match admission(&*self.units.systemd, &self.host.grounds, &current).await {
+            Some(Ok(remarks)) => {
+                watchdog_is_served(&self.host).await.map(|served| served.map(|()| remarks).map_err(Refusal::new))
+            }
+            other => other,
+        }
+    }
+
+    async fn can_keep(&self) -> Option<Result<(), String>> {
+        let current = self.settings.borrow().clone();
+        can_keep(&self.host, &current).await
+    }
+
+    fn interval(&self, last: Option<&Admission>) -> Duration {
+        match last {
+            None => FIRST_ADMISSION_INTERVAL,
+            // What is refused for want of something else than a unit's files is not told by PID 1.
+            Some(Err(_)) => ADMISSION_INTERVAL.max(shared(&self.units, SHARE_OF_STRAYS)),
+            Some(Ok(_)) => ADMISSION_INTERVAL.max(shared(&self.units, SHARE_OF_LOOKS)),
+        }
+    }
+
+    fn renew_interval(&self) -> Duration {
+        self.settings.borrow().timings.renew_interval
+    }
+}
+
+/// Tells, whenever that changes, whether the units' stop can be proven and their start is gated, and what is to be remarked
+/// of them; `reloads` are those of PID 1. Whether something can be kept costs little to ask, and is asked about every R; PID 1 is asked for the units seldom.
+pub(super) async fn admit(admits: impl Admits, mut reloads: ChangeHints, admissions: mpsc::Sender<Admission>) {
+    let mut last: Option<Admission> = None;
+    loop {
+        let found = admits.supervisable().await;
+        let found_at = Instant::now();
+        loop {
+            let admission = match &found {
+                Some(Ok(remarks)) => {
+                    let can_keep = admits.can_keep().await;
+                    can_keep.map(|can| can.map(|()| remarks.clone()).map_err(Refusal::of_host))
+                }
+                other => other.clone(),
+            };
+            if admission.is_some() && admission != last {
+                last.clone_from(&admission);
+                if let Some(admission) = admission
+                    && admissions.send(admission).await.is_err()
+                {
+                    return;
+                }
+            }
+            let left = admits.interval(last.as_ref()).saturating_sub(found_at.elapsed());
+            if left.is_zero() {
+                break;
+            }
+            let pause = left.min(admits.renew_interval().max(ROOM_INTERVAL));
+            tokio::select! {
+                // The hints never end.
+                _ = reloads.next(), if last.is_some() => break,
+                () = sleep(pause) => {}
+            }
+        }
+    }
+}
+
+/// Whether guard and daemon can write what has to outlive them when a unit is started. `None`: the guard did not answer.
+async fn can_keep(host: &Host, settings: &ServiceSettings) -> Option<Result<(), String>> {
+    if let Some(trouble) = host.guard.trouble().await.ok()? {
+        return Some(Err(trouble));
+    }
+    Some(settings.units().try_for_each(|unit| host.machine.has_kept_place(unit).map(drop)))
+}
+
+/// Whether the guard serves the watchdog that the configuration names. It is told by its own command line, so it may have
+/// been started before the configuration was changed. `None`: it did not answer.
+async fn watchdog_is_served(host: &Host) -> Option<Result<(), String>> {
+    let Some(wanted) = &host.watchdog else { return Some(Ok(())) };
+    let served = host.guard.watchdog().await.ok()?;
+    let matches = |served: &Watchdog| served.device == wanted.device && served.timeout == wanted.timeout;
+    Some(match served.filter(matches) {
+        None => Err(format!(
+            "putex-guard does not serve the watchdog {} with a timeout of {:?}; run \"systemctl daemon-reload\" and \
+             \"systemctl restart putex-guard\", which ends every lease of this host",
+            wanted.device.display(),
+            wanted.timeout
+        )),
+        Some(Watchdog { trouble: Some(trouble), .. }) => {
+            Err(format!("the watchdog {} is not served: {trouble}", wanted.device.display()))
+        }
+        Some(Watchdog { trouble: None, .. }) => Ok(()),
+    })
+}
+
+/// The remarks on the units, or why they cannot be supervised. `None`: PID 1 did not answer, and nothing is known against
+/// them.
+async fn admission(systemd: &dyn Manager, grounds: &Grounds, settings: &ServiceSettings) -> Option<Admission> {
+    let all: Vec<UnitName> = settings.units().cloned().collect();
+    let mut remarks = Vec::new();
+    let mut refusal = None;
+    for unit in &all {
+        let around = Surroundings {
+            service: Some(&settings.name),
+            self_fence: settings.on_stop_failure.is_self_fence(),
+            bound: &all,
+            contains: &settings.contains,
+            unit_only: settings.stop_proof == StopProof::UnitOnly,
+            may_end: *unit != settings.unit,
+        };
+        match systemd.supervisable(unit, around).await {
+            Ok(found) => remarks.extend(found),
+            Err(Unsupervisable::Bus(_)) => return None,
+            // That a unit can be started without the lease weighs more than what is wrong with another one.
+            Err(error) if error.is_ungated() => {
+                return Some(Err(Refusal { reason: error.to_string(), is_ungated: true, is_of_host: false }));
+            }
+            Err(error) => {
+                refusal.get_or_insert_with(|| Refusal::new(error.to_string()));
+            }
+        }
+    }
+    if let Some(refusal) = refusal {
+        return Some(Err(refusal));
+    }
+    match grounds::check(systemd, grounds, settings).await {
+        Ok(apart) => Some(apart.map(|()| remarks).map_err(Refusal::new)),
+        Err(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::{Arc, Mutex, PoisonError};
+
+    use super::*;
+
+    const R: Duration = Duration::from_secs(1);
+
+    /// A unit that can be supervised, on a host that may be full.
+    #[derive(Clone, Default)]
+    struct Told {
+        trouble: Arc<Mutex<Option<String>>>,
+        asked_pid_1: Arc<AtomicU64>,
+    }
+
+    impl Admits for Told {
+        async fn supervisable(&self) -> Option<Admission> {
+            self.asked_pid_1.fetch_add(1, Ordering::Relaxed);
+            Some(Ok(vec!["a remark".to_owned()]))
+        }
+
+        async fn can_keep(&self) -> Option<Result<(), String>> {
+            Some(self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone().map_or(Ok(()), Err))
+        }
+
+        fn interval(&self, last: Option<&Admission>) -> Duration {
+            if last.is_some() { ADMISSION_INTERVAL } else { FIRST_ADMISSION_INTERVAL }
+        }
+
+        fn renew_interval(&self) -> Duration {
+            R
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_host_is_told_of_within_r_when_it_begins_and_when_it_is_over() {
+        let told = Told::default();
+        let (sender, mut admissions) = mpsc::channel(1);
+        tokio::spawn(admit(told.clone(), Box::pin(futures_util::stream::pending()), sender));
+        let well = || Ok(vec!["a remark".to_owned()]);
+        assert_eq!(admissions.recv().await, Some(well()));
+        let began = Instant::now();
+        for _ in 0..20 {
+            let full = Err(Refusal::of_host("free space".to_owned()));
+            for (trouble, wanted) in [(Some("free space".to_owned()), full), (None, well())] {
+                *told.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+                let since = Instant::now();
+                assert_eq!(admissions.recv().await, Some(wanted));
+                assert!(since.elapsed() <= R, "{:?}", since.elapsed());
+                tokio::time::sleep(Duration::from_millis(130)).await;
+            }
+        }
+        let asked = told.asked_pid_1.load(Ordering::Relaxed);
+        assert!(asked <= began.elapsed().as_secs() / ADMISSION_INTERVAL.as_secs() + 1, "{asked}");
+    }
+}

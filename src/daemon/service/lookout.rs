@@ -1,0 +1,113 @@
+//! Who looks at the units of a service.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::{Seen, Units};
+use crate::config::ServiceSettings;
+use crate::election::Sight;
+use crate::host::processes::Process;
+use crate::systemd::SystemState;
+
+/// At least so long it is between two looks at the units. A look costs PID 1 about 10 ms, and a start or a stop, which waits for PID 1
+/// as well, is told by several changes.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// At least so long it is between two looks for processes outside of their control groups.
+const STRAY_INTERVAL: Duration = Duration::from_millis(500);
+/// How old the answer may be to whose child each process is; so often `/proc` is read at most, however many services ask.
+const FAMILY_AGE: Duration = Duration::from_millis(500);
+/// The longest time between two looks at a unit of which nothing was heard is this for each unit of the host, where that is more
+/// than R: so many units a second are asked for in all, however many there are.
+pub(super) const SHARE_OF_LOOKS: Duration = Duration::from_millis(250);
+/// The same for two looks for processes outside, and for how old the answer may be to whose child each process is: `/proc` grows
+/// with the units.
+pub(super) const SHARE_OF_STRAYS: Duration = Duration::from_millis(10);
+const SHARE_OF_FAMILIES: Duration = Duration::from_millis(5);
+
+/// How long it is between two of something that is done for each unit of the host every `share`.
+pub(super) fn shared(units: &Units, share: Duration) -> Duration {
+    u32::try_from(units.systemd.watched()).map_or(Duration::MAX, |count| share * count)
+}
+
+/// Tells what the units do, when one of them changes, and every R where these are few.
+pub(super) async fn watch_units(
+    units: Units,
+    settings: watch::Receiver<ServiceSettings>,
+    epoch: Arc<AtomicU64>,
+    sights: mpsc::Sender<Seen>,
+    looked: watch::Sender<bool>,
+) {
+    let mut changes = units.changes();
+    let mut was_alive = false;
+    loop {
+        let look_again = Instant::now() + LOOK_INTERVAL;
+        let before = epoch.load(Ordering::Acquire);
+        let sighting = units.look().await;
+        let alive = sighting.main == Some(Sight::Alive);
+        // Once more after the end: what was told of before is gone by then, or is seen no longer.
+        let is_worth_a_look = alive || was_alive || !sighting.alive.is_empty();
+        let host_stops = was_alive && !alive && matches!(units.systemd.system_state().await, Ok(SystemState::Stopping));
+        was_alive = alive;
+        let all_dead = matches!(sighting.all, Some(Sight::Dead { .. }));
+        let is_settled = sighting.is_settled;
+        if sights.send(Seen { epoch: before, sighting, host_stops }).await.is_err() {
+            return;
+        }
+        looked.send_replace(is_worth_a_look);
+        let renew_interval = settings.borrow().timings.renew_interval;
+        let backstop = if is_settled { shared(&units, SHARE_OF_LOOKS) } else { Duration::ZERO };
+        units.changed(&mut changes, all_dead, renew_interval.max(backstop)).await;
+        sleep_until(look_again).await;
+    }
+}
+
+/// Tells which processes of the units are outside of their control groups, when that changes. It looks when the units were
+/// looked at and run, and every R where they are few. It has a task of its own, so that nothing waits for it.
+///
+/// Only what is seen twice is told: a command that a shell runs by su may be gone a moment later. The proof of a stop knows
+/// it from the first time on.
+pub(super) async fn watch_outside(
+    units: Units,
+    settings: watch::Receiver<ServiceSettings>,
+    mut looked: watch::Receiver<bool>,
+    strays: mpsc::Sender<Vec<Process>>,
+) {
+    let (mut before, mut told): (Vec<Process>, Vec<Process>) = (Vec::new(), Vec::new());
+    let age = || FAMILY_AGE.max(shared(&units, SHARE_OF_FAMILIES));
+    loop {
+        let found = if before.iter().all(|process| told.iter().any(|other| other.is(process))) {
+            let interval = settings.borrow().timings.renew_interval.max(shared(&units, SHARE_OF_STRAYS));
+            let runs = *looked.borrow_and_update();
+            tokio::select! {
+                seen = looked.changed() => match seen {
+                    Ok(()) if *looked.borrow() => {}
+                    Ok(()) => continue,
+                    Err(_) => return,
+                },
+                () = sleep(interval), if runs => {}
+            }
+            units.find_strays(age()).await
+        } else {
+            units.find_strays_anew(age()).await
+        };
+        match found {
+            Ok(found) => {
+                let seen_twice = |process: &&Process| before.iter().any(|other| other.is(process));
+                let lasting: Vec<Process> = found.iter().filter(seen_twice).cloned().collect();
+                before = found;
+                if lasting != told {
+                    told.clone_from(&lasting);
+                    if strays.send(lasting).await.is_err() {
+                        return;
+                    }
+                }
+            }
+            Err(error) => tracing::debug!("not known whether processes are outside of their control group: {error}"),
+        }
+        sleep(STRAY_INTERVAL).await;
+    }
+}

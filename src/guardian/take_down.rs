@@ -1,0 +1,84 @@
+//! The watcher's other duty: to take this host down when putexd asks for it, as `guard::take_down` has it.
+//!
+//! It has a thread of its own, so that nobody who connects keeps the watcher from its beats. Only root can connect, and who
+//! says nothing is sent away after [`PATIENCE`], so that he keeps putexd waiting for no longer either.
+
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::geteuid;
+
+use super::watch::listen;
+use super::{Level, say};
+use crate::guard::take_down::{REQUEST_LIMIT_BYTES, Reply};
+use crate::host::self_fence::self_fence;
+use crate::types::OnStopFailure;
+
+/// How long a connection may take to say what it wants, and to take the reply.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Between two tries to listen: the guard may not have made the directory yet, or /run may be full.
+const LISTEN_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Serves for ever, in a thread of its own.
+pub(super) fn begin(socket: &Path, sysrq: &Path) -> io::Result<()> {
+    let (socket, sysrq) = (socket.to_owned(), sysrq.to_owned());
+    thread::Builder::new().name("take-down".to_owned()).spawn(move || serve(&socket, &sysrq)).map(drop)
+}
+
+fn serve(socket: &Path, sysrq: &Path) {
+    let mut told = None;
+    loop {
+        let listening = listen(socket).and_then(|listener| listener.set_nonblocking(false).map(|()| listener));
+        let error = match listening {
+            Ok(listener) => {
+                told = None;
+                listener.incoming().find_map(|stream| match stream {
+                    Ok(stream) => {
+                        converse(stream, sysrq);
+                        None
+                    }
+                    Err(error) => Some(error),
+                })
+            }
+            Err(error) => Some(error),
+        };
+        let error = error.filter(|error| error.kind() != io::ErrorKind::NotFound).map(|error| error.to_string());
+        if error.is_some() && error != told {
+            let why = error.as_deref().unwrap_or_default();
+            say(Level::Warning, &format!("putexd cannot ask for this host to be taken down, trying again: {why}"));
+            told = error;
+        }
+        thread::sleep(LISTEN_INTERVAL);
+    }
+}
+
+/// One request. Whoever breaks off, or asks for something else, gets no reply.
+fn converse(mut stream: UnixStream, sysrq: &Path) {
+    let Ok(how) = hear(&mut stream) else { return };
+    say(Level::Alert, "putexd asks for it: this host is taken down");
+    let reply: Reply = self_fence(how, sysrq).map_err(|error| error.to_string());
+    if let Err(error) = &reply {
+        say(Level::Emergency, &format!("cannot take this host down: {error}"));
+    }
+    if let Ok(reply) = serde_json::to_vec(&reply) {
+        // Nobody waits for it any more, and the journal has it.
+        let _ = stream.write_all(&reply);
+    }
+}
+
+fn hear(stream: &mut UnixStream) -> io::Result<OnStopFailure> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    if socket_peercred(&*stream)?.uid != geteuid() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    // A request is written whole, so it is read whole.
+    let mut request = [0; REQUEST_LIMIT_BYTES];
+    let length = stream.read(&mut request)?;
+    Ok(serde_json::from_slice(&request[..length])?)
+}
