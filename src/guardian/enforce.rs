@@ -527,7 +527,7 @@ impl Case {
         };
         // An answer that is not there yet counts for the next question.
         let Err(trouble) = looker.check(mounts, Duration::ZERO) else { return true };
-        if clock::now().has_passed(questions.complain_at) {
+        if !looker.is_looking() && clock::now().has_passed(questions.complain_at) {
             questions.complain_at = clock::now().plus(COMPLAINT_INTERVAL);
             say(Level::Alert, &format!("{}: {trouble}", self.lease.service));
         }

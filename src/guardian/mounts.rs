@@ -3,11 +3,14 @@
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::crew::Crew;
 use crate::host::mounts::{Configured, Mount, check_unmounted, place_of};
 use crate::types::UnitName;
+
+/// How long a look takes at most, where nothing hangs.
+const USUAL: Duration = Duration::from_millis(100);
 
 /// How the mounts of a lease were mounted, by their places.
 type Mounted = HashMap<String, Mount>;
@@ -21,6 +24,8 @@ pub(super) struct Looker {
     found: Receiver<Result<(), String>>,
     /// An answer is outstanding.
     waits: bool,
+    /// Since when.
+    asked_at: Instant,
     /// That answer is not to count.
     is_stale: bool,
 }
@@ -40,7 +45,12 @@ impl Looker {
             let mounted = places.into_iter().filter_map(|place| Some((place.clone(), Mount::at(&place).ok()??)));
             let _ = seen.set(mounted.collect());
         });
-        Some(Self { crew: crew.clone(), were, tell, found, waits: false, is_stale: false })
+        Some(Self { crew: crew.clone(), were, tell, found, waits: false, asked_at: Instant::now(), is_stale: false })
+    }
+
+    /// Whether an answer is outstanding for no longer than a look usually takes: that is no trouble yet.
+    pub(super) fn is_looking(&self) -> bool {
+        self.waits && self.asked_at.elapsed() < USUAL
     }
 
     /// A unit was seen to be active: what is still being looked at counts no more.
@@ -60,7 +70,7 @@ impl Looker {
                 // Whoever has asked may be gone.
                 let _ = tell.send(found);
             });
-            self.waits = true;
+            (self.waits, self.asked_at) = (true, Instant::now());
         }
         match self.found.recv_timeout(limit) {
             Ok(found) => {
@@ -96,6 +106,10 @@ mod tests {
         assert_eq!(looker.check(mounts("/nowhere"), limit), Ok(()), "nothing was outstanding");
         // Not in time, mostly at once.
         while looker.check(mounts("/nowhere"), Duration::ZERO).is_ok() {}
+        looker.asked_at = Instant::now();
+        assert!(looker.is_looking(), "no trouble yet");
+        looker.asked_at -= USUAL;
+        assert!(!looker.is_looking());
         looker.doubt();
         looker.check(mounts("/nowhere"), limit).expect_err("it may have been mounted since");
         assert_eq!(looker.check(mounts("/nowhere"), limit), Ok(()));
