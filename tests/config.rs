@@ -10,7 +10,7 @@ use putexd::config::{Loaded, Probe, ServiceSettings, Settings, StopProof, Texts,
 use putexd::election::Confirmation;
 use putexd::types::kept::{Made, Text};
 use putexd::types::store::{DirectorySettings, Login, NatsCredentials, StoreSettings};
-use putexd::types::{NodeId, OnStopFailure, ServiceName, UnitName};
+use putexd::types::{LEASE_LIMIT, NodeId, OnStopFailure, ServiceName, UnitName};
 use tempfile::TempDir;
 
 const HOST: &str = r#"node = "h1"
@@ -1152,6 +1152,28 @@ fn a_lease_goes_on_although_its_secret_is_not_safe() {
     assert_eq!(broken(&loaded), ["db", "web"], "both are to be mended");
     assert_eq!(names(loaded.settings.as_ref().expect("one goes on")), ["db"]);
     assert!(loaded.has_errors() && loaded.to_string().contains("chmod 600 /etc/putex/password"), "{loaded}");
+}
+
+#[test]
+fn a_host_has_no_more_services_than_its_guard_holds_leases() {
+    let root = with_services(&[]);
+    fs::create_dir_all(root.path().join("etc/putex.d")).expect("directories can be made");
+    for number in 0..LEASE_LIMIT {
+        let text = format!("unit = \"m{number:04}.service\"\n");
+        fs::write(root.path().join(format!("etc/putex.d/m{number:04}.toml")), text).expect("files can be written");
+    }
+    assert!(!load(&root).has_errors());
+    for name in ["a", "z"] {
+        write(root.path(), &format!("etc/putex.d/{name}.toml"), &format!("unit = \"{name}.service\"\n"));
+    }
+    let loaded = load(&root);
+    assert_eq!(broken(&loaded), ["m4095", "z"], "the others carry on");
+    assert_eq!(loaded.settings.as_ref().expect("there are some").services.len(), LEASE_LIMIT);
+    assert!(loaded.to_string().contains("z.toml: error: a host can have 4096 services"), "{loaded}");
+    // What runs keeps its place.
+    let leased = ["z", "m0007"].map(|name| ServiceName::new(name).expect("a name")).into();
+    let loaded = load_keeping(root.path(), &Texts::default(), &leased);
+    assert_eq!(broken(&loaded), ["m4094", "m4095"]);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use putexd::guard::frame::{Lease, REQUEST_LIMIT_BYTES};
@@ -22,9 +23,13 @@ fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
 }
 
+/// The tests look at tenths of a second, which a thousand processes that begin would not leave them.
+static TURNS: RwLock<()> = RwLock::new(());
+
 struct Guard {
     root: tempfile::TempDir,
     child: Child,
+    _turn: Option<RwLockReadGuard<'static, ()>>,
 }
 
 impl Guard {
@@ -34,9 +39,17 @@ impl Guard {
 
     /// With another journal.
     fn start_with(stderr: Stdio) -> Self {
-        let root = tempfile::tempdir().expect("a directory");
+        let turn = turn();
+        let root = in_memory();
         let child = Self::spawn(root.path(), stderr);
-        Self { root, child }
+        Self { root, child, _turn: Some(turn) }
+    }
+
+    /// For whoever has the turn of all.
+    fn alone(stderr: Stdio) -> Self {
+        let root = in_memory();
+        let child = Self::spawn(root.path(), stderr);
+        Self { root, child, _turn: None }
     }
 
     /// With a file in place of the device; `None`: there is no such file.
@@ -45,8 +58,9 @@ impl Guard {
         if let Some(content) = content {
             fs::write(root.path().join("watchdog"), content).expect("writes");
         }
+        let turn = turn();
         let child = Self::spawn_with_watchdog(root.path());
-        Self { root, child }
+        Self { root, child, _turn: Some(turn) }
     }
 
     fn spawn_with_watchdog(root: &Path) -> Child {
@@ -77,7 +91,7 @@ impl Guard {
             .arg("--leases")
             .arg(root.join("leases"))
             .arg("--state")
-            .arg(root.join("state/table.json"))
+            .arg(root.join("state"))
             .arg("--systemd")
             .arg(root.join("no-systemd"))
             .arg("--sysrq")
@@ -128,6 +142,16 @@ impl Drop for Guard {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Together with others.
+fn turn() -> RwLockReadGuard<'static, ()> {
+    TURNS.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// As /run is: a disk would take longer for a thousand files than leases do that are that short.
+fn in_memory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory")
 }
 
 /// A client whose connection is up.
@@ -229,10 +253,11 @@ async fn a_table_of_another_boot_is_forgotten() {
     let client = guard.client().await;
     client.arm(lease(1, ms(60_000))).await.expect("arms");
     guard.kill();
-    let path = guard.root.path().join("state/table.json");
+    let path = guard.root.path().join("state/db");
     let text = fs::read_to_string(&path).expect("is there");
-    let (_, rest) = text.split_once("\",").expect("begins with the boot");
-    fs::write(&path, format!("{{\"boot\":\"{:032x}\",{rest}", 1)).expect("writes");
+    let (lines, record) = text.split_once("{\"boot\":\"").expect("names the boot");
+    let (_, rest) = record.split_once("\",").expect("and more");
+    fs::write(&path, format!("{lines}{{\"boot\":\"{:032x}\",{rest}", 1)).expect("writes");
     guard.restart();
     up(&client, Link::Down).await;
     up(&client, Link::Up).await;
@@ -520,6 +545,208 @@ async fn a_journal_that_does_not_read_holds_up_nothing() {
     sleep(clock::now().until_passed(dead_by)).await;
     assert!(!victim.is_alive());
     drop(journal);
+}
+
+/// A lease of its own, the groups of which are below `parent`.
+fn lease_of_many(parent: &str, number: usize, deadline: Time) -> Lease {
+    let service = format!("s{number}");
+    let mut lease = lease(number as u128, Duration::ZERO);
+    lease.service = ServiceName::new(&service).expect("a good name");
+    lease.deadline = deadline;
+    (lease.stop_budget, lease.kill_reserve) = (ms(3000), ms(2500));
+    lease.units = vec![format!("{service}.service").parse().expect("a good name")];
+    lease.cgroups = vec![format!("{parent}/{service}.service")];
+    lease
+}
+
+/// Does something for each of many leases, some at a time.
+async fn for_all<F>(leases: &[Lease], ask: impl Fn(Lease) -> F)
+where
+    F: Future<Output = Result<(), GuardError>> + Send + 'static,
+{
+    let mut tasks = tokio::task::JoinSet::new();
+    for lease in leases {
+        tasks.spawn(ask(lease.clone()));
+        if tasks.len() >= 32 {
+            tasks.join_next().await.expect("there is one").expect("does not panic").expect("is done");
+        }
+    }
+    for done in tasks.join_all().await {
+        done.expect("is done");
+    }
+}
+
+async fn arm_all(client: &GuardClient, leases: &[Lease]) {
+    for_all(leases, |lease| {
+        let client = client.clone();
+        async move { client.arm(lease).await }
+    })
+    .await;
+}
+
+/// Each to the deadline that it has in `leases`.
+async fn extend_all(client: &GuardClient, leases: &[Lease]) {
+    for_all(leases, |lease| {
+        let client = client.clone();
+        let Lease { service, instance, write, revision, deadline, .. } = lease;
+        async move { client.extend(&service, instance, write, revision, deadline).await }
+    })
+    .await;
+}
+
+/// Control groups with a process each, while no other guard runs. `None` where groups cannot be made.
+struct Many {
+    victim: Victim,
+    children: Vec<Child>,
+    _alone: RwLockWriteGuard<'static, ()>,
+}
+
+impl Many {
+    fn new(name: &str, count: usize) -> Option<Self> {
+        let alone = TURNS.write().unwrap_or_else(PoisonError::into_inner);
+        let victim = Victim::new(name)?;
+        let mut many = Self { victim, children: Vec::new(), _alone: alone };
+        for number in 0..count {
+            let group = many.group(number);
+            fs::create_dir(&group).expect("is made");
+            let child = Command::new("sleep").arg("600").spawn().expect("starts");
+            fs::write(group.join("cgroup.procs"), child.id().to_string()).expect("moves");
+            many.children.push(child);
+        }
+        Some(many)
+    }
+
+    fn group(&self, number: usize) -> PathBuf {
+        self.victim.directory.join(format!("s{number}.service"))
+    }
+
+    /// How many of them have been killed.
+    fn dead(&mut self) -> usize {
+        self.children.iter_mut().filter_map(|child| child.try_wait().expect("can be asked")).count()
+    }
+}
+
+impl Drop for Many {
+    fn drop(&mut self) {
+        for number in 0..self.children.len() {
+            let _ = self.children[number].kill();
+            let _ = self.children[number].wait();
+            let _ = fs::remove_dir(self.group(number));
+        }
+    }
+}
+
+const MANY: usize = 1000;
+
+#[tokio::test]
+async fn a_thousand_leases_are_kept_and_end_in_time_though_pid_1_hangs() {
+    let journal = tempfile::tempfile().expect("a file");
+    let Some(mut units) = Many::new("many", MANY) else { return };
+    let mut guard = Guard::alone(Stdio::from(journal));
+    // It takes connections, and never answers.
+    let _pid1 = UnixListener::bind(guard.root.path().join("no-systemd")).expect("listens");
+    let client = guard.client().await;
+    let armed_until = clock::now().plus(ms(600_000));
+    let mut leases: Vec<Lease> =
+        (0..MANY).map(|number| lease_of_many(&units.victim.path, number, armed_until)).collect();
+    arm_all(&client, &leases).await;
+    for round in 1..=3 {
+        for (number, lease) in (0..).zip(&mut leases) {
+            lease.deadline = armed_until.plus(ms(1000 * round + number));
+            (lease.write, lease.revision) = (WriteId(1 + u128::from(round)), Revision(1 + round));
+        }
+        extend_all(&client, &leases).await;
+    }
+
+    guard.child.kill().expect("is killed");
+    guard.child.wait().expect("ends");
+    up(&client, Link::Down).await;
+    let journal = tempfile::tempfile().expect("a file");
+    guard.child = Guard::spawn(guard.root.path(), Stdio::from(journal));
+    up(&client, Link::Up).await;
+    let known = |mut leases: Vec<Lease>| {
+        leases.sort_by(|one, other| one.service.cmp(&other.service));
+        leases.iter().map(|lease| (lease.service.clone(), lease.revision, lease.deadline)).collect::<Vec<_>>()
+    };
+    let listed = client.list().await.expect("lists");
+    assert!(listed.iter().all(|listed| listed.lease.closing && !listed.lapsed));
+    assert_eq!(known(listed.into_iter().map(|listed| listed.lease).collect()), known(leases.clone()));
+    let one = client.lease_of(&leases[7].service).await.expect("answers").expect("is there");
+    assert_eq!(one.lease.deadline, leases[7].deadline);
+
+    for_all(&leases, |lease| {
+        let client = client.clone();
+        async move { client.disarm(&lease.service, lease.instance).await }
+    })
+    .await;
+    assert_eq!(fs::read_dir(guard.root.path().join("state")).expect("reads").count(), 0, "nothing is left behind");
+    let deadline = clock::now().plus(ms(5000));
+    let leases: Vec<Lease> = (0..MANY).map(|number| lease_of_many(&units.victim.path, number, deadline)).collect();
+    arm_all(&client, &leases).await;
+    assert!(!clock::now().has_passed(deadline), "this host is too slow for a test");
+    assert_eq!(fs::read_dir(guard.root.path().join("leases")).expect("reads").count(), MANY);
+    sleep(clock::now().until_passed(leases[0].kill_at()).saturating_sub(ms(200))).await;
+    assert_eq!(units.dead(), 0, "systemd has its chance first");
+    sleep(clock::now().until_passed(leases[0].dead_by())).await;
+    assert_eq!(units.dead(), MANY);
+    assert_eq!(fs::read_dir(guard.root.path().join("leases")).expect("reads").count(), 0);
+    assert!(client.list().await.expect("lists").iter().all(|listed| listed.lapsed), "it serves on");
+}
+
+impl Guard {
+    /// What all of its threads have had of a core.
+    fn cpu_time(&self) -> Duration {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("it runs");
+        let stats = tasks.map(|task| fs::read_to_string(task.expect("a thread").path().join("schedstat")));
+        let nanos =
+            |stat: String| -> u64 { stat.split(' ').next().and_then(|nanos| nanos.parse().ok()).unwrap_or_default() };
+        Duration::from_nanos(stats.flatten().map(nanos).sum())
+    }
+
+    /// A line of what the kernel says of its memory.
+    fn memory(&self, name: &str) -> String {
+        let text = fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
+        text.lines().find(|line| line.starts_with(name)).unwrap_or_default().to_owned()
+    }
+}
+
+#[tokio::test]
+#[ignore = "it measures, and asserts nothing"]
+async fn a_thousand_leases_measured() {
+    let Some(mut units) = Many::new("measured", MANY) else { return };
+    let guard = Guard::alone(Stdio::from(tempfile::tempfile().expect("a file")));
+    let _pid1 = UnixListener::bind(guard.root.path().join("no-systemd")).expect("listens");
+    let _watcher = Watcher::of(&guard);
+    let client = guard.client().await;
+    let until = clock::now().plus(ms(20_000));
+    let mut leases: Vec<Lease> = (0..MANY).map(|number| lease_of_many(&units.victim.path, number, until)).collect();
+    arm_all(&client, &leases).await;
+    let (rounds, interval) = (5, ms(3000));
+    let (before, began) = (guard.cpu_time(), clock::now());
+    for turn in 0..rounds * MANY {
+        sleep(clock::now().until_passed(began.plus(interval * u32::try_from(turn).expect("few") / 1000))).await;
+        let lease = &mut leases[turn % MANY];
+        lease.deadline = clock::now().plus(ms(20_000));
+        extend_all(&client, std::slice::from_ref(lease)).await;
+    }
+    let (spent, took) = (guard.cpu_time().saturating_sub(before), clock::now().since_at_most(began));
+    println!("{MANY} leases each {interval:?}: {:.2} % of a core", 100.0 * spent.as_secs_f64() / took.as_secs_f64());
+    println!("{} {}", guard.memory("VmRSS"), guard.memory("VmHWM"));
+    client.list().await.expect("lists");
+    println!("after a list: {} {}", guard.memory("VmRSS"), guard.memory("VmHWM"));
+
+    let (mut first, mut last) = (leases[0].kill_at(), leases[0].dead_by());
+    for lease in &mut leases {
+        lease.deadline = until.plus(ms(25_000));
+        (first, last) = (lease.kill_at(), lease.dead_by());
+    }
+    extend_all(&client, &leases).await;
+    sleep(clock::now().until_passed(first)).await;
+    while units.dead() < MANY && !clock::now().has_passed(last) {
+        sleep(ms(1)).await;
+    }
+    println!("mass lapse: {} of them dead {:?} after SIGKILL was due", units.dead(), clock::now().since_at_most(first));
+    println!("after it: {} {}", guard.memory("VmRSS"), guard.memory("VmHWM"));
 }
 
 /// The other process that watches a guard, with a stand-in for systemd that answers whoever asks whether it is there.
@@ -861,7 +1088,7 @@ async fn a_guard_that_cannot_start_says_so_once_and_starts_when_it_can() {
     let leases = root.path().join("leases");
     fs::write(&leases, "").expect("what is in its way");
     let child = Guard::spawn(root.path(), Stdio::piped());
-    let mut guard = Guard { root, child };
+    let mut guard = Guard { root, child, _turn: None };
     let mut log = BufReader::new(guard.child.stderr.take().expect("is piped"));
     let mut line = String::new();
     log.read_line(&mut line).expect("is text");

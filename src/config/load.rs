@@ -18,7 +18,7 @@ use super::settings::{ServiceSettings, Settings};
 use crate::host::identity;
 use crate::types::kept::{Made, Text};
 use crate::types::trust;
-use crate::types::{ServiceName, UnitName};
+use crate::types::{LEASE_LIMIT, ServiceName, UnitName};
 
 /// The host's own file, below the root.
 const HOST_FILE: &str = "etc/putex/putexd.toml";
@@ -123,6 +123,7 @@ fn load_with(root: &Path, host_name: &str, former: &Texts, leased: &BTreeSet<Ser
         }
     }
     refuse_duplicates(&mut candidates);
+    refuse_too_many(&mut candidates, leased);
     diagnostics.extend(candidates.iter().flat_map(|candidate| candidate.report.diagnostics()));
     let (bad, mut good): (Vec<Candidate>, Vec<Candidate>) =
         candidates.into_iter().partition(|candidate| candidate.report.has_errors());
@@ -290,6 +291,24 @@ fn refuse_duplicates(candidates: &mut [Candidate]) {
         format!("the key {name:?} is that of {other} too: each service needs a lock of its own, so set another key")
     });
     refuse_nested(candidates);
+}
+
+/// The guard arms no more leases than it can hold, and a service that is only then found to be one too many would win its
+/// lock and let it go, again and again. Whoever has a lease keeps its place; of the others the last by their names are
+/// refused, so that what is refused is the same at each start.
+fn refuse_too_many(candidates: &mut [Candidate], leased: &BTreeSet<ServiceName>) {
+    // A service that is broken runs on with its former settings if it has a lease.
+    let counts = |candidate: &Candidate| leased.contains(&candidate.name) || !candidate.report.has_errors();
+    let mut counted: Vec<&mut Candidate> = candidates.iter_mut().filter(|candidate| counts(candidate)).collect();
+    counted.sort_by(|one, other| {
+        let order = |candidate: &Candidate| (!leased.contains(&candidate.name), candidate.name.clone());
+        order(one).cmp(&order(other))
+    });
+    for candidate in counted.into_iter().skip(LEASE_LIMIT) {
+        candidate.report.file_error(format!(
+            "a host can have {LEASE_LIMIT} services, and this one is beyond them: remove it here, or others"
+        ));
+    }
 }
 
 /// One service's SIGKILL would reach what the other one runs.

@@ -98,7 +98,7 @@ impl Desk {
     /// A guard that could not write down that it was told to forget a lease leaves it to its successor, which would refuse the
     /// next one. The units were proven dead behind a closed gate, and none could be started under that lease since.
     async fn listed(&self) -> Result<Option<ListedLease>, GuardError> {
-        let listed = self.guard.list().await?.into_iter().find(|listed| listed.lease.service == self.service);
+        let listed = self.guard.lease_of(&self.service).await?;
         let Some(instance) = self
             .forgotten
             .filter(|forgotten| listed.as_ref().is_some_and(|listed| listed.lease.instance == *forgotten))
@@ -253,7 +253,7 @@ mod tests {
         let mut stream = BufReader::new(stream);
         let mut line = String::new();
         while let Ok(1..) = stream.read_line(&mut line).await {
-            let Request { id, command } = serde_json::from_str(&line).expect("a request");
+            let Request { id, command, .. } = serde_json::from_str(&line).expect("a request");
             line.clear();
             let result = match command {
                 Command::Arm { lease } => {

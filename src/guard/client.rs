@@ -15,7 +15,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::frame::{Command, Inbox, Lease, ListedLease, Outcome, REPLY_LIMIT_BYTES, Reply, Request, Watchdog};
+use super::frame::{Command, Inbox, Lease, ListedLease, Of, Outcome, REPLY_LIMIT_BYTES, Reply, Request, Watchdog};
 use crate::types::{Instance, Revision, ServiceName, Time, WriteId};
 
 /// Requests that wait for their turn; more of them wait in their callers.
@@ -118,22 +118,20 @@ impl GuardClient {
         self.demand(Command::Disarm { service: service.clone(), instance }).await
     }
 
-    /// See [`Command::List`].
+    /// See [`Command::List`]. That of one service alone is [`GuardClient::lease_of`].
     pub async fn list(&self) -> Result<Vec<ListedLease>, GuardError> {
-        match self.ask(Command::List).await? {
-            Outcome::Leases { leases, .. } => Ok(leases),
-            Outcome::Refused { reason } => Err(GuardError::Refused(reason)),
-            Outcome::Done => Err(GuardError::Gone),
-        }
+        Ok(self.look(Of::All).await?.leases)
+    }
+
+    /// The lease of `service`, if it has one that is not disarmed.
+    pub async fn lease_of(&self, service: &ServiceName) -> Result<Option<ListedLease>, GuardError> {
+        let found = self.look(Of::One(service.clone())).await?;
+        Ok(found.leases.into_iter().find(|listed| listed.lease.service == *service))
     }
 
     /// The hardware watchdog that the guard serves.
     pub async fn watchdog(&self) -> Result<Option<Watchdog>, GuardError> {
-        match self.ask(Command::List).await? {
-            Outcome::Leases { watchdog, .. } => Ok(watchdog),
-            Outcome::Refused { reason } => Err(GuardError::Refused(reason)),
-            Outcome::Done => Err(GuardError::Gone),
-        }
+        Ok(self.look(Of::None).await?.watchdog)
     }
 
     /// Why the guard arms no lease, and what to do about it; `None`: it does. The answer may be half a second old.
@@ -143,18 +141,21 @@ impl GuardClient {
         if let Some((_, answer)) = last.as_ref().filter(|(asked, _)| asked.elapsed() < TROUBLE_AGE) {
             return answer.clone();
         }
-        let answer = match self.ask(Command::List).await {
-            Ok(Outcome::Leases { trouble, .. }) => Ok(trouble),
-            Ok(Outcome::Refused { reason }) => Err(GuardError::Refused(reason)),
-            Ok(Outcome::Done) => Err(GuardError::Gone),
-            Err(error) => Err(error),
-        };
+        let answer = self.look(Of::None).await.map(|found| found.trouble);
         *last = Some((Instant::now(), answer.clone()));
         answer
     }
 
+    async fn look(&self, of: Of) -> Result<Found, GuardError> {
+        match self.ask(Command::List, of).await? {
+            Outcome::Leases { leases, watchdog, trouble } => Ok(Found { leases, watchdog, trouble }),
+            Outcome::Refused { reason } => Err(GuardError::Refused(reason)),
+            Outcome::Done => Err(GuardError::Gone),
+        }
+    }
+
     async fn demand(&self, command: Command) -> Result<(), GuardError> {
-        match self.ask(command).await? {
+        match self.ask(command, Of::All).await? {
             Outcome::Done => Ok(()),
             Outcome::Refused { reason } => Err(GuardError::Refused(reason)),
             // An answer to another question: as good as none.
@@ -162,20 +163,28 @@ impl GuardClient {
         }
     }
 
-    async fn ask(&self, command: Command) -> Result<Outcome, GuardError> {
+    async fn ask(&self, command: Command, of: Of) -> Result<Outcome, GuardError> {
         let until = Instant::now() + self.limit;
         let (answer, outcome) = oneshot::channel();
         let exchange = async {
-            self.asks.send(Ask { command, until, answer }).await.map_err(|_| GuardError::Gone)?;
+            self.asks.send(Ask { command, of, until, answer }).await.map_err(|_| GuardError::Gone)?;
             outcome.await.map_err(|_| GuardError::Gone)
         };
         tokio::time::timeout_at(until, exchange).await.map_err(|_| GuardError::Gone)?
     }
 }
 
+/// What a list has.
+struct Found {
+    leases: Vec<ListedLease>,
+    watchdog: Option<Watchdog>,
+    trouble: Option<String>,
+}
+
 #[derive(Debug)]
 struct Ask {
     command: Command,
+    of: Of,
     until: Instant,
     answer: oneshot::Sender<Outcome>,
 }
@@ -241,7 +250,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
     async fn start(connect: impl Future<Output = io::Result<S>>) -> io::Result<Self> {
         let (stream, inbox) = (connect.await?, Inbox::new(REPLY_LIMIT_BYTES));
         let mut session = Self { stream, inbox, next_id: 1, pending: BTreeMap::new() };
-        session.send(0, Command::List).await?;
+        session.send(0, Command::List, Of::None).await?;
         session.receive().await?;
         Ok(session)
     }
@@ -265,7 +274,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
                     let id = self.next_id;
                     self.next_id += 1;
                     self.pending.insert(id, (ask.until, ask.answer));
-                    timeout(limit, self.send(id, ask.command)).await??;
+                    timeout(limit, self.send(id, ask.command, ask.of)).await??;
                 }
             }
         }
@@ -278,8 +287,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         }
     }
 
-    async fn send(&mut self, id: u64, command: Command) -> io::Result<()> {
-        let mut line = serde_json::to_vec(&Request { id, command })?;
+    async fn send(&mut self, id: u64, command: Command, of: Of) -> io::Result<()> {
+        let mut line = serde_json::to_vec(&Request { id, command, of })?;
         line.push(b'\n');
         self.stream.write_all(&line).await
     }

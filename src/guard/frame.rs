@@ -21,11 +21,14 @@ pub const SYSTEMD_PRIVATE: &str = "/run/systemd/private";
 /// The longest request the guard reads, its newline included.
 pub const REQUEST_LIMIT_BYTES: usize = 64 * 1024;
 
-/// The longest reply putexd reads, its newline included: room for [`LEASE_LIMIT`] leases of the largest size.
+/// The longest reply putexd reads, its newline included.
 pub const REPLY_LIMIT_BYTES: usize = 16 * 1024 * 1024;
 
-/// The most leases a guard holds.
-pub const LEASE_LIMIT: usize = 256;
+/// The most bytes that all leases of a guard take in a reply, by [`Lease::listed_bytes`]: what is left is for the rest of
+/// it. So there is room for [`LEASE_LIMIT`] leases of four kilobytes each, which is several times the usual.
+pub const LEASES_LIMIT_BYTES: usize = REPLY_LIMIT_BYTES - 64 * 1024;
+
+pub use crate::types::LEASE_LIMIT;
 
 /// The most units of one lease.
 pub const MEMBER_LIMIT: usize = 16;
@@ -36,7 +39,7 @@ pub const CGROUP_LIMIT: usize = 64;
 /// The longest path of a control group.
 pub const CGROUP_LIMIT_BYTES: usize = 1024;
 
-/// The most bytes of the paths of one lease together: with [`LEASE_LIMIT`] it keeps a reply below its limit.
+/// The most bytes of the paths of one lease together.
 pub const CGROUPS_LIMIT_BYTES: usize = 16 * 1024;
 
 /// The most bytes that are read at once.
@@ -136,6 +139,28 @@ pub struct Request {
     pub id: u64,
     /// What to do.
     pub command: Command,
+    /// Which leases a list is to have. An old guard sends all of them.
+    #[serde(default, skip_serializing_if = "Of::is_all")]
+    pub of: Of,
+}
+
+/// Which leases are asked for: all of them are too many to be sent again and again.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Of {
+    /// All.
+    #[default]
+    All,
+    /// That of one service, if there is one.
+    One(ServiceName),
+    /// None: only how the guard does.
+    None,
+}
+
+impl Of {
+    fn is_all(&self) -> bool {
+        *self == Self::All
+    }
 }
 
 /// The five commands.
@@ -183,7 +208,7 @@ pub enum Command {
         /// The holding.
         instance: Instance,
     },
-    /// All leases that are not disarmed, the lapsed ones too.
+    /// All leases that are not disarmed, the lapsed ones too, or those of them that [`Request::of`] asks for.
     List,
 }
 
@@ -209,7 +234,7 @@ pub enum Outcome {
     },
     /// The answer to `List`.
     Leases {
-        /// In no particular order.
+        /// In no particular order. An old guard sends more than were asked for.
         leases: Vec<ListedLease>,
         /// The watchdog that the guard was told to serve; an old guard knows of none.
         #[serde(default)]
@@ -252,6 +277,19 @@ impl Lease {
     #[must_use]
     pub fn dead_by(&self) -> Time {
         self.deadline.plus(self.stop_budget)
+    }
+
+    /// At least what the lease takes in a list.
+    #[must_use]
+    pub fn listed_bytes(&self) -> usize {
+        /// What has one length, the numbers with the most digits, and the names of all fields.
+        const FIXED_BYTES: usize = 1024;
+        // A backslash takes two bytes in JSON, and nothing else that may be in a name takes more.
+        let bytes = |length: usize| 2 * length + "\"\",".len();
+        let lists = [&self.units, &self.inactive, &self.begun, &self.contains];
+        let units = lists.into_iter().flatten().map(|unit| bytes(unit.as_str().len()));
+        let cgroups = self.cgroups.iter().map(|path| bytes(path.len()));
+        FIXED_BYTES + bytes(self.node.as_str().len()) + units.chain(cgroups).sum::<usize>()
     }
 }
 
@@ -306,7 +344,7 @@ mod tests {
     #[test]
     fn requests_come_back_as_they_were() {
         for (id, command) in (0..).zip(commands()) {
-            let request = Request { id, command };
+            let request = Request { id, command, of: Of::One(lease().service) };
             let text = serde_json::to_string(&request).expect("encodes");
             assert!(!text.contains('\n'), "a frame is one line");
             assert_eq!(serde_json::from_str::<Request>(&text).expect("decodes"), request);
@@ -343,7 +381,7 @@ mod tests {
     #[test]
     fn the_wire_format_stays_as_old_guards_know_it() {
         let [_, _, close, ..] = &commands()[..] else { panic!("five commands") };
-        let text = serde_json::to_string(&Request { id: 7, command: close.clone() }).expect("encodes");
+        let text = serde_json::to_string(&Request { id: 7, command: close.clone(), of: Of::All }).expect("encodes");
         let expected =
             r#"{"id":7,"command":{"close":{"service":"database","instance":"00000000000000000000000000000001"}}}"#;
         assert_eq!(text, expected);
@@ -405,7 +443,7 @@ mod tests {
     #[test]
     fn a_program_of_another_version_has_the_same_limits() {
         assert_eq!((REQUEST_LIMIT_BYTES, REPLY_LIMIT_BYTES), (65_536, 16_777_216));
-        assert_eq!((LEASE_LIMIT, MEMBER_LIMIT), (256, 16));
+        assert_eq!((LEASE_LIMIT, MEMBER_LIMIT), (4096, 16));
         assert_eq!((CGROUP_LIMIT, CGROUP_LIMIT_BYTES, CGROUPS_LIMIT_BYTES), (64, 1024, 16_384));
     }
 
@@ -415,19 +453,49 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_list_fits_in_a_reply() {
-        // A backslash takes two bytes in JSON, as anything else that may be in a name takes no more.
+    fn an_old_putexd_asks_for_all_leases_and_an_old_guard_sends_them() {
+        let old: Request = serde_json::from_str(r#"{"id":7,"command":"list"}"#).expect("decodes");
+        assert_eq!((old.command, old.of), (Command::List, Of::All));
+        let new = serde_json::to_string(&Request { id: 7, command: Command::List, of: Of::None }).expect("encodes");
+        assert_eq!(new, r#"{"id":7,"command":"list","of":"none"}"#, "an old guard knows the command");
+    }
+
+    /// A lease of the largest size.
+    fn largest() -> Lease {
         let unit = UnitName::new(&format!("{}.service", "\\".repeat(247))).expect("a good name");
-        let mut lease = lease();
-        lease.node = NodeId::new(&"\\".repeat(128)).expect("a good name");
-        lease.units = vec![unit.clone(); MEMBER_LIMIT];
-        lease.inactive = vec![unit; MEMBER_LIMIT];
-        lease.cgroups = vec!["\\".repeat(CGROUPS_LIMIT_BYTES / CGROUP_LIMIT); CGROUP_LIMIT];
-        let request = Request { id: u64::MAX, command: Command::Arm { lease: lease.clone() } };
+        let units = vec![unit; MEMBER_LIMIT];
+        Lease {
+            service: ServiceName::new(&"s".repeat(64)).expect("a good name"),
+            node: NodeId::new(&"\\".repeat(128)).expect("a good name"),
+            instance: Instance(u128::MAX),
+            write: WriteId(u128::MAX),
+            revision: Revision(u64::MAX),
+            term: Term(u64::MAX),
+            deadline: Time::both(Duration::new(u64::MAX, 999_999_999)),
+            stop_budget: Duration::new(u64::MAX, 999_999_999),
+            kill_reserve: Duration::new(u64::MAX, 999_999_999),
+            units: units.clone(),
+            cgroups: vec!["\\".repeat(CGROUPS_LIMIT_BYTES / CGROUP_LIMIT); CGROUP_LIMIT],
+            inactive: units,
+            begun: Vec::new(),
+            contains: Vec::new(),
+            on_stop_failure: OnStopFailure::RebootForce,
+            closing: false,
+        }
+    }
+
+    #[test]
+    fn the_longest_list_fits_in_a_reply() {
+        let request = Request { id: u64::MAX, command: Command::Arm { lease: largest() }, of: Of::All };
         assert!(serde_json::to_vec(&request).expect("encodes").len() < REQUEST_LIMIT_BYTES);
-        let leases = vec![ListedLease { lease, lapsed: true }; LEASE_LIMIT];
-        let reply = Reply { id: u64::MAX, result: Outcome::Leases { leases, watchdog: None, trouble: None } };
-        assert!(serde_json::to_vec(&reply).expect("encodes").len() < REPLY_LIMIT_BYTES);
+        for lease in [lease(), largest()] {
+            let bytes = lease.listed_bytes();
+            let listed = vec![ListedLease { lease, lapsed: false }; (LEASES_LIMIT_BYTES / bytes).min(LEASE_LIMIT)];
+            assert!(listed.len() >= 256);
+            let text = serde_json::to_vec(&listed).expect("encodes");
+            assert!(text.len() <= bytes * listed.len(), "{} of {bytes}", text.len() / listed.len());
+        }
+        assert!(lease().listed_bytes() * LEASE_LIMIT < LEASES_LIMIT_BYTES / 2, "usual ones are far below the limit");
     }
 
     proptest! {
@@ -443,7 +511,7 @@ mod tests {
             which in 0_usize..5,
             damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         ) {
-            let request = Request { id: 1, command: commands().swap_remove(which) };
+            let request = Request { id: 1, command: commands().swap_remove(which), of: Of::All };
             let mut bytes = serde_json::to_vec(&request).expect("encodes");
             for (index, byte) in damage {
                 let at = index.index(bytes.len());

@@ -4,9 +4,9 @@
 //! gate compares it at the moment of the start; and `putexctl token` reads the fencing token from it.
 
 use std::fmt::Write as _;
-use std::fs;
-use std::io;
-use std::os::unix::fs::PermissionsExt as _;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -85,6 +85,7 @@ pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
 pub struct Prepared {
     beside: PathBuf,
     path: PathBuf,
+    is_put: bool,
 }
 
 impl Prepared {
@@ -92,22 +93,27 @@ impl Prepared {
         let mut name = std::ffi::OsString::from(".");
         name.push(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
         name.push(".new");
-        let prepared = Self { beside: path.with_file_name(name), path: path.to_owned() };
-        fs::write(&prepared.beside, content)?;
-        fs::set_permissions(&prepared.beside, fs::Permissions::from_mode(mode))?;
+        let prepared = Self { beside: path.with_file_name(name), path: path.to_owned(), is_put: false };
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&prepared.beside)?;
+        file.write_all(content)?;
+        // The umask may have taken some of it.
+        file.set_permissions(fs::Permissions::from_mode(mode))?;
         Ok(prepared)
     }
 
     /// Replaces what is there, which needs no room.
-    pub fn put(self) -> io::Result<()> {
-        fs::rename(&self.beside, &self.path)
+    pub fn put(mut self) -> io::Result<()> {
+        fs::rename(&self.beside, &self.path)?;
+        self.is_put = true;
+        Ok(())
     }
 }
 
 impl Drop for Prepared {
     fn drop(&mut self) {
-        // It is not there if it was put in its place.
-        let _ = fs::remove_file(&self.beside);
+        if !self.is_put {
+            let _ = fs::remove_file(&self.beside);
+        }
     }
 }
 

@@ -6,8 +6,11 @@
 //! | module | what it does |
 //! | --- | --- |
 //! | [`table`] | the leases and their deadlines: pure, time is an argument |
+//! | [`agenda`] | which of them comes next |
+//! | [`records`] | what of it is on the disk for a successor |
 //! | [`shell`] | socket, timer, and the carrying out of what the table decides |
-//! | [`enforce`] | one thread for each lapsed lease: stop, SIGKILL, look, again |
+//! | [`enforce`] | what is done about lapsed leases: stop, SIGKILL, look, again |
+//! | [`crew`] | the threads for what may hang |
 //! | [`pid1`] | the calls to systemd, over its private socket |
 //! | [`watch`] | another process: kills a guard that hangs, so that systemd starts the next |
 //! | [`take_down`] | a thread of that process: takes the host down when putexd asks for it |
@@ -16,9 +19,12 @@
 //! Where it fails, it fails towards "nothing runs": when it exits, whatever the reason, `BindsTo=` has systemd end every
 //! lease, and `RuntimeDirectory=` has it remove every grant. So an error that leaves a lease in doubt ends the program.
 
+pub mod agenda;
+mod crew;
 mod enforce;
 mod mounts;
 mod pid1;
+mod records;
 mod shell;
 pub mod table;
 mod take_down;
@@ -71,8 +77,8 @@ pub struct Paths {
     /// The directory of the grants
     #[arg(long, value_name = "DIRECTORY", default_value = LEASES_DIR)]
     pub leases: PathBuf,
-    /// The file that keeps the deadlines over a restart of the guard
-    #[arg(long, value_name = "PATH", default_value = "/run/putex/guard/table.json")]
+    /// The directory that keeps the deadlines over a restart of the guard
+    #[arg(long, value_name = "DIRECTORY", default_value = "/run/putex/guard/leases")]
     pub state: PathBuf,
     /// systemd's private socket
     #[arg(long, value_name = "PATH", default_value = frame::SYSTEMD_PRIVATE)]

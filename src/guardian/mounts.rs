@@ -1,51 +1,56 @@
-//! Looks at what is mounted, in a thread of their own: a device may hang when it is opened, and SIGKILL must not wait for it.
+//! Looks at what is mounted, in threads of their own: a device may hang when it is opened, and SIGKILL must not wait for it.
 
 use std::collections::HashMap;
-use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
+use super::crew::Crew;
 use crate::host::mounts::{Configured, Mount, check_unmounted, place_of};
 use crate::types::UnitName;
 
-/// Whoever looks. Dropping it ends it, as soon as the kernel lets go of it.
+/// How long a look takes at most, where nothing hangs.
+const USUAL: Duration = Duration::from_millis(100);
+
+/// How the mounts of a lease were mounted, by their places.
+type Mounted = HashMap<String, Mount>;
+
+/// What is looked at for one lease.
 #[derive(Debug)]
 pub(super) struct Looker {
-    ask: Sender<Vec<Configured>>,
+    crew: Crew,
+    were: Arc<OnceLock<Mounted>>,
+    tell: Sender<Result<(), String>>,
     found: Receiver<Result<(), String>>,
     /// An answer is outstanding.
     waits: bool,
+    /// Since when.
+    asked_at: Instant,
     /// That answer is not to count.
     is_stale: bool,
 }
 
 impl Looker {
     /// Keeps in mind how the mounts among `units` are mounted now. `None`: there is no mount among them.
-    pub(super) fn begin(name: &str, units: &[UnitName]) -> io::Result<Option<Self>> {
+    pub(super) fn begin(crew: &Crew, units: &[UnitName]) -> Option<Self> {
         let places: Vec<String> = units.iter().filter_map(place_of).collect();
         if places.is_empty() {
-            return Ok(None);
+            return None;
         }
-        let (ask, asked) = channel::<Vec<Configured>>();
         let (tell, found) = channel();
-        thread::Builder::new().name(name.to_owned()).spawn(move || {
-            let were: HashMap<String, Mount> = places
-                .into_iter()
-                // What cannot be read now is looked for by what it is to be.
-                .filter_map(|place| Some((place.clone(), Mount::at(&place).ok()??)))
-                .collect();
-            for mounts in asked {
-                let look = |mount: &Configured| {
-                    let found = check_unmounted(mount, were.get(&mount.place));
-                    found.map_err(|error| format!("{}: {error}", mount.place))
-                };
-                if tell.send(mounts.iter().try_for_each(look)).is_err() {
-                    return;
-                }
-            }
-        })?;
-        Ok(Some(Self { ask, found, waits: false, is_stale: false }))
+        let were = Arc::new(OnceLock::new());
+        let seen = Arc::clone(&were);
+        crew.give(move || {
+            // What cannot be read now is looked for by what it is to be.
+            let mounted = places.into_iter().filter_map(|place| Some((place.clone(), Mount::at(&place).ok()??)));
+            let _ = seen.set(mounted.collect());
+        });
+        Some(Self { crew: crew.clone(), were, tell, found, waits: false, asked_at: Instant::now(), is_stale: false })
+    }
+
+    /// Whether an answer is outstanding for no longer than a look usually takes: that is no trouble yet.
+    pub(super) fn is_looking(&self) -> bool {
+        self.waits && self.asked_at.elapsed() < USUAL
     }
 
     /// A unit was seen to be active: what is still being looked at counts no more.
@@ -55,20 +60,32 @@ impl Looker {
 
     /// Shows that none of `mounts` is mounted. An answer that comes late counts for the next question.
     pub(super) fn check(&mut self, mounts: Vec<Configured>, limit: Duration) -> Result<(), String> {
-        let ended = || "whoever looks at what is mounted has ended".to_owned();
         if !self.waits {
-            self.ask.send(mounts).map_err(|_| ended())?;
-            self.waits = true;
+            let (were, tell) = (Arc::clone(&self.were), self.tell.clone());
+            self.crew.give(move || {
+                let found = match were.get() {
+                    Some(were) => mounts.iter().try_for_each(|mount| look(mount, were.get(&mount.place))),
+                    None => Err("what was mounted is still being looked at".to_owned()),
+                };
+                // Whoever has asked may be gone.
+                let _ = tell.send(found);
+            });
+            (self.waits, self.asked_at) = (true, Instant::now());
         }
         match self.found.recv_timeout(limit) {
             Ok(found) => {
                 self.waits = false;
                 if std::mem::take(&mut self.is_stale) { Err("it is looked at again".to_owned()) } else { found }
             }
-            Err(RecvTimeoutError::Timeout) => Err("the kernel does not tell what is mounted".to_owned()),
-            Err(RecvTimeoutError::Disconnected) => Err(ended()),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                Err("the kernel does not tell what is mounted".to_owned())
+            }
         }
     }
+}
+
+fn look(mount: &Configured, was: Option<&Mount>) -> Result<(), String> {
+    check_unmounted(mount, was).map_err(|error| format!("{}: {error}", mount.place))
 }
 
 #[cfg(test)]
@@ -78,8 +95,9 @@ mod tests {
     #[test]
     fn an_answer_to_a_question_from_before_a_doubt_does_not_count() {
         let unit = |name| UnitName::new(name).expect("a unit's name");
-        assert!(Looker::begin("none", &[unit("a.service")]).expect("a thread").is_none());
-        let mut looker = Looker::begin("one", &[unit("nowhere.mount")]).expect("a thread").expect("there is a mount");
+        let crew = Crew::new("test", 1).expect("a thread");
+        assert!(Looker::begin(&crew, &[unit("a.service")]).is_none());
+        let mut looker = Looker::begin(&crew, &[unit("nowhere.mount")]).expect("there is a mount");
         let mounts = |place: &str| {
             vec![Configured { place: place.to_owned(), what: "/dev/nowhere".to_owned(), options: String::new() }]
         };
@@ -88,6 +106,10 @@ mod tests {
         assert_eq!(looker.check(mounts("/nowhere"), limit), Ok(()), "nothing was outstanding");
         // Not in time, mostly at once.
         while looker.check(mounts("/nowhere"), Duration::ZERO).is_ok() {}
+        looker.asked_at = Instant::now();
+        assert!(looker.is_looking(), "no trouble yet");
+        looker.asked_at -= USUAL;
+        assert!(!looker.is_looking());
         looker.doubt();
         looker.check(mounts("/nowhere"), limit).expect_err("it may have been mounted since");
         assert_eq!(looker.check(mounts("/nowhere"), limit), Ok(()));

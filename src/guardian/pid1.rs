@@ -3,7 +3,8 @@
 //! zbus makes the messages but does not carry them. On this socket systemd signs its answers with its well-known name,
 //! which zbus 6 takes for a malformed unique name and refuses to read.
 //!
-//! Each connection has one time limit over everything: PID 1 may hang, and its socket with it.
+//! Each connection has one time limit over everything: PID 1 may hang, and its socket with it. Much is asked over one
+//! connection, since PID 1 takes longer to make one than to answer, and takes no more than so many.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -15,7 +16,6 @@ use zbus::wire::serialized::{Context, Data};
 use zbus::wire::{DynamicType, Endian, Type};
 use zbus::{Message, OwnedObjectPath, OwnedVariant};
 
-use crate::guard::frame::Lease;
 use crate::host::failed_start::{Exit, FailedStart};
 use crate::host::mounts::{Configured, place_of};
 use crate::types::UnitName;
@@ -42,78 +42,30 @@ pub enum Error {
     Refused(String),
 }
 
-/// Queues a stop of each of `units`, in their order. A unit that systemd does not know is stopped.
-pub fn stop(socket: &Path, units: &[UnitName], limit: Duration) -> Result<(), Error> {
-    let mut systemd = Peer::connect(socket, limit)?;
-    for unit in units {
-        // "replace" overrides a start that is queued, which is what a lapse is about.
-        known(systemd.call(MANAGER, MANAGER_INTERFACE, "StopUnit", &(unit.as_str(), "replace")))?;
+impl Error {
+    /// Whether the connection is over: nobody knows what an answer would be to that comes after it.
+    pub fn ends_connection(&self) -> bool {
+        match self {
+            Self::Silent(_) | Self::Garbled(_) => true,
+            Self::Refused(_) => false,
+        }
     }
-    Ok(())
 }
 
-/// Those of `units` that are started now.
-pub fn started(socket: &Path, units: &[UnitName], limit: Duration) -> Result<Vec<UnitName>, Error> {
-    let mut systemd = Peer::connect(socket, limit)?;
-    let mut started = Vec::new();
-    for unit in units {
-        let Some(answer) = known(systemd.call(MANAGER, MANAGER_INTERFACE, "GetUnit", &(unit.as_str())))? else {
-            continue;
-        };
-        let path = answer.body::<OwnedObjectPath>()?;
-        if systemd.property(&path, "Unit", "ActiveState")? == "active" {
-            started.push(unit.clone());
-        }
-    }
-    Ok(started)
-}
-
-/// Whether systemd shows the units of a lease that can be active without a process as stopped in such a way that nothing of
-/// them is left. If so, what the mounts among them are to mount, because only the kernel knows of these; else `None`.
-pub fn inactive(socket: &Path, lease: &Lease, limit: Duration) -> Result<Option<Vec<Configured>>, Error> {
-    let mut systemd = Peer::connect(socket, limit)?;
-    let target = lease.service.lease_target();
-    let mut mounts = Vec::new();
-    for unit in &lease.inactive {
-        let is_begun = lease.begun.contains(unit);
-        let place = place_of(unit);
-        // One that systemd has forgotten is read anew where more than its state is asked for.
-        let method = if place.is_some() { "LoadUnit" } else { "GetUnit" };
-        let Some(answer) = known(systemd.call(MANAGER, MANAGER_INTERFACE, method, &(unit.as_str())))? else {
-            // With the unit systemd has forgotten how its start went.
-            if is_begun {
-                return Ok(None);
-            }
-            continue;
-        };
-        let path = answer.body::<OwnedObjectPath>()?;
-        let interface = type_interface(unit);
-        let state = systemd.property(&path, "Unit", "ActiveState")?;
-        if !matches!(state.as_str(), "inactive" | "failed") {
-            return Ok(None);
-        }
-        let is_orderly = state == "inactive" && systemd.property(&path, &interface, "Result")? == "success";
-        let is_proven = match unit.kind() {
-            "mount" => true,
-            "service" if is_orderly => systemd.shows_good_end(&path, &target, is_begun)?,
-            "service" => systemd.failed_start(&path, &target)?.has_left_nothing(),
-            _ => is_orderly,
-        };
-        if !is_proven {
-            return Ok(None);
-        }
-        if let Some(place) = place {
-            let what = systemd.property(&path, &interface, "What")?;
-            let options = systemd.property(&path, &interface, "Options")?;
-            mounts.push(Configured { place, what, options });
-        }
-    }
-    Ok(Some(mounts))
+/// What a lease has that can be active without a process.
+#[derive(Debug)]
+pub struct WithoutProcess<'a> {
+    /// The lease's target.
+    pub target: &'a UnitName,
+    /// The units.
+    pub units: &'a [UnitName],
+    /// Those of them whose start may have been stopped half-way.
+    pub begun: &'a [UnitName],
 }
 
 /// Whether systemd answers at all.
 pub fn are_you_there(socket: &Path, limit: Duration) -> Result<(), Error> {
-    Peer::connect(socket, limit).map(drop)
+    Systemd::connect(socket, limit).map(drop)
 }
 
 fn known(result: Result<Answer, Error>) -> Result<Option<Answer>, Error> {
@@ -158,13 +110,15 @@ impl Answer {
     }
 }
 
-struct Peer {
+/// A connection.
+pub struct Systemd {
     stream: UnixStream,
     until: Instant,
 }
 
-impl Peer {
-    fn connect(path: &Path, limit: Duration) -> Result<Self, Error> {
+impl Systemd {
+    /// Makes one that ends after `limit`.
+    pub fn connect(path: &Path, limit: Duration) -> Result<Self, Error> {
         // When PID 1 hangs, its backlog fills, and a blocking connect would wait for it.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(io::Error::from)?;
@@ -172,9 +126,74 @@ impl Peer {
         connect(&socket, &address).map_err(io::Error::from)?;
         let stream = UnixStream::from(socket);
         stream.set_nonblocking(false)?;
-        let mut peer = Self { stream, until: Instant::now() + limit };
-        peer.authenticate()?;
-        Ok(peer)
+        let mut systemd = Self { stream, until: Instant::now() + limit };
+        systemd.authenticate()?;
+        Ok(systemd)
+    }
+
+    /// Queues a stop of each of `units`, in their order. A unit that systemd does not know is stopped.
+    pub fn stop<'a>(&mut self, units: impl IntoIterator<Item = &'a UnitName>) -> Result<(), Error> {
+        for unit in units {
+            // "replace" overrides a start that is queued, which is what a lapse is about.
+            known(self.call(MANAGER, MANAGER_INTERFACE, "StopUnit", &(unit.as_str(), "replace")))?;
+        }
+        Ok(())
+    }
+
+    /// Those of `units` that are started now.
+    pub fn started(&mut self, units: &[UnitName]) -> Result<Vec<UnitName>, Error> {
+        let mut started = Vec::new();
+        for unit in units {
+            let Some(answer) = known(self.call(MANAGER, MANAGER_INTERFACE, "GetUnit", &(unit.as_str())))? else {
+                continue;
+            };
+            let path = answer.body::<OwnedObjectPath>()?;
+            if self.property(&path, "Unit", "ActiveState")? == "active" {
+                started.push(unit.clone());
+            }
+        }
+        Ok(started)
+    }
+
+    /// Whether systemd shows these units as stopped in such a way that nothing of them is left. If so, what the mounts among
+    /// them are to mount, because only the kernel knows of these; else `None`.
+    pub fn inactive(&mut self, of: &WithoutProcess<'_>) -> Result<Option<Vec<Configured>>, Error> {
+        let mut mounts = Vec::new();
+        for unit in of.units {
+            let is_begun = of.begun.contains(unit);
+            let place = place_of(unit);
+            // One that systemd has forgotten is read anew where more than its state is asked for.
+            let method = if place.is_some() { "LoadUnit" } else { "GetUnit" };
+            let Some(answer) = known(self.call(MANAGER, MANAGER_INTERFACE, method, &(unit.as_str())))? else {
+                // With the unit systemd has forgotten how its start went.
+                if is_begun {
+                    return Ok(None);
+                }
+                continue;
+            };
+            let path = answer.body::<OwnedObjectPath>()?;
+            let interface = type_interface(unit);
+            let state = self.property(&path, "Unit", "ActiveState")?;
+            if !matches!(state.as_str(), "inactive" | "failed") {
+                return Ok(None);
+            }
+            let is_orderly = state == "inactive" && self.property(&path, &interface, "Result")? == "success";
+            let is_proven = match unit.kind() {
+                "mount" => true,
+                "service" if is_orderly => self.shows_good_end(&path, of.target, is_begun)?,
+                "service" => self.failed_start(&path, of.target)?.has_left_nothing(),
+                _ => is_orderly,
+            };
+            if !is_proven {
+                return Ok(None);
+            }
+            if let Some(place) = place {
+                let what = self.property(&path, &interface, "What")?;
+                let options = self.property(&path, &interface, "Options")?;
+                mounts.push(Configured { place, what, options });
+            }
+        }
+        Ok(Some(mounts))
     }
 
     /// systemd knows the peer from the socket; the user id is a formality, in hexadecimal digits of its decimal ones.
@@ -221,8 +240,8 @@ impl Peer {
     }
 
     fn failed_start(&mut self, path: &OwnedObjectPath, target: &UnitName) -> Result<FailedStart, Error> {
-        let active_since = |peer: &mut Self, path: &OwnedObjectPath| -> Result<u64, Error> {
-            Ok(u64::try_from(peer.value(path, "Unit", "ActiveEnterTimestampMonotonic")?)?)
+        let active_since = |systemd: &mut Self, path: &OwnedObjectPath| -> Result<u64, Error> {
+            Ok(u64::try_from(systemd.value(path, "Unit", "ActiveEnterTimestampMonotonic")?)?)
         };
         let lease = known(self.call(MANAGER, MANAGER_INTERFACE, "GetUnit", &(target.as_str())))?;
         let lease_since = match lease {

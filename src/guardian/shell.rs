@@ -10,26 +10,25 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::mm::{MlockAllFlags, mlockall};
-use rustix::net::sockopt::socket_peercred;
-use rustix::process::geteuid;
-use sd_notify::NotifyState;
-use serde::{Deserialize, Serialize};
-
-use super::enforce::Enforcement;
-use super::table::{Effect, Entry, Table};
+use super::enforce::{Enforcement, Enforcer};
+use super::records::Records;
+use super::table::{Effect, Entry, LEAST_PATIENCE, Table};
 use super::watch::{IDLE_PATIENCE, Pulse, listen};
 use super::watchdog::Watchdog;
 use super::{Level, Paths, say};
-use crate::guard::frame::{Command, Inbox, Lease, Outcome, REQUEST_LIMIT_BYTES, Reply, Request};
+use crate::guard::frame::{Command, Inbox, Lease, Of, Outcome, REQUEST_LIMIT_BYTES, Reply, Request};
 use crate::guard::grant::{self, Prepared};
 use crate::host::cgroup::{Condemned, Hierarchy};
 use crate::host::clock::{self, BootTimer};
 use crate::host::group_name::is_within;
 use crate::host::identity;
 use crate::host::self_fence::self_fence;
-use crate::types::{BootId, DAEMON_UNIT, ServiceName, Time};
+use crate::types::{DAEMON_UNIT, ServiceName, Time};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::mm::{MlockAllFlags, mlockall};
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::geteuid;
+use sd_notify::NotifyState;
 
 /// Beats in the time after which they are missed.
 const BEATS: u32 = 6;
@@ -39,6 +38,9 @@ const PROOF_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How often it is tried whether there is room, at most.
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Whoever has looked at the clock so long ago wakes: the host may have stood still since.
+const AWAKE: Duration = Duration::from_millis(100);
 
 /// Between two tries to start, as systemd would leave between two guards.
 const START_INTERVAL: Duration = Duration::from_millis(100);
@@ -60,13 +62,6 @@ pub enum Fatal {
     /// The host should be down by now.
     #[error("the stop of {0} is not proven, and the host did not go down")]
     NotFenced(ServiceName),
-}
-
-/// The table as it is kept for a successor. It means nothing after a reboot.
-#[derive(Debug, Serialize, Deserialize)]
-struct Saved {
-    boot: BootId,
-    entries: Vec<Entry>,
 }
 
 /// Begins as soon as it can. It says why it cannot once for each reason: a guard that ended each time would be started ten
@@ -92,14 +87,103 @@ pub(super) fn begin(paths: &Paths, watchdog: impl Fn() -> Option<Watchdog>) -> R
 type AllCondemned = BTreeMap<ServiceName, Vec<Condemned>>;
 
 /// The first act of whoever wakes: where SIGKILL is due, it is sent before a log is written, a file is looked at that is
-/// not the group's, a thread is started, or systemd is asked for a stop, whose `ExecStop=` may be a program that writes.
-/// What fails is tried again by the enforcement, which says so.
-fn kill_overdue(table: &Table, condemned: &AllCondemned) {
-    for service in table.overdue(clock::now()) {
-        for group in condemned.get(service).into_iter().flatten() {
-            let _ = group.kill();
+/// not the group's, or systemd is asked for a stop, whose `ExecStop=` may be a program that writes. What fails is tried again
+/// by the enforcement, which says so.
+#[derive(Debug, Default)]
+struct FirstAct {
+    /// For these it was done since `done_at`: what comes after it is the enforcement's.
+    done: BTreeSet<ServiceName>,
+    done_at: Time,
+}
+
+impl FirstAct {
+    fn kill_overdue(&mut self, table: &Table, condemned: &AllCondemned, heart: &mut Heart) {
+        let now = clock::now();
+        if now.has_passed(self.done_at.plus(AWAKE)) {
+            self.done.clear();
+            self.done_at = now;
+        }
+        for service in table.overdue(now) {
+            if self.done.insert(service.clone()) {
+                for group in condemned.get(service).into_iter().flatten() {
+                    let _ = group.kill();
+                }
+                heart.beat(table);
+            }
         }
     }
+}
+
+/// How its watcher knows that the guard lives.
+#[derive(Debug)]
+struct Heart {
+    pulse: Pulse,
+    /// When it was last told so, and for how long.
+    told: Option<(Time, Duration)>,
+    /// When somebody was last looked for who wants to hear it, while much is done at once.
+    looked_at: Time,
+}
+
+impl Heart {
+    fn accept(&mut self) -> io::Result<()> {
+        if self.pulse.accept()? {
+            self.told = None;
+        }
+        Ok(())
+    }
+
+    /// How long the guard may be silent from now on. It is counted on `CLOCK_MONOTONIC`, of which an eighth is left out as
+    /// in [`Shell::wait`].
+    fn patience(table: &Table, now: Time) -> Duration {
+        table.patience(now).map_or(IDLE_PATIENCE, |patience| patience.saturating_sub(patience / 8).min(IDLE_PATIENCE))
+    }
+
+    /// Says that the guard lives, and when to give it up: where it is time for that, or to be given up sooner than was said
+    /// last.
+    fn beat(&mut self, table: &Table) {
+        let now = clock::now();
+        if !self.pulse.is_watched() && now.has_passed(self.looked_at.plus(LEAST_PATIENCE / BEATS)) {
+            self.looked_at = now;
+            if self.accept().is_err() {
+                // The loop of the guard meets the error too.
+                return;
+            }
+        }
+        let patience = Self::patience(table, now);
+        let is_told = |(at, told): (Time, Duration)| {
+            let ago = now.since_at_most(at);
+            ago < told / BEATS && ago + patience >= told
+        };
+        if !self.told.is_some_and(is_told) {
+            self.pulse.beat(patience);
+            self.told = Some((now, patience));
+        }
+    }
+
+    /// How long until the next beat, if somebody wants to hear it.
+    fn due_in(&self) -> Option<Duration> {
+        let ago = |at| clock::now().since_at_most(at);
+        let left = |(at, patience): (Time, Duration)| (patience / BEATS).saturating_sub(ago(at));
+        self.pulse.is_watched().then(|| self.told.map_or(Duration::ZERO, left))
+    }
+}
+
+/// Who waits to be accepted.
+#[derive(Debug, Clone, Copy, Default)]
+struct Comers {
+    clients: bool,
+    watchers: bool,
+}
+
+/// What a command is to a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Change {
+    /// It may run from now on: this has to be kept.
+    Begins,
+    /// It may run for longer.
+    Extends,
+    /// It may not, or is to be stopped in more places.
+    Ends,
 }
 
 /// Whether what the guard keeps in /run can be written.
@@ -109,27 +193,32 @@ struct Room {
     trouble: Option<String>,
     /// Whose grants have a deadline that is not the latest: they exist, and the gate lets nothing start once it is over.
     outdated: BTreeSet<ServiceName>,
-    /// When that was tried last.
+    /// Whose records are not the latest.
+    unkept: BTreeSet<ServiceName>,
+    /// When it was last tried whether they can be.
     looked_at: Option<Time>,
 }
 
 pub(super) struct Shell<'a> {
     paths: &'a Paths,
-    boot: BootId,
     hierarchy: Arc<Hierarchy>,
     timer: BootTimer,
+    /// What it is set to.
+    timer_set: Option<Duration>,
     table: Table,
+    records: Records,
     condemned: AllCondemned,
+    first_act: FirstAct,
+    enforcer: Enforcer,
     enforcements: BTreeMap<ServiceName, Enforcement>,
     listener: UnixListener,
     connection: Option<Connection>,
     /// The control group of who is at its other end.
     connection_group: Option<String>,
-    /// How its watcher knows that it lives.
-    pulse: Pulse,
+    heart: Heart,
     /// The hardware's.
     watchdog: Option<Watchdog>,
-    /// Whether table and grants can be written.
+    /// Whether records and grants can be written.
     room: Room,
     /// Readable at SIGTERM, where there is a watchdog to be closed. Otherwise the signal is the end.
     told: Option<UnixStream>,
@@ -141,11 +230,19 @@ impl<'a> Shell<'a> {
         let host = |what| move |error| Fatal::Host(what, error);
         let boot = identity::boot_id().map_err(host("read the boot's id"))?;
         let hierarchy = Arc::new(Hierarchy::detect().map_err(host("find the control groups"))?);
-        let (table, effects) = Table::resume(clock::now(), load(&paths.state, boot));
+        let records = Records::new(&paths.state, boot);
+        let (table, effects) = Table::resume(clock::now(), records.load());
         // The guard before has refused what may not be killed; of what cannot be read now the enforcement speaks.
-        let condemned = |lease: &Lease| lease.cgroups.iter().filter_map(|path| hierarchy.condemn(path).ok()).collect();
-        let condemned: AllCondemned = table.leases().map(|lease| (lease.service.clone(), condemned(lease))).collect();
-        kill_overdue(&table, &condemned);
+        let condemn = |lease: &Lease| -> Vec<_> {
+            lease.cgroups.iter().filter_map(|path| hierarchy.condemn(path).ok()).collect()
+        };
+        for service in table.overdue(clock::now()) {
+            let lease = table.entry_of(service).map(Entry::lease);
+            for group in lease.iter().flat_map(|lease| condemn(lease)) {
+                let _ = group.kill();
+            }
+        }
+        let condemned = table.leases().map(|lease| (lease.service.clone(), condemn(lease))).collect();
         // A guard that is paged out is late when memory is short, which is when it is needed.
         if let Err(error) = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT) {
             say(Level::Warning, &format!("cannot keep the guard in memory, ignoring: {error}"));
@@ -158,26 +255,33 @@ impl<'a> Shell<'a> {
         fs::set_permissions(&paths.leases, fs::Permissions::from_mode(0o755))
             .map_err(host("open the directory of the grants"))?;
         grant::withdraw_all(&paths.leases).map_err(host("remove the grants of the guard before"))?;
-        for file in [&paths.state, &paths.socket, &paths.watch] {
-            fs::create_dir_all(file.parent().unwrap_or(Path::new("/")))
-                .map_err(host("make the guard's own directory"))?;
+        let parent = |file: &'a Path| file.parent().unwrap_or(Path::new("/"));
+        for directory in [&paths.state, parent(&paths.socket), parent(&paths.watch)] {
+            fs::create_dir_all(directory).map_err(host("make the guard's own directory"))?;
         }
-        let leases = table.entries().len();
+        let leases = table.leases().count();
         if leases > 0 {
             say(Level::Warning, &format!("{leases} leases of a guard that ended are closed; their deadlines stand"));
         }
+        let listener = listen(&paths.socket).map_err(host("listen"))?;
+        let pulse = Pulse::new(&paths.watch).map_err(host("listen for its watcher"))?;
+        let enforcer =
+            Enforcer::start(Arc::clone(&hierarchy), paths.systemd.clone()).map_err(host("start its threads"))?;
         let mut shell = Self {
             paths,
-            boot,
             hierarchy,
             timer,
+            timer_set: None,
             table,
+            records,
             condemned,
+            first_act: FirstAct::default(),
+            enforcer,
             enforcements: BTreeMap::new(),
-            listener: listen(&paths.socket).map_err(host("listen"))?,
+            listener,
             connection: None,
             connection_group: None,
-            pulse: Pulse::new(&paths.watch).map_err(host("listen for its watcher"))?,
+            heart: Heart { pulse, told: None, looked_at: Time::default() },
             watchdog,
             room: Room::default(),
             told,
@@ -196,14 +300,18 @@ impl<'a> Shell<'a> {
     /// if nothing was at stake, and the device is closed.
     pub(super) fn serve(mut self) -> Result<(), Fatal> {
         loop {
-            self.wait().map_err(|error| Fatal::Host("wait", error))?;
+            let comers = self.wait().map_err(|error| Fatal::Host("wait", error))?;
             self.expire()?;
             self.tend();
             if self.told.as_mut().is_some_and(|told| told.read(&mut [0]).is_ok()) {
                 return self.end();
             }
-            self.accept().map_err(|error| Fatal::Host("accept connections", error))?;
-            self.pulse.accept().map_err(|error| Fatal::Host("accept its watcher", error))?;
+            if comers.clients {
+                self.accept().map_err(|error| Fatal::Host("accept connections", error))?;
+            }
+            if comers.watchers {
+                self.heart.accept().map_err(|error| Fatal::Host("accept its watcher", error))?;
+            }
             self.converse()?;
             self.beat();
         }
@@ -211,6 +319,9 @@ impl<'a> Shell<'a> {
 
     /// Keeps the hardware's watchdog from resetting the host, as long as every unit is sure to be dead in time.
     fn tend(&mut self) {
+        if self.watchdog.is_none() {
+            return;
+        }
         let at_stake = self.at_stake();
         if let Some(watchdog) = &mut self.watchdog {
             watchdog.tend(clock::now, at_stake);
@@ -230,29 +341,21 @@ impl<'a> Shell<'a> {
         Ok(())
     }
 
-    /// How long the guard may be silent from now on. It is counted on `CLOCK_MONOTONIC`, of which an eighth is left out as
-    /// in [`Shell::wait`].
-    fn patience(&self) -> Duration {
-        let patience = self.table.patience(clock::now());
-        patience.map_or(IDLE_PATIENCE, |patience| patience.saturating_sub(patience / 8).min(IDLE_PATIENCE))
-    }
-
-    /// Shows that the guard lives, and says when to give it up.
+    /// Shows that the guard lives. What is done for each of many leases shows it for each of them: nothing of that hangs.
     fn beat(&mut self) {
-        let patience = self.patience();
-        self.pulse.beat(patience);
+        self.heart.beat(&self.table);
     }
 
     /// Until somebody speaks, or a deadline passes on either clock.
     ///
     /// The timer is on `CLOCK_BOOTTIME`. The raw clock has no timers: poll(2) counts on `CLOCK_MONOTONIC`, which may be
     /// slewed against it by a tenth, so seven eighths of the time are waited, and then seven eighths of the rest.
-    fn wait(&self) -> io::Result<()> {
+    fn wait(&mut self) -> io::Result<Comers> {
         let next = self.table.wake_at(clock::now());
-        self.timer.set(next.map(|at| at.boot))?;
+        self.set_timer(next)?;
         let raw = next.map(|at| at.raw.saturating_sub(clock::now().raw));
         let raw = raw.map(|left| left.saturating_sub(left / 8).max(Duration::from_micros(100)));
-        let beat = self.pulse.is_watched().then(|| self.patience() / BEATS);
+        let beat = self.heart.due_in();
         let due_in = |watchdog: &Watchdog| watchdog.due_in(clock::now(), self.at_stake()).unwrap_or(PROOF_INTERVAL);
         let keep_alive = self.watchdog.as_ref().map(due_in);
         let limit = [raw, beat, keep_alive].into_iter().flatten().min();
@@ -261,39 +364,68 @@ impl<'a> Shell<'a> {
             tv_nsec: limit.subsec_nanos().into(),
         });
         let mut fds = vec![PollFd::new(&self.timer, PollFlags::IN)];
-        fds.extend([&self.listener, self.pulse.listener()].map(|listener| PollFd::new(listener, PollFlags::IN)));
+        fds.extend([&self.listener, self.heart.pulse.listener()].map(|listener| PollFd::new(listener, PollFlags::IN)));
         fds.extend(self.told.iter().map(|told| PollFd::new(told, PollFlags::IN)));
         if let Some(connection) = &self.connection {
             let interest = if connection.unsent.is_empty() { PollFlags::IN } else { PollFlags::OUT };
             fds.push(PollFd::new(&connection.stream, interest));
         }
         match poll(&mut fds, limit.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Ok(_) => Ok(Comers { clients: !fds[1].revents().is_empty(), watchers: !fds[2].revents().is_empty() }),
+            Err(rustix::io::Errno::INTR) => Ok(Comers::default()),
             Err(error) => Err(error.into()),
         }
     }
 
+    /// Asks the kernel only for what is new.
+    fn set_timer(&mut self, next: Option<Time>) -> io::Result<()> {
+        let boot = next.map(|at| at.boot);
+        if self.timer_set != boot {
+            self.timer.set(boot)?;
+            self.timer_set = boot;
+        }
+        Ok(())
+    }
+
     /// What the passing of time asks for; does nothing when it is called too early.
     fn expire(&mut self) -> Result<(), Fatal> {
-        kill_overdue(&self.table, &self.condemned);
-        for (service, enforcement) in &self.enforcements {
-            if enforcement.is_stopped() {
-                self.table.stopped(service);
+        let mut stopped = Vec::new();
+        while let Some(service) = self.enforcer.next_stopped() {
+            let is_stopped = self.enforcements.get(&service).is_some_and(Enforcement::is_stopped);
+            if is_stopped && self.table.stopped(&service) {
+                stopped.push(service);
             }
+        }
+        self.first_act.kill_overdue(&self.table, &self.condemned, &mut self.heart);
+        for service in stopped {
+            let kept = self.keep(&service);
+            self.take_note(kept);
+            self.beat();
         }
         let effects = self.table.expire(clock::now());
         if effects.is_empty() {
             return Ok(());
         }
         // The stop first, then the note of it: a successor comes to the same conclusion without the note.
-        let giving_up: Vec<Lease> = effects
-            .iter()
-            .filter_map(|effect| if let Effect::GiveUp(lease) = effect { Some(lease.clone()) } else { None })
-            .collect();
+        let mut changed = BTreeSet::new();
+        let mut giving_up = Vec::new();
+        for effect in &effects {
+            match effect {
+                Effect::Enforce(lease) => drop(changed.insert(lease.service.clone())),
+                Effect::GiveUp(lease) => {
+                    changed.insert(lease.service.clone());
+                    giving_up.push(lease.clone());
+                }
+                Effect::Grant(_) | Effect::Withdraw(_) | Effect::Forget(_) => {}
+            }
+        }
         self.carry_out(effects)?;
-        // A successor that finds the table before enforces the deadline as well, and sooner.
-        let saved = self.save(&self.table);
-        self.take_note(saved);
+        // A successor that finds the record before enforces the deadline as well, and sooner.
+        for service in changed {
+            let kept = self.keep(&service);
+            self.take_note(kept);
+            self.beat();
+        }
         for lease in &giving_up {
             self.give_up(lease)?;
         }
@@ -302,6 +434,7 @@ impl<'a> Shell<'a> {
 
     fn carry_out(&mut self, effects: Vec<Effect>) -> Result<(), Fatal> {
         for effect in effects {
+            self.beat();
             match effect {
                 Effect::Withdraw(service) => {
                     self.room.outdated.remove(&service);
@@ -309,7 +442,7 @@ impl<'a> Shell<'a> {
                     grant::withdraw(&self.paths.leases, &service)
                         .map_err(|error| Fatal::Host("remove a grant", error))?;
                 }
-                Effect::Enforce(lease) => self.enforce(lease)?,
+                Effect::Enforce(lease) => self.enforce(lease),
                 Effect::Forget(service) => drop(self.enforcements.remove(&service)),
                 // The one was prepared, and follows when everything else is in place. The other follows when the table is
                 // kept, because the guard may end over it.
@@ -319,7 +452,7 @@ impl<'a> Shell<'a> {
         Ok(())
     }
 
-    fn enforce(&mut self, lease: Lease) -> Result<(), Fatal> {
+    fn enforce(&mut self, lease: Lease) {
         let service = lease.service.clone();
         say(
             Level::Alert,
@@ -328,10 +461,8 @@ impl<'a> Shell<'a> {
                 lease.stop_budget.saturating_sub(lease.kill_reserve).as_millis()
             ),
         );
-        let enforcement = Enforcement::begin(lease, Arc::clone(&self.hierarchy), self.paths.systemd.clone())
-            .map_err(|error| Fatal::Host("start a thread", error))?;
+        let enforcement = self.enforcer.begin(lease);
         self.enforcements.insert(service, enforcement);
-        Ok(())
     }
 
     /// The stop is not proven in time. The guard ends if that still helps: `BindsTo=` needs nobody to answer. Where
@@ -374,7 +505,7 @@ impl<'a> Shell<'a> {
                     }
                     self.connection_group = group;
                     let inbox = Inbox::new(REQUEST_LIMIT_BYTES);
-                    self.connection = Some(Connection { stream, inbox, unsent: Vec::new() });
+                    self.connection = Some(Connection { stream, inbox, is_drained: false, unsent: Vec::new() });
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {
@@ -387,6 +518,7 @@ impl<'a> Shell<'a> {
     /// Answers what has been said, one line at a time; the clock is looked at before each.
     fn converse(&mut self) -> Result<(), Fatal> {
         let Some(mut connection) = self.connection.take() else { return Ok(()) };
+        connection.is_drained = false;
         loop {
             let request = match connection.next() {
                 Ok(Some(request)) => request,
@@ -400,7 +532,7 @@ impl<'a> Shell<'a> {
             self.expire()?;
             self.tend();
             let id = request.id;
-            let result = self.execute(request.command)?;
+            let result = self.execute(request.command, &request.of)?;
             connection.answer(&Reply { id, result });
         }
         self.connection = Some(connection);
@@ -411,17 +543,18 @@ impl<'a> Shell<'a> {
     /// there is no room for it, and never says more than is so: a lease is begun only when it is kept, its deadline is kept
     /// before it counts, and all else that a successor may miss (a lease that is closed, over or let go) it finds out itself,
     /// or enforces in vain.
-    fn execute(&mut self, command: Command) -> Result<Outcome, Fatal> {
-        let deadline = match &command {
-            Command::Arm { lease } => Some(lease.deadline).filter(|_| !lease.closing),
-            Command::Extend { deadline, .. } => Some(*deadline),
-            Command::Close { .. } | Command::Disarm { .. } | Command::List => None,
+    fn execute(&mut self, command: Command, of: &Of) -> Result<Outcome, Fatal> {
+        let (service, deadline) = match &command {
+            Command::Arm { lease } => (lease.service.clone(), Some(lease.deadline).filter(|_| !lease.closing)),
+            Command::Extend { service, deadline, .. } => (service.clone(), Some(*deadline)),
+            Command::Close { service, .. } | Command::Disarm { service, .. } => (service.clone(), None),
+            Command::List => {
+                self.look_for_room();
+                let watchdog = self.watchdog.as_ref().map(Watchdog::status);
+                let trouble = self.room.trouble.clone();
+                return Ok(Outcome::Leases { leases: self.table.list(of), watchdog, trouble });
+            }
         };
-        if command == Command::List {
-            self.look_for_room();
-            let watchdog = self.watchdog.as_ref().map(Watchdog::status);
-            return Ok(Outcome::Leases { leases: self.table.list(), watchdog, trouble: self.room.trouble.clone() });
-        }
         if let Some(watchdog) = &self.watchdog
             && let Err(reason) = match &command {
                 // What opens nothing needs no watchdog.
@@ -433,32 +566,42 @@ impl<'a> Shell<'a> {
         {
             return Ok(Outcome::Refused { reason });
         }
-        let begins = matches!(&command, Command::Arm { lease } if !lease.closing);
-        let mut table = self.table.clone();
-        let (outcome, effects) = table.handle(clock::now(), command);
+        let kind = match &command {
+            Command::Arm { lease } if !lease.closing => Change::Begins,
+            Command::Extend { .. } => Change::Extends,
+            Command::Arm { .. } | Command::Close { .. } | Command::Disarm { .. } | Command::List => Change::Ends,
+        };
+        let before = self.table.entry_of(&service).cloned();
+        let (outcome, effects) = self.table.handle(clock::now(), command);
         if outcome != Outcome::Done {
             return Ok(outcome);
         }
-        let condemned = match self.condemn(&table) {
-            Ok(condemned) => condemned,
-            Err(error) => return Ok(Outcome::Refused { reason: error.to_string() }),
-        };
         // Kept before the grant exists: a successor must not miss a lease that somebody may have acted upon.
-        let grant = match self.keep(&table, &effects, begins) {
-            Ok(grant) => grant,
-            Err(reason) => return Ok(Outcome::Refused { reason }),
+        let condemned = self.condemn(&service).map_err(|error| error.to_string());
+        let grant = match condemned.and_then(|groups| Ok((groups, self.keep_all(&service, &effects, kind)?))) {
+            Ok((groups, grant)) => {
+                if let Some(groups) = groups {
+                    self.condemned.insert(service.clone(), groups);
+                }
+                grant
+            }
+            Err(reason) => {
+                self.table.put(&service, before);
+                return Ok(Outcome::Refused { reason });
+            }
         };
-        self.table = table;
-        self.condemned.extend(condemned);
-        self.condemned.retain(|service, _| self.table.holds(service));
+        if !self.table.holds(&service) {
+            self.condemned.remove(&service);
+        }
         // Before the grant too, so that no unit runs under a guard that may hang for longer than its lease.
         self.beat();
-        self.timer
-            .set(self.table.poll_timeout().map(|at| at.boot))
-            .map_err(|error| Fatal::Host("set the timer", error))?;
+        self.set_timer(self.table.poll_timeout()).map_err(|error| Fatal::Host("set the timer", error))?;
         self.carry_out(effects)?;
         if let Some(grant) = grant {
             grant.put().map_err(|error| Fatal::Host("put a grant in its place", error))?;
+        }
+        if !self.table.holds(&service) {
+            self.forget(&service);
         }
         // The host may have stood still in between.
         if let Some(deadline) = deadline
@@ -470,33 +613,44 @@ impl<'a> Shell<'a> {
         Ok(outcome)
     }
 
-    /// The control groups of the leases that have others than before, ready to be killed.
-    fn condemn(&self, table: &Table) -> io::Result<AllCondemned> {
-        let changed = table.leases().filter(|lease| {
-            let known = self.condemned.get(&lease.service).into_iter().flatten();
-            !known.map(Condemned::path).eq(lease.cgroups.iter().map(String::as_str))
-        });
+    /// The control groups of the lease of `service`, ready to be killed; `None`: they are what they were.
+    fn condemn(&self, service: &ServiceName) -> io::Result<Option<Vec<Condemned>>> {
+        let Some(lease) = self.table.entry_of(service).map(Entry::lease) else { return Ok(None) };
+        let known = self.condemned.get(service);
+        let paths = lease.cgroups.iter().map(String::as_str);
+        if known.is_some_and(|known| known.iter().map(Condemned::path).eq(paths)) {
+            return Ok(None);
+        }
         let condemn = |path: &String| match &self.connection_group {
             Some(putexd) if is_within(putexd, path) => {
                 Err(io::Error::other(format!("{path:?}: the group holds putexd, it is not a unit's to kill")))
             }
             Some(_) | None => self.hierarchy.condemn(path),
         };
-        changed
-            .map(|lease| Ok((lease.service.clone(), lease.cgroups.iter().map(condemn).collect::<io::Result<_>>()?)))
-            .collect()
+        lease.cgroups.iter().map(condemn).collect::<io::Result<_>>().map(Some)
     }
 
-    /// Writes what a change of the table to `table` asks for: the grant beside its place, where there is to be one, and the
-    /// table. `Err`: a lease is not to be begun, as it cannot be kept, and nothing of it is written.
-    fn keep(&mut self, table: &Table, effects: &[Effect], begins: bool) -> Result<Option<Prepared>, String> {
+    /// Writes what a change of the lease of `service` asks for: the grant beside its place, where there is to be one, and
+    /// the record. `Err`: a lease is not to be begun, as it cannot be kept, and nothing of it is written.
+    fn keep_all(
+        &mut self,
+        service: &ServiceName,
+        effects: &[Effect],
+        change: Change,
+    ) -> Result<Option<Prepared>, String> {
         let granted =
             effects.iter().find_map(|effect| if let Effect::Grant(lease) = effect { Some(lease) } else { None });
         let prepared = granted.map(|lease| grant::prepare(&self.paths.leases, lease)).transpose();
-        if begins {
-            // The room for the grant first: a lease that gets none must not be in the table either.
-            return match prepared.and_then(|grant| self.save(table).map(|()| grant)) {
+        if change == Change::Begins {
+            // The room for the grant first: a lease that gets none must not be on the disk either.
+            let kept = prepared.and_then(|grant| match self.table.entry_of(service) {
+                Some(entry) => self.records.write(entry).map(|()| grant),
+                None => Ok(grant),
+            });
+            return match kept {
                 Ok(grant) => {
+                    self.room.outdated.remove(service);
+                    self.room.unkept.remove(service);
                     self.take_note(Ok(()));
                     Ok(grant)
                 }
@@ -506,16 +660,46 @@ impl<'a> Shell<'a> {
                 }
             };
         }
-        if let Some(lease) = granted {
+        if granted.is_some() {
             match prepared {
-                Ok(_) => self.room.outdated.remove(&lease.service),
-                Err(_) => self.room.outdated.insert(lease.service.clone()),
+                Ok(_) => self.room.outdated.remove(service),
+                Err(_) => self.room.outdated.insert(service.clone()),
             };
         }
-        let saved = self.save(table);
+        let kept = match (change, self.table.entry_of(service)) {
+            (Change::Extends, Some(entry)) => self.records.extend(entry),
+            // One that is let go is forgotten when its grant is gone.
+            (_, None) => Ok(()),
+            (Change::Begins | Change::Ends, Some(entry)) => self.records.write(entry),
+        };
+        self.note_kept(service, kept.is_ok());
         let (grant, refused) = prepared.map_or_else(|error| (None, Err(error)), |grant| (grant, Ok(())));
-        self.take_note(saved.and(refused));
+        self.take_note(kept.and(refused));
         Ok(grant)
+    }
+
+    /// Writes the record of a lease that has changed by itself.
+    fn keep(&mut self, service: &ServiceName) -> io::Result<()> {
+        let kept = self.table.entry_of(service).map_or(Ok(()), |entry| self.records.write(entry));
+        self.note_kept(service, kept.is_ok());
+        kept
+    }
+
+    fn note_kept(&mut self, service: &ServiceName, is_kept: bool) {
+        if is_kept {
+            self.room.unkept.remove(service);
+        } else {
+            self.room.unkept.insert(service.clone());
+        }
+    }
+
+    /// Removes the record of a lease that was let go, after its grant.
+    fn forget(&mut self, service: &ServiceName) {
+        let removed = self.records.remove(service);
+        self.note_kept(service, removed.is_ok());
+        if removed.is_err() {
+            self.take_note(removed);
+        }
     }
 
     /// Tries to write what could not be written, or whether something could be; not often.
@@ -524,19 +708,31 @@ impl<'a> Shell<'a> {
         if self.room.looked_at.is_some_and(|before| !now.has_passed(before.plus(ROOM_INTERVAL))) {
             return;
         }
-        let mut written = self.save(&self.table);
-        for lease in self.table.leases().filter(|lease| self.room.outdated.contains(&lease.service)) {
-            written = written.and_then(|()| grant::write(&self.paths.leases, lease));
+        self.room.looked_at = Some(now);
+        let mut written = self.records.has_room();
+        for service in self.room.unkept.clone() {
+            let kept = match self.table.entry_of(&service) {
+                Some(entry) => self.records.write(entry),
+                None => self.records.remove(&service),
+            };
+            self.note_kept(&service, kept.is_ok());
+            self.beat();
+            written = written.and(kept);
         }
-        if written.is_ok() {
-            self.room.outdated.clear();
+        for service in self.room.outdated.clone() {
+            let lease = self.table.entry_of(&service).map(Entry::lease);
+            let granted = lease.map_or(Ok(()), |lease| grant::write(&self.paths.leases, lease));
+            if granted.is_ok() {
+                self.room.outdated.remove(&service);
+            }
+            self.beat();
+            written = written.and(granted);
         }
         self.take_note(written);
     }
 
     /// Says once that there is no room, and once that there is.
     fn take_note(&mut self, written: io::Result<()>) {
-        self.room.looked_at = Some(clock::now());
         match written {
             Err(error) => {
                 let trouble = format!(
@@ -549,18 +745,13 @@ impl<'a> Shell<'a> {
                     say(Level::Alert, &trouble);
                 }
             }
-            Ok(()) if self.room.outdated.is_empty() => {
+            Ok(()) if self.room.outdated.is_empty() && self.room.unkept.is_empty() => {
                 if self.room.trouble.take().is_some() {
                     say(Level::Notice, "/run takes the guard's table again");
                 }
             }
             Ok(()) => {}
         }
-    }
-
-    fn save(&self, table: &Table) -> io::Result<()> {
-        let text = serde_json::to_vec(&Saved { boot: self.boot, entries: table.entries() })?;
-        grant::replace(&self.paths.state, &text, 0o600)
     }
 }
 
@@ -580,24 +771,11 @@ fn at_sigterm() -> io::Result<UnixStream> {
     Ok(told)
 }
 
-/// What the guard before has left. A file that cannot be read is as good as none: with that guard's end systemd has
-/// stopped all units already, and the deadlines only make sure.
-fn load(path: &Path, boot: BootId) -> Vec<Entry> {
-    let saved = fs::read(path).and_then(|text| Ok(serde_json::from_slice::<Saved>(&text)?));
-    match saved {
-        Ok(saved) if saved.boot == boot => saved.entries,
-        Ok(_) => Vec::new(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-        Err(error) => {
-            say(Level::Alert, &format!("the table of the guard before is lost, ignoring: {}: {error}", path.display()));
-            Vec::new()
-        }
-    }
-}
-
 struct Connection {
     stream: UnixStream,
     inbox: Inbox,
+    /// The last read left nothing behind: what comes later wakes the guard again.
+    is_drained: bool,
     unsent: Vec<u8>,
 }
 
@@ -631,10 +809,16 @@ impl Connection {
             if let Some(line) = self.inbox.line() {
                 return Ok(Some(serde_json::from_slice(&line)?));
             }
+            if self.is_drained {
+                return Ok(None);
+            }
             let mut room = self.inbox.room()?;
             match self.stream.read(&mut room) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => self.inbox.take(&room[..count]),
+                Ok(count) => {
+                    self.inbox.take(&room[..count]);
+                    self.is_drained = count < room.len();
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
@@ -656,6 +840,8 @@ impl Connection {
                 Err(error) => return Err(error),
             }
         }
+        // A long list is seldom asked for.
+        self.unsent.shrink_to(REQUEST_LIMIT_BYTES);
         Ok(())
     }
 }

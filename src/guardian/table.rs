@@ -1,16 +1,16 @@
 //! The leases and their deadlines. Pure: time is an argument, and what is to be done in the world is returned.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::agenda::Agenda;
 use crate::guard::frame::{
-    CGROUP_LIMIT, CGROUP_LIMIT_BYTES, CGROUPS_LIMIT_BYTES, Command, LEASE_LIMIT, Lease, ListedLease, MEMBER_LIMIT,
-    Outcome,
+    CGROUP_LIMIT, CGROUP_LIMIT_BYTES, CGROUPS_LIMIT_BYTES, Command, LEASE_LIMIT, LEASES_LIMIT_BYTES, Lease,
+    ListedLease, MEMBER_LIMIT, Of, Outcome,
 };
-use crate::host::group_name::is_within;
-use crate::types::{Instance, Revision, ServiceName, Time, WriteId};
+use crate::types::{Instance, Revision, ServiceName, Time, UnitName, WriteId};
 
 /// How long it takes until a guard that is silent for longer than [`Table::patience`] has a successor that enforces, where
 /// its watcher hangs as well: systemd misses the watcher, starts another one, that one listens for a guard in vain, and
@@ -25,9 +25,39 @@ pub(super) const LEAST_PATIENCE: Duration = Duration::from_millis(250);
 ///
 /// The caller calls [`Table::expire`] before each [`Table::handle`], and whenever [`Table::poll_timeout`] has passed;
 /// calling it more often does nothing. It carries out the effects in their order, and answers the command afterwards.
+///
+/// Everything beside the entries follows from them, and only [`Table::put`] changes either. What is asked for at each
+/// renewal costs no more for many leases than for a few; what looks at several leases looks at lapsed ones alone.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Table {
     entries: BTreeMap<ServiceName, Entry>,
+    #[serde(skip)]
+    agenda: Agenda<Mark, ServiceName>,
+    /// Units and control groups, each with the service whose lease covers it. No unit's name begins as a group's path does.
+    #[serde(skip)]
+    covered: BTreeSet<(String, String)>,
+    /// What all leases take in a list of them, at most.
+    #[serde(skip)]
+    bytes: usize,
+}
+
+/// What an entry is looked up by its time for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Mark {
+    /// The deadline of a lease that has not lapsed.
+    Deadline,
+    /// When SIGKILL is due for it.
+    Kill,
+    /// When to give up a lease that has lapsed.
+    GiveUp,
+    /// When SIGKILL is due for that.
+    LapsedKill,
+    /// When SIGKILL was due for a lease that was given up.
+    LateKill,
+    /// When units have to be dead that were not seen dead.
+    Death,
+    /// When those had to be that were.
+    Dead,
 }
 
 /// A lease and what has become of it.
@@ -35,6 +65,39 @@ pub struct Table {
 pub struct Entry {
     lease: Lease,
     phase: Phase,
+}
+
+impl Entry {
+    /// The lease.
+    #[must_use]
+    pub fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    /// The same with a deadline that a later [`Command::Extend`] has set.
+    #[must_use]
+    pub fn extended(mut self, write: WriteId, revision: Revision, deadline: Time) -> Self {
+        (self.lease.write, self.lease.revision, self.lease.deadline) = (write, revision, deadline);
+        self
+    }
+
+    fn marks(&self) -> Vec<(Mark, Time)> {
+        let lease = &self.lease;
+        match self.phase {
+            Phase::Open | Phase::Closing => {
+                vec![(Mark::Deadline, lease.deadline), (Mark::Kill, lease.kill_at()), (Mark::Death, lease.dead_by())]
+            }
+            Phase::Lapsed { give_up } => {
+                vec![(Mark::GiveUp, give_up), (Mark::LapsedKill, lease.kill_at()), (Mark::Death, lease.dead_by())]
+            }
+            Phase::GivenUp => vec![(Mark::LateKill, lease.kill_at()), (Mark::Death, lease.dead_by())],
+            Phase::Stopped => vec![(Mark::Dead, lease.dead_by())],
+        }
+    }
+
+    fn covers(&self) -> impl Iterator<Item = &str> {
+        self.lease.units.iter().map(UnitName::as_str).chain(self.lease.cgroups.iter().map(String::as_str))
+    }
 }
 
 /// The life of a lease. There is no way back up this list: a closed lease never reopens, and a lapse is final.
@@ -91,7 +154,7 @@ impl Table {
             if phase != Phase::Closing {
                 effects.push(Effect::Enforce(lease.clone()));
             }
-            table.entries.insert(lease.service.clone(), Entry { lease, phase });
+            table.put(&lease.service.clone(), Some(Entry { lease, phase }));
         }
         (table, effects)
     }
@@ -102,17 +165,46 @@ impl Table {
         self.entries.values().cloned().collect()
     }
 
+    /// What a successor needs of the lease of `service`.
+    #[must_use]
+    pub fn entry_of(&self, service: &ServiceName) -> Option<&Entry> {
+        self.entries.get(service)
+    }
+
+    /// Puts `entry` in the place of what there is for `service`: what [`Table::entry_of`] has said before a command that
+    /// could not be carried out. Nothing else changes the entries.
+    pub fn put(&mut self, service: &ServiceName, entry: Option<Entry>) {
+        let covers = |entry: &Entry| -> Vec<(String, String)> {
+            entry.covers().map(|covered| (covered.to_owned(), service.to_string())).collect()
+        };
+        let old = self.entries.remove(service);
+        let is_as_wide = old.as_ref().zip(entry.as_ref()).is_some_and(|(old, new)| old.covers().eq(new.covers()));
+        if let Some(old) = old {
+            for (mark, at) in old.marks() {
+                self.agenda.remove(mark, at, service);
+            }
+            if !is_as_wide {
+                for covered in covers(&old) {
+                    self.covered.remove(&covered);
+                }
+            }
+            self.bytes -= old.lease.listed_bytes();
+        }
+        let Some(new) = entry else { return };
+        for (mark, at) in new.marks() {
+            self.agenda.insert(mark, at, service);
+        }
+        if !is_as_wide {
+            self.covered.extend(covers(&new));
+        }
+        self.bytes += new.lease.listed_bytes();
+        self.entries.insert(service.clone(), new);
+    }
+
     /// The point at which [`Table::expire`] has something to do, as soon as *either* clock reaches it.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.entries
-            .values()
-            .filter_map(|Entry { lease, phase }| match phase {
-                Phase::Open | Phase::Closing => Some(lease.deadline),
-                Phase::Lapsed { give_up } => Some(*give_up),
-                Phase::Stopped | Phase::GivenUp => None,
-            })
-            .reduce(earliest)
+        [Mark::Deadline, Mark::GiveUp].into_iter().filter_map(|mark| self.agenda.first(mark)).reduce(earliest)
     }
 
     /// All leases that are not disarmed.
@@ -129,14 +221,15 @@ impl Table {
     /// The services whose units get SIGKILL before anything else is done: their time for it has passed, and they were not
     /// seen dead since.
     pub fn overdue(&self, now: Time) -> impl Iterator<Item = &ServiceName> {
-        let is_overdue = move |entry: &Entry| entry.phase != Phase::Stopped && now.has_passed(entry.lease.kill_at());
-        self.entries.iter().filter(move |(_, entry)| is_overdue(entry)).map(|(service, _)| service)
+        let marks = [Mark::Kill, Mark::LapsedKill, Mark::LateKill];
+        let overdue: BTreeSet<_> = marks.into_iter().flat_map(|mark| self.agenda.passed(mark, now)).collect();
+        overdue.into_iter()
     }
 
     /// When to wake: at [`Table::poll_timeout`], or earlier for the next time of SIGKILL after a lapse.
     #[must_use]
     pub fn wake_at(&self, now: Time) -> Option<Time> {
-        let lapsed = self.entries.values().filter(|entry| matches!(entry.phase, Phase::Lapsed { .. }));
+        let lapsed = self.agenda.all(Mark::LapsedKill).filter_map(|service| self.entries.get(service));
         let kills = lapsed.map(|entry| entry.lease.kill_at()).filter(|kill_at| !now.has_passed(*kill_at));
         kills.chain(self.poll_timeout()).reduce(earliest)
     }
@@ -145,11 +238,9 @@ impl Table {
     /// `is_dead` says whether units whose lease has lapsed are dead now, as one may have been started again since the proof.
     #[must_use]
     pub fn at_stake(&self, is_dead: impl Fn(&ServiceName) -> bool) -> Option<Time> {
-        self.entries
-            .iter()
-            .filter(|(service, entry)| entry.phase != Phase::Stopped || !is_dead(service))
-            .map(|(_, entry)| entry.lease.dead_by())
-            .reduce(earliest)
+        let revived = self.agenda.all(Mark::Dead).filter(|service| !is_dead(service));
+        let revived = revived.filter_map(|service| self.entries.get(service)).map(|entry| entry.lease.dead_by());
+        revived.chain(self.agenda.first(Mark::Death)).reduce(earliest)
     }
 
     /// How long the guard may be silent before another has to be put in its place, so that the other sends SIGKILL when it is
@@ -160,46 +251,48 @@ impl Table {
     /// no more than [`LEAST_PATIENCE`] and [`SUCCESSION`] together.
     #[must_use]
     pub fn patience(&self, now: Time) -> Option<Duration> {
-        let patience_for = |Entry { lease, phase }: &Entry| {
-            let least = match phase {
-                Phase::Open | Phase::Closing => now.until_passed(lease.deadline) / 2,
-                Phase::Lapsed { .. } => Duration::ZERO,
-                // There is nothing left that a successor would do better.
-                Phase::Stopped | Phase::GivenUp => return None,
-            };
-            let in_time = now.until_passed(lease.kill_at()).saturating_sub(SUCCESSION);
-            Some(in_time.max(least).max(LEAST_PATIENCE))
-        };
-        self.entries.values().filter_map(patience_for).min()
+        let in_time = |mark| Some(now.until_passed(self.agenda.first(mark)?).saturating_sub(SUCCESSION));
+        let shortest = self.agenda.first(Mark::Deadline).map(|deadline| now.until_passed(deadline) / 2);
+        let armed = in_time(Mark::Kill).zip(shortest).map(|(in_time, least)| in_time.max(least));
+        // For one that was stopped or given up there is nothing left that a successor would do better.
+        let patience = [armed, in_time(Mark::LapsedKill)].into_iter().flatten().min();
+        patience.map(|patience| patience.max(LEAST_PATIENCE))
     }
 
-    /// The units of a lapsed lease were seen dead, at or after the time of SIGKILL; late is better than never.
-    pub fn stopped(&mut self, service: &ServiceName) {
-        if let Some(entry) = self.entries.get_mut(service)
-            && matches!(entry.phase, Phase::Lapsed { .. } | Phase::GivenUp)
-        {
-            entry.phase = Phase::Stopped;
+    /// The units of a lapsed lease were seen dead, at or after the time of SIGKILL; late is better than never. Whether that is
+    /// new.
+    pub fn stopped(&mut self, service: &ServiceName) -> bool {
+        let Some(entry) = self.entries.get(service) else { return false };
+        let is_new = matches!(entry.phase, Phase::Lapsed { .. } | Phase::GivenUp);
+        if is_new {
+            let lease = entry.lease.clone();
+            self.put(service, Some(Entry { lease, phase: Phase::Stopped }));
         }
+        is_new
     }
 
     /// Lets everything lapse whose deadline has passed, and gives up where the proof did not come in time.
     pub fn expire(&mut self, now: Time) -> Vec<Effect> {
         let mut effects = Vec::new();
-        for (service, Entry { lease, phase }) in &mut self.entries {
-            if matches!(phase, Phase::Open | Phase::Closing) && now.has_passed(lease.deadline) {
+        let marks = [Mark::Deadline, Mark::GiveUp];
+        let due: BTreeSet<_> = marks.into_iter().flat_map(|mark| self.agenda.passed(mark, now)).cloned().collect();
+        for service in due {
+            let Some(Entry { mut lease, mut phase }) = self.entries.get(&service).cloned() else { continue };
+            if matches!(phase, Phase::Open | Phase::Closing) {
                 // Whoever wakes so late that S is over as well still gets the time that SIGKILL takes: fencing the host
                 // would be no faster.
-                *phase = Phase::Lapsed { give_up: later(lease.dead_by(), now.plus(lease.kill_reserve)) };
+                phase = Phase::Lapsed { give_up: later(lease.dead_by(), now.plus(lease.kill_reserve)) };
                 lease.closing = true;
                 effects.push(Effect::Withdraw(service.clone()));
                 effects.push(Effect::Enforce(lease.clone()));
             }
             if let Phase::Lapsed { give_up } = phase
-                && now.has_passed(*give_up)
+                && now.has_passed(give_up)
             {
-                *phase = Phase::GivenUp;
+                phase = Phase::GivenUp;
                 effects.push(Effect::GiveUp(lease.clone()));
             }
+            self.put(&service, Some(Entry { lease, phase }));
         }
         effects
     }
@@ -215,7 +308,8 @@ impl Table {
             Command::Close { service, instance } => self.close(&service, instance),
             Command::Disarm { service, instance } => self.disarm(service, instance),
             Command::List => {
-                return (Outcome::Leases { leases: self.list(), watchdog: None, trouble: None }, Vec::new());
+                let leases = self.list(&Of::All);
+                return (Outcome::Leases { leases, watchdog: None, trouble: None }, Vec::new());
             }
         };
         match result {
@@ -246,8 +340,9 @@ impl Table {
             }
             Some(_) => return Err("the lease has lapsed, and a lapse is final".to_owned()),
         }
+        self.check_room(&lease)?;
         let effects = vec![Effect::Grant(lease.clone())];
-        self.entries.insert(lease.service.clone(), Entry { lease, phase: Phase::Open });
+        self.put(&lease.service.clone(), Some(Entry { lease, phase: Phase::Open }));
         Ok(effects)
     }
 
@@ -262,26 +357,52 @@ impl Table {
         add_missing(&mut wider.inactive, new.inactive);
         add_missing(&mut wider.contains, new.contains);
         check(&wider)?;
-        if *phase == Phase::Open {
+        let phase = *phase;
+        if phase == Phase::Open {
             return Err("the lease is not closed".to_owned());
         }
         if *lease == wider {
             return Ok(Vec::new());
         }
-        *lease = wider.clone();
-        Ok(if *phase == Phase::Closing { Vec::new() } else { vec![Effect::Enforce(wider)] })
+        self.check_room(&wider)?;
+        self.put(&new.service, Some(Entry { lease: wider.clone(), phase }));
+        Ok(if phase == Phase::Closing { Vec::new() } else { vec![Effect::Enforce(wider)] })
     }
 
     /// Two leases must not cover one unit: the end of one would kill what runs under the other.
     fn check_overlap(&self, new: &Lease) -> Result<(), String> {
-        let others = self.entries.values().map(|entry| &entry.lease).filter(|lease| lease.service != new.service);
-        for lease in others {
-            let unit = new.units.iter().find(|unit| lease.units.contains(unit)).map(ToString::to_string);
-            let touches =
-                |group: &&String| lease.cgroups.iter().any(|other| is_within(group, other) || is_within(other, group));
-            if let Some(covered) = unit.or_else(|| new.cgroups.iter().find(touches).cloned()) {
-                return Err(format!("the lease of {} still covers {covered}", lease.service));
-            }
+        let unit = new.units.iter().find_map(|unit| self.other_with(new, unit.as_str()).zip(Some(unit.as_str())));
+        let group = || new.cgroups.iter().find_map(|group| self.other_around(new, group).zip(Some(group.as_str())));
+        match unit.or_else(group) {
+            Some((service, covered)) => Err(format!("the lease of {service} still covers {covered}")),
+            None => Ok(()),
+        }
+    }
+
+    /// The service of another lease that covers just this.
+    fn other_with(&self, new: &Lease, covered: &str) -> Option<&str> {
+        let start = (covered.to_owned(), String::new());
+        let same = self.covered.range(start..).take_while(|(other, _)| other == covered);
+        same.map(|(_, service)| service.as_str()).find(|service| *service != new.service.as_str())
+    }
+
+    /// The service of another lease that covers this group, one above it, or one below it.
+    fn other_around(&self, new: &Lease, group: &str) -> Option<&str> {
+        let ends = group.match_indices('/').map(|(end, _)| end).chain([group.len()]);
+        let above = ends.filter_map(|end| group.get(..end)).find_map(|above| self.other_with(new, above));
+        above.or_else(|| {
+            let inside = format!("{group}/");
+            let below = self.covered.range((inside.clone(), String::new())..);
+            let below = below.take_while(|(other, _)| other.starts_with(&inside)).map(|(_, service)| service.as_str());
+            below.into_iter().find(|service| *service != new.service.as_str())
+        })
+    }
+
+    /// Whether a list of all leases can still be sent with `new` among them, in place of the one of its service.
+    fn check_room(&self, new: &Lease) -> Result<(), String> {
+        let old = self.entries.get(&new.service).map_or(0, |entry| entry.lease.listed_bytes());
+        if self.bytes - old + new.listed_bytes() > LEASES_LIMIT_BYTES {
+            return Err(format!("the leases would take more than {LEASES_LIMIT_BYTES} bytes together"));
         }
         Ok(())
     }
@@ -294,7 +415,8 @@ impl Table {
         (write, revision): (WriteId, Revision),
         deadline: Time,
     ) -> Result<Vec<Effect>, String> {
-        let Entry { lease, phase } = self.entry(service, instance)?;
+        let entry = self.entry(service, instance)?;
+        let Entry { lease, phase } = entry;
         if !matches!(phase, Phase::Open | Phase::Closing) || now.has_passed(lease.deadline) {
             return Err("the lease has lapsed, and a lapse is final".to_owned());
         }
@@ -304,10 +426,11 @@ impl Table {
         if deadline.boot <= lease.deadline.boot || deadline.raw <= lease.deadline.raw {
             return Err("the deadline is not later than the one in force".to_owned());
         }
-        lease.deadline = deadline;
-        lease.write = write;
-        lease.revision = revision;
-        Ok(if *phase == Phase::Open { vec![Effect::Grant(lease.clone())] } else { Vec::new() })
+        let entry = entry.clone().extended(write, revision, deadline);
+        let is_open = entry.phase == Phase::Open;
+        let effects = is_open.then(|| Effect::Grant(entry.lease.clone())).into_iter().collect();
+        self.put(service, Some(entry));
+        Ok(effects)
     }
 
     fn close(&mut self, service: &ServiceName, instance: Instance) -> Result<Vec<Effect>, String> {
@@ -315,8 +438,9 @@ impl Table {
         if *phase != Phase::Open {
             return Ok(Vec::new());
         }
-        *phase = Phase::Closing;
+        let mut lease = lease.clone();
         lease.closing = true;
+        self.put(service, Some(Entry { lease, phase: Phase::Closing }));
         Ok(vec![Effect::Withdraw(service.clone())])
     }
 
@@ -325,24 +449,26 @@ impl Table {
             return Ok(Vec::new());
         }
         self.entry(&service, instance)?;
-        self.entries.remove(&service);
+        self.put(&service, None);
         Ok(vec![Effect::Withdraw(service.clone()), Effect::Forget(service)])
     }
 
-    /// All leases that are not disarmed, the lapsed ones too.
+    /// The leases that are asked for, of those that are not disarmed, the lapsed ones too.
     #[must_use]
-    pub fn list(&self) -> Vec<ListedLease> {
-        self.entries
-            .values()
-            .map(|Entry { lease, phase }| ListedLease {
-                lease: lease.clone(),
-                lapsed: !matches!(phase, Phase::Open | Phase::Closing),
-            })
-            .collect()
+    pub fn list(&self, of: &Of) -> Vec<ListedLease> {
+        let listed = |Entry { lease, phase }: &Entry| ListedLease {
+            lease: lease.clone(),
+            lapsed: !matches!(phase, Phase::Open | Phase::Closing),
+        };
+        match of {
+            Of::All => self.entries.values().map(listed).collect(),
+            Of::One(service) => self.entries.get(service).map(listed).into_iter().collect(),
+            Of::None => Vec::new(),
+        }
     }
 
-    fn entry(&mut self, service: &ServiceName, instance: Instance) -> Result<&mut Entry, String> {
-        let entry = self.entries.get_mut(service).ok_or("there is no such lease")?;
+    fn entry(&self, service: &ServiceName, instance: Instance) -> Result<&Entry, String> {
+        let entry = self.entries.get(service).ok_or("there is no such lease")?;
         if entry.lease.instance != instance {
             return Err(format!("the lease is that of instance {}", entry.lease.instance));
         }
@@ -405,6 +531,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::host::group_name::is_within;
     use crate::types::{NodeId, OnStopFailure, Term, UnitName};
 
     const S: Duration = Duration::from_secs(4);
@@ -733,6 +860,36 @@ mod tests {
     }
 
     #[test]
+    fn all_leases_fit_into_one_list() {
+        let mut table = Table::default();
+        let big = |number: usize| {
+            let mut lease = lease(&format!("s{number}"), 1, 10);
+            lease.cgroups = (0..16).map(|part| format!("/{number}-{part}-{}", "x".repeat(1000))).collect();
+            Command::Arm { lease }
+        };
+        let mut count = 0;
+        while table.handle(at(1), big(count)).0 == Outcome::Done {
+            count += 1;
+        }
+        assert!((256..LEASE_LIMIT).contains(&count), "{count}");
+        refused(&mut table, at(1), big(count), "bytes together");
+        table.handle(at(1), big(count - 1));
+        table.handle(at(1), Command::Disarm { service: name("s0"), instance: Instance(1) });
+        assert_eq!(table.handle(at(1), big(count)).0, Outcome::Done);
+        let text = serde_json::to_vec(&listed(&mut table)).expect("encodes");
+        assert!(text.len() < LEASES_LIMIT_BYTES);
+    }
+
+    #[test]
+    fn a_list_has_what_is_asked_for() {
+        let mut table = armed();
+        table.handle(at(1), Command::Arm { lease: lease("other", 7, 20) });
+        assert_eq!(table.list(&Of::All).len(), 2);
+        assert_eq!(table.list(&Of::One(name("db"))), [ListedLease { lease: lease("db", 1, 10), lapsed: false }]);
+        assert!(table.list(&Of::One(name("none"))).is_empty() && table.list(&Of::None).is_empty());
+    }
+
+    #[test]
     fn extending_moves_the_deadline_and_renews_the_grant() {
         let mut table = armed();
         let mut expected = lease("db", 1, 15);
@@ -984,7 +1141,172 @@ mod tests {
         ]
     }
 
+    /// The questions that are answered by what is kept beside the entries, asked of the entries alone.
+    struct Scan<'a>(&'a Table);
+
+    impl Scan<'_> {
+        fn entries(&self) -> impl Iterator<Item = &Entry> {
+            self.0.entries.values()
+        }
+
+        fn poll_timeout(&self) -> Option<Time> {
+            let due = |entry: &Entry| match entry.phase {
+                Phase::Open | Phase::Closing => Some(entry.lease.deadline),
+                Phase::Lapsed { give_up } => Some(give_up),
+                Phase::Stopped | Phase::GivenUp => None,
+            };
+            self.entries().filter_map(due).reduce(earliest)
+        }
+
+        fn overdue(&self, now: Time) -> Vec<&ServiceName> {
+            let is_overdue = |entry: &&Entry| entry.phase != Phase::Stopped && now.has_passed(entry.lease.kill_at());
+            self.entries().filter(is_overdue).map(|entry| &entry.lease.service).collect()
+        }
+
+        fn wake_at(&self, now: Time) -> Option<Time> {
+            let lapsed = self.entries().filter(|entry| matches!(entry.phase, Phase::Lapsed { .. }));
+            let kills = lapsed.map(|entry| entry.lease.kill_at()).filter(|kill_at| !now.has_passed(*kill_at));
+            kills.chain(self.poll_timeout()).reduce(earliest)
+        }
+
+        fn at_stake(&self, is_dead: impl Fn(&ServiceName) -> bool) -> Option<Time> {
+            let lives = |entry: &&Entry| entry.phase != Phase::Stopped || !is_dead(&entry.lease.service);
+            self.entries().filter(lives).map(|entry| entry.lease.dead_by()).reduce(earliest)
+        }
+
+        /// What was promised of the patience: the least that a lease leaves, and the most that one bears.
+        fn patience(&self, now: Time) -> Option<(Duration, Duration)> {
+            let bounds = |Entry { lease, phase }: &Entry| {
+                let half = match phase {
+                    Phase::Open | Phase::Closing => now.until_passed(lease.deadline) / 2,
+                    Phase::Lapsed { .. } => Duration::ZERO,
+                    Phase::Stopped | Phase::GivenUp => return None,
+                };
+                let in_time = now.until_passed(lease.kill_at()).saturating_sub(SUCCESSION);
+                Some((half.max(LEAST_PATIENCE), in_time.max(half).max(LEAST_PATIENCE)))
+            };
+            let least =
+                |one: (Duration, Duration), other: (Duration, Duration)| (one.0.min(other.0), one.1.min(other.1));
+            self.entries().filter_map(bounds).reduce(least)
+        }
+
+        /// Whether another lease covers a unit of `new`, or a group that is, contains or lies within one of its own.
+        fn overlaps(&self, new: &Lease) -> bool {
+            self.entries().map(Entry::lease).filter(|lease| lease.service != new.service).any(|lease| {
+                let near = |one: &String, other: &String| is_within(one, other) || is_within(other, one);
+                let touches = |group: &String| lease.cgroups.iter().any(|other| near(group, other));
+                new.units.iter().any(|unit| lease.units.contains(unit)) || new.cgroups.iter().any(touches)
+            })
+        }
+    }
+
+    /// Leases of a few services that reach into each other, with clocks that drift apart.
+    fn any_lease() -> impl Strategy<Value = Lease> {
+        let spans = (0_u64..4, 0_u64..5, 0_u64..60, 0_u64..60);
+        let groups = prop::sample::subsequence(vec!["/a", "/a/b", "/a/b/c", "/a.b", "/ab", "/b", "/b/a"], 0..3);
+        let units = prop::sample::subsequence(vec!["a.service", "b.service", "c.service"], 0..2);
+        (0..4, 1_u128..3, spans, groups, units, any::<bool>()).prop_map(
+            |(service, instance, (reserve, rest, boot, raw), groups, units, closing)| {
+                let mut lease = lease(&format!("s{service}"), instance, 0);
+                lease.deadline = Time { boot: Duration::from_secs(boot), raw: Duration::from_secs(raw) };
+                lease.kill_reserve = Duration::from_secs(reserve);
+                lease.stop_budget = Duration::from_secs(reserve + rest);
+                lease.cgroups = groups.into_iter().map(str::to_owned).collect();
+                lease.units = units.into_iter().map(|unit| UnitName::new(unit).expect("a good name")).collect();
+                lease.closing = closing;
+                lease
+            },
+        )
+    }
+
+    #[derive(Debug, Clone)]
+    enum Turn {
+        Wait(u64, u64),
+        Arm(Box<Lease>),
+        Extend(Box<Lease>),
+        Close(Box<Lease>),
+        Disarm(Box<Lease>),
+        Stopped(Box<Lease>),
+        PutBack(Box<Lease>),
+        Restart,
+    }
+
+    fn turn() -> impl Strategy<Value = Turn> {
+        let lease = || any_lease().prop_map(Box::new);
+        prop_oneof![
+            1 => (0_u64..6, 0_u64..6).prop_map(|(boot, raw)| Turn::Wait(boot, raw)),
+            4 => lease().prop_map(Turn::Arm),
+            2 => lease().prop_map(Turn::Extend),
+            1 => lease().prop_map(Turn::Close),
+            1 => lease().prop_map(Turn::Disarm),
+            1 => lease().prop_map(Turn::Stopped),
+            1 => lease().prop_map(Turn::PutBack),
+            1 => Just(Turn::Restart),
+        ]
+    }
+
     proptest! {
+        /// Whatever happens, what is kept beside the entries answers as a look at all of them would.
+        #[test]
+        fn what_is_kept_beside_the_entries_follows_from_them(turns in proptest::collection::vec(turn(), 0..40)) {
+            let mut table = Table::default();
+            let mut now = at(0);
+            for turn in turns {
+                table.expire(now);
+                match turn {
+                    Turn::Wait(boot, raw) => {
+                        now.boot += Duration::from_secs(boot);
+                        now.raw += Duration::from_secs(raw);
+                    }
+                    Turn::Arm(lease) => {
+                        let overlaps = Scan(&table).overlaps(&lease);
+                        let (outcome, _) = table.handle(now, Command::Arm { lease: *lease });
+                        let covers = matches!(&outcome, Outcome::Refused { reason } if reason.contains("still covers"));
+                        prop_assert!(!overlaps || outcome != Outcome::Done);
+                        prop_assert!(overlaps || !covers, "{:?}", outcome);
+                    }
+                    Turn::Extend(lease) => {
+                        let Lease { service, instance, write, revision, deadline, .. } = *lease;
+                        table.handle(now, Command::Extend { service, instance, write, revision, deadline });
+                    }
+                    Turn::Close(lease) => {
+                        table.handle(now, Command::Close { service: lease.service, instance: lease.instance });
+                    }
+                    Turn::Disarm(lease) => {
+                        table.handle(now, Command::Disarm { service: lease.service, instance: lease.instance });
+                    }
+                    Turn::Stopped(lease) => drop(table.stopped(&lease.service)),
+                    Turn::PutBack(lease) => {
+                        let service = lease.service.clone();
+                        let (before, kept) = (table.entry_of(&service).cloned(), table.clone());
+                        table.handle(now, Command::Arm { lease: *lease });
+                        table.put(&service, before);
+                        prop_assert_eq!(&table, &kept);
+                    }
+                    Turn::Restart => {
+                        let (next, _) = Table::resume(now, table.entries());
+                        table = next;
+                    }
+                }
+                let scan = Scan(&table);
+                prop_assert_eq!(table.poll_timeout(), scan.poll_timeout());
+                prop_assert_eq!(table.overdue(now).collect::<Vec<_>>(), scan.overdue(now));
+                prop_assert_eq!(table.wake_at(now), scan.wake_at(now));
+                for dead in ["s0", "s1"] {
+                    let is_dead = |service: &ServiceName| service.as_str() == dead;
+                    prop_assert_eq!(table.at_stake(is_dead), scan.at_stake(is_dead));
+                }
+                match (table.patience(now), scan.patience(now)) {
+                    (Some(patience), Some((least, most))) => prop_assert!((least..=most).contains(&patience)),
+                    (patience, none) => prop_assert_eq!((patience, none), (None, None)),
+                }
+                let bytes: usize = table.leases().map(Lease::listed_bytes).sum();
+                prop_assert_eq!(table.bytes, bytes);
+                let (same, _) = Table::resume(now, table.entries());
+                prop_assert_eq!(&same.covered, &table.covered);
+            }
+        }
+
         /// A grant exists exactly while a lease is armed, open, and before its deadline; every lapse is enforced until
         /// the lease is disarmed.
         #[test]
@@ -1006,7 +1328,7 @@ mod tests {
                         table = next;
                         effects = more;
                     }
-                    Step::Stopped => table.stopped(&name("db")),
+                    Step::Stopped => drop(table.stopped(&name("db"))),
                 }
                 for effect in effects {
                     match effect {

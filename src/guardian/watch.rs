@@ -79,15 +79,17 @@ impl Pulse {
         self.watcher.is_some()
     }
 
-    /// Takes a new watcher in place of the one before. It is waiting for a first beat.
-    pub(super) fn accept(&mut self) -> io::Result<()> {
+    /// Takes a new watcher in place of the one before, if there is one. It is waiting for a first beat.
+    pub(super) fn accept(&mut self) -> io::Result<bool> {
+        let mut is_new = false;
         loop {
             match self.listener.accept() {
                 Ok((stream, _)) => {
                     stream.set_nonblocking(true)?;
                     self.watcher = Some(stream);
+                    is_new = true;
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(is_new),
                 Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {
                 }
                 Err(error) => return Err(error),

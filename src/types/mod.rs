@@ -543,6 +543,9 @@ impl Value {
     }
 }
 
+/// The most services of a host, and so the most leases that its guard holds.
+pub const LEASE_LIMIT: usize = 4096;
+
 /// A point on this host's clocks: `CLOCK_BOOTTIME` and `CLOCK_MONOTONIC_RAW`, read together.
 ///
 /// Two clocks, because neither is enough: chrony and adjtime bend `CLOCK_BOOTTIME`, and `CLOCK_MONOTONIC_RAW` stands

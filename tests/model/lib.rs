@@ -14,15 +14,10 @@ pub mod guard {
     pub mod frame;
 }
 
-/// And of that.
-#[path = "../../src/host"]
-pub mod host {
-    pub mod group_name;
-}
-
 /// The guard's deadlines.
 #[path = "../../src/guardian"]
 pub mod guardian {
+    pub mod agenda;
     pub mod table;
 }
 

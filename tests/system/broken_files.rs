@@ -115,7 +115,7 @@ fn a_service_whose_file_is_broken_runs_on_over_a_restart() {
     wait_for_words(holder, &["former settings"]);
     holder.exec(&["systemctl", "stop", DAEMON]);
     scene.oracle.wait_for_end(&third, SOON);
-    assert!(!holder.read_file("/run/putex/guard/table.json").is_some_and(|table| table.contains("database")));
+    assert!(!holder.guards_table().is_some_and(|table| table.contains("database")));
     scene.assert_no_violation();
 }
 

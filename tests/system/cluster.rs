@@ -569,6 +569,14 @@ impl Host {
         fs::read_to_string(self.reach(path)).ok()
     }
 
+    /// All that the guard keeps of its leases for the next one.
+    pub fn guards_table(&self) -> Option<String> {
+        let files = fs::read_dir(self.reach("/run/putex/guard/leases")).ok()?;
+        let mut paths: Vec<PathBuf> = files.filter_map(|file| Some(file.ok()?.path())).collect();
+        paths.sort();
+        Some(paths.into_iter().filter_map(|path| fs::read_to_string(path).ok()).collect())
+    }
+
     /// Removes a file, if it is there, also while the host is off.
     pub fn remove_file(&self, path: &str) {
         let _ = fs::remove_file(self.reach(path));

@@ -77,8 +77,7 @@ fn contained() -> Plan {
 fn what_is_contained_is_stopped_killed_and_proven_with_the_unit() {
     let Some((scene, first)) = contained().run() else { return };
     let host = scene.host_of(&first);
-    let covers =
-        |host: &Host| host.read_file("/run/putex/guard/table.json").is_some_and(|table| table.contains("/db.slice"));
+    let covers = |host: &Host| host.guards_table().is_some_and(|table| table.contains("/db.slice"));
     wait_until(SOON, "the guard covers the slice", || covers(host));
     let since = now();
     host.output(&["putexctl", "step-down", "db"]);

@@ -60,8 +60,12 @@ fn lines(host: &Host, unit: &str, words: &str) -> usize {
     host.journal(&[unit]).lines().filter(|line| line.contains(words)).count()
 }
 
-fn table(host: &Host) -> Option<String> {
-    host.read_file("/run/putex/guard/table.json")
+fn grant(host: &Host) -> Option<String> {
+    host.read_file("/run/putex/leases/db")
+}
+
+fn is_in_table(host: &Host) -> bool {
+    host.guards_table().expect("the guard has made its folder").contains("database")
 }
 
 #[test]
@@ -69,17 +73,18 @@ fn a_full_run_ends_no_lease_and_a_host_with_one_begins_none() {
     let Some((scene, first)) = Plan::hosts("fullrun", 2, Lockstore::Nats).run() else { return };
     let (host, other) = (scene.host_of(&first), scene.other(&first));
     let full = Full::new(host, "/run");
-    let kept = table(host);
+    let (kept, granted) = (host.guards_table(), grant(host));
     scene.uninterrupted(&first, WAIT * 2, "a full /run", || ());
-    assert_eq!(table(host), kept, "the table before is on the disk, whole");
+    assert_eq!(grant(host), granted, "the grant before is on the disk, whole");
+    assert_ne!(host.guards_table(), kept, "the deadline for the next guard takes no room");
     wait_for_told(host, "free space in /run");
     assert_eq!(lines(host, GUARD, "free space in /run"), 1, "it is said once: {}", host.journal(&[GUARD]));
     full.free();
     wait_for_line(host, &["putex-guard", "/run takes the guard's table again"]);
     wait_until_well(host);
-    assert_ne!(table(host), kept);
+    assert_ne!(grant(host), granted);
 
-    // The guard dies when the deadline that its successor finds is long over.
+    // The guard dies while nothing but deadlines can be written.
     let full = Full::new(host, "/run");
     scene.uninterrupted(&first, WAIT * 2, "a full /run", || ());
     let guard = main_pid(host, GUARD);
@@ -107,7 +112,7 @@ fn a_full_run_ends_no_lease_and_a_host_with_one_begins_none() {
     scene.wait_for_takeover(&third, since, HAND_OVER, "hand-over after it");
 }
 
-/// The guard was told to forget a lease and could not write that down; then it died.
+/// The guard was told to forget a lease while it could write nothing; then it died.
 #[test]
 fn a_lease_that_was_let_go_with_a_full_run_does_not_bar_the_next_one() {
     let Some((scene, first)) = Plan::hosts("forgot", 2, Lockstore::Nats).run() else { return };
@@ -116,12 +121,12 @@ fn a_lease_that_was_let_go_with_a_full_run_does_not_bar_the_next_one() {
     let since = now();
     host.exec(&["putexctl", "step-down", "db"]);
     let second = scene.wait_for_takeover(&first, since, HAND_OVER, "step-down with a full /run");
-    assert!(table(host).is_some_and(|table| table.contains("database")), "the table before is there");
+    assert!(!is_in_table(host), "to forget takes no room");
     let guard = main_pid(host, GUARD);
     signal(host, GUARD, "KILL");
     wait_for_restart(host, GUARD, &guard, SOON);
     full.free();
-    wait_until(SOON, "the guard holds no lease", || table(host).is_some_and(|table| !table.contains("database")));
+    wait_until(SOON, "the guard holds no lease", || !is_in_table(host));
     let since = now();
     scene.host_of(&second).exec(&["systemctl", "stop", DAEMON]);
     scene.wait_for_takeover(&second, since, TAKE_OVER, "hand-over to the host whose guard had forgotten nothing");

@@ -43,7 +43,7 @@ fn move_to_the_slice(scene: &Scene, start: &Event) -> Event {
 }
 
 fn wait_for_the_guard_to_know(host: &Host, group: &str) {
-    let known = || host.read_file("/run/putex/guard/table.json").is_some_and(|table| table.contains(group));
+    let known = || host.guards_table().is_some_and(|table| table.contains(group));
     wait_until(SOON, &format!("the guard of {} knows {group}", host.name), known);
 }
 
@@ -98,8 +98,7 @@ fn a_unit_that_moves_to_another_control_group_is_killed_there() {
 fn a_service_whose_file_is_gone_at_a_restart_leaves_its_unit_free() {
     let Some((scene, first)) = Plan::hosts("unclaimed", 2, Lockstore::Nats).run() else { return };
     let host = scene.host_of(&first);
-    let table_is_empty =
-        |host: &Host| host.read_file("/run/putex/guard/table.json").is_some_and(|table| !table.contains("database"));
+    let table_is_empty = |host: &Host| host.guards_table().is_some_and(|table| !table.contains("database"));
 
     // Whoever else speaks to the guard, as root, is sent away, and putexd goes on.
     let hello = r#"$s = IO::Socket::UNIX->new("/run/putex/guard.sock") or die $!; print <$s>; print "sent away""#;

@@ -33,7 +33,6 @@ const MOVED_UNIT: &str = "/etc/systemd/system/database.service.d/campaign-slice.
 /// The unit is in one of them.
 pub const SLICES: [&str; 2] = ["system.slice", "app.slice"];
 const ELSEWHERE: &str = "/sys/fs/cgroup/elsewhere";
-const GUARDS_TABLE: &str = "/run/putex/guard/table.json";
 const SERVICE_FILE: &str = "/etc/putex.d/db.toml";
 const RENAMED_FILE: &str = "/etc/putex.d/renamed.toml";
 const RELOAD: [&str; 3] = ["systemctl", "reload", "putexd.service"];
@@ -445,7 +444,7 @@ impl<'a> Thrower<'a> {
         let moved = before.filter(|_| killed).and_then(|before| self.wait_for_restart(host, &before));
         let known = moved.is_some_and(|moved| {
             let group = format!("/{slice}/{UNIT}");
-            let knows = || host.read_file(GUARDS_TABLE).is_some_and(|table| table.contains(&group));
+            let knows = || host.guards_table().is_some_and(|table| table.contains(&group));
             wait_until(SOON, &format!("the guard of {} knows {group}", host.name), || {
                 knows() || self.live_on(host).as_ref() != Some(&moved)
             });

@@ -1,0 +1,170 @@
+//! A bounded number of threads for what may hang, so that what hangs holds up nothing else.
+//!
+//! There is one thread at first, and another one only where nobody comes to an end: a thousand short jobs need no more
+//! than one, and a job that hangs has another thread come for those that wait behind it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// For so long nobody has taken a job, though there is one: those who could hang.
+const STUCK_AFTER: Duration = Duration::from_millis(20);
+
+/// More than enough for what is done here.
+pub(super) const STACK_BYTES: usize = 256 * 1024;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The threads, and what they are to do.
+#[derive(Debug, Clone)]
+pub(super) struct Crew {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    name: &'static str,
+    most: usize,
+    state: Mutex<State>,
+    bell: Condvar,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("name", &self.name).field("most", &self.most).finish_non_exhaustive()
+    }
+}
+
+struct State {
+    closed: bool,
+    jobs: VecDeque<Job>,
+    threads: usize,
+    /// When a job was taken last, or came to find nobody else waiting.
+    moved_at: Instant,
+}
+
+impl Crew {
+    /// Fails where not even one thread can be had.
+    pub(super) fn new(name: &'static str, most: usize) -> io::Result<Self> {
+        let state = State { closed: false, jobs: VecDeque::new(), threads: 0, moved_at: Instant::now() };
+        let crew = Self { shared: Arc::new(Shared { name, most, state: Mutex::new(state), bell: Condvar::new() }) };
+        crew.add_thread(&mut crew.shared.lock())?;
+        Ok(crew)
+    }
+
+    /// Has a job done, behind those that wait already.
+    pub(super) fn give(&self, job: impl FnOnce() + Send + 'static) {
+        let mut state = self.shared.lock();
+        if state.jobs.is_empty() {
+            state.moved_at = Instant::now();
+        }
+        state.jobs.push_back(Box::new(job));
+        self.shared.bell.notify_one();
+    }
+
+    /// Adds a thread where all hang. To be called again and again while there is something to do, by somebody who does not
+    /// hang; where no more can be had, the jobs wait. Whether there are any.
+    pub(super) fn look_after(&self) -> bool {
+        let mut state = self.shared.lock();
+        let is_stuck = !state.jobs.is_empty() && state.moved_at.elapsed() >= STUCK_AFTER;
+        if is_stuck && state.threads < self.shared.most && self.add_thread(&mut state).is_ok() {
+            state.moved_at = Instant::now();
+        }
+        !state.jobs.is_empty()
+    }
+
+    /// Has the threads end that do not hang.
+    pub(super) fn close(&self) {
+        self.shared.lock().closed = true;
+        self.shared.bell.notify_all();
+    }
+
+    fn add_thread(&self, state: &mut State) -> io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let thread = thread::Builder::new().name(self.shared.name.to_owned()).stack_size(STACK_BYTES);
+        thread.spawn(move || shared.work())?;
+        state.threads += 1;
+        Ok(())
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self) {
+        let mut state = self.lock();
+        while !state.closed {
+            if let Some(job) = state.jobs.pop_front() {
+                state.moved_at = Instant::now();
+                drop(state);
+                job();
+                state = self.lock();
+            } else {
+                state = self.bell.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, channel};
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    /// A job that hangs until what is returned is dropped.
+    fn hang(crew: &Crew) -> impl Sized + use<> {
+        let (holder, end) = channel::<()>();
+        let (tell, begun) = channel();
+        crew.give(move || {
+            tell.send(()).expect("somebody waits");
+            let _ = end.recv();
+        });
+        wait(crew, &begun);
+        holder
+    }
+
+    fn wait(crew: &Crew, done: &Receiver<()>) {
+        let end = Instant::now() + LIMIT;
+        while done.recv_timeout(Duration::from_millis(5)).is_err() {
+            assert!(Instant::now() < end, "waited in vain");
+            crew.look_after();
+        }
+    }
+
+    fn short(crew: &Crew) -> Receiver<()> {
+        let (tell, done) = channel();
+        crew.give(move || {
+            let _ = tell.send(());
+        });
+        done
+    }
+
+    #[test]
+    fn what_hangs_holds_up_nothing_and_there_is_a_limit() {
+        let crew = Crew::new("test", 3).expect("a thread");
+        for _ in 0..100 {
+            short(&crew).recv_timeout(LIMIT).expect("it is done");
+        }
+        crew.look_after();
+        assert_eq!(crew.shared.lock().threads, 1, "short jobs need no more");
+        let first = hang(&crew);
+        let second = hang(&crew);
+        wait(&crew, &short(&crew));
+        let _third = hang(&crew);
+        let waits = short(&crew);
+        for _ in 0..3 {
+            thread::sleep(STUCK_AFTER);
+            crew.look_after();
+        }
+        assert_eq!(crew.shared.lock().threads, 3);
+        waits.try_recv().expect_err("nobody is left");
+        drop((first, second));
+        waits.recv_timeout(LIMIT).expect("who comes back goes on");
+    }
+}
