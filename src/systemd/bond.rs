@@ -12,8 +12,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::Systemd;
+use super::error::BusError;
 use super::gate::{DROP_IN, GUARD_UNIT, PROGRAM};
-use super::link::BusError;
 use crate::types::{ServiceName, UnitName};
 
 /// Where putexd keeps its drop-ins; gone at a reboot, as the leases are.

@@ -2,7 +2,8 @@
 
 use zbus::{OwnedObjectPath, OwnedVariant};
 
-use super::link::{BusError, Link};
+use super::error::BusError;
+use super::link::Link;
 use super::properties::Properties;
 use super::proxy::{Row, Setting, object};
 

@@ -17,8 +17,10 @@ use tokio::time::{Instant, sleep, sleep_until};
 use zbus::{MatchRule, Message};
 
 use super::Systemd;
-use super::link::{BusError, Keeper, Link, OwnedTask, Route};
+use super::error::BusError;
+use super::link::{Keeper, Link, Route};
 use super::proxy::{MANAGER, MANAGER_PATH, PROPERTIES, Row, object};
+use super::task::OwnedTask;
 use crate::types::UnitName;
 
 /// Between two attempts to listen, when PID 1 is there and does not answer.

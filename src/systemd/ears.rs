@@ -10,8 +10,8 @@ use futures_util::StreamExt;
 use tokio::sync::watch;
 use zbus::{Connection, MatchRule, Message, MessageStream, OwnedObjectPath};
 
-use super::link::OwnedTask;
 use super::proxy::{MANAGER, MANAGER_PATH};
+use super::task::OwnedTask;
 
 /// Jobs of one unit that ended while nobody asked for them: more than these are forgotten, oldest first.
 const REMEMBERED: usize = 16;

@@ -4,7 +4,7 @@
 use zbus::{Structure, Variant};
 
 use super::Systemd;
-use super::link::BusError;
+use super::error::BusError;
 use super::properties::Properties;
 use super::supervisable::Trouble;
 use crate::types::{FENCING_TOKEN, LEASES_DIR, ServiceName, UnitName};

@@ -10,7 +10,8 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::Systemd;
 use super::ears::Ears;
-use super::link::{BusError, Link};
+use super::error::BusError;
+use super::link::Link;
 use super::properties::{Invocation, QueuedJob, UnitState, job_of};
 use super::proxy::{Setting, UNIT, object};
 

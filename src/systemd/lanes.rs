@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
-use super::link::BusError;
+use super::error::BusError;
 use crate::types::span::rounded;
 
 /// The places of each lane. Together well below the bus's limit, as zbus calls too.

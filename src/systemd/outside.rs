@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
 use super::Systemd;
-use super::link::OwnedTask;
+use super::task::OwnedTask;
 use crate::host::processes::{self, Family, Process};
 use crate::types::span::rounded;
 

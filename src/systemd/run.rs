@@ -7,8 +7,8 @@ use zbus::{Structure, Variant};
 
 use super::Systemd;
 use super::confinement::{self, Apart};
+use super::error::BusError;
 use super::job::{JobEnd, Order};
-use super::link::BusError;
 use super::properties::{Invocation, UnitState};
 use super::proxy::Setting;
 use super::units::SIGKILL;

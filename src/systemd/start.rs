@@ -5,9 +5,9 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::Systemd;
+use super::error::BusError;
 use super::gate;
 use super::job::{JobEnd, Order};
-use super::link::BusError;
 use super::properties::{Invocation, Properties, UnitState};
 use super::supervisable::Trouble;
 use crate::types::{ServiceName, UnitName};

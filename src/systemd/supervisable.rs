@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::Systemd;
 use super::elsewhere;
+use super::error::BusError;
 use super::gate;
-use super::link::BusError;
 use super::properties::Properties;
 use super::units::SIGKILL;
 use crate::types::{ServiceName, UnitName};

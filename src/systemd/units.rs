@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Systemd;
-use super::link::BusError;
+use super::error::BusError;
 use super::properties::{Properties, UnitState};
 use super::proxy::{JOB, MANAGER, MANAGER_PATH, UNIT};
 use crate::host::cgroup::Hierarchy;

@@ -1,0 +1,96 @@
+//! Why PID 1 gave no answer.
+
+use zbus::fdo;
+
+/// Why PID 1 gave no answer that can be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BusError {
+    /// No connection, or no answer in time. What was asked for may have happened: the state is unknown.
+    #[error("reach systemd: {0}")]
+    Unreachable(String),
+    /// systemd answered, and said no.
+    #[error("get systemd to do it: {message} ({name})")]
+    Refused {
+        /// The D-Bus name of the error, such as `org.freedesktop.systemd1.NoSuchUnit`.
+        name: String,
+        /// systemd's words.
+        message: String,
+    },
+    /// The answer is not what the interface promises.
+    #[error("understand systemd's answer: {0}")]
+    Malformed(String),
+}
+
+impl BusError {
+    /// Whether the state is unknown, because nobody answered.
+    #[must_use]
+    pub fn is_unreachable(&self) -> bool {
+        matches!(self, Self::Unreachable(_))
+    }
+
+    /// Whether the job was refused because the host is going down: no failure of the unit.
+    #[must_use]
+    pub fn is_shutting_down(&self) -> bool {
+        self.is_named("org.freedesktop.systemd1.TransactionIsDestructive")
+            || self.is_named("org.freedesktop.systemd1.ShuttingDown")
+    }
+
+    pub(super) fn is_named(&self, wanted: &str) -> bool {
+        matches!(self, Self::Refused { name, .. } if name == wanted)
+    }
+
+    pub(super) fn is_no_such_unit(&self) -> bool {
+        self.is_named("org.freedesktop.systemd1.NoSuchUnit")
+    }
+}
+
+impl From<zbus::Error> for BusError {
+    fn from(error: zbus::Error) -> Self {
+        // The enums are not exhaustive: whatever is new there is an answer that was not understood.
+        #[expect(clippy::wildcard_enum_match_arm, reason = "both enums may grow")]
+        match error {
+            zbus::Error::MethodError(name, message, _) => {
+                Self::Refused { name: name.to_string(), message: message.unwrap_or_default() }
+            }
+            zbus::Error::InputOutput(_) | zbus::Error::Connection(..) | zbus::Error::Handshake(_) => {
+                Self::Unreachable(error.to_string())
+            }
+            zbus::Error::FDO(error) => match *error {
+                fdo::Error::NoReply(text)
+                | fdo::Error::Disconnected(text)
+                | fdo::Error::ServiceUnknown(text)
+                | fdo::Error::NameHasNoOwner(text)
+                | fdo::Error::NoServer(text)
+                | fdo::Error::Timeout(text)
+                | fdo::Error::TimedOut(text)
+                | fdo::Error::IOError(text)
+                | fdo::Error::SpawnServiceNotFound(text)
+                | fdo::Error::SpawnFailed(text)
+                | fdo::Error::SpawnChildExited(text) => Self::Unreachable(text),
+                fdo::Error::ZBus(error) => Self::Malformed(error.to_string()),
+                other => {
+                    let name = zbus::DBusError::name(&other).to_string();
+                    let message = zbus::DBusError::description(&other).unwrap_or_default().to_owned();
+                    Self::Refused { name, message }
+                }
+            },
+            other => Self::Malformed(other.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_is_told_from_refusal() {
+        let silent = BusError::from(zbus::Error::from(fdo::Error::NoReply("gone".to_owned())));
+        assert!(silent.is_unreachable());
+        let refused = BusError::from(zbus::Error::from(fdo::Error::AccessDenied("no".to_owned())));
+        assert_eq!(
+            refused,
+            BusError::Refused { name: "org.freedesktop.DBus.Error.AccessDenied".to_owned(), message: "no".to_owned() }
+        );
+    }
+}
