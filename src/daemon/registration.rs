@@ -134,18 +134,29 @@ pub(super) async fn keep_looking(
 }
 
 /// The first unit that is not cleared speaks for the service. Those after it are not looked at: a host that has the one
-/// wrong is not to be the first that makes an entry for the others.
+/// wrong is not to be the first that makes an entry for the others. Where the one is right and only waits, the others wait at
+/// the same time.
 async fn look(registrars: &mut [Registrar]) -> Standpoint {
+    let mut waits = None;
     for registrar in registrars {
         match registrar.look().await {
-            Ok(Standpoint::Cleared) => {}
-            Ok(standpoint) => return standpoint,
+            Ok(Looked::Waits(reason)) => drop(waits.get_or_insert(reason)),
+            Ok(Looked::Stands(Standpoint::Cleared)) => {}
+            Ok(Looked::Stands(standpoint)) => return standpoint,
             Err(error) => {
                 return Standpoint::Unknown(format!("the entry {} cannot be read: {error}", registrar.entry));
             }
         }
     }
-    Standpoint::Cleared
+    waits.map_or(Standpoint::Cleared, Standpoint::Refused)
+}
+
+/// What one unit's entry says.
+#[derive(Debug, PartialEq, Eq)]
+enum Looked {
+    Stands(Standpoint),
+    /// The key is right, and this is to be free first.
+    Waits(String),
 }
 
 /// What an operator says holds for each unit.
@@ -179,7 +190,7 @@ impl Registrar {
         Place { store: self.host.store_address.clone(), key: self.settings.borrow().key.clone() }
     }
 
-    async fn look(&mut self) -> Result<Standpoint, StoreError> {
+    async fn look(&mut self) -> Result<Looked, StoreError> {
         for _ in 0..STEPS_LIMIT {
             let snapshot = self.read(&self.entry).await?;
             let found = found(&snapshot, &self.unit);
@@ -191,10 +202,10 @@ impl Registrar {
                     self.remember(&found, &snapshot);
                     // N4 rests on what is on the disk when the unit is started.
                     let limit = self.settings.borrow().timings.call_limit();
-                    return Ok(match self.kept.are_on_disk(&self.unit, limit).await {
+                    return Ok(Looked::Stands(match self.kept.are_on_disk(&self.unit, limit).await {
                         Ok(()) => Standpoint::Cleared,
                         Err(reason) => Standpoint::Unknown(reason),
-                    });
+                    }));
                 }
                 Verdict::Write(registration) => {
                     self.write(&snapshot, &registration).await;
@@ -202,7 +213,7 @@ impl Registrar {
                 Verdict::Waits(mut registration) => {
                     self.remember(&found, &snapshot);
                     if let Some(reason) = self.wait_for(&mut registration.former).await? {
-                        return Ok(Standpoint::Refused(reason));
+                        return Ok(Looked::Waits(reason));
                     }
                     self.write(&snapshot, &registration).await;
                 }
@@ -210,7 +221,7 @@ impl Registrar {
                     if let Refusal::OtherKey(_) = refusal {
                         self.remember(&found, &snapshot);
                     }
-                    return Ok(Standpoint::Refused(self.explain(&refusal).await));
+                    return Ok(Looked::Stands(Standpoint::Refused(self.explain(&refusal).await)));
                 }
             }
         }
@@ -538,15 +549,15 @@ mod tests {
 
     async fn refusal(registrar: &mut Registrar) -> String {
         match registrar.look().await.expect("it can be read") {
-            Standpoint::Refused(reason) => reason,
-            other @ (Standpoint::Unknown(_) | Standpoint::Cleared) => panic!("{other:?}"),
+            Looked::Waits(reason) | Looked::Stands(Standpoint::Refused(reason)) => reason,
+            other @ Looked::Stands(Standpoint::Unknown(_) | Standpoint::Cleared) => panic!("{other:?}"),
         }
     }
 
     /// How long it took until the unit was cleared.
     async fn cleared(registrar: &mut Registrar) -> Duration {
         let begun = Instant::now();
-        while registrar.look().await.expect("it can be read") != Standpoint::Cleared {
+        while registrar.look().await.expect("it can be read") != Looked::Stands(Standpoint::Cleared) {
             sleep(Duration::from_millis(5)).await;
         }
         begun.elapsed()
@@ -560,7 +571,7 @@ mod tests {
         bench.put_old_lock(Standing::Active, Duration::from_secs(60));
         assert!(refusal(&mut registrar).await.ends_with("h2 holds it"));
         bench.put_old_lock(Standing::Proven, Duration::from_secs(60));
-        assert_eq!(registrar.look().await, Ok(Standpoint::Cleared));
+        assert_eq!(registrar.look().await, Ok(Looked::Stands(Standpoint::Cleared)));
         bench.vet().await.expect("the entry names no former lock any more");
     }
 
@@ -582,6 +593,27 @@ mod tests {
         }
         bench.put_old_lock(Standing::Active, hold);
         assert!(cleared(&mut registrar).await >= timings().wait(hold) * 9 / 10);
+    }
+
+    #[tokio::test]
+    async fn the_units_of_a_service_wait_for_its_former_lock_at_the_same_time() {
+        let bench = Bench::new();
+        let units = ["database.service", "backup.timer"].map(|name| UnitName::new(name).expect("a unit's name"));
+        for unit in &units {
+            let registration = Registration { key: key("db"), former: vec![key("old")] };
+            bench.store.put(&Key::of_unit(None, unit), registration.encode(unit));
+        }
+        bench.put_old_lock(Standing::Active, Duration::from_secs(60));
+        let settings = watch::channel(bench.settings.clone()).1;
+        let places = Places::new(&bench.host.machine, units.iter());
+        let mut registrars =
+            units.map(|unit| Registrar::new(bench.host.clone(), settings.clone(), places.clone(), unit));
+        let Standpoint::Refused(reason) = look(&mut registrars).await else { panic!("it waits") };
+        assert!(reason.starts_with("database.service was run under the key \"old\" before"), "{reason}");
+        assert!(
+            registrars.iter().all(|registrar| registrar.former.contains_key(&key("old"))),
+            "each of them watches it"
+        );
     }
 
     #[tokio::test]
