@@ -33,6 +33,7 @@ fn settings() -> Settings {
         stop_limit: ms(30_000),
         on_stop_failure: OnStopFailure::Alert,
         check_validity: None,
+        checks_standby: false,
         fences: false,
         fence_hosts: Vec::new(),
         unfences: false,
@@ -497,7 +498,8 @@ fn a_clock_that_jumps_by_more_than_a_renewal_has_to_be_proven_harmless() {
 
 #[test]
 fn no_renewal_goes_out_on_the_word_of_an_old_check() {
-    let mut host = Host::new(Settings { check_validity: Some(ms(3000)), ..settings() }, Memory::default(), None);
+    let checked = Settings { check_validity: Some(ms(3000)), checks_standby: true, ..settings() };
+    let mut host = Host::new(checked, Memory::default(), None);
     host.handle(Event::StandbyCheck(Ok(())));
     host.activate();
     host.goes_on(ms(2000));
@@ -506,6 +508,16 @@ fn no_renewal_goes_out_on_the_word_of_an_old_check() {
     assert_eq!(host.election.state(), State::Active);
     host.goes_on(ms(1));
     assert_eq!(host.election.state(), State::Releasing);
+}
+
+/// K2: what is asked on the active host alone keeps no standby from contending, and is no reason that a standby gives.
+#[test]
+fn a_check_of_the_active_host_alone_is_not_waited_for_by_a_standby() {
+    let mut host = Host::new(Settings { check_validity: Some(ms(3000)), ..settings() }, Memory::default(), None);
+    let instance = host.activate();
+    host.let_go_for(instance, Event::ActiveCheck(Err("connection refused".to_owned())));
+    let hindrance = host.hindrance().expect("it waits");
+    assert!(hindrance.contains("the active check fails: connection refused"), "{hindrance}");
 }
 
 #[test]
@@ -663,6 +675,32 @@ fn what_somebody_asked_for_waits_once_each_time() {
     assert_eq!(host.back_off().as_secs(), 16);
 }
 
+/// K9: whoever has mended what failed need not wait, and what fails then is the first again.
+#[test]
+fn an_administrator_ends_the_wait_after_a_failure() {
+    let (mut host, mut instance) = Host::activated();
+    for _ in 0..3 {
+        host.let_go_for(instance, dies(true));
+        host = again(host, &mut instance);
+    }
+    host.let_go_for(instance, dies(true));
+    assert_eq!(host.back_off().as_secs(), 16);
+    let actions = host.handle(Event::TryAgain);
+    assert_eq!(host.hindrance(), None);
+    assert!(host.election.waiting(Time::both(host.now)).is_some(), "it takes the lock again: {actions:?}");
+    host = again(host, &mut instance);
+    host.let_go_for(instance, dies(true));
+    assert_eq!(host.back_off().as_secs(), 2);
+}
+
+/// What runs is not touched by that.
+#[test]
+fn an_administrator_who_asks_for_another_try_leaves_alone_what_runs() {
+    let (mut host, _) = Host::activated();
+    assert_eq!(host.handle(Event::TryAgain), []);
+    assert_eq!(host.election.state(), State::Active);
+}
+
 #[test]
 fn each_state_that_waits_says_for_what_and_how_long() {
     let (mut host, instance) = claimed();
@@ -692,6 +730,19 @@ fn each_state_that_waits_says_for_what_and_how_long() {
     standby.now += ms(100);
     assert!(said(&standby).starts_with("h2 holds the lock; "), "{}", said(&standby));
     assert!(said(&standby).contains("if it stays silent, the lock may be taken in "));
+}
+
+/// K4: a host that has just begun to watch does not believe a release, and says so.
+#[test]
+fn a_release_that_was_not_followed_is_no_matter_of_turns() {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let id = host.ready();
+    host.shown(id, 42, let_go_by(9, 41));
+    host.now += ms(100);
+    let words = said(&host);
+    // T, and T + C·R.
+    assert!(words.contains("this one takes it in 2.9s") && words.contains("starts the unit in 3.9s: "), "{words}");
+    assert!(words.contains("this host has just begun to watch, and another may have held the lock since"), "{words}");
 }
 
 /// What it waits for, in words.

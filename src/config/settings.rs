@@ -148,10 +148,21 @@ pub enum Probe {
     },
     /// A template such as `check-db@.service`, started as `check-db@active.service` or `check-db@standby.service`.
     Unit(String),
-    /// A TCP connection to `host:port`, on the active host only: a standby has nothing to connect to and passes.
+    /// A TCP connection to `host:port`, on the active host only.
     Tcp(String),
     /// A GET of an `http://` URL that answers 2xx, on the active host only.
     Http(String),
+}
+
+impl Probe {
+    /// Whether a standby is asked as well: it has nothing that one could connect to.
+    #[must_use]
+    pub fn asks_standby(&self) -> bool {
+        match self {
+            Self::Command { .. } | Self::Unit(_) => true,
+            Self::Tcp(_) | Self::Http(_) => false,
+        }
+    }
 }
 
 /// `[fence]`.

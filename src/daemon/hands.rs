@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use super::beyond::{Beyond, Leftovers};
 use super::machine::Machine;
 use crate::config::{FenceSettings, ServiceSettings};
-use crate::election::Sight;
+use crate::election::{Sight, rounded};
 use crate::host::processes::Process;
 use crate::systemd::{BusError, ChangeHints, JobEnd, Look, Manager, NotDead, Placement, Purpose, RunResult};
 use crate::types::{NodeId, ServiceName, Time, UnitName};
@@ -109,6 +109,23 @@ pub(super) struct Sighting {
     pub(super) trouble: Option<Trouble>,
     /// Whether each of them is known to be started or dead, so that nothing changes without a word of PID 1's.
     pub(super) is_settled: bool,
+}
+
+/// When a stop has taken too long, and the settings that say what follows: they may change while it is under way.
+#[derive(Debug, Clone)]
+pub(super) struct Limit {
+    pub(super) at: Time,
+    pub(super) settings: watch::Receiver<ServiceSettings>,
+}
+
+impl Limit {
+    /// What happens to this host; nothing where an alarm is all.
+    fn in_words(&self, now: Time) -> Option<String> {
+        let how = self.settings.borrow().on_stop_failure;
+        let left = now.until_passed(self.at);
+        (how.is_self_fence() && !left.is_zero())
+            .then(|| format!("{} in {} unless it is proven dead before", how.consequence(), rounded(left)))
+    }
 }
 
 /// Why a unit is not dead, as a sentence.
@@ -304,12 +321,12 @@ impl Units {
     }
 
     /// Stops units and lease, and returns with the proof that nothing of them is left; not before, however long it
-    /// takes. From `kill_at` on it kills, again and again, and asks for the stop only behind that: the ExecStop= of a unit
-    /// may be a program that writes.
+    /// takes. `limit`: what follows if it takes too long. From `kill_at` on it kills, again and again, and asks for the stop
+    /// only behind that: the ExecStop= of a unit may be a program that writes.
     ///
     /// The main unit is first, so that a timer or a socket is gone that could start the others again; then those that
     /// are bound with it; then the lease.
-    pub(super) async fn stop(&self, kill_at: Option<Time>) {
+    pub(super) async fn stop(&self, kill_at: Option<Time>, limit: Option<Limit>) {
         let mut told = String::new();
         let mut warn_at = self.machine.now();
         let patient_until = warn_at.plus(WARN_AGAIN);
@@ -352,7 +369,9 @@ impl Units {
                     self.tell_unproven(Some(&trouble));
                     if for_the_operator && self.machine.now().has_passed(warn_at) {
                         warn_at = self.machine.now().plus(WARN_AGAIN);
-                        tracing::warn!(OBJECT_SYSTEMD_UNIT = name.as_str(), "{trouble}");
+                        let then = limit.as_ref().and_then(|limit| limit.in_words(self.machine.now()));
+                        let then = then.map(|then| format!("; {then}")).unwrap_or_default();
+                        tracing::warn!(OBJECT_SYSTEMD_UNIT = name.as_str(), "{}: {trouble}{then}", self.service);
                     } else if trouble != told {
                         tracing::debug!("{trouble}");
                         told = trouble;
@@ -572,6 +591,7 @@ mod tests {
     use crate::config::StopProof;
     use crate::daemon::fake::{Fake, process, settings, unit};
     use crate::daemon::machine::ThisMachine;
+    use crate::types::OnStopFailure;
 
     /// `database.service`, whose lease of before covers `former`.
     fn units(fake: &Fake, former: &[&str]) -> Units {
@@ -604,7 +624,7 @@ mod tests {
         let fake = Fake::default();
         let units = units(&fake, &["/former"]);
         fake.tell(|told| told.full = set(&["/former"]));
-        units.stop(None).await;
+        units.stop(None, None).await;
         let done = fake.done();
         let at = |what: &str| done.iter().position(|done| done == what);
         assert!(at("look") < at("stop database.service"), "{done:?}");
@@ -618,7 +638,7 @@ mod tests {
         fake.tell(|told| told.not_dead.insert(unit("database.service"), NotDead::Running("it ends".to_owned())));
         let stop = tokio::spawn({
             let units = units.clone();
-            async move { units.stop(None).await }
+            async move { units.stop(None, None).await }
         });
         sleep(Duration::from_millis(500)).await;
         assert!(units.is_late_for_good().await, "it was looked at again");
@@ -633,6 +653,20 @@ mod tests {
         assert!(since.elapsed() <= ONE_MORE_LOOK_LIMIT);
     }
 
+    #[test]
+    fn a_stop_that_may_take_the_host_down_says_by_when() {
+        let at = |seconds| Time::both(Duration::from_secs(seconds));
+        let (told, shown) = watch::channel(settings());
+        let limit = Limit { at: at(40), settings: shown };
+        assert_eq!(limit.in_words(at(10)), None, "an alarm is all");
+        told.send_modify(|settings| settings.on_stop_failure = OnStopFailure::RebootForce);
+        assert_eq!(
+            limit.in_words(at(10)).as_deref(),
+            Some("this host is rebooted in 30s unless it is proven dead before")
+        );
+        assert_eq!(limit.in_words(at(41)), None, "it is going down");
+    }
+
     #[tokio::test]
     async fn whoever_is_late_kills_by_the_kernel_before_anything_is_asked_for() {
         let fake = Fake::default();
@@ -641,7 +675,7 @@ mod tests {
         fake.tell(|told| (told.outside, told.alive) = (vec![process(7)], vec![process(7)]));
         units.find_strays(Duration::ZERO).await.expect("an answer");
         fake.done();
-        units.stop(Some(Time::default())).await;
+        units.stop(Some(Time::default()), None).await;
         let done = fake.done();
         assert_eq!(done[..5], ["kill /a", "kill /b", "kill 7", "kill database.service", "stop database.service"]);
         assert!(!done.contains(&"look".to_owned()), "a look has no time then");

@@ -91,7 +91,9 @@ impl Checker {
     pub(super) async fn run(mut self) {
         loop {
             let role = *self.role.borrow_and_update();
-            let Some(role) = role else {
+            // A verdict without a check would say that something passed.
+            let asked = role.filter(|role| *role == Role::Active || self.settings.probe.asks_standby());
+            let Some(role) = asked else {
                 if self.role.changed().await.is_err() {
                     return;
                 }
@@ -133,8 +135,6 @@ impl Checker {
         match &self.settings.probe {
             Probe::Command { argv, user } => self.command(role, argv, user.as_deref()).await,
             Probe::Unit(template) => self.unit(role, template).await,
-            // A standby has nothing to connect to.
-            Probe::Tcp(_) | Probe::Http(_) if role == Role::Standby => Some(Ok(())),
             Probe::Tcp(address) => Some(match timeout(limit, TcpStream::connect(address)).await {
                 Ok(Ok(_)) => Ok(()),
                 Ok(Err(error)) => Err(format!("{address}: {error}")),
@@ -178,6 +178,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::daemon::fake::Fake;
 
     fn settings(rise: u32, fall: u32) -> HealthSettings {
         let second = Duration::from_secs(1);
@@ -195,6 +196,26 @@ mod tests {
         assert_eq!(tally.count(Role::Standby, &settings, failure()), None);
         assert_eq!(tally.count(Role::Standby, &settings, Ok(())), None);
         assert_eq!(tally.count(Role::Standby, &settings, Ok(())), Some(Event::StandbyCheck(Ok(()))));
+    }
+
+    #[tokio::test]
+    async fn a_standby_that_is_not_asked_has_no_verdict() {
+        let (role, shown) = watch::channel(Some(Role::Standby));
+        let (events, mut told) = mpsc::channel(4);
+        let checker = Checker {
+            service: "db".parse().expect("a service's name"),
+            node: NodeId::new("h1").expect("a node name"),
+            settings: HealthSettings { timeout: Duration::from_millis(50), ..settings(1, 1) },
+            systemd: Arc::new(Fake::default()),
+            role: shown,
+            events,
+        };
+        let checker = tokio::spawn(checker.run());
+        tokio::task::yield_now().await;
+        role.send_replace(Some(Role::Active));
+        let first = told.recv().await.expect("it is checked");
+        assert!(matches!(first, Event::ActiveCheck(Err(_))), "{first:?}");
+        checker.abort();
     }
 
     #[test]

@@ -14,7 +14,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::beyond;
 use super::desk::{self, Desk};
 use super::grounds::Grounds;
-use super::hands::{self, Sighting, Units};
+use super::hands::{self, Limit, Sighting, Units};
 use super::health::{Checker, Role};
 use super::hints::Hints;
 use super::machine::{Machine, Task, Timer};
@@ -605,8 +605,11 @@ impl Service {
         if let Event::GuardRefused { asked: GuardDone::Armed(_), reason, .. } = &event {
             self.failure = Some((self.host.machine.wall(), format!("the guard refused the lease: {reason}")));
         }
-        if let Event::StandbyCheck(verdict) | Event::ActiveCheck(verdict) = &event {
-            self.note_verdict(verdict.clone());
+        if let Event::StandbyCheck(verdict) = &event {
+            self.note_verdict("standby", verdict.as_ref());
+        }
+        if let Event::ActiveCheck(verdict) = &event {
+            self.note_verdict("active", verdict.as_ref());
         }
         let machine = &self.host.machine;
         let moment = Moment { now: machine.now(), wall: machine.wall(), random: machine.random() };
@@ -628,7 +631,7 @@ impl Service {
             term: self.election.term(),
             hindrance: self.election.hindrance(now),
             waiting: self.election.waiting(now),
-            unproven: self.units.unproven(),
+            unproven: self.unproven(),
             is_left_to_age: self.election.leaves_lock_to_age(),
             remarks: self.remarks(),
         };
@@ -640,6 +643,11 @@ impl Service {
         if modified {
             self.changed.notify_one();
         }
+    }
+
+    /// What keeps the end of its holding from being proven.
+    fn unproven(&self) -> Option<String> {
+        self.units.unproven().filter(|_| matches!(self.election.state(), State::Releasing | State::Lapsing))
     }
 
     fn remarks(&self) -> Vec<String> {
@@ -657,7 +665,11 @@ impl Service {
         remarks.extend(self.unreadable.told());
         let now = self.host.machine.now();
         let lasts = self.undead_since.is_some_and(|since| now.since_at_least(since) >= UNDEAD_TOLD_AFTER);
-        let is_told = |undead: &&hands::Trouble| undead.is_for_the_operator || lasts;
+        // What a stop waits for is told with the stop.
+        let unproven = self.unproven();
+        let is_told = |undead: &&hands::Trouble| {
+            (undead.is_for_the_operator || lasts) && unproven.as_ref() != Some(&undead.words)
+        };
         remarks.extend(self.undead.as_ref().filter(is_told).map(|undead| undead.words.clone()));
         remarks.extend(self.failure.as_ref().map(|(at, failure)| {
             let (unit, at) = (&self.settings.unit, span::date(at.as_secs()));
@@ -682,7 +694,7 @@ impl Service {
             }
             Order::Reconsider => {
                 self.forgive();
-                Event::Timeout
+                Event::TryAgain
             }
             Order::StepDown(reason, answer) => {
                 let told = self.told_to_step_down();
@@ -708,7 +720,8 @@ impl Service {
                 if health_changed {
                     self.restart_checker();
                 }
-                Event::Reconfigure(election_settings(&self.host, &self.settings))
+                self.handle(Event::Reconfigure(election_settings(&self.host, &self.settings)));
+                Event::TryAgain
             }
         }
     }
@@ -881,8 +894,14 @@ impl Service {
         }
         self.stops += 1;
         let (units, prove, stop) = (self.units.clone(), self.prove.clone(), self.stops);
+        let waiting = self.election.waiting(self.host.machine.now());
+        let limit = if let Some(Waiting::Stopping { until: at, .. } | Waiting::Lapsing { until: at, .. }) = waiting {
+            Some(Limit { at, settings: self.shown.subscribe() })
+        } else {
+            None
+        };
         self.stop = Some(self.host.machine.spawn(Box::pin(async move {
-            units.stop(kill_at).await;
+            units.stop(kill_at, limit).await;
             // Nobody listens any more when the service has ended.
             let _ = prove.send(stop).await;
         })));
@@ -917,6 +936,7 @@ fn election_settings(host: &Host, settings: &ServiceSettings) -> election::Setti
             .health
             .as_ref()
             .map(|health| settings.timings.lease().max(health.interval * health.fall + health.timeout * 2)),
+        checks_standby: settings.health.as_ref().is_some_and(|health| health.probe.asks_standby()),
         fences: settings.fence.others.is_some(),
         fence_hosts: settings.fence.hosts.clone(),
         unfences: settings.fence.unfence.is_some(),

@@ -845,7 +845,7 @@ fn status_of(
     trouble: Option<&str>,
 ) -> ServiceStatus {
     let waits = status.waiting.as_ref().map(|waiting| waiting.in_words(now));
-    let unproven = status.unproven.clone().filter(|_| matches!(status.state, State::Releasing | State::Lapsing));
+    let unproven = status.unproven.clone();
     // What to do comes first.
     let cause = trouble.filter(|_| status.waiting.as_ref().is_some_and(Waiting::is_for_the_store)).map(str::to_owned);
     ServiceStatus {

@@ -36,6 +36,8 @@ pub struct Settings {
     pub on_stop_failure: OnStopFailure,
     /// `Some`: health checks are configured, and a pass counts this long.
     pub check_validity: Option<Duration>,
+    /// Whether they are asked on a standby as well, which does not contend then before it has passed.
+    pub checks_standby: bool,
     /// Whether the previous holders are fenced before the start.
     pub fences: bool,
     /// Whom the configuration lets be fenced; empty: those that have held the lock by what its record says.
@@ -235,6 +237,8 @@ pub enum Event {
     },
     /// New settings; node, machine and key stay.
     Reconfigure(Settings),
+    /// The administrator asks for another try: he may have mended what failed.
+    TryAgain,
 }
 
 /// What the guard was asked, as it comes back.

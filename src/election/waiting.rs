@@ -164,10 +164,19 @@ pub enum Waiting {
         /// When this host may take the lock; `None`: it would not.
         take_at: Option<Time>,
     },
-    /// For its turn to take the lock.
+    /// For the moment at which this host takes a lock that is free: the hosts take it one after another.
     Turn {
         /// When.
         until: Time,
+    },
+    /// For the moment at which it takes a lock that has no holder, and may not start at once.
+    Unproven {
+        /// When it takes the lock.
+        take_at: Time,
+        /// When it may start.
+        start_at: Time,
+        /// Why not at once.
+        why: Why,
     },
     /// For the end of a pause that an operator asked for.
     Paused {
@@ -208,15 +217,6 @@ impl Hindrance {
 /// When something is to come that lies so far ahead.
 pub(super) fn ahead(span: Duration) -> String {
     if span.is_zero() { "at once".to_owned() } else { format!("in {}", rounded(span)) }
-}
-
-/// What happens when a stop is not proven in time.
-fn consequence(on_stop_failure: OnStopFailure) -> &'static str {
-    match on_stop_failure {
-        OnStopFailure::Alert => "an alarm is raised",
-        OnStopFailure::RebootForce => "this host is rebooted",
-        OnStopFailure::KernelPanic => "this host's kernel is made to panic",
-    }
 }
 
 impl fmt::Display for Why {
@@ -301,6 +301,7 @@ impl Waiting {
             | Self::Holder { .. }
             | Self::OwnRecord { shown: true, .. }
             | Self::Turn { .. }
+            | Self::Unproven { .. }
             | Self::Paused { .. }
             | Self::BackOff { .. } => false,
         }
@@ -327,7 +328,7 @@ impl Waiting {
                 format!("waits for putex-guard to close the gate before it stops the unit for this reason: {reason}")
             }
             Self::Stopping { reason, until, on_stop_failure } => {
-                let (left, then) = (now.until_waited(*until), consequence(*on_stop_failure));
+                let (left, then) = (now.until_waited(*until), on_stop_failure.consequence());
                 let limit = if left.is_zero() {
                     "longer than stop-limit already".to_owned()
                 } else {
@@ -352,7 +353,7 @@ impl Waiting {
                 let limit = if left.is_zero() {
                     "the proof is overdue".to_owned()
                 } else {
-                    format!("{} in {} otherwise", consequence(*on_stop_failure), rounded(left))
+                    format!("{} in {} otherwise", on_stop_failure.consequence(), rounded(left))
                 };
                 format!("the lease is over; waits until the unit is proven dead; {kill}, and {limit}")
             }
@@ -391,19 +392,31 @@ impl Waiting {
                 }
             }
             Self::Turn { until } => match now.until_waited(*until) {
-                Duration::ZERO => "the lock may be taken, and it is this host's turn".to_owned(),
-                left => format!("the lock may be taken; waits {} for its turn", rounded(left)),
+                Duration::ZERO => "the lock is free, and this host takes it now".to_owned(),
+                left => format!(
+                    "the lock is free; waits {} before it takes it, so that no two hosts take it at the same moment",
+                    rounded(left)
+                ),
             },
+            Self::Unproven { take_at, start_at, why } => format!(
+                "nobody holds the lock; unless another host does so before, this one takes it {}, and starts the unit {}: {why}",
+                ahead(now.until_waited(*take_at)),
+                ahead(now.until_waited(*start_at))
+            ),
             Self::Paused { until } => {
                 format!("waits {} for the end of a pause that an operator asked for", left(until))
             }
             Self::BackOff { until, reason, failures } => {
+                let again = match failures {
+                    0 => "",
+                    _ => " (run \"systemctl reload putexd\" to try at once)",
+                };
                 let what = match failures {
                     0 => format!("since it let the lock go: {reason}; it takes it again if nobody else does"),
                     1 => format!("since something failed: {reason}"),
                     count => format!("since something failed {count} times in a row, at last: {reason}"),
                 };
-                format!("waits {} before it tries again, {what}", left(until))
+                format!("waits {} before it tries again{again}, {what}", left(until))
             }
         }
     }
@@ -462,11 +475,25 @@ mod tests {
              know how old it was then"
         );
         assert_eq!(own(true), format!("{stopped}; the record is left to age; the lock may be taken in 2.6s"));
+        let hold = Duration::from_secs(6);
+        let why = Why { cause: Cause::Unproven, unseen: Some(Unseen::Before), longest: Longest::Own, hold };
+        assert_eq!(
+            Waiting::Unproven { take_at: at(16_400), start_at: at(22_000), why }.in_words(at(1000)),
+            "nobody holds the lock; unless another host does so before, this one takes it in 15.4s, and starts the unit in \
+             21s: nothing shows that the last holder's unit is dead; this host has just begun to watch, and another may \
+             have held the lock since"
+        );
+        assert_eq!(
+            Waiting::Turn { until: at(1200) }.in_words(at(1000)),
+            "the lock is free; waits 0.2s before it takes it, so that no two hosts take it at the same moment"
+        );
         let back_off = |failures| Waiting::BackOff { until: at(5200), reason: "it did".to_owned(), failures };
         assert_eq!(
             back_off(3).in_words(at(1000)),
-            "waits 4.2s before it tries again, since something failed 3 times in a row, at last: it did"
+            "waits 4.2s before it tries again (run \"systemctl reload putexd\" to try at once), since something failed 3 times \
+             in a row, at last: it did"
         );
+        assert!(!back_off(0).in_words(at(1000)).contains("reload"), "an operator asked for this one");
         assert!(back_off(0).in_words(at(1000)).contains("if nobody else does"));
     }
 

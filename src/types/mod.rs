@@ -636,6 +636,16 @@ impl OnStopFailure {
             Self::Alert => false,
         }
     }
+
+    /// What happens then, in words.
+    #[must_use]
+    pub fn consequence(self) -> &'static str {
+        match self {
+            Self::Alert => "an alarm is raised",
+            Self::RebootForce => "this host is rebooted",
+            Self::KernelPanic => "this host's kernel is made to panic",
+        }
+    }
 }
 
 #[cfg(test)]

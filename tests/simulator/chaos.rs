@@ -78,6 +78,7 @@ fn build(seed: u64, climate: Climate) -> (Sim, Vec<Timings>) {
         settings.fences = fences;
         settings.unfences = unfences;
         settings.check_validity = checks.then(|| timings.lease());
+        settings.checks_standby = checks;
         let h = sim.add_host(settings);
         let raw_rate = TRUE_RATE - error + sim.rng.below(2 * error + 1);
         // Slewing bends CLOCK_BOOTTIME by far more than ρ.

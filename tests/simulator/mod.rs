@@ -118,6 +118,7 @@ pub fn settings(name: &str, machine: u128, timings: Timings) -> Settings {
         stop_limit: timings.stop_budget * 30,
         on_stop_failure: OnStopFailure::Alert,
         check_validity: None,
+        checks_standby: false,
         fences: false,
         fence_hosts: Vec::new(),
         unfences: false,

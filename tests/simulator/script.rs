@@ -250,7 +250,10 @@ impl Script {
             ("other-key", []) => host.other_key = true,
             ("same-key", []) => host.other_key = false,
             ("unfences", []) => host.settings.unfences = true,
-            ("checks", []) => host.settings.check_validity = Some(host.settings.timings.lease()),
+            ("checks", []) => {
+                host.settings.check_validity = Some(host.settings.timings.lease());
+                host.settings.checks_standby = true;
+            }
             ("unhealthy", []) => host.active_healthy = false,
             ("healthy", []) => host.active_healthy = true,
             ("unfit", []) => host.standby_healthy = false,

@@ -51,7 +51,16 @@ fn what_an_operator_stops_comes_back_after_one_wait_each_time() {
         assert!(running.after(asked) < ONCE, "round {round}: {:?}", running.after(asked));
     }
     // What fails says so, and what, and waits longer each time.
-    wait_for_words(host, &["bad ", "before it tries again, since something failed", "in a row", "the start failed"]);
+    wait_for_words(
+        host,
+        &[
+            "bad ",
+            "before it tries again (run \"systemctl reload putexd\"",
+            "since something failed",
+            "in a row",
+            "the start failed",
+        ],
+    );
 }
 
 #[test]

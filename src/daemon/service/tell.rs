@@ -18,6 +18,28 @@ enum Renewals {
     GoOn(String),
 }
 
+/// How the journal hears that the units are refused.
+#[derive(Debug, PartialEq, Eq)]
+enum Hears {
+    Alarm,
+    Error,
+    Nothing,
+}
+
+impl Hears {
+    fn of(refusal: &Refusal, must_end: bool, is_retiring: bool) -> Self {
+        if must_end {
+            Self::Alarm
+        } else if refusal.is_of_host || is_retiring {
+            // What is of the host is told once for all services. Whoever retires takes nothing under supervision any more, and a
+            // daemon-reload takes the gate away from units whose file is gone while they are being stopped.
+            Self::Nothing
+        } else {
+            Self::Error
+        }
+    }
+}
+
 impl Overdue {
     /// Each change once. That the lease has ended its change of state tells.
     fn hear(&mut self, waiting: Option<Waiting>, is_active: bool, now: Time) -> Option<Renewals> {
@@ -43,15 +65,18 @@ impl Service {
                     }
                 }
             }
-            Err(refusal) if self.must_end(refusal) => {
-                let subject = journal::Subject { service: Some((name, unit)), ..journal::Subject::default() };
-                journal::alarm(journal::Alarm::Ungated, &subject, &refusal.reason);
-            }
-            Err(refusal) if refusal.is_of_host => {}
-            Err(Refusal { reason, .. }) => tracing::error!(
-                OBJECT_SYSTEMD_UNIT = unit.as_str(),
-                "{name}: failed to take {unit} under supervision: {reason}",
-            ),
+            Err(refusal) => match Hears::of(refusal, self.must_end(refusal), self.again.is_some()) {
+                Hears::Alarm => {
+                    let subject = journal::Subject { service: Some((name, unit)), ..journal::Subject::default() };
+                    journal::alarm(journal::Alarm::Ungated, &subject, &refusal.reason);
+                }
+                Hears::Error => tracing::error!(
+                    OBJECT_SYSTEMD_UNIT = unit.as_str(),
+                    "{name}: failed to take {unit} under supervision: {}",
+                    refusal.reason
+                ),
+                Hears::Nothing => {}
+            },
         }
     }
 
@@ -66,8 +91,8 @@ impl Service {
         }
     }
 
-    /// The journal hears of a verdict when it changes.
-    pub(super) fn note_verdict(&mut self, verdict: Result<(), String>) {
+    /// The journal hears of a verdict when it changes. `role`: which check it is of.
+    pub(super) fn note_verdict(&mut self, role: &str, verdict: Result<&(), &String>) {
         if verdict.is_ok() == self.healthy {
             return;
         }
@@ -77,8 +102,10 @@ impl Service {
             ..journal::Subject::default()
         };
         match verdict {
-            Ok(()) => journal::alarm(journal::Alarm::CheckRecovered, &subject, "it passes again"),
-            Err(reason) => journal::alarm(journal::Alarm::CheckFailed, &subject, &reason),
+            Ok(()) => {
+                journal::alarm(journal::Alarm::CheckRecovered, &subject, &format!("the {role} check passes"));
+            }
+            Err(reason) => journal::alarm(journal::Alarm::CheckFailed, &subject, reason),
         }
     }
 
@@ -309,6 +336,16 @@ mod tests {
         }
         assert_eq!(ended(State::NoStore, State::Standby, None, None), None);
         assert_eq!(ended(State::Starting, State::Active, None, None), None);
+    }
+
+    #[test]
+    fn a_service_that_retires_is_not_told_to_be_refused() {
+        let refusal = Refusal::new("database.service lacks ExecCondition=");
+        assert_eq!(Hears::of(&refusal, false, false), Hears::Error);
+        assert_eq!(Hears::of(&refusal, false, true), Hears::Nothing);
+        assert_eq!(Hears::of(&refusal, true, false), Hears::Alarm);
+        let of_host = Refusal::of_host("no room".to_owned());
+        assert_eq!(Hears::of(&of_host, false, false), Hears::Nothing);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What each event means for the phase that it meets.
 
-use super::{Election, Forsaken, LapseStep, Occasion, Phase, ReleaseStep, StartStep};
+use super::{BackOff, Election, Forsaken, LapseStep, Occasion, Phase, ReleaseStep, StartStep};
 use crate::election::event::{
     Action, Alarm, Content, Event, GuardDone, GuardRequest, Moment, Observation, ReadId, Settings, Sight, WriteResult,
 };
@@ -61,6 +61,7 @@ impl Election {
                 self.release(at.now, reason, None, Occasion::Planned);
             }
             Event::Reconfigure(settings) => self.reconfigure(settings),
+            Event::TryAgain => self.back_off = BackOff::default(),
         }
     }
 
@@ -359,8 +360,10 @@ impl Election {
     }
 
     pub(super) fn reconfigure(&mut self, settings: Settings) {
-        if settings.check_validity.is_some() != self.settings.check_validity.is_some() {
+        if settings.checks_standby != self.settings.checks_standby {
             self.standby_check = None;
+        }
+        if settings.check_validity.is_some() != self.settings.check_validity.is_some() {
             self.last_pass = Some(self.last_now);
         }
         self.settings = settings;

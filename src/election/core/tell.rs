@@ -4,7 +4,7 @@ use super::{BackOff, Election, Phase, ReleaseStep, StartStep};
 use crate::election::holding::Holding;
 use crate::election::record::{Record, Standing};
 use crate::election::state::State;
-use crate::election::waiting::{Hindrance, Waiting};
+use crate::election::waiting::{Cause, Hindrance, Waiting};
 use crate::types::{NodeId, Time};
 
 impl Election {
@@ -40,7 +40,7 @@ impl Election {
         if let Some(machine) = self.lock.twin(now, &self.settings.timings) {
             return because(format!("machine {machine} renews the lock under this node's name"));
         }
-        if self.settings.check_validity.is_some() {
+        if self.settings.checks_standby {
             match &self.standby_check {
                 Some(Ok(())) => {}
                 Some(Err(reason)) => return because(format!("the standby check fails: {reason}")),
@@ -127,7 +127,14 @@ impl Election {
         if claim.paused && !now.has_waited_until(claim.take_at) {
             return Some(Waiting::Paused { until: claim.take_at });
         }
-        contends.then_some(Waiting::Turn { until: claim.take_at })
+        if !contends {
+            return None;
+        }
+        Some(if claim.why.cause == Cause::Free || now.has_waited_until(claim.entitled_at) {
+            Waiting::Turn { until: claim.take_at }
+        } else {
+            Waiting::Unproven { take_at: claim.take_at, start_at: claim.entitled_at, why: claim.why }
+        })
     }
 
     /// K9.

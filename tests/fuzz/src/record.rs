@@ -66,6 +66,7 @@ fn settings() -> Settings {
         stop_limit: timings.stop_budget * 30,
         on_stop_failure: OnStopFailure::Alert,
         check_validity: None,
+        checks_standby: false,
         fences: true,
         fence_hosts: Vec::new(),
         unfences: false,

@@ -53,6 +53,7 @@ impl World {
             stop_limit: node.timings.stop_budget * 30,
             on_stop_failure: OnStopFailure::Alert,
             check_validity: None,
+            checks_standby: false,
             fences: false,
             fence_hosts: Vec::new(),
             unfences: false,
