@@ -138,8 +138,11 @@ fn a_start_that_failed_half_way_is_told_of_and_is_no_proof() {
     let Some(scene) = alone("half", &lines).prepare() else { return };
     let [one, _] = loaded(&scene);
     one.exec(&["systemctl", "start", DAEMON]);
-    wait_for_line(one, &[UNIT, "is not proven dead", "systemctl reset-failed"]);
-    wait_for_told(one, &format!("systemctl reset-failed {UNIT}"));
+    wait_for_line(one, &["db: see that nothing", UNIT, "systemctl reset-failed", "this host is rebooted in"]);
+    wait_until(TAKE_OVER, &format!("it is told once: {}", status(one)), || {
+        let status = status(one);
+        status.contains(&format!("systemctl reset-failed {UNIT}")) && status.matches("is not proven dead").count() == 1
+    });
     assert!(has_address(one), "the first command has left it");
     assert_eq!(one.wait_off(TAKE_OVER), Off::ToReboot);
     one.boot();
