@@ -219,6 +219,20 @@ pub(super) fn ahead(span: Duration) -> String {
     if span.is_zero() { "at once".to_owned() } else { format!("in {}", rounded(span)) }
 }
 
+fn back_off_in_words(left: Duration, reason: &str, failures: u32) -> String {
+    let left = rounded(left);
+    let again = "(run \"systemctl reload putexd\" to try at once)";
+    match failures {
+        0 => format!(
+            "waits {left} before it tries again, since it let the lock go: {reason}; it takes it again if nobody else does"
+        ),
+        1 => format!("waits {left} before it tries again {again}, since something failed: {reason}"),
+        count => format!(
+            "waits {left} before it tries again {again}, since something failed {count} times in a row, at last: {reason}"
+        ),
+    }
+}
+
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.cause {
@@ -406,18 +420,7 @@ impl Waiting {
             Self::Paused { until } => {
                 format!("waits {} for the end of a pause that an operator asked for", left(until))
             }
-            Self::BackOff { until, reason, failures } => {
-                let again = match failures {
-                    0 => "",
-                    _ => " (run \"systemctl reload putexd\" to try at once)",
-                };
-                let what = match failures {
-                    0 => format!("since it let the lock go: {reason}; it takes it again if nobody else does"),
-                    1 => format!("since something failed: {reason}"),
-                    count => format!("since something failed {count} times in a row, at last: {reason}"),
-                };
-                format!("waits {} before it tries again{again}, {what}", left(until))
-            }
+            Self::BackOff { until, reason, failures } => back_off_in_words(now.until_waited(*until), reason, *failures),
         }
     }
 }
