@@ -134,6 +134,12 @@ impl Beyond {
         self.strays.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Whether nothing that is known outside lives any more; not if nobody can say.
+    pub(super) async fn are_strays_gone(&self) -> bool {
+        let strays = self.strays();
+        strays.is_empty() || self.systemd.end_processes(&strays, None).await.is_ok_and(|alive| alive.is_empty())
+    }
+
     /// SIGKILL to what is known outside. The contained groups are the caller's to kill, with all others.
     pub(super) async fn kill_strays(&self) {
         let strays = self.strays();

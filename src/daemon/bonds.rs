@@ -28,6 +28,8 @@ pub(super) struct Bonds {
 /// What PID 1 may have loaded otherwise than it is now.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Replaced {
+    /// The units that nothing was kept of, though it should have been.
+    pub made: Vec<UnitName>,
     /// The units that are bound to other leases than before.
     pub changed: Vec<UnitName>,
     /// The units that nothing is kept of any more.
@@ -45,7 +47,7 @@ impl Bonds {
     }
 
     /// Makes and replaces the drop-ins of `bound`; what is there with the same text is left alone. With `is_all`, removes those
-    /// of all other units.
+    /// of all other units. Only what has changed on the disk is told, so that one daemon-reload for it cannot lead to another.
     pub(super) fn keep(&mut self, bound: &Bound, is_all: bool) -> Replaced {
         let mut replaced = Replaced::default();
         let mut failed = None;
@@ -56,14 +58,17 @@ impl Bonds {
             if former.as_ref().is_ok_and(|former| *former == text) {
                 continue;
             }
-            if former.is_ok() {
-                replaced.changed.push(unit.clone());
+            let written = write(&path, &text);
+            // What was there would bind the unit to another lease, and so keep it from being started at all. It is found again
+            // if it cannot be removed either.
+            let is_other = written.is_ok() || remove(&path).is_ok();
+            match (&written, former) {
+                (_, Ok(_)) if is_other => replaced.changed.push(unit.clone()),
+                (Ok(()), Err(_)) => replaced.made.push(unit.clone()),
+                (Ok(()) | Err(_), Ok(_)) | (Err(_), Err(_)) => {}
             }
-            if let Err(error) = write(&path, &text) {
+            if let Err(error) = written {
                 failed.get_or_insert(format!("{}: {error}", path.display()));
-                // What was there would bind the unit to another lease, and so keep it from being started at all. It is found
-                // again if it cannot be removed either.
-                let _ = remove(&path);
             }
         }
         if is_all {
@@ -154,18 +159,26 @@ mod tests {
         let directory = root.path().join("system");
         let mut bonds = Bonds::new(&directory);
         assert_eq!(bonds.keep(&bound(&[]), true), Replaced::default(), "nothing was ever kept");
-        assert_eq!(bonds.keep(&bound(&[("a.service", "db"), ("b.slice", "db")]), true), Replaced::default());
+        let both = bound(&[("a.service", "db"), ("b.slice", "db")]);
+        let made =
+            |names: &[&str]| Replaced { made: names.iter().map(|name| unit(name)).collect(), ..Replaced::default() };
+        assert_eq!(bonds.keep(&both, true), made(&["a.service", "b.slice"]));
         let data = |name| fs::metadata(path(&directory, name)).expect("it is kept");
         assert_eq!(data("a.service").mode() & 0o777, 0o644);
         let before = (data("a.service").ino(), data("b.slice").ino());
 
         // As it was.
-        bonds.keep(&bound(&[("a.service", "db"), ("b.slice", "db")]), true);
+        assert_eq!(bonds.keep(&both, true), Replaced::default());
         assert_eq!((data("a.service").ino(), data("b.slice").ino()), before);
+
+        // As "systemctl revert" does.
+        fs::remove_dir_all(directory.join("a.service.d")).expect("removed");
+        assert_eq!(bonds.keep(&both, true), made(&["a.service"]));
+        assert_eq!(bonds.keep(&both, true), Replaced::default(), "it is told once");
 
         // As long as not all is known, nothing is taken away.
         let replaced = bonds.keep(&bound(&[("a.service", "web")]), false);
-        assert_eq!(replaced, Replaced { changed: vec![unit("a.service")], removed: Vec::new() });
+        assert_eq!(replaced, Replaced { changed: vec![unit("a.service")], ..Replaced::default() });
         assert_eq!(data("b.slice").ino(), before.1);
 
         // Another putexd, and a directory that somebody else uses.
@@ -189,6 +202,8 @@ mod tests {
         assert!(bonds.have_failed());
         assert!(!path(root.path(), "a.service").exists(), "it said what no longer holds");
         assert!(path(root.path(), "b.service").exists(), "one failure is no reason to leave out the others");
+        let again = bonds.keep(&bound(&[("a.service", "web"), ("b.service", "web")]), true);
+        assert_eq!(again, Replaced::default(), "nothing has changed that PID 1 would have to read");
         fs::remove_dir(&obstacle).expect("removed");
         bonds.keep(&bound(&[("a.service", "web"), ("b.service", "web")]), true);
         assert!(!bonds.have_failed());

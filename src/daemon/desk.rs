@@ -265,8 +265,10 @@ mod tests {
                     Outcome::Done
                 }
                 Command::List | Command::Extend { .. } | Command::Close { .. } => {
-                    let leases =
-                        listed.iter().map(|lease| ListedLease { lease: lease.clone(), lapsed: true }).collect();
+                    let leases = listed
+                        .iter()
+                        .map(|lease| ListedLease { lease: lease.clone(), lapsed: true, stopped: false })
+                        .collect();
                     Outcome::Leases { leases, watchdog: None, trouble: None }
                 }
             };
@@ -389,7 +391,7 @@ mod tests {
     #[test]
     fn a_lease_that_has_lapsed_is_closed() {
         for (closing, lapsed) in [(false, false), (false, true), (true, false), (true, true)] {
-            let listed = ListedLease { lease: lease(closing), lapsed };
+            let listed = ListedLease { lease: lease(closing), lapsed, stopped: false };
             assert_eq!(armed(&listed), lease(closing || lapsed));
         }
     }

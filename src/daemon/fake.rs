@@ -8,12 +8,13 @@ use rustix::process::Signal;
 
 use crate::config::{FenceSettings, ServiceSettings, StopProof};
 use crate::election::Timings;
+use crate::guard::frame::{Lease, ListedLease};
 use crate::host::processes::Process;
 use crate::systemd::{
     ActiveState, BusError, ChangeHints, Check, JobEnd, KillError, Look, Manager, ManagerFuture, NotDead, Placement,
     Purpose, RunResult, StartError, Started, Surroundings, SystemState, UnitState, Unsupervisable,
 };
-use crate::types::{Key, OnStopFailure, ServiceName, UnitName};
+use crate::types::{Instance, Key, NodeId, OnStopFailure, Revision, ServiceName, Term, Time, UnitName, WriteId};
 
 /// What the fake answers, and what was asked of it.
 #[derive(Debug, Default)]
@@ -91,6 +92,29 @@ pub(super) fn settings() -> ServiceSettings {
         health: None,
         fence: FenceSettings::default(),
     }
+}
+
+/// The lease of that, whose units the guard has proven dead in the control groups `/a` and `/b`.
+pub(super) fn stopped_lease() -> ListedLease {
+    let lease = Lease {
+        service: settings().name,
+        node: NodeId::new("h1").expect("a node's name"),
+        instance: Instance(1),
+        write: WriteId(1),
+        revision: Revision(1),
+        term: Term(1),
+        deadline: Time::both(Duration::from_secs(9)),
+        stop_budget: Duration::from_secs(1),
+        kill_reserve: Duration::from_millis(500),
+        units: vec![settings().unit],
+        cgroups: vec!["/a".to_owned(), "/b".to_owned()],
+        inactive: Vec::new(),
+        begun: Vec::new(),
+        contains: Vec::new(),
+        on_stop_failure: OnStopFailure::RebootForce,
+        closing: true,
+    };
+    ListedLease { lease, lapsed: true, stopped: true }
 }
 
 pub(super) fn process(pid: i32) -> Process {

@@ -15,6 +15,7 @@ use super::beyond::{Beyond, Leftovers};
 use super::machine::Machine;
 use crate::config::{FenceSettings, ServiceSettings};
 use crate::election::{Sight, rounded};
+use crate::guard::frame::ListedLease;
 use crate::host::processes::Process;
 use crate::systemd::{BusError, ChangeHints, JobEnd, Look, Manager, NotDead, Placement, Purpose, RunResult};
 use crate::types::{NodeId, ServiceName, Time, UnitName};
@@ -395,6 +396,34 @@ impl Units {
         timeout(ONE_MORE_LOOK_LIMIT, ended).await.map_or(true, |looks| looks.is_ok_and(|looks| !looks.is_proven))
     }
 
+    /// Whether the last stop has its proof.
+    pub(super) fn is_proven(&self) -> bool {
+        self.looks.borrow().is_proven
+    }
+
+    /// Whether nothing of the units runs, by the word of the guard and by what is known of processes that it does not see. No call
+    /// of PID 1 is needed for it.
+    ///
+    /// The guard asks for as much as [`stop`](Self::stop) does of control groups, units without a process and what they have
+    /// mounted. Its word is not enough where its lease covers less than what is known here by now, nor for what is contained: for
+    /// as long as a slice is active, systemd starts things in it without the lease, and the guard does not know when its stop is over.
+    pub(super) async fn are_dead_by(&self, listed: &ListedLease) -> bool {
+        let ListedLease { lease, stopped, .. } = listed;
+        let covers_units = self.all().iter().all(|unit| lease.units.contains(unit));
+        let covers_groups = self.groups.borrow().iter().all(|group| lease.cgroups.contains(group));
+        let covers_effects = {
+            let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            known.iter().all(|unit| !unit.is_effect || lease.inactive.contains(&unit.name))
+        };
+        let contains_nothing = self.beyond.contains().is_empty() && lease.contains.is_empty();
+        *stopped
+            && covers_units
+            && covers_groups
+            && covers_effects
+            && contains_nothing
+            && self.beyond.are_strays_gone().await
+    }
+
     fn tell_unproven(&self, trouble: Option<&str>) {
         *self.unproven.lock().unwrap_or_else(PoisonError::into_inner) = trouble.map(str::to_owned);
     }
@@ -589,7 +618,7 @@ mod tests {
 
     use super::*;
     use crate::config::StopProof;
-    use crate::daemon::fake::{Fake, process, settings, unit};
+    use crate::daemon::fake::{Fake, process, settings, stopped_lease, unit};
     use crate::daemon::machine::ThisMachine;
     use crate::types::OnStopFailure;
 
@@ -665,6 +694,39 @@ mod tests {
             Some("this host is rebooted in 30s unless it is proven dead before")
         );
         assert_eq!(limit.in_words(at(41)), None, "it is going down");
+    }
+
+    #[tokio::test]
+    async fn the_guards_word_is_enough_where_its_lease_covers_all_and_nothing_is_outside() {
+        let fake = Fake::default();
+        let units = units(&fake, &[]);
+        units.learn().await.expect("an answer");
+        assert!(units.are_dead_by(&stopped_lease()).await);
+        type Lack = fn(&mut ListedLease);
+        let lacks: [(Lack, &str); 4] = [
+            (|listed| listed.stopped = false, "they are not dead"),
+            (|listed| listed.lease.units.clear(), "another unit"),
+            (|listed| listed.lease.cgroups.truncate(1), "another control group"),
+            (|listed| listed.lease.contains.push(unit("db.slice")), "systemd may start something in an active slice"),
+        ];
+        for (lack, why) in lacks {
+            let mut listed = stopped_lease();
+            lack(&mut listed);
+            assert!(!units.are_dead_by(&listed).await, "{why}");
+        }
+        units.known.lock().expect("nobody panics")[0].is_effect = true;
+        let mut listed = stopped_lease();
+        assert!(!units.are_dead_by(&listed).await, "it can be active without a process");
+        listed.lease.inactive.push(unit("database.service"));
+        assert!(units.are_dead_by(&listed).await);
+
+        fake.tell(|told| (told.outside, told.alive) = (vec![process(7)], vec![process(7)]));
+        units.find_strays(Duration::ZERO).await.expect("an answer");
+        fake.done();
+        assert!(!units.are_dead_by(&listed).await, "a process outside lives");
+        assert_eq!(fake.done(), [""; 0], "it was only looked for");
+        fake.tell(|told| told.alive.clear());
+        assert!(units.are_dead_by(&listed).await);
     }
 
     #[tokio::test]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, watch};
@@ -31,7 +32,7 @@ use crate::host::{clock, identity};
 use crate::journal;
 use crate::store::{self, Link as StoreLink, Store, sealed};
 use crate::systemd::bond::{GENERATED_DIR, KEPT_DIR, is_generated};
-use crate::systemd::{JobType, Systemd};
+use crate::systemd::{Changes, JobType, Systemd};
 use crate::types::store::StoreSettings;
 use crate::types::{DAEMON_UNIT, ServiceName, Time, UnitName, kept};
 
@@ -202,6 +203,8 @@ struct Supervisor {
     root: PathBuf,
     host: Host,
     systemd: Systemd,
+    /// PID 1 has read its files anew.
+    reloads: Changes,
     store_settings: StoreSettings,
     seal_key: Option<PathBuf>,
     silences: Silences,
@@ -265,6 +268,7 @@ impl Supervisor {
         let mut supervisor = Self {
             root: root.to_owned(),
             host,
+            reloads: systemd.reloads(),
             systemd,
             store_settings: settings.store,
             seal_key: settings.seal_key,
@@ -307,6 +311,11 @@ impl Supervisor {
                         return ExitCode::from(exit::DEFECT);
                     }
                     watchdog.beat(&self.services);
+                    self.tidy_bonds().await;
+                }
+                Some(()) = self.reloads.next() => {
+                    // Whoever had PID 1 do that may have taken drop-ins away, as "systemctl revert" does.
+                    self.bonds_are_due = true;
                     self.tidy_bonds().await;
                 }
                 Some(ask) = self.asks.recv() => self.answer(ask),
@@ -375,7 +384,10 @@ impl Supervisor {
         true
     }
 
-    /// Has what is kept of units follow what retires and what the guard lets go; costs nothing where nothing does.
+    /// Has what is kept of units follow what retires and what the guard lets go, and makes again what somebody has taken away; costs
+    /// nothing where there is nothing to do.
+    ///
+    /// A daemon-reload of its own has it look once more. That finds nothing that has changed, so it is the last.
     async fn tidy_bonds(&mut self) {
         if !self.bonds_are_due {
             return;
@@ -397,6 +409,10 @@ impl Supervisor {
         let replaced = self.bonds.keep(&all, self.broken.is_empty());
         self.bonds_are_due = self.bonds.have_failed() || all.len() > supervised;
         let mut is_stale = self.are_kept_loaded(&replaced.changed).await;
+        for unit in &replaced.made {
+            // One that PID 1 tells nothing of may be bound to nothing.
+            is_stale |= !self.systemd.loaded_bonds(unit).await.is_ok_and(|loaded| loaded.kept || loaded.generated);
+        }
         for unit in &replaced.removed {
             // Where PID 1 still has the generator's it has not been reloaded since the file was taken away, and the unit stays
             // bound until it is.
@@ -408,7 +424,8 @@ impl Supervisor {
             tokio::spawn(async move {
                 if let Err(error) = systemd.daemon_reload(DAEMON_RELOAD_LIMIT).await {
                     tracing::warn!(
-                        "run \"systemctl daemon-reload\" to set units free of former leases: failed to {error}"
+                        "run \"systemctl daemon-reload\" to bind units to their leases and to set them free of former ones: failed to \
+                         {error}"
                     );
                 }
             });

@@ -264,6 +264,10 @@ pub struct ListedLease {
     pub lease: Lease,
     /// Its deadline has passed; the guard is stopping its units, or has.
     pub lapsed: bool,
+    /// The guard has seen its units dead since SIGKILL was due, sees nothing of them now, and systemd has taken on their stop. An
+    /// old guard never says so.
+    #[serde(default)]
+    pub stopped: bool,
 }
 
 impl Lease {
@@ -357,7 +361,7 @@ mod tests {
             Outcome::Done,
             Outcome::Refused { reason: "no\nwonder".to_owned() },
             Outcome::Leases {
-                leases: vec![ListedLease { lease: lease(), lapsed: true }],
+                leases: vec![ListedLease { lease: lease(), lapsed: true, stopped: true }],
                 watchdog: None,
                 trouble: None,
             },
@@ -485,12 +489,24 @@ mod tests {
     }
 
     #[test]
+    fn an_old_guard_says_of_no_units_that_they_are_dead() {
+        let mut listed =
+            serde_json::to_value(ListedLease { lease: lease(), lapsed: true, stopped: true }).expect("encodes");
+        listed.as_object_mut().expect("an object").remove("stopped").expect("a new guard says it");
+        let listed: ListedLease = serde_json::from_value(listed).expect("decodes");
+        assert!(listed.lapsed && !listed.stopped);
+    }
+
+    #[test]
     fn the_longest_list_fits_in_a_reply() {
         let request = Request { id: u64::MAX, command: Command::Arm { lease: largest() }, of: Of::All };
         assert!(serde_json::to_vec(&request).expect("encodes").len() < REQUEST_LIMIT_BYTES);
         for lease in [lease(), largest()] {
             let bytes = lease.listed_bytes();
-            let listed = vec![ListedLease { lease, lapsed: false }; (LEASES_LIMIT_BYTES / bytes).min(LEASE_LIMIT)];
+            let listed = vec![
+                ListedLease { lease, lapsed: false, stopped: false };
+                (LEASES_LIMIT_BYTES / bytes).min(LEASE_LIMIT)
+            ];
             assert!(listed.len() >= 256);
             let text = serde_json::to_vec(&listed).expect("encodes");
             assert!(text.len() <= bytes * listed.len(), "{} of {bytes}", text.len() / listed.len());

@@ -134,6 +134,15 @@ impl Enforcement {
     pub fn is_stopped(&self) -> bool {
         self.case.lock().stopped
     }
+
+    /// Whether the last looks show the units dead as well, and systemd has taken on their stop: one that hangs may be in the middle
+    /// of a start, of which the control groups show nothing yet.
+    #[must_use]
+    pub fn is_proven(&self) -> bool {
+        let state = self.case.lock();
+        let is_dead = state.empty && (state.inactive || self.case.lease.inactive.is_empty());
+        state.stopped && is_dead && state.asked
+    }
 }
 
 impl Drop for Enforcement {
@@ -690,6 +699,20 @@ mod tests {
         wait_until(|| enforcement.is_stopped());
         bench.set("populated 1\n");
         wait_until(|| !enforcement.is_stopped());
+    }
+
+    #[test]
+    fn the_dead_are_proven_once_systemd_has_taken_on_their_stop_and_for_as_long_as_they_are_dead() {
+        let bench = Bench::new("populated 0\n");
+        let socket = bench.folder.path().join("systemd");
+        fs::remove_file(&socket).expect("removed");
+        let (_enforcer, enforcement) = bench.begin();
+        wait_until(|| enforcement.is_stopped());
+        assert!(!enforcement.is_proven(), "systemd may be in the middle of a start");
+        let _stops = obedient(UnixListener::bind(&socket).expect("a socket"));
+        wait_until(|| enforcement.is_proven());
+        bench.set("populated 1\n");
+        wait_until(|| !enforcement.is_proven());
     }
 
     #[test]

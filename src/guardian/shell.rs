@@ -552,7 +552,12 @@ impl<'a> Shell<'a> {
                 self.look_for_room();
                 let watchdog = self.watchdog.as_ref().map(Watchdog::status);
                 let trouble = self.room.trouble.clone();
-                return Ok(Outcome::Leases { leases: self.table.list(of), watchdog, trouble });
+                let mut leases = self.table.list(of);
+                for listed in leases.iter_mut().filter(|listed| listed.stopped) {
+                    let enforcement = self.enforcements.get(&listed.lease.service);
+                    listed.stopped = enforcement.is_some_and(Enforcement::is_proven);
+                }
+                return Ok(Outcome::Leases { leases, watchdog, trouble });
             }
         };
         if let Some(watchdog) = &self.watchdog

@@ -453,12 +453,14 @@ impl Table {
         Ok(vec![Effect::Withdraw(service.clone()), Effect::Forget(service)])
     }
 
-    /// The leases that are asked for, of those that are not disarmed, the lapsed ones too.
+    /// The leases that are asked for, of those that are not disarmed, the lapsed ones too. Units that were seen dead may have been
+    /// started since: that is the caller's to say.
     #[must_use]
     pub fn list(&self, of: &Of) -> Vec<ListedLease> {
         let listed = |Entry { lease, phase }: &Entry| ListedLease {
             lease: lease.clone(),
             lapsed: !matches!(phase, Phase::Open | Phase::Closing),
+            stopped: *phase == Phase::Stopped,
         };
         match of {
             Of::All => self.entries.values().map(listed).collect(),
@@ -641,7 +643,7 @@ mod tests {
     fn arming_sets_the_deadline_and_the_grant() {
         let mut table = armed();
         assert_eq!(table.poll_timeout(), Some(at(10)));
-        assert_eq!(listed(&mut table), [ListedLease { lease: lease("db", 1, 10), lapsed: false }]);
+        assert_eq!(listed(&mut table), [ListedLease { lease: lease("db", 1, 10), lapsed: false, stopped: false }]);
         assert!(table.expire(at(9)).is_empty(), "a call too early does nothing");
     }
 
@@ -678,6 +680,15 @@ mod tests {
         assert_eq!(table.patience(at(1)), Some(Duration::from_secs(1)));
         assert_eq!(table.patience(at(2)), Some(Duration::from_millis(500)));
         assert_eq!(table.patience(at(3)), Some(LEAST_PATIENCE));
+    }
+
+    #[test]
+    fn a_list_says_whose_units_were_seen_dead() {
+        let mut table = lapsed();
+        let said = |table: &mut Table| listed(table).into_iter().map(|listed| listed.stopped).collect::<Vec<_>>();
+        assert_eq!(said(&mut table), [false]);
+        table.stopped(&name("db"));
+        assert_eq!(said(&mut table), [true]);
     }
 
     #[test]
@@ -885,7 +896,10 @@ mod tests {
         let mut table = armed();
         table.handle(at(1), Command::Arm { lease: lease("other", 7, 20) });
         assert_eq!(table.list(&Of::All).len(), 2);
-        assert_eq!(table.list(&Of::One(name("db"))), [ListedLease { lease: lease("db", 1, 10), lapsed: false }]);
+        assert_eq!(
+            table.list(&Of::One(name("db"))),
+            [ListedLease { lease: lease("db", 1, 10), lapsed: false, stopped: false }]
+        );
         assert!(table.list(&Of::One(name("none"))).is_empty() && table.list(&Of::None).is_empty());
     }
 

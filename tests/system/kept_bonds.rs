@@ -1,5 +1,8 @@
 //! What binds a unit to its lease where systemd gets nothing from the generator.
 
+use std::thread::sleep;
+use std::time::Duration;
+
 use crate::cluster::Host;
 use crate::command::{now, said, wait_until};
 use crate::lockstore::Lockstore;
@@ -9,6 +12,9 @@ use crate::watch::Event;
 const FILE: &str = "/etc/putex.d/db.toml";
 const KEPT: &str = "/run/systemd/system/database.service.d/zzzz-putex-kept.conf";
 const GENERATED: &str = "/run/systemd/generator/database.service.d/zzzz-putex.conf";
+
+/// putexd answers a daemon-reload within less.
+const QUIET: Duration = Duration::from_secs(2);
 
 fn daemon_reload(host: &Host) {
     host.exec(&["systemctl", "daemon-reload"]);
@@ -88,6 +94,26 @@ fn a_unit_is_bound_without_what_the_generator_makes() {
         assert!(standby.read_file(KEPT).is_some());
         assert_bound(&scene, standby, &first, "the file is back");
     }
+
+    // "systemctl revert" deletes the drop-in and has PID 1 read its files anew; then the service's file goes, and nobody tells putexd.
+    standby.exec(&["systemctl", "revert", UNIT]);
+    wait_until(SOON, "it is made again", || standby.read_file(KEPT).is_some());
+    standby.exec(&["rm", FILE]);
+    daemon_reload(standby);
+    assert!(!drop_ins(standby).contains(GENERATED), "{}", drop_ins(standby));
+    assert_bound(&scene, standby, &first, "reverted before the service's file was gone");
+    // The other way round PID 1 has neither for a moment, and putexd has it read its files once more.
+    standby.exec(&["systemctl", "revert", UNIT]);
+    wait_until(SOON, "it is loaded again", || drop_ins(standby).contains(KEPT));
+    assert_bound(&scene, standby, &first, "reverted after that");
+    wait_until(SOON, "PID 1 is not reloaded again and again", || {
+        let before = loaded_at(standby);
+        sleep(QUIET);
+        loaded_at(standby) == before
+    });
+    standby.write_file(FILE, SERVICE);
+    daemon_reload(standby);
+    wait_for_standby(standby);
 
     // With its order turned round the unit stays bound until the next daemon-reload, as putexd-operations(7) says.
     standby.exec(&["rm", FILE]);

@@ -1,11 +1,18 @@
 //! What a service tells: to the journal, and to an operator who asked for something.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::{Admission, Refusal, Service, names};
+use tokio::time::timeout;
+
+use super::{Admission, Refusal, Service, Units, names};
 use crate::election::{Alarm, Sight, State, Transition, Waiting, rounded};
+use crate::guard::client::GuardClient;
 use crate::journal;
 use crate::types::{OnStopFailure, Revision, ServiceName, Term, Time, UnitName};
+
+/// How long the guard may take to say that units are dead whose time is over: another host may start them from then on.
+const GUARD_LIMIT: Duration = Duration::from_millis(100);
 
 /// That a lease is not renewed: when the last renewal was sent that was won, as long as it is so.
 #[derive(Debug, Default)]
@@ -189,14 +196,21 @@ impl Service {
             Alarm::StopLimit => {
                 let (units, limit) = (names(settings.units()), rounded(settings.stop_limit));
                 // The lease is renewed meanwhile.
-                self.tell_of_late_stop(format!("the stop of {units} has taken longer than stop-limit = {limit}"), true);
+                let reason = format!("the stop of {units} has taken longer than stop-limit = {limit}");
+                self.tell_of_late_stop(reason, LastWord::OfSystemd);
                 return;
             }
             Alarm::StopUnproven => {
                 let units = names(settings.units());
-                // Another host may start them: whoever is to go down for that goes down now.
-                let may_look = settings.on_stop_failure == OnStopFailure::Alert;
-                self.tell_of_late_stop(format!("the stop of {units} is not proven at the end of its budget"), may_look);
+                let last_word = match settings.on_stop_failure {
+                    OnStopFailure::Alert => LastWord::OfSystemd,
+                    // Another host may start them: whoever is to go down for that goes down now.
+                    OnStopFailure::RebootForce | OnStopFailure::KernelPanic => LastWord::OfGuard,
+                };
+                self.tell_of_late_stop(
+                    format!("the stop of {units} is not proven at the end of its budget"),
+                    last_word,
+                );
                 return;
             }
             Alarm::StrayUnit => match &self.undead {
@@ -229,29 +243,25 @@ impl Service {
         self.placed().alarm(kind, &reason);
     }
 
-    /// The time of a stop is over. What is dead by the next look is not told of, if it `may_look`.
-    fn tell_of_late_stop(&self, reason: String, may_look: bool) {
+    /// The time of a stop is over. It is not told of if `last_word` is that nothing runs any more.
+    fn tell_of_late_stop(&self, reason: String, last_word: LastWord) {
         let (placed, units, machine) = (self.placed(), self.units.clone(), Arc::clone(&self.host.machine));
-        let how = self.settings.on_stop_failure;
-        let tell = move || {
-            placed.alarm(journal::Alarm::StopFailed, &reason);
-            if how != OnStopFailure::Alert {
-                placed.alarm(journal::Alarm::SelfFence, "the stop cannot be proven, so this host goes down");
-                let fencing = machine.fence(how);
-                machine.spawn(Box::pin(async move {
-                    if let Err(error) = fencing.await {
-                        tracing::error!("failed to take this host down: {error}");
-                    }
-                }));
-            }
-        };
-        if !may_look {
-            tell();
-            return;
-        }
+        let (guard, how) = (self.host.guard.clone(), self.settings.on_stop_failure);
         self.host.machine.spawn(Box::pin(async move {
-            if units.is_late_for_good().await {
-                tell();
+            let is_dead = match last_word {
+                LastWord::OfSystemd => !units.is_late_for_good().await,
+                LastWord::OfGuard => are_dead_by_guard(&guard, &placed.service, &units).await,
+            };
+            if is_dead {
+                return;
+            }
+            placed.alarm(journal::Alarm::StopFailed, &reason);
+            if how == OnStopFailure::Alert {
+                return;
+            }
+            placed.alarm(journal::Alarm::SelfFence, "the stop cannot be proven, so this host goes down");
+            if let Err(error) = machine.fence(how).await {
+                tracing::error!("failed to take this host down: {error}");
             }
         }));
     }
@@ -282,6 +292,27 @@ fn ended(transition: &Transition, unit: &UnitName, again: Option<&str>, hindranc
     }
 }
 
+/// Who is asked, when the time of a stop is over, whether anything runs still.
+#[derive(Debug, Clone, Copy)]
+enum LastWord {
+    /// The next look at the units.
+    OfSystemd,
+    /// The guard, which is not kept waiting by a PID 1 that has many units to stop.
+    OfGuard,
+}
+
+/// Whether the guard says at once that nothing of the units runs. If so their stop goes on to its own proof, and nothing is released
+/// before that; meanwhile the guard kills whatever appears in their control groups.
+async fn are_dead_by_guard(guard: &GuardClient, service: &ServiceName, units: &Units) -> bool {
+    let ask = async {
+        let Ok(Some(listed)) = guard.lease_of(service).await else { return false };
+        units.are_dead_by(&listed).await
+    };
+    let is_dead = timeout(GUARD_LIMIT, ask).await.unwrap_or(false);
+    // The proof may have come meanwhile, and the guard may have been told to forget the lease.
+    is_dead || units.is_proven()
+}
+
 /// What an alarm is about, by what is known of the lock now.
 struct Placed {
     service: ServiceName,
@@ -305,9 +336,63 @@ impl Placed {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, duplex};
 
     use super::*;
+    use crate::daemon::fake::{Fake, settings, stopped_lease};
+    use crate::daemon::machine::ThisMachine;
+    use crate::guard::client::Link;
+    use crate::guard::frame::{ListedLease, Of, Outcome, Reply, Request};
+    use crate::types::Time;
+
+    /// A guard that lists `listed`; `None`: it falls silent when it is asked for a lease.
+    async fn serve(stream: DuplexStream, listed: Option<Vec<ListedLease>>) {
+        let mut stream = BufReader::new(stream);
+        let mut line = String::new();
+        while let Ok(1..) = stream.read_line(&mut line).await {
+            let Request { id, of, .. } = serde_json::from_str(&line).expect("a request");
+            line.clear();
+            let leases = match &listed {
+                None if of != Of::None => continue,
+                listed => listed.clone().unwrap_or_default(),
+            };
+            let result = Outcome::Leases { leases, watchdog: None, trouble: None };
+            let mut reply = serde_json::to_vec(&Reply { id, result }).expect("a reply");
+            reply.push(b'\n');
+            stream.write_all(&reply).await.expect("putexd reads");
+        }
+    }
+
+    /// Whether `units` are dead by what a guard says that lists `listed`.
+    async fn are_dead(units: &Units, listed: Option<Vec<ListedLease>>) -> bool {
+        let (guard, connection) = GuardClient::over(Duration::from_secs(5), move || {
+            let (near, far) = duplex(65_536);
+            tokio::spawn(serve(far, listed.clone()));
+            async { Ok(near) }
+        });
+        tokio::spawn(connection);
+        guard.link().wait_for(|link| *link == Link::Up).await.expect("it is there");
+        are_dead_by_guard(&guard, &settings().name, units).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_host_is_spared_by_the_guards_word_or_the_proof_and_waits_for_neither() {
+        let machine = Arc::new(ThisMachine::new(Path::new("/nowhere")));
+        let fake = Arc::new(Fake::default());
+        let units = Units::new(&settings(), Vec::new(), BTreeSet::new(), fake, machine);
+        let unproven = ListedLease { stopped: false, ..stopped_lease() };
+        assert!(are_dead(&units, Some(vec![stopped_lease()])).await);
+        assert!(!are_dead(&units, Some(vec![unproven])).await, "the guard has no proof");
+        assert!(!are_dead(&units, Some(Vec::new())).await, "the guard knows of no lease");
+        let since = tokio::time::Instant::now();
+        assert!(!are_dead(&units, None).await, "the guard hangs");
+        assert!(since.elapsed() < GUARD_LIMIT * 2, "another host may start them meanwhile");
+        units.stop(Some(Time::default())).await;
+        assert!(are_dead(&units, Some(Vec::new())).await, "the proof came, and the guard has forgotten the lease");
+    }
 
     #[test]
     fn the_last_line_names_the_unit_and_what_starts_it_again() {

@@ -178,7 +178,7 @@ fn command(request: GuardRequest) -> Command {
 }
 
 pub(super) fn remembered(listed: &ListedLease) -> Remembered {
-    let ListedLease { lease, lapsed } = listed;
+    let ListedLease { lease, lapsed, .. } = listed;
     Remembered {
         instance: lease.instance,
         write: lease.write,
