@@ -696,13 +696,15 @@ mod tests {
         assert_eq!(limit.in_words(at(41)), None, "it is going down");
     }
 
+    /// What a lease lacks.
+    type Lack = fn(&mut ListedLease);
+
     #[tokio::test]
     async fn the_guards_word_is_enough_where_its_lease_covers_all_and_nothing_is_outside() {
         let fake = Fake::default();
         let units = units(&fake, &[]);
         units.learn().await.expect("an answer");
         assert!(units.are_dead_by(&stopped_lease()).await);
-        type Lack = fn(&mut ListedLease);
         let lacks: [(Lack, &str); 4] = [
             (|listed| listed.stopped = false, "they are not dead"),
             (|listed| listed.lease.units.clear(), "another unit"),

@@ -178,7 +178,7 @@ impl Board {
     /// The units that are to be kept loaded and are not. A scope is made by whoever puts processes into it, and PID 1 refuses to make
     /// one while a former one of the name is loaded.
     fn not_kept(&self) -> Vec<String> {
-        let is_missing = |(unit, watch): &(&String, &Watch)| !watch.is_kept && !unit.ends_with(".scope");
+        let is_missing = |(unit, watch): &(&String, &Watch)| !watch.is_kept && unit.rsplit('.').next() != Some("scope");
         self.units.iter().filter(is_missing).map(|(unit, _)| unit.clone()).collect()
     }
 

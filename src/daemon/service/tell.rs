@@ -390,7 +390,7 @@ mod tests {
         let since = tokio::time::Instant::now();
         assert!(!are_dead(&units, None).await, "the guard hangs");
         assert!(since.elapsed() < GUARD_LIMIT * 2, "another host may start them meanwhile");
-        units.stop(Some(Time::default())).await;
+        units.stop(Some(Time::default()), None).await;
         assert!(are_dead(&units, Some(Vec::new())).await, "the proof came, and the guard has forgotten the lease");
     }
 
