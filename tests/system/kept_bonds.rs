@@ -95,22 +95,25 @@ fn a_unit_is_bound_without_what_the_generator_makes() {
         assert_bound(&scene, standby, &first, "the file is back");
     }
 
-    // "systemctl revert" deletes the drop-in and has PID 1 read its files anew; then the service's file goes, and nobody tells putexd.
-    standby.exec(&["systemctl", "revert", UNIT]);
-    wait_until(SOON, "it is made again", || standby.read_file(KEPT).is_some());
+    // "systemctl revert" deletes the drop-in and has PID 1 read its files anew, when the service's file is gone and nobody has told
+    // putexd: PID 1 has neither for a moment, and putexd has it read its files once more.
     standby.exec(&["rm", FILE]);
-    daemon_reload(standby);
-    assert!(!drop_ins(standby).contains(GENERATED), "{}", drop_ins(standby));
-    assert_bound(&scene, standby, &first, "reverted before the service's file was gone");
-    // The other way round PID 1 has neither for a moment, and putexd has it read its files once more.
     standby.exec(&["systemctl", "revert", UNIT]);
     wait_until(SOON, "it is loaded again", || drop_ins(standby).contains(KEPT));
-    assert_bound(&scene, standby, &first, "reverted after that");
+    assert_bound(&scene, standby, &first, "reverted after the service's file was gone");
     wait_until(SOON, "PID 1 is not reloaded again and again", || {
         let before = loaded_at(standby);
         sleep(QUIET);
         loaded_at(standby) == before
     });
+    // The other way round.
+    standby.write_file(FILE, SERVICE);
+    standby.exec(&["systemctl", "revert", UNIT]);
+    wait_until(SOON, "it is made again", || standby.read_file(KEPT).is_some());
+    standby.exec(&["rm", FILE]);
+    daemon_reload(standby);
+    assert!(!drop_ins(standby).contains(GENERATED), "{}", drop_ins(standby));
+    assert_bound(&scene, standby, &first, "reverted before that");
     standby.write_file(FILE, SERVICE);
     daemon_reload(standby);
     wait_for_standby(standby);
