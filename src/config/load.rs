@@ -300,10 +300,7 @@ fn refuse_too_many(candidates: &mut [Candidate], leased: &BTreeSet<ServiceName>)
     // A service that is broken runs on with its former settings if it has a lease.
     let counts = |candidate: &Candidate| leased.contains(&candidate.name) || !candidate.report.has_errors();
     let mut counted: Vec<&mut Candidate> = candidates.iter_mut().filter(|candidate| counts(candidate)).collect();
-    counted.sort_by(|one, other| {
-        let order = |candidate: &Candidate| (!leased.contains(&candidate.name), candidate.name.clone());
-        order(one).cmp(&order(other))
-    });
+    counted.sort_by_cached_key(|candidate| (!leased.contains(&candidate.name), candidate.name.clone()));
     for candidate in counted.into_iter().skip(LEASE_LIMIT) {
         candidate.report.file_error(format!(
             "a host can have {LEASE_LIMIT} services, and this one is beyond them: remove it here, or others"

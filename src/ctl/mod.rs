@@ -343,15 +343,7 @@ mod tests {
 
     #[test]
     fn the_stores_line_tells_of_silences() {
-        let mut store = StoreStatus {
-            store: "directory at /srv/putex".to_owned(),
-            silent_ms: 0,
-            unwritten_ms: 0,
-            error: String::new(),
-            silences: 0,
-            longest_ms: 0,
-            longest_began: 0,
-        };
+        let mut store = StoreStatus { store: "directory at /srv/putex".to_owned(), ..StoreStatus::default() };
         let never =
             "the store (directory at /srv/putex) answers; since putexd started it was never silent for a second";
         assert_eq!(store_line(&store), never);

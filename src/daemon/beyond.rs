@@ -134,10 +134,10 @@ impl Beyond {
         self.strays.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether nothing that is known outside lives any more; not if nobody can say.
-    pub(super) async fn are_strays_gone(&self) -> bool {
+    /// Whether nothing that is known outside lives any more.
+    pub(super) async fn are_strays_gone(&self) -> Result<bool, String> {
         let strays = self.strays();
-        strays.is_empty() || self.systemd.end_processes(&strays, None).await.is_ok_and(|alive| alive.is_empty())
+        Ok(strays.is_empty() || self.systemd.end_processes(&strays, None).await?.is_empty())
     }
 
     /// SIGKILL to what is known outside. The contained groups are the caller's to kill, with all others.
@@ -161,7 +161,7 @@ impl Beyond {
         self.end_contained(left, now, slice).await?;
         let strays = self.strays();
         let trouble = |trouble: String| (self.main.clone(), NotDead::Unreadable(trouble));
-        if strays.is_empty() || self.systemd.end_processes(&strays, None).await.map_err(trouble)?.is_empty() {
+        if self.are_strays_gone().await.map_err(trouble)? {
             return Ok(());
         }
         let alive = self.systemd.end_processes(&strays, left.due(now)).await.map_err(trouble)?;

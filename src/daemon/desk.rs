@@ -241,10 +241,9 @@ mod tests {
     use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, duplex};
 
     use super::*;
-    use crate::daemon::fake::{Fake, settings};
+    use crate::daemon::fake::{Fake, lease, settings};
     use crate::daemon::machine::ThisMachine;
     use crate::guard::frame::{Command, Outcome, Reply, Request};
-    use crate::types::{OnStopFailure, Revision, Term, Time, WriteId};
 
     const REFUSED: &str = "it has its reasons";
 
@@ -275,27 +274,6 @@ mod tests {
             let mut reply = serde_json::to_vec(&Reply { id, result }).expect("a reply");
             reply.push(b'\n');
             stream.write_all(&reply).await.expect("putexd reads");
-        }
-    }
-
-    fn lease(closing: bool) -> Lease {
-        Lease {
-            service: settings().name,
-            node: NodeId::new("h1").expect("a node's name"),
-            instance: Instance(1),
-            write: WriteId(1),
-            revision: Revision(1),
-            term: Term(1),
-            deadline: Time::both(Duration::from_secs(9)),
-            stop_budget: Duration::from_secs(1),
-            kill_reserve: Duration::from_millis(500),
-            units: vec![settings().unit],
-            cgroups: vec!["/a".to_owned(), "/b".to_owned()],
-            inactive: Vec::new(),
-            begun: Vec::new(),
-            contains: Vec::new(),
-            on_stop_failure: OnStopFailure::Alert,
-            closing,
         }
     }
 

@@ -94,9 +94,9 @@ pub(super) fn settings() -> ServiceSettings {
     }
 }
 
-/// The lease of that, whose units the guard has proven dead in the control groups `/a` and `/b`.
-pub(super) fn stopped_lease() -> ListedLease {
-    let lease = Lease {
+/// A lease of that, with the control groups `/a` and `/b`.
+pub(super) fn lease(closing: bool) -> Lease {
+    Lease {
         service: settings().name,
         node: NodeId::new("h1").expect("a node's name"),
         instance: Instance(1),
@@ -111,9 +111,14 @@ pub(super) fn stopped_lease() -> ListedLease {
         inactive: Vec::new(),
         begun: Vec::new(),
         contains: Vec::new(),
-        on_stop_failure: OnStopFailure::RebootForce,
-        closing: true,
-    };
+        on_stop_failure: OnStopFailure::Alert,
+        closing,
+    }
+}
+
+/// One whose units the guard has proven dead, and whose host goes down if they are not.
+pub(super) fn stopped_lease() -> ListedLease {
+    let lease = Lease { on_stop_failure: OnStopFailure::RebootForce, ..lease(true) };
     ListedLease { lease, lapsed: true, stopped: true }
 }
 

@@ -421,7 +421,7 @@ impl Units {
             && covers_groups
             && covers_effects
             && contains_nothing
-            && self.beyond.are_strays_gone().await
+            && self.beyond.are_strays_gone().await == Ok(true)
     }
 
     fn tell_unproven(&self, trouble: Option<&str>) {

@@ -31,12 +31,12 @@ use crate::guard::frame::{ListedLease, SOCKET};
 use crate::host::{clock, identity};
 use crate::journal;
 use crate::store::{self, Link as StoreLink, Store, sealed};
-use crate::systemd::bond::{GENERATED_DIR, KEPT_DIR, is_generated};
+use crate::systemd::bond::{KEPT_DIR, is_generated};
+use crate::systemd::gate::GENERATED_DIR;
 use crate::systemd::{Changes, JobType, Systemd};
 use crate::types::store::StoreSettings;
-use crate::types::{DAEMON_UNIT, ServiceName, Time, UnitName, kept};
+use crate::types::{DAEMON_UNIT, STATE_DIR, ServiceName, Time, UnitName, kept};
 
-const STATE_DIRECTORY: &str = "/var/lib/putex";
 /// Where R says nothing because there is no service.
 const IDLE_LIMIT: Duration = Duration::from_secs(1);
 /// A D-Bus call on a busy host takes a while; less than this would mistake load for death.
@@ -257,7 +257,7 @@ impl Supervisor {
             guard,
             systemd: Arc::new(systemd.clone()),
             hints,
-            machine: Arc::new(ThisMachine::new(Path::new(STATE_DIRECTORY))),
+            machine: Arc::new(ThisMachine::new(Path::new(STATE_DIR))),
             grounds: Grounds::default(),
             watchdog: settings.watchdog.clone(),
         };
@@ -697,7 +697,7 @@ impl Supervisor {
             {
                 continue;
             }
-            let last_held = disk::last_held(Path::new(STATE_DIRECTORY), name)
+            let last_held = disk::last_held(Path::new(STATE_DIR), name)
                 .inspect_err(|error| tracing::warn!("{name}: the lock that it held is not known: {error}"))
                 .ok();
             let lock = match &last_held {

@@ -88,7 +88,7 @@ impl ServiceStatus {
 }
 
 /// How the store has answered this host since its putexd started.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Type)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, Type)]
 pub struct StoreStatus {
     /// Where it is.
     pub store: String,
@@ -351,15 +351,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_with_the_store_begins_with_what_to_do() {
-        let mut store = StoreStatus {
-            store: "directory at /srv/putex".to_owned(),
-            silent_ms: 0,
-            unwritten_ms: 0,
-            error: String::new(),
-            silences: 0,
-            longest_ms: 0,
-            longest_began: 0,
-        };
+        let mut store = StoreStatus { store: "directory at /srv/putex".to_owned(), ..StoreStatus::default() };
         assert_eq!(store.trouble(), None);
         (store.silent_ms, store.error) = (12_300, "no leader\0".to_owned());
         assert_eq!(

@@ -436,13 +436,13 @@ impl Lock {
         let mut take_at = claim.take_at;
         let named_another = words.next.as_ref().is_some_and(|next| next != node);
         if named_another && self.is_verified_proven() {
-            take_at = latest(take_at, seen.since.plus(timings.renew_interval));
+            take_at = take_at.latest(seen.since.plus(timings.renew_interval));
         }
         let mut paused = false;
         if let Some(paused_for) = words.paused_for {
             let over = seen.shown.plus(paused_for);
             paused = over.boot > take_at.boot;
-            take_at = latest(take_at, over);
+            take_at = take_at.latest(over);
         }
         Claim { take_at, paused, ..claim }
     }
@@ -455,7 +455,7 @@ impl Lock {
 
     fn replace(&mut self, observation: Observation, sent: Time, now: Time, trust: Trust) {
         self.lower = None;
-        self.watched = Some(self.watched.map_or(sent, |watched| latest(watched, sent)));
+        self.watched = Some(self.watched.map_or(sent, |watched| watched.latest(sent)));
         let Observation { incarnation, revision, content } = observation;
         if trust == Trust::Found {
             self.copied = Some(revision);
@@ -480,11 +480,6 @@ impl Lock {
         let follows = self.watched.is_some_and(|sent| now.since_at_most(sent) <= timings.watch_gap());
         if follows { Trust::Followed } else { Trust::Found }
     }
-}
-
-/// The later of two points, on each clock.
-pub(super) fn latest(a: Time, b: Time) -> Time {
-    Time { boot: a.boot.max(b.boot), raw: a.raw.max(b.raw) }
 }
 
 #[cfg(test)]

@@ -40,13 +40,10 @@ use crate::systemd::bond;
 use crate::systemd::gate::{DROP_IN, GUARD_UNIT};
 use crate::types::kept::{self, Kept};
 use crate::types::trust;
-use crate::types::{Key, LEASES_DIR, ServiceName, UnitName, is_device_path, span};
+use crate::types::{Key, LEASES_DIR, STATE_DIR, ServiceName, UnitName, is_device_path, span};
 
 /// Where the service files are; the earlier directory wins.
 pub const SERVICE_DIRS: [&str; 3] = ["/etc/putex.d", "/run/putex.d", "/usr/lib/putex.d"];
-
-/// Where putexd keeps what outlives a boot.
-const STATE_DIR: &str = "/var/lib/putex";
 
 /// Names the watchdog.
 const HOST_FILE: &str = "/etc/putex/putexd.toml";

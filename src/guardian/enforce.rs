@@ -91,7 +91,7 @@ impl Enforcer {
         let looker = Looker::begin(&office.lookers, &lease.inactive);
         let questions = Questions { begun: lease.begun.clone(), looker, empty_at: now, complain_at: now };
         // A host that stood still may find itself past that already, and the stop has only just begun.
-        let complain_at = later(lease.dead_by(), now.plus(FIRST_COMPLAINT_AFTER));
+        let complain_at = lease.dead_by().latest(now.plus(FIRST_COMPLAINT_AFTER));
         let state = State { complain_at, ..State::default() };
         let mut cases = office.lock();
         let number = cases.next;
@@ -154,11 +154,6 @@ impl Drop for Enforcement {
             cases.due.remove((), due, &self.case.number);
         }
     }
-}
-
-/// The one that is over last by either clock.
-fn later(one: Time, other: Time) -> Time {
-    Time { boot: one.boot.max(other.boot), raw: one.raw.max(other.raw) }
 }
 
 /// What all threads know. No lock is held over anything that may hang.

@@ -148,7 +148,7 @@ impl Table {
             lease.closing = true;
             let phase = match phase {
                 Phase::Open | Phase::Closing => Phase::Closing,
-                Phase::Lapsed { give_up } => Phase::Lapsed { give_up: later(give_up, now.plus(lease.kill_reserve)) },
+                Phase::Lapsed { give_up } => Phase::Lapsed { give_up: give_up.latest(now.plus(lease.kill_reserve)) },
                 Phase::Stopped | Phase::GivenUp => phase,
             };
             if phase != Phase::Closing {
@@ -204,7 +204,7 @@ impl Table {
     /// The point at which [`Table::expire`] has something to do, as soon as *either* clock reaches it.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        [Mark::Deadline, Mark::GiveUp].into_iter().filter_map(|mark| self.agenda.first(mark)).reduce(earliest)
+        [Mark::Deadline, Mark::GiveUp].into_iter().filter_map(|mark| self.agenda.first(mark)).reduce(Time::earliest)
     }
 
     /// All leases that are not disarmed.
@@ -231,7 +231,7 @@ impl Table {
     pub fn wake_at(&self, now: Time) -> Option<Time> {
         let lapsed = self.agenda.all(Mark::LapsedKill).filter_map(|service| self.entries.get(service));
         let kills = lapsed.map(|entry| entry.lease.kill_at()).filter(|kill_at| !now.has_passed(*kill_at));
-        kills.chain(self.poll_timeout()).reduce(earliest)
+        kills.chain(self.poll_timeout()).reduce(Time::earliest)
     }
 
     /// The point by which the first of the units has to be dead that are not proven to be. `None`: no unit is at stake.
@@ -240,7 +240,7 @@ impl Table {
     pub fn at_stake(&self, is_dead: impl Fn(&ServiceName) -> bool) -> Option<Time> {
         let revived = self.agenda.all(Mark::Dead).filter(|service| !is_dead(service));
         let revived = revived.filter_map(|service| self.entries.get(service)).map(|entry| entry.lease.dead_by());
-        revived.chain(self.agenda.first(Mark::Death)).reduce(earliest)
+        revived.chain(self.agenda.first(Mark::Death)).reduce(Time::earliest)
     }
 
     /// How long the guard may be silent before another has to be put in its place, so that the other sends SIGKILL when it is
@@ -281,7 +281,7 @@ impl Table {
             if matches!(phase, Phase::Open | Phase::Closing) {
                 // Whoever wakes so late that S is over as well still gets the time that SIGKILL takes: fencing the host
                 // would be no faster.
-                phase = Phase::Lapsed { give_up: later(lease.dead_by(), now.plus(lease.kill_reserve)) };
+                phase = Phase::Lapsed { give_up: lease.dead_by().latest(now.plus(lease.kill_reserve)) };
                 lease.closing = true;
                 effects.push(Effect::Withdraw(service.clone()));
                 effects.push(Effect::Enforce(lease.clone()));
@@ -476,16 +476,6 @@ impl Table {
         }
         Ok(entry)
     }
-}
-
-/// The earlier on each of the clocks.
-fn earliest(one: Time, other: Time) -> Time {
-    Time { boot: one.boot.min(other.boot), raw: one.raw.min(other.raw) }
-}
-
-/// The later on each of the clocks.
-fn later(one: Time, other: Time) -> Time {
-    Time { boot: one.boot.max(other.boot), raw: one.raw.max(other.raw) }
 }
 
 /// What is wrong with a lease in itself.
@@ -1169,7 +1159,7 @@ mod tests {
                 Phase::Lapsed { give_up } => Some(give_up),
                 Phase::Stopped | Phase::GivenUp => None,
             };
-            self.entries().filter_map(due).reduce(earliest)
+            self.entries().filter_map(due).reduce(Time::earliest)
         }
 
         fn overdue(&self, now: Time) -> Vec<&ServiceName> {
@@ -1180,12 +1170,12 @@ mod tests {
         fn wake_at(&self, now: Time) -> Option<Time> {
             let lapsed = self.entries().filter(|entry| matches!(entry.phase, Phase::Lapsed { .. }));
             let kills = lapsed.map(|entry| entry.lease.kill_at()).filter(|kill_at| !now.has_passed(*kill_at));
-            kills.chain(self.poll_timeout()).reduce(earliest)
+            kills.chain(self.poll_timeout()).reduce(Time::earliest)
         }
 
         fn at_stake(&self, is_dead: impl Fn(&ServiceName) -> bool) -> Option<Time> {
             let lives = |entry: &&Entry| entry.phase != Phase::Stopped || !is_dead(&entry.lease.service);
-            self.entries().filter(lives).map(|entry| entry.lease.dead_by()).reduce(earliest)
+            self.entries().filter(lives).map(|entry| entry.lease.dead_by()).reduce(Time::earliest)
         }
 
         /// What was promised of the patience: the least that a lease leaves, and the most that one bears.

@@ -19,9 +19,6 @@ use crate::types::{ServiceName, UnitName};
 /// Where putexd keeps its drop-ins; gone at a reboot, as the leases are.
 pub const KEPT_DIR: &str = "/run/systemd/system";
 
-/// Where systemd has the generator write. It is made anew at each daemon-reload, before the units are read.
-pub const GENERATED_DIR: &str = "/run/systemd/generator";
-
 /// The name of the kept one: in the order of names just before [`DROP_IN`], and after whatever an administrator writes.
 const KEPT_DROP_IN: &str = "zzzz-putex-kept.conf";
 
@@ -63,15 +60,7 @@ pub fn kept_units(directory: &Path) -> io::Result<BTreeSet<UnitName>> {
 /// The drop-in that putexd keeps of `unit`.
 #[must_use]
 pub fn kept(unit: &UnitName, services: &BTreeSet<ServiceName>) -> String {
-    let mut text = in_unit("putexd", unit, services);
-    if unit.kind() == "service" {
-        text.push_str("[Service]\n");
-        for service in services {
-            text.push_str(&environment(service));
-            text.push('\n');
-        }
-    }
-    text
+    drop_in("putexd", unit, services, |_| String::new())
 }
 
 /// The drop-in that the generator makes of `unit`.
@@ -80,13 +69,25 @@ pub fn kept(unit: &UnitName, services: &BTreeSet<ServiceName>) -> String {
 /// start, which is the safe reading of a contradiction.
 #[must_use]
 pub fn generated(unit: &UnitName, services: &BTreeSet<ServiceName>) -> String {
-    let mut text = in_unit("putex-generator", unit, services);
+    // Not "+": root would run whatever LD_PRELOAD= names in an environment that the unit's user may write.
+    let gate = |service: &ServiceName| format!("ExecCondition={PROGRAM} gate {service}\n");
+    drop_in("putex-generator", unit, services, gate)
+}
+
+/// `gate`: the line, if any, with which a service asks for the lease of each of `services` at the moment of its start.
+fn drop_in(
+    maker: &str,
+    unit: &UnitName,
+    services: &BTreeSet<ServiceName>,
+    gate: impl Fn(&ServiceName) -> String,
+) -> String {
+    let mut text = in_unit(maker, unit, services);
     if unit.kind() == "service" {
         text.push_str("[Service]\n");
         for service in services {
-            // Not "+": root would run whatever LD_PRELOAD= names in an environment that the unit's user may write.
-            writeln!(text, "ExecCondition={PROGRAM} gate {service}\n{}", environment(service))
-                .expect("writing to a string does not fail");
+            text.push_str(&gate(service));
+            text.push_str(&environment(service));
+            text.push('\n');
         }
     }
     text
@@ -100,8 +101,7 @@ pub fn is_generated(directory: &Path, unit: &UnitName, services: &BTreeSet<Servi
 }
 
 /// What drop-ins of a unit of any kind say, and by whom. One of several services needs the leases of all of them.
-#[must_use]
-pub fn in_unit(maker: &str, unit: &UnitName, services: &BTreeSet<ServiceName>) -> String {
+fn in_unit(maker: &str, unit: &UnitName, services: &BTreeSet<ServiceName>) -> String {
     let mut text = format!("# Made by {maker}: this unit runs only while this host holds its lease.\n[Unit]\n");
     let mut line = |line: &str| writeln!(text, "{line}").expect("writing to a string does not fail");
     if is_group(unit) {
@@ -132,8 +132,7 @@ pub fn in_unit(maker: &str, unit: &UnitName, services: &BTreeSet<ServiceName>) -
 }
 
 /// What gives a service the fencing token.
-#[must_use]
-pub fn environment(service: &ServiceName) -> String {
+fn environment(service: &ServiceName) -> String {
     // "-": once the lease is closed the grant is gone, and ExecStop= must run without it.
     format!("EnvironmentFile=-{}", service.grant())
 }

@@ -1,6 +1,8 @@
 //! The gate: what binds a unit to its lease. The generator writes it as a drop-in; what counts is what PID 1 has loaded,
 //! since any other file of the unit may take a part of it away.
 
+use std::path::Path;
+
 use zbus::{Structure, Variant};
 
 use super::Systemd;
@@ -19,8 +21,9 @@ pub const PROGRAM: &str = "/usr/bin/putex-guard";
 /// Whose end ends the leases.
 pub const GUARD_UNIT: &str = "putex-guard.service";
 
-/// Where systemd has generators write, and the other places where a file could have the drop-in's name.
-const GENERATED: &str = "/run/systemd/generator/";
+/// Where systemd has generators write; a file could have the drop-in's name in other places too. It is made anew at each
+/// daemon-reload, before the units are read.
+pub const GENERATED_DIR: &str = "/run/systemd/generator";
 
 /// What the gate cannot do without, as its process sees the file system. A root directory may have libraries of its own.
 const NEEDED: [&str; 4] = [PROGRAM, LEASES_DIR, "/usr/lib", "/usr/lib64"];
@@ -173,7 +176,7 @@ fn remedy(drop_ins: &[String]) -> String {
     let Some(at) = drop_ins.iter().position(|path| is_ours(path)) else {
         return "run \"systemctl daemon-reload\", and see what putex-generator says in \"journalctl -k\"".to_owned();
     };
-    if !drop_ins[at].starts_with(GENERATED) {
+    if !Path::new(&drop_ins[at]).starts_with(GENERATED_DIR) {
         let path = &drop_ins[at];
         return format!("remove {path}, which hides what putex-generator writes, and run \"systemctl daemon-reload\"");
     }

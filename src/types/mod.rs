@@ -23,6 +23,9 @@ pub use printable::{is_printable, printable, printable_lines, shortened};
 /// Where the grants are: one file a service, present exactly while a deadline is armed and open.
 pub const LEASES_DIR: &str = "/run/putex/leases";
 
+/// Where putexd keeps what outlives a boot.
+pub const STATE_DIR: &str = "/var/lib/putex";
+
 /// The daemon's own unit: the guard serves it before anybody else, and PID 1 is asked about its job.
 pub const DAEMON_UNIT: &str = "putexd.service";
 
@@ -599,6 +602,18 @@ impl Time {
     #[must_use]
     pub fn until_waited(self, end: Self) -> Duration {
         end.boot.saturating_sub(self.boot).max(end.raw.saturating_sub(self.raw))
+    }
+
+    /// The earlier of two points, on each clock.
+    #[must_use]
+    pub fn earliest(self, other: Self) -> Self {
+        Self { boot: self.boot.min(other.boot), raw: self.raw.min(other.raw) }
+    }
+
+    /// The later of two points, on each clock.
+    #[must_use]
+    pub fn latest(self, other: Self) -> Self {
+        Self { boot: self.boot.max(other.boot), raw: self.raw.max(other.raw) }
     }
 
     /// How long ago `earlier` was, by the clock that moved less.

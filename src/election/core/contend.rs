@@ -5,7 +5,6 @@ use std::time::Duration;
 use super::{BackOff, Election, Occasion, Phase, StartStep};
 use crate::election::event::{Action, Alarm, Content, GuardRequest, Moment};
 use crate::election::holding::{Guarded, Holding};
-use crate::election::lock;
 use crate::election::record::{Details, HOLDERS_LIMIT, Record, Standing, UNFENCED_LIMIT, Words};
 use crate::types::{Instance, NodeId, Term, Time};
 
@@ -25,7 +24,7 @@ impl Election {
         let carried = |words: &Words| Words { next: None, paused_for: None, ..words.clone() };
         let words = details.map_or_else(Words::default, |details| carried(&details.words));
         let entitled_at = match seen.content {
-            Content::Absent => lock::latest(claim.entitled_at, at.now.plus(timings.watch_gap())),
+            Content::Absent => claim.entitled_at.latest(at.now.plus(timings.watch_gap())),
             Content::Tombstone | Content::Record(_) => claim.entitled_at,
         };
         let unfenced = self.hosts_to_fence(&seen.content);
@@ -83,7 +82,7 @@ impl Election {
         {
             let later = holding.entitled_at.until_waited(claim.entitled_at);
             holding.term = Term(holding.term.0.saturating_add(seconds_up(later)));
-            holding.entitled_at = lock::latest(holding.entitled_at, claim.entitled_at);
+            holding.entitled_at = holding.entitled_at.latest(claim.entitled_at);
             holding.inherited_hold = holding.inherited_hold.max(claim.hold);
             holding.why = claim.why;
         }

@@ -5,7 +5,6 @@ use std::time::Duration;
 use super::{Election, Forsaken, Lapse, LapseStep, Occasion, Phase, Release, ReleaseStep};
 use crate::election::event::{Action, Alarm, Content, GuardRequest, Moment, Observation, Remembered, WriteRequest};
 use crate::election::holding::{Attempt, Guarded, Holding, Resolution};
-use crate::election::lock;
 use crate::election::record::{Details, Record, Standing, Words};
 use crate::election::state::State;
 use crate::election::waiting::rounded;
@@ -122,7 +121,7 @@ impl Election {
         }
         let Some(write) = holding.base_write else { return };
         let deadline = holding.won_deadline;
-        holding.asked = Some(holding.asked.map_or(deadline, |asked| lock::latest(asked, deadline)));
+        holding.asked = Some(holding.asked.map_or(deadline, |asked| asked.latest(deadline)));
         let (instance, revision) = (holding.instance, holding.base);
         self.actions.push(Action::Guard(GuardRequest::Extend { instance, write, revision, deadline }));
     }
@@ -361,10 +360,6 @@ impl Lapse {
     /// itself, nobody here has looked yet, and a host on which nothing runs must not be fenced.
     fn proof_due(&self, now: Time) -> Time {
         let dead_by = self.kill_at.plus(self.kill_reserve);
-        if now.has_passed(dead_by) {
-            now.plus(self.stop_budget)
-        } else {
-            lock::latest(dead_by, now.plus(self.kill_reserve))
-        }
+        if now.has_passed(dead_by) { now.plus(self.stop_budget) } else { dead_by.latest(now.plus(self.kill_reserve)) }
     }
 }

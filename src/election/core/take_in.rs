@@ -5,7 +5,7 @@ use crate::election::event::{
     Action, Alarm, Content, Event, GuardDone, GuardRequest, Moment, Observation, ReadId, Settings, Sight, WriteResult,
 };
 use crate::election::holding::Guarded;
-use crate::election::lock::{self, News};
+use crate::election::lock::News;
 use crate::election::record::Record;
 use crate::election::waiting::ahead;
 use crate::types::{Instance, Term, Time, WriteId};
@@ -95,7 +95,7 @@ impl Election {
         self.reads.pending = None;
         let Some(observation) = answer else {
             // One that was not answered in time has been waited for already.
-            self.reads.due = lock::latest(now, self.reads.sent.plus(self.pace()));
+            self.reads.due = now.latest(self.reads.sent.plus(self.pace()));
             return;
         };
         let is_first = self.lock.seen().is_none();
@@ -252,7 +252,7 @@ impl Election {
             GuardDone::Extended(deadline) if self.is_mine(instance) => {
                 if let Some(holding) = self.holding_mut() {
                     // Answers may come late, but the guard has never taken back what it granted.
-                    holding.granted = holding.granted.map(|granted| lock::latest(granted, deadline));
+                    holding.granted = holding.granted.map(|granted| granted.latest(deadline));
                 }
             }
             GuardDone::Closed => self.closed(now, instance),

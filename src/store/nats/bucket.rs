@@ -450,11 +450,14 @@ impl Bucket {
     }
 }
 
-/// Whether nothing was ever written, and the revisions of the first life may be repeated by the next.
 /// The server keeps whatever a client sends as headers.
 fn found(raw: RawMessage) -> Result<Found, async_nats::Error> {
     let revision = Revision(raw.sequence);
-    let headers_alone = raw.headers.clone().map(|payload| RawMessage { payload, headers: None, ..raw.clone() });
+    let RawMessage { subject, sequence, headers, time, .. } = &raw;
+    let headers_alone = headers.clone().map(|payload| {
+        let (subject, sequence, time) = (subject.clone(), *sequence, *time);
+        RawMessage { subject, sequence, payload, headers: None, time }
+    });
     match (StreamMessage::try_from(raw), headers_alone) {
         (Ok(message), _) => Ok(Found { revision, headers: Some(message.headers), payload: message.payload.to_vec() }),
         (Err(_), Some(headers)) => {
@@ -464,6 +467,7 @@ fn found(raw: RawMessage) -> Result<Found, async_nats::Error> {
     }
 }
 
+/// Whether nothing was ever written, and the revisions of the first life may be repeated by the next.
 fn is_unseeded(info: &Info) -> bool {
     info.config.num_replicas <= 1 && info.state.last_sequence == 0
 }
