@@ -22,6 +22,9 @@ const CLUSTERS_AT_ONCE: usize = 4;
 /// The tests' own programs on the hosts. One writes to a PostgreSQL, whose client is there with the store of that name.
 const EXAMPLES: &[&str] = if cfg!(feature = "postgres") { &["oracle", "writer"] } else { &["oracle"] };
 
+/// A folder with the programs to install on the hosts, in place of those that were built with the tests: built for release, say.
+const PROGRAMS: &str = "PUTEX_PROGRAMS";
+
 /// The path of another nats-server that the hosts, and the network beside them, are to run instead of Debian's.
 const NATS_SERVER: &str = "PUTEX_NATS_SERVER";
 
@@ -74,7 +77,8 @@ fn make() -> Result<Ground, String> {
     let top = env!("CARGO_MANIFEST_DIR");
     let bin_dir = Path::new(env!("CARGO_BIN_EXE_putexd")).parent().expect("a program lies in a folder");
     let install = Path::new(top).join("packaging/install");
-    run(install, &["--bin-dir", utf8(bin_dir), utf8(&layer)]);
+    let shipped = std::env::var_os(PROGRAMS).map(PathBuf::from);
+    run(install, &["--bin-dir", utf8(shipped.as_deref().unwrap_or(bin_dir)), utf8(&layer)]);
     add_users(&layer);
     build_examples(bin_dir);
     let programs = layer.join("usr/local/bin");
