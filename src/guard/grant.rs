@@ -2,20 +2,18 @@
 //!
 //! The guard writes them. Lease target and unit assert that the file exists; the unit's environment comes from it; the
 //! gate compares it at the moment of the start; and `putexctl token` reads the fencing token from it.
+//!
+//! The deadline is in the [lines](turns) that an extension changes, and the environment behind them.
 
 use std::fmt::Write as _;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
+use std::{fs, io};
 
 use super::frame::Lease;
+use super::turns;
 use crate::host::clock;
 use crate::types::{FENCING_TOKEN as TOKEN, ServiceName, Term, Time};
-
-const DEADLINE_BOOT: &str = "PUTEX_DEADLINE_BOOT_NS";
-const DEADLINE_RAW: &str = "PUTEX_DEADLINE_RAW_NS";
 
 /// Why a grant permits nothing.
 #[derive(Debug, thiserror::Error)]
@@ -45,76 +43,6 @@ pub enum GateError {
         /// In the grant.
         term: Term,
     },
-}
-
-/// Writes the grant, or replaces it, at once and whole.
-pub fn write(directory: &Path, lease: &Lease) -> io::Result<()> {
-    prepare(directory, lease)?.put()
-}
-
-/// Takes the room that the grant needs; nobody sees it before it is [put](Prepared::put) in its place. Everybody may read
-/// it then, as everybody may know the token.
-pub fn prepare(directory: &Path, lease: &Lease) -> io::Result<Prepared> {
-    Prepared::new(&directory.join(lease.service.as_str()), render(lease).as_bytes(), 0o644)
-}
-
-/// Removes the grant; one that is not there is removed already.
-pub fn withdraw(directory: &Path, service: &ServiceName) -> io::Result<()> {
-    match fs::remove_file(directory.join(service.as_str())) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
-/// Removes all grants: those of a guard that died.
-pub fn withdraw_all(directory: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(directory)? {
-        fs::remove_file(entry?.path())?;
-    }
-    Ok(())
-}
-
-/// Writes a file beside `path` and moves it there. /run is memory, so there is nothing to sync.
-pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
-    Prepared::new(path, content, mode)?.put()
-}
-
-/// A file that is written, and not yet in its place. Dropped, it leaves nothing behind: where there is no room, half of a
-/// file would take some.
-#[derive(Debug)]
-pub struct Prepared {
-    beside: PathBuf,
-    path: PathBuf,
-    is_put: bool,
-}
-
-impl Prepared {
-    fn new(path: &Path, content: &[u8], mode: u32) -> io::Result<Self> {
-        let mut name = std::ffi::OsString::from(".");
-        name.push(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
-        name.push(".new");
-        let prepared = Self { beside: path.with_file_name(name), path: path.to_owned(), is_put: false };
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&prepared.beside)?;
-        file.write_all(content)?;
-        // The umask may have taken some of it.
-        file.set_permissions(fs::Permissions::from_mode(mode))?;
-        Ok(prepared)
-    }
-
-    /// Replaces what is there, which needs no room.
-    pub fn put(mut self) -> io::Result<()> {
-        fs::rename(&self.beside, &self.path)?;
-        self.is_put = true;
-        Ok(())
-    }
-}
-
-impl Drop for Prepared {
-    fn drop(&mut self) {
-        if !self.is_put {
-            let _ = fs::remove_file(&self.beside);
-        }
-    }
 }
 
 /// Whether the unit of `service` may be started now, asked by `ExecCondition=` with the unit's environment.
@@ -147,25 +75,42 @@ fn read(directory: &Path, service: &ServiceName) -> Result<String, GrantError> {
 }
 
 fn term(grant: &str, now: Time) -> Result<Term, GrantError> {
-    let number = |name: &'static str| {
-        grant
-            .lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix('=')?.parse::<u64>().ok())
-            .ok_or(GrantError::Malformed(name))
-    };
-    let term = Term(number(TOKEN)?);
-    let deadline =
-        Time { boot: Duration::from_nanos(number(DEADLINE_BOOT)?), raw: Duration::from_nanos(number(DEADLINE_RAW)?) };
+    let (deadline, environment) = turns::latest(grant).ok_or(GrantError::Malformed("deadline"))?;
+    let deadline = parse_deadline(deadline).ok_or(GrantError::Malformed("deadline"))?;
+    let term = environment.lines().find_map(|line| line.strip_prefix(TOKEN)?.strip_prefix('=')?.parse().ok());
+    let term = Term(term.ok_or(GrantError::Malformed(TOKEN))?);
     if now.has_passed(deadline) { Err(GrantError::Passed) } else { Ok(term) }
 }
 
-/// The text of a grant: an environment file.
+/// The text of a grant.
+#[must_use]
+pub fn render(lease: &Lease) -> String {
+    turns::lines(&deadline(lease.deadline)) + &environment(lease)
+}
+
+/// What the lines of a grant say: the deadline on both clocks, in nanoseconds, as long for each. One that they cannot say, of
+/// more than five hundred years, is the latest of those that they can.
+#[must_use]
+pub fn deadline(deadline: Time) -> String {
+    let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+    format!("{:020} {:020}", nanos(deadline.boot), nanos(deadline.raw))
+}
+
+/// The deadline that such a text says.
+#[must_use]
+pub fn parse_deadline(text: &str) -> Option<Time> {
+    let (boot, raw) = text.split_once(' ')?;
+    let span = |nanos: &str| Some(Duration::from_nanos(nanos.parse().ok()?));
+    Some(Time { boot: span(boot)?, raw: span(raw)? })
+}
+
+/// What is behind them: an environment file.
 ///
 /// # Panics
 ///
 /// Never: writing to a string does not fail.
 #[must_use]
-pub fn render(lease: &Lease) -> String {
+pub fn environment(lease: &Lease) -> String {
     let mut node = String::new();
     for character in lease.node.as_str().chars() {
         // Within double quotes systemd's EnvironmentFile= unescapes these four and no others.
@@ -179,8 +124,6 @@ pub fn render(lease: &Lease) -> String {
         (TOKEN, lease.term.to_string()),
         ("PUTEX_SERVICE", lease.service.to_string()),
         ("PUTEX_NODE", format!("\"{node}\"")),
-        (DEADLINE_BOOT, lease.deadline.boot.as_nanos().to_string()),
-        (DEADLINE_RAW, lease.deadline.raw.as_nanos().to_string()),
     ] {
         writeln!(text, "{name}={value}").expect("writing to a string does not fail");
     }
@@ -214,10 +157,22 @@ mod tests {
     }
 
     #[test]
-    fn the_grant_is_an_environment_file() {
-        let expected = "PUTEX_FENCING_TOKEN=42\nPUTEX_SERVICE=db\nPUTEX_NODE=\"a\\\"b\\\\c\\$d\\`e'f\"\n\
-                        PUTEX_DEADLINE_BOOT_NS=10500000000\nPUTEX_DEADLINE_RAW_NS=9000000000\n";
-        assert_eq!(render(&lease()), expected);
+    fn the_grant_is_an_environment_file_to_systemd() {
+        let expected = "PUTEX_FENCING_TOKEN=42\nPUTEX_SERVICE=db\nPUTEX_NODE=\"a\\\"b\\\\c\\$d\\`e'f\"\n";
+        let grant = render(&lease());
+        let lines = grant.split_inclusive('\n').filter(|line| !line.starts_with('#'));
+        assert_eq!(lines.collect::<String>(), expected);
+        assert!(grant.starts_with("# 00000000000000000000 00000000010500000000 00000000009000000000 "), "{grant}");
+    }
+
+    #[test]
+    fn a_deadline_is_as_long_as_any_other() {
+        let latest = Time::both(Duration::from_nanos(u64::MAX));
+        for at in [Time::default(), lease().deadline, latest] {
+            assert_eq!(deadline(at).len(), 41);
+            assert_eq!(parse_deadline(&deadline(at)), Some(at));
+        }
+        assert_eq!(deadline(Time::both(Duration::MAX)), deadline(latest));
     }
 
     #[test]
@@ -241,36 +196,15 @@ mod tests {
     #[test]
     fn a_grant_that_is_not_whole_permits_nothing() {
         let grant = render(&lease());
-        for missing in [TOKEN, DEADLINE_BOOT, DEADLINE_RAW] {
+        for missing in [TOKEN, "# 0"] {
             let lines: Vec<&str> = grant.lines().filter(|line| !line.starts_with(missing)).collect();
             assert!(matches!(term(&lines.join("\n"), Time::default()), Err(GrantError::Malformed(_))));
         }
+        for said in ["", "1", "1 x", "1 2 3"] {
+            let grant = turns::lines(said) + &environment(&lease());
+            assert!(matches!(term(&grant, Time::default()), Err(GrantError::Malformed("deadline"))), "{said:?}");
+        }
         assert!(judge("", "", Time::default()).is_err());
-    }
-
-    #[test]
-    fn a_grant_that_cannot_be_removed_is_told() {
-        let leases = tempfile::tempdir().expect("a directory");
-        let service = lease().service;
-        fs::create_dir(leases.path().join(service.as_str())).expect("something else in its place");
-        assert!(withdraw(leases.path(), &service).is_err());
-        assert!(withdraw_all(leases.path()).is_err());
-    }
-
-    #[test]
-    fn grants_come_and_go_whole() {
-        let directory = tempfile::tempdir().expect("a directory");
-        write(directory.path(), &lease()).expect("writes");
-        write(directory.path(), &lease()).expect("writes again");
-        let names: Vec<_> = fs::read_dir(directory.path()).expect("reads").filter_map(Result::ok).collect();
-        assert_eq!(names.len(), 1, "nothing else is left behind");
-        let mode = names[0].metadata().expect("is there").permissions().mode();
-        assert_eq!(mode & 0o777, 0o644);
-        withdraw(directory.path(), &lease().service).expect("removes");
-        withdraw(directory.path(), &lease().service).expect("nothing is there to remove");
-        write(directory.path(), &lease()).expect("writes");
-        withdraw_all(directory.path()).expect("removes");
-        assert!(gate(directory.path(), &lease().service).is_err());
     }
 
     #[test]
@@ -279,7 +213,7 @@ mod tests {
         let (path, service) = (directory.path(), lease().service);
         assert!(matches!(token(path, &service), Err(GrantError::NoGrant(_))));
         assert!(matches!(gate(path, &service), Err(GateError::Grant(GrantError::NoGrant(_)))));
-        let until = |deadline| write(path, &Lease { deadline, ..lease() }).expect("writes");
+        let until = |deadline| fs::write(path.join("db"), render(&Lease { deadline, ..lease() })).expect("writes");
         until(clock::now().plus(Duration::from_secs(3600)));
         assert!(matches!(token(path, &service), Ok(Term(42))));
         // This program was not started with the environment of the grant.

@@ -6,5 +6,6 @@ pub mod client;
 pub mod frame;
 pub mod grant;
 pub mod take_down;
+pub mod turns;
 
 pub use client::{GuardClient, GuardError, Link};

@@ -8,6 +8,7 @@
 //! | [`table`] | the leases and their deadlines: pure, time is an argument |
 //! | [`agenda`] | which of them comes next |
 //! | [`records`] | what of it is on the disk for a successor |
+//! | [`files`] | how that and the grants are written |
 //! | [`shell`] | socket, timer, and the carrying out of what the table decides |
 //! | [`enforce`] | what is done about lapsed leases: stop, SIGKILL, look, again |
 //! | [`crew`] | the threads for what may hang |
@@ -22,6 +23,7 @@
 pub mod agenda;
 mod crew;
 mod enforce;
+mod files;
 mod mounts;
 mod pid1;
 mod records;

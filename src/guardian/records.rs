@@ -1,30 +1,21 @@
 //! What a successor needs, on the disk: one file for each lease, so that a change costs the same however many leases there
 //! are, and what goes wrong with one is none of the others'.
 //!
-//! A file is replaced whole, but for an extension: that changes only what is in one of the two lines at its beginning, in
-//! place, which takes no room and a tenth of the time. The two are written in turn, and each has its number at both ends.
-//! So a line that was not written to its end is known by its numbers, and the other one still has the extension before. A
-//! successor takes the latest deadline that it finds, which was the one in force when its guard last wrote it down.
-//!
-//! /run is memory, so there is nothing to sync: what was written is there for whoever comes after a guard that died.
+//! A file is replaced whole, but for an extension: that changes only the [lines](turns) at its beginning. A successor takes the
+//! latest deadline that it finds, which was the one in force when its guard last wrote it down.
 
-use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::FileExt as _;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
+use std::{fs, str};
 
 use serde::{Deserialize, Serialize};
 
+use super::files::Files;
 use super::table::Entry;
 use super::{Level, say};
 use crate::guard::frame::Lease;
-use crate::guard::grant::replace;
+use crate::guard::{grant, turns};
 use crate::types::{BootId, Revision, ServiceName, Time, WriteId};
-
-/// The length of an extension's line: five numbers of 20 digits, one of 32, and what is between them.
-const LINE_BYTES: usize = 5 * 20 + 32 + 6;
 
 /// For the owner alone.
 const MODE: u32 = 0o600;
@@ -42,15 +33,13 @@ struct Saved<E> {
 /// The folder with the files.
 #[derive(Debug)]
 pub(super) struct Records {
-    folder: PathBuf,
+    files: Files,
     boot: BootId,
-    /// How many extensions were written into the file of each lease that this guard has written.
-    extensions: BTreeMap<ServiceName, u64>,
 }
 
 impl Records {
     pub(super) fn new(folder: &Path, boot: BootId) -> Self {
-        Self { folder: folder.to_owned(), boot, extensions: BTreeMap::new() }
+        Self { files: Files::new(folder, MODE), boot }
     }
 
     /// What the guard before has left. A file that cannot be read is as good as none: with that guard's end systemd has
@@ -61,11 +50,11 @@ impl Records {
             say(Level::Alert, &format!("what the guard before has kept is lost, ignoring: {path}: {error}"));
         };
         let mut entries = Vec::new();
-        let files = match fs::read_dir(&self.folder) {
+        let files = match fs::read_dir(self.files.folder()) {
             Ok(files) => files,
             Err(error) if error.kind() == ErrorKind::NotFound => return entries,
             Err(error) => {
-                lost(&self.folder, &error);
+                lost(self.files.folder(), &error);
                 return entries;
             }
         };
@@ -73,7 +62,7 @@ impl Records {
             let path = match file {
                 Ok(file) => file.path(),
                 Err(error) => {
-                    lost(&self.folder, &error);
+                    lost(self.files.folder(), &error);
                     break;
                 }
             };
@@ -98,91 +87,56 @@ impl Records {
 
     /// Keeps all of an entry.
     pub(super) fn write(&mut self, entry: &Entry) -> io::Result<()> {
-        let service = &entry.lease().service;
-        let mut text = vec![b' '; 2 * LINE_BYTES];
-        for line in text.chunks_mut(LINE_BYTES) {
-            line[LINE_BYTES - 1] = b'\n';
-        }
-        serde_json::to_writer(&mut text, &Saved { boot: self.boot, entry })?;
-        replace(&self.path(service), &text, MODE)?;
-        self.extensions.insert(service.clone(), 0);
-        Ok(())
+        let rest = serde_json::to_vec(&Saved { boot: self.boot, entry })?;
+        let prepared = self.files.prepare(&entry.lease().service, &extension(entry.lease()), &rest)?;
+        self.files.put(prepared)
     }
 
     /// Keeps what an extension has changed in an entry.
     pub(super) fn extend(&mut self, entry: &Entry) -> io::Result<()> {
         let lease = entry.lease();
-        let next = self.extensions.get(&lease.service).map(|before| before + 1);
-        if let Some(number) = next
-            && self.write_line(lease, number).is_ok()
-        {
-            self.extensions.insert(lease.service.clone(), number);
-            return Ok(());
-        }
-        self.write(entry)
+        self.files.change(&lease.service, &extension(lease)).or_else(|_| self.write(entry))
     }
 
     /// Forgets a lease that is disarmed.
     pub(super) fn remove(&mut self, service: &ServiceName) -> io::Result<()> {
-        self.extensions.remove(service);
-        match fs::remove_file(self.path(service)) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
+        self.files.remove(service)
     }
 
     /// Whether another lease could be kept.
     pub(super) fn has_room(&self) -> io::Result<()> {
-        let path = self.folder.join(".room");
+        let path = self.files.folder().join(".room");
         let written = fs::write(&path, ROOM);
         // Half of it would take some of the room that there is.
         let _ = fs::remove_file(&path);
         written
     }
-
-    fn write_line(&self, lease: &Lease, number: u64) -> io::Result<()> {
-        let file = OpenOptions::new().write(true).open(self.path(&lease.service))?;
-        let place = u64::try_from(LINE_BYTES).unwrap_or(u64::MAX) * (number % 2);
-        file.write_all_at(line(lease, number).as_bytes(), place)
-    }
-
-    fn path(&self, service: &ServiceName) -> PathBuf {
-        self.folder.join(service.as_str())
-    }
 }
 
-fn line(lease: &Lease, number: u64) -> String {
-    let Lease { write, revision, deadline, .. } = lease;
-    let (boot, raw) = (deadline.boot.as_nanos(), deadline.raw.as_nanos());
-    format!("{number:020} {boot:020} {raw:020} {:032x} {:020} {number:020}\n", write.0, revision.0)
+/// What an extension changes in a lease; as long for each.
+fn extension(lease: &Lease) -> String {
+    format!("{:032x} {:020} {}", lease.write.0, lease.revision.0, grant::deadline(lease.deadline))
 }
 
-/// What a line says; `None` for one that was never written, or not to its end.
-fn extension(line: &[u8]) -> Option<(WriteId, Revision, Time)> {
-    let text = std::str::from_utf8(line).ok()?.strip_suffix('\n')?;
-    let [first, boot, raw, write, revision, last] = text.split(' ').collect::<Vec<_>>().try_into().ok()?;
-    if first != last {
-        return None;
-    }
-    let span = |nanos: &str| Some(Duration::from_nanos(nanos.parse().ok()?));
-    let deadline = Time { boot: span(boot)?, raw: span(raw)? };
-    Some((WriteId(u128::from_str_radix(write, 16).ok()?), Revision(revision.parse().ok()?), deadline))
+fn parse_extension(text: &str) -> Option<(WriteId, Revision, Time)> {
+    let (write, rest) = text.split_once(' ')?;
+    let (revision, deadline) = rest.split_once(' ')?;
+    let write = WriteId(u128::from_str_radix(write, 16).ok()?);
+    Some((write, Revision(revision.parse().ok()?), grant::parse_deadline(deadline)?))
 }
 
 fn read(text: &[u8]) -> io::Result<Saved<Entry>> {
-    let (lines, rest) = text.split_at_checked(2 * LINE_BYTES).ok_or(ErrorKind::UnexpectedEof)?;
-    let Saved { boot, mut entry } = serde_json::from_slice::<Saved<Entry>>(rest)?;
-    for (write, revision, deadline) in lines.chunks(LINE_BYTES).filter_map(extension) {
-        if deadline.boot > entry.lease().deadline.boot {
-            entry = entry.extended(write, revision, deadline);
-        }
-    }
-    Ok(Saved { boot, entry })
+    let text = str::from_utf8(text).map_err(|_| ErrorKind::InvalidData)?;
+    let (extension, rest) = turns::latest(text).ok_or(ErrorKind::InvalidData)?;
+    let (write, revision, deadline) = parse_extension(extension).ok_or(ErrorKind::InvalidData)?;
+    let Saved { boot, entry } = serde_json::from_str::<Saved<Entry>>(rest)?;
+    Ok(Saved { boot, entry: entry.extended(write, revision, deadline) })
 }
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
+    use std::path::PathBuf;
+    use std::time::Duration;
 
     use super::*;
     use crate::guard::frame::Command;
@@ -267,7 +221,7 @@ mod tests {
             assert_eq!(bench.found(), [bench.entry()]);
         }
         let text = io::read_to_string(&file).expect("is text");
-        assert!(text.contains(&format!("{:020}\n", 5)), "in place: {text}");
+        assert!(text.starts_with(&format!("# {:020} ", 4)), "in place: {text}");
         bench.records.remove(&lease("db").service).expect("removes");
         bench.records.remove(&lease("db").service).expect("is removed already");
         assert_eq!(bench.found(), []);
@@ -313,24 +267,18 @@ mod tests {
         assert!(Records::new(&bench.file(), boot()).has_room().is_err());
     }
 
-    proptest! {
-        /// A guard that dies in the middle of an extension leaves the one before, or that one.
-        #[test]
-        fn a_line_that_was_not_written_to_its_end_counts_as_none(done in 0_u64..4, written in 0..LINE_BYTES) {
-            let mut bench = Bench::new();
-            for seconds in 0..done {
-                bench.extend(20 + seconds).expect("writes");
-            }
+    #[test]
+    fn an_extension_that_was_not_written_to_its_end_counts_as_none() {
+        let mut bench = Bench::new();
+        for seconds in [20, 30, 40] {
             let before = bench.entry();
-            let kept = fs::read(bench.file()).expect("is there");
-            bench.extend(90).expect("writes");
-            let mut torn = fs::read(bench.file()).expect("is there");
-            let place = LINE_BYTES * usize::try_from((done + 1) % 2).expect("0 or 1");
-            torn[place + written..place + LINE_BYTES].copy_from_slice(&kept[place + written..place + LINE_BYTES]);
+            bench.extend(seconds).expect("writes");
+            let whole = fs::read_to_string(bench.file()).expect("is there");
+            let torn = whole.replace(&format!("{:020} 0", seconds * 1_000_000_000), &format!("{:020} 0", 90));
+            assert_ne!(torn, whole);
             fs::write(bench.file(), torn).expect("writes");
-            // All but the newline, which was there before.
-            let expected = if written == LINE_BYTES - 1 { bench.entry() } else { before };
-            prop_assert_eq!(bench.found(), [expected]);
+            assert_eq!(bench.found(), [before]);
+            fs::write(bench.file(), whole).expect("writes");
         }
     }
 }

@@ -11,13 +11,14 @@ use std::thread;
 use std::time::Duration;
 
 use super::enforce::{Enforcement, Enforcer};
+use super::files::{Files, Prepared};
 use super::records::Records;
 use super::table::{Effect, Entry, LEAST_PATIENCE, Table};
 use super::watch::{IDLE_PATIENCE, Pulse, listen};
 use super::watchdog::Watchdog;
 use super::{Level, Paths, say};
 use crate::guard::frame::{Command, Inbox, Lease, Of, Outcome, REQUEST_LIMIT_BYTES, Reply, Request};
-use crate::guard::grant::{self, Prepared};
+use crate::guard::grant;
 use crate::host::cgroup::{Condemned, Hierarchy};
 use crate::host::clock::{self, BootTimer};
 use crate::host::group_name::is_within;
@@ -36,11 +37,17 @@ const BEATS: u32 = 6;
 /// How often a proof is looked for that lets the watchdog be kept alive again: nobody tells of it.
 const PROOF_INTERVAL: Duration = Duration::from_millis(20);
 
+/// Everybody may read a grant, as everybody may know the token.
+const GRANT_MODE: u32 = 0o644;
+
 /// How often it is tried whether there is room, at most.
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Whoever has looked at the clock so long ago wakes: the host may have stood still since.
 const AWAKE: Duration = Duration::from_millis(100);
+
+/// Replies wait for no more than so many others that are sent with them.
+const REPLIES_AT_ONCE_BYTES: usize = 4096;
 
 /// Between two tries to start, as systemd would leave between two guards.
 const START_INTERVAL: Duration = Duration::from_millis(100);
@@ -207,6 +214,7 @@ pub(super) struct Shell<'a> {
     timer_set: Option<Duration>,
     table: Table,
     records: Records,
+    grants: Files,
     condemned: AllCondemned,
     first_act: FirstAct,
     enforcer: Enforcer,
@@ -254,7 +262,8 @@ impl<'a> Shell<'a> {
         // Units may run as any user, and the gate with them.
         fs::set_permissions(&paths.leases, fs::Permissions::from_mode(0o755))
             .map_err(host("open the directory of the grants"))?;
-        grant::withdraw_all(&paths.leases).map_err(host("remove the grants of the guard before"))?;
+        let mut grants = Files::new(&paths.leases, GRANT_MODE);
+        grants.clear().map_err(host("remove the grants of the guard before"))?;
         let parent = |file: &'a Path| file.parent().unwrap_or(Path::new("/"));
         for directory in [&paths.state, parent(&paths.socket), parent(&paths.watch)] {
             fs::create_dir_all(directory).map_err(host("make the guard's own directory"))?;
@@ -274,6 +283,7 @@ impl<'a> Shell<'a> {
             timer_set: None,
             table,
             records,
+            grants,
             condemned,
             first_act: FirstAct::default(),
             enforcer,
@@ -377,10 +387,12 @@ impl<'a> Shell<'a> {
         }
     }
 
-    /// Asks the kernel only for what is new.
+    /// Asks the kernel only for what comes sooner than what it was asked for: a timer that fires too early is set anew then,
+    /// and most leases are extended before that.
     fn set_timer(&mut self, next: Option<Time>) -> io::Result<()> {
         let boot = next.map(|at| at.boot);
-        if self.timer_set != boot {
+        let is_early_enough = |set: Duration| set > clock::now().boot && boot.is_none_or(|boot| set <= boot);
+        if self.timer_set != boot && !self.timer_set.is_some_and(is_early_enough) {
             self.timer.set(boot)?;
             self.timer_set = boot;
         }
@@ -416,7 +428,7 @@ impl<'a> Shell<'a> {
                     changed.insert(lease.service.clone());
                     giving_up.push(lease.clone());
                 }
-                Effect::Grant(_) | Effect::Withdraw(_) | Effect::Forget(_) => {}
+                Effect::Grant(_) | Effect::Extend(..) | Effect::Withdraw(_) | Effect::Forget(_) => {}
             }
         }
         self.carry_out(effects)?;
@@ -439,9 +451,9 @@ impl<'a> Shell<'a> {
                 Effect::Withdraw(service) => {
                     self.room.outdated.remove(&service);
                     // A grant that cannot be removed is one that systemd has to remove with the guard.
-                    grant::withdraw(&self.paths.leases, &service)
-                        .map_err(|error| Fatal::Host("remove a grant", error))?;
+                    self.grants.remove(&service).map_err(|error| Fatal::Host("remove a grant", error))?;
                 }
+                Effect::Extend(service, deadline) => self.extend_grant(&service, deadline),
                 Effect::Enforce(lease) => self.enforce(lease),
                 Effect::Forget(service) => drop(self.enforcements.remove(&service)),
                 // The one was prepared, and follows when everything else is in place. The other follows when the table is
@@ -603,7 +615,7 @@ impl<'a> Shell<'a> {
         self.set_timer(self.table.poll_timeout()).map_err(|error| Fatal::Host("set the timer", error))?;
         self.carry_out(effects)?;
         if let Some(grant) = grant {
-            grant.put().map_err(|error| Fatal::Host("put a grant in its place", error))?;
+            self.grants.put(grant).map_err(|error| Fatal::Host("put a grant in its place", error))?;
         }
         if !self.table.holds(&service) {
             self.forget(&service);
@@ -635,52 +647,65 @@ impl<'a> Shell<'a> {
         lease.cgroups.iter().map(condemn).collect::<io::Result<_>>().map(Some)
     }
 
-    /// Writes what a change of the lease of `service` asks for: the grant beside its place, where there is to be one, and
-    /// the record. `Err`: a lease is not to be begun, as it cannot be kept, and nothing of it is written.
+    /// Writes what a change of the lease of `service` asks for: the record, and for a lease that begins the grant beside its
+    /// place. `Err`: a lease is not to be begun, as it cannot be kept, and nothing of it is written.
     fn keep_all(
         &mut self,
         service: &ServiceName,
         effects: &[Effect],
         change: Change,
     ) -> Result<Option<Prepared>, String> {
-        let granted =
-            effects.iter().find_map(|effect| if let Effect::Grant(lease) = effect { Some(lease) } else { None });
-        let prepared = granted.map(|lease| grant::prepare(&self.paths.leases, lease)).transpose();
-        if change == Change::Begins {
-            // The room for the grant first: a lease that gets none must not be on the disk either.
-            let kept = prepared.and_then(|grant| match self.table.entry_of(service) {
-                Some(entry) => self.records.write(entry).map(|()| grant),
-                None => Ok(grant),
-            });
-            return match kept {
-                Ok(grant) => {
-                    self.room.outdated.remove(service);
-                    self.room.unkept.remove(service);
-                    self.take_note(Ok(()));
-                    Ok(grant)
-                }
-                Err(error) => {
-                    self.take_note(Err(error));
-                    Err(self.room.trouble.clone().unwrap_or_default())
-                }
-            };
-        }
-        if granted.is_some() {
-            match prepared {
-                Ok(_) => self.room.outdated.remove(service),
-                Err(_) => self.room.outdated.insert(service.clone()),
-            };
-        }
         let kept = match (change, self.table.entry_of(service)) {
+            (Change::Begins, _) => return self.keep_new(service, effects),
             (Change::Extends, Some(entry)) => self.records.extend(entry),
+            (Change::Ends, Some(entry)) => self.records.write(entry),
             // One that is let go is forgotten when its grant is gone.
-            (_, None) => Ok(()),
-            (Change::Begins | Change::Ends, Some(entry)) => self.records.write(entry),
+            (Change::Extends | Change::Ends, None) => Ok(()),
         };
         self.note_kept(service, kept.is_ok());
-        let (grant, refused) = prepared.map_or_else(|error| (None, Err(error)), |grant| (grant, Ok(())));
-        self.take_note(kept.and(refused));
-        Ok(grant)
+        self.take_note(kept);
+        Ok(None)
+    }
+
+    /// Writes what a lease that begins needs.
+    fn keep_new(&mut self, service: &ServiceName, effects: &[Effect]) -> Result<Option<Prepared>, String> {
+        let granted = effects.iter().find_map(|effect| match effect {
+            Effect::Grant(lease) => Some(lease),
+            _ => None,
+        });
+        // The room for the grant first: a lease that gets none must not be on the disk either.
+        let prepared = granted.map(|lease| prepare_grant(&self.grants, lease)).transpose();
+        let kept = prepared.and_then(|grant| match self.table.entry_of(service) {
+            Some(entry) => self.records.write(entry).map(|()| grant),
+            None => Ok(grant),
+        });
+        match kept {
+            Ok(grant) => {
+                self.room.outdated.remove(service);
+                self.room.unkept.remove(service);
+                self.take_note(Ok(()));
+                Ok(grant)
+            }
+            Err(error) => {
+                self.take_note(Err(error));
+                Err(self.room.trouble.clone().unwrap_or_default())
+            }
+        }
+    }
+
+    /// Has the gate know of a later deadline, which takes no room. A grant that is gone is made anew; where that fails, or no
+    /// write succeeds, the gate lets nothing start once the deadline before is over.
+    fn extend_grant(&mut self, service: &ServiceName, deadline: Time) {
+        let changed = self.grants.change(service, &grant::deadline(deadline)).or_else(|_| {
+            let lease = self.table.entry_of(service).map(Entry::lease);
+            lease.map_or(Ok(()), |lease| write_grant(&mut self.grants, lease))
+        });
+        if changed.is_ok() {
+            self.room.outdated.remove(service);
+        } else {
+            self.room.outdated.insert(service.clone());
+        }
+        self.take_note(changed);
     }
 
     /// Writes the record of a lease that has changed by itself.
@@ -726,7 +751,7 @@ impl<'a> Shell<'a> {
         }
         for service in self.room.outdated.clone() {
             let lease = self.table.entry_of(&service).map(Entry::lease);
-            let granted = lease.map_or(Ok(()), |lease| grant::write(&self.paths.leases, lease));
+            let granted = lease.map_or(Ok(()), |lease| write_grant(&mut self.grants, lease));
             if granted.is_ok() {
                 self.room.outdated.remove(&service);
             }
@@ -758,6 +783,17 @@ impl<'a> Shell<'a> {
             Ok(()) => {}
         }
     }
+}
+
+fn prepare_grant(grants: &Files, lease: &Lease) -> io::Result<Prepared> {
+    let environment = grant::environment(lease);
+    grants.prepare(&lease.service, &grant::deadline(lease.deadline), environment.as_bytes())
+}
+
+/// Writes a grant, or replaces it, at once and whole.
+fn write_grant(grants: &mut Files, lease: &Lease) -> io::Result<()> {
+    let prepared = prepare_grant(grants, lease)?;
+    grants.put(prepared)
 }
 
 fn remedy(error: &io::Error) -> &'static str {
@@ -804,17 +840,26 @@ fn farewell(error: &io::Error) -> (Level, String) {
 }
 
 impl Connection {
-    /// The next request; `None` if it is not here yet, or while replies wait to be taken.
+    /// The next request; `None` if it is not here yet, or while replies wait to be taken. What was read at once is answered
+    /// at once, unless that is much.
     fn next(&mut self) -> io::Result<Option<Request>> {
-        self.flush()?;
-        if !self.unsent.is_empty() {
-            return Ok(None);
-        }
         loop {
-            if let Some(line) = self.inbox.line() {
-                return Ok(Some(serde_json::from_slice(&line)?));
+            if self.unsent.len() > REPLIES_AT_ONCE_BYTES {
+                self.flush()?;
+                if !self.unsent.is_empty() {
+                    return Ok(None);
+                }
             }
-            if self.is_drained {
+            if let Some(line) = self.inbox.line() {
+                let request = serde_json::from_slice(&line);
+                if request.is_err() {
+                    // It ends the connection, and what is done is answered before.
+                    self.flush()?;
+                }
+                return Ok(Some(request?));
+            }
+            self.flush()?;
+            if self.is_drained || !self.unsent.is_empty() {
                 return Ok(None);
             }
             let mut room = self.inbox.room()?;

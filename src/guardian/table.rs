@@ -125,6 +125,8 @@ enum Phase {
 pub enum Effect {
     /// Write the grant, or replace it.
     Grant(Lease),
+    /// The grant that there is has a later deadline.
+    Extend(ServiceName, Time),
     /// Remove the grant, if there is one.
     Withdraw(ServiceName),
     /// Stop and kill the units, again and again until [`Effect::Forget`]. It replaces an enforcement of the service that is
@@ -428,7 +430,7 @@ impl Table {
         }
         let entry = entry.clone().extended(write, revision, deadline);
         let is_open = entry.phase == Phase::Open;
-        let effects = is_open.then(|| Effect::Grant(entry.lease.clone())).into_iter().collect();
+        let effects = is_open.then(|| Effect::Extend(service.clone(), deadline)).into_iter().collect();
         self.put(service, Some(entry));
         Ok(effects)
     }
@@ -899,7 +901,8 @@ mod tests {
         let mut expected = lease("db", 1, 15);
         expected.write = WriteId(2);
         expected.revision = Revision(2);
-        assert_eq!(table.handle(at(5), extend(1, 15)), (Outcome::Done, vec![Effect::Grant(expected)]));
+        assert_eq!(table.handle(at(5), extend(1, 15)), (Outcome::Done, vec![Effect::Extend(name("db"), at(15))]));
+        assert_eq!(table.entry_of(&name("db")).expect("there is one").lease, expected);
         assert_eq!(table.poll_timeout(), Some(at(15)));
         assert!(table.expire(at(14)).is_empty());
         assert_eq!(table.expire(at(15)).len(), 2);
@@ -1337,6 +1340,7 @@ mod tests {
                 for effect in effects {
                     match effect {
                         Effect::Grant(_) => granted = true,
+                        Effect::Extend(..) => prop_assert!(granted, "it never comes back"),
                         Effect::Withdraw(_) => granted = false,
                         Effect::Enforce(_) => enforced = true,
                         Effect::Forget(_) => enforced = false,

@@ -161,6 +161,10 @@ impl World {
     fn guard_acts(&mut self, h: usize, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
+                Effect::Extend(service, _) => {
+                    let guard = &mut self.hosts[h].guard;
+                    guard.grant = guard.table.entry_of(&service).map(|entry| grant::render(entry.lease()));
+                }
                 Effect::Grant(lease) => self.hosts[h].guard.grant = Some(grant::render(&lease)),
                 Effect::Withdraw(_) => self.hosts[h].guard.grant = None,
                 Effect::Enforce(lease) => self.enforce(h, lease),

@@ -136,6 +136,11 @@ fn carry_out(node: &mut Node, effects: Vec<Effect>) {
     for effect in effects {
         match effect {
             Effect::Grant(lease) => node.guard.grant = Some((lease.term, lease.deadline)),
+            Effect::Extend(_, deadline) => {
+                if let Some((_, granted)) = &mut node.guard.grant {
+                    *granted = deadline;
+                }
+            }
             Effect::Withdraw(_) => node.guard.grant = None,
             Effect::Enforce(_) => stop_unit(node),
             Effect::Forget(_) | Effect::GiveUp(_) => {}
