@@ -11,8 +11,8 @@ use crate::election::Timings;
 use crate::guard::frame::{Lease, ListedLease};
 use crate::host::processes::Process;
 use crate::systemd::{
-    ActiveState, BusError, ChangeHints, Check, JobEnd, KillError, Look, Manager, ManagerFuture, NotDead, Placement,
-    Purpose, RunResult, StartError, Started, Surroundings, SystemState, UnitState, Unsupervisable,
+    ActiveState, Brief, BusError, ChangeHints, Check, JobEnd, KillError, Look, Manager, ManagerFuture, NotDead,
+    Placement, Purpose, RunResult, StartError, Started, Surroundings, SystemState, UnitState, Unsupervisable,
 };
 use crate::types::{Instance, Key, NodeId, OnStopFailure, Revision, ServiceName, Term, Time, UnitName, WriteId};
 
@@ -152,20 +152,28 @@ fn stopped(unit: &UnitName) -> UnitState {
 }
 
 impl Manager for Fake {
-    fn state<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<UnitState, BusError>> {
-        self.answer(|silence| silence, |_| Ok(stopped(unit)))
+    fn brief<'a>(&'a self, _: &'a UnitName) -> ManagerFuture<'a, Result<Brief, BusError>> {
+        let brief = Brief { active_state: ActiveState::Inactive, sub_state: "dead".to_owned(), has_job: false };
+        self.answer(|silence| silence, |_| Ok(brief))
     }
 
     fn placement<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Placement, BusError>> {
         self.answer(|silence| silence, |told| Ok(told.placement(unit)))
     }
 
-    fn stop<'a>(&'a self, unit: &'a UnitName, _: Duration) -> ManagerFuture<'a, Result<JobEnd, BusError>> {
+    fn stop<'a>(&'a self, unit: &'a UnitName, limit: Duration) -> ManagerFuture<'a, Result<JobEnd, BusError>> {
         let stop = |told: &mut Told| {
             told.done.push(format!("stop {unit}"));
-            if told.stops_slowly { JobEnd::StillQueued } else { JobEnd::Ended("done".to_owned()) }
+            told.stops_slowly
         };
-        self.answer(|silence| silence, |told| Ok(stop(told)))
+        let is_slow = self.answer(|silence| silence, |told| Ok(stop(told)));
+        Box::pin(async move {
+            if is_slow.await? {
+                tokio::time::sleep(limit).await;
+                return Ok(JobEnd::StillQueued);
+            }
+            Ok(JobEnd::Ended("done".to_owned()))
+        })
     }
 
     fn kill<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<(), KillError>> {

@@ -23,8 +23,12 @@ use crate::types::{NodeId, ServiceName, Time, UnitName};
 /// How long a start is waited for. The unit's own TimeoutStartSec= ends it long before; a database that recovers may
 /// rightly take hours, and the lease is renewed meanwhile.
 const START_LIMIT: Duration = Duration::from_secs(86_400);
-/// How long one StopUnit is waited for before the unit is looked at again.
+/// How long a StopUnit is waited for before the unit is looked at again. Where nothing has to be killed, each is waited for twice
+/// as long as the one before, up to the second: many slow stops at once are not to keep PID 1 from them by asking.
 const STOP_SLICE: Duration = Duration::from_millis(500);
+const STOP_SLICE_MAX: Duration = Duration::from_secs(2);
+/// Between the end of a stop and a look that nobody waits for. A service that is over by then needs none.
+const AFTER_STOP: Duration = Duration::from_millis(250);
 /// Between two looks at a unit that does not die.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// How long a look that a stop waits for may take.
@@ -63,6 +67,24 @@ pub(super) struct Units {
     unproven: Arc<Mutex<Option<String>>>,
     /// The looks of a stop for its proof.
     looks: Arc<watch::Sender<Looks>>,
+    /// How many stops are under way: at times one that is given up beside the one that follows it.
+    stops: Arc<watch::Sender<u32>>,
+}
+
+/// A stop that is under way, until this is dropped.
+struct UnderWay(Arc<watch::Sender<u32>>);
+
+impl UnderWay {
+    fn begin(stops: &Arc<watch::Sender<u32>>) -> Self {
+        stops.send_modify(|stops| *stops += 1);
+        Self(Arc::clone(stops))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.send_modify(|stops| *stops -= 1);
+    }
 }
 
 /// How the looks for the proof of a stop have gone.
@@ -181,6 +203,7 @@ impl Units {
             former: Arc::new(Mutex::new(former)),
             unproven: Arc::default(),
             looks: Arc::new(watch::channel(Looks::default()).0),
+            stops: Arc::new(watch::channel(0).0),
         }
     }
 
@@ -332,6 +355,8 @@ impl Units {
         let mut warn_at = self.machine.now();
         let patient_until = warn_at.plus(WARN_AGAIN);
         let mut left = Leftovers::default();
+        let mut patience = STOP_SLICE;
+        let _under_way = UnderWay::begin(&self.stops);
         self.looks.send_modify(|looks| looks.is_proven = false);
         if kill_at.is_none() {
             self.look_before_stop().await;
@@ -341,7 +366,8 @@ impl Units {
             if late {
                 self.kill().await;
             }
-            let slice = kill_at.map_or(STOP_SLICE, |at| at_most(self.machine.now().until_passed(at), STOP_SLICE));
+            let slice = kill_at.map_or(patience, |at| at_most(self.machine.now().until_passed(at), STOP_SLICE));
+            patience = (patience * 2).min(STOP_SLICE_MAX);
             let attempt = async {
                 self.ask_to_stop(slice, late).await;
                 self.looks.send_modify(|looks| looks.begun += 1);
@@ -394,6 +420,20 @@ impl Units {
         let begun = looks.borrow_and_update().begun;
         let ended = looks.wait_for(|looks| looks.is_proven || looks.failed > begun);
         timeout(ONE_MORE_LOOK_LIMIT, ended).await.map_or(true, |looks| looks.is_ok_and(|looks| !looks.is_proven))
+    }
+
+    /// Returns once no stop is under way, which looks for itself, and a moment later; `limit` from now on at the latest.
+    pub(super) async fn not_stopping(&self, limit: Duration) {
+        let mut stops = self.stops.subscribe();
+        if *stops.borrow_and_update() == 0 {
+            return;
+        }
+        let over = async {
+            // The sender lives as long as `self` does.
+            let _ = stops.wait_for(|stops| *stops == 0).await;
+            sleep(AFTER_STOP).await;
+        };
+        let _ = timeout(limit, over).await;
     }
 
     /// Whether the last stop has its proof.
@@ -449,11 +489,14 @@ impl Units {
                 return Err((name, trouble));
             }
         }
-        let lease = self.systemd.state(&self.lease).await.map_err(|error| (self.lease.clone(), error.into()))?;
+        let lease = self.systemd.brief(&self.lease).await.map_err(|error| (self.lease.clone(), error.into()))?;
         // A stop of the target that is queued waits for what only follows the lease, and nobody waits for that. What holds the
         // units back is the grant, which is gone: each of them asserts it itself.
-        if lease.may_run() && lease.job.is_none() {
-            return Err((self.lease.clone(), NotDead::Running(lease.in_words())));
+        if !lease.active_state.is_stopped() && !lease.has_job {
+            return Err((
+                self.lease.clone(),
+                NotDead::Running(format!("{} ({})", lease.active_state, lease.sub_state)),
+            ));
         }
         self.prove_groups_empty().await.map_err(|trouble| (self.main.clone(), trouble))?;
         self.beyond.end(left, self.machine.now(), slice).await
@@ -614,6 +657,7 @@ fn at_most(span: Duration, limit: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::path::Path;
 
     use super::*;
@@ -680,6 +724,46 @@ mod tests {
         units.looks.send_modify(|looks| looks.is_proven = false);
         assert!(units.is_late_for_good().await);
         assert!(since.elapsed() <= ONE_MORE_LOOK_LIMIT);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_stop_is_asked_for_seldom_and_nothing_else_looks_meanwhile() {
+        let fake = Fake::default();
+        let units = units(&fake, &[]);
+        fake.tell(|told| {
+            told.stops_slowly = true;
+            told.not_dead.insert(unit("database.service"), NotDead::Running("it ends".to_owned()));
+        });
+        units.not_stopping(Duration::MAX).await;
+        let stop = tokio::spawn({
+            let units = units.clone();
+            async move { units.stop(None, None).await }
+        });
+        sleep(Duration::from_secs(20)).await;
+        let asked = fake.done().iter().filter(|done| *done == "stop database.service").count();
+        assert!((8..=12).contains(&asked), "{asked} times in 20 s");
+        let since = tokio::time::Instant::now();
+        units.not_stopping(Duration::from_secs(3)).await;
+        assert_eq!(since.elapsed(), Duration::from_secs(3), "a stop that hangs is looked at");
+        fake.tell(|told| (told.stops_slowly, told.not_dead) = (false, BTreeMap::new()));
+        let quiet = tokio::spawn({
+            let units = units.clone();
+            async move { units.not_stopping(Duration::MAX).await }
+        });
+        stop.await.expect("it ends");
+        assert!(!quiet.is_finished());
+        let since = tokio::time::Instant::now();
+        quiet.await.expect("it ends");
+        assert_eq!(since.elapsed(), AFTER_STOP);
+        // One that is given up is over.
+        fake.tell(|told| told.stops_slowly = true);
+        let stop = tokio::spawn({
+            let units = units.clone();
+            async move { units.stop(None, None).await }
+        });
+        sleep(Duration::from_millis(100)).await;
+        stop.abort();
+        units.not_stopping(Duration::MAX).await;
     }
 
     #[test]

@@ -9,8 +9,8 @@ use futures_util::Stream;
 use rustix::process::Signal;
 
 use super::{
-    BusError, Check, JobEnd, KillError, Look, NotDead, Placement, Purpose, RunResult, StartError, Started,
-    Surroundings, SystemState, Systemd, UnitState, Unsupervisable,
+    Brief, BusError, Check, JobEnd, KillError, Look, NotDead, Placement, Purpose, RunResult, StartError, Started,
+    Surroundings, SystemState, Systemd, Unsupervisable,
 };
 use crate::host::processes::Process;
 use crate::types::{ServiceName, UnitName};
@@ -25,8 +25,8 @@ pub type ChangeHints = Pin<Box<dyn Stream<Item = ()> + Send>>;
 /// call that is dropped may have taken effect. What each verb promises is written at the method of [`Systemd`] with its
 /// name.
 pub trait Manager: fmt::Debug + Send + Sync + 'static {
-    /// What a unit is now, for a stop that waits for it.
-    fn state<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<UnitState, BusError>>;
+    /// What a unit is now, in short, for a stop that waits for it.
+    fn brief<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Brief, BusError>>;
 
     /// Where processes of a unit may be.
     fn placement<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Placement, BusError>>;
@@ -109,8 +109,8 @@ pub trait Manager: fmt::Debug + Send + Sync + 'static {
 }
 
 impl Manager for Systemd {
-    fn state<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<UnitState, BusError>> {
-        Box::pin(async move { Systemd::state(&self.to(Purpose::Stop), unit).await })
+    fn brief<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Brief, BusError>> {
+        Box::pin(async move { Systemd::brief(&self.to(Purpose::Stop), unit).await })
     }
 
     fn placement<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Placement, BusError>> {

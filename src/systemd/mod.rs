@@ -50,7 +50,7 @@ pub use properties::{ActiveState, Invocation, QueuedJob, UnitState};
 pub use run::{Check, RunResult};
 pub use start::{StartError, Started};
 pub use supervisable::{Surroundings, Unsupervisable};
-pub use units::{JobType, KillError, Look, NotDead, Placement, Proof, SystemState};
+pub use units::{Brief, JobType, KillError, Look, NotDead, Placement, Proof, SystemState};
 
 use crate::types::UnitName;
 

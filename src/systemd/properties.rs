@@ -37,7 +37,7 @@ pub enum ActiveState {
 }
 
 impl ActiveState {
-    fn new(text: &str) -> Self {
+    pub(super) fn new(text: &str) -> Self {
         match text {
             "active" => Self::Active,
             // "refreshing" is a reload of the unit's mounts and credentials, from systemd 254 on.

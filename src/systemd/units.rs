@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::Systemd;
 use super::error::BusError;
-use super::properties::{Properties, UnitState};
-use super::proxy::{JOB, MANAGER, MANAGER_PATH, UNIT};
+use super::properties::{ActiveState, Properties, UnitState};
+use super::proxy::{JOB, MANAGER, MANAGER_PATH, Row, UNIT};
 use crate::host::cgroup::Hierarchy;
 use crate::host::failed_start::FailedStart;
 use crate::host::group_name::{escape, slice_path};
@@ -93,6 +93,17 @@ pub struct Look {
     pub dead: Result<UnitState, NotDead>,
 }
 
+/// What systemd says of a unit in one line, which takes a tenth of the time that all of it takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Brief {
+    /// ActiveState.
+    pub active_state: ActiveState,
+    /// SubState, whose words depend on the unit's type.
+    pub sub_state: String,
+    /// Whether a job is queued for it.
+    pub has_job: bool,
+}
+
 /// Where processes of a unit may be, and whether they are all of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
@@ -148,7 +159,7 @@ impl NotDead {
     /// Of a unit whose last run did not come to an orderly end, and may have left something without a process. What an operator
     /// has systemd forget is a failure: of a unit that is inactive he cannot say that nothing is left.
     fn of_bad_end(state: &UnitState) -> Self {
-        if state.active_state == super::ActiveState::Failed {
+        if state.active_state == ActiveState::Failed {
             Self::FailedIsNoProof(state.in_full())
         } else {
             Self::Forgotten(state.in_full())
@@ -195,10 +206,20 @@ impl NotDead {
     }
 }
 
+fn is_lease(unit: &str) -> bool {
+    unit.starts_with(LEASE_PREFIX) && unit.ends_with(".target")
+}
+
 impl Systemd {
     /// What systemd says of a unit now. A unit that does not exist has the load state `not-found`.
     pub async fn state(&self, unit: &UnitName) -> Result<UnitState, BusError> {
         self.state_by_name(unit.as_str()).await
+    }
+
+    /// The same in short.
+    pub async fn brief(&self, unit: &UnitName) -> Result<Brief, BusError> {
+        let (_, _, _, active_state, sub_state, _, _, job, ..) = self.row(unit).await?;
+        Ok(Brief { active_state: ActiveState::new(&active_state), sub_state, has_job: job != 0 })
     }
 
     /// Shows that nothing of the unit runs: it is stopped, no job is queued for it, its control group is empty, and
@@ -285,8 +306,7 @@ impl Systemd {
     }
 
     async fn failed_start(&self, properties: &Properties) -> Result<FailedStart, BusError> {
-        let is_lease = |name: &&String| name.starts_with(LEASE_PREFIX) && name.ends_with(".target");
-        let lease_since = match properties.texts("BindsTo").iter().find(is_lease) {
+        let lease_since = match properties.texts("BindsTo").iter().find(|name| is_lease(name)) {
             Some(lease) => self.read_part(lease, UNIT).await?.active_since(),
             None => 0,
         };
@@ -376,11 +396,14 @@ impl Systemd {
         super::link::bounded(limit, link.manager.reload()).await
     }
 
-    /// The unit's own name.
+    /// The unit's own name. That of a lease is known.
     pub(super) async fn id(&self, unit: &UnitName) -> Result<String, BusError> {
+        if is_lease(unit.as_str()) { Ok(unit.to_string()) } else { Ok(self.row(unit).await?.0) }
+    }
+
+    async fn row(&self, unit: &UnitName) -> Result<Row, BusError> {
         let rows = self.link().await?.rows(&[unit.as_str()]).await?;
-        let row = rows.into_iter().next().ok_or_else(|| BusError::Malformed(format!("no line of {unit}")))?;
-        Ok(row.0)
+        rows.into_iter().next().ok_or_else(|| BusError::Malformed(format!("no line of {unit}")))
     }
 
     pub(super) async fn state_by_name(&self, unit: &str) -> Result<UnitState, BusError> {

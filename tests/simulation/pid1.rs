@@ -7,8 +7,8 @@ use futures_util::stream::poll_fn;
 use putexd::guard::grant;
 use putexd::host::processes::Process;
 use putexd::systemd::{
-    ActiveState, BusError, ChangeHints, Check, Invocation, JobEnd, KillError, Look, Manager, ManagerFuture, NotDead,
-    Placement, Purpose, QueuedJob, RunResult, StartError, Started, Surroundings, SystemState, UnitState,
+    ActiveState, Brief, BusError, ChangeHints, Check, Invocation, JobEnd, KillError, Look, Manager, ManagerFuture,
+    NotDead, Placement, Purpose, QueuedJob, RunResult, StartError, Started, Surroundings, SystemState, UnitState,
     Unsupervisable,
 };
 use putexd::types::{FENCING_TOKEN, ServiceName, Term, UnitName};
@@ -490,6 +490,11 @@ impl Pid1 {
         .await
     }
 
+    async fn brief_of(&self, unit: &UnitName) -> Result<Brief, BusError> {
+        let UnitState { active_state, sub_state, job, .. } = self.state_of(unit).await?;
+        Ok(Brief { active_state, sub_state, has_job: job.is_some() })
+    }
+
     async fn start_unit(&self, unit: &UnitName, limit: Duration) -> Result<Started, StartError> {
         let before = self.state_of(unit).await?;
         if !before.active_state.is_stopped() {
@@ -549,8 +554,8 @@ async fn pause(span: Duration) {
 }
 
 impl Manager for Pid1 {
-    fn state<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<UnitState, BusError>> {
-        Box::pin(self.state_of(unit))
+    fn brief<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Brief, BusError>> {
+        Box::pin(self.brief_of(unit))
     }
 
     fn placement<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Placement, BusError>> {
