@@ -299,10 +299,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
             if let Some(line) = self.inbox.line() {
                 return Ok(serde_json::from_slice(&line)?);
             }
-            let mut room = self.inbox.room()?;
-            match self.stream.read(&mut room).await? {
+            match self.stream.read(self.inbox.room()?).await? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                count => self.inbox.take(&room[..count]),
+                count => self.inbox.take(count),
             }
         }
     }

@@ -48,7 +48,10 @@ const READ_BYTES: usize = 4096;
 /// What was read from a connection and is no whole line yet: no more than its limit, whoever is at the other end.
 #[derive(Debug)]
 pub struct Inbox {
-    unread: Vec<u8>,
+    /// What was read, and behind it room for more.
+    buffer: Vec<u8>,
+    /// So many bytes of it were read.
+    unread: usize,
     /// So many of them are known to have no newline.
     searched: usize,
     limit: usize,
@@ -58,32 +61,43 @@ impl Inbox {
     /// Takes lines of up to `limit` bytes, the newline included.
     #[must_use]
     pub const fn new(limit: usize) -> Self {
-        Self { unread: Vec::new(), searched: 0, limit }
+        Self { buffer: Vec::new(), unread: 0, searched: 0, limit }
     }
 
     /// The next line with its newline; `None` if it is not here yet.
     pub fn line(&mut self) -> Option<Vec<u8>> {
-        let newline = self.unread[self.searched..].iter().position(|byte| *byte == b'\n');
+        let newline = self.buffer[self.searched..self.unread].iter().position(|byte| *byte == b'\n');
         let Some(newline) = newline else {
-            self.searched = self.unread.len();
+            self.searched = self.unread;
             return None;
         };
-        let end = self.searched + newline;
-        self.searched = 0;
-        Some(self.unread.drain(..=end).collect())
+        let end = self.searched + newline + 1;
+        let line = self.buffer[..end].to_vec();
+        self.buffer.copy_within(end..self.unread, 0);
+        (self.unread, self.searched) = (self.unread - end, 0);
+        Some(line)
     }
 
-    /// What to read into, before it is given to [`Inbox::take`]; fails when a line is longer than the limit.
-    pub fn room(&self) -> io::Result<Vec<u8>> {
-        match self.limit - self.unread.len() {
-            0 => Err(io::Error::new(io::ErrorKind::InvalidData, "a line is too long")),
-            room => Ok(vec![0; room.min(READ_BYTES)]),
+    /// What to read into, before [`Inbox::take`] is told how much was read; fails when a line is longer than the limit.
+    pub fn room(&mut self) -> io::Result<&mut [u8]> {
+        let room = (self.limit - self.unread).min(READ_BYTES);
+        if room == 0 {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a line is too long"));
         }
+        let end = self.unread + room;
+        if self.buffer.len() < end {
+            self.buffer.resize(end, 0);
+        } else if self.buffer.len() > end + READ_BYTES {
+            // A long line is seldom sent.
+            self.buffer.truncate(end);
+            self.buffer.shrink_to_fit();
+        }
+        Ok(&mut self.buffer[self.unread..end])
     }
 
-    /// Takes what was read into the last [`Inbox::room`], which has to be asked anew for more.
-    pub fn take(&mut self, read: &[u8]) {
-        self.unread.extend_from_slice(read);
+    /// So many bytes of the last [`Inbox::room`] were read; it has to be asked anew for more.
+    pub fn take(&mut self, count: usize) {
+        self.unread += count;
     }
 }
 
@@ -400,8 +414,10 @@ mod tests {
             for read in text.chunks(cut.min(10)) {
                 let mut rest = read;
                 while !rest.is_empty() {
-                    let (now, later) = rest.split_at(rest.len().min(inbox.room().expect("no line is too long").len()));
-                    inbox.take(now);
+                    let room = inbox.room().expect("no line is too long");
+                    let (now, later) = rest.split_at(rest.len().min(room.len()));
+                    room[..now.len()].copy_from_slice(now);
+                    inbox.take(now.len());
                     rest = later;
                     while let Some(line) = inbox.line() {
                         lines.push(String::from_utf8(line).expect("it is text"));
@@ -420,13 +436,15 @@ mod tests {
             for _ in 0..3 {
                 if let Ok(room) = inbox.room() {
                     let count = room.len().min(line.len());
-                    inbox.take(&line[..count]);
+                    room[..count].copy_from_slice(&line[..count]);
+                    inbox.take(count);
                     line.drain(..count);
                 }
                 assert_eq!(inbox.line(), None);
             }
             assert_eq!(inbox.room().expect("one byte is left").len(), 1);
-            inbox.take(b"x");
+            inbox.room().expect("one byte is left").copy_from_slice(b"x");
+            inbox.take(1);
             assert_eq!(inbox.line(), None);
             assert_eq!(inbox.room().expect_err("it is too long").kind(), io::ErrorKind::InvalidData);
         }

@@ -129,8 +129,9 @@ fn read(text: &[u8]) -> io::Result<Saved<Entry>> {
     let text = str::from_utf8(text).map_err(|_| ErrorKind::InvalidData)?;
     let (extension, rest) = turns::latest(text).ok_or(ErrorKind::InvalidData)?;
     let (write, revision, deadline) = parse_extension(extension).ok_or(ErrorKind::InvalidData)?;
-    let Saved { boot, entry } = serde_json::from_str::<Saved<Entry>>(rest)?;
-    Ok(Saved { boot, entry: entry.extended(write, revision, deadline) })
+    let mut saved = serde_json::from_str::<Saved<Entry>>(rest)?;
+    saved.entry.extend(write, revision, deadline);
+    Ok(saved)
 }
 
 #[cfg(test)]

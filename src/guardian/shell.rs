@@ -862,12 +862,13 @@ impl Connection {
             if self.is_drained || !self.unsent.is_empty() {
                 return Ok(None);
             }
-            let mut room = self.inbox.room()?;
-            match self.stream.read(&mut room) {
+            let room = self.inbox.room()?;
+            let most = room.len();
+            match self.stream.read(room) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(count) => {
-                    self.inbox.take(&room[..count]);
-                    self.is_drained = count < room.len();
+                    self.inbox.take(count);
+                    self.is_drained = count < most;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

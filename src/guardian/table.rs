@@ -26,7 +26,7 @@ pub(super) const LEAST_PATIENCE: Duration = Duration::from_millis(250);
 /// The caller calls [`Table::expire`] before each [`Table::handle`], and whenever [`Table::poll_timeout`] has passed;
 /// calling it more often does nothing. It carries out the effects in their order, and answers the command afterwards.
 ///
-/// Everything beside the entries follows from them, and only [`Table::put`] changes either. What is asked for at each
+/// Everything beside the entries follows from them, and only [`Table::put`] and an extension change either. What is asked for at each
 /// renewal costs no more for many leases than for a few; what looks at several leases looks at lapsed ones alone.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Table {
@@ -74,11 +74,9 @@ impl Entry {
         &self.lease
     }
 
-    /// The same with a deadline that a later [`Command::Extend`] has set.
-    #[must_use]
-    pub fn extended(mut self, write: WriteId, revision: Revision, deadline: Time) -> Self {
+    /// Sets the deadline that a later [`Command::Extend`] has.
+    pub fn extend(&mut self, write: WriteId, revision: Revision, deadline: Time) {
         (self.lease.write, self.lease.revision, self.lease.deadline) = (write, revision, deadline);
-        self
     }
 
     fn marks(&self) -> Vec<(Mark, Time)> {
@@ -174,7 +172,7 @@ impl Table {
     }
 
     /// Puts `entry` in the place of what there is for `service`: what [`Table::entry_of`] has said before a command that
-    /// could not be carried out. Nothing else changes the entries.
+    /// could not be carried out. But for an extension nothing else changes the entries.
     pub fn put(&mut self, service: &ServiceName, entry: Option<Entry>) {
         let covers = |entry: &Entry| -> Vec<(String, String)> {
             entry.covers().map(|covered| (covered.to_owned(), service.to_string())).collect()
@@ -428,10 +426,17 @@ impl Table {
         if deadline.boot <= lease.deadline.boot || deadline.raw <= lease.deadline.raw {
             return Err("the deadline is not later than the one in force".to_owned());
         }
-        let entry = entry.clone().extended(write, revision, deadline);
-        let is_open = entry.phase == Phase::Open;
+        let is_open = *phase == Phase::Open;
         let effects = is_open.then(|| Effect::Extend(service.clone(), deadline)).into_iter().collect();
-        self.put(service, Some(entry));
+        if let Some(entry) = self.entries.get_mut(service) {
+            for (mark, at) in entry.marks() {
+                self.agenda.remove(mark, at, service);
+            }
+            entry.extend(write, revision, deadline);
+            for (mark, at) in entry.marks() {
+                self.agenda.insert(mark, at, service);
+            }
+        }
         Ok(effects)
     }
 
