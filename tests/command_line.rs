@@ -2,7 +2,10 @@
 
 use std::fs;
 use std::process::{Command, Output};
+use std::time::Duration;
 
+use putexd::guard::{grant as grants, turns};
+use putexd::types::Time;
 use tempfile::TempDir;
 
 fn run(program: &str, arguments: &[&str]) -> Output {
@@ -101,11 +104,8 @@ fn token(root: &TempDir, service: &str) -> Output {
 fn grant(root: &TempDir, seconds: u64) {
     let leases = root.path().join("run/putex/leases");
     fs::create_dir_all(&leases).expect("a folder");
-    let deadline = u128::from(seconds) * 1_000_000_000;
-    let text = format!(
-        "PUTEX_FENCING_TOKEN=1795000042\nPUTEX_SERVICE=db\nPUTEX_NODE=\"h1\"\n\
-         PUTEX_DEADLINE_BOOT_NS={deadline}\nPUTEX_DEADLINE_RAW_NS={deadline}\n"
-    );
+    let deadline = grants::deadline(Time::both(Duration::from_secs(seconds)));
+    let text = turns::lines(&deadline) + "PUTEX_FENCING_TOKEN=1795000042\nPUTEX_SERVICE=db\nPUTEX_NODE=\"h1\"\n";
     fs::write(leases.join("db"), text).expect("a file");
 }
 
@@ -145,5 +145,5 @@ fn a_grant_that_cannot_be_read_is_an_error_of_the_host() {
     fs::write(root.path().join("run/putex/leases/db"), "PUTEX_FENCING_TOKEN=7\n").expect("a file");
     let output = token(&root, "db");
     assert_eq!((status(&output), text(&output.stdout)), (71, String::new()));
-    assert!(text(&output.stderr).contains("no valid PUTEX_DEADLINE_BOOT_NS"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("no valid deadline"), "{}", text(&output.stderr));
 }

@@ -663,7 +663,10 @@ impl<'a> Shell<'a> {
             (Change::Extends | Change::Ends, None) => Ok(()),
         };
         self.note_kept(service, kept.is_ok());
-        self.take_note(kept);
+        // What takes no room says nothing of whether there is any.
+        if change != Change::Extends || kept.is_err() {
+            self.take_note(kept);
+        }
         Ok(None)
     }
 
@@ -704,8 +707,8 @@ impl<'a> Shell<'a> {
             self.room.outdated.remove(service);
         } else {
             self.room.outdated.insert(service.clone());
+            self.take_note(changed);
         }
-        self.take_note(changed);
     }
 
     /// Writes the record of a lease that has changed by itself.
@@ -765,9 +768,13 @@ impl<'a> Shell<'a> {
     fn take_note(&mut self, written: io::Result<()>) {
         match written {
             Err(error) => {
+                let refused = if self.room.outdated.is_empty() {
+                    "and none is begun"
+                } else {
+                    "none is begun, and what is started again under one may be refused"
+                };
                 let trouble = format!(
-                    "{}: the guard cannot keep {}: {error}; leases go on, none is begun, and what is started again under one \
-                     may be refused",
+                    "{}: the guard cannot keep {}: {error}; leases go on, {refused}",
                     remedy(&error),
                     self.paths.state.display()
                 );
