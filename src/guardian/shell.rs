@@ -672,10 +672,8 @@ impl<'a> Shell<'a> {
 
     /// Writes what a lease that begins needs.
     fn keep_new(&mut self, service: &ServiceName, effects: &[Effect]) -> Result<Option<Prepared>, String> {
-        let granted = effects.iter().find_map(|effect| match effect {
-            Effect::Grant(lease) => Some(lease),
-            _ => None,
-        });
+        let granted =
+            effects.iter().find_map(|effect| if let Effect::Grant(lease) = effect { Some(lease) } else { None });
         // The room for the grant first: a lease that gets none must not be on the disk either.
         let prepared = granted.map(|lease| prepare_grant(&self.grants, lease)).transpose();
         let kept = prepared.and_then(|grant| match self.table.entry_of(service) {
