@@ -57,7 +57,8 @@ fn lines(input: &[u8], piece: usize, limit: usize) -> (Vec<Vec<u8>>, bool) {
         if read.is_empty() {
             return (found, false);
         }
-        inbox.take(read);
+        room[..read.len()].copy_from_slice(read);
+        inbox.take(read.len());
         rest = after;
     }
 }
