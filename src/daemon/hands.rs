@@ -63,6 +63,17 @@ pub(super) struct Units {
     unproven: Arc<Mutex<Option<String>>>,
     /// The looks of a stop for its proof.
     looks: Arc<watch::Sender<Looks>>,
+    /// How many starts and stops are being carried out, each of which looks at the units itself.
+    busy: Arc<watch::Sender<usize>>,
+}
+
+/// A start or a stop, until this is dropped.
+struct Busy(Arc<watch::Sender<usize>>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
 }
 
 /// How the looks for the proof of a stop have gone.
@@ -181,7 +192,21 @@ impl Units {
             former: Arc::new(Mutex::new(former)),
             unproven: Arc::default(),
             looks: Arc::new(watch::channel(Looks::default()).0),
+            busy: Arc::new(watch::channel(0).0),
         }
+    }
+
+    fn busy(&self) -> Busy {
+        self.busy.send_modify(|count| *count += 1);
+        Busy(Arc::clone(&self.busy))
+    }
+
+    /// Returns when no start or stop is being carried out, and after `limit` at the latest: PID 1 is not to wait with one for a
+    /// look at what it has just begun.
+    pub(super) async fn idle(&self, limit: Duration) {
+        let mut busy = self.busy.subscribe();
+        // Both outcomes mean the same.
+        let _ = timeout(limit, busy.wait_for(|count| *count == 0)).await;
     }
 
     /// The units that have to be dead before another host may start them, the main one first.
@@ -304,9 +329,15 @@ impl Units {
         });
     }
 
+    /// Gets a start ready that may follow soon.
+    pub(super) async fn prepare(&self) {
+        self.systemd.prepare(&self.main).await;
+    }
+
     /// Starts the main unit, which starts what is bound with it, now or when it is due; the lease is started with them,
     /// because they are bound to it.
     pub(super) async fn start(&self) -> Result<(), String> {
+        let _busy = self.busy();
         for bound in &self.bound {
             // What failed for want of the lease must not be refused now for having failed too often.
             self.systemd.reset_failed(bound).await.map_err(|error| error.to_string())?;
@@ -332,6 +363,7 @@ impl Units {
         let mut warn_at = self.machine.now();
         let patient_until = warn_at.plus(WARN_AGAIN);
         let mut left = Leftovers::default();
+        let _busy = self.busy();
         self.looks.send_modify(|looks| looks.is_proven = false);
         if kill_at.is_none() {
             self.look_before_stop().await;
@@ -443,13 +475,15 @@ impl Units {
     }
 
     async fn proof(&self, left: &mut Leftovers, slice: Duration) -> Result<(), (UnitName, NotDead)> {
-        for name in self.all() {
-            let dead = self.systemd.look(&name, Purpose::Stop).await.map_err(NotDead::from).and_then(|look| look.dead);
-            if let Err(trouble) = dead {
+        let units = self.all();
+        let looks = join_all(units.iter().map(|name| self.systemd.look(name, Purpose::Stop)));
+        let (looks, lease) = join(looks, self.systemd.state(&self.lease)).await;
+        for (name, look) in units.into_iter().zip(looks) {
+            if let Err(trouble) = look.map_err(NotDead::from).and_then(|look| look.dead) {
                 return Err((name, trouble));
             }
         }
-        let lease = self.systemd.state(&self.lease).await.map_err(|error| (self.lease.clone(), error.into()))?;
+        let lease = lease.map_err(|error| (self.lease.clone(), error.into()))?;
         // A stop of the target that is queued waits for what only follows the lease, and nobody waits for that. What holds the
         // units back is the grant, which is gone: each of them asserts it itself.
         if lease.may_run() && lease.job.is_none() {

@@ -799,6 +799,9 @@ impl Service {
             Action::Write(request) => self.write(*request),
             Action::Guard(request) => self.ask_guard(request),
             Action::Vet { instance } => {
+                // Where the claim entitles at once, the start follows in a moment.
+                let units = self.units.clone();
+                self.host.machine.spawn(Box::pin(async move { units.prepare().await }));
                 let vet = registration::vet(self.host.clone(), self.settings.clone(), self.places.clone());
                 self.answer(async move { Event::Vetted { instance, result: vet.await } });
             }

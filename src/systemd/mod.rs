@@ -8,6 +8,7 @@
 //!
 //! Every call is bounded in time, and no signal is trusted: signals only say when to read again.
 
+mod ahead;
 pub mod bond;
 mod calls;
 mod changes;
@@ -37,6 +38,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use ahead::Ahead;
 pub use changes::Changes;
 use changes::Watched;
 pub use confinement::check_confinement;
@@ -64,6 +66,7 @@ pub struct Systemd {
     mounts: units::Mounts,
     walker: Walker,
     begun: Begun,
+    ahead: Ahead,
     /// Starts that another putexd has begun: what became of them systemd may have forgotten.
     doubted: Arc<Mutex<HashSet<UnitName>>>,
 }
@@ -139,6 +142,7 @@ impl Systemd {
             mounts: units::Mounts::default(),
             walker: Walker::new(),
             begun: Begun::default(),
+            ahead: Ahead::default(),
             doubted: Arc::default(),
         }
     }

@@ -177,7 +177,10 @@ impl Systemd {
         check: impl Fn(&Properties) -> Result<(), StartError>,
         is_effect: &mut bool,
     ) -> Result<Started, StartError> {
-        let properties = self.read(unit.as_str()).await?;
+        let (properties, is_ready) = match self.prepared(unit) {
+            Some(properties) => (properties, true),
+            None => (self.read(unit.as_str()).await?, false),
+        };
         let before = properties.state();
         *is_effect = before.is_effect;
         if before.load_state != "loaded" {
@@ -189,7 +192,9 @@ impl Systemd {
             return Err(StartError::AlreadyRunning(before.in_words()));
         }
         // The counters of systemd's start limit are not meant for starts that another host's death asks for.
-        self.reset_failed(unit.as_str()).await?;
+        if !is_ready {
+            self.reset_failed(unit.as_str()).await?;
+        }
         let order = Order::Start(unit.as_str());
         let end = self.carry_out(&order, &before.id, before.invocation, deadline).await?;
         self.verify(unit, &before, &end, deadline, limit).await

@@ -62,6 +62,7 @@ pub(super) async fn watch_units(
         let backstop = if is_settled { shared(&units, SHARE_OF_LOOKS) } else { Duration::ZERO };
         units.changed(&mut changes, all_dead, renew_interval.max(backstop)).await;
         sleep_until(look_again).await;
+        units.idle(LOOK_INTERVAL).await;
     }
 }
 
