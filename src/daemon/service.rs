@@ -796,12 +796,16 @@ impl Service {
     fn carry_out(&mut self, action: Action) {
         match action {
             Action::Read { id, before } => self.read(id, before),
-            Action::Write(request) => self.write(*request),
+            Action::Write(request) => {
+                self.write(*request);
+                if self.election.state() == State::Standby {
+                    // A claim. Where it entitles at once, the start follows in a moment.
+                    let units = self.units.clone();
+                    self.host.machine.spawn(Box::pin(async move { units.prepare().await }));
+                }
+            }
             Action::Guard(request) => self.ask_guard(request),
             Action::Vet { instance } => {
-                // Where the claim entitles at once, the start follows in a moment.
-                let units = self.units.clone();
-                self.host.machine.spawn(Box::pin(async move { units.prepare().await }));
                 let vet = registration::vet(self.host.clone(), self.settings.clone(), self.places.clone());
                 self.answer(async move { Event::Vetted { instance, result: vet.await } });
             }

@@ -1,19 +1,21 @@
-//! What a start needs to know of its unit, read before the start is due.
+//! What a start needs, got ready before it is due.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::join;
 use tokio::time::Instant;
 
-use super::Systemd;
 use super::properties::{ActiveState, Properties};
+use super::{Pin, Systemd};
+use crate::host::cgroup::Hierarchy;
 use crate::types::UnitName;
 
 /// How long it counts.
 const VALIDITY: Duration = Duration::from_secs(1);
 
-/// Of each unit what was read last, until it is started. Clones share it.
+/// Of each unit what was got ready last, until it is started. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ahead(Arc<Mutex<HashMap<UnitName, Reading>>>);
 
@@ -22,7 +24,15 @@ struct Reading {
     at: Instant,
     /// What [`Watched::rounds`](super::changes::Watched::rounds) was before.
     rounds: u64,
-    properties: Properties,
+    prepared: Prepared,
+}
+
+/// A unit that was loaded and inactive, with no starts counted against it.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) properties: Properties,
+    /// What keeps it loaded, where systemd offers that.
+    pub(super) pin: Option<Pin>,
 }
 
 impl Ahead {
@@ -32,28 +42,35 @@ impl Ahead {
         readings.insert(unit.clone(), reading);
     }
 
-    fn take(&self, unit: &UnitName, rounds: u64) -> Option<Properties> {
+    fn take(&self, unit: &UnitName, rounds: u64) -> Option<Prepared> {
         let reading = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(unit)?;
-        (reading.rounds == rounds && reading.at.elapsed() < VALIDITY).then_some(reading.properties)
+        (reading.rounds == rounds && reading.at.elapsed() < VALIDITY).then_some(reading.prepared)
     }
 }
 
 impl Systemd {
-    /// Gets the start of a unit ready that may follow within a second, so that it need not wait for what is read here. That counts
+    /// Gets the start of a unit ready that may follow within a second, so that it need not wait for what is done here. That counts
     /// until PID 1 reads its files anew; whatever goes wrong, the start itself meets again.
     pub async fn prepare(&self, unit: &UnitName) {
+        let hastened = self.control_groups(Hierarchy::hasten_moves);
+        // A start that is not hastened is only later.
+        let _ = join(hastened, self.read_ahead(unit)).await;
+    }
+
+    async fn read_ahead(&self, unit: &UnitName) {
         let (at, rounds) = (Instant::now(), self.watched.rounds());
+        let Ok(pin) = self.pin(unit.as_str()).await else { return };
         let Ok(properties) = self.read(unit.as_str()).await else { return };
         let state = properties.state();
         // That a unit has failed is forgotten only when it is started.
         let is_at_rest = state.load_state == "loaded" && state.active_state == ActiveState::Inactive;
         if is_at_rest && self.reset_failed(unit.as_str()).await.is_ok() {
-            self.ahead.put(unit, Reading { at, rounds, properties });
+            self.ahead.put(unit, Reading { at, rounds, prepared: Prepared { properties, pin } });
         }
     }
 
-    /// What was read for this start, whose unit is loaded and was inactive then, and has no starts counted against it.
-    pub(super) fn prepared(&self, unit: &UnitName) -> Option<Properties> {
+    /// What was got ready for this start.
+    pub(super) fn prepared(&self, unit: &UnitName) -> Option<Prepared> {
         self.ahead.take(unit, self.watched.rounds())
     }
 }
@@ -71,7 +88,8 @@ mod tests {
         let unit = UnitName::new("database.service").expect("a unit's name");
         let ahead = Ahead::default();
         let read = || {
-            let reading = Reading { at: Instant::now(), rounds: 3, properties: Properties::new(HashMap::new()) };
+            let prepared = Prepared { properties: Properties::new(HashMap::new()), pin: None };
+            let reading = Reading { at: Instant::now(), rounds: 3, prepared };
             ahead.put(&unit, reading);
         };
         read();

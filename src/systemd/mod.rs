@@ -174,20 +174,30 @@ impl Systemd {
         Ok(Some(pin))
     }
 
-    /// Keeps a unit loaded whose start begins, until it has succeeded, or is under way no longer and the unit is proven dead.
+    /// Keeps a unit loaded whose start begins, by `pin` if there is one, until it has succeeded, or is under way no longer and the unit is proven dead.
     /// `Err`: it is not kept, although systemd offers that.
-    async fn begin(&self, unit: &UnitName) -> (UnderWay, Result<(), BusError>) {
-        let kept = self.keep(unit, true).await;
+    async fn begin(&self, unit: &UnitName, pin: Option<Pin>) -> (UnderWay, Result<(), BusError>) {
+        let kept = match pin {
+            Some(pin) => {
+                self.hold(unit, pin, true);
+                Ok(())
+            }
+            None => self.keep(unit, true).await,
+        };
         (UnderWay { begun: Arc::clone(&self.begun), unit: unit.clone() }, kept)
     }
 
     async fn keep(&self, unit: &UnitName, is_under_way: bool) -> Result<(), BusError> {
         if let Some(pin) = self.pin(unit.as_str()).await? {
-            let start = Start { pin, is_under_way };
-            let before = self.begun.lock().unwrap_or_else(PoisonError::into_inner).insert(unit.clone(), start);
-            drop(before);
+            self.hold(unit, pin, is_under_way);
         }
         Ok(())
+    }
+
+    fn hold(&self, unit: &UnitName, pin: Pin, is_under_way: bool) {
+        let start = Start { pin, is_under_way };
+        let before = self.begun.lock().unwrap_or_else(PoisonError::into_inner).insert(unit.clone(), start);
+        drop(before);
     }
 
     /// Whether a start of the unit was begun that is neither under way nor at its end.
