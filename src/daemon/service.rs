@@ -47,6 +47,8 @@ const EVENTS_LIMIT: usize = 64;
 const GUARD_LIMIT: usize = 32;
 /// How often a loop shows that it lives, whatever else happens.
 const HEARTBEAT: Duration = Duration::from_secs(1);
+/// A start that was got ready so long ago is got ready again.
+const PREPARED_FOR: Duration = Duration::from_millis(500);
 /// A unit that is not proven dead for so long, where it is not to run, is told of: an orderly stop takes a while.
 const UNDEAD_TOLD_AFTER: Duration = Duration::from_secs(1);
 /// How many of them are named.
@@ -266,6 +268,8 @@ struct Service {
     epoch: Arc<AtomicU64>,
     desk: mpsc::Sender<GuardRequest>,
     role: watch::Sender<Option<Role>>,
+    /// When a start was got ready last.
+    prepared: Option<Time>,
     start: Option<JoinHandle<()>>,
     stop: Option<JoinHandle<()>>,
     /// Counts the stops that were asked for: a proof that was taken for an earlier one says nothing of the gate since.
@@ -399,6 +403,7 @@ impl Service {
             epoch,
             desk,
             role,
+            prepared: None,
             start: None,
             stop: None,
             stops: 0,
@@ -798,11 +803,7 @@ impl Service {
             Action::Read { id, before } => self.read(id, before),
             Action::Write(request) => {
                 self.write(*request);
-                if self.election.state() == State::Standby {
-                    // A claim. Where it entitles at once, the start follows in a moment.
-                    let units = self.units.clone();
-                    self.host.machine.spawn(Box::pin(async move { units.prepare().await }));
-                }
+                self.prepare();
             }
             Action::Guard(request) => self.ask_guard(request),
             Action::Vet { instance } => {
@@ -863,6 +864,17 @@ impl Service {
                 Some(_) => Event::Replaced { id, answer },
             }
         });
+    }
+
+    /// Behind the write that is on its way a start may follow: one that entitles at once, or the last one before a start.
+    fn prepare(&mut self) {
+        let now = self.host.machine.now();
+        let is_next = matches!(self.election.waiting(now), Some(Waiting::Claim | Waiting::LastWrite));
+        if is_next && self.prepared.is_none_or(|at| now.since_at_least(at) >= PREPARED_FOR) {
+            self.prepared = Some(now);
+            let units = self.units.clone();
+            self.host.machine.spawn(Box::pin(async move { units.prepare().await }));
+        }
     }
 
     fn write(&self, request: WriteRequest) {
