@@ -800,10 +800,19 @@ impl Service {
 impl Service {
     fn carry_out(&mut self, action: Action) {
         match action {
-            Action::Read { id, before } => self.read(id, before),
+            Action::Read { id, before } => {
+                self.read(id, before);
+                if before.is_some() {
+                    // Of a release: the claim that follows it may entitle at once.
+                    self.prepare();
+                }
+            }
             Action::Write(request) => {
                 self.write(*request);
-                self.prepare();
+                let waiting = self.election.waiting(self.host.machine.now());
+                if matches!(waiting, Some(Waiting::Claim | Waiting::LastWrite)) {
+                    self.prepare();
+                }
             }
             Action::Guard(request) => self.ask_guard(request),
             Action::Vet { instance } => {
@@ -866,11 +875,10 @@ impl Service {
         });
     }
 
-    /// Behind the write that is on its way a start may follow: one that entitles at once, or the last one before a start.
+    /// A start may follow behind what is asked of the store.
     fn prepare(&mut self) {
         let now = self.host.machine.now();
-        let is_next = matches!(self.election.waiting(now), Some(Waiting::Claim | Waiting::LastWrite));
-        if is_next && self.prepared.is_none_or(|at| now.since_at_least(at) >= PREPARED_FOR) {
+        if self.prepared.is_none_or(|at| now.since_at_least(at) >= PREPARED_FOR) {
             self.prepared = Some(now);
             let units = self.units.clone();
             self.host.machine.spawn(Box::pin(async move { units.prepare().await }));
