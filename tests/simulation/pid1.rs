@@ -16,7 +16,7 @@ use rustix::process::Signal;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
-use crate::world::{Sim, World};
+use crate::world::{Deed, Sim, World};
 
 /// Between two starts by hand.
 const BY_HAND: Duration = Duration::from_millis(40);
@@ -148,8 +148,52 @@ fn group(unit: &UnitName, slice: u64) -> String {
     format!("/{slice}.slice/{unit}")
 }
 
+/// What was sent to PID 1 and is not carried out yet.
+#[derive(Default)]
+pub struct Calls {
+    /// How long a call waits for its turn to be sent at most, behind those of other services.
+    pub crowd: Duration,
+    /// PID 1 stands still. What is sent to it is carried out when it goes on.
+    pub hangs: bool,
+    due: Vec<Deed>,
+}
+
 /// What PID 1 does.
 impl World {
+    /// A call on its way; `Err` if it is refused and not carried out.
+    fn send(
+        &mut self,
+        h: usize,
+        latency: Duration,
+        call: impl FnOnce(&mut World) + Send + 'static,
+    ) -> Result<(), BusError> {
+        let is_crowded = !self.hosts[h].pid1.crowd.is_zero();
+        if is_crowded && self.rng.chance(20) {
+            let name = "org.freedesktop.DBus.Error.LimitsExceeded".to_owned();
+            return Err(BusError::Refused { name, message: "too many calls wait".to_owned() });
+        }
+        if self.hosts[h].bus_up {
+            self.on_host(h, latency, move |world| {
+                let pid1 = &mut world.hosts[h].pid1;
+                if pid1.hangs {
+                    pid1.due.push(Box::new(call));
+                } else {
+                    call(world);
+                }
+            });
+        }
+        Ok(())
+    }
+
+    /// PID 1 goes on with what has become due meanwhile, in that order.
+    pub fn pid1_goes_on(&mut self, h: usize) {
+        let pid1 = &mut self.hosts[h].pid1;
+        pid1.hangs = false;
+        for deed in std::mem::take(&mut pid1.due) {
+            deed(self);
+        }
+    }
+
     /// Whether there are processes in a control group.
     pub fn is_populated(&self, h: usize, path: &str) -> bool {
         let unit = &self.hosts[h].unit;
@@ -174,6 +218,11 @@ impl World {
     }
 
     fn run_job(&mut self, h: usize, number: u32) {
+        let pid1 = &mut self.hosts[h].pid1;
+        if pid1.hangs {
+            pid1.due.push(Box::new(move |world| world.run_job(h, number)));
+            return;
+        }
         let unit = &self.hosts[h].unit;
         let Some(kind) = unit.job.as_ref().filter(|job| job.number == number).map(|job| job.kind) else { return };
         match (kind, unit.phase) {
@@ -389,34 +438,50 @@ impl std::fmt::Debug for Pid1 {
 }
 
 impl Pid1 {
-    /// One call over the bus: `ask` is answered in the middle of it.
-    async fn call<T>(&self, ask: impl FnOnce(&mut World, usize) -> T) -> Result<T, BusError> {
-        let (there, is_up) = {
+    /// One call over the bus. What was sent is carried out, whether anybody waits for the answer or not.
+    async fn call<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&mut World, usize) -> T + Send + 'static,
+    ) -> Result<T, BusError> {
+        let turn = {
             let mut world = self.sim.lock();
-            let there = world.millis(0, 2) + world.hosts[self.h].bus_latency;
-            (there, world.hosts[self.h].bus_up)
+            let crowd = as_millis(world.hosts[self.h].pid1.crowd);
+            world.millis(0, crowd)
         };
-        if !is_up || there >= BUS_LIMIT {
-            sleep(BUS_LIMIT).await;
-            return Err(BusError::Unreachable("no answer in time".to_owned()));
+        pause(turn).await;
+        let h = self.h;
+        let (answer, mut answers) = oneshot::channel();
+        let sent = {
+            let mut world = self.sim.lock();
+            let there = world.millis(0, 2) + world.hosts[h].bus_latency;
+            world.send(h, there, move |world| {
+                // Whoever asked may wait no longer.
+                let _ = answer.send(ask(world, h));
+            })
+        };
+        let limit = sleep(BUS_LIMIT);
+        sent?;
+        tokio::select! {
+            biased;
+            Ok(answer) = &mut answers => {
+                let back = {
+                    let mut world = self.sim.lock();
+                    // Most answers come at once, some late enough to be overtaken by what happens.
+                    if world.rng.chance(12) { world.millis(1, 150) } else { Duration::ZERO }
+                };
+                pause(back).await;
+                Ok(answer)
+            }
+            () = limit => Err(BusError::Unreachable("no answer in time".to_owned())),
         }
-        pause(there).await;
-        let (answer, back) = {
-            let mut world = self.sim.lock();
-            let answer = ask(&mut world, self.h);
-            // Most answers come at once, some late enough to be overtaken by what happens.
-            (answer, if world.rng.chance(12) { world.millis(1, 150) } else { Duration::ZERO })
-        };
-        pause(back).await;
-        Ok(answer)
     }
 
     async fn state_of(&self, unit: &UnitName) -> Result<UnitState, BusError> {
-        let is_lease = is_lease(unit);
-        self.call(|world, h| {
+        let unit = unit.clone();
+        self.call(move |world, h| {
             let seen = &world.hosts[h].unit;
-            let mut state = seen.state(unit);
-            if is_lease {
+            let mut state = seen.state(&unit);
+            if is_lease(&unit) {
                 state.job = None;
                 state.active_state = if seen.lease_active { ActiveState::Active } else { ActiveState::Inactive };
             }
@@ -460,8 +525,9 @@ impl Pid1 {
 
     async fn run(&self, limit: Duration, name: &UnitName) -> Result<RunResult, BusError> {
         let is_fence = name.as_str().starts_with("fence");
-        let passes =
-            self.call(|world, h| if is_fence { world.hosts[h].fence_works } else { world.hosts[h].healthy }).await?;
+        let passes = self
+            .call(move |world, h| if is_fence { world.hosts[h].fence_works } else { world.hosts[h].healthy })
+            .await?;
         let takes = self.sim.lock().millis(5, 40);
         sleep(takes.min(limit)).await;
         Ok(if passes { RunResult::Passed } else { RunResult::Failed("it says no".to_owned()) })
@@ -470,6 +536,10 @@ impl Pid1 {
 
 fn is_lease(unit: &UnitName) -> bool {
     unit.as_str().ends_with(".target")
+}
+
+fn as_millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).expect("short")
 }
 
 async fn pause(span: Duration) {
@@ -484,7 +554,8 @@ impl Manager for Pid1 {
     }
 
     fn placement<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Placement, BusError>> {
-        Box::pin(self.call(move |world, h| world.hosts[h].unit.placement(unit)))
+        let unit = unit.clone();
+        Box::pin(self.call(move |world, h| world.hosts[h].unit.placement(&unit)))
     }
 
     fn supervisable<'a>(
@@ -563,11 +634,12 @@ impl Manager for Pid1 {
     fn doubt_start(&self, _: &UnitName) {}
 
     fn look<'a>(&'a self, unit: &'a UnitName, _: Purpose) -> ManagerFuture<'a, Result<Look, BusError>> {
+        let unit = unit.clone();
         Box::pin(self.call(move |world, h| {
             let seen = &world.hosts[h].unit;
-            let state = seen.state(unit);
+            let state = seen.state(&unit);
             let is_started = state.active_state.is_started();
-            Look { placement: seen.placement(unit), is_started, dead: check_dead(state) }
+            Look { placement: seen.placement(&unit), is_started, dead: check_dead(state) }
         }))
     }
 

@@ -137,10 +137,14 @@ faults! {
 faults! {
     /// The unit, and what PID 1 does with it.
     UnitFault:
-    /// PID 1 does not answer on the bus.
+    /// Calls do not reach PID 1.
     LoseBus = "lose-bus",
-    /// PID 1 answers slowly.
+    /// Calls reach PID 1 slowly.
     SlowBus = "slow-bus",
+    /// Calls wait for those of many other services, and some are refused because too many wait.
+    CrowdBus = "crowd-bus",
+    /// PID 1 stands still. What was sent to it is carried out when it goes on, though nobody waits for the answer any more.
+    HangPid1 = "hang-pid-1",
     CrashUnit = "crash-unit",
     /// A daemon-reload with another `Slice=`: the unit is started in another control group from now on.
     MoveUnit = "move-unit",

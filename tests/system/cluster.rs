@@ -3,6 +3,7 @@
 //! A host is a container with its own process ids, mounts, control groups and network; its addresses are the same in
 //! each cluster, because each cluster has its own switch. Its disk outlives a power loss, its processes do not.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -463,11 +464,19 @@ impl Host {
 
     /// The system services whose names begin so and that have a process; nobody on the host is asked.
     pub fn running_services(&self, begin: &str) -> Vec<String> {
-        let Some(slice) = self.group_of("") else { return Vec::new() };
+        self.first_processes(begin).into_keys().collect()
+    }
+
+    /// The same, each with its first process, as this machine counts.
+    pub fn first_processes(&self, begin: &str) -> BTreeMap<String, u32> {
+        let Some(slice) = self.group_of("") else { return BTreeMap::new() };
         let groups = fs::read_dir(slice).into_iter().flatten().flatten();
         let named = groups.filter_map(|group| Some((group.path(), group.file_name().into_string().ok()?)));
-        let runs = |group: &Path| fs::read_to_string(group.join("cgroup.procs")).is_ok_and(|text| !text.is_empty());
-        named.filter(|(group, name)| name.starts_with(begin) && runs(group)).map(|(_, name)| name).collect()
+        let first = |group: &Path| fs::read_to_string(group.join("cgroup.procs")).ok()?.lines().next()?.parse().ok();
+        named
+            .filter(|(_, name)| name.starts_with(begin))
+            .filter_map(|(group, name)| Some((name, first(&group)?)))
+            .collect()
     }
 
     /// Kills all of a system service at once, as the guard does.

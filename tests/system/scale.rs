@@ -1,36 +1,73 @@
 //! What many services on three hosts cost, and how long they take together: R = 3 s, F = 3, C = 2, each unit a `sleep`.
 //!
-//! Not a part of the suite, because its figures are worth something only on a machine that does nothing else:
+//! Not a part of the suite, because its figures are worth something only on a machine that does nothing else. `tests/bench/run`
+//! runs it with the programs as they are shipped, and makes tables and plots of the figures:
 //!
 //! ```text
-//! PUTEX_SERVICES=100 PUTEX_STORE=nats cargo test --release --test system -- --ignored --nocapture measure_scale
+//! PUTEX_SERVICES=100 PUTEX_STORE=nats cargo test --all-features --test system -- --ignored --nocapture measure_scale
 //! ```
 //!
-//! The programs are counted in the kernel's control groups, so that counting asks nothing of the hosts.
+//! Each figure is printed, and written into the file `PUTEX_FIGURES` as a line of JSON. What PID 1 needs by itself to start and
+//! stop as many units is measured in the same run, on one of the hosts, before putexd is there. The programs are counted in the
+//! kernel's control groups, so that counting asks nothing of the hosts.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::cluster::{Cluster, Host, Setup};
-use crate::command::{now, wait_until};
+use serde_json::json;
+
+use crate::cluster::{Cluster, Cut, Host, Setup};
+use crate::command::{now, said, since, wait_until};
 use crate::lockstore::{Locks, Lockstore};
 
 const SERVICES: &str = "PUTEX_SERVICES";
 const STORE: &str = "PUTEX_STORE";
+/// The file of the figures.
+const FIGURES: &str = "PUTEX_FIGURES";
 /// At rest, and between a change of hands and what is measured next.
 const REST: Duration = Duration::from_secs(30);
+/// Without putexd, where less happens.
+const BARE_REST: Duration = Duration::from_secs(10);
 /// Whatever takes longer has not come to its end.
 const LIMIT: Duration = Duration::from_secs(300);
 /// Between two counts.
-const COUNT: Duration = Duration::from_millis(200);
+const COUNT: Duration = Duration::from_millis(100);
+/// How often what is short is measured; the median counts.
+const TIMES: usize = 5;
 
-/// Whose time is measured on each host.
-const PROGRAMS: [&str; 4] = ["putexd", "putex-guard", "systemd", "dbus-daemon"];
+/// Whose time is measured on each host, and what the figures call it.
+const PROGRAMS: [(&str, &str); 4] =
+    [("putexd", "putexd"), ("putex-guard", "guard"), ("systemd", "PID 1"), ("dbus-daemon", "bus")];
+
+/// Where the figures of one run go.
+struct Figures {
+    store: String,
+    services: usize,
+    file: Option<PathBuf>,
+}
+
+impl Figures {
+    fn tell(&self, name: &str, unit: &str, value: f64) {
+        println!("{:>5} {name}: {value:.3} {unit}", self.services);
+        let Some(path) = &self.file else { return };
+        let figure =
+            json!({"store": self.store, "services": self.services, "name": name, "unit": unit, "value": value});
+        let mut file = OpenOptions::new().create(true).append(true).open(path).expect("the figures can be written");
+        writeln!(file, "{figure}").expect("the figures can be written");
+    }
+
+    fn took(&self, name: &str, span: Duration) {
+        self.tell(name, "s", span.as_secs_f64());
+    }
+}
 
 struct Many {
     cluster: Cluster,
     services: usize,
+    figures: Figures,
 }
 
 impl Many {
@@ -44,10 +81,10 @@ impl Many {
     }
 
     /// Waits until every service runs, and tells how long that took and where they are.
-    fn wait_for_all(&self, what: &str, since: Duration) {
+    fn wait_for_all(&self, what: &str, begun: Duration) {
         let mut told = Duration::ZERO;
         while !self.all_run() {
-            let waited = now().saturating_sub(since);
+            let waited = since(begun);
             assert!(waited < LIMIT, "{what}: not all run after {waited:.1?}: {:?}", self.running());
             if waited >= told + Duration::from_secs(10) {
                 told = waited;
@@ -55,7 +92,8 @@ impl Many {
             }
             std::thread::sleep(COUNT);
         }
-        println!("{what}: {} services in {:.1?}: {:?}", self.services, now().saturating_sub(since), self.running());
+        self.figures.took(what, since(begun));
+        println!("{what}: {:?}", self.running());
     }
 
     fn assert_alone(&self) {
@@ -68,36 +106,144 @@ impl Many {
         }
     }
 
+    /// The host that runs most of them.
+    fn busiest(&self) -> &Host {
+        let running = self.running();
+        self.cluster.hosts.iter().max_by_key(|host| running[&host.name]).expect("a host")
+    }
+
+    /// The host that runs fewest of them.
+    fn idlest(&self) -> &Host {
+        let running = self.running();
+        self.cluster.hosts.iter().min_by_key(|host| running[&host.name]).expect("a host")
+    }
+
+    /// Brings every service to one host: the others' putexd are away for a while.
+    fn gather(&self, host: &Host) {
+        let others = || self.cluster.hosts.iter().filter(|other| other.name != host.name);
+        for other in others() {
+            Self::stop_putexd(other);
+        }
+        wait_until(LIMIT, "one host runs all", || host.running_services("many-").len() == self.services);
+        for other in others() {
+            other.exec(&["systemctl", "start", "putexd.service"]);
+        }
+        std::thread::sleep(REST);
+        self.assert_alone();
+    }
+
+    fn stop_putexd(host: &Host) {
+        let stopped = host.output_within(LIMIT, &["systemctl", "stop", "putexd.service"]);
+        assert!(stopped.status.success(), "{}: {}", host.name, said(&stopped));
+    }
+
+    /// What PID 1 needs by itself, and what it uses while as many units run and nothing happens.
+    fn measure_pid_1(&self, names: &[String]) {
+        let host = &self.cluster.hosts[0];
+        host.exec(&["systemctl", "daemon-reload"]);
+        let units: Vec<String> = names.iter().map(|name| format!("{name}.service")).collect();
+        let all = |verb: &str| {
+            let begun = now();
+            let arguments: Vec<&str> =
+                ["systemctl", verb].into_iter().chain(units.iter().map(String::as_str)).collect();
+            let done = host.output_within(LIMIT, &arguments);
+            assert!(done.status.success(), "{verb}: {}", said(&done));
+            since(begun)
+        };
+        self.figures.took("PID 1 alone: start", all("start"));
+        let before = usage(host, "systemd");
+        std::thread::sleep(BARE_REST);
+        self.figures.tell("PID 1 alone: rest", "% of a core", share(before, usage(host, "systemd"), BARE_REST));
+        self.figures.took("PID 1 alone: stop", all("stop"));
+    }
+
     /// Tells what each program uses while nothing happens.
-    fn rest(&self, what: &str) {
-        let used = |host: &Host| -> Vec<(f64, u64)> { PROGRAMS.iter().map(|name| usage(host, name)).collect() };
+    fn rest(&self) {
+        let used = |host: &Host| -> Vec<Usage> { PROGRAMS.iter().map(|(name, _)| usage(host, name)).collect() };
         let before: Vec<_> = self.cluster.hosts.iter().map(used).collect();
         std::thread::sleep(REST);
-        for (host, before) in self.cluster.hosts.iter().zip(before) {
-            let after = used(host);
-            let shares: Vec<String> = PROGRAMS
-                .iter()
-                .zip(before.iter().zip(after))
-                .map(|(name, (before, after))| {
-                    let share = (after.0 - before.0) / REST.as_secs_f64() * 100.0;
-                    format!("{name} {share:.1} % {} MiB", after.1 / 1024)
-                })
-                .collect();
-            println!("{what}: {} runs {}: {}", host.name, host.running_services("many-").len(), shares.join(", "));
+        let after: Vec<_> = self.cluster.hosts.iter().map(used).collect();
+        for (role, wanted) in [("holder", self.busiest()), ("standby", self.idlest())] {
+            let at = self.cluster.hosts.iter().position(|host| host.name == wanted.name).expect("one of them");
+            let runs = f64::from(u32::try_from(wanted.running_services("many-").len()).expect("few"));
+            self.figures.tell(&format!("rest, {role}: runs"), "services", runs);
+            for (program, (before, after)) in PROGRAMS.iter().zip(before[at].iter().zip(&after[at])) {
+                let name = format!("rest, {role}: {}", program.1);
+                self.figures.tell(&name, "% of a core", share(*before, *after, REST));
+                self.figures.tell(&format!("{name}, memory"), "MiB", after.mebibytes);
+            }
         }
+    }
+
+    /// What an operator waits for.
+    fn measure_day(&self, texts: &[(&str, &str)]) {
+        let host = self.idlest();
+        let median = |mut spans: Vec<Duration>| {
+            spans.sort();
+            spans[spans.len() / 2]
+        };
+        let timed = |arguments: &[&str]| {
+            let begun = now();
+            host.exec(arguments);
+            since(begun)
+        };
+        // The way into the host is part of each.
+        self.figures.took("a command that does nothing", median((0..TIMES).map(|_| timed(&["true"])).collect()));
+        self.figures.took("status", median((0..TIMES).map(|_| timed(&["putexctl", "status"])).collect()));
+        let Some((name, text)) = texts.first() else { return };
+        let spans = (0..TIMES).map(|run| {
+            host.write_file(
+                &format!("/etc/putex.d/{name}.toml"),
+                &format!("# {run}\nstop-limit = \"{}s\"\n{text}", 91 + run),
+            );
+            timed(&["systemctl", "reload", "putexd.service"])
+        });
+        self.figures.took("reload of one changed file", median(spans.collect()));
+    }
+
+    /// How long it takes from the start of the program until it has told systemd that it is ready.
+    fn measure_ready(&self) {
+        let micros =
+            |property| self.cluster.hosts[0].property("putexd.service", property).parse::<u64>().expect("a number");
+        let ready = micros("ActiveEnterTimestampMonotonic").saturating_sub(micros("ExecMainStartTimestampMonotonic"));
+        self.figures.took("ready", Duration::from_micros(ready));
+    }
+
+    /// What the journal of a standby is told when it cannot reach the store for a while.
+    fn measure_silence(&self) {
+        let host = self.idlest();
+        let lines = || host.journal(&["putexd.service"]).lines().count();
+        let before = lines();
+        host.partition(Cut::Silent);
+        std::thread::sleep(REST);
+        host.heal();
+        std::thread::sleep(REST);
+        let after = u32::try_from(lines().saturating_sub(before)).expect("few");
+        self.figures.tell("journal of a host without a store for 30 s", "lines", f64::from(after));
+        self.assert_alone();
     }
 }
 
-/// The seconds that the processes of a program have run, and their memory in KiB.
-fn usage(host: &Host, program: &str) -> (f64, u64) {
-    let mut total = (0.0, 0);
+#[derive(Clone, Copy)]
+struct Usage {
+    nanos: f64,
+    mebibytes: f64,
+}
+
+fn share(before: Usage, after: Usage, span: Duration) -> f64 {
+    (after.nanos - before.nanos) / 1e9 / span.as_secs_f64() * 100.0
+}
+
+/// The time that the processes of a program have run, and their memory.
+fn usage(host: &Host, program: &str) -> Usage {
+    let mut total = Usage { nanos: 0.0, mebibytes: 0.0 };
     for pid in host.processes(program) {
         let pid = pid.as_raw_nonzero().get();
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let resident =
-            status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().split(' ').next()?.parse().ok());
-        total.0 += threads_of(pid).unwrap_or_default() / 1e9;
-        total.1 += resident.unwrap_or(0_u64);
+            status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().split(' ').next()?.parse::<f64>().ok());
+        total.nanos += threads_of(pid).unwrap_or_default();
+        total.mebibytes += resident.unwrap_or_default() / 1024.0;
     }
     total
 }
@@ -125,6 +271,11 @@ fn measure_scale() {
     let services = std::env::var(SERVICES).map_or(30, |text| text.parse().expect("a number"));
     let store = store();
     let Some(cluster) = Setup::hosts(3).share(store == Lockstore::Directory).boot("scale") else { return };
+    let figures = Figures {
+        store: format!("{store:?}").to_lowercase(),
+        services,
+        file: std::env::var_os(FIGURES).map(PathBuf::from),
+    };
     let locks = Locks::start(store, &cluster, false);
     let configuration = locks.configuration(&cluster);
     let names: Vec<String> = (0..services).map(|at| format!("many-{at:04}")).collect();
@@ -139,32 +290,36 @@ fn measure_scale() {
         .map(|name| format!("unit = \"{name}.service\"\nrenew-interval = \"3s\"\nfailures = 3\nconfirmations = 2\n"))
         .collect();
     let files: Vec<(&str, &str)> = names.iter().map(String::as_str).zip(texts.iter().map(String::as_str)).collect();
-    cluster.configure(|host| format!("node = \"{}\"\n{configuration}", host.name), &files);
-    locks.init(&cluster);
-    let many = Many { cluster, services };
-    let began = now();
-    many.cluster.start_putexd();
-    many.wait_for_all("start", began);
-    many.assert_alone();
-    std::thread::sleep(REST);
-    many.rest("at rest");
-    many.assert_alone();
+    let many = Many { cluster, services, figures };
+    many.measure_pid_1(&names);
+    many.cluster.configure(|host| format!("node = \"{}\"\n{configuration}", host.name), &files);
+    locks.init(&many.cluster);
 
-    let most = many.running().into_iter().max_by_key(|(_, count)| *count).map(|(name, _)| name).expect("a host");
-    let host = many.cluster.hosts.iter().find(|host| host.name == most).expect("a host");
-    let since = now();
-    host.exec(&["systemctl", "stop", "putexd.service"]);
-    println!("release: systemctl stop putexd took {:.1?}", now().saturating_sub(since));
-    many.wait_for_all("release", since);
+    let begun = now();
+    many.cluster.start_putexd();
+    many.measure_ready();
+    many.wait_for_all("start", begun);
+    many.assert_alone();
+    many.gather(&many.cluster.hosts[0]);
+    many.rest();
+    many.measure_day(&files);
+    many.measure_silence();
+
+    let host = many.busiest();
+    let begun = now();
+    Many::stop_putexd(host);
+    many.figures.took("release: the stop of putexd", since(begun));
+    many.wait_for_all("release", begun);
     host.exec(&["systemctl", "start", "putexd.service"]);
     std::thread::sleep(REST);
-    many.assert_alone();
+    many.gather(&many.cluster.hosts[0]);
 
-    let most = many.running().into_iter().max_by_key(|(_, count)| *count).map(|(name, _)| name).expect("a host");
-    let host = many.cluster.hosts.iter().find(|host| host.name == most).expect("a host");
-    let since = host.power_off_hard();
+    let host = many.busiest();
+    let begun = host.power_off_hard();
     wait_until(LIMIT, "the host is off", || host.running_services("many-").is_empty());
-    many.wait_for_all("power loss", since);
+    many.wait_for_all("power loss", begun);
+    let most = many.running().into_values().max().unwrap_or_default();
+    many.figures.tell("power loss: most on one host", "services", f64::from(u32::try_from(most).expect("few")));
     many.assert_alone();
     drop(locks);
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::crowd;
 use super::throw::SLICES;
 use crate::cluster::Host;
 use crate::scene::{Scene, UNIT};
@@ -86,7 +87,7 @@ fn look_at(host: &Host, one: &Event, program: &str) -> Result<u64, String> {
     look_at_grant(host, runs.then_some(one), of(UNIT, "MainPID"))?;
     let revision = look_at_status(host, one)?;
     let failed = said(host, &["systemctl", "list-units", "--failed", "--plain", "--no-legend"])?;
-    match failed.lines().find(|line| !line.starts_with(UNIT)) {
+    match failed.lines().find(|line| !line.starts_with(UNIT) && !line.starts_with(crowd::PREFIX)) {
         Some(line) => Err(format!("a unit has failed: {line}")),
         None => Ok(revision),
     }
@@ -145,7 +146,7 @@ fn look_at_processes(host: &Host, runs: bool, program: &str) -> Result<(), Strin
 /// One grant where the unit runs, with the token that it was started with, and none anywhere else.
 fn look_at_grant(host: &Host, one: Option<&Event>, main_pid: &str) -> Result<(), String> {
     let listed = said(host, &["ls", "-A", GRANTS])?;
-    let grants: Vec<&str> = listed.lines().collect();
+    let grants: Vec<&str> = listed.lines().filter(|service| !service.starts_with(crowd::PREFIX)).collect();
     let Some(one) = one else {
         return if grants.is_empty() { Ok(()) } else { Err(format!("grants are left over: {grants:?}")) };
     };

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! As one of the tests it runs for five minutes with a seed of its own; the script sets `PUTEX_CAMPAIGN_MINUTES`,
-//! `PUTEX_CAMPAIGN_SEED` and `PUTEX_CAMPAIGN_STORE`.
+//! `PUTEX_CAMPAIGN_SEED`, `PUTEX_CAMPAIGN_STORE` and `PUTEX_CAMPAIGN_SERVICES`.
 //!
 //! The seed is printed first. The same seed draws the same faults, for the same parts (the active host, a standby),
 //! with the same times; what follows from them depends on the machine's real timing, so that a violation may take
@@ -18,7 +18,8 @@
 //! naming the one holder; no failed unit, but for one that was killed, which systemd calls so until its next start;
 //! all servers well, if need be after a restart, which is counted; so is a lock in a folder that had to be cleared because a
 //! write that was under way when the folder went back landed in what is there now. From the beginning of the campaign on: no two
-//! copies at once, tokens that grow from start to start, and no defect in a journal.
+//! copies at once, tokens that grow from start to start, and no defect in a journal. Of the services beside it each runs
+//! on one host.
 //!
 //! **What the assumptions exclude** is judged by a rule of its own, or not drawn:
 //!
@@ -58,6 +59,7 @@
 //! putexd alone, which libfaketime tells another time; the clocks that leases rest on are left as they are.
 
 pub mod audit;
+mod crowd;
 pub mod script;
 mod tally;
 pub mod throw;
@@ -71,6 +73,7 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use self::audit::{OverlapKind, Rest, Standstill};
+use self::crowd::Crowd;
 use self::rng::Rng;
 use self::script::Fault;
 use self::tally::Tally;
@@ -122,9 +125,10 @@ fn random_faults_on_three_hosts() {
         .small_disk(on_hosts::DATA)
         .file("/etc/systemd/system/putexd.service.d/clock.conf", CLOCK_OF_ITS_OWN)
         .file(throw::CLOCK, "+0\n");
-    let Some((scene, _)) = plan.run() else { return };
+    let crowd = Crowd::of_this_run();
+    let Some(scene) = crowd.join(plan).begin() else { return };
     try_clock(&scene.hosts[0]);
-    let mut campaign = Campaign::new(&scene, seed, store);
+    let mut campaign = Campaign::new(&scene, crowd, seed, store);
     let began = now();
     campaign.rest();
     while since(began) < length {
@@ -162,6 +166,7 @@ pub fn tell(text: &str) {
 
 struct Campaign<'a> {
     scene: &'a Scene,
+    crowd: Crowd,
     rng: Rng,
     seed: u64,
     store: Lockstore,
@@ -178,10 +183,11 @@ struct Campaign<'a> {
 }
 
 impl<'a> Campaign<'a> {
-    fn new(scene: &'a Scene, seed: u64, store: Lockstore) -> Self {
+    fn new(scene: &'a Scene, crowd: Crowd, seed: u64, store: Lockstore) -> Self {
         let copy = scene.shared().with_file_name("copy");
         Self {
             scene,
+            crowd,
             rng: Rng::new(seed),
             seed,
             store,
@@ -235,7 +241,11 @@ impl<'a> Campaign<'a> {
         let mut revive_at = now() + CATCH_UP;
         let mut rest = Rest::default();
         loop {
-            let amiss = match (audit::look(self.scene, "oracle"), audit::unwell(self.scene)) {
+            if let Some(name) = crowd::find_twice(self.scene, &self.standstills) {
+                self.fail(&format!("{name} runs on two hosts at once"));
+            }
+            let good = audit::look(self.scene, "oracle").and_then(|good| self.crowd.look(self.scene).map(|()| good));
+            let amiss = match (good, audit::unwell(self.scene)) {
                 (Ok(good), unwell) if unwell.is_empty() => match rest.confirm(good) {
                     Ok(active) => return active,
                     Err(amiss) => amiss,
