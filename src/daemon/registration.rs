@@ -46,7 +46,7 @@ pub(super) type Adoption = oneshot::Sender<Result<String, String>>;
 #[derive(Clone)]
 pub(super) struct Places {
     machine: Arc<dyn Machine>,
-    places: Arc<Mutex<BTreeMap<UnitName, KeptPlace>>>,
+    kept: Arc<Mutex<BTreeMap<UnitName, KeptPlace>>>,
     /// The entries as they were when they last cleared a unit.
     seen: Arc<Mutex<BTreeMap<UnitName, Snapshot>>>,
 }
@@ -55,7 +55,7 @@ impl Places {
     /// What the disk has.
     pub(super) fn new<'a>(machine: &Arc<dyn Machine>, units: impl Iterator<Item = &'a UnitName>) -> Self {
         let places = units.filter_map(|unit| Some((unit.clone(), machine.recall_place(unit)?))).collect();
-        Self { machine: Arc::clone(machine), places: Arc::new(Mutex::new(places)), seen: Arc::default() }
+        Self { machine: Arc::clone(machine), kept: Arc::new(Mutex::new(places)), seen: Arc::default() }
     }
 
     fn seen(&self, unit: &UnitName) -> Option<Snapshot> {
@@ -67,11 +67,11 @@ impl Places {
     }
 
     fn of(&self, unit: &UnitName) -> Option<KeptPlace> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner).get(unit).cloned()
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).get(unit).cloned()
     }
 
     fn keep(&self, unit: &UnitName, kept: KeptPlace) {
-        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut places = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if places.get(unit) != Some(&kept) {
             self.machine.keep_place(unit, kept.clone());
             places.insert(unit.clone(), kept);

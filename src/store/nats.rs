@@ -269,7 +269,7 @@ impl Shared {
         // The base is of the attempt's incarnation, the acknowledgement may be of the next. Both are asked behind the
         // acknowledgement, at once: a bucket that is made anew between the two answers has lost the lock, and takes no further
         // write from this revision, without which nothing is started.
-        let (first, identity) = try_join(first, self.identity(connection, &bucket)).await?;
+        let (first, identity) = try_join(Box::pin(first), Box::pin(self.identity(connection, &bucket))).await?;
         Ok(if first == Some(revision) && identity.incarnation == attempt.incarnation {
             WriteOutcome::Won(revision)
         } else {
