@@ -410,8 +410,8 @@ fn fast(name: &'static str, store: Lockstore) {
         wait_until(ELECTED, "all run elsewhere", || active(other) == FAST_NAMES.len());
         let latest = starts(other).iter().filter_map(|start| start.parse().ok()).map(Duration::from_micros).max();
         let span = latest.expect("they are started").saturating_sub(at);
-        println!("{name}, run {run}: the latest of them after {span:.3?}");
-        table.add("fast: to the latest start elsewhere", span);
+        println!("{name}, run {run}: the last of them after {span:.3?}");
+        table.add("fast: to the last start elsewhere", span);
         table.require(run, name, span, wait + FAST_SLACK);
         lost.boot();
     }
