@@ -267,6 +267,10 @@ impl Manager for Fake {
         unreachable!("no test asks for it")
     }
 
+    fn prepare<'a>(&'a self, _: &'a UnitName) -> ManagerFuture<'a, ()> {
+        unreachable!("no test asks for it")
+    }
+
     fn start<'a>(
         &'a self,
         _: &'a UnitName,

@@ -67,23 +67,25 @@ pub(super) struct Units {
     unproven: Arc<Mutex<Option<String>>>,
     /// The looks of a stop for its proof.
     looks: Arc<watch::Sender<Looks>>,
-    /// How many stops are under way: at times one that is given up beside the one that follows it.
+    /// How many starts are under way.
+    starts: Arc<watch::Sender<u32>>,
+    /// How many stops are: at times one that is given up beside the one that follows it.
     stops: Arc<watch::Sender<u32>>,
 }
 
-/// A stop that is under way, until this is dropped.
+/// A start or a stop that is under way, until this is dropped.
 struct UnderWay(Arc<watch::Sender<u32>>);
 
 impl UnderWay {
-    fn begin(stops: &Arc<watch::Sender<u32>>) -> Self {
-        stops.send_modify(|stops| *stops += 1);
-        Self(Arc::clone(stops))
+    fn begin(all: &Arc<watch::Sender<u32>>) -> Self {
+        all.send_modify(|count| *count += 1);
+        Self(Arc::clone(all))
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.0.send_modify(|stops| *stops -= 1);
+        self.0.send_modify(|count| *count -= 1);
     }
 }
 
@@ -203,6 +205,7 @@ impl Units {
             former: Arc::new(Mutex::new(former)),
             unproven: Arc::default(),
             looks: Arc::new(watch::channel(Looks::default()).0),
+            starts: Arc::new(watch::channel(0).0),
             stops: Arc::new(watch::channel(0).0),
         }
     }
@@ -327,9 +330,15 @@ impl Units {
         });
     }
 
+    /// Gets a start ready that may follow soon.
+    pub(super) async fn prepare(&self) {
+        self.systemd.prepare(&self.main).await;
+    }
+
     /// Starts the main unit, which starts what is bound with it, now or when it is due; the lease is started with them,
     /// because they are bound to it.
     pub(super) async fn start(&self) -> Result<(), String> {
+        let _under_way = UnderWay::begin(&self.starts);
         for bound in &self.bound {
             // What failed for want of the lease must not be refused now for having failed too often.
             self.systemd.reset_failed(bound).await.map_err(|error| error.to_string())?;
@@ -422,6 +431,14 @@ impl Units {
         timeout(ONE_MORE_LOOK_LIMIT, ended).await.map_or(true, |looks| looks.is_ok_and(|looks| !looks.is_proven))
     }
 
+    /// Returns once no start is under way, `limit` from now on at the latest: PID 1 is not to wait with one for a look at what it
+    /// has just begun.
+    pub(super) async fn not_starting(&self, limit: Duration) {
+        let mut starts = self.starts.subscribe();
+        // Both outcomes mean the same.
+        let _ = timeout(limit, starts.wait_for(|starts| *starts == 0)).await;
+    }
+
     /// Returns once no stop is under way, which looks for itself, and a moment later; `limit` from now on at the latest.
     pub(super) async fn not_stopping(&self, limit: Duration) {
         let mut stops = self.stops.subscribe();
@@ -483,13 +500,15 @@ impl Units {
     }
 
     async fn proof(&self, left: &mut Leftovers, slice: Duration) -> Result<(), (UnitName, NotDead)> {
-        for name in self.all() {
-            let dead = self.systemd.look(&name, Purpose::Stop).await.map_err(NotDead::from).and_then(|look| look.dead);
-            if let Err(trouble) = dead {
+        let units = self.all();
+        let looks = join_all(units.iter().map(|name| self.systemd.look(name, Purpose::Stop)));
+        let (looks, lease) = join(looks, self.systemd.brief(&self.lease)).await;
+        for (name, look) in units.into_iter().zip(looks) {
+            if let Err(trouble) = look.map_err(NotDead::from).and_then(|look| look.dead) {
                 return Err((name, trouble));
             }
         }
-        let lease = self.systemd.brief(&self.lease).await.map_err(|error| (self.lease.clone(), error.into()))?;
+        let lease = lease.map_err(|error| (self.lease.clone(), error.into()))?;
         // A stop of the target that is queued waits for what only follows the lease, and nobody waits for that. What holds the
         // units back is the grant, which is gone: each of them asserts it itself.
         if !lease.active_state.is_stopped() && !lease.has_job {

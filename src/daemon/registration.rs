@@ -17,7 +17,7 @@ use crate::election::{
 };
 use crate::store::{Attempt, Entry, Snapshot, Store, StoreError, WriteOutcome};
 use crate::types::store::StoreAddress;
-use crate::types::{Key, UnitName, Value, WriteId};
+use crate::types::{Key, Revision, UnitName, Value, WriteId};
 
 /// How often the entry is looked at, unless the store hints at a change of it.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
@@ -46,22 +46,32 @@ pub(super) type Adoption = oneshot::Sender<Result<String, String>>;
 #[derive(Clone)]
 pub(super) struct Places {
     machine: Arc<dyn Machine>,
-    places: Arc<Mutex<BTreeMap<UnitName, KeptPlace>>>,
+    kept: Arc<Mutex<BTreeMap<UnitName, KeptPlace>>>,
+    /// The entries as they were when they last cleared a unit.
+    seen: Arc<Mutex<BTreeMap<UnitName, Snapshot>>>,
 }
 
 impl Places {
     /// What the disk has.
     pub(super) fn new<'a>(machine: &Arc<dyn Machine>, units: impl Iterator<Item = &'a UnitName>) -> Self {
         let places = units.filter_map(|unit| Some((unit.clone(), machine.recall_place(unit)?))).collect();
-        Self { machine: Arc::clone(machine), places: Arc::new(Mutex::new(places)) }
+        Self { machine: Arc::clone(machine), kept: Arc::new(Mutex::new(places)), seen: Arc::default() }
+    }
+
+    fn seen(&self, unit: &UnitName) -> Option<Snapshot> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).get(unit).cloned()
+    }
+
+    fn see(&self, unit: &UnitName, snapshot: Snapshot) {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).insert(unit.clone(), snapshot);
     }
 
     fn of(&self, unit: &UnitName) -> Option<KeptPlace> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner).get(unit).cloned()
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).get(unit).cloned()
     }
 
     fn keep(&self, unit: &UnitName, kept: KeptPlace) {
-        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut places = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if places.get(unit) != Some(&kept) {
             self.machine.keep_place(unit, kept.clone());
             places.insert(unit.clone(), kept);
@@ -200,6 +210,7 @@ impl Registrar {
                 Verdict::Cleared => {
                     self.former.clear();
                     self.remember(&found, &snapshot);
+                    self.kept.see(&self.unit, snapshot);
                     // N4 rests on what is on the disk when the unit is started.
                     let limit = self.settings.borrow().timings.call_limit();
                     return Ok(Looked::Stands(match self.kept.are_on_disk(&self.unit, limit).await {
@@ -373,7 +384,7 @@ impl Registrar {
     /// Whether `key` held this, and not only in the past.
     async fn rewrite(&self, key: &Key, snapshot: &Snapshot) -> bool {
         let limit = self.settings.borrow().timings.call_limit();
-        rewrite(&self.host, key, snapshot, limit).await
+        rewrite(&self.host, key, snapshot, limit).await.is_some()
     }
 }
 
@@ -384,20 +395,21 @@ pub(super) async fn vet(host: Host, settings: ServiceSettings, kept: Places) -> 
     vetted.into_iter().collect()
 }
 
+/// What was seen of the entry at the last look is written again at once: that it is won shows that this is still there. Only if it is
+/// not is the entry read first.
 async fn vet_unit(host: &Host, settings: &ServiceSettings, kept: &Places, unit: &UnitName) -> Result<(), String> {
     let entry = Key::of_unit(host.cluster.as_ref(), unit);
-    let here = Place { store: host.store_address.clone(), key: settings.key.clone() };
     let limit = settings.timings.call_limit();
+    if let Some(seen) = kept.seen(unit)
+        && vouch(host, settings, kept, unit, seen).await == Ok(true)
+    {
+        return Ok(());
+    }
     let mut last = String::new();
     for _ in 0..VET_LIMIT {
         match read(&*host.store, &entry, limit).await {
             Ok(snapshot) => {
-                let found = found(&snapshot, unit);
-                if judge(&here, kept.of(unit).as_ref(), &found, &position(&snapshot), false) != Verdict::Cleared {
-                    return Err(format!("{unit} is no longer run under the key \"{}\"", settings.key));
-                }
-                kept.are_on_disk(unit, limit).await?;
-                if rewrite(host, &entry, &snapshot, limit).await {
+                if vouch(host, settings, kept, unit, snapshot).await? {
                     return Ok(());
                 }
                 "its entry is being changed, or cannot be written".clone_into(&mut last);
@@ -409,6 +421,30 @@ async fn vet_unit(host: &Host, settings: &ServiceSettings, kept: &Places, unit: 
     Err(format!("whether {unit} is still run under the key \"{}\" is not known: {last}", settings.key))
 }
 
+/// Whether the entry is this, and allows a start. `Err`: it does not allow one if it is this.
+async fn vouch(
+    host: &Host,
+    settings: &ServiceSettings,
+    kept: &Places,
+    unit: &UnitName,
+    mut snapshot: Snapshot,
+) -> Result<bool, String> {
+    let here = Place { store: host.store_address.clone(), key: settings.key.clone() };
+    let limit = settings.timings.call_limit();
+    let found = found(&snapshot, unit);
+    if judge(&here, kept.of(unit).as_ref(), &found, &position(&snapshot), false) != Verdict::Cleared {
+        return Err(format!("{unit} is no longer run under the key \"{}\"", settings.key));
+    }
+    kept.are_on_disk(unit, limit).await?;
+    let entry = Key::of_unit(host.cluster.as_ref(), unit);
+    let Some(revision) = rewrite(host, &entry, &snapshot, limit).await else { return Ok(false) };
+    if let Some(entry) = &mut snapshot.entry {
+        entry.revision = revision;
+    }
+    kept.see(unit, snapshot);
+    Ok(true)
+}
+
 fn found(snapshot: &Snapshot, unit: &UnitName) -> Found {
     let Some(Entry { value: Some(value), .. }) = &snapshot.entry else { return Found::Nothing };
     Registration::decode(value, unit).map_or(Found::Garbled, Found::Entry)
@@ -416,9 +452,12 @@ fn found(snapshot: &Snapshot, unit: &UnitName) -> Found {
 
 /// Writes `key` as it was read. Only where that is won was the read not one of the past, such as a leader that is deposed or
 /// the cache of a network file system shows.
-async fn rewrite(host: &Host, key: &Key, snapshot: &Snapshot, limit: Duration) -> bool {
+async fn rewrite(host: &Host, key: &Key, snapshot: &Snapshot, limit: Duration) -> Option<Revision> {
     let value = snapshot.entry.as_ref().and_then(|entry| entry.value.clone()).unwrap_or_default();
-    matches!(replace(host, key, snapshot, value, limit).await, WriteOutcome::Won(_))
+    match replace(host, key, snapshot, value, limit).await {
+        WriteOutcome::Won(revision) => Some(revision),
+        WriteOutcome::Conflict | WriteOutcome::Unknown(_) => None,
+    }
 }
 
 async fn replace(host: &Host, key: &Key, snapshot: &Snapshot, value: Value, limit: Duration) -> WriteOutcome {
@@ -543,7 +582,11 @@ mod tests {
         }
 
         async fn vet(&self) -> Result<(), String> {
-            vet(self.host.clone(), self.settings.clone(), self.places()).await
+            self.vet_by(self.places()).await
+        }
+
+        async fn vet_by(&self, places: Places) -> Result<(), String> {
+            vet(self.host.clone(), self.settings.clone(), places).await
         }
     }
 
@@ -638,6 +681,24 @@ mod tests {
         refusal(&mut registrar).await;
         bench.store.read_from(None);
         assert!(refusal(&mut registrar).await.ends_with("h2 holds it"));
+    }
+
+    #[tokio::test]
+    async fn whoever_has_seen_the_entry_vets_it_by_a_write_alone() {
+        let bench = Bench::new();
+        bench.put_entry("db", &[]);
+        let mut registrar = bench.registrar();
+        assert_eq!(registrar.look().await, Ok(Looked::Stands(Standpoint::Cleared)));
+        bench.store.refuse_reads(Some(StoreError::Unreachable("nobody needs it".to_owned())));
+        for _ in 0..2 {
+            bench.vet_by(registrar.kept.clone()).await.expect("it is as it was seen, and as it was written since");
+        }
+        bench.store.refuse_reads(None);
+        // Who has written since is seen all the same.
+        bench.put_entry("db", &[]);
+        bench.vet_by(registrar.kept.clone()).await.expect("it says what it said");
+        bench.put_entry("other", &["db"]);
+        bench.vet_by(registrar.kept.clone()).await.expect_err("it was given another key");
     }
 
     #[tokio::test]

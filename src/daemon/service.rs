@@ -47,6 +47,8 @@ const EVENTS_LIMIT: usize = 64;
 const GUARD_LIMIT: usize = 32;
 /// How often a loop shows that it lives, whatever else happens.
 const HEARTBEAT: Duration = Duration::from_secs(1);
+/// A start that was got ready so long ago is got ready again.
+const PREPARED_FOR: Duration = Duration::from_millis(500);
 /// A unit that is not proven dead for so long, where it is not to run, is told of: an orderly stop takes a while.
 const UNDEAD_TOLD_AFTER: Duration = Duration::from_secs(1);
 /// How many of them are named.
@@ -266,6 +268,8 @@ struct Service {
     epoch: Arc<AtomicU64>,
     desk: mpsc::Sender<GuardRequest>,
     role: watch::Sender<Option<Role>>,
+    /// When a start was got ready last.
+    prepared: Option<Time>,
     start: Option<JoinHandle<()>>,
     stop: Option<JoinHandle<()>>,
     /// Counts the stops that were asked for: a proof that was taken for an earlier one says nothing of the gate since.
@@ -399,6 +403,7 @@ impl Service {
             epoch,
             desk,
             role,
+            prepared: None,
             start: None,
             stop: None,
             stops: 0,
@@ -795,8 +800,20 @@ impl Service {
 impl Service {
     fn carry_out(&mut self, action: Action) {
         match action {
-            Action::Read { id, before } => self.read(id, before),
-            Action::Write(request) => self.write(*request),
+            Action::Read { id, before } => {
+                self.read(id, before);
+                if before.is_some() {
+                    // Of a release: the claim that follows it may entitle at once.
+                    self.prepare();
+                }
+            }
+            Action::Write(request) => {
+                self.write(*request);
+                let waiting = self.election.waiting(self.host.machine.now());
+                if matches!(waiting, Some(Waiting::Claim | Waiting::LastWrite)) {
+                    self.prepare();
+                }
+            }
             Action::Guard(request) => self.ask_guard(request),
             Action::Vet { instance } => {
                 let vet = registration::vet(self.host.clone(), self.settings.clone(), self.places.clone());
@@ -856,6 +873,16 @@ impl Service {
                 Some(_) => Event::Replaced { id, answer },
             }
         });
+    }
+
+    /// A start may follow behind what is asked of the store.
+    fn prepare(&mut self) {
+        let now = self.host.machine.now();
+        if self.prepared.is_none_or(|at| now.since_at_least(at) >= PREPARED_FOR) {
+            self.prepared = Some(now);
+            let units = self.units.clone();
+            self.host.machine.spawn(Box::pin(async move { units.prepare().await }));
+        }
     }
 
     fn write(&self, request: WriteRequest) {

@@ -7,6 +7,12 @@ use serde::{Deserialize, Serialize};
 /// The most failures that a configuration may name.
 const FAILURES_LIMIT: u32 = 1000;
 
+/// The shortest margin by default: ε, and what clocks may drift apart within the shortest leases.
+const MARGIN_MIN: Duration = Duration::from_millis(25);
+
+/// Whoever renews more often than this is warned.
+const FAST: Duration = Duration::from_millis(100);
+
 /// How long a new holder waits beyond the old one's death.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum Confirmation {
@@ -103,10 +109,10 @@ impl Timings {
         }
     }
 
-    /// R/10, at least 20 ms.
+    /// R/10, at least 25 ms: with 20 ms, which are as much as ε, a short lease is not safe with the stop budget W.
     #[must_use]
     pub fn default_margin(renew_interval: Duration) -> Duration {
-        (renew_interval / 10).max(Duration::from_millis(20))
+        (renew_interval / 10).max(MARGIN_MIN)
     }
 
     /// A quarter of the stop budget.
@@ -246,6 +252,14 @@ impl Timings {
                 self.failures
             ));
         }
+        if self.renew_interval < FAST {
+            warnings.push(format!(
+                "set renew-interval to at least {FAST:?}, unless neither the store nor a host is ever busy for long: a call to the                  store has {:.1?} and SIGKILL {:.1?}; a lease that rides through {:.1?} without the store is lost often, and the unit                  is stopped each time",
+                self.call_limit(),
+                self.kill_reserve,
+                self.rides_through()
+            ));
+        }
         warnings
     }
 
@@ -380,7 +394,22 @@ mod tests {
         assert_eq!(timings.wait(seconds(60.0)), Duration::from_nanos(60_200_260_242));
         let one_renewal = Timings::new(seconds(1.0), 1, 1);
         assert_eq!(one_renewal.renew_after(), seconds(0.4495));
-        assert_eq!(Timings::default_margin(seconds(0.1)), seconds(0.02));
+        assert_eq!(Timings::default_margin(seconds(0.1)), seconds(0.025));
+    }
+
+    #[test]
+    fn short_leases_are_safe_as_they_come_and_the_shortest_are_warned_of() {
+        let timings = |milliseconds, failures| Timings::new(Duration::from_millis(milliseconds), failures, 1);
+        for (renew_interval, failures, is_warned_of) in [(200, 3, false), (100, 3, false), (50, 3, true), (20, 4, true)]
+        {
+            let timings = timings(renew_interval, failures);
+            assert_eq!(timings.validate(), Ok(()), "{renew_interval} ms");
+            let warnings = timings.warnings();
+            assert_eq!(!warnings.is_empty(), is_warned_of, "{renew_interval} ms: {warnings:?}");
+        }
+        assert!(timings(50, 3).warnings()[0].starts_with("set renew-interval to at least 100ms"));
+        // Of T/3 nothing is left to renew in.
+        assert!(matches!(timings(20, 3).validate(), Err(TimingsError::Margin { .. })));
     }
 
     #[test]

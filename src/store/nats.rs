@@ -22,6 +22,7 @@ mod connection;
 mod hints;
 pub mod record;
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -30,6 +31,7 @@ use async_nats::Request;
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::publish::PublishAck;
 use async_nats::jetstream::response::Response;
+use futures_util::future::try_join;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::watch;
 
@@ -67,6 +69,7 @@ impl NatsStore {
             maker: maker(),
             slot: Slot::new(),
             seen: Mutex::new(None),
+            bases: Mutex::default(),
             warned: Mutex::new(Vec::new()),
         });
         let task = Task::spawn(keep_connected(Arc::clone(&shared)));
@@ -170,6 +173,8 @@ struct Shared {
     next_server: AtomicUsize,
     /// What the bucket was when it was last seen.
     seen: Mutex<Option<Identity>>,
+    /// What the latest message of a key that was read says it replaced: its revision, and the one where to look.
+    bases: Mutex<HashMap<Key, (Revision, Revision)>>,
     /// What the administrator was last warned of.
     warned: Mutex<Vec<String>>,
 }
@@ -182,8 +187,8 @@ impl Shared {
         // bucket that was made anew in between.
         for _ in 0..3 {
             let message = match (&known, before) {
-                (Some(_), Some(revision)) => bucket.replaced_by(connection, key, revision).await?,
-                (Some(_), None) => bucket.latest(connection, key).await?,
+                (Some(_), Some(revision)) => self.replaced_by(connection, &bucket, key, revision).await?,
+                (Some(_), None) => self.latest(connection, &bucket, key).await?,
                 (None, _) => None,
             };
             let after = self.identity(connection, &bucket).await?;
@@ -200,6 +205,33 @@ impl Shared {
             known = Some(after);
         }
         Err(StoreError::Unreachable("the bucket is being made anew".to_owned()))
+    }
+
+    async fn latest(&self, connection: &Connection, bucket: &Bucket, key: &Key) -> Result<Option<Found>, StoreError> {
+        let found = bucket.latest(connection, key).await?;
+        if let Some(Found { revision, headers: Some(headers), .. }) = &found
+            && let Some(base) = record::base(headers)
+        {
+            lock(&self.bases).insert(key.clone(), (*revision, base));
+        }
+        Ok(found)
+    }
+
+    /// Mostly the latest revision is asked for, a moment after it was read.
+    async fn replaced_by(
+        &self,
+        connection: &Connection,
+        bucket: &Bucket,
+        key: &Key,
+        revision: Revision,
+    ) -> Result<Option<Found>, StoreError> {
+        let known = lock(&self.bases).get(key).copied();
+        let base = match known {
+            Some((latest, base)) if latest == revision => Some(base),
+            Some(_) | None => bucket.base_of(connection, key, revision).await?,
+        };
+        let Some(base) = base else { return Ok(None) };
+        bucket.replaced_by(connection, key, revision, base).await
     }
 
     async fn write(&self, connection: &Connection, key: &Key, attempt: &Attempt) -> Result<WriteOutcome, StoreError> {
@@ -231,11 +263,14 @@ impl Shared {
         let revision = Revision(ack.sequence);
         let follows_the_base = attempt.base.0.checked_add(1) == Some(ack.sequence);
         let is_alone = follows_the_base || seen.is_some_and(|seen| !seen.is_replicated);
-        if !is_alone && bucket.first_after(connection, key, attempt.base).await? != Some(revision) {
-            return Ok(WriteOutcome::Conflict);
-        }
-        // The base is of the attempt's incarnation, the acknowledgement may be of the next.
-        Ok(if self.identity(connection, &bucket).await?.incarnation == attempt.incarnation {
+        let first = async {
+            if is_alone { Ok(Some(revision)) } else { bucket.first_after(connection, key, attempt.base).await }
+        };
+        // The base is of the attempt's incarnation, the acknowledgement may be of the next. Both are asked behind the
+        // acknowledgement, at once: a bucket that is made anew between the two answers has lost the lock, and takes no further
+        // write from this revision, without which nothing is started.
+        let (first, identity) = try_join(Box::pin(first), Box::pin(self.identity(connection, &bucket))).await?;
+        Ok(if first == Some(revision) && identity.incarnation == attempt.incarnation {
             WriteOutcome::Won(revision)
         } else {
             WriteOutcome::Conflict

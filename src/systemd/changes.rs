@@ -116,6 +116,8 @@ struct Board {
     bells: Vec<mpsc::Sender<()>>,
     /// Those that are loaded for nobody any more.
     unwanted: Vec<String>,
+    /// How often all that was read before may have become another.
+    rounds: u64,
 }
 
 #[derive(Debug, Default)]
@@ -162,7 +164,8 @@ impl Board {
         }
     }
 
-    fn ring_all(&self) {
+    fn ring_all(&mut self) {
+        self.rounds += 1;
         ring(&self.bells);
         self.units.values().for_each(|watch| ring(&watch.bells));
     }
@@ -214,6 +217,11 @@ impl Board {
 }
 
 impl Watched {
+    /// Another number whenever PID 1 has read its files anew, or came back.
+    pub(super) fn rounds(&self) -> u64 {
+        self.shared.board().rounds
+    }
+
     pub(super) fn new(keeper: &Keeper, route: Route) -> Self {
         let shared = Arc::<Shared>::default();
         let listening = OwnedTask::spawn(listen(keeper.clone(), Arc::clone(&shared)));

@@ -44,6 +44,9 @@ pub trait Manager: fmt::Debug + Send + Sync + 'static {
     /// Forgets how a unit failed, and how often it was started.
     fn reset_failed<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<(), BusError>>;
 
+    /// Gets a start ready that may follow soon.
+    fn prepare<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, ()>;
+
     /// Starts a unit, if it is bound to the lease, and waits until it is started.
     fn start<'a>(
         &'a self,
@@ -131,6 +134,10 @@ impl Manager for Systemd {
 
     fn reset_failed<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<(), BusError>> {
         Box::pin(async move { Systemd::reset_failed(&self.to(Purpose::Start), unit.as_str()).await })
+    }
+
+    fn prepare<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, ()> {
+        Box::pin(async move { Systemd::prepare(&self.to(Purpose::Start), unit).await })
     }
 
     fn start<'a>(

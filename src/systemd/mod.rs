@@ -8,6 +8,7 @@
 //!
 //! Every call is bounded in time, and no signal is trusted: signals only say when to read again.
 
+mod ahead;
 pub mod bond;
 mod calls;
 mod changes;
@@ -37,6 +38,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use ahead::Ahead;
 pub use changes::Changes;
 use changes::Watched;
 pub use confinement::check_confinement;
@@ -64,6 +66,7 @@ pub struct Systemd {
     mounts: units::Mounts,
     walker: Walker,
     begun: Begun,
+    ahead: Ahead,
     /// Starts that another putexd has begun: what became of them systemd may have forgotten.
     doubted: Arc<Mutex<HashSet<UnitName>>>,
 }
@@ -139,6 +142,7 @@ impl Systemd {
             mounts: units::Mounts::default(),
             walker: Walker::new(),
             begun: Begun::default(),
+            ahead: Ahead::default(),
             doubted: Arc::default(),
         }
     }
@@ -170,20 +174,30 @@ impl Systemd {
         Ok(Some(pin))
     }
 
-    /// Keeps a unit loaded whose start begins, until it has succeeded, or is under way no longer and the unit is proven dead.
+    /// Keeps a unit loaded whose start begins, by `pin` if there is one, until it has succeeded, or is under way no longer and the unit is proven dead.
     /// `Err`: it is not kept, although systemd offers that.
-    async fn begin(&self, unit: &UnitName) -> (UnderWay, Result<(), BusError>) {
-        let kept = self.keep(unit, true).await;
+    async fn begin(&self, unit: &UnitName, pin: Option<Pin>) -> (UnderWay, Result<(), BusError>) {
+        let kept = match pin {
+            Some(pin) => {
+                self.hold(unit, pin, true);
+                Ok(())
+            }
+            None => self.keep(unit, true).await,
+        };
         (UnderWay { begun: Arc::clone(&self.begun), unit: unit.clone() }, kept)
     }
 
     async fn keep(&self, unit: &UnitName, is_under_way: bool) -> Result<(), BusError> {
         if let Some(pin) = self.pin(unit.as_str()).await? {
-            let start = Start { pin, is_under_way };
-            let before = self.begun.lock().unwrap_or_else(PoisonError::into_inner).insert(unit.clone(), start);
-            drop(before);
+            self.hold(unit, pin, is_under_way);
         }
         Ok(())
+    }
+
+    fn hold(&self, unit: &UnitName, pin: Pin, is_under_way: bool) {
+        let start = Start { pin, is_under_way };
+        let before = self.begun.lock().unwrap_or_else(PoisonError::into_inner).insert(unit.clone(), start);
+        drop(before);
     }
 
     /// Whether a start of the unit was begun that is neither under way nor at its end.

@@ -139,13 +139,14 @@ impl Systemd {
         let deadline = Instant::now() + limit;
         // Held, so that systemd does not unload the unit together with the reason why it did not start, and with what the proof
         // needs if it is stopped in the middle of that.
-        let (under_way, kept) = self.begin(unit).await;
+        let (ready, pin) = self.prepared(unit).map(|prepared| (prepared.properties, prepared.pin)).unzip();
+        let (under_way, kept) = self.begin(unit, pin.flatten()).await;
         let check = |properties: &Properties| {
             check(properties)?;
             check_kept(unit, properties.is_effect(), kept.clone())
         };
         let mut is_effect = false;
-        let result = self.start_held(unit, limit, deadline, check, &mut is_effect).await;
+        let result = self.start_held(unit, ready, limit, deadline, check, &mut is_effect).await;
         let may_be_half_way = match &result {
             Ok(_)
             | Err(
@@ -172,12 +173,16 @@ impl Systemd {
     async fn start_held(
         &self,
         unit: &UnitName,
+        ready: Option<Properties>,
         limit: Duration,
         deadline: Instant,
         check: impl Fn(&Properties) -> Result<(), StartError>,
         is_effect: &mut bool,
     ) -> Result<Started, StartError> {
-        let properties = self.read(unit.as_str()).await?;
+        let (properties, is_ready) = match ready {
+            Some(properties) => (properties, true),
+            None => (self.read(unit.as_str()).await?, false),
+        };
         let before = properties.state();
         *is_effect = before.is_effect;
         if before.load_state != "loaded" {
@@ -189,7 +194,9 @@ impl Systemd {
             return Err(StartError::AlreadyRunning(before.in_words()));
         }
         // The counters of systemd's start limit are not meant for starts that another host's death asks for.
-        self.reset_failed(unit.as_str()).await?;
+        if !is_ready {
+            self.reset_failed(unit.as_str()).await?;
+        }
         let order = Order::Start(unit.as_str());
         let end = self.carry_out(&order, &before.id, before.invocation, deadline).await?;
         self.verify(unit, &before, &end, deadline, limit).await

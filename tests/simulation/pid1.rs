@@ -579,6 +579,10 @@ impl Manager for Pid1 {
         Box::pin(self.call(|_, _| ()))
     }
 
+    fn prepare<'a>(&'a self, _: &'a UnitName) -> ManagerFuture<'a, ()> {
+        Box::pin(async {})
+    }
+
     fn start<'a>(
         &'a self,
         unit: &'a UnitName,

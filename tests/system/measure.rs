@@ -5,6 +5,8 @@
 //! ```text
 //! cargo test --release --test system -- --ignored --nocapture measure
 //! PUTEX_ROUNDS=50 cargo test --release --test system -- --ignored --nocapture measure_planned measure_power_loss
+//! PUTEX_FAST_MS=50 PUTEX_MINUTES=10 PUTEX_ROUNDS=10 \
+//!     cargo test --release --all-features --test system -- --ignored --nocapture measure_fast
 //! PUTEX_NATS_SERVER=/path/of/a/newer/nats-server PUTEX_ROUNDS=8 \
 //!     cargo test --release --test system -- --ignored --nocapture measure_silence
 //! ```
@@ -51,6 +53,12 @@ const IDLE: Duration = Duration::from_secs(60);
 /// So long a host stays cut off after another has taken over, and the servers are watched after the heal.
 const HEALED: Duration = Duration::from_secs(20);
 const THAWED: Duration = Duration::from_millis(30);
+/// R of `measure_fast` in milliseconds, and how many minutes its leases are to be kept.
+const FAST_MS: &str = "PUTEX_FAST_MS";
+const FAST_MINUTES: &str = "PUTEX_MINUTES";
+const FAST_NAMES: [&str; 10] = ["db", "f1", "f2", "f3", "f4", "f5", "f6", "f7", "f8", "f9"];
+/// Beyond T + C·R, for the starts of all ten.
+const FAST_SLACK: Duration = Duration::from_millis(100);
 
 /// When a put was answered with success.
 struct Writer {
@@ -349,6 +357,66 @@ fn measure_idle() {
             );
         }
     }
+}
+
+/// How soon ten services with a short lease are elsewhere after a power loss, and whether they keep their leases on a machine that
+/// does nothing else. The servers of the store are beside the hosts, so that no loss of a host costs the store an election.
+#[test]
+#[ignore = "takes minutes, and its figures need a machine that does nothing else"]
+fn measure_fast() {
+    for (name, store) in [("fast-nats", Lockstore::Nats), ("fast-etcd", Lockstore::Etcd)] {
+        fast(name, store);
+    }
+}
+
+fn fast(name: &'static str, store: Lockstore) {
+    let milliseconds: u64 = number(FAST_MS).unwrap_or(100);
+    // Below T/3 the margin has no place at F = 3.
+    let failures = if milliseconds < 50 { 4 } else { 3 };
+    let renew_interval = Duration::from_millis(milliseconds);
+    let plan = FAST_NAMES.into_iter().fold(Plan::hosts(name, 2, store), |plan, name| {
+        let timings = format!("renew-interval = \"{milliseconds}ms\"\nfailures = {failures}\nconfirmations = 1\n");
+        let unit = "[Service]\nExecStart=/usr/bin/sleep infinity\n";
+        plan.service(name, format!("unit = \"fast-{name}.service\"\n{timings}")).unit(&format!("fast-{name}"), unit)
+    });
+    let Some(scene) = plan.begin() else { return };
+    let starts = |host: &Host| {
+        FAST_NAMES.map(|name| host.property(&format!("fast-{name}.service"), "ActiveEnterTimestampMonotonic"))
+    };
+    let active = |host: &Host| {
+        let units = FAST_NAMES.map(|name| format!("fast-{name}.service"));
+        units.iter().filter(|unit| host.property(unit, "ActiveState") == "active").count()
+    };
+    let wait = renew_interval * (failures + 1);
+    let mut table = Table::default();
+    for run in 1..=rounds() {
+        wait_until(ELECTED, "all run", || scene.hosts.iter().map(active).sum::<usize>() == FAST_NAMES.len());
+        if run == 1 {
+            let before = scene.hosts.iter().map(starts).collect::<Vec<_>>();
+            let rest = Duration::from_secs(60) * number::<u32>(FAST_MINUTES).unwrap_or(10);
+            thread::sleep(rest);
+            let after = scene.hosts.iter().map(starts).collect::<Vec<_>>();
+            let moved =
+                before.iter().flatten().zip(after.iter().flatten()).filter(|(before, after)| before != after).count();
+            println!("{name}, R = {milliseconds} ms: {moved} starts in {rest:?} at rest");
+            if moved > 0 {
+                table.misses.push(format!("{name}: {moved} leases were lost at rest"));
+            }
+        }
+        // The one that has more is the one that is lost.
+        let lost = scene.hosts.iter().max_by_key(|host| active(host)).expect("two hosts");
+        let other = scene.hosts.iter().find(|host| host.name != lost.name).expect("two hosts");
+        let at = lost.power_off_hard();
+        wait_until(ELECTED, "all run elsewhere", || active(other) == FAST_NAMES.len());
+        let latest = starts(other).iter().filter_map(|start| start.parse().ok()).map(Duration::from_micros).max();
+        let span = latest.expect("they are started").saturating_sub(at);
+        println!("{name}, run {run}: the last of them after {span:.3?}");
+        table.add("fast: to the last start elsewhere", span);
+        table.require(run, name, span, wait + FAST_SLACK);
+        lost.boot();
+    }
+    table.print();
+    assert!(table.misses.is_empty(), "not as promised: {:#?}", table.misses);
 }
 
 /// The time that processes have spent, theirs and the kernel's for them, in hundredths of a second.

@@ -63,6 +63,7 @@ pub(super) async fn watch_units(
         units.changed(&mut changes, all_dead, renew_interval.max(backstop)).await;
         sleep_until(look_again).await;
         units.not_stopping(renew_interval).await;
+        units.not_starting(LOOK_INTERVAL).await;
     }
 }
 

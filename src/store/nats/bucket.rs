@@ -215,20 +215,30 @@ impl Bucket {
         self.message(connection, key, &json!({ "last_by_subj": self.subject(key)? })).await
     }
 
-    /// The message of a key that the one at `revision` replaced, from the stream's leader.
+    /// What the message of a key that made `revision` says it replaced. It is only where to look.
+    pub(super) async fn base_of(
+        &self,
+        connection: &Connection,
+        key: &Key,
+        revision: Revision,
+    ) -> Result<Option<Revision>, StoreError> {
+        let message = self.at(connection, key, revision).await?;
+        Ok(message.and_then(|message| message.headers.as_ref().and_then(record::base)))
+    }
+
+    /// The message of a key at `base`, if the one at `revision` replaced it, from the stream's leader.
     ///
-    /// What the message says of it is only where to look. It is true if the first message after the one that is named is
-    /// this one: whoever says something else, such as a copy of an old message, has another in between. That is looked at
-    /// first, and then whether the named one is still there: in this order nothing in between can have been forgotten
-    /// meanwhile, because the oldest is forgotten first.
+    /// `base` is where to look, and may be wrong. It is true if the first message after it is the one at `revision`: whoever
+    /// says something else, such as a copy of an old message, has another in between. That is looked at first, and then whether
+    /// the one at `base` is still there: in this order nothing in between can have been forgotten meanwhile, because the oldest
+    /// is forgotten first.
     pub(super) async fn replaced_by(
         &self,
         connection: &Connection,
         key: &Key,
         revision: Revision,
+        base: Revision,
     ) -> Result<Option<Found>, StoreError> {
-        let Some(message) = self.at(connection, key, revision).await? else { return Ok(None) };
-        let Some(base) = message.headers.as_ref().and_then(record::base) else { return Ok(None) };
         if self.first_after(connection, key, base).await? != Some(revision) {
             return Ok(None);
         }

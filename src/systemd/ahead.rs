@@ -1,0 +1,103 @@
+//! What a start needs, got ready before it is due.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join;
+use tokio::time::Instant;
+
+use super::properties::{ActiveState, Properties};
+use super::{Pin, Systemd};
+use crate::host::cgroup::Hierarchy;
+use crate::types::UnitName;
+
+/// How long it counts.
+const VALIDITY: Duration = Duration::from_secs(1);
+
+/// Of each unit what was got ready last, until it is started. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Ahead(Arc<Mutex<HashMap<UnitName, Reading>>>);
+
+#[derive(Debug)]
+struct Reading {
+    at: Instant,
+    /// What [`Watched::rounds`](super::changes::Watched::rounds) was before.
+    rounds: u64,
+    prepared: Prepared,
+}
+
+/// A unit that was loaded and inactive, with no starts counted against it.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) properties: Properties,
+    /// What keeps it loaded, where systemd offers that.
+    pub(super) pin: Option<Pin>,
+}
+
+impl Ahead {
+    fn put(&self, unit: &UnitName, reading: Reading) {
+        let mut readings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        readings.retain(|_, reading| reading.at.elapsed() < VALIDITY);
+        readings.insert(unit.clone(), reading);
+    }
+
+    fn take(&self, unit: &UnitName, rounds: u64) -> Option<Prepared> {
+        let reading = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(unit)?;
+        (reading.rounds == rounds && reading.at.elapsed() < VALIDITY).then_some(reading.prepared)
+    }
+}
+
+impl Systemd {
+    /// Gets the start of a unit ready that may follow within a second, so that it need not wait for what is done here. That counts
+    /// until PID 1 reads its files anew; whatever goes wrong, the start itself meets again.
+    pub async fn prepare(&self, unit: &UnitName) {
+        let hastened = self.control_groups(Hierarchy::hasten_moves);
+        // A start that is not hastened is only later.
+        let _ = join(hastened, self.read_ahead(unit)).await;
+    }
+
+    async fn read_ahead(&self, unit: &UnitName) {
+        let (at, rounds) = (Instant::now(), self.watched.rounds());
+        let Ok(pin) = self.pin(unit.as_str()).await else { return };
+        let Ok(properties) = self.read(unit.as_str()).await else { return };
+        let state = properties.state();
+        // That a unit has failed is forgotten only when it is started.
+        let is_at_rest = state.load_state == "loaded" && state.active_state == ActiveState::Inactive;
+        if is_at_rest && self.reset_failed(unit.as_str()).await.is_ok() {
+            self.ahead.put(unit, Reading { at, rounds, prepared: Prepared { properties, pin } });
+        }
+    }
+
+    /// What was got ready for this start.
+    pub(super) fn prepared(&self, unit: &UnitName) -> Option<Prepared> {
+        self.ahead.take(unit, self.watched.rounds())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_there(ahead: &Ahead, unit: &UnitName, rounds: u64) -> bool {
+        ahead.take(unit, rounds).is_some()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_read_counts_once_and_for_a_moment_and_not_after_a_reload() {
+        let unit = UnitName::new("database.service").expect("a unit's name");
+        let ahead = Ahead::default();
+        let read = || {
+            let prepared = Prepared { properties: Properties::new(HashMap::new()), pin: None };
+            let reading = Reading { at: Instant::now(), rounds: 3, prepared };
+            ahead.put(&unit, reading);
+        };
+        read();
+        assert!(is_there(&ahead, &unit, 3) && !is_there(&ahead, &unit, 3));
+        read();
+        assert!(!is_there(&ahead, &unit, 4), "PID 1 has read its files anew");
+        read();
+        tokio::time::sleep(VALIDITY).await;
+        assert!(!is_there(&ahead, &unit, 3), "it is too old");
+    }
+}
