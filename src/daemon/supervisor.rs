@@ -489,9 +489,9 @@ impl Supervisor {
     }
 
     fn show(&mut self) {
-        let mut parts = Vec::new();
-        for (name, handle) in &self.services {
-            let status = handle.status.borrow();
+        let states = self.services.values().map(|handle| (handle.status.borrow().state, handle)).collect();
+        let shown = notify::in_one_line(&self.count(), states, |handle: &&Handle| {
+            let (name, status) = (&handle.settings.name, handle.status.borrow());
             let holder = match (status.state, status.holder.as_str()) {
                 (State::Standby, "") => " (nobody holds it)".to_owned(),
                 (State::Standby, holder) => match status.waiting {
@@ -502,9 +502,8 @@ impl Supervisor {
                 },
                 _ => String::new(),
             };
-            parts.push((status.state, format!("{name} {}{holder}", status.state)));
-        }
-        let shown = notify::in_one_line(&self.count(), parts);
+            format!("{name} {}{holder}", status.state)
+        });
         if shown != self.shown {
             notify::status(&shown);
             self.shown = shown;
@@ -799,8 +798,8 @@ struct Watchdog {
 }
 
 impl Watchdog {
-    /// A loop beats every second; one that has not for this long stands still.
-    const PATIENCE: Duration = Duration::from_secs(5);
+    /// A loop beats every four seconds at least; one that has not for this long stands still.
+    const PATIENCE: Duration = Duration::from_secs(8);
 
     fn beat(&mut self, services: &BTreeMap<ServiceName, Handle>) {
         self.seen.retain(|name, _| services.contains_key(name));

@@ -7,6 +7,7 @@ pub mod directory;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 mod hexadecimal;
+mod joint;
 mod lost;
 pub mod memory;
 pub mod nats;
