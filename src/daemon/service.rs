@@ -39,6 +39,7 @@ mod lookout;
 mod tell;
 
 use admission::{Admission, Admitter, Refusal, admit};
+pub(super) use lookout::shared;
 use lookout::{watch_outside, watch_units};
 
 /// Events that wait for the loop. It takes them faster than anybody makes them; a full channel makes their tasks wait.

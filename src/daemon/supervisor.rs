@@ -576,12 +576,9 @@ impl Supervisor {
             retiring.successor = None;
         }
         self.coming.retain(|service| self.broken.has(&service.name));
-        let gone: Vec<ServiceName> = self
-            .services
-            .keys()
-            .filter(|name| !self.broken.has(name) && !settings.services.iter().any(|service| service.name == **name))
-            .cloned()
-            .collect();
+        let wanted: BTreeSet<&ServiceName> = settings.services.iter().map(|service| &service.name).collect();
+        let is_gone = |name: &&ServiceName| !self.broken.has(name) && !wanted.contains(name);
+        let gone: Vec<ServiceName> = self.services.keys().filter(is_gone).cloned().collect();
         for name in gone {
             told.push(format!("{name} removed"));
             self.retire(&name, REMOVED, None);
@@ -668,12 +665,14 @@ impl Supervisor {
     }
 
     fn begin_with(&mut self, leases: &[ListedLease]) {
+        let leases: BTreeMap<&ServiceName, &ListedLease> =
+            leases.iter().map(|listed| (&listed.lease.service, listed)).collect();
         for service in std::mem::take(&mut self.coming) {
             if self.retiring.iter().any(|retiring| share(&retiring.handle.settings, &service)) {
                 self.coming.push(service);
                 continue;
             }
-            let kept = leases.iter().find(|listed| listed.lease.service == service.name).map(Kept::from);
+            let kept = leases.get(&service.name).copied().map(Kept::from);
             if let Some(reason) = self.broken.goes_on(&service.name).filter(|_| kept.is_some()) {
                 let subject =
                     journal::Subject { service: Some((&service.name, &service.unit)), ..journal::Subject::default() };

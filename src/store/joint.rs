@@ -4,23 +4,20 @@ use std::sync::Mutex as Lock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep_until;
 
+use super::pace::Pace;
 use super::slot::lock;
 
-/// So many askings may follow each other without a pause: what is done for one service waits for none.
-const BURST: u32 = 8;
-
-/// Where there are more, it is so long from one to the next.
-const PACE: Duration = Duration::from_millis(10);
+/// So long it is from one asking to the next, where there are many.
+const DISTANCE: Duration = Duration::from_millis(10);
 
 /// A question whose answer says something to everybody who came before it was asked.
 pub(super) struct Joint<T> {
     /// Counts those who came.
     came: AtomicU64,
     last: tokio::sync::Mutex<Option<Asked<T>>>,
-    /// When the allowance will be whole again.
-    whole_at: Lock<Instant>,
+    pace: Lock<Pace>,
 }
 
 struct Asked<T> {
@@ -32,7 +29,7 @@ struct Asked<T> {
 impl<T: Clone> Joint<T> {
     pub(super) fn new() -> Self {
         let last = tokio::sync::Mutex::new(None);
-        Self { came: AtomicU64::new(0), last, whole_at: Lock::new(Instant::now()) }
+        Self { came: AtomicU64::new(0), last, pace: Lock::new(Pace::new(DISTANCE)) }
     }
 
     /// The answer to `ask`, or to that of somebody else which began after this was called. One that is given up is begun
@@ -46,7 +43,7 @@ impl<T: Clone> Joint<T> {
         if let Some(asked) = last.as_ref().filter(|asked| asked.serves >= number) {
             return asked.answer.clone();
         }
-        let begin = self.turn();
+        let begin = lock(&self.pace).turn();
         if let Some(begin) = begin {
             sleep_until(begin).await;
         }
@@ -54,15 +51,6 @@ impl<T: Clone> Joint<T> {
         let answer = ask().await;
         *last = Some(Asked { serves, answer: answer.clone() });
         answer
-    }
-
-    /// When the next asking may begin; `None`: at once.
-    fn turn(&self) -> Option<Instant> {
-        let now = Instant::now();
-        let mut whole_at = lock(&self.whole_at);
-        *whole_at = now.max(*whole_at) + PACE;
-        let begin = *whole_at - PACE * BURST;
-        (begin > now).then_some(begin)
     }
 }
 
@@ -117,20 +105,5 @@ mod tests {
         let (given_up, waits) = tokio::join!(given_up, waits);
         assert!(given_up.is_err());
         assert_eq!(waits, 2);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_few_follow_each_other_at_once_and_many_do_not() {
-        let (joint, count) = (Joint::new(), AtomicU64::new(0));
-        let began = Instant::now();
-        for _ in 0..BURST {
-            joint.ask(|| asking(&count)).await;
-        }
-        assert!(began.elapsed() < PACE * BURST / 2, "{:?}", began.elapsed());
-        for _ in 0..100 {
-            joint.ask(|| asking(&count)).await;
-        }
-        let spent = began.elapsed();
-        assert!((PACE * 99..PACE * 120).contains(&spent), "{spent:?}");
     }
 }

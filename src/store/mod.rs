@@ -11,6 +11,7 @@ mod joint;
 mod lost;
 pub mod memory;
 pub mod nats;
+pub(crate) mod pace;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod sealed;
