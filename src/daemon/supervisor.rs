@@ -491,10 +491,10 @@ impl Supervisor {
     fn show(&mut self) {
         let states = self.services.values().map(|handle| (handle.status.borrow().state, handle)).collect();
         let shown = notify::in_one_line(&self.count(), states, |handle: &&Handle| {
-            let (name, status) = (&handle.settings.name, handle.status.borrow());
-            let holder = match (status.state, status.holder.as_str()) {
+            let (name, told) = (&handle.settings.name, handle.status.borrow());
+            let holder = match (told.state, told.holder.as_str()) {
                 (State::Standby, "") => " (nobody holds it)".to_owned(),
-                (State::Standby, holder) => match status.waiting {
+                (State::Standby, holder) => match told.waiting {
                     Some(Waiting::OwnRecord { .. }) => " (nobody is known to hold it)".to_owned(),
                     Some(Waiting::Store { .. }) => " (the store does not answer)".to_owned(),
                     Some(Waiting::Holder { is_claim: true, .. }) => format!(" ({holder} has claimed it)"),
@@ -502,7 +502,7 @@ impl Supervisor {
                 },
                 _ => String::new(),
             };
-            format!("{name} {}{holder}", status.state)
+            format!("{name} {}{holder}", told.state)
         });
         if shown != self.shown {
             notify::status(&shown);

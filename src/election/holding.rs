@@ -230,7 +230,7 @@ impl Holding {
         }
         // The instance is drawn anew for each holding: its first 16 bits choose among 65,536 moments.
         let earlier = u32::try_from(self.instance.0 >> 112).unwrap_or_default();
-        longest - longest / (1 << 16) * earlier
+        longest.saturating_sub(longest / (1 << 16) * earlier)
     }
 
     /// The unit runs from now on, and only renewals are left to be sent.
