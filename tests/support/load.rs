@@ -80,7 +80,7 @@ async fn renew(store: Arc<dyn Store>, number: u32, begin: Instant, took: Arc<Mut
             WriteOutcome::Won(revision) if base(&now).0 > 0 => {
                 now.entry.iter_mut().for_each(|entry| entry.revision = revision);
             }
-            outcome => {
+            outcome @ (WriteOutcome::Won(_) | WriteOutcome::Conflict | WriteOutcome::Unknown(_)) => {
                 if number == 0 && !matches!(outcome, WriteOutcome::Won(_)) {
                     println!("round {round}: {outcome:?}");
                 }
