@@ -1177,6 +1177,24 @@ fn a_host_has_no_more_services_than_its_guard_holds_leases() {
 }
 
 #[test]
+fn more_renewals_than_the_store_was_seen_to_bear_are_warned_of() {
+    let root = with_services(&[]);
+    fs::create_dir_all(root.path().join("etc/putex.d")).expect("directories can be made");
+    for number in 0..1000 {
+        let text = format!("unit = \"m{number:04}.service\"\n");
+        fs::write(root.path().join(format!("etc/putex.d/m{number:04}.toml")), text).expect("files can be written");
+    }
+    let loaded = load(&root).to_string();
+    assert!(!loaded.contains("locks a second"), "333 of them: {loaded}");
+    let host = fs::read_to_string(root.path().join("etc/putex/putexd.toml")).expect("it is there");
+    write(root.path(), "etc/putex/putexd.toml", &format!("{host}\n[defaults]\nrenew-interval = \"1s\"\n"));
+    let loaded = load(&root);
+    let warning = "putexd.toml: warning: raise renew-interval, or ";
+    assert!(!loaded.has_errors() && loaded.to_string().contains(warning), "{loaded}");
+    assert!(loaded.to_string().contains("1000 services renew 1000 locks a second"), "{loaded}");
+}
+
+#[test]
 fn no_core_is_left_behind() {
     for unit in ["putexd.service", "putex-guard.service"] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("units").join(unit);

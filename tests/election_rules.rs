@@ -1083,8 +1083,12 @@ fn a_read_that_failed_is_made_again_and_a_hint_brings_another_after_the_answer()
     host.handle(Event::Hint);
     let again = read(&host.shown(id, 41, held_by("h2", 9, 9))).expect("what came meanwhile is read");
     assert_eq!(read(&host.shown(again, 41, held_by("h2", 9, 9))), None);
+    // R and a quarter of m: the next renewal is hinted at a little later than R after this one.
+    assert_eq!(read(&host.after(ms(1024))), None);
+    let id = read(&host.after(ms(1))).expect("it is read every R");
+    host.shown(id, 41, held_by("h2", 9, 9));
     assert_eq!(read(&host.after(ms(999))), None);
-    assert!(read(&host.after(ms(1))).is_some(), "it is read every R");
+    assert!(read(&host.after(ms(1))).is_some(), "without a hint every R");
 }
 
 #[test]
@@ -2001,4 +2005,99 @@ fn only_hosts_that_are_configured_or_have_held_the_lock_are_fenced() {
     assert_eq!(fenced(&[], vec![held_by("h2", 8, 8), foreign("x\ny")]), said("h2", "x\\ny"));
     // One that was shown dead needs no fence.
     assert_eq!(fenced(&[], vec![held_by("h2", 8, 8), let_go_by(8, 41), foreign("h9")]), said("", "h9"));
+}
+
+/// When the renewals within `span` are sent, from now on, with a store that answers.
+fn renewals(host: &mut Host, span: Duration) -> Vec<Duration> {
+    let began = host.now;
+    let mut sent = Vec::new();
+    while host.now < began + span {
+        let actions = host.after(ms(5));
+        if let Some(write) = write(&actions) {
+            sent.push(host.now.saturating_sub(began));
+            let extended = host.won(&write);
+            if let Some(GuardRequest::Extend { instance, deadline, .. }) = guard(&extended) {
+                host.handle(Event::GuardDone { instance, done: GuardDone::Extended(deadline) });
+            }
+        }
+    }
+    sent
+}
+
+/// Of each of these hosts, when it renews for the second time within R: never later than R after the time before.
+fn assert_spread(hosts: &mut [Host], since: &str) {
+    let mut times = Vec::new();
+    for host in hosts.iter_mut() {
+        let sent = renewals(host, ms(5000));
+        let apart: Vec<Duration> = sent.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).collect();
+        // The first is what is left of R by chance, or R.
+        assert!(sent[0] <= ms(1005), "{since}: {sent:?}");
+        assert!(apart.iter().all(|apart| *apart <= ms(1005)), "{since}: {sent:?}");
+        let regular = apart[1..].iter().all(|apart| *apart >= ms(995));
+        assert!(regular, "{since}: one renewal comes early, and no other: {sent:?}");
+        times.push(sent[2].as_millis() % 1000);
+    }
+    for tenth in 0..10 {
+        let count = times.iter().filter(|time| **time / 100 == tenth).count();
+        assert!((1..=10).contains(&count), "{since}: {count} of {} in tenth {tenth} of R", times.len());
+    }
+}
+
+#[test]
+fn renewals_of_services_that_began_together_or_were_in_doubt_together_are_spread_over_r() {
+    let mut hosts: Vec<Host> = (0..40_u128)
+        .map(|number| {
+            let mut host = Host::new(settings(), Memory::default(), None);
+            host.random = (number << 123 | number << 118) + 100;
+            host.activate();
+            host
+        })
+        .collect();
+    assert_spread(&mut hosts, "a start");
+    for host in &mut hosts {
+        let sent = loop {
+            if let Some(write) = write(&host.after(ms(5))) {
+                break write;
+            }
+        };
+        host.handle(Event::Written { write: sent.write, result: WriteResult::Unknown });
+    }
+    // The store is back for all of them at the same moment.
+    let back = hosts.iter().map(|host| host.now).max().expect("a host");
+    for host in &mut hosts {
+        host.now = back;
+        let id = read(&host.handle(Event::StoreUp)).expect("what is in doubt is read");
+        let (revision, content) = host.store.last().cloned().expect("a record");
+        let write = write(&host.shown(id, revision.0, content)).expect("a renewal");
+        let extended = host.won(&write);
+        let Some(GuardRequest::Extend { instance, deadline, .. }) = guard(&extended) else { panic!("{extended:?}") };
+        host.handle(Event::GuardDone { instance, done: GuardDone::Extended(deadline) });
+    }
+    assert_spread(&mut hosts, "an outage");
+}
+
+#[test]
+fn a_standby_reads_once_for_each_renewal_that_is_hinted_at() {
+    let mut host = Host::new(settings(), Memory::default(), None);
+    let id = host.ready();
+    host.shown(id, 9, held_by("h2", 9, 9));
+    let id = read(&host.handle(Event::Hint)).expect("the renewal is read");
+    host.shown(id, 10, held_by("h2", 9, 10));
+    let mut reads = 0;
+    for renewal in 11..31_u64 {
+        // A little later than R after the one before, as it takes a while to be sent and to be heard of.
+        for _ in 0..202 {
+            if let Some(id) = read(&host.after(ms(5))) {
+                reads += 1;
+                host.shown(id, renewal - 1, held_by("h2", 9, u128::from(renewal - 1)));
+            }
+        }
+        let id = read(&host.handle(Event::Hint)).expect("the renewal is read");
+        reads += 1;
+        host.shown(id, renewal, held_by("h2", 9, u128::from(renewal)));
+    }
+    assert_eq!(reads, 20);
+    let last = host.now;
+    host.until_asked();
+    assert!(host.now.saturating_sub(last) <= ms(1050), "without a hint it reads all the same");
 }

@@ -18,6 +18,8 @@ mod etcd_rig;
 mod faulty_fs;
 #[path = "support/hostile.rs"]
 mod hostile;
+#[path = "support/load.rs"]
+mod load;
 #[path = "support/malformed.rs"]
 mod malformed;
 #[path = "support/nats_alone.rs"]

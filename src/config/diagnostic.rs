@@ -131,6 +131,11 @@ impl Report {
         self.push(Severity::Error, None, message.into());
     }
 
+    /// A warning about the file as a whole.
+    pub(super) fn file_warning(&mut self, message: impl Into<String>) {
+        self.push(Severity::Warning, None, message.into());
+    }
+
     pub(super) fn has_errors(&self) -> bool {
         self.diagnostics.iter().any(|diagnostic| diagnostic.severity == Severity::Error)
     }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use toml::Spanned;
 
+use super::capacity;
 use super::contains::overlap;
 use super::diagnostic::{Diagnostic, Report, Severity, first_error};
 use super::fragment::{HostFragment, ServiceFragment, Tuning, parse};
@@ -168,6 +169,12 @@ fn load_with(root: &Path, host_name: &str, former: &Texts, leased: &BTreeSet<Ser
     let mut services: Vec<ServiceSettings> =
         kept.into_iter().chain(good).filter_map(|candidate| candidate.settings).collect();
     services.sort_by(|one, other| one.name.cmp(&other.name));
+    let overload = host.as_ref().and_then(|host| capacity::warning(&host.store, &services));
+    if let Some(warning) = overload {
+        let mut report = Report::new(root.join(HOST_FILE), String::new());
+        report.file_warning(warning);
+        diagnostics.extend(report.diagnostics());
+    }
     let settings = host.map(|host| Settings {
         node: host.node,
         store: host.store,

@@ -6,6 +6,7 @@
 //! to `/dev/null` masks the service. Dot files and other endings are passed over.
 
 mod address;
+mod capacity;
 mod contains;
 mod diagnostic;
 mod fragment;

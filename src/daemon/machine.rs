@@ -6,18 +6,18 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::unix::AsyncFd;
 use tokio::task::JoinHandle;
 
 use super::disk::{self, Disk};
 use super::keeper::Keeper;
+use super::timers::Timers;
 use crate::config::ServiceSettings;
 use crate::election::{KeptPlace, Memory};
 use crate::guard::take_down;
-use crate::host::clock::{self, BootTimer};
+use crate::host::clock;
 use crate::host::identity;
 use crate::host::self_fence::{SYSRQ_TRIGGER, by_sysrq};
 use crate::types::{Key, OnStopFailure, ServiceName, Time, UnitName};
@@ -77,7 +77,7 @@ pub trait Machine: Send + Sync + 'static {
 
 /// Wakes a task at a point of `CLOCK_BOOTTIME`, also when the host was suspended meanwhile.
 pub trait Timer: Send {
-    /// Fires at `boot`, at once when that is past; never for `None`. Replaces what was set before.
+    /// Fires at `boot` or up to 10 ms later, at once when that is past; never for `None`. Replaces what was set before.
     fn set(&self, boot: Option<Duration>) -> io::Result<()>;
 
     /// Ready when it has fired since it was set, once.
@@ -92,11 +92,18 @@ pub(super) struct ThisMachine {
     keeper: Keeper,
     /// What was to be kept last of each unit.
     places: Arc<Mutex<BTreeMap<UnitName, KeptPlace>>>,
+    /// Those of all services, from the first on.
+    timers: Arc<Mutex<Option<Timers>>>,
 }
 
 impl ThisMachine {
     pub(super) fn new(state_directory: &Path) -> Self {
-        Self { state_directory: state_directory.to_owned(), keeper: Keeper::default(), places: Arc::default() }
+        Self {
+            state_directory: state_directory.to_owned(),
+            keeper: Keeper::default(),
+            places: Arc::default(),
+            timers: Arc::default(),
+        }
     }
 }
 
@@ -114,12 +121,12 @@ impl Machine for ThisMachine {
     }
 
     fn timer(&self) -> io::Result<Box<dyn Timer>> {
-        #[expect(
-            deprecated,
-            reason = "its replacement is unsafe; the timer owns its descriptor and never gives it away"
-        )]
-        let timer = AsyncFd::new(BootTimer::new()?)?;
-        Ok(Box::new(timer))
+        let mut timers = self.timers.lock().unwrap_or_else(PoisonError::into_inner);
+        let timers = match &*timers {
+            Some(timers) => timers,
+            None => timers.insert(Timers::new()?),
+        };
+        Ok(Box::new(timers.timer()))
     }
 
     fn spawn(&self, task: Task) -> JoinHandle<()> {
@@ -172,19 +179,5 @@ impl Machine for ThisMachine {
             let both = |asked| io::Error::other(format!("{SYSRQ_TRIGGER}: {error}; the guard's watcher: {asked}"));
             asked.map_err(both)
         })
-    }
-}
-
-impl Timer for AsyncFd<BootTimer> {
-    fn set(&self, boot: Option<Duration>) -> io::Result<()> {
-        self.get_ref().set(boot)
-    }
-
-    fn poll_fired(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if let Ok(mut guard) = ready!(self.poll_read_ready(context)) {
-            let _ = guard.get_inner().take_fired();
-            guard.clear_ready();
-        }
-        Poll::Ready(())
     }
 }

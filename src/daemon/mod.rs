@@ -14,6 +14,7 @@
 //! | [`hints`] | one watch of the store for all services |
 //! | [`machine`] | what a service needs of its host: clocks, timers, tasks, memory |
 //! | [`disk`] | what outlives the daemon |
+//! | [`timers`] | one timer of the kernel for all services |
 //! | [`texts`] | what the settings in force were made of, for the next putexd |
 //! | [`registration`] | whether a unit is run under the key that this host has for it |
 //! | [`silence`] | when the store gave no answer |
@@ -44,6 +45,7 @@ pub mod service;
 mod silence;
 mod supervisor;
 mod texts;
+mod timers;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

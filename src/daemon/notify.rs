@@ -36,14 +36,17 @@ pub(super) fn status(status: &str) {
     repeat(&[NotifyState::Status(status)]);
 }
 
-/// One line of all services: few are named, each with its state and what is to be said of it, and many are counted. What somebody
-/// may want to know comes first.
-pub(super) fn in_one_line(count: &str, mut services: Vec<(State, String)>) -> String {
+/// One line of all services: few are named, each `in_words`, with its state and what is to be said of it, and many are counted.
+/// What somebody may want to know comes first.
+pub(super) fn in_one_line<S>(count: &str, mut services: Vec<(State, S)>, in_words: impl Fn(&S) -> String) -> String {
     // By name within a rank, as they come.
     services.sort_by_key(|(state, _)| rank(*state));
-    let named = services.iter().fold(count.to_owned(), |line, (_, words)| format!("{line}, {words}"));
-    if services.len() <= NAMED && named.len() <= STATUS_LIMIT_BYTES {
-        return named;
+    if services.len() <= NAMED {
+        let name = |line, (_, service): &(State, S)| format!("{line}, {}", in_words(service));
+        let named = services.iter().fold(count.to_owned(), name);
+        if named.len() <= STATUS_LIMIT_BYTES {
+            return named;
+        }
     }
     let counts = services.chunk_by(|one, other| one.0 == other.0);
     let counts: Vec<String> = counts.map(|alike| format!("{} {}", alike.len(), alike[0].0)).collect();
@@ -103,10 +106,11 @@ mod tests {
         let one = |number: usize, state: State| (state, format!("service-{number} {state}"));
         let few = vec![one(1, State::Standby), one(2, State::Active), one(3, State::Lapsing), one(4, State::Active)];
         let line = "4 services, service-3 lapsing, service-2 active, service-4 active, service-1 standby";
-        assert_eq!(in_one_line("4 services", few), line);
+        assert_eq!(in_one_line("4 services", few, String::clone), line);
         let state = |number| if number == 299 { State::Lapsing } else { State::Standby };
         let many = (0..300).map(|number| one(number, state(number))).collect();
-        assert_eq!(in_one_line("300 services", many), "300 services: 1 lapsing, 299 standby");
-        assert_eq!(in_one_line("1 service", vec![(State::Standby, "x".repeat(5000))]), "1 service: 1 standby");
+        assert_eq!(in_one_line("300 services", many, String::clone), "300 services: 1 lapsing, 299 standby");
+        let long = vec![(State::Standby, "x".repeat(5000))];
+        assert_eq!(in_one_line("1 service", long, String::clone), "1 service: 1 standby");
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::beyond;
 use super::desk::{self, Desk};
@@ -39,14 +39,16 @@ mod lookout;
 mod tell;
 
 use admission::{Admission, Admitter, Refusal, admit};
+pub(super) use lookout::shared;
 use lookout::{watch_outside, watch_units};
 
 /// Events that wait for the loop. It takes them faster than anybody makes them; a full channel makes their tasks wait.
 const EVENTS_LIMIT: usize = 64;
 /// Requests that wait for the guard.
 const GUARD_LIMIT: usize = 32;
-/// How often a loop shows that it lives, whatever else happens.
+/// How long a loop to which nothing happens takes to show that it lives: where something is awaited, and at rest.
 const HEARTBEAT: Duration = Duration::from_secs(1);
+const HEARTBEAT_AT_REST: Duration = Duration::from_secs(4);
 /// A start that was got ready so long ago is got ready again.
 const PREPARED_FOR: Duration = Duration::from_millis(500);
 /// A unit that is not proven dead for so long, where it is not to run, is told of: an orderly stop takes a while.
@@ -125,6 +127,16 @@ pub struct Status {
     pub is_left_to_age: bool,
     /// What the operator should know of it though it is supervised, in whole sentences.
     pub remarks: Vec<String>,
+}
+
+impl Status {
+    /// Whether the line of all services, which is made anew for each change, tells nothing else of it than of `other`. A
+    /// renewal changes the revision alone.
+    fn is_told_as(&self, other: &Self) -> bool {
+        let is_claimed = |status: &Self| matches!(status.waiting, Some(Waiting::Holder { is_claim: true, .. }));
+        let told = |status: &Self| (status.waiting.as_ref().map(std::mem::discriminant), is_claimed(status));
+        self.state == other.state && self.holder == other.holder && told(self) == told(other)
+    }
 }
 
 /// A lease that the guard remembers.
@@ -435,8 +447,6 @@ impl Service {
         store_link.mark_changed();
         guard_link.mark_changed();
         let bell = self.host.hints.of(&self.settings.key);
-        let mut heartbeat = interval(HEARTBEAT);
-        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (admission, mut admitted) = mpsc::channel(1);
         let (host, units, settings) = (self.host.clone(), self.units.clone(), self.shown.subscribe());
         let reloads = units.systemd.reloads();
@@ -462,6 +472,9 @@ impl Service {
                 self.handle(Event::Contend(Ok(())));
             }
             self.set_timer();
+            // A holder hears of its own renewals, and whoever has claimed a lock writes instead of reading.
+            let listens = matches!(self.election.state(), State::NoStore | State::Standby);
+            let heartbeat = self.heartbeat();
             let event = tokio::select! {
                 biased;
                 // A proof that is there is not late.
@@ -496,7 +509,7 @@ impl Service {
                     GuardLink::Up => Event::GuardUp,
                     GuardLink::Down => Event::GuardDown,
                 },
-                () = bell.notified() => Event::Hint,
+                () = bell.notified(), if listens => Event::Hint,
                 Some(admission) = admitted.recv() => {
                     self.tell_of_admission(&admission);
                     self.admission = admission;
@@ -517,7 +530,7 @@ impl Service {
                     None => continue,
                 },
                 Some(order) = orders.recv() => self.obey(order),
-                _ = heartbeat.tick() => Event::Timeout,
+                () = sleep(heartbeat) => Event::Timeout,
             };
             let guard_is_up = event == Event::GuardUp;
             self.handle(event);
@@ -529,6 +542,11 @@ impl Service {
             self.progress.fetch_add(1, Ordering::Release);
         }
         self.show();
+    }
+
+    fn heartbeat(&self) -> Duration {
+        let rests = matches!(self.election.state(), State::Standby | State::Active) && self.undead.is_none();
+        if rests { HEARTBEAT_AT_REST } else { HEARTBEAT }
     }
 
     /// The administrator has read the configuration anew: its file is good, and he may have mended what the processes went
@@ -640,12 +658,14 @@ impl Service {
             is_left_to_age: self.election.leaves_lock_to_age(),
             remarks: self.remarks(),
         };
-        let modified = self.status.send_if_modified(|shown| {
+        let mut is_told = false;
+        self.status.send_if_modified(|shown| {
+            is_told = !shown.is_told_as(&status);
             let modified = *shown != status;
             *shown = status;
             modified
         });
-        if modified {
+        if is_told {
             self.changed.notify_one();
         }
     }

@@ -489,12 +489,12 @@ impl Supervisor {
     }
 
     fn show(&mut self) {
-        let mut parts = Vec::new();
-        for (name, handle) in &self.services {
-            let status = handle.status.borrow();
-            let holder = match (status.state, status.holder.as_str()) {
+        let states = self.services.values().map(|handle| (handle.status.borrow().state, handle)).collect();
+        let shown = notify::in_one_line(&self.count(), states, |handle: &&Handle| {
+            let (name, told) = (&handle.settings.name, handle.status.borrow());
+            let holder = match (told.state, told.holder.as_str()) {
                 (State::Standby, "") => " (nobody holds it)".to_owned(),
-                (State::Standby, holder) => match status.waiting {
+                (State::Standby, holder) => match told.waiting {
                     Some(Waiting::OwnRecord { .. }) => " (nobody is known to hold it)".to_owned(),
                     Some(Waiting::Store { .. }) => " (the store does not answer)".to_owned(),
                     Some(Waiting::Holder { is_claim: true, .. }) => format!(" ({holder} has claimed it)"),
@@ -502,9 +502,8 @@ impl Supervisor {
                 },
                 _ => String::new(),
             };
-            parts.push((status.state, format!("{name} {}{holder}", status.state)));
-        }
-        let shown = notify::in_one_line(&self.count(), parts);
+            format!("{name} {}{holder}", told.state)
+        });
         if shown != self.shown {
             notify::status(&shown);
             self.shown = shown;
@@ -577,12 +576,9 @@ impl Supervisor {
             retiring.successor = None;
         }
         self.coming.retain(|service| self.broken.has(&service.name));
-        let gone: Vec<ServiceName> = self
-            .services
-            .keys()
-            .filter(|name| !self.broken.has(name) && !settings.services.iter().any(|service| service.name == **name))
-            .cloned()
-            .collect();
+        let wanted: BTreeSet<&ServiceName> = settings.services.iter().map(|service| &service.name).collect();
+        let is_gone = |name: &&ServiceName| !self.broken.has(name) && !wanted.contains(name);
+        let gone: Vec<ServiceName> = self.services.keys().filter(is_gone).cloned().collect();
         for name in gone {
             told.push(format!("{name} removed"));
             self.retire(&name, REMOVED, None);
@@ -669,12 +665,14 @@ impl Supervisor {
     }
 
     fn begin_with(&mut self, leases: &[ListedLease]) {
+        let leases: BTreeMap<&ServiceName, &ListedLease> =
+            leases.iter().map(|listed| (&listed.lease.service, listed)).collect();
         for service in std::mem::take(&mut self.coming) {
             if self.retiring.iter().any(|retiring| share(&retiring.handle.settings, &service)) {
                 self.coming.push(service);
                 continue;
             }
-            let kept = leases.iter().find(|listed| listed.lease.service == service.name).map(Kept::from);
+            let kept = leases.get(&service.name).copied().map(Kept::from);
             if let Some(reason) = self.broken.goes_on(&service.name).filter(|_| kept.is_some()) {
                 let subject =
                     journal::Subject { service: Some((&service.name, &service.unit)), ..journal::Subject::default() };
@@ -799,8 +797,8 @@ struct Watchdog {
 }
 
 impl Watchdog {
-    /// A loop beats every second; one that has not for this long stands still.
-    const PATIENCE: Duration = Duration::from_secs(5);
+    /// A loop beats every four seconds at least; one that has not for this long stands still.
+    const PATIENCE: Duration = Duration::from_secs(8);
 
     fn beat(&mut self, services: &BTreeMap<ServiceName, Handle>) {
         self.seen.retain(|name, _| services.contains_key(name));

@@ -85,6 +85,9 @@ pub(super) struct Holding {
     pub(super) vetted: bool,
     /// No attempt before this.
     pub(super) next_attempt: Time,
+    /// The last renewal came when it could and not when it was due, as those of all services do when the store is back: the
+    /// next one finds a time of its own.
+    pub(super) in_step: bool,
     /// K3 to K5.
     pub(super) entitled_at: Time,
     /// The hold of the record that was taken, to be published until the start.
@@ -135,6 +138,7 @@ impl Holding {
             adopted: true,
             vetted: true,
             next_attempt: now,
+            in_step: true,
             entitled_at: now,
             inherited_hold: Duration::ZERO,
             inherited_lease: Duration::ZERO,
@@ -206,7 +210,7 @@ impl Holding {
         self.base_write = Some(write);
         self.won_sent = Some(attempt.sent);
         self.won_deadline = attempt.deadline;
-        self.next_attempt = attempt.sent.plus(timings.renew_after());
+        self.next_attempt = attempt.sent.plus(self.renew_after(timings));
         self.attempts.clear();
         self.awaited = None;
         self.unresolved = false;
@@ -217,6 +221,27 @@ impl Holding {
         Some((attempt.sent, attempt.record))
     }
 
+    /// From the last won write to the next: what is left of R by chance where it was in step with those of other services, and
+    /// R from then on.
+    fn renew_after(&mut self, timings: &Timings) -> Duration {
+        let longest = timings.renew_after();
+        if !std::mem::take(&mut self.in_step) {
+            return longest;
+        }
+        // The instance is drawn anew for each holding: its first 16 bits choose among 65,536 moments.
+        let earlier = u32::try_from(self.instance.0 >> 112).unwrap_or_default();
+        longest.saturating_sub(longest / (1 << 16) * earlier)
+    }
+
+    /// The unit runs from now on, and only renewals are left to be sent.
+    pub(super) fn settle(&mut self, timings: &Timings) {
+        self.in_step = true;
+        if self.awaited.is_none() && !self.unresolved {
+            let after = self.renew_after(timings);
+            self.next_attempt = self.won_sent.map_or(self.next_attempt, |sent| sent.plus(after));
+        }
+    }
+
     /// The awaited write was not won, or nobody knows: the store has to be read. What was answered with a conflict never
     /// counts as won, whatever is read: a store that checks and writes in two steps may hold it all the same, on top of
     /// the winner's.
@@ -225,6 +250,7 @@ impl Holding {
         self.attempts.retain(|attempt| Some(attempt.write) != answered);
         self.unresolved = true;
         self.conflicted = conflicted;
+        self.in_step = true;
     }
 
     /// H2: what a leader's read says of the attempts.

@@ -169,9 +169,16 @@ impl Timings {
         self.fast(self.lease().max(record_lease))
     }
 
+    /// R: from the sending of a read to that of the next, where no hint comes. R + m/4 behind one that followed a hint: the holder
+    /// renews R after its last renewal, and the record would be read just before it changes, and again at the next hint.
+    #[must_use]
+    pub fn read_after(&self, hinted: bool) -> Duration {
+        if hinted { self.renew_interval + self.margin / 4 } else { self.renew_interval }
+    }
+
     /// R + call limit + m: the longest time that still counts as having watched the store, from the sending of a read that
-    /// was answered until the next answer. A read is sent R after the one before, and answered within the call limit; or
-    /// it is lost, and made again at once.
+    /// was answered until the next answer. A read is sent R after the one before, or a quarter of m later, and answered within
+    /// the call limit; or it is lost, and made again at once.
     #[must_use]
     pub fn watch_gap(&self) -> Duration {
         self.renew_interval + self.call_limit() + self.margin

@@ -7,9 +7,11 @@ pub mod directory;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 mod hexadecimal;
+mod joint;
 mod lost;
 pub mod memory;
 pub mod nats;
+pub(crate) mod pace;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod sealed;

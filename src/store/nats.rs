@@ -11,7 +11,8 @@
 //! - The incarnation is the time of the stream's creation. NATS does not send it with a message or an acknowledgement, so
 //!   it is asked for *after* each of them. If it was seen before as well, on whatever occasion, then it was the same in
 //!   between, because a stream that was made anew never has the old time again. (A stream that was restored from a
-//!   backup has: that is a roll-back of the same incarnation, which the election notices by its revisions.)
+//!   backup has: that is a roll-back of the same incarnation, which the election notices by its revisions.) One asking
+//!   serves all answers that came before it: with many services it would be asked hundreds of times a second otherwise.
 //! - A server that is dead or cut off from the others costs no more than a quarter of a call limit: the next one is asked
 //!   then, and the first whose bucket answers is taken. One that says for a call limit that nobody can be reached is left.
 //! - One connection serves all services of the host; the hints, which are no more than that, have another. It is dropped as a whole when it is lost or a call is not answered
@@ -35,6 +36,7 @@ use futures_util::future::try_join;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::watch;
 
+use super::joint::Joint;
 use super::slot::{Dial, Slot, Task, keep_connected, lock};
 use super::{
     Administer, Attempt, Creation, Entry, Examination, Hints, Link, Snapshot, Store, StoreError, StoreFuture,
@@ -68,6 +70,7 @@ impl NatsStore {
             call_limit,
             maker: maker(),
             slot: Slot::new(),
+            identities: Joint::new(),
             seen: Mutex::new(None),
             bases: Mutex::default(),
             warned: Mutex::new(Vec::new()),
@@ -171,6 +174,8 @@ struct Shared {
     slot: Slot<Connection>,
     /// The number of the server that is asked first. Hosts begin with any, so that they spread.
     next_server: AtomicUsize,
+    /// The bucket's identity is asked for once for all calls that wait for it.
+    identities: Joint<Result<Identity, StoreError>>,
     /// What the bucket was when it was last seen.
     seen: Mutex<Option<Identity>>,
     /// What the latest message of a key that was read says it replaced: its revision, and the one where to look.
@@ -318,7 +323,7 @@ impl Shared {
     }
 
     async fn identity(&self, connection: &Connection, bucket: &Bucket) -> Result<Identity, StoreError> {
-        let identity = bucket.identity(connection).await?;
+        let identity = self.identities.ask(|| bucket.identity(connection)).await?;
         *lock(&self.seen) = Some(identity.clone());
         Ok(identity)
     }

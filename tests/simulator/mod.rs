@@ -93,6 +93,8 @@ pub struct Sim {
     pub hosts: Vec<Host>,
     /// Writes that were under way when the store was wiped are applied to the new one.
     pub blind_writes: bool,
+    /// Nobody renews earlier than R after the time before: the first bits of what is drawn choose that.
+    pub in_step: bool,
     /// What happened, a line each.
     pub log: Vec<String>,
     /// When two units first executed at once, and whose.
@@ -135,6 +137,7 @@ impl Sim {
             store: Store::new(),
             hosts: Vec::new(),
             blind_writes: false,
+            in_step: false,
             log: Vec::new(),
             violation: None,
             overlaps: false,
@@ -289,7 +292,8 @@ impl Sim {
 
     /// Hands an event to the core and does what it says; a paused daemon hears of it later.
     pub fn give(&mut self, h: usize, event: Event) {
-        let (now, random) = (self.now, self.rng.wide_bits());
+        let (now, drawn) = (self.now, self.rng.wide_bits());
+        let random = if self.in_step { drawn >> 16 } else { drawn };
         let host = &mut self.hosts[h];
         if host.daemon.paused {
             host.daemon.backlog.push_back(event);

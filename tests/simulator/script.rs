@@ -25,8 +25,12 @@ pub const DIVIDER: &str = "----";
 
 /// Runs the commands of a scenario. Each line of the result is a command, or what happened then.
 pub fn run(commands: &str) -> (Sim, Vec<String>) {
-    let mut script =
-        Script { sim: Sim::new(1), timings: Timings::new(Duration::from_secs(1), 3, 1), shown: 0, output: Vec::new() };
+    let mut script = Script {
+        sim: Sim { in_step: true, ..Sim::new(1) },
+        timings: Timings::new(Duration::from_secs(1), 3, 1),
+        shown: 0,
+        output: Vec::new(),
+    };
     for (number, line) in commands.lines().enumerate() {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {

@@ -19,6 +19,7 @@ use tempfile::TempDir;
 
 use super::directory_rig::DirectoryRig;
 use super::faulty_fs::{self, Hang, Mischief};
+use super::load::renewals_are_measured;
 use super::process::eventually;
 use super::{CALL_LIMIT, Rig, attempt, base, key, read, token, up, usable, within, won};
 
@@ -591,4 +592,16 @@ async fn round_trip() {
     }
     spans.sort_unstable();
     println!("directory: a compare-and-set takes {:?} (median of {ROUNDS})", spans[ROUNDS / 2]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "measures, on a machine that does nothing else"]
+async fn renewals() {
+    let place = std::env::var_os("PUTEX_DIRECTORY").map_or_else(std::env::temp_dir, Into::into);
+    let folder = tempfile::tempdir_in(place).expect("a folder");
+    let store = open(folder.path());
+    up(&store).await;
+    store.init().await.expect("the store is made");
+    let stores = [(); 3].map(|()| Arc::new(open(folder.path())) as Arc<dyn Store>);
+    renewals_are_measured("directory", stores).await;
 }

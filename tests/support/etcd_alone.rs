@@ -20,6 +20,7 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 use super::capture::{Capture, PASSWORD, configured, password_in, with_public_authority};
 use super::certificates::certificate;
 use super::etcd_rig::{EtcdServer, init, settings};
+use super::load::renewals_are_measured;
 use super::process::free_port;
 use super::{CALL_LIMIT, attempt, base, key, read, token, turned_away, up, usable, within, won, works, write};
 
@@ -600,4 +601,12 @@ async fn a_compare_and_set_is_measured() {
         times.sort();
         println!("etcd, three members {what}: a compare-and-set takes {:?}, the median of {ROUNDS}", times[ROUNDS / 2]);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "measures, on a machine that does nothing else"]
+async fn renewals() {
+    let (server, _store) = ready().await;
+    let stores = [(); 3].map(|()| Arc::new(open(&server.settings())) as Arc<dyn Store>);
+    renewals_are_measured("etcd, one member", stores).await;
 }

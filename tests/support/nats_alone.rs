@@ -3,6 +3,7 @@
 use std::io::{Read, Write as _};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_nats::HeaderMap;
@@ -19,6 +20,7 @@ use tempfile::TempDir;
 
 use super::capture::{Capture, PASSWORD, configured, password_in, with_public_authority};
 use super::certificates::certificate;
+use super::load::renewals_are_measured;
 use super::nats_server::{NatsServer, settings};
 use super::{CALL_LIMIT, attempt, base, key, read, token, turned_away, up, usable, within, won, works, write};
 
@@ -733,4 +735,14 @@ async fn a_round_trip_is_measured() {
     }
     spans.sort();
     println!("NATS, three servers: a compare-and-set takes {:?}, the median of {ROUNDS}", spans[ROUNDS / 2]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "measures, on a machine that does nothing else"]
+async fn renewals() {
+    let servers = NatsServer::cluster();
+    let urls: Vec<String> = servers.iter().map(NatsServer::url).collect();
+    let settings = NatsSettings { replicas: 3, ..settings(urls) };
+    let stores = [(); 3].map(|()| Arc::new(open(&settings)) as Arc<dyn Store>);
+    renewals_are_measured("NATS, three servers", stores).await;
 }

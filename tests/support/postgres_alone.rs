@@ -4,6 +4,7 @@
 use std::fs;
 use std::net::TcpListener;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
@@ -14,6 +15,7 @@ use putexd::types::{Key, Revision, Value};
 
 use super::capture::{Capture, PASSWORD, configured, password_in, with_public_authority};
 use super::certificates::certificate;
+use super::load::renewals_are_measured;
 use super::postgres_rig::{PostgresServer, folder, give, settings};
 use super::process::PATIENCE;
 use super::{CALL_LIMIT, attempt, base, key, read, token, turned_away, up, usable, within, won, works};
@@ -600,4 +602,12 @@ async fn a_round_trip_is_measured() {
     }
     spans.sort();
     println!("PostgreSQL: a compare-and-set takes {:?}, the median of {ROUNDS}", spans[ROUNDS / 2]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "measures, on a machine that does nothing else"]
+async fn renewals() {
+    let (server, _store) = ready().await;
+    let stores = [(); 3].map(|()| Arc::new(open(&server.settings())) as Arc<dyn Store>);
+    renewals_are_measured("PostgreSQL", stores).await;
 }

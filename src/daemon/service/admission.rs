@@ -18,8 +18,10 @@ use crate::types::UnitName;
 const ADMISSION_INTERVAL: Duration = Duration::from_secs(5);
 /// How often it is asked until there is a first answer.
 const FIRST_ADMISSION_INTERVAL: Duration = Duration::from_millis(100);
-/// At least so long it is between two questions whether something can be kept: the guard itself looks no more often.
+/// At least so long it is between two questions whether something can be kept: the guard itself looks no more often. So many
+/// milliseconds for each unit of the host where that is more.
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
+const SHARE_OF_ROOM: Duration = Duration::from_millis(5);
 
 /// Whether the units of a service can be supervised: what is to be remarked of them, or why not.
 pub(super) type Admission = Result<Vec<String>, Refusal>;
@@ -55,7 +57,8 @@ pub(super) trait Admits: Sync {
     /// How long what was found stands, where PID 1 does not read its files anew before.
     fn interval(&self, last: Option<&Admission>) -> Duration;
 
-    fn renew_interval(&self) -> Duration;
+    /// How often it is asked whether something can be kept.
+    fn room_interval(&self) -> Duration;
 }
 
 pub(super) struct Admitter {
@@ -85,18 +88,20 @@ impl Admits for Admitter {
         match last {
             None => FIRST_ADMISSION_INTERVAL,
             // What is refused for want of something else than a unit's files is not told by PID 1.
-            Some(Err(_)) => ADMISSION_INTERVAL.max(shared(&self.units, SHARE_OF_STRAYS)),
-            Some(Ok(_)) => ADMISSION_INTERVAL.max(shared(&self.units, SHARE_OF_LOOKS)),
+            Some(Err(_)) => ADMISSION_INTERVAL.max(shared(&*self.units.systemd, &self.units.main, SHARE_OF_STRAYS)),
+            Some(Ok(_)) => ADMISSION_INTERVAL.max(shared(&*self.units.systemd, &self.units.main, SHARE_OF_LOOKS)),
         }
     }
 
-    fn renew_interval(&self) -> Duration {
-        self.settings.borrow().timings.renew_interval
+    fn room_interval(&self) -> Duration {
+        let renew_interval = self.settings.borrow().timings.renew_interval;
+        renew_interval.max(ROOM_INTERVAL).max(shared(&*self.units.systemd, &self.units.main, SHARE_OF_ROOM))
     }
 }
 
 /// Tells, whenever that changes, whether the units' stop can be proven and their start is gated, and what is to be remarked
-/// of them; `reloads` are those of PID 1. Whether something can be kept costs little to ask, and is asked about every R; PID 1 is asked for the units seldom.
+/// of them; `reloads` are those of PID 1. Whether something can be kept costs little to ask, and is asked about every R; PID 1 is
+/// asked for the units seldom.
 pub(super) async fn admit(admits: impl Admits, mut reloads: ChangeHints, admissions: mpsc::Sender<Admission>) {
     let mut last: Option<Admission> = None;
     loop {
@@ -122,7 +127,7 @@ pub(super) async fn admit(admits: impl Admits, mut reloads: ChangeHints, admissi
             if left.is_zero() {
                 break;
             }
-            let pause = left.min(admits.renew_interval().max(ROOM_INTERVAL));
+            let pause = left.min(admits.room_interval());
             tokio::select! {
                 // The hints never end.
                 _ = reloads.next(), if last.is_some() => break,
@@ -226,7 +231,7 @@ mod tests {
             if last.is_some() { ADMISSION_INTERVAL } else { FIRST_ADMISSION_INTERVAL }
         }
 
-        fn renew_interval(&self) -> Duration {
+        fn room_interval(&self) -> Duration {
             R
         }
     }

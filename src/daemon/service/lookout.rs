@@ -1,5 +1,6 @@
 //! Who looks at the units of a service.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,7 +12,8 @@ use super::{Seen, Units};
 use crate::config::ServiceSettings;
 use crate::election::Sight;
 use crate::host::processes::Process;
-use crate::systemd::SystemState;
+use crate::systemd::{Manager, SystemState};
+use crate::types::UnitName;
 
 /// At least so long it is between two looks at the units. A look costs PID 1 about 10 ms, and a start or a stop, which waits for PID 1
 /// as well, is told by several changes.
@@ -28,9 +30,17 @@ pub(super) const SHARE_OF_LOOKS: Duration = Duration::from_millis(250);
 pub(super) const SHARE_OF_STRAYS: Duration = Duration::from_millis(10);
 const SHARE_OF_FAMILIES: Duration = Duration::from_millis(5);
 
-/// How long it is between two of something that is done for each unit of the host every `share`.
-pub(super) fn shared(units: &Units, share: Duration) -> Duration {
-    u32::try_from(units.systemd.watched()).map_or(Duration::MAX, |count| share * count)
+/// A quarter less, and up to so many parts of 128 more.
+const PLACES: u64 = 64;
+
+/// How long it is about between two of something that is done for each unit of the host every `share`: a quarter less or more for
+/// each of them, so that those of which all were looked at together spread.
+pub(in crate::daemon) fn shared(systemd: &dyn Manager, unit: &UnitName, share: Duration) -> Duration {
+    let all = u32::try_from(systemd.watched()).map_or(Duration::MAX, |count| share.saturating_mul(count));
+    let mut hasher = DefaultHasher::new();
+    unit.as_str().hash(&mut hasher);
+    let place = u32::try_from(hasher.finish() % PLACES).unwrap_or_default();
+    (all / 4).saturating_mul(3).saturating_add(all / 128 * place)
 }
 
 /// Tells what the units do, when one of them changes, and every R where these are few.
@@ -59,7 +69,7 @@ pub(super) async fn watch_units(
         }
         looked.send_replace(is_worth_a_look);
         let renew_interval = settings.borrow().timings.renew_interval;
-        let backstop = if is_settled { shared(&units, SHARE_OF_LOOKS) } else { Duration::ZERO };
+        let backstop = if is_settled { shared(&*units.systemd, &units.main, SHARE_OF_LOOKS) } else { Duration::ZERO };
         units.changed(&mut changes, all_dead, renew_interval.max(backstop)).await;
         sleep_until(look_again).await;
         units.not_stopping(renew_interval).await;
@@ -79,10 +89,11 @@ pub(super) async fn watch_outside(
     strays: mpsc::Sender<Vec<Process>>,
 ) {
     let (mut before, mut told): (Vec<Process>, Vec<Process>) = (Vec::new(), Vec::new());
-    let age = || FAMILY_AGE.max(shared(&units, SHARE_OF_FAMILIES));
+    let age = || FAMILY_AGE.max(shared(&*units.systemd, &units.main, SHARE_OF_FAMILIES));
     loop {
         let found = if before.iter().all(|process| told.iter().any(|other| other.is(process))) {
-            let interval = settings.borrow().timings.renew_interval.max(shared(&units, SHARE_OF_STRAYS));
+            let interval =
+                settings.borrow().timings.renew_interval.max(shared(&*units.systemd, &units.main, SHARE_OF_STRAYS));
             let runs = *looked.borrow_and_update();
             tokio::select! {
                 seen = looked.changed() => match seen {

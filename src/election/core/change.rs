@@ -66,10 +66,11 @@ impl Election {
 
     pub(super) fn become_active(&mut self, now: Time) {
         let phase = mem::replace(&mut self.phase, Phase::Idle);
-        let Phase::Starting(holding, StartStep::Starting) = phase else {
+        let Phase::Starting(mut holding, StartStep::Starting) = phase else {
             self.phase = phase;
             return;
         };
+        holding.settle(&self.settings.timings);
         self.unit_alive = Some(true);
         self.last_pass = Some(now);
         self.phase = Phase::Active(holding, now);

@@ -74,6 +74,7 @@ impl Election {
         if let Some(holding) = self.holding_mut() {
             holding.prove_by = Some((at.now, by_when));
             holding.next_attempt = at.now;
+            holding.in_step = true;
         }
     }
 
@@ -138,7 +139,7 @@ impl Election {
             let id = self.reads.issue();
             self.reads.pending = Some(id);
             self.reads.sent = now;
-            self.reads.again = false;
+            self.reads.hinted = std::mem::take(&mut self.reads.again);
             self.actions.push(Action::Read { id, before: None });
         }
     }

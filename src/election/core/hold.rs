@@ -137,6 +137,7 @@ impl Election {
                 self.won(now, write, observation.revision);
                 if let Some(holding) = self.holding_mut() {
                     holding.next_attempt = now;
+                    holding.in_step = true;
                 }
             }
             Resolution::Unchanged => {

@@ -175,8 +175,10 @@ struct Reads {
     due: Time,
     /// When the last one was sent.
     sent: Time,
-    /// A hint came while a read was under way, which may have looked too early.
+    /// A hint came that no read has followed yet: one that is under way may have looked too early.
     again: bool,
+    /// The last one followed a hint.
+    hinted: bool,
 }
 
 impl Reads {

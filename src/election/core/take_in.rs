@@ -100,10 +100,10 @@ impl Election {
         };
         let is_first = self.lock.seen().is_none();
         let news = self.observe(now, observation.clone());
-        // K6 looks at two older ones R apart. All others are sent R apart, however long the answers take.
+        // K6 looks at two older ones R apart. For all others the time counts from the sending, however long the answers take.
         let from = if news == News::Stale { now } else { self.reads.sent };
-        let renew_interval = self.settings.timings.renew_interval;
-        self.reads.due = if self.reads.again { now } else { from.plus(renew_interval) };
+        let after = self.settings.timings.read_after(self.reads.hinted);
+        self.reads.due = if self.reads.again { now } else { from.plus(after) };
         self.resolve(now, &observation);
         if let Phase::Idle = self.phase {
             let gap = (!is_first && self.lock.is_found()).then(|| self.found_in_words(now)).flatten();

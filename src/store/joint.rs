@@ -1,0 +1,109 @@
+//! One question for many: whoever waits for an answer that has to be asked for after it came is served by one asking.
+
+use std::sync::Mutex as Lock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::sleep_until;
+
+use super::pace::Pace;
+use super::slot::lock;
+
+/// So long it is from one asking to the next, where there are many.
+const DISTANCE: Duration = Duration::from_millis(10);
+
+/// A question whose answer says something to everybody who came before it was asked.
+pub(super) struct Joint<T> {
+    /// Counts those who came.
+    came: AtomicU64,
+    last: tokio::sync::Mutex<Option<Asked<T>>>,
+    pace: Lock<Pace>,
+}
+
+struct Asked<T> {
+    /// Whoever had come when it was asked.
+    serves: u64,
+    answer: T,
+}
+
+impl<T: Clone> Joint<T> {
+    pub(super) fn new() -> Self {
+        let last = tokio::sync::Mutex::new(None);
+        Self { came: AtomicU64::new(0), last, pace: Lock::new(Pace::new(DISTANCE)) }
+    }
+
+    /// The answer to `ask`, or to that of somebody else which began after this was called. One that is given up is begun
+    /// anew by the next who waits.
+    pub(super) async fn ask<Asking>(&self, ask: impl FnOnce() -> Asking) -> T
+    where
+        Asking: Future<Output = T>,
+    {
+        let number = self.came.fetch_add(1, Ordering::AcqRel) + 1;
+        let mut last = self.last.lock().await;
+        if let Some(asked) = last.as_ref().filter(|asked| asked.serves >= number) {
+            return asked.answer.clone();
+        }
+        let begin = lock(&self.pace).turn();
+        if let Some(begin) = begin {
+            sleep_until(begin).await;
+        }
+        let serves = self.came.load(Ordering::Acquire);
+        let answer = ask().await;
+        *last = Some(Asked { serves, answer: answer.clone() });
+        answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use futures_util::future::join_all;
+
+    use super::*;
+
+    /// Answers with the number of the asking, after a while.
+    async fn asking(count: &AtomicU64) -> u64 {
+        let number = count.fetch_add(1, Ordering::AcqRel) + 1;
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        number
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_was_asked_for_before_serves_nobody() {
+        let (joint, count) = (Joint::new(), AtomicU64::new(0));
+        assert_eq!(joint.ask(|| asking(&count)).await, 1);
+        assert_eq!(joint.ask(|| asking(&count)).await, 2);
+        let late = async {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            joint.ask(|| asking(&count)).await
+        };
+        assert_eq!(tokio::join!(joint.ask(|| asking(&count)), late), (3, 4), "it was under way");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn those_who_come_together_share_one_asking() {
+        let (joint, count) = (Arc::new(Joint::new()), AtomicU64::new(0));
+        let first = joint.ask(|| asking(&count));
+        let others = join_all((0..100).map(|_| async {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            joint.ask(|| asking(&count)).await
+        }));
+        let (first, others) = tokio::join!(first, others);
+        assert_eq!(first, 1);
+        assert!(others.iter().all(|answer| *answer == 2), "{others:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_is_given_up_is_begun_anew() {
+        let (joint, count) = (Joint::new(), AtomicU64::new(0));
+        let given_up = tokio::time::timeout(Duration::from_millis(1), joint.ask(|| asking(&count)));
+        let waits = async {
+            tokio::task::yield_now().await;
+            joint.ask(|| asking(&count)).await
+        };
+        let (given_up, waits) = tokio::join!(given_up, waits);
+        assert!(given_up.is_err());
+        assert_eq!(waits, 2);
+    }
+}
