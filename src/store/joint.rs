@@ -9,9 +9,6 @@ use tokio::time::sleep_until;
 use super::pace::Pace;
 use super::slot::lock;
 
-/// So long it is from one asking to the next, where there are many.
-const DISTANCE: Duration = Duration::from_millis(10);
-
 /// A question whose answer says something to everybody who came before it was asked.
 pub(super) struct Joint<T> {
     /// Counts those who came.
@@ -27,9 +24,10 @@ struct Asked<T> {
 }
 
 impl<T: Clone> Joint<T> {
-    pub(super) fn new() -> Self {
+    /// Where there are many, it is `distance` from one asking to the next.
+    pub(super) fn new(distance: Duration) -> Self {
         let last = tokio::sync::Mutex::new(None);
-        Self { came: AtomicU64::new(0), last, pace: Lock::new(Pace::new(DISTANCE)) }
+        Self { came: AtomicU64::new(0), last, pace: Lock::new(Pace::new(distance)) }
     }
 
     /// The answer to `ask`, or to that of somebody else which began after this was called. One that is given up is begun
@@ -62,6 +60,8 @@ mod tests {
 
     use super::*;
 
+    const DISTANCE: Duration = Duration::from_millis(10);
+
     /// Answers with the number of the asking, after a while.
     async fn asking(count: &AtomicU64) -> u64 {
         let number = count.fetch_add(1, Ordering::AcqRel) + 1;
@@ -71,7 +71,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_was_asked_for_before_serves_nobody() {
-        let (joint, count) = (Joint::new(), AtomicU64::new(0));
+        let (joint, count) = (Joint::new(DISTANCE), AtomicU64::new(0));
         assert_eq!(joint.ask(|| asking(&count)).await, 1);
         assert_eq!(joint.ask(|| asking(&count)).await, 2);
         let late = async {
@@ -83,7 +83,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn those_who_come_together_share_one_asking() {
-        let (joint, count) = (Arc::new(Joint::new()), AtomicU64::new(0));
+        let (joint, count) = (Arc::new(Joint::new(DISTANCE)), AtomicU64::new(0));
         let first = joint.ask(|| asking(&count));
         let others = join_all((0..100).map(|_| async {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -96,7 +96,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_that_is_given_up_is_begun_anew() {
-        let (joint, count) = (Joint::new(), AtomicU64::new(0));
+        let (joint, count) = (Joint::new(DISTANCE), AtomicU64::new(0));
         let given_up = tokio::time::timeout(Duration::from_millis(1), joint.ask(|| asking(&count)));
         let waits = async {
             tokio::task::yield_now().await;

@@ -50,6 +50,9 @@ use connection::Connection;
 
 /// So many servers are begun with within one call limit.
 const SERVERS_PER_LIMIT: u32 = 4;
+/// The bucket's identity is asked for so often within one call limit at most, but for a burst: the server and putexd
+/// spend more time on it than on any other question.
+const IDENTITIES_IN_A_CALL: u32 = 100;
 
 /// A lock store in a bucket of NATS JetStream KV. Clones share one connection, which ends with the last of them.
 #[derive(Clone)]
@@ -70,7 +73,7 @@ impl NatsStore {
             call_limit,
             maker: maker(),
             slot: Slot::new(),
-            identities: Joint::new(),
+            identities: Joint::new(call_limit / IDENTITIES_IN_A_CALL),
             seen: Mutex::new(None),
             bases: Mutex::default(),
             warned: Mutex::new(Vec::new()),
