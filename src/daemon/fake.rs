@@ -11,7 +11,7 @@ use crate::election::Timings;
 use crate::guard::frame::{Lease, ListedLease};
 use crate::host::processes::Process;
 use crate::systemd::{
-    ActiveState, Brief, BusError, ChangeHints, Check, JobEnd, KillError, Look, Manager, ManagerFuture, NotDead,
+    ActiveState, Brief, BusError, ChangeHints, Check, JobEnd, KillError, Look, Manager, ManagerFuture, NotDead, Place,
     Placement, Purpose, RunResult, StartError, Started, Surroundings, SystemState, UnitState, Unsupervisable,
 };
 use crate::types::{Instance, Key, NodeId, OnStopFailure, Revision, ServiceName, Term, Time, UnitName, WriteId};
@@ -159,6 +159,10 @@ impl Manager for Fake {
 
     fn placement<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Placement, BusError>> {
         self.answer(|silence| silence, |told| Ok(told.placement(unit)))
+    }
+
+    fn place_of_stop(&self, _: usize) -> ManagerFuture<'_, Place> {
+        Box::pin(async { None })
     }
 
     fn stop<'a>(&'a self, unit: &'a UnitName, limit: Duration) -> ManagerFuture<'a, Result<JobEnd, BusError>> {

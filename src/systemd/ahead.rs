@@ -8,6 +8,7 @@ use futures_util::future::join;
 use tokio::time::Instant;
 
 use super::properties::{ActiveState, Properties};
+use super::tracked::Place;
 use super::{Pin, Systemd};
 use crate::host::cgroup::Hierarchy;
 use crate::types::UnitName;
@@ -33,13 +34,16 @@ pub(super) struct Prepared {
     pub(super) properties: Properties,
     /// What keeps it loaded, where systemd offers that.
     pub(super) pin: Option<Pin>,
+    pub(super) _place: Place,
 }
 
 impl Ahead {
+    fn forget_old(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, reading| reading.at.elapsed() < VALIDITY);
+    }
+
     fn put(&self, unit: &UnitName, reading: Reading) {
-        let mut readings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        readings.retain(|_, reading| reading.at.elapsed() < VALIDITY);
-        readings.insert(unit.clone(), reading);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(unit.clone(), reading);
     }
 
     fn take(&self, unit: &UnitName, rounds: u64) -> Option<Prepared> {
@@ -59,13 +63,18 @@ impl Systemd {
 
     async fn read_ahead(&self, unit: &UnitName) {
         let (at, rounds) = (Instant::now(), self.watched.rounds());
+        self.ahead.forget_old();
+        let place = self.tracked.prepared();
+        if place.is_none() {
+            return;
+        }
         let Ok(pin) = self.pin(unit.as_str()).await else { return };
         let Ok(properties) = self.read(unit.as_str()).await else { return };
         let state = properties.state();
         // That a unit has failed is forgotten only when it is started.
         let is_at_rest = state.load_state == "loaded" && state.active_state == ActiveState::Inactive;
         if is_at_rest && self.reset_failed(unit.as_str()).await.is_ok() {
-            self.ahead.put(unit, Reading { at, rounds, prepared: Prepared { properties, pin } });
+            self.ahead.put(unit, Reading { at, rounds, prepared: Prepared { properties, pin, _place: place } });
         }
     }
 
@@ -88,7 +97,7 @@ mod tests {
         let unit = UnitName::new("database.service").expect("a unit's name");
         let ahead = Ahead::default();
         let read = || {
-            let prepared = Prepared { properties: Properties::new(HashMap::new()), pin: None };
+            let prepared = Prepared { properties: Properties::new(HashMap::new()), pin: None, _place: None };
             let reading = Reading { at: Instant::now(), rounds: 3, prepared };
             ahead.put(&unit, reading);
         };

@@ -21,6 +21,7 @@ use super::error::BusError;
 use super::link::{Keeper, Link, Route};
 use super::proxy::{MANAGER, MANAGER_PATH, PROPERTIES, Row, object};
 use super::task::OwnedTask;
+use super::tracked;
 use crate::types::UnitName;
 
 /// Between two attempts to listen, when PID 1 is there and does not answer.
@@ -182,7 +183,8 @@ impl Board {
     /// one while a former one of the name is loaded.
     fn not_kept(&self) -> Vec<String> {
         let is_missing = |(unit, watch): &(&String, &Watch)| !watch.is_kept && unit.rsplit('.').next() != Some("scope");
-        self.units.iter().filter(is_missing).map(|(unit, _)| unit.clone()).collect()
+        let free = tracked::WATCHED.saturating_sub(self.units.values().filter(|watch| watch.is_kept).count());
+        self.units.iter().filter(is_missing).map(|(unit, _)| unit.clone()).take(free).collect()
     }
 
     /// Says that a unit is kept loaded now; whether somebody still wants that.

@@ -30,6 +30,7 @@ mod run;
 mod start;
 mod supervisable;
 mod task;
+mod tracked;
 mod units;
 
 use std::collections::{HashMap, HashSet};
@@ -52,6 +53,8 @@ pub use properties::{ActiveState, Invocation, QueuedJob, UnitState};
 pub use run::{Check, RunResult};
 pub use start::{StartError, Started};
 pub use supervisable::{Surroundings, Unsupervisable};
+pub use tracked::Place;
+use tracked::Tracked;
 pub use units::{Brief, JobType, KillError, Look, NotDead, Placement, Proof, SystemState};
 
 use crate::types::UnitName;
@@ -67,6 +70,7 @@ pub struct Systemd {
     walker: Walker,
     begun: Begun,
     ahead: Ahead,
+    tracked: Tracked,
     /// Starts that another putexd has begun: what became of them systemd may have forgotten.
     doubted: Arc<Mutex<HashSet<UnitName>>>,
 }
@@ -143,6 +147,7 @@ impl Systemd {
             walker: Walker::new(),
             begun: Begun::default(),
             ahead: Ahead::default(),
+            tracked: Tracked::new(),
             doubted: Arc::default(),
         }
     }

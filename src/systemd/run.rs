@@ -72,6 +72,7 @@ impl Systemd {
     /// Runs a command in a unit of its own and waits for its end. On `Err` nobody knows how it went; systemd kills it
     /// at its limit all the same.
     pub async fn run_check(&self, check: &Check) -> Result<RunResult, BusError> {
+        let _place = self.tracked.check().await;
         // The reference itself is one of the unit's settings.
         let pin = self.adopt(check.unit.as_str());
         let result = self.run_transient(check).await;

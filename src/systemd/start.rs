@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::Systemd;
+use super::ahead::Prepared;
 use super::error::BusError;
 use super::gate;
 use super::job::{JobEnd, Order};
@@ -139,8 +140,12 @@ impl Systemd {
         let deadline = Instant::now() + limit;
         // Held, so that systemd does not unload the unit together with the reason why it did not start, and with what the proof
         // needs if it is stopped in the middle of that.
-        let (ready, pin) = self.prepared(unit).map(|prepared| (prepared.properties, prepared.pin)).unzip();
-        let (under_way, kept) = self.begin(unit, pin.flatten()).await;
+        let place = self.tracked.start().await;
+        let (ready, pin) = match self.prepared(unit) {
+            Some(Prepared { properties, pin, .. }) => (Some(properties), pin),
+            None => (None, None),
+        };
+        let (under_way, kept) = self.begin(unit, pin).await;
         let check = |properties: &Properties| {
             check(properties)?;
             check_kept(unit, properties.is_effect(), kept.clone())
@@ -167,6 +172,7 @@ impl Systemd {
         if !(may_be_half_way && is_effect) {
             self.end_start(unit).await;
         }
+        drop(place);
         result
     }
 
