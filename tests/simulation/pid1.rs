@@ -8,8 +8,8 @@ use putexd::guard::grant;
 use putexd::host::processes::Process;
 use putexd::systemd::{
     ActiveState, Brief, BusError, ChangeHints, Check, Invocation, JobEnd, KillError, Look, Manager, ManagerFuture,
-    NotDead, Placement, Purpose, QueuedJob, RunResult, StartError, Started, Surroundings, SystemState, UnitState,
-    Unsupervisable,
+    NotDead, Place, Placement, Purpose, QueuedJob, RunResult, StartError, Started, Surroundings, SystemState,
+    UnitState, Unsupervisable,
 };
 use putexd::types::{FENCING_TOKEN, ServiceName, Term, UnitName};
 use rustix::process::Signal;
@@ -590,6 +590,10 @@ impl Manager for Pid1 {
         limit: Duration,
     ) -> ManagerFuture<'a, Result<Started, StartError>> {
         Box::pin(self.start_unit(unit, limit))
+    }
+
+    fn place_of_stop(&self, _: usize) -> ManagerFuture<'_, Place> {
+        Box::pin(async { None })
     }
 
     fn stop<'a>(&'a self, unit: &'a UnitName, limit: Duration) -> ManagerFuture<'a, Result<JobEnd, BusError>> {
