@@ -520,10 +520,7 @@ impl Units {
         // A stop of the target that is queued waits for what only follows the lease, and nobody waits for that. What holds the
         // units back is the grant, which is gone: each of them asserts it itself.
         if !lease.active_state.is_stopped() && !lease.has_job {
-            return Err((
-                self.lease.clone(),
-                NotDead::Running(format!("{} ({})", lease.active_state, lease.sub_state)),
-            ));
+            return Err((self.lease.clone(), NotDead::Running(lease.in_words())));
         }
         self.prove_groups_empty().await.map_err(|trouble| (self.main.clone(), trouble))?;
         self.beyond.end(left, self.machine.now(), slice).await

@@ -79,6 +79,20 @@ impl Entry {
         (self.lease.write, self.lease.revision, self.lease.deadline) = (write, revision, deadline);
     }
 
+    /// Enters its points in time.
+    fn enter(&self, agenda: &mut Agenda<Mark, ServiceName>) {
+        for (mark, at) in self.marks() {
+            agenda.insert(mark, at, &self.lease.service);
+        }
+    }
+
+    /// Takes them out.
+    fn leave(&self, agenda: &mut Agenda<Mark, ServiceName>) {
+        for (mark, at) in self.marks() {
+            agenda.remove(mark, at, &self.lease.service);
+        }
+    }
+
     fn marks(&self) -> Vec<(Mark, Time)> {
         let lease = &self.lease;
         match self.phase {
@@ -180,9 +194,7 @@ impl Table {
         let old = self.entries.remove(service);
         let is_as_wide = old.as_ref().zip(entry.as_ref()).is_some_and(|(old, new)| old.covers().eq(new.covers()));
         if let Some(old) = old {
-            for (mark, at) in old.marks() {
-                self.agenda.remove(mark, at, service);
-            }
+            old.leave(&mut self.agenda);
             if !is_as_wide {
                 for covered in covers(&old) {
                     self.covered.remove(&covered);
@@ -191,9 +203,7 @@ impl Table {
             self.bytes -= old.lease.listed_bytes();
         }
         let Some(new) = entry else { return };
-        for (mark, at) in new.marks() {
-            self.agenda.insert(mark, at, service);
-        }
+        new.enter(&mut self.agenda);
         if !is_as_wide {
             self.covered.extend(covers(&new));
         }
@@ -429,13 +439,9 @@ impl Table {
         let is_open = *phase == Phase::Open;
         let effects = is_open.then(|| Effect::Extend(service.clone(), deadline)).into_iter().collect();
         if let Some(entry) = self.entries.get_mut(service) {
-            for (mark, at) in entry.marks() {
-                self.agenda.remove(mark, at, service);
-            }
+            entry.leave(&mut self.agenda);
             entry.extend(write, revision, deadline);
-            for (mark, at) in entry.marks() {
-                self.agenda.insert(mark, at, service);
-            }
+            entry.enter(&mut self.agenda);
         }
         Ok(effects)
     }

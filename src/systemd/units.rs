@@ -104,6 +104,14 @@ pub struct Brief {
     pub has_job: bool,
 }
 
+impl Brief {
+    /// ActiveState and SubState, such as `active (running)`.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        format!("{} ({})", self.active_state, self.sub_state)
+    }
+}
+
 /// Where processes of a unit may be, and whether they are all of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
