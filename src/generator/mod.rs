@@ -7,7 +7,8 @@
 //! putexd, which looks at what systemd has loaded.
 //!
 //! It also tells the guard of the hardware watchdog that putexd.toml names, by another drop-in: the guard reads no
-//! configuration, and has to know of the device before putexd is there.
+//! configuration, and has to know of the device before putexd is there. And it has systemd keep all the units loaded, by one of
+//! `putex-units.target`, because systemd would read the files of an inactive unit again each time that putexd looks at it.
 //!
 //! Contained slices and scopes only assert the grant: that bars the start of whatever is to run in them. `BindsTo=` would have
 //! systemd stop them together with the units and not after these, because there is no order between a unit and the scopes
@@ -25,6 +26,7 @@
 //! told of is missed by the daemon, which starts nothing then.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::io::{Read as _, Write as _};
@@ -47,6 +49,9 @@ pub const SERVICE_DIRS: [&str; 3] = ["/etc/putex.d", "/run/putex.d", "/usr/lib/p
 
 /// Names the watchdog.
 const HOST_FILE: &str = "/etc/putex/putexd.toml";
+
+/// Keeps the units loaded; putexd wants it.
+const UNITS_TARGET: &str = "putex-units.target";
 
 /// How long all files together are waited for. systemd gives all generators together 90 s.
 const READ_LIMIT: Duration = Duration::from_secs(3);
@@ -134,7 +139,23 @@ pub fn run(directories: &[PathBuf], known: &Known, target: &Path) -> Generated {
             generated.problems.push(format!("{unit} is not bound to its lease: {error}"));
         }
     }
+    if !generated.bonds.is_empty()
+        && let Err(error) = write(target, UNITS_TARGET, &references(generated.bonds.keys()))
+    {
+        generated.problems.push(format!("{UNITS_TARGET} keeps no units loaded: {error}"));
+    }
     generated
+}
+
+/// The drop-in of the target that keeps units loaded. Whatever a unit names in such a line stays loaded as long as the unit does,
+/// and this line does nothing else: a target cannot be reloaded. Not scopes: a scope is made by whoever puts processes into
+/// it, and systemd refuses to make one while another of the name is loaded.
+fn references<'a>(units: impl Iterator<Item = &'a UnitName>) -> String {
+    let mut text = "# Made by putex-generator: systemd keeps these units loaded.\n[Unit]\n".to_owned();
+    for unit in units.filter(|unit| unit.kind() != "scope") {
+        writeln!(text, "PropagatesReloadTo={unit}").expect("writing to a string does not fail");
+    }
+    text
 }
 
 /// Writes the drop-in that tells the guard of its watchdog, if `host_file` names one. What is wrong in the file otherwise is
@@ -721,6 +742,21 @@ mod tests {
         DefaultDependencies=no
         Conflicts=shutdown.target
         Before=shutdown.target
+        ");
+    }
+
+    #[test]
+    fn all_units_but_scopes_are_kept_loaded() {
+        let host = Host::new();
+        host.file("etc/db.toml", "unit = \"db.service\"\ncontains = [\"db.slice\", \"machine-db.scope\"]\n");
+        host.file("etc/web.toml", "unit = \"web.service\"\nbound-units = [\"web.timer\"]\n");
+        insta::assert_snapshot!(host.drop_in(UNITS_TARGET), @r"
+        # Made by putex-generator: systemd keeps these units loaded.
+        [Unit]
+        PropagatesReloadTo=db.service
+        PropagatesReloadTo=db.slice
+        PropagatesReloadTo=web.service
+        PropagatesReloadTo=web.timer
         ");
     }
 

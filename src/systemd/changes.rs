@@ -1,8 +1,7 @@
 //! Hints that a unit may have changed.
 //!
-//! A unit that is watched stays loaded, as PID 1 would read its files anew for each look at it otherwise. Its changes are told by
-//! signals, and two match rules serve all units: the bus has a limit for those. As a signal can be lost, PID 1 is asked from time
-//! to time for one line of each unit, of many at once.
+//! Changes are told by signals, and two match rules serve all units: the bus has a limit for those. As a signal can be lost, PID 1
+//! is asked from time to time for one line of each unit, of many at once.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -12,16 +11,15 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
-use tokio::sync::{Notify, mpsc, watch};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::sync::{mpsc, watch};
+use tokio::time::sleep;
 use zbus::{MatchRule, Message};
 
 use super::Systemd;
 use super::error::BusError;
-use super::link::{Keeper, Link, Route};
+use super::link::{Keeper, Link};
 use super::proxy::{MANAGER, MANAGER_PATH, PROPERTIES, Row, object};
 use super::task::OwnedTask;
-use super::tracked;
 use crate::types::UnitName;
 
 /// Between two attempts to listen, when PID 1 is there and does not answer.
@@ -58,18 +56,16 @@ impl Drop for Changes {
     fn drop(&mut self) {
         self.hints.close();
         self.watched.shared.board().forget_closed(self.unit.as_deref());
-        self.watched.shared.changed.notify_one();
     }
 }
 
 impl Systemd {
-    /// Hints that the unit's state should be read again; the unit stays loaded meanwhile. Needs no connection: it listens as
-    /// soon as there is one, and hints at once then.
+    /// Hints that the unit's state should be read again. Needs no connection: it listens as soon as there is one, and hints at
+    /// once then.
     #[must_use]
     pub fn changes(&self, unit: &UnitName) -> Changes {
         let (bell, hints) = mpsc::channel(1);
         self.watched.shared.board().add(unit.as_str(), bell);
-        self.watched.shared.changed.notify_one();
         Changes { hints, unit: Some(unit.to_string()), watched: self.watched.clone() }
     }
 
@@ -98,8 +94,6 @@ pub(super) struct Watched {
 #[derive(Debug, Default)]
 struct Shared {
     board: Mutex<Board>,
-    /// Which units are watched has changed.
-    changed: Notify,
 }
 
 impl Shared {
@@ -115,8 +109,6 @@ struct Board {
     objects: HashMap<String, String>,
     /// Whoever wants to hear of what concerns all of them.
     bells: Vec<mpsc::Sender<()>>,
-    /// Those that are loaded for nobody any more.
-    unwanted: Vec<String>,
     /// How often all that was read before may have become another.
     rounds: u64,
 }
@@ -124,8 +116,6 @@ struct Board {
 #[derive(Debug, Default)]
 struct Watch {
     bells: Vec<mpsc::Sender<()>>,
-    /// Whether it is kept loaded by the connection that there is.
-    is_kept: bool,
     /// What its line said last.
     seen: Option<Seen>,
 }
@@ -143,7 +133,6 @@ fn ring(bells: &[mpsc::Sender<()>]) {
 impl Board {
     fn add(&mut self, unit: &str, bell: mpsc::Sender<()>) {
         self.objects.insert(object(unit), unit.to_owned());
-        self.unwanted.retain(|other| other != unit);
         self.units.entry(unit.to_owned()).or_default().bells.push(bell);
     }
 
@@ -152,10 +141,8 @@ impl Board {
         let Some(watch) = self.units.get_mut(unit) else { return };
         watch.bells.retain(|bell| !bell.is_closed());
         if watch.bells.is_empty() {
-            let was_kept = watch.is_kept;
             self.units.remove(unit);
             self.objects.retain(|_, other| other != unit);
-            self.unwanted.extend(was_kept.then(|| unit.to_owned()));
         }
     }
 
@@ -169,30 +156,6 @@ impl Board {
         self.rounds += 1;
         ring(&self.bells);
         self.units.values().for_each(|watch| ring(&watch.bells));
-    }
-
-    /// There is a new connection, which keeps no unit loaded.
-    fn begin_anew(&mut self) {
-        self.unwanted.clear();
-        for watch in self.units.values_mut() {
-            watch.is_kept = false;
-        }
-    }
-
-    /// The units that are to be kept loaded and are not. A scope is made by whoever puts processes into it, and PID 1 refuses to make
-    /// one while a former one of the name is loaded.
-    fn not_kept(&self) -> Vec<String> {
-        let is_missing = |(unit, watch): &(&String, &Watch)| !watch.is_kept && unit.rsplit('.').next() != Some("scope");
-        let free = tracked::WATCHED.saturating_sub(self.units.values().filter(|watch| watch.is_kept).count());
-        self.units.iter().filter(is_missing).map(|(unit, _)| unit.clone()).take(free).collect()
-    }
-
-    /// Says that a unit is kept loaded now; whether somebody still wants that.
-    fn keep(&mut self, unit: &str) -> bool {
-        self.units.get_mut(unit).is_some_and(|watch| {
-            watch.is_kept = true;
-            true
-        })
     }
 
     /// Up to `count` units behind `last`, and from the first one on behind the last of all.
@@ -224,10 +187,10 @@ impl Watched {
         self.shared.board().rounds
     }
 
-    pub(super) fn new(keeper: &Keeper, route: Route) -> Self {
+    pub(super) fn new(keeper: &Keeper) -> Self {
         let shared = Arc::<Shared>::default();
         let listening = OwnedTask::spawn(listen(keeper.clone(), Arc::clone(&shared)));
-        let attending = OwnedTask::spawn(attend(keeper.clone(), route, Arc::clone(&shared)));
+        let attending = OwnedTask::spawn(attend(keeper.clone(), Arc::clone(&shared)));
         Self { shared, _tasks: Arc::new([listening, attending]) }
     }
 }
@@ -282,8 +245,8 @@ async fn drain(link: &Link, links: &mut watch::Receiver<Option<Link>>, shared: &
     }
 }
 
-/// Keeps the units loaded and asks for their lines, for ever.
-async fn attend(keeper: Keeper, route: Route, shared: Arc<Shared>) {
+/// Asks for the units' lines, for ever.
+async fn attend(keeper: Keeper, shared: Arc<Shared>) {
     let mut links = keeper.watch();
     let mut last = String::new();
     loop {
@@ -291,43 +254,10 @@ async fn attend(keeper: Keeper, route: Route, shared: Arc<Shared>) {
             Ok(link) => link.clone(),
             Err(_) => return,
         };
-        let Some(link) = link else { continue };
-        shared.board().begin_anew();
-        let mut ask_at = Instant::now() + ROUND;
-        while !links.has_changed().unwrap_or(true) {
-            if route.has_references() {
-                keep_loaded(&link, &shared).await;
-            }
-            tokio::select! {
-                () = shared.changed.notified() => {}
-                () = sleep_until(ask_at) => {
-                    ask(&link, &shared, &mut last).await;
-                    ask_at = Instant::now() + ROUND;
-                }
-                _ = links.changed() => break,
-            }
+        if let Some(link) = link {
+            ask(&link, &shared, &mut last).await;
         }
-    }
-}
-
-async fn keep_loaded(link: &Link, shared: &Shared) {
-    let unwanted = std::mem::take(&mut shared.board().unwanted);
-    for unit in unwanted {
-        // The references end with the connection at the latest.
-        let _ = link.unref_unit(&unit).await;
-    }
-    let not_kept = shared.board().not_kept();
-    for unit in not_kept {
-        match link.ref_unit(&unit).await {
-            Ok(()) if shared.board().keep(&unit) => {}
-            Ok(()) => drop(link.unref_unit(&unit).await),
-            // In the next round.
-            Err(error) if error.is_unreachable() => return,
-            // It is loaded anew for each look.
-            Err(_) => {
-                shared.board().keep(&unit);
-            }
-        }
+        sleep(ROUND).await;
     }
 }
 
@@ -397,26 +327,14 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_is_kept_loaded_for_as_long_as_anybody_watches_it() {
+    fn what_nobody_watches_any_more_is_forgotten() {
         let mut board = Board::default();
         let (one, other) = (watch(&mut board, "a.service"), watch(&mut board, "a.service"));
-        assert_eq!(board.not_kept(), ["a.service"]);
-        assert!(board.keep("a.service"));
-        assert_eq!(board.not_kept(), [""; 0]);
         drop(one);
         board.forget_closed(Some("a.service"));
-        assert_eq!((board.units.len(), board.unwanted.len()), (1, 0));
+        assert_eq!((board.units.len(), board.objects.len()), (1, 1));
         drop(other);
         board.forget_closed(Some("a.service"));
         assert_eq!((board.units.len(), board.objects.len()), (0, 0));
-        assert_eq!(board.unwanted, ["a.service"]);
-        assert!(!board.keep("a.service"), "nobody wants it any more");
-        let _again = watch(&mut board, "a.service");
-        assert_eq!(board.unwanted, [""; 0], "it is not to be let go");
-        board.keep("a.service");
-        board.begin_anew();
-        assert_eq!(board.not_kept(), ["a.service"], "another connection keeps nothing");
-        let _scope = watch(&mut board, "machine-db.scope");
-        assert_eq!(board.not_kept(), ["a.service"], "nobody could make the scope again");
     }
 }

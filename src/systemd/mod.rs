@@ -139,7 +139,7 @@ impl Systemd {
     fn by(route: Route, call_limit: Duration) -> Self {
         let keeper = Keeper::new(route, call_limit);
         Self {
-            watched: Watched::new(&keeper, route),
+            watched: Watched::new(&keeper),
             keeper,
             route,
             purpose: Purpose::Look,

@@ -16,8 +16,6 @@ const CHECKS: usize = 48;
 const STOPS: usize = 136;
 /// Units that are kept loaded because they may be started in a moment.
 const PREPARED: usize = 24;
-/// Units that are kept loaded because they are watched. The others are loaded anew for each look.
-pub(super) const WATCHED: usize = 96;
 
 /// What is tracked, until it is dropped.
 pub type Place = Option<OwnedSemaphorePermit>;
@@ -70,7 +68,7 @@ mod tests {
 
     #[test]
     fn all_together_are_below_the_limit_of_the_bus() {
-        const { assert!(2 * (STARTS + CHECKS) + STOPS + PREPARED + WATCHED <= 512 - 32, "PID 1 has rules for itself too") }
+        const { assert!(2 * (STARTS + CHECKS) + STOPS + PREPARED <= 512 - 32, "PID 1 has rules for itself too") }
     }
 
     #[tokio::test(start_paused = true)]

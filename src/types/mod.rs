@@ -29,6 +29,9 @@ pub const STATE_DIR: &str = "/var/lib/putex";
 /// The daemon's own unit: the guard serves it before anybody else, and PID 1 is asked about its job.
 pub const DAEMON_UNIT: &str = "putexd.service";
 
+/// The units that putexd consists of, without the leases.
+const PARTS: [&str; 4] = [DAEMON_UNIT, "putex-guard.service", "putex-guard-watch.service", "putex-units.target"];
+
 /// The fencing token: the name of the variable in the grant and in the unit's environment.
 pub const FENCING_TOKEN: &str = "PUTEX_FENCING_TOKEN";
 
@@ -235,7 +238,7 @@ impl UnitName {
     /// Whether the unit is one of putexd's own, which hold the leases and must not wait for one.
     #[must_use]
     pub fn is_part_of_putexd(&self) -> bool {
-        matches!(self.as_str(), DAEMON_UNIT | "putex-guard.service") || self.0.starts_with("putex-lease@")
+        PARTS.contains(&self.as_str()) || self.0.starts_with("putex-lease@")
     }
 
     /// Why nobody may have all of it killed, or keep it from being started, for the sake of one service, with the remedy;
