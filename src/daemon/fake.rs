@@ -11,7 +11,7 @@ use crate::election::Timings;
 use crate::guard::frame::{Lease, ListedLease};
 use crate::host::processes::Process;
 use crate::systemd::{
-    ActiveState, Brief, BusError, ChangeHints, Check, JobEnd, KillError, Look, Manager, ManagerFuture, NotDead, Place,
+    ActiveState, Brief, BusError, ChangeHints, Check, JobEnd, KillError, Look, Manager, ManagerFuture, NotDead,
     Placement, Purpose, RunResult, StartError, Started, Surroundings, SystemState, UnitState, Unsupervisable,
 };
 use crate::types::{Instance, Key, NodeId, OnStopFailure, Revision, ServiceName, Term, Time, UnitName, WriteId};
@@ -139,11 +139,7 @@ fn stopped(unit: &UnitName) -> UnitState {
         control_pid: None,
         control_group: String::new(),
         invocation: None,
-        n_restarts: 0,
-        fragment_path: String::new(),
-        needs_reload: false,
         condition_result: true,
-        assert_result: true,
         unmet: Vec::new(),
         exit: String::new(),
         is_not_set_up: false,
@@ -159,10 +155,6 @@ impl Manager for Fake {
 
     fn placement<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Placement, BusError>> {
         self.answer(|silence| silence, |told| Ok(told.placement(unit)))
-    }
-
-    fn place_of_stop(&self, _: usize) -> ManagerFuture<'_, Place> {
-        Box::pin(async { None })
     }
 
     fn stop<'a>(&'a self, unit: &'a UnitName, limit: Duration) -> ManagerFuture<'a, Result<JobEnd, BusError>> {

@@ -365,7 +365,6 @@ impl Units {
         let patient_until = warn_at.plus(WARN_AGAIN);
         let mut left = Leftovers::default();
         let mut patience = STOP_SLICE;
-        let mut place = None;
         let _under_way = UnderWay::begin(&self.stops);
         self.looks.send_modify(|looks| looks.is_proven = false);
         if kill_at.is_none() {
@@ -379,14 +378,7 @@ impl Units {
             let slice = kill_at.map_or(patience, |at| at_most(self.machine.now().until_passed(at), STOP_SLICE));
             patience = (patience * 2).min(STOP_SLICE_MAX);
             let attempt = async {
-                if place.is_none() {
-                    let wait = self.systemd.place_of_stop(self.bound.len());
-                    // What is killed already need not wait for the stops of others to be asked for.
-                    place = if late { timeout(LOOK_AGAIN, wait).await.ok() } else { Some(wait.await) };
-                }
-                if place.is_some() {
-                    self.ask_to_stop(slice, late).await;
-                }
+                self.ask_to_stop(slice, late).await;
                 self.looks.send_modify(|looks| looks.begun += 1);
                 self.proof(&mut left, slice).await
             };

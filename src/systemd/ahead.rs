@@ -69,7 +69,7 @@ impl Systemd {
             return;
         }
         let Ok(pin) = self.pin(unit.as_str()).await else { return };
-        let Ok(properties) = self.read(unit.as_str()).await else { return };
+        let Ok(properties) = self.read_settings(unit.as_str()).await else { return };
         let state = properties.state();
         // That a unit has failed is forgotten only when it is started.
         let is_at_rest = state.load_state == "loaded" && state.active_state == ActiveState::Inactive;

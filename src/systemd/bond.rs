@@ -34,7 +34,7 @@ pub struct LoadedBonds {
 impl Systemd {
     /// Which drop-ins of `unit` PID 1 has loaded, whatever they say.
     pub async fn loaded_bonds(&self, unit: &UnitName) -> Result<LoadedBonds, BusError> {
-        let paths = self.read(unit.as_str()).await?.texts("DropInPaths");
+        let paths = self.link().await?.common(unit.as_str(), &["DropInPaths"]).await?.texts("DropInPaths");
         let has = |name: &str| paths.iter().any(|path| path.rsplit('/').next() == Some(name));
         Ok(LoadedBonds { kept: has(KEPT_DROP_IN), generated: has(DROP_IN) })
     }

@@ -1,29 +1,14 @@
 //! The calls to PID 1.
 
+use futures_util::future::try_join_all;
 use zbus::{OwnedObjectPath, OwnedVariant};
 
 use super::error::BusError;
 use super::link::Link;
 use super::properties::Properties;
-use super::proxy::{Row, Setting, object};
+use super::proxy::{Row, Setting, UNIT, interface, object};
 
 impl Link {
-    pub(super) async fn subscribe(&self) -> Result<(), BusError> {
-        let manager = self.manager.clone();
-        self.call(async move { manager.subscribe().await }).await
-    }
-
-    /// Keeps the unit loaded until [`unref_unit`](Self::unref_unit) or the end of this connection.
-    pub(super) async fn ref_unit(&self, unit: &str) -> Result<(), BusError> {
-        let (manager, unit) = (self.manager.clone(), unit.to_owned());
-        self.call(async move { manager.ref_unit(&unit).await }).await
-    }
-
-    pub(super) async fn unref_unit(&self, unit: &str) -> Result<(), BusError> {
-        let (manager, unit) = (self.manager.clone(), unit.to_owned());
-        self.call(async move { manager.unref_unit(&unit).await }).await
-    }
-
     pub(super) async fn reset_failed_unit(&self, unit: &str) -> Result<(), BusError> {
         let (manager, unit) = (self.manager.clone(), unit.to_owned());
         self.call(async move { manager.reset_failed_unit(&unit).await }).await
@@ -51,11 +36,9 @@ impl Link {
     pub(super) async fn start_transient_unit(
         &self,
         unit: &str,
-        settings: &[Setting],
+        settings: Vec<Setting>,
     ) -> Result<OwnedObjectPath, BusError> {
         let (manager, unit) = (self.manager.clone(), unit.to_owned());
-        let settings = settings.iter().map(|(name, value)| Ok((*name, value.try_clone()?)));
-        let settings = settings.collect::<zbus::Result<Vec<Setting>>>()?;
         self.call(async move { manager.start_transient_unit(&unit, "replace", &settings, &[]).await }).await
     }
 
@@ -63,6 +46,12 @@ impl Link {
     pub(super) async fn rows(&self, units: &[&str]) -> Result<Vec<Row>, BusError> {
         let (manager, units) = (self.manager.clone(), units.iter().map(|&unit| unit.to_owned()).collect::<Vec<_>>());
         self.call(async move { manager.list_units_by_names(&units).await }).await
+    }
+
+    /// What is in the line of one unit.
+    pub(super) async fn row(&self, unit: &str) -> Result<Row, BusError> {
+        let rows = self.rows(&[unit]).await?;
+        rows.into_iter().next().ok_or_else(|| BusError::Malformed(format!("no line of {unit}")))
     }
 
     /// One property of an object.
@@ -76,9 +65,20 @@ impl Link {
         self.call(async move { properties.get(interface, name).await }).await
     }
 
-    /// All properties that a unit has in `interface`, read at one moment; an empty one stands for all of the unit's.
-    pub(super) async fn all_properties(&self, unit: &str, interface: &'static str) -> Result<Properties, BusError> {
+    /// Properties that all units have, by their names. Not all of them: PID 1 reads every folder of unit files for some.
+    pub(super) async fn common(&self, unit: &str, names: &'static [&'static str]) -> Result<Properties, BusError> {
         let properties = self.properties(&object(unit)).await?;
-        Ok(Properties::new(self.call(async move { properties.get_all(interface).await }).await?))
+        let all = async move {
+            let values = try_join_all(names.iter().map(|name| properties.get(UNIT, name))).await?;
+            Ok(names.iter().map(|&name| name.to_owned()).zip(values).collect())
+        };
+        Ok(Properties::new(self.call(all).await?))
+    }
+
+    /// All properties that units of its type have, read at one moment.
+    pub(super) async fn of_its_type(&self, unit: &str) -> Result<Properties, BusError> {
+        let properties = self.properties(&object(unit)).await?;
+        let interface = interface(unit);
+        Ok(Properties::new(self.call(async move { properties.get_all(&interface).await }).await?))
     }
 }

@@ -36,7 +36,7 @@ impl Systemd {
     /// Whether PID 1 has loaded all of what binds `unit`, or what it contains, to the lease of `service`.
     pub async fn is_gated(&self, service: &ServiceName, unit: &UnitName) -> Result<bool, BusError> {
         let check = if matches!(unit.kind(), "slice" | "scope") { check_contained } else { check };
-        Ok(check(&self.read(unit.as_str()).await?, service).is_ok())
+        Ok(check(&self.read_settings(unit.as_str()).await?, service).is_ok())
     }
 }
 

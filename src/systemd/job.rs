@@ -48,15 +48,6 @@ impl Order<'_> {
             Self::Start(unit) | Self::Stop(unit) | Self::Transient(unit, _) => unit,
         }
     }
-
-    async fn queue(&self, link: &Link) -> Result<String, BusError> {
-        let path = match self {
-            Self::Start(unit) => link.start_unit(unit).await?,
-            Self::Stop(unit) => link.stop_unit(unit).await?,
-            Self::Transient(unit, settings) => link.start_transient_unit(unit, settings).await?,
-        };
-        Ok(path.to_string())
-    }
 }
 
 impl Systemd {
@@ -106,8 +97,19 @@ impl Systemd {
 
     async fn queue(&self, order: &Order<'_>, id: &str, link: &Link) -> Result<(Ears, String), BusError> {
         let ears = link.ends.of(id);
-        let path = order.queue(link).await?;
-        Ok((ears, path))
+        let path = match order {
+            Order::Start(unit) => link.start_unit(unit).await?,
+            Order::Stop(unit) => link.stop_unit(unit).await?,
+            Order::Transient(unit, settings) => {
+                let settings = settings.iter().map(|(name, value)| Ok((*name, value.try_clone()?)));
+                let settings = settings.collect::<zbus::Result<Vec<Setting>>>()?;
+                match &self.references {
+                    Some(references) => references.start_transient_unit(unit, settings, self.purpose).await?,
+                    None => link.start_transient_unit(unit, settings).await?,
+                }
+            }
+        };
+        Ok((ears, path.to_string()))
     }
 
     async fn await_end(&self, mut ears: Ears, unit: &str, id: &str, path: &str) -> Result<JobEnd, BusError> {

@@ -11,9 +11,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::error::BusError;
+use super::link::no_answer_within;
 use crate::types::span::rounded;
 
 /// The places of each lane. Together well below the bus's limit, as zbus calls too.
@@ -77,6 +78,27 @@ impl Lanes {
                     return Err(BusError::Unreachable(why));
                 }
             }
+        }
+    }
+
+    /// Makes a call when its turn has come, and bounds it in time from then on. Over the limit the outcome is unknown. The
+    /// call has its place until PID 1 has answered it, or the connection has ended, though nobody waits for it any more.
+    pub(super) async fn call<T: Send + 'static>(
+        &self,
+        purpose: Purpose,
+        limit: Duration,
+        call: impl Future<Output = zbus::Result<T>> + Send + 'static,
+    ) -> Result<T, BusError> {
+        let place = self.enter(purpose, limit).await?;
+        let answer = tokio::spawn(async move {
+            let answer = call.await;
+            drop(place);
+            answer
+        });
+        match timeout(limit, answer).await {
+            Ok(Ok(answer)) => Ok(answer?),
+            Ok(Err(ended)) => Err(BusError::Unreachable(ended.to_string())),
+            Err(_) => Err(no_answer_within(limit)),
         }
     }
 

@@ -9,8 +9,8 @@ use futures_util::Stream;
 use rustix::process::Signal;
 
 use super::{
-    Brief, BusError, Check, JobEnd, KillError, Look, NotDead, Place, Placement, Purpose, RunResult, StartError,
-    Started, Surroundings, SystemState, Systemd, Unsupervisable,
+    Brief, BusError, Check, JobEnd, KillError, Look, NotDead, Placement, Purpose, RunResult, StartError, Started,
+    Surroundings, SystemState, Systemd, Unsupervisable,
 };
 use crate::host::processes::Process;
 use crate::types::{ServiceName, UnitName};
@@ -54,9 +54,6 @@ pub trait Manager: fmt::Debug + Send + Sync + 'static {
         lease: &'a ServiceName,
         limit: Duration,
     ) -> ManagerFuture<'a, Result<Started, StartError>>;
-
-    /// A place among the stops that are under way at once, for one that queues up to `jobs` at a time; it is waited for.
-    fn place_of_stop(&self, jobs: usize) -> ManagerFuture<'_, Place>;
 
     /// Queues a stop and waits for the end of its job, which says nothing of the unit.
     fn stop<'a>(&'a self, unit: &'a UnitName, limit: Duration) -> ManagerFuture<'a, Result<JobEnd, BusError>>;
@@ -150,10 +147,6 @@ impl Manager for Systemd {
         limit: Duration,
     ) -> ManagerFuture<'a, Result<Started, StartError>> {
         Box::pin(async move { Systemd::start_with_lease(&self.to(Purpose::Start), unit, lease, limit).await })
-    }
-
-    fn place_of_stop(&self, jobs: usize) -> ManagerFuture<'_, Place> {
-        Box::pin(self.tracked.stop(jobs))
     }
 
     fn stop<'a>(&'a self, unit: &'a UnitName, limit: Duration) -> ManagerFuture<'a, Result<JobEnd, BusError>> {

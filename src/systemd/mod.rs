@@ -26,6 +26,7 @@ mod outside;
 mod private;
 mod properties;
 mod proxy;
+mod references;
 mod run;
 mod start;
 mod supervisable;
@@ -46,14 +47,14 @@ pub use confinement::check_confinement;
 pub use error::BusError;
 pub use job::JobEnd;
 pub use lanes::Purpose;
-use link::{Keeper, Link, Route};
+use link::{Keeper, Link};
 pub use manager::{ChangeHints, Manager, ManagerFuture};
 use outside::Walker;
 pub use properties::{ActiveState, Invocation, QueuedJob, UnitState};
+use references::References;
 pub use run::{Check, RunResult};
 pub use start::{StartError, Started};
 pub use supervisable::{Surroundings, Unsupervisable};
-pub use tracked::Place;
 use tracked::Tracked;
 pub use units::{Brief, JobType, KillError, Look, NotDead, Placement, Proof, SystemState};
 
@@ -63,7 +64,8 @@ use crate::types::UnitName;
 #[derive(Debug, Clone)]
 pub struct Systemd {
     keeper: Keeper,
-    route: Route,
+    /// What PID 1 keeps for clients of the bus, if it is to keep anything.
+    references: Option<References>,
     purpose: Purpose,
     watched: Watched,
     mounts: units::Mounts,
@@ -102,26 +104,27 @@ impl Drop for UnderWay {
 }
 
 impl Systemd {
-    /// Over the system bus. Returns before there is a connection, and keeps one up from then on; until there is one,
-    /// calls fail as [`BusError::Unreachable`]. `call_limit` bounds each call; keep it below the renewal interval.
+    /// Over PID 1's private socket, for root alone, and over the system bus for what PID 1 keeps for clients of that. Returns
+    /// before there is a connection, and keeps one up from then on; until there is one, calls fail as
+    /// [`BusError::Unreachable`]. `call_limit` bounds each call; keep it below the renewal interval.
     ///
     /// # Panics
     ///
     /// Outside of a tokio runtime.
     #[must_use]
     pub fn connect(call_limit: Duration) -> Self {
-        Self::by(Route::SystemBus, call_limit)
+        Self::with(Some(References::new(call_limit)), call_limit)
     }
 
-    /// Over systemd's private socket, for root only, which works while the bus is down. systemd keeps no references
-    /// for such clients, so that the reason of a failed condition may be gone before it is read.
+    /// Without the bus. systemd keeps no references then, so that the reason of a failed condition may be gone before it is
+    /// read.
     ///
     /// # Panics
     ///
     /// Outside of a tokio runtime.
     #[must_use]
     pub fn private(call_limit: Duration) -> Self {
-        Self::by(Route::Private, call_limit)
+        Self::with(None, call_limit)
     }
 
     /// Whether there is a connection to PID 1 now.
@@ -136,12 +139,12 @@ impl Systemd {
         let _ = self.keeper.watch().wait_for(|link: &Option<Link>| link.is_some() == wanted).await;
     }
 
-    fn by(route: Route, call_limit: Duration) -> Self {
-        let keeper = Keeper::new(route, call_limit);
+    fn with(references: Option<References>, call_limit: Duration) -> Self {
+        let keeper = Keeper::new(call_limit);
         Self {
             watched: Watched::new(&keeper),
             keeper,
-            route,
+            references,
             purpose: Purpose::Look,
             mounts: units::Mounts::default(),
             walker: Walker::new(),
@@ -168,14 +171,14 @@ impl Systemd {
     }
 
     fn has_references(&self) -> bool {
-        self.route.has_references()
+        self.references.is_some()
     }
 
     /// Keeps a unit loaded until the pin is dropped; `None` where systemd does not offer that. What it tells of a run that
     /// ended, or was never begun, is gone once it unloads the unit.
     async fn pin(&self, unit: &str) -> Result<Option<Pin>, BusError> {
-        let Some(pin) = self.adopt(unit) else { return Ok(None) };
-        self.link().await?.ref_unit(unit).await?;
+        let (Some(references), Some(pin)) = (&self.references, self.adopt(unit)) else { return Ok(None) };
+        references.take(unit, self.purpose).await?;
         Ok(Some(pin))
     }
 
@@ -249,11 +252,9 @@ impl Systemd {
 
     /// Gives back a reference, and with the last one what systemd remembers of the unit.
     async fn forget(&self, unit: &str) {
-        if self.has_references()
-            && let Ok(link) = self.link().await
-        {
+        if let Some(references) = &self.references {
             // The references end with the connection at the latest.
-            let _ = link.unref_unit(unit).await;
+            let _ = references.give_back(unit, self.purpose).await;
         }
     }
 

@@ -1,10 +1,12 @@
-//! What systemd says of a unit, read at one moment.
+//! What systemd says of a unit, as it was read.
 
 use std::collections::HashMap;
 use std::fmt;
 
 use zbus::{OwnedVariant, Structure, Variant};
 
+use super::error::BusError;
+use super::proxy::Row;
 use crate::host::failed_start::{Exit, FailedStart};
 
 /// One run of a unit, as systemd counts them: 128 random bits, new with each start.
@@ -86,7 +88,7 @@ pub struct QueuedJob {
     pub path: String,
 }
 
-/// What systemd says of a unit, all of it read at one moment.
+/// What systemd says of a unit, all of it during one run of the unit, or between two.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "they are systemd's, and independent of each other")]
 pub struct UnitState {
@@ -112,16 +114,8 @@ pub struct UnitState {
     pub control_group: String,
     /// The current run, or the last one.
     pub invocation: Option<Invocation>,
-    /// Automatic restarts since the last start that was asked for.
-    pub n_restarts: u32,
-    /// The unit's file; empty when there is none.
-    pub fragment_path: String,
-    /// Whether a file of the unit changed since it was loaded.
-    pub needs_reload: bool,
     /// Whether the conditions held at the last start; false before any start.
     pub condition_result: bool,
-    /// Whether the assertions held at the last start; false before any start.
-    pub assert_result: bool,
     /// The conditions and assertions that did not hold at the last start, as they are written in the unit.
     pub unmet: Vec<String>,
     /// How the `ExecCondition=` that refused the start, or else the main process, ended, in words; empty while it runs or
@@ -164,11 +158,32 @@ impl UnitState {
     }
 }
 
-/// All properties of a unit's object, of all its interfaces.
+/// Properties of a unit's object, of all its interfaces: those that were read.
 #[derive(Debug)]
 pub(super) struct Properties(HashMap<String, OwnedVariant>);
 
 impl Properties {
+    /// Those that are in a unit's line.
+    pub(super) fn of_row(row: Row) -> Result<Self, BusError> {
+        let (id, _, load_state, active_state, sub_state, _, _, job, _, job_path) = row;
+        let job = Structure::from((job, job_path));
+        let all: [(&str, Variant<'static>); 5] = [
+            ("Id", id.into()),
+            ("LoadState", load_state.into()),
+            ("ActiveState", active_state.into()),
+            ("SubState", sub_state.into()),
+            ("Job", Variant::Structure(job)),
+        ];
+        let own = |(name, value): (&str, Variant<'static>)| Ok((name.to_owned(), OwnedVariant::try_from(value)?));
+        Ok(Self(all.into_iter().map(own).collect::<zbus::Result<_>>()?))
+    }
+
+    /// With others beside them.
+    pub(super) fn with(mut self, others: Self) -> Self {
+        self.0.extend(others.0);
+        self
+    }
+
     pub(super) fn new(map: HashMap<String, OwnedVariant>) -> Self {
         Self(map)
     }
@@ -272,11 +287,7 @@ impl Properties {
             control_pid: self.number("ControlPID").filter(|pid| *pid != 0),
             control_group: text("ControlGroup"),
             invocation: self.invocation(),
-            n_restarts: self.number("NRestarts").unwrap_or(0),
-            fragment_path: text("FragmentPath"),
-            needs_reload: self.flag("NeedDaemonReload").unwrap_or(false),
             condition_result: self.flag("ConditionResult").unwrap_or(false),
-            assert_result: self.flag("AssertResult").unwrap_or(false),
             unmet,
             exit: self.exit(),
             is_not_set_up: self.main_exit().is_not_set_up(),
@@ -301,7 +312,7 @@ impl Properties {
         self.items(property).iter().filter_map(unmet).collect()
     }
 
-    fn invocation(&self) -> Option<Invocation> {
+    pub(super) fn invocation(&self) -> Option<Invocation> {
         let bytes: Vec<u8> = self.items("InvocationID").iter().filter_map(|item| u8::try_from(item).ok()).collect();
         let bits = u128::from_be_bytes(bytes.try_into().ok()?);
         (bits != 0).then_some(Invocation(bits))

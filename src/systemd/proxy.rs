@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use zbus::{OwnedObjectPath, OwnedVariant, Variant};
 
-pub(super) const DESTINATION: &str = "org.freedesktop.systemd1";
+const DESTINATION: &str = "org.freedesktop.systemd1";
 pub(super) const MANAGER_PATH: &str = "/org/freedesktop/systemd1";
 pub(super) const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 pub(super) const UNIT: &str = "org.freedesktop.systemd1.Unit";
@@ -26,6 +26,13 @@ pub(super) fn object(unit: &str) -> String {
         }
     }
     path
+}
+
+/// The interface of what units of one type alone have.
+pub(super) fn interface(unit: &str) -> String {
+    let kind = unit.rsplit('.').next().unwrap_or_default();
+    let (first, rest) = kind.split_at(kind.len().min(1));
+    format!("{DESTINATION}.{}{rest}", first.to_ascii_uppercase())
 }
 
 /// A unit in one line: its own name, description, LoadState, ActiveState, SubState, the unit that it follows, its object, and the
@@ -57,7 +64,6 @@ pub(super) trait Manager {
         properties: &[Setting],
         aux: &[(&str, Vec<Setting>)],
     ) -> zbus::Result<OwnedObjectPath>;
-    fn subscribe(&self) -> zbus::Result<()>;
     fn reload(&self) -> zbus::Result<()>;
 }
 

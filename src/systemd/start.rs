@@ -187,7 +187,7 @@ impl Systemd {
     ) -> Result<Started, StartError> {
         let (properties, is_ready) = match ready {
             Some(properties) => (properties, true),
-            None => (self.read(unit.as_str()).await?, false),
+            None => (self.read_settings(unit.as_str()).await?, false),
         };
         let before = properties.state();
         *is_effect = before.is_effect;

@@ -10,6 +10,9 @@ use super::properties::Properties;
 use super::units::SIGKILL;
 use crate::types::{ServiceName, UnitName};
 
+/// The properties that name the units which systemd stops with a unit.
+const FOLLOWING: [&str; 5] = ["BoundBy", "RequiredBy", "RequisiteOf", "ConsistsOf", "PropagatesStopTo"];
+
 /// What the service around a unit offers for its proof.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Surroundings<'a> {
@@ -83,7 +86,7 @@ impl Systemd {
     /// Whether the unit is bound to its lease, can pass the gate, and can be proven dead. If so, what the operator should
     /// know of it all the same, in whole sentences.
     pub async fn supervisable(&self, unit: &UnitName, around: Surroundings<'_>) -> Result<Vec<String>, Unsupervisable> {
-        let properties = self.read(unit.as_str()).await?;
+        let properties = self.read_settings(unit.as_str()).await?;
         check_loaded(&properties, unit, around.service)?;
         if let Some(service) = around.service {
             gate::check(&properties, service).map_err(|Trouble { trouble, remedy }| Unsupervisable::Ungated {
@@ -112,7 +115,7 @@ impl Systemd {
     /// ends it in time, and the look at what is contained the rest.
     async fn check_contained(&self, service: &ServiceName, contains: &[UnitName]) -> Result<(), Unsupervisable> {
         for name in contains {
-            let properties = self.read(name.as_str()).await?;
+            let properties = self.read_settings(name.as_str()).await?;
             gate::check_contained(&properties, service).map_err(|Trouble { trouble, remedy }| {
                 Unsupervisable::Unprovable { unit: name.to_string(), trouble, remedy }
             })?;
@@ -128,7 +131,7 @@ impl Systemd {
         bound: &[UnitName],
     ) -> Result<Vec<String>, Unsupervisable> {
         let target = service.lease_target();
-        let properties = self.read(target.as_str()).await?;
+        let properties = self.link().await?.common(target.as_str(), &FOLLOWING).await?;
         let followers = followers(&properties, bound);
         let remark = |follower: String| {
             format!(
@@ -150,8 +153,7 @@ pub(super) struct Trouble {
 
 /// The units that systemd stops when it stops the lease's target, but for those that belong to the service.
 fn followers(target: &Properties, bound: &[UnitName]) -> BTreeSet<String> {
-    let names = ["BoundBy", "RequiredBy", "RequisiteOf", "ConsistsOf", "PropagatesStopTo"];
-    let mut followers: BTreeSet<String> = names.iter().flat_map(|name| target.texts(name)).collect();
+    let mut followers: BTreeSet<String> = FOLLOWING.iter().flat_map(|name| target.texts(name)).collect();
     followers.retain(|follower| !bound.iter().any(|unit| unit.as_str() == follower));
     followers
 }

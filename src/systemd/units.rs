@@ -4,10 +4,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures_util::future::{try_join, try_join3};
+
 use super::Systemd;
 use super::error::BusError;
 use super::properties::{ActiveState, Properties, UnitState};
-use super::proxy::{JOB, MANAGER, MANAGER_PATH, Row, UNIT};
+use super::proxy::{JOB, MANAGER, MANAGER_PATH};
 use crate::host::cgroup::Hierarchy;
 use crate::host::failed_start::FailedStart;
 use crate::host::group_name::{escape, slice_path};
@@ -24,6 +26,29 @@ pub(super) const SIGKILL: i32 = 9;
 /// How long a process that was sent SIGKILL is waited for, and how often it is looked at meanwhile.
 const DYING: Duration = Duration::from_millis(50);
 const LOOK: Duration = Duration::from_millis(1);
+
+/// Which run of a unit it is.
+const INVOCATION: &str = "InvocationID";
+/// When it became active last.
+const ACTIVE_SINCE: &str = "ActiveEnterTimestampMonotonic";
+
+/// What all units have and tells of their life, beside what is in their line.
+const LIFE: [&str; 8] = [
+    "BindsTo",
+    "ConditionResult",
+    "Conditions",
+    "Asserts",
+    ACTIVE_SINCE,
+    "InactiveEnterTimestampMonotonic",
+    "InactiveExitTimestampMonotonic",
+    "StateChangeTimestampMonotonic",
+];
+/// What all units have and tells how they are set up.
+const SETTINGS: [&str; 7] =
+    ["LoadError", "After", "DropInPaths", "Triggers", "RefuseManualStart", "RefuseManualStop", "CollectMode"];
+
+/// How often a unit is read of which another run begins meanwhile.
+const READINGS: usize = 3;
 
 /// That nothing of a unit ran at the moment it was made. Only [`Systemd::prove_dead`] makes one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -226,7 +251,7 @@ impl Systemd {
 
     /// The same in short.
     pub async fn brief(&self, unit: &UnitName) -> Result<Brief, BusError> {
-        let (_, _, _, active_state, sub_state, _, _, job, ..) = self.row(unit).await?;
+        let (_, _, _, active_state, sub_state, _, _, job, ..) = self.link().await?.row(unit.as_str()).await?;
         Ok(Brief { active_state: ActiveState::new(&active_state), sub_state, has_job: job != 0 })
     }
 
@@ -287,7 +312,7 @@ impl Systemd {
         }
         // A start between the two readings would otherwise slip through with a group that was not yet made. What all units
         // have in common shows it.
-        let again = self.read_part(unit.as_str(), UNIT).await?.state();
+        let again = self.read_again(unit.as_str()).await?.state();
         check_stopped(&again, is_excused)?;
         // systemd unloads units that are stopped, and forgets their last invocation then.
         let is_new = again.invocation.is_some() && again.invocation != state.invocation;
@@ -315,7 +340,7 @@ impl Systemd {
 
     async fn failed_start(&self, properties: &Properties) -> Result<FailedStart, BusError> {
         let lease_since = match properties.texts("BindsTo").iter().find(|name| is_lease(name)) {
-            Some(lease) => self.read_part(lease, UNIT).await?.active_since(),
+            Some(lease) => self.link().await?.common(lease, &[ACTIVE_SINCE]).await?.active_since(),
             None => 0,
         };
         Ok(properties.failed_start(lease_since))
@@ -406,24 +431,41 @@ impl Systemd {
 
     /// The unit's own name. That of a lease is known.
     pub(super) async fn id(&self, unit: &UnitName) -> Result<String, BusError> {
-        if is_lease(unit.as_str()) { Ok(unit.to_string()) } else { Ok(self.row(unit).await?.0) }
-    }
-
-    async fn row(&self, unit: &UnitName) -> Result<Row, BusError> {
-        let rows = self.link().await?.rows(&[unit.as_str()]).await?;
-        rows.into_iter().next().ok_or_else(|| BusError::Malformed(format!("no line of {unit}")))
+        if is_lease(unit.as_str()) { Ok(unit.to_string()) } else { Ok(self.link().await?.row(unit.as_str()).await?.0) }
     }
 
     pub(super) async fn state_by_name(&self, unit: &str) -> Result<UnitState, BusError> {
         Ok(self.read(unit).await?.state())
     }
 
+    /// What tells of a unit's life. PID 1 answers these questions one after another, and does other things in between; what is
+    /// read while another run of the unit begins is read again, so that it is all of one run.
     pub(super) async fn read(&self, unit: &str) -> Result<Properties, BusError> {
-        self.read_part(unit, "").await
+        let link = self.link().await?;
+        for _ in 0..READINGS {
+            let before = link.common(unit, &[INVOCATION]).await?.invocation();
+            let (row, of_its_type, common) =
+                try_join3(link.row(unit), link.of_its_type(unit), link.common(unit, &LIFE)).await?;
+            let after = link.common(unit, &[INVOCATION]).await?;
+            if after.invocation() == before {
+                return Ok(Properties::of_row(row)?.with(of_its_type).with(common).with(after));
+            }
+        }
+        Err(BusError::Unreachable(format!("{unit} is started again and again, while systemd is asked about it")))
     }
 
-    async fn read_part(&self, unit: &str, interface: &'static str) -> Result<Properties, BusError> {
-        self.link().await?.all_properties(unit, interface).await
+    /// The same, and how it is set up.
+    pub(super) async fn read_settings(&self, unit: &str) -> Result<Properties, BusError> {
+        let (settings, life) =
+            try_join(async { self.link().await?.common(unit, &SETTINGS).await }, self.read(unit)).await?;
+        Ok(life.with(settings))
+    }
+
+    /// Whether it runs, and then which run that is.
+    async fn read_again(&self, unit: &str) -> Result<Properties, BusError> {
+        let link = self.link().await?;
+        let row = link.row(unit).await?;
+        Ok(Properties::of_row(row)?.with(link.common(unit, &[INVOCATION]).await?))
     }
 
     async fn manager_text(&self, name: &'static str) -> Result<String, BusError> {

@@ -8,8 +8,8 @@ use putexd::guard::grant;
 use putexd::host::processes::Process;
 use putexd::systemd::{
     ActiveState, Brief, BusError, ChangeHints, Check, Invocation, JobEnd, KillError, Look, Manager, ManagerFuture,
-    NotDead, Place, Placement, Purpose, QueuedJob, RunResult, StartError, Started, Surroundings, SystemState,
-    UnitState, Unsupervisable,
+    NotDead, Placement, Purpose, QueuedJob, RunResult, StartError, Started, Surroundings, SystemState, UnitState,
+    Unsupervisable,
 };
 use putexd::types::{FENCING_TOKEN, ServiceName, Term, UnitName};
 use rustix::process::Signal;
@@ -121,11 +121,7 @@ impl Unit {
             control_pid: None,
             control_group: if self.alive { group(name, self.slice) } else { String::new() },
             invocation: self.invocation,
-            n_restarts: 0,
-            fragment_path: String::new(),
-            needs_reload: false,
             condition_result: true,
-            assert_result: true,
             unmet: Vec::new(),
             exit: String::new(),
             is_not_set_up: false,
@@ -590,10 +586,6 @@ impl Manager for Pid1 {
         limit: Duration,
     ) -> ManagerFuture<'a, Result<Started, StartError>> {
         Box::pin(self.start_unit(unit, limit))
-    }
-
-    fn place_of_stop(&self, _: usize) -> ManagerFuture<'_, Place> {
-        Box::pin(async { None })
     }
 
     fn stop<'a>(&'a self, unit: &'a UnitName, limit: Duration) -> ManagerFuture<'a, Result<JobEnd, BusError>> {

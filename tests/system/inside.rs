@@ -815,23 +815,51 @@ fn a_job_is_awaited_over_a_reload_and_a_reexecution() {
 
 #[test]
 #[ignore = "runs inside a host"]
-fn a_lost_bus_is_unknown_and_comes_back() {
+fn without_the_bus_units_are_driven_but_for_what_systemd_keeps_for_its_clients() {
     inside(|systemd| async move {
         let unit = service(&systemd, "t-bus.service", "ExecStart=/bin/sleep 1000").await;
-        let private = Systemd::private(CALL);
+        let settings = "Type=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true";
+        let effect = service(&systemd, "t-bus-effect.service", settings).await;
+        let check = check("t-bus-check.service", &["/bin/true"], 5);
         run("systemctl stop dbus.socket dbus.service");
-        systemd.connected(false).await;
         let quick = Systemd::connect(Duration::from_millis(500));
-        let error = quick.state(&unit).await.expect_err("no bus");
+        quick.start(&unit, LIMIT).await.expect("its processes are all of it");
+        assert_eq!(quick.stop(&unit, LIMIT).await, Ok(JobEnd::Ended("done".to_owned())));
+        quick.prove_dead(&unit).await.expect("dead");
+        let refused = quick.start(&effect, LIMIT).await;
+        assert!(matches!(refused, Err(StartError::NotKept { .. })), "{refused:?}");
+        assert!(matches!(quick.run_check(&check).await, Err(BusError::Unreachable(_))));
+        run("systemctl start dbus.socket dbus.service");
+        let kept = async {
+            while quick.run_check(&check).await != Ok(RunResult::Passed) {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        tokio::time::timeout(LIMIT, kept).await.expect("the bus again");
+        quick.start(&effect, LIMIT).await.expect("it is kept loaded");
+        gone(&systemd, &effect).await;
+        gone(&systemd, &unit).await;
+    });
+}
+
+#[test]
+#[ignore = "runs inside a host"]
+fn a_systemd_that_cannot_be_reached_is_unknown_and_comes_back() {
+    inside(|systemd| async move {
+        const SOCKET: &str = "/run/systemd/private";
+        let unit = service(&systemd, "t-unreached.service", "ExecStart=/bin/sleep 1000").await;
+        let away = format!("{SOCKET}.away");
+        fs::rename(SOCKET, &away).expect("it is there");
+        let quick = Systemd::connect(Duration::from_millis(500));
+        let error = quick.state(&unit).await.expect_err("no connection");
         assert!(matches!(error, BusError::Unreachable(_)), "{error}");
         assert!(matches!(quick.prove_dead(&unit).await, Err(NotDead::Unknown(_))));
         let refused = quick.supervisable(&unit, Surroundings::default()).await;
         assert!(matches!(refused, Err(Unsupervisable::Bus(_))));
-        private.start(&unit, LIMIT).await.expect("the private socket needs no bus");
-        run("systemctl start dbus.socket dbus.service");
-        tokio::time::timeout(LIMIT, systemd.connected(true)).await.expect("the bus again");
-        gone(&systemd, &unit).await;
-        assert!(matches!(systemd.system_state().await, Ok(SystemState::Running | SystemState::Degraded)));
+        fs::rename(&away, SOCKET).expect("it is there");
+        tokio::time::timeout(LIMIT, quick.connected(true)).await.expect("a connection");
+        quick.prove_dead(&unit).await.expect("it was never started");
+        assert!(matches!(quick.system_state().await, Ok(SystemState::Running | SystemState::Degraded)));
     });
 }
 
