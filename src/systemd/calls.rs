@@ -79,6 +79,6 @@ impl Link {
     /// All properties that a unit has in `interface`, read at one moment; an empty one stands for all of the unit's.
     pub(super) async fn all_properties(&self, unit: &str, interface: &'static str) -> Result<Properties, BusError> {
         let properties = self.properties(&object(unit)).await?;
-        Ok(Properties::new(self.call(async move { properties.get_all(interface).await }).await?))
+        self.call(async move { properties.get_all(interface).await }).await
     }
 }
