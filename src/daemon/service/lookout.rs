@@ -49,7 +49,7 @@ pub(super) async fn watch_units(
     units: Units,
     settings: watch::Receiver<ServiceSettings>,
     epoch: Arc<AtomicU64>,
-    sights: mpsc::Sender<Seen>,
+    sights: mpsc::Sender<Box<Seen>>,
     looked: watch::Sender<bool>,
 ) {
     let mut changes = units.changes();
@@ -65,7 +65,7 @@ pub(super) async fn watch_units(
         was_alive = alive;
         let all_dead = matches!(sighting.all, Some(Sight::Dead { .. }));
         let is_settled = sighting.is_settled;
-        if sights.send(Seen { epoch: before, sighting, host_stops }).await.is_err() {
+        if sights.send(Box::new(Seen { epoch: before, sighting, host_stops })).await.is_err() {
             return;
         }
         looked.send_replace(is_worth_a_look);
