@@ -505,7 +505,7 @@ mod tests {
             ("LogExtraFields", Variant::from(vec![vec![1_u8, 2, 3]])),
             ("RootHashSignature", Variant::from(Vec::<u8>::new())),
             ("StandardOutput", Variant::from("journal")),
-            ("StatusErrno", Variant::from(Variant::from(1_u8))),
+            ("StatusErrno", Variant::from(0_i32)),
             ("Triggers", Variant::from(vec!["b.service", "c.service"])),
             ("WatchdogTimestamp", Variant::from(u64::MAX)),
         ]);
