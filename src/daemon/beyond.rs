@@ -122,7 +122,8 @@ impl Beyond {
     ) -> Result<Vec<Process>, String> {
         let found = self.systemd.outside(known, groups, age).await?;
         if !self.is_unit_only() {
-            let gone_by = self.systemd.end_processes(&self.strays(), None).await?;
+            let before = self.strays();
+            let gone_by = if before.is_empty() { before } else { self.systemd.end_processes(&before, None).await? };
             let mut strays = self.strays.lock().unwrap_or_else(PoisonError::into_inner);
             *strays = gone_by.into_iter().filter(|old| !found.iter().any(|new| new.is(old))).collect();
             strays.extend(found.iter().cloned());

@@ -7,6 +7,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
 use super::hands::Units;
+use super::service::Events;
 use crate::config::{BOUND_UNITS_LIMIT, CONTAINS_LIMIT, ServiceSettings};
 use crate::election::{Event, GuardDone, GuardRequest};
 use crate::guard::client::{GuardClient, GuardError, Link};
@@ -35,8 +36,8 @@ pub(super) struct Desk {
 }
 
 impl Desk {
-    /// Serves until the service is gone.
-    pub(super) async fn run(mut self, mut requests: mpsc::Receiver<GuardRequest>, events: mpsc::Sender<Event>) {
+    /// Serves until the service is gone. Boxed is what a desk does seldom: it would take its room while nothing is asked, too.
+    pub(super) async fn run(mut self, mut requests: mpsc::Receiver<Box<GuardRequest>>, events: Events) {
         let mut groups = self.units.watch_groups();
         let mut begun = self.units.watch_begun();
         let mut link = self.guard.link();
@@ -46,39 +47,35 @@ impl Desk {
                 Ok(()) = link.changed() => {
                     if *link.borrow_and_update() == Link::Up {
                         // A guard that is gone again is asked when it comes back.
-                        let _ = self.listed().await;
+                        let _ = Box::pin(self.listed()).await;
                     }
                     continue;
                 }
                 request = requests.recv() => {
                     let Some(request) = request else { return };
-                    self.serve(request).await
+                    Box::pin(self.serve(*request)).await
                 }
-                Ok(()) = groups.changed() => match self.tell_groups().await {
+                Ok(()) = groups.changed() => match Box::pin(self.tell_groups()).await {
                     Some(event) => event,
                     None => continue,
                 },
-                Ok(()) = begun.changed() => match self.tell_begun().await {
+                Ok(()) = begun.changed() => match Box::pin(self.tell_begun()).await {
                     Some(event) => event,
                     None => continue,
                 },
             };
             let gone = event == Event::GuardDown;
-            if events.send(event).await.is_err() {
+            if events.send(Box::new(event)).await.is_err() {
                 return;
             }
-            if gone && !self.wait_for_guard(&mut requests, &events).await {
+            if gone && !Box::pin(self.wait_for_guard(&mut requests, &events)).await {
                 return;
             }
         }
     }
 
     /// What was asked of a guard that is gone is asked anew by the election when it is back.
-    async fn wait_for_guard(
-        &mut self,
-        requests: &mut mpsc::Receiver<GuardRequest>,
-        events: &mpsc::Sender<Event>,
-    ) -> bool {
+    async fn wait_for_guard(&mut self, requests: &mut mpsc::Receiver<Box<GuardRequest>>, events: &Events) -> bool {
         let listed = loop {
             if let Ok(listed) = self.listed().await {
                 break listed;
@@ -90,7 +87,7 @@ impl Desk {
         };
         self.armed = listed.as_ref().map(armed);
         while requests.try_recv().is_ok() {}
-        events.send(Event::GuardUp).await.is_ok()
+        events.send(Box::new(Event::GuardUp)).await.is_ok()
     }
 
     /// The lease of the service as the guard has it.

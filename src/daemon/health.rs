@@ -7,9 +7,10 @@ mod http;
 use std::sync::Arc;
 
 use tokio::net::TcpStream;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::service::Events;
 use crate::config::{HealthSettings, Probe};
 use crate::election::{Event, State};
 use crate::systemd::{Check, Manager, RunResult};
@@ -56,7 +57,7 @@ pub(super) struct Checker {
     pub(super) settings: HealthSettings,
     pub(super) systemd: Arc<dyn Manager>,
     pub(super) role: watch::Receiver<Option<Role>>,
-    pub(super) events: mpsc::Sender<Event>,
+    pub(super) events: Events,
 }
 
 /// Passes or failures in a row.
@@ -117,7 +118,7 @@ impl Checker {
                 outcome = self.probe(role) => outcome,
             };
             if let Some(event) = outcome.and_then(|result| tally.count(role, &self.settings, result))
-                && self.events.send(event).await.is_err()
+                && self.events.send(Box::new(event)).await.is_err()
             {
                 return false;
             }
@@ -177,6 +178,8 @@ impl Checker {
 mod tests {
     use std::time::Duration;
 
+    use tokio::sync::mpsc;
+
     use super::*;
     use crate::daemon::fake::Fake;
 
@@ -213,7 +216,7 @@ mod tests {
         let checker = tokio::spawn(checker.run());
         tokio::task::yield_now().await;
         role.send_replace(Some(Role::Active));
-        let first = told.recv().await.expect("it is checked");
+        let first = *told.recv().await.expect("it is checked");
         assert!(matches!(first, Event::ActiveCheck(Err(_))), "{first:?}");
         checker.abort();
     }

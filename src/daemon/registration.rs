@@ -117,7 +117,8 @@ pub(super) async fn keep_looking(
     let bells: Vec<Arc<Notify>> = registrars.iter().map(|registrar| host.hints.of(&registrar.entry)).collect();
     let mut last = None;
     loop {
-        let standpoint = look(&mut registrars).await;
+        // Boxed: it would take its room between two looks, too.
+        let standpoint = Box::pin(look(&mut registrars)).await;
         if last.as_ref() != Some(&standpoint) {
             last = Some(standpoint.clone());
             if told.send(standpoint.clone()).await.is_err() {
@@ -137,7 +138,7 @@ pub(super) async fn keep_looking(
             biased;
             Some(adoption) = adoptions.recv() => {
                 // Whoever asked may have gone.
-                let _ = adoption.send(adopt(&mut registrars).await);
+                let _ = adoption.send(Box::pin(adopt(&mut registrars)).await);
             }
             _ = any_bell => {}
             () = sleep(pause) => {}

@@ -83,6 +83,10 @@ pub struct Host {
     pub watchdog: Option<WatchdogSettings>,
 }
 
+/// Where what happens to a service is told. A channel has room for 32 messages from the beginning on, and each service has
+/// several channels, so that large messages are boxed.
+pub(super) type Events = mpsc::Sender<Box<Event>>;
+
 /// Where the answer to an operator goes: what was done, or why nothing.
 pub type Answer = oneshot::Sender<Result<String, String>>;
 
@@ -234,7 +238,7 @@ pub fn spawn(
     });
     let progress = Arc::new(AtomicU64::new(0));
     let service = Service::new(host, settings.clone(), kept, status, Arc::clone(&progress), changed)?;
-    let task = host.machine.spawn(Box::pin(service.run(inbox)));
+    let task = host.machine.spawn(Box::pin(Box::new(service).run(inbox)));
     Ok(Handle { settings, orders, status: shown, progress, task })
 }
 
@@ -261,10 +265,10 @@ struct Service {
     failure: Option<(Duration, String)>,
     timer: Box<dyn Timer>,
     /// Where the tasks that carry out actions send what became of them.
-    events: mpsc::Sender<Event>,
+    events: Events,
     unreadable: Arc<Unreadable>,
-    inbox: mpsc::Receiver<Event>,
-    sights: mpsc::Receiver<Seen>,
+    inbox: mpsc::Receiver<Box<Event>>,
+    sights: mpsc::Receiver<Box<Seen>>,
     /// The processes of the units that are outside of their control groups, whenever that changes.
     strays: mpsc::Receiver<Vec<Process>>,
     /// Those that are told of, in words.
@@ -278,7 +282,7 @@ struct Service {
     broken: Option<String>,
     /// Counts the starts and proven stops: what was seen before one says nothing after it.
     epoch: Arc<AtomicU64>,
-    desk: mpsc::Sender<GuardRequest>,
+    desk: mpsc::Sender<Box<GuardRequest>>,
     role: watch::Sender<Option<Role>>,
     /// When a start was got ready last.
     prepared: Option<Time>,
@@ -441,7 +445,7 @@ impl Service {
         Ok(service)
     }
 
-    async fn run(mut self, mut orders: mpsc::Receiver<Order>) {
+    async fn run(mut self: Box<Self>, mut orders: mpsc::Receiver<Order>) {
         let mut store_link = self.host.store.link();
         let mut guard_link = self.host.guard.link();
         store_link.mark_changed();
@@ -485,7 +489,7 @@ impl Service {
                     Event::Stopped
                 }
                 () = poll_fn(|context| self.timer.poll_fired(context)) => Event::Timeout,
-                Some(event) = self.inbox.recv() => event,
+                Some(event) = self.inbox.recv() => *event,
                 Some(seen) = self.sights.recv() => {
                     if seen.epoch != self.epoch.load(Ordering::Acquire) {
                         continue;
@@ -872,7 +876,7 @@ impl Service {
         self.host.machine.spawn(Box::pin(async move {
             let event = work.await;
             // Nobody listens any more when the service has ended.
-            let _ = events.send(event).await;
+            let _ = events.send(Box::new(event)).await;
         }))
     }
 
@@ -925,7 +929,7 @@ impl Service {
     }
 
     fn ask_guard(&self, request: GuardRequest) {
-        if self.desk.try_send(request).is_err() {
+        if self.desk.try_send(Box::new(request)).is_err() {
             // So many unanswered requests mean a guard that hangs.
             tracing::error!("{}: the guard does not keep up", self.settings.name);
             self.answer(async { Event::GuardDown });

@@ -6,8 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 
+use rustix::fs::{Dir, DirEntry, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
@@ -16,6 +18,9 @@ use super::group_name::is_within;
 
 /// The most characters of a command line that are shown.
 const COMMAND_LIMIT: usize = 120;
+
+/// From linux/sched.h: a thread of the kernel's own.
+const PF_KTHREAD: u32 = 0x0020_0000;
 
 /// A process that is not a zombie, and where it was when it was looked at.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,81 +50,175 @@ struct Stat {
     began: u64,
     /// A zombie runs nothing, and can be signalled by nobody.
     is_dead: bool,
+    /// The kernel's own threads belong to no unit.
+    is_kernels: bool,
 }
 
-/// Who is whose child, read once for all who ask.
+/// Who is whose child and in which control group each is, read once for all who ask.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Family {
     stats: BTreeMap<i32, Stat>,
+    /// Each with its parent before it, in order.
+    children: Vec<(i32, i32)>,
+    /// Each with its control group before it, in order. One whose group could not be read is not among them.
+    groups: Vec<(String, i32)>,
 }
 
 impl Family {
-    /// Reads `/proc`, one small file of each process. None of them waits for the process itself.
-    pub fn read() -> io::Result<Self> {
-        Self::read_in(Path::new("/proc"))
+    /// Reads `/proc`, two small files of each process. None of them waits for the process itself.
+    pub fn read(version: Version) -> io::Result<Self> {
+        Self::read_in(Path::new("/proc"), version)
     }
 
-    fn read_in(proc: &Path) -> io::Result<Self> {
-        let mut stats = BTreeMap::new();
-        for entry in fs::read_dir(proc)? {
-            let entry = entry?;
-            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-            if let Some(stat) = read_stat(proc, pid)? {
-                stats.insert(pid, stat);
+    fn read_in(proc: &Path, version: Version) -> io::Result<Self> {
+        let proc = Proc::open(proc)?;
+        let (mut family, mut text) = (Self::default(), Vec::new());
+        for pid in proc.pids()? {
+            let pid = pid?;
+            let Some(stat) = proc.stat(pid, &mut text)? else { continue };
+            family.stats.insert(pid, stat);
+            family.children.push((stat.parent, pid));
+            // Of a process whose group is not known here it is found out, should somebody ask for it.
+            if !stat.is_kernels
+                && let Ok(Some(group)) = proc.group(pid, version, &mut text)
+            {
+                family.groups.push((group, pid));
             }
         }
-        if stats.is_empty() {
-            return Err(io::Error::new(io::ErrorKind::NotFound, format!("{} shows no process", proc.display())));
+        if family.stats.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::NotFound, format!("{} shows no process", proc.path.display())));
         }
-        Ok(Self { stats })
+        family.children.sort_unstable();
+        family.groups.sort_unstable();
+        Ok(family)
     }
 
-    /// `roots` and all that descends from them, themselves included; neither zombies nor PID 1.
-    fn descendants(&self, roots: &BTreeSet<i32>) -> Vec<i32> {
-        let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
-        for (pid, stat) in &self.stats {
-            children.entry(stat.parent).or_default().push(*pid);
-        }
+    /// `known`, the processes in `groups` and all that descends from them, as far as none of `groups` has it; neither zombies nor
+    /// PID 1.
+    #[must_use]
+    pub fn suspects(&self, known: &BTreeSet<i32>, groups: &BTreeSet<String>) -> Vec<i32> {
+        let inside: BTreeSet<i32> = groups.iter().flat_map(|group| self.members(group)).collect();
         let mut found = BTreeSet::new();
-        let mut open: Vec<i32> = roots.iter().copied().filter(|pid| *pid > 1).collect();
+        let mut open: Vec<i32> = known.union(&inside).copied().filter(|pid| *pid > 1).collect();
         while let Some(pid) = open.pop() {
             if found.insert(pid) {
-                open.extend(children.get(&pid).into_iter().flatten().copied().filter(|pid| *pid > 1));
+                open.extend(self.children_of(pid).filter(|pid| *pid > 1));
             }
         }
-        found.into_iter().filter(|pid| self.stats.get(pid).is_some_and(|stat| !stat.is_dead)).collect()
+        let runs = |pid: &i32| self.stats.get(pid).is_some_and(|stat| !stat.is_dead);
+        found.difference(&inside).copied().filter(runs).collect()
     }
 
-    /// Those of `roots` and their descendants that are in none of `groups`, nor below one.
-    pub fn outside(&self, roots: &BTreeSet<i32>, groups: &[String], version: Version) -> io::Result<Vec<Process>> {
-        self.outside_in(Path::new("/proc"), roots, groups, version)
+    fn children_of(&self, pid: i32) -> impl Iterator<Item = i32> {
+        let first = self.children.partition_point(|(parent, _)| *parent < pid);
+        self.children[first..].iter().take_while(move |(parent, _)| *parent == pid).map(|(_, child)| *child)
+    }
+
+    /// The processes of a group and of those below it. Between the two, others may be in the order, such as `/a.b` between `/a`
+    /// and `/a/b`.
+    fn members(&self, group: &str) -> impl Iterator<Item = i32> {
+        let first = self.groups.partition_point(|(other, _)| other.as_str() < group);
+        let behind = self.groups[first..].iter().take_while(move |(other, _)| other.starts_with(group));
+        behind.filter(move |(other, _)| is_within(other, group)).map(|(_, pid)| *pid)
+    }
+
+    /// Those of `suspects` that are in none of `groups` now, nor below one.
+    pub fn outside(&self, suspects: &[i32], groups: &BTreeSet<String>, version: Version) -> io::Result<Vec<Process>> {
+        self.outside_in(Path::new("/proc"), suspects, groups, version)
     }
 
     fn outside_in(
         &self,
-        proc: &Path,
-        roots: &BTreeSet<i32>,
-        groups: &[String],
+        path: &Path,
+        suspects: &[i32],
+        groups: &BTreeSet<String>,
         version: Version,
     ) -> io::Result<Vec<Process>> {
+        let (proc, mut text) = (Proc::open(path)?, Vec::new());
         let mut outside = Vec::new();
-        for pid in self.descendants(roots) {
+        for &pid in suspects {
             let Some(stat) = self.stats.get(&pid) else { continue };
-            let text = match fs::read_to_string(proc.join(format!("{pid}/cgroup"))) {
-                Err(error) if is_gone(&error) => continue,
-                other => other?,
-            };
-            let Some(group) = group_in(&text, version) else {
-                let text = format!("/proc/{pid}/cgroup names no group that is systemd's");
-                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
-            };
+            let Some(group) = proc.group(pid, version, &mut text)? else { continue };
             // The number may have been given to another process since the family was read.
-            if groups.iter().any(|other| is_within(group, other)) || read_stat(proc, pid)? != Some(*stat) {
+            if groups.iter().any(|other| is_within(&group, other)) || proc.stat(pid, &mut text)? != Some(*stat) {
                 continue;
             }
-            outside.push(Process { pid, began: stat.began, group: group.to_owned(), command: command_of(proc, pid) });
+            outside.push(Process { pid, began: stat.began, group, command: command_of(path, pid) });
         }
         Ok(outside)
+    }
+}
+
+/// How much of a file is read at once. Those of a process fit into it, unless its control group is very deep.
+const READ_AT_ONCE: usize = 4096;
+
+/// `/proc`, as it is read often: three calls of the kernel for a file.
+struct Proc {
+    path: PathBuf,
+    directory: OwnedFd,
+}
+
+impl Proc {
+    fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self { path: path.to_owned(), directory: rustix::fs::open(path, flags, Mode::empty())? })
+    }
+
+    fn pids(&self) -> io::Result<impl Iterator<Item = io::Result<i32>>> {
+        let pid = |entry: rustix::io::Result<DirEntry>| match entry {
+            Ok(entry) => entry.file_name().to_str().ok()?.parse().ok().map(Ok),
+            Err(error) => Some(Err(error.into())),
+        };
+        Ok(Dir::read_from(&self.directory)?.filter_map(pid))
+    }
+
+    /// Reads a file of a process into `text`. `false` when the process is gone.
+    fn read(&self, pid: i32, file: &str, text: &mut Vec<u8>) -> io::Result<bool> {
+        match self.try_read(&format!("{pid}/{file}"), text) {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT | Errno::SRCH) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn try_read(&self, file: &str, text: &mut Vec<u8>) -> rustix::io::Result<()> {
+        let file = rustix::fs::openat(&self.directory, file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let mut length = 0;
+        loop {
+            text.resize(length + READ_AT_ONCE, 0);
+            let read = match rustix::io::read(&file, &mut text[length..]) {
+                Err(Errno::INTR) => continue,
+                other => other?,
+            };
+            length += read;
+            // The kernel writes each of these files in one go, so that a part which is not full is the last.
+            if read < READ_AT_ONCE {
+                text.truncate(length);
+                return Ok(());
+            }
+        }
+    }
+
+    /// `None` when the process is gone.
+    fn stat(&self, pid: i32, text: &mut Vec<u8>) -> io::Result<Option<Stat>> {
+        if !self.read(pid, "stat", text)? {
+            return Ok(None);
+        }
+        let stat = stat_in(&String::from_utf8_lossy(text));
+        stat.map(Some)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat cannot be understood")))
+    }
+
+    /// Its control group, as PID 1 names it; `None` when the process is gone.
+    fn group(&self, pid: i32, version: Version, text: &mut Vec<u8>) -> io::Result<Option<String>> {
+        if !self.read(pid, "cgroup", text)? {
+            return Ok(None);
+        }
+        let group = std::str::from_utf8(text).ok().and_then(|text| group_in(text, version));
+        group.map(|group| Some(group.to_owned())).ok_or_else(|| {
+            let text = format!("/proc/{pid}/cgroup names no group that is systemd's");
+            io::Error::new(io::ErrorKind::InvalidData, text)
+        })
     }
 }
 
@@ -159,29 +258,20 @@ pub fn signal(process: &Process, signal: Signal) -> io::Result<()> {
 }
 
 fn runs(process: &Process) -> io::Result<bool> {
-    let stat = read_stat(Path::new("/proc"), process.pid)?;
+    let stat = Proc::open(Path::new("/proc"))?.stat(process.pid, &mut Vec::new())?;
     Ok(stat.is_some_and(|stat| stat.began == process.began && !stat.is_dead))
-}
-
-/// `None` when the process is gone.
-fn read_stat(proc: &Path, pid: i32) -> io::Result<Option<Stat>> {
-    let text = match fs::read(proc.join(format!("{pid}/stat"))) {
-        Err(error) if is_gone(&error) => return Ok(None),
-        other => other?,
-    };
-    let stat = stat_in(&String::from_utf8_lossy(&text));
-    stat.map(Some)
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat cannot be understood")))
 }
 
 /// The name of the program is in parentheses and may hold any characters, parentheses and newlines too, so that the fields
 /// are counted from the last one on.
 fn stat_in(text: &str) -> Option<Stat> {
     let (_, rest) = text.rsplit_once(')')?;
-    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-    // State is the third field of the line, the parent the fourth, the time of the start the 22nd.
-    let (state, parent, began) = (fields.first()?, fields.get(1)?, fields.get(19)?);
-    Some(Stat { parent: parent.parse().ok()?, began: began.parse().ok()?, is_dead: matches!(*state, "Z" | "X" | "x") })
+    let mut fields = rest.split_ascii_whitespace();
+    // State is the third field of the line, the parent the fourth, the flags the ninth, the time of the start the 22nd.
+    let (state, parent) = (fields.next()?, fields.next()?.parse().ok()?);
+    let flags: u32 = fields.nth(4)?.parse().ok()?;
+    let began = fields.nth(12)?.parse().ok()?;
+    Some(Stat { parent, began, is_dead: matches!(state, "Z" | "X" | "x"), is_kernels: flags & PF_KTHREAD != 0 })
 }
 
 /// Only those are asked for their command line that are shown: it is read from the memory of the process.
@@ -200,11 +290,6 @@ fn printable(line: &[u8]) -> String {
         shown.push('…');
     }
     shown
-}
-
-/// A process that ends while one of its files is read answers ESRCH.
-fn is_gone(error: &io::Error) -> bool {
-    [Errno::NOENT, Errno::SRCH].iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 #[cfg(test)]
@@ -228,15 +313,19 @@ mod tests {
             fs::write(directory.join("cmdline"), format!("worker\0{pid}\0")).expect("its command");
         }
         fs::create_dir(root.path().join("self")).expect("what is no process");
-        let family = Family::read_in(root.path()).expect("readable");
+        let family = Family::read_in(root.path(), Version::V2).expect("readable");
         (root, family)
     }
 
-    fn outside(processes: &[(i32, i32, &str, &str)], roots: &[i32], groups: &[&str]) -> Vec<i32> {
+    fn find(family: &Family, root: &Path, known: &[i32], groups: &[&str]) -> io::Result<Vec<Process>> {
+        let known = known.iter().copied().collect();
+        let groups = groups.iter().map(|&group| group.to_owned()).collect();
+        family.outside_in(root, &family.suspects(&known, &groups), &groups, Version::V2)
+    }
+
+    fn outside(processes: &[(i32, i32, &str, &str)], known: &[i32], groups: &[&str]) -> Vec<i32> {
         let (root, family) = host(processes);
-        let roots = roots.iter().copied().collect();
-        let groups: Vec<String> = groups.iter().map(|&group| group.to_owned()).collect();
-        let found = family.outside_in(root.path(), &roots, &groups, Version::V2).expect("readable");
+        let found = find(&family, root.path(), known, groups).expect("readable");
         found.into_iter().map(|process| process.pid).collect()
     }
 
@@ -252,9 +341,11 @@ mod tests {
             (21, 1, "S", "/user.slice/session-1.scope"),
         ];
         assert_eq!(outside(&processes, &[10], &["/system.slice/a.service"]), [11, 12]);
+        assert_eq!(outside(&processes, &[], &["/system.slice/a.service"]), [11, 12], "by its group alone");
         assert_eq!(outside(&processes, &[10], &["/system.slice/a.service", "/user.slice"]), [0; 0]);
         assert_eq!(outside(&processes, &[11], &["/system.slice/a.service"]), [11, 12], "the main process itself");
-        assert_eq!(outside(&processes, &[20], &["/system.slice/a.service"]), [20], "a longer name is another group");
+        assert_eq!(outside(&processes, &[20], &["/system.slice/a.service"]), [11, 12, 20], "a longer name is another");
+        assert_eq!(outside(&processes, &[], &["/system.slice/a.service.d"]), [0; 0]);
     }
 
     #[test]
@@ -269,8 +360,7 @@ mod tests {
         assert_eq!(outside(&processes, &[0, 1, 10, 99], &["/a.service"]), [12]);
         let (root, family) = host(&processes);
         fs::remove_dir_all(root.path().join("12")).expect("it ends");
-        let found = family.outside_in(root.path(), &BTreeSet::from([10]), &["/a.service".to_owned()], Version::V2);
-        assert_eq!(found.expect("readable"), []);
+        assert_eq!(find(&family, root.path(), &[10], &["/a.service"]).expect("readable"), []);
     }
 
     #[test]
@@ -278,16 +368,14 @@ mod tests {
         let (root, family) = host(&[INIT, (10, 1, "S", "/a.service"), (11, 10, "S", "/b.service")]);
         let (other, _) = host(&[INIT, (11, 1, "S", "/b.service")]);
         fs::copy(other.path().join("11/stat"), root.path().join("11/stat")).expect("another process");
-        let found = family.outside_in(root.path(), &BTreeSet::from([10]), &["/a.service".to_owned()], Version::V2);
-        assert_eq!(found.expect("readable"), []);
+        assert_eq!(find(&family, root.path(), &[10], &["/a.service"]).expect("readable"), []);
     }
 
     #[test]
     fn a_command_is_shown_cut_and_without_control_characters() {
         let (root, family) = host(&[INIT, (10, 1, "S", "/b.service")]);
-        let roots = BTreeSet::from([10]);
         let shown = |root: &Path| {
-            let found = family.outside_in(root, &roots, &[], Version::V2).expect("readable");
+            let found = find(&family, root, &[10], &[]).expect("readable");
             (found[0].command.clone(), found[0].group.clone(), found[0].began)
         };
         assert_eq!(shown(root.path()), ("worker 10".to_owned(), "/b.service".to_owned(), 1000));
@@ -305,8 +393,10 @@ mod tests {
     fn lines_that_cannot_be_understood_are_errors() {
         assert_eq!(
             stat_in("7 (a) S 3) ) S 4 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 55 0"),
-            Some(Stat { parent: 4, began: 55, is_dead: false })
+            Some(Stat { parent: 4, began: 55, is_dead: false, is_kernels: false })
         );
+        let of_the_kernel = stat_in("2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 0 0 0 0 55 0");
+        assert!(of_the_kernel.is_some_and(|stat| stat.is_kernels && stat.began == 55));
         for text in ["", "7 (a S 4", "7 (a) S", "7 (a) S x 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 55"] {
             assert_eq!(stat_in(text), None, "{text:?}");
         }
@@ -316,14 +406,15 @@ mod tests {
         assert_eq!(group_in("1:name=systemd:/one\n", Version::V2), None);
         let (root, _) = host(&[INIT]);
         fs::write(root.path().join("1/stat"), "1 what\n").expect("a riddle");
-        assert!(Family::read_in(root.path()).is_err());
-        assert!(Family::read_in(&root.path().join("self")).is_err(), "no process at all is no host");
+        assert!(Family::read_in(root.path(), Version::V2).is_err());
+        assert!(Family::read_in(&root.path().join("self"), Version::V2).is_err(), "no process at all is no host");
     }
 
     fn sleeper() -> (Child, Process) {
         let child = Command::new("sleep").arg("60").spawn().expect("sleep");
         let pid = i32::try_from(child.id()).expect("a pid");
-        let stat = read_stat(Path::new("/proc"), pid).expect("readable").expect("it runs");
+        let proc = Proc::open(Path::new("/proc")).expect("it is there");
+        let stat = proc.stat(pid, &mut Vec::new()).expect("readable").expect("it runs");
         (child, Process { pid, began: stat.began, group: String::new(), command: String::new() })
     }
 
@@ -331,14 +422,19 @@ mod tests {
     fn what_cannot_be_read_is_an_error_unless_the_process_is_gone() {
         let (root, family) = host(&[INIT, (10, 1, "S", "/b.service")]);
         fs::create_dir(root.path().join("11")).expect("a process that ends");
-        assert_eq!(Family::read_in(root.path()).expect("readable"), family);
-        let outside = || family.outside_in(root.path(), &BTreeSet::from([10]), &[], Version::V2);
+        assert_eq!(Family::read_in(root.path(), Version::V2).expect("readable"), family);
+        let outside = || find(&family, root.path(), &[10], &[]);
         for file in ["cgroup", "stat"] {
             let path = root.path().join("10").join(file);
             fs::rename(&path, root.path().join("kept")).expect("it is there");
             assert_eq!(outside().expect("it is gone"), []);
             fs::create_dir(&path).expect("what is no file");
             outside().expect_err("nobody knows");
+            if file == "cgroup" {
+                let family = Family::read_in(root.path(), Version::V2).expect("the others are readable");
+                find(&family, root.path(), &[10], &[]).expect_err("it may be anywhere");
+                assert_eq!(find(&family, root.path(), &[], &["/b.service"]).expect("nobody asks for it"), []);
+            }
             fs::remove_dir(&path).expect("it is empty");
             fs::rename(root.path().join("kept"), &path).expect("it is there");
         }
@@ -351,12 +447,14 @@ mod tests {
         let groups = fs::read_to_string("/proc/self/cgroup").expect("readable");
         let versions = [Version::V1, Version::V2].into_iter();
         for (version, group) in versions.filter_map(|version| Some((version, group_in(&groups, version)?))) {
-            let outside = |groups: &[String]| {
-                let family = Family::read().expect("readable");
-                let found = family.outside(&BTreeSet::from([own]), groups, version).expect("readable");
+            let outside = |groups: &[&str]| {
+                let groups = groups.iter().map(|&group| group.to_owned()).collect();
+                let family = Family::read(version).expect("readable");
+                let suspects = family.suspects(&BTreeSet::from([own]), &groups);
+                let found = family.outside(&suspects, &groups, version).expect("readable");
                 found.into_iter().any(|process| process.pid == own)
             };
-            assert!(outside(&[]) && !outside(&[group.to_owned()]), "{group}");
+            assert!(outside(&[]) && !outside(&[group]), "{group}");
         }
     }
 

@@ -97,7 +97,7 @@ mod tests {
         let unit = UnitName::new("database.service").expect("a unit's name");
         let ahead = Ahead::default();
         let read = || {
-            let prepared = Prepared { properties: Properties::new(HashMap::new()), pin: None, _place: None };
+            let prepared = Prepared { properties: Properties::of([]), pin: None, _place: None };
             let reading = Reading { at: Instant::now(), rounds: 3, prepared };
             ahead.put(&unit, reading);
         };

@@ -70,15 +70,15 @@ impl Link {
         let properties = self.properties(&object(unit)).await?;
         let all = async move {
             let values = try_join_all(names.iter().map(|name| properties.get(UNIT, name))).await?;
-            Ok(names.iter().map(|&name| name.to_owned()).zip(values).collect())
+            Ok(names.iter().copied().zip(values).collect())
         };
         Ok(Properties::new(self.call(all).await?))
     }
 
-    /// All properties that units of its type have, read at one moment.
+    /// What is asked for of all that units of its type have, read at one moment.
     pub(super) async fn of_its_type(&self, unit: &str) -> Result<Properties, BusError> {
         let properties = self.properties(&object(unit)).await?;
         let interface = interface(unit);
-        Ok(Properties::new(self.call(async move { properties.get_all(&interface).await }).await?))
+        self.call(async move { properties.get_all(&interface).await }).await
     }
 }

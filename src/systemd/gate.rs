@@ -280,7 +280,7 @@ mod tests {
         for (name, value) in whole.into_iter().chain(others) {
             map.insert(name.to_owned(), OwnedVariant::try_from(value).expect("no descriptors"));
         }
-        Properties::new(map)
+        Properties::of(map)
     }
 
     /// What is said of the gate.

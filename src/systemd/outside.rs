@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout};
 
 use super::Systemd;
 use super::task::OwnedTask;
+use crate::host::cgroup::Hierarchy;
 use crate::host::processes::{self, Family, Process};
 use crate::types::span::rounded;
 
@@ -21,7 +22,8 @@ const ASKS_LIMIT: usize = 64;
 
 impl Systemd {
     /// The processes that are in none of `groups` and belong to one of `known`, or of those in the groups: themselves, and
-    /// whatever descends from them. Whose child is whose may have been read up to `age` ago.
+    /// whatever descends from them. Whose child is whose, and where each of them is, may have been read up to `age` ago; what is
+    /// outside by that is looked at again, so that it is outside now.
     ///
     /// Who lost its parent is PID 1's child, and escapes unless it is in one of the groups.
     pub async fn outside(
@@ -31,15 +33,12 @@ impl Systemd {
         age: Duration,
     ) -> Result<Vec<Process>, String> {
         let family = self.walker.family(age, self.keeper.call_limit()).await?;
-        let mut roots = known.clone();
-        let groups: Vec<String> = groups.iter().cloned().collect();
-        self.control_groups(move |hierarchy| {
-            for group in &groups {
-                roots.extend(hierarchy.members(group)?);
-            }
-            family.outside(&roots, &groups, hierarchy.version())
-        })
-        .await
+        let suspects = family.suspects(known, groups);
+        if suspects.is_empty() {
+            return Ok(Vec::new());
+        }
+        let groups = groups.clone();
+        self.control_groups(move |hierarchy| family.outside(&suspects, &groups, hierarchy.version())).await
     }
 
     /// Sends a signal, if one is given, to each of the processes that still runs; those that do.
@@ -80,7 +79,7 @@ struct Ask {
 impl Walker {
     pub(super) fn new() -> Self {
         let (asks, asked) = mpsc::channel(ASKS_LIMIT);
-        Self { asks, _task: Arc::new(OwnedTask::spawn(walk(asked, Family::read))) }
+        Self { asks, _task: Arc::new(OwnedTask::spawn(walk(asked, read))) }
     }
 
     async fn family(&self, age: Duration, limit: Duration) -> Result<Arc<Family>, String> {
@@ -97,6 +96,10 @@ impl Walker {
             Err(_) => Err(format!("/proc was not read within {}", rounded(limit))),
         }
     }
+}
+
+fn read() -> std::io::Result<Family> {
+    Family::read(Hierarchy::detect()?.version())
 }
 
 /// One reading at a time: should the kernel hang in it, one thread hangs and not one for each look.

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use zbus::{OwnedVariant, Structure, Variant};
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use zbus::{OwnedVariant, Signature, Structure, Type, Variant};
 
 use super::error::BusError;
 use super::proxy::Row;
@@ -158,34 +160,144 @@ impl UnitState {
     }
 }
 
-/// Properties of a unit's object, of all its interfaces: those that were read.
+/// The properties that somebody here asks for, in order. Of all that a service has, which takes 100 KiB, these are kept and the others
+/// are passed over, because many units may be looked at at once.
+const KEPT: [&str; 62] = [
+    "Accept",
+    "ActiveEnterTimestampMonotonic",
+    "ActiveState",
+    "After",
+    "Asserts",
+    "BindPaths",
+    "BindReadOnlyPaths",
+    "BindsTo",
+    "BoundBy",
+    "CollectMode",
+    "ConditionResult",
+    "Conditions",
+    "ConsistsOf",
+    "ControlGroup",
+    "ControlPID",
+    "DropInPaths",
+    "EnvironmentFiles",
+    "ExecConditionEx",
+    "ExecMainCode",
+    "ExecMainStatus",
+    "ExecPaths",
+    "ExecStart",
+    "ExecStartPost",
+    "ExecStartPre",
+    "ExecStop",
+    "ExecStopPost",
+    "FinalKillSignal",
+    "Id",
+    "InaccessiblePaths",
+    "InactiveEnterTimestampMonotonic",
+    "InactiveExitTimestampMonotonic",
+    "InvocationID",
+    "Job",
+    "KillMode",
+    "LazyUnmount",
+    "LoadError",
+    "LoadState",
+    "MainPID",
+    "MountImages",
+    "NoExecPaths",
+    "Options",
+    "PAMName",
+    "PropagatesStopTo",
+    "RefuseManualStart",
+    "RefuseManualStop",
+    "RemainAfterExit",
+    "RequiredBy",
+    "RequisiteOf",
+    "Result",
+    "RootDirectory",
+    "RootDirectoryStartOnly",
+    "RootImage",
+    "SendSIGKILL",
+    "Slice",
+    "StateChangeTimestampMonotonic",
+    "SubState",
+    "TemporaryFileSystem",
+    "Triggers",
+    "Type",
+    "UnsetEnvironment",
+    "What",
+    "Where",
+];
+
+fn kept(name: &str) -> Option<&'static str> {
+    KEPT.binary_search(&name).ok().map(|at| KEPT[at])
+}
+
+/// What is asked for of the properties of a unit's object, of all its interfaces; in order.
 #[derive(Debug)]
-pub(super) struct Properties(HashMap<String, OwnedVariant>);
+pub(super) struct Properties(Vec<(&'static str, OwnedVariant)>);
+
+impl Type for Properties {
+    const SIGNATURE: &'static Signature = <HashMap<String, OwnedVariant> as Type>::SIGNATURE;
+}
+
+impl<'de> Deserialize<'de> for Properties {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Passing)
+    }
+}
+
+struct Passing;
+
+impl<'de> Visitor<'de> for Passing {
+    type Value = Properties;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the properties of a unit")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Properties, A::Error> {
+        let mut all = Vec::with_capacity(KEPT.len());
+        while let Some(name) = map.next_key::<&str>()? {
+            match kept(name) {
+                Some(name) => all.push((name, map.next_value()?)),
+                None => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(Properties::new(all))
+    }
+}
 
 impl Properties {
     /// Those that are in a unit's line.
     pub(super) fn of_row(row: Row) -> Result<Self, BusError> {
         let (id, _, load_state, active_state, sub_state, _, _, job, _, job_path) = row;
-        let job = Structure::from((job, job_path));
         let all: [(&str, Variant<'static>); 5] = [
             ("Id", id.into()),
             ("LoadState", load_state.into()),
             ("ActiveState", active_state.into()),
             ("SubState", sub_state.into()),
-            ("Job", Variant::Structure(job)),
+            ("Job", Variant::Structure(Structure::from((job, job_path)))),
         ];
-        let own = |(name, value): (&str, Variant<'static>)| Ok((name.to_owned(), OwnedVariant::try_from(value)?));
-        Ok(Self(all.into_iter().map(own).collect::<zbus::Result<_>>()?))
+        let own = |(name, value): (&'static str, Variant<'static>)| Ok((name, OwnedVariant::try_from(value)?));
+        Ok(Self::new(all.into_iter().map(own).collect::<zbus::Result<_>>()?))
     }
 
     /// With others beside them.
     pub(super) fn with(mut self, others: Self) -> Self {
         self.0.extend(others.0);
-        self
+        Self::new(self.0)
     }
 
-    pub(super) fn new(map: HashMap<String, OwnedVariant>) -> Self {
-        Self(map)
+    pub(super) fn new(mut all: Vec<(&'static str, OwnedVariant)>) -> Self {
+        all.sort_unstable_by_key(|(name, _)| *name);
+        all.shrink_to_fit();
+        Self(all)
+    }
+
+    /// For tests.
+    #[cfg(test)]
+    pub(super) fn of(pairs: impl IntoIterator<Item = (String, OwnedVariant)>) -> Self {
+        let keep = |(name, value): (String, OwnedVariant)| Some((kept(&name)?, value));
+        Self::new(pairs.into_iter().filter_map(keep).collect())
     }
 
     pub(super) fn text(&self, name: &str) -> Option<&str> {
@@ -335,19 +447,24 @@ impl Properties {
     }
 
     fn get<'a, T: TryFrom<&'a Variant<'static>>>(&'a self, name: &str) -> Option<T> {
-        let value: &Variant<'static> = self.0.get(name)?;
-        T::try_from(value).ok()
+        T::try_from(self.value(name)?).ok()
+    }
+
+    fn value(&self, name: &str) -> Option<&Variant<'static>> {
+        debug_assert!(kept(name).is_some(), "{name} is not kept of what systemd says");
+        let at = self.0.binary_search_by_key(&name, |(name, _)| *name).ok()?;
+        Some(&self.0[at].1)
     }
 
     pub(super) fn items(&self, name: &str) -> &[Variant<'static>] {
-        match self.0.get(name).map(|value| -> &Variant<'static> { value }) {
+        match self.value(name) {
             Some(Variant::Array(array)) => array.inner(),
             Some(_) | None => &[],
         }
     }
 
     fn fields(&self, name: &str) -> Option<&[Variant<'static>]> {
-        match self.0.get(name).map(|value| -> &Variant<'static> { value }) {
+        match self.value(name) {
             Some(Variant::Structure(structure)) => Some(structure.fields()),
             Some(_) | None => None,
         }
@@ -379,7 +496,59 @@ mod tests {
         let own = |(name, value): (&str, Variant<'static>)| {
             (name.to_owned(), OwnedVariant::try_from(value).expect("no descriptors"))
         };
-        Properties::new(pairs.into_iter().map(own).collect())
+        Properties::of(pairs.into_iter().map(own))
+    }
+
+    #[test]
+    fn what_nobody_asks_for_is_passed_over() {
+        let path = || zbus::ObjectPath::try_from("/").expect("a path");
+        let all: HashMap<&str, Variant<'_>> = HashMap::from([
+            ("Id", Variant::from("a.service")),
+            ("ExecReload", Variant::from(vec![("/bin/a", vec!["a"], false, 0_u64, 0_u32, 0_i32)])),
+            ("IOSchedulingClass", Variant::from(0_i32)),
+            ("IPAddressAllow", Variant::from(vec![(2_i32, vec![0_u8; 4], 32_u32)])),
+            ("Job", Variant::from((0_u32, path()))),
+            ("LogExtraFields", Variant::from(vec![vec![1_u8, 2, 3]])),
+            ("RootHashSignature", Variant::from(Vec::<u8>::new())),
+            ("StandardOutput", Variant::from("journal")),
+            ("StatusErrno", Variant::from(0_i32)),
+            ("Triggers", Variant::from(vec!["b.service", "c.service"])),
+            ("WatchdogTimestamp", Variant::from(u64::MAX)),
+        ]);
+        let message = zbus::Message::signal("/", "org.example.Example", "Example");
+        let message = message.build(&all).expect("a message");
+        let read: Properties = message.body().deserialize().expect("it can be read");
+        let names: Vec<&str> = read.0.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, ["Id", "Job", "Triggers"]);
+        assert_eq!((read.text("Id"), read.texts("Triggers").len()), (Some("a.service"), 2));
+        assert_eq!(read.state().job, None);
+    }
+
+    /// A property that is asked for and not kept would look as if systemd did not have it.
+    #[test]
+    fn what_the_sources_ask_for_is_kept() {
+        const OTHERS: [&str; 6] = ["Assert", "AssertPathExists", "Condition", "JobType", "SystemState", "Version"];
+        assert!(KEPT.is_sorted());
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/systemd");
+        let is_name = |text: &&str| {
+            text.starts_with(|first: char| first.is_ascii_uppercase()) && text.chars().all(char::is_alphanumeric)
+        };
+        let mut asked: HashMap<String, u32> = HashMap::new();
+        for file in ["bond", "elsewhere", "gate", "properties", "start", "supervisable", "units"] {
+            let text = std::fs::read_to_string(folder.join(file).with_extension("rs")).expect("a source");
+            let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+            let code = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+            // Every second part of a line is within quotation marks.
+            for name in code.flat_map(|line| line.split('"').skip(1).step_by(2)).filter(is_name) {
+                *asked.entry(name.to_owned()).or_default() += 1;
+            }
+        }
+        for name in asked.keys() {
+            assert!(kept(name).is_some() || OTHERS.contains(&name.as_str()), "{name} is not kept");
+        }
+        for name in KEPT {
+            assert!(asked.get(name).is_some_and(|count| *count > 1), "nobody asks for {name}");
+        }
     }
 
     #[test]

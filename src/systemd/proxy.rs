@@ -2,7 +2,6 @@
 //!
 //! Properties are always read by `Get` and `GetAll`: a cached property is a hint that looks like the truth.
 
-use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use zbus::{OwnedObjectPath, OwnedVariant, Variant};
@@ -75,7 +74,7 @@ pub(super) trait Manager {
 pub(super) trait Properties {
     fn get(&self, interface: &str, name: &str) -> zbus::Result<OwnedVariant>;
     /// An empty interface stands for all of the object's, read at one moment.
-    fn get_all(&self, interface: &str) -> zbus::Result<HashMap<String, OwnedVariant>>;
+    fn get_all(&self, interface: &str) -> zbus::Result<super::properties::Properties>;
 }
 
 #[cfg(test)]

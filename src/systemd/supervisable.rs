@@ -312,7 +312,7 @@ mod tests {
         let own = |(name, value): (&str, Variant<'static>)| {
             (name.to_owned(), OwnedVariant::try_from(value).expect("no descriptors"))
         };
-        Properties::new(pairs.into_iter().map(own).collect())
+        Properties::of(pairs.into_iter().map(own))
     }
 
     fn unit(name: &str) -> UnitName {

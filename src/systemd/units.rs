@@ -657,7 +657,7 @@ mod tests {
         let own = |(name, value): (&str, Variant<'static>)| {
             (name.to_owned(), OwnedVariant::try_from(value).expect("no descriptors"))
         };
-        Properties::new(all.into_iter().map(own).collect()).state()
+        Properties::of(all.into_iter().map(own)).state()
     }
 
     #[test]

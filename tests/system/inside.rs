@@ -458,8 +458,9 @@ fn a_look_takes_nothing_away_from_a_start_that_begins_meanwhile() {
 fn a_unit_without_its_gate_is_not_started() {
     inside(|systemd| async move {
         let name = ServiceName::new("t-gate").expect("a service's name");
-        let around = Surroundings { service: Some(&name), ..Surroundings::default() };
         let unit = service(&systemd, "t-gate.service", "ExecStart=/bin/sleep 1000").await;
+        let bound = [unit.clone()];
+        let around = Surroundings { service: Some(&name), bound: &bound, ..Surroundings::default() };
         let error = systemd.supervisable(&unit, around).await.expect_err("free");
         assert!(matches!(error, Unsupervisable::Ungated { .. }), "{error}");
         assert_eq!(systemd.is_gated(&name, &unit).await, Ok(false));
@@ -752,16 +753,15 @@ fn groups_of_slices_and_scopes_are_known() {
 fn a_scope_that_is_watched_can_be_made_again() {
     inside(|systemd| async move {
         run("systemd-run --quiet --scope --unit=t-again.scope sleep 1000 &");
-        let kept = service(&systemd, "t-kept.service", "ExecStart=/bin/true").await;
-        let _changes = [&unit("t-again.scope"), &kept].map(|unit| systemd.changes(unit));
-        // Whatever is kept loaded is so soon.
-        tokio::time::sleep(Duration::from_millis(1500)).await;
-        run("systemctl start t-kept.service && systemctl stop t-again.scope");
+        let scope = unit("t-again.scope");
+        let mut changes = systemd.changes(&scope);
+        let runs = async { while systemd.state(&scope).await.expect("an answer").active_state != ActiveState::Active {} };
+        tokio::time::timeout(LIMIT, runs).await.expect("it is made");
+        run("systemctl stop t-again.scope");
+        tokio::time::timeout(LIMIT, changes.next()).await.expect("a hint").expect("no end");
         let make = "systemd-run --quiet --scope --unit=t-again.scope true";
         // PID 1 unloads what nobody keeps a moment later.
         run(&format!("for _ in $(seq 100); do {make} 2>/dev/null && exit; sleep 0.1; done; {make}"));
-        let invocation = systemd.state(&kept).await.expect("an answer").invocation;
-        assert_ne!(invocation, None, "a service that is watched is remembered once it has ended");
     });
 }
 

@@ -105,12 +105,13 @@ impl Admits for Admitter {
 pub(super) async fn admit(admits: impl Admits, mut reloads: ChangeHints, admissions: mpsc::Sender<Admission>) {
     let mut last: Option<Admission> = None;
     loop {
-        let found = admits.supervisable().await;
+        // Boxed, as is what follows: it would take its room between two questions, too.
+        let found = Box::pin(admits.supervisable()).await;
         let found_at = Instant::now();
         loop {
             let admission = match &found {
                 Some(Ok(remarks)) => {
-                    let can_keep = admits.can_keep().await;
+                    let can_keep = Box::pin(admits.can_keep()).await;
                     can_keep.map(|can| can.map(|()| remarks.clone()).map_err(Refusal::of_host))
                 }
                 other => other.clone(),

@@ -20,7 +20,8 @@ use crate::types::UnitName;
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// At least so long it is between two looks for processes outside of their control groups.
 const STRAY_INTERVAL: Duration = Duration::from_millis(500);
-/// How old the answer may be to whose child each process is; so often `/proc` is read at most, however many services ask.
+/// How old the answer may be to whose child each process is, where that is more than half of R; so often `/proc` is read at most,
+/// however many services ask.
 const FAMILY_AGE: Duration = Duration::from_millis(500);
 /// The longest time between two looks at a unit of which nothing was heard is this for each unit of the host, where that is more
 /// than R: so many units a second are asked for in all, however many there are.
@@ -48,7 +49,7 @@ pub(super) async fn watch_units(
     units: Units,
     settings: watch::Receiver<ServiceSettings>,
     epoch: Arc<AtomicU64>,
-    sights: mpsc::Sender<Seen>,
+    sights: mpsc::Sender<Box<Seen>>,
     looked: watch::Sender<bool>,
 ) {
     let mut changes = units.changes();
@@ -64,7 +65,7 @@ pub(super) async fn watch_units(
         was_alive = alive;
         let all_dead = matches!(sighting.all, Some(Sight::Dead { .. }));
         let is_settled = sighting.is_settled;
-        if sights.send(Seen { epoch: before, sighting, host_stops }).await.is_err() {
+        if sights.send(Box::new(Seen { epoch: before, sighting, host_stops })).await.is_err() {
             return;
         }
         looked.send_replace(is_worth_a_look);
@@ -89,7 +90,10 @@ pub(super) async fn watch_outside(
     strays: mpsc::Sender<Vec<Process>>,
 ) {
     let (mut before, mut told): (Vec<Process>, Vec<Process>) = (Vec::new(), Vec::new());
-    let age = || FAMILY_AGE.max(shared(&*units.systemd, &units.main, SHARE_OF_FAMILIES));
+    let age = || {
+        let half = settings.borrow().timings.renew_interval / 2;
+        half.max(FAMILY_AGE).max(shared(&*units.systemd, &units.main, SHARE_OF_FAMILIES))
+    };
     loop {
         let found = if before.iter().all(|process| told.iter().any(|other| other.is(process))) {
             let interval =
