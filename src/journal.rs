@@ -3,7 +3,7 @@
 //! Two kinds of entries have a MESSAGE_ID, and so an explanation in `packaging/usr/lib/systemd/catalog/putexd.catalog` that `journalctl -x`
 //! shows: a service that has entered a state ([`Entered`]), and an [`Alarm`]. Both carry OBJECT_SYSTEMD_UNIT, which
 //! `journalctl -u` takes for the unit's own when root has written it; so `journalctl -u database.service` tells the
-//! whole story.
+//! whole story. An entry that is of several services has these fields for each of them ([`transitions`]).
 //!
 //! tracing-journald turns a field's name into upper case and, without a prefix, leaves it otherwise alone. So the fields
 //! of *any* tracing event of the program become journal fields: do not name one `priority`, `message_id` or like another
@@ -14,7 +14,7 @@ use std::fmt;
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 
-use tracing::Level;
+use tracing::{Level, field};
 use tracing_journald::{Priority, PriorityMappings};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::field::RecordFields;
@@ -28,6 +28,11 @@ use crate::types::{Revision, ServiceName, Term, UnitName, printable, printable_l
 const FILTER_VARIABLE: &str = "PUTEX_LOG";
 /// The libraries tell at `info` what putexd says better itself.
 const DEFAULT_FILTER: &str = "info,async_nats=warn,zbus=warn";
+
+/// The most services of one entry: the journal takes 1024 fields, and two are of each service.
+const SERVICES_LIMIT: usize = 256;
+/// So many of them are named in its message.
+const SERVICES_NAMED: usize = 3;
 
 /// Sends the program's messages to the journal when stderr is the journal, else as text to stderr.
 ///
@@ -97,6 +102,45 @@ pub fn transition(transition: &Transition<'_>) {
         revision: revision.map(|revision| revision.0),
         term: term.map(|term| term.0),
     });
+}
+
+/// Writes the entry of a transition that several services have made for the same reason. It has PUTEX_SERVICE and
+/// OBJECT_SYSTEMD_UNIT of each of them, so that whoever looks for one finds it, and nothing else that is a service's own.
+pub fn transitions(services: &[(&ServiceName, &UnitName)], from: &str, to: &str, reason: &str) {
+    let entered = Entered::named(to);
+    for services in services.chunks(SERVICES_LIMIT) {
+        // An event has each field once. tracing-journald adds what is recorded in a span to what was recorded before.
+        let span = tracing::error_span!(
+            target: "putexd",
+            "together",
+            PUTEX_SERVICE = field::Empty,
+            OBJECT_SYSTEMD_UNIT = field::Empty
+        );
+        for (service, unit) in services {
+            span.record("PUTEX_SERVICE", service.as_str());
+            span.record("OBJECT_SYSTEMD_UNIT", unit.as_str());
+        }
+        let named: Vec<&str> = services.iter().take(SERVICES_NAMED).map(|(service, _)| service.as_str()).collect();
+        let more = match services.len().saturating_sub(SERVICES_NAMED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        span.in_scope(|| {
+            write(&Entry {
+                level: entered.map_or(Level::INFO, Entered::level),
+                message: format_args!("{}{more}: {to} (was {from}): {reason}", named.join(", ")),
+                message_id: entered.map(Entered::message_id),
+                service: None,
+                unit: None,
+                from: Some(from),
+                to: Some(to),
+                reason,
+                holder: None,
+                revision: None,
+                term: None,
+            });
+        });
+    }
 }
 
 /// What an alarm is about.
@@ -205,7 +249,7 @@ impl Entered {
 messages! {
     /// What an operator should know beside the states.
     Alarm {
-        /// The connection to the store is gone; whoever is active goes on until the lease ends.
+        /// The store gives no answer; whoever is active goes on until the lease ends.
         StoreLost = "the store is lost", "07d21fdefdff481f9acc84901398a646", WARN;
         /// The store answers again.
         StoreFound = "the store is found", "a4bb0980580f4d769de81e8a2daab5d5", INFO;
@@ -424,6 +468,59 @@ mod tests {
         ];
         let expected: Fields = expected.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         assert_eq!(entries, [(Level::INFO, expected)]);
+    }
+
+    /// Keeps what is recorded in spans, all of it, as tracing-journald does.
+    #[derive(Clone, Default)]
+    struct Spans(Arc<Mutex<Vec<(String, String)>>>);
+
+    struct All<'a>(&'a mut Vec<(String, String)>);
+
+    impl tracing::field::Visit for All<'_> {
+        fn record_str(&mut self, field: &tracing::field::Field, value: &str) {
+            self.0.push((field.name().to_owned(), value.to_owned()));
+        }
+        fn record_debug(&mut self, _: &tracing::field::Field, _: &dyn fmt::Debug) {}
+    }
+
+    impl<S: tracing::Subscriber> Layer<S> for Spans {
+        fn on_record(&self, _: &tracing::span::Id, values: &tracing::span::Record<'_>, _: Context<'_, S>) {
+            values.record(&mut All(&mut self.0.lock().expect("nobody panics with it")));
+        }
+    }
+
+    #[test]
+    fn a_transition_of_many_services_is_one_entry_that_each_of_them_is_found_by() {
+        let many: Vec<(ServiceName, UnitName)> = (0..SERVICES_LIMIT + 2)
+            .map(|number| {
+                let unit = UnitName::new(&format!("s{number}.service")).expect("a good name");
+                (ServiceName::new(&format!("s{number}")).expect("a good name"), unit)
+            })
+            .collect();
+        let of_all: Vec<_> = many.iter().map(|(service, unit)| (service, unit)).collect();
+        let (spans, recorder) = (Spans::default(), Recorder::default());
+        let subscriber = tracing_subscriber::registry().with(spans.clone()).with(recorder.clone());
+        tracing::subscriber::with_default(subscriber, || transitions(&of_all, "standby", "no-store", "it is away"));
+        let entries = recorder.0.lock().expect("nobody panics with it").clone();
+        let messages: Vec<_> = entries.iter().map(|(level, fields)| (*level, fields["message"].as_str())).collect();
+        let expected = [
+            (Level::WARN, "s0, s1, s2 and 253 more: no-store (was standby): it is away"),
+            (Level::WARN, "s256, s257: no-store (was standby): it is away"),
+        ];
+        assert_eq!(messages, expected);
+        for (_, fields) in &entries {
+            let fields: Vec<_> = fields.keys().map(String::as_str).collect();
+            assert_eq!(fields, ["MESSAGE_ID", "PUTEX_FROM", "PUTEX_REASON", "PUTEX_TO", "message"]);
+        }
+        let found = spans.0.lock().expect("nobody panics with it").clone();
+        let expected: Vec<_> = many
+            .iter()
+            .flat_map(|(service, unit)| {
+                let own = [("PUTEX_SERVICE", service.as_str()), ("OBJECT_SYSTEMD_UNIT", unit.as_str())];
+                own.map(|(name, value)| (name.to_owned(), value.to_owned()))
+            })
+            .collect();
+        assert_eq!(found, expected);
     }
 
     #[test]

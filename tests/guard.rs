@@ -722,28 +722,36 @@ async fn a_thousand_leases_measured() {
     let mut leases: Vec<Lease> = (0..MANY).map(|number| lease_of_many(&units.victim.path, number, until)).collect();
     arm_all(&client, &leases).await;
     let (rounds, interval) = (4, ms(3000));
-    // The guard is woken for each extension, or for some that come at once.
+    // Spread as those of a host are, or some that come at once. The client sends them in groups.
     for at_once in [1, 8, 25] {
         let (before, began) = (guard.cpu_time(), clock::now());
+        let mut asked = tokio::task::JoinSet::new();
         for turn in (0..rounds * MANY).step_by(at_once) {
             sleep(clock::now().until_passed(began.plus(interval * u32::try_from(turn).expect("few") / 1000))).await;
-            let some = &mut leases[turn % MANY..turn % MANY + at_once];
-            for lease in &mut *some {
+            for lease in &mut leases[turn % MANY..turn % MANY + at_once] {
                 lease.deadline = clock::now().plus(ms(20_000));
+                let (client, lease) = (client.clone(), lease.clone());
+                asked.spawn(async move {
+                    client.extend(&lease.service, lease.instance, WriteId(2), Revision(2), lease.deadline).await
+                });
             }
-            extend_all(&client, some).await;
+        }
+        for answer in asked.join_all().await {
+            answer.expect("extends");
         }
         let (spent, took) = (guard.cpu_time().saturating_sub(before), clock::now().since_at_most(began));
         let share = 100.0 * spent.as_secs_f64() / took.as_secs_f64();
-        println!("{MANY} leases each {interval:?}, {at_once} at once: {share:.2} % of a core");
+        let each = spent / u32::try_from(rounds * MANY).expect("few");
+        println!("{MANY} leases each {interval:?}, {at_once} at once: {share:.2} % of a core, {each:?} each");
     }
     println!("{} {}", guard.memory("VmRSS"), guard.memory("VmHWM"));
     client.list().await.expect("lists");
     println!("after a list: {} {}", guard.memory("VmRSS"), guard.memory("VmHWM"));
 
+    let last_until = clock::now().plus(ms(25_000));
     let (mut first, mut last) = (leases[0].kill_at(), leases[0].dead_by());
     for lease in &mut leases {
-        lease.deadline = until.plus(ms(25_000));
+        lease.deadline = last_until;
         (first, last) = (lease.kill_at(), lease.dead_by());
     }
     extend_all(&client, &leases).await;

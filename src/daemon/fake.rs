@@ -1,10 +1,13 @@
-//! A PID 1 for unit tests: it answers what the test has told it, and remembers what was asked of it.
+//! A PID 1 for unit tests: it answers what the test has told it, and remembers what was asked of it. And a journal that
+//! remembers what was written to it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::process::Signal;
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
 use crate::config::{FenceSettings, ServiceSettings, StopProof};
 use crate::election::Timings;
@@ -299,4 +302,38 @@ impl Manager for Fake {
     fn run_check<'a>(&'a self, _: &'a Check) -> ManagerFuture<'a, Result<RunResult, BusError>> {
         unreachable!("no test asks for it")
     }
+}
+
+/// The messages of the journal.
+#[derive(Clone, Default)]
+pub(super) struct Written(Arc<Mutex<Vec<String>>>);
+
+impl Written {
+    /// Those that were written since this was asked last.
+    pub(super) fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().expect("nobody panics with it"))
+    }
+}
+
+struct Message<'a>(&'a mut Vec<String>);
+
+impl tracing::field::Visit for Message<'_> {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn fmt::Debug) {
+        if field.name() == "message" {
+            self.0.push(format!("{value:?}"));
+        }
+    }
+}
+
+impl<S: tracing::Subscriber> Layer<S> for Written {
+    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+        event.record(&mut Message(&mut self.0.lock().expect("nobody panics with it")));
+    }
+}
+
+/// What this thread writes to the journal from now on, until the guard is dropped.
+pub(super) fn written() -> (Written, tracing::subscriber::DefaultGuard) {
+    let written = Written::default();
+    let guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(written.clone()));
+    (written, guard)
 }

@@ -18,6 +18,7 @@
 //! | [`texts`] | what the settings in force were made of, for the next putexd |
 //! | [`registration`] | whether a unit is run under the key that this host has for it |
 //! | [`silence`] | when the store gave no answer |
+//! | [`tidings`] | what concerns many services at once, told once |
 //! | [`notify`] | what systemd is told |
 //!
 //! **Architecture invariant:** a service's task never waits for anything but its next event. Whatever can hang runs in a
@@ -45,6 +46,7 @@ pub mod service;
 mod silence;
 mod supervisor;
 mod texts;
+pub mod tidings;
 mod timers;
 
 use std::path::PathBuf;

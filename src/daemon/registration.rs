@@ -499,6 +499,7 @@ mod tests {
     use crate::daemon::grounds::Grounds;
     use crate::daemon::hints::Hints;
     use crate::daemon::machine::ThisMachine;
+    use crate::daemon::tidings::Tidings;
     use crate::election::{Details, Standing, Timings, Words};
     use crate::guard::client::GuardClient;
     use crate::store::memory::MemoryStore;
@@ -543,6 +544,7 @@ mod tests {
                 hints: Hints::default(),
                 machine: Arc::new(ThisMachine::new(folder.path())),
                 grounds: Grounds::default(),
+                tidings: Tidings::default(),
                 watchdog: None,
             };
             Self { store, host, settings: settings(), _folder: folder }

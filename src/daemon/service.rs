@@ -19,6 +19,7 @@ use super::health::{Checker, Role};
 use super::hints::Hints;
 use super::machine::{Machine, Task, Timer};
 use super::registration::{self, Adoption, Standpoint};
+use super::tidings::Tidings;
 use crate::config::{ServiceSettings, StopProof, WatchdogSettings};
 use crate::election::{
     self, Action, Content, Election, Event, GuardDone, GuardRequest, Hindrance, Moment, Observation, ReadId, Record,
@@ -79,6 +80,8 @@ pub struct Host {
     pub machine: Arc<dyn Machine>,
     /// Where the processes of each service are.
     pub grounds: Grounds,
+    /// What is told once for all services.
+    pub tidings: Tidings,
     /// What the guard has to serve before anything is started.
     pub watchdog: Option<WatchdogSettings>,
 }
@@ -651,6 +654,8 @@ impl Service {
 
     fn show(&self) {
         let now = self.host.machine.now();
+        let is_active = matches!(self.election.state(), State::Starting | State::Active);
+        self.host.tidings.stands(&self.settings.name, self.election.deadline().filter(|_| is_active));
         let status = Status {
             state: self.election.state(),
             holder: self.election.holder().to_owned(),
@@ -962,6 +967,7 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         self.host.grounds.remove(&self.settings.name);
+        self.host.tidings.remove(&self.settings.name);
         let tasks = [self.checker.take(), self.start.take(), self.stop.take()];
         for helper in self.helpers.drain(..).chain(tasks.into_iter().flatten()) {
             helper.abort();

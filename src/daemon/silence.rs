@@ -1,4 +1,5 @@
-//! When the store gave this host no answer: for the journal, and for whoever has to choose T.
+//! When the store gave this host no answer: for the journal, which hears once for all services that the store is lost and that
+//! it is found, and for whoever has to choose T.
 //!
 //! A silence is noticed by a call that fails or a connection that is lost. It began with the last answer before, so that one
 //! which begins between two calls looks longer by up to R, and it ends with the next. An error that only says that the
@@ -13,7 +14,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::tidings::Tidings;
 use crate::dbus::StoreStatus;
+use crate::host::clock;
+use crate::journal;
 use crate::store::{Attempt, Hints, Link, Snapshot, Store, StoreError, StoreFuture, WriteOutcome};
 use crate::types::{Key, Revision};
 
@@ -34,7 +38,10 @@ pub(super) struct Heard {
 
 /// What is known of a store's silences since the start of this daemon. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Silences(Arc<Mutex<Noted>>);
+pub(super) struct Silences {
+    noted: Arc<Mutex<Noted>>,
+    tidings: Tidings,
+}
 
 #[derive(Debug, Default)]
 struct Noted {
@@ -43,7 +50,7 @@ struct Noted {
     asked: Option<Moment>,
     /// The one that lasts.
     present: Option<Silence>,
-    /// It has been told.
+    /// The journal has been told that the store is lost.
     told: bool,
     /// Why there was no answer since the last one; empty: there was one, or nobody knows.
     error: String,
@@ -125,7 +132,7 @@ impl Heard {
 impl Store for Heard {
     fn read<'a>(&'a self, key: &'a Key, before: Option<Revision>) -> StoreFuture<'a, Result<Snapshot, StoreError>> {
         Box::pin(async move {
-            let call = self.silences.call(self.store.link(), false);
+            let call = self.silences.call(false);
             let answer = self.store.read(key, before).await;
             call.ends(answer.as_ref().err().and_then(unreachable));
             answer
@@ -134,7 +141,7 @@ impl Store for Heard {
 
     fn compare_and_set<'a>(&'a self, key: &'a Key, attempt: &'a Attempt) -> StoreFuture<'a, WriteOutcome> {
         Box::pin(async move {
-            let call = self.silences.call(self.store.link(), true);
+            let call = self.silences.call(true);
             let outcome = self.store.compare_and_set(key, attempt).await;
             call.ends(if let WriteOutcome::Unknown(reason) = &outcome { Some(reason) } else { None });
             outcome
@@ -158,7 +165,6 @@ fn unreachable(error: &StoreError) -> Option<&String> {
 /// A call under way. One that is dropped was given up.
 struct Call<'a> {
     silences: &'a Silences,
-    link: watch::Receiver<Link>,
     sent: Moment,
     is_write: bool,
     ended: bool,
@@ -179,7 +185,7 @@ impl Call<'_> {
     }
 
     fn fails(&self, reason: &str) {
-        self.silences.failed(self.sent, reason, &self.link);
+        self.silences.failed(self.sent, reason);
         if self.is_write {
             self.silences.not_written(self.sent, reason);
         }
@@ -195,25 +201,51 @@ impl Drop for Call<'_> {
 }
 
 impl Silences {
-    fn call(&self, link: watch::Receiver<Link>, is_write: bool) -> Call<'_> {
+    /// The journal hears from `tidings` whom a silence concerns.
+    pub(super) fn new(tidings: Tidings) -> Self {
+        Self { noted: Arc::default(), tidings }
+    }
+
+    fn call(&self, is_write: bool) -> Call<'_> {
         let sent = Moment::now();
         self.noted().asked.get_or_insert(sent);
-        Call { silences: self, link, sent, is_write, ended: false }
+        Call { silences: self, sent, is_write, ended: false }
     }
 
     fn noted(&self) -> MutexGuard<'_, Noted> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Follows the connection until its store is gone.
     async fn heed(self, mut link: watch::Receiver<Link>) {
-        loop {
+        let state = link.borrow_and_update().clone();
+        self.connected(&state);
+        while link.changed().await.is_ok() {
             let state = link.borrow_and_update().clone();
             self.connected(&state);
-            if link.changed().await.is_err() {
-                return;
+            // A connection that is being made for the first time is not lost.
+            if let Link::Down(reason) = state {
+                self.lost(&mut self.noted(), &reason);
             }
         }
+    }
+
+    /// Tells the journal once in each silence.
+    fn lost(&self, noted: &mut Noted, reason: &str) {
+        if !std::mem::replace(&mut noted.told, true) {
+            self.note(noted);
+            self.tell(journal::Alarm::StoreLost, reason);
+        }
+    }
+
+    /// Whoever has something to tell that follows from it knows of it.
+    fn note(&self, noted: &Noted) {
+        self.tidings.note_store(noted.told || noted.unwritten.as_ref().is_some_and(|unwritten| unwritten.told));
+    }
+
+    fn tell(&self, alarm: journal::Alarm, reason: &str) {
+        let concerned = self.tidings.concerned(clock::now());
+        journal::alarm(alarm, &journal::Subject::default(), &format!("{reason}; {concerned}"));
     }
 
     fn connected(&self, link: &Link) {
@@ -234,22 +266,32 @@ impl Silences {
         let now = Moment::now();
         noted.answered = Some(now);
         noted.asked = None;
-        noted.told = false;
         noted.error.clear();
         if let Some(unwritten) = &mut noted.unwritten {
             unwritten.heard.get_or_insert(now.at);
         }
-        let Some(silence) = noted.present.take().filter(Silence::is_noteworthy) else { return };
-        let span = now.at - silence.began.at;
-        noted.count += 1;
-        if noted.longest.is_none_or(|(_, longest)| span > longest) {
-            noted.longest = Some((silence, span));
+        let was_told = std::mem::take(&mut noted.told);
+        let silence = noted.present.take();
+        let noteworthy = silence.filter(Silence::is_noteworthy).map(|silence| (silence, now.at - silence.began.at));
+        if let Some((silence, span)) = noteworthy {
+            noted.count += 1;
+            if noted.longest.is_none_or(|(_, longest)| span > longest) {
+                noted.longest = Some((silence, span));
+            }
         }
-        tracing::info!("the store gave no answer for {span:.1?}, and answers again");
+        if was_told {
+            self.note(&noted);
+            let span = silence.map_or(Duration::ZERO, |silence| now.at - silence.began.at);
+            self.tell(journal::Alarm::StoreFound, &format!("it gave no answer for {span:.1?}, and answers again"));
+        } else if let Some((_, span)) = noteworthy {
+            tracing::info!("the store gave no answer for {span:.1?}, and answers again");
+        }
     }
 
     fn written(&self) {
-        let Some(unwritten) = self.noted().unwritten.take().filter(|unwritten| unwritten.told) else { return };
+        let mut noted = self.noted();
+        let Some(unwritten) = noted.unwritten.take().filter(|unwritten| unwritten.told) else { return };
+        self.note(&noted);
         tracing::info!("the store took no write for {:.1?}, and takes them again", unwritten.began.elapsed());
     }
 
@@ -277,15 +319,16 @@ impl Silences {
             reason.clone_into(&mut unwritten.error);
         }
         if unwritten.lasts(answered) && !std::mem::replace(&mut unwritten.told, true) {
+            self.tidings.note_store(true);
             tracing::warn!(
-                "the store answers reads and has taken no write for {:.1?}: {reason}",
-                unwritten.began.elapsed()
+                "the store answers reads and has taken no write for {:.1?}: {reason}; {}",
+                unwritten.began.elapsed(),
+                self.tidings.concerned(clock::now())
             );
         }
     }
 
-    /// That the connection is lost is told by whoever has it.
-    fn failed(&self, sent: Moment, reason: &str, link: &watch::Receiver<Link>) {
+    fn failed(&self, sent: Moment, reason: &str) {
         let mut noted = self.noted();
         // Somebody else was answered meanwhile.
         if noted.answered.is_some_and(|answered| answered.at >= sent.at) {
@@ -296,9 +339,9 @@ impl Silences {
         }
         let silence = noted.noticed(noted.asked.unwrap_or(sent));
         let first = *noted.present.get_or_insert(silence);
-        if first.is_noteworthy() && !noted.told && *link.borrow() == Link::Up {
-            noted.told = true;
-            tracing::warn!("the store has given no answer for {:.1?}: {reason}", first.began.at.elapsed());
+        if first.is_noteworthy() {
+            let lasts = first.began.at.elapsed();
+            self.lost(&mut noted, &format!("it has given no answer for {lasts:.1?}: {reason}"));
         }
     }
 
@@ -331,6 +374,7 @@ impl Silences {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::daemon::fake::written;
     use crate::store::memory::MemoryStore;
 
     fn shown(silences: &Silences) -> (u64, u64, u64) {
@@ -345,8 +389,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_silence_lasts_from_the_last_answer_to_the_next() {
         let silences = Silences::default();
-        let (link, _) = watch::channel(Link::Up);
-        let call = || silences.call(link.subscribe(), false);
+        let call = || silences.call(false);
         let (first, early) = (call(), call());
         first.ends(None);
         pass(2500).await;
@@ -378,10 +421,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_store_answers_while_no_call_is_late() {
         let silences = Silences::default();
-        let (link, _) = watch::channel(Link::Up);
-        silences.call(link.subscribe(), false).ends(None);
+        silences.call(false).ends(None);
         pass(2000).await;
-        let late = silences.call(link.subscribe(), false);
+        let late = silences.call(false);
         pass(999).await;
         assert_eq!(shown(&silences), (0, 0, 0));
         pass(1).await;
@@ -420,6 +462,44 @@ mod tests {
         assert_eq!(shown(&silences), (0, 2, 5000));
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn the_journal_hears_once_that_the_store_is_lost_and_once_that_it_is_found() {
+        let (written, _guard) = written();
+        let silences = Silences::default();
+        let call = || silences.call(false);
+        call().ends(None);
+        for _ in 0..100 {
+            drop(call());
+        }
+        assert!(written.take().is_empty(), "one lost call is no silence");
+        pass(1000).await;
+        for _ in 0..100 {
+            call().ends(Some(&"no leader".to_owned()));
+        }
+        assert!(silences.tidings.store_fails());
+        let lost = "the store is lost: it has given no answer for 1.0s: no leader; 0 services are concerned, none of them \
+                    active here";
+        assert_eq!(written.take(), [lost]);
+        pass(3000).await;
+        silences.lost(&mut silences.noted(), "the connection is lost as well");
+        call().ends(None);
+        call().ends(None);
+        assert!(!silences.tidings.store_fails());
+        let found = "the store is found: it gave no answer for 4.0s, and answers again; 0 services are concerned, none of \
+                     them active here";
+        assert_eq!(written.take(), [found]);
+        // A connection that is lost is told of at once.
+        silences.connected(&Link::Down("refused".to_owned()));
+        silences.lost(&mut silences.noted(), "refused");
+        silences.lost(&mut silences.noted(), "refused again");
+        pass(200).await;
+        call().ends(None);
+        let lost = "the store is lost: refused; 0 services are concerned, none of them active here";
+        let found = "the store is found: it gave no answer for 200.0ms, and answers again; 0 services are concerned, none \
+                     of them active here";
+        assert_eq!(written.take(), [lost, found]);
+    }
+
     /// What is told of a silence, of writes that are not taken, and why.
     fn trouble(silences: &Silences) -> (u64, u64, String) {
         let status = silences.status("a store".to_owned());
@@ -429,8 +509,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_last_error_of_a_silence_is_told_until_it_ends() {
         let silences = Silences::default();
-        let (link, _) = watch::channel(Link::Up);
-        let call = || silences.call(link.subscribe(), false);
+        let call = || silences.call(false);
         call().ends(None);
         pass(1000).await;
         drop(call());
@@ -448,10 +527,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_store_that_answers_reads_and_takes_no_writes_is_told_of() {
         let silences = Silences::default();
-        let (link, _) = watch::channel(Link::Up);
-        let read = || silences.call(link.subscribe(), false).ends(None);
+        let read = || silences.call(false).ends(None);
         let write = async || {
-            let write = silences.call(link.subscribe(), true);
+            let write = silences.call(true);
             pass(1500).await;
             drop(write);
         };
@@ -474,7 +552,7 @@ mod tests {
         read();
         write().await;
         assert!(trouble(&silences).1 > 24_000);
-        silences.call(link.subscribe(), true).ends(None);
+        silences.call(true).ends(None);
         assert_eq!(trouble(&silences), (0, 0, String::new()));
         // A store that was silent altogether, and answers a read first.
         for _ in 0..3 {
@@ -482,7 +560,7 @@ mod tests {
         }
         read();
         assert_eq!(trouble(&silences), (0, 0, String::new()));
-        silences.call(link.subscribe(), true).ends(None);
+        silences.call(true).ends(None);
         // Nobody hears of the end where nobody writes any more.
         write().await;
         read();

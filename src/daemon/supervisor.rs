@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 
 use super::bonds::{Bonds, Bound};
@@ -22,6 +22,7 @@ use super::notify;
 use super::service::{self, Answer, Handle, Host, Kept, Order, Status};
 use super::silence::{Heard, Silences};
 use super::texts::KeptTexts;
+use super::tidings::Tidings;
 use crate::command_line::exit;
 use crate::config::{self, Loaded, ServiceSettings, Settings, Severity, Texts};
 use crate::dbus::{self, Ask, ServiceStatus, StoreStatus};
@@ -30,7 +31,7 @@ use crate::guard::client::{GuardClient, Link as GuardLink};
 use crate::guard::frame::{ListedLease, SOCKET};
 use crate::host::{clock, identity};
 use crate::journal;
-use crate::store::{self, Link as StoreLink, Store, sealed};
+use crate::store::{self, Store, sealed};
 use crate::systemd::bond::{KEPT_DIR, is_generated};
 use crate::systemd::gate::GENERATED_DIR;
 use crate::systemd::{Changes, JobType, Systemd};
@@ -90,7 +91,9 @@ pub(super) async fn run(root: &Path) -> ExitCode {
         () = signals.end() => return ExitCode::SUCCESS,
     };
     supervisor.keep(loaded.texts);
-    supervisor.serve(&mut signals).await
+    let code = supervisor.serve(&mut signals).await;
+    supervisor.host.tidings.write();
+    code
 }
 
 /// The services of which the guard has a lease; empty when it need not be asked or does not answer in time.
@@ -244,7 +247,8 @@ impl Supervisor {
             store::open(&settings.store, call_limit).map_err(|error| format!("failed to open the store: {error}"))?;
         let store = sealed::as_configured(store, settings.seal_key.as_deref(), settings.cluster.as_ref())
             .map_err(|error| error.to_string())?;
-        let silences = Silences::default();
+        let tidings = Tidings::default();
+        let silences = Silences::new(tidings.clone());
         let store: Arc<dyn Store> = Arc::new(Heard::new(store, silences.clone()));
         let hints = super::hints::Hints::default();
         tokio::spawn(hints.clone().run(Arc::clone(&store)));
@@ -259,11 +263,11 @@ impl Supervisor {
             hints,
             machine: Arc::new(ThisMachine::new(Path::new(STATE_DIR))),
             grounds: Grounds::default(),
+            tidings,
             watchdog: settings.watchdog.clone(),
         };
         let (ask, asks) = mpsc::channel(ASKS_LIMIT);
         tokio::spawn(dbus::serve(ask));
-        tokio::spawn(tell_of_store(host.store.link()));
         tokio::spawn(tell_of_thaws());
         let mut supervisor = Self {
             root: root.to_owned(),
@@ -874,25 +878,6 @@ fn status_of(
         hindrance: status.hindrance.as_ref().map(|hindrance| hindrance.in_words(now)).unwrap_or_default(),
         waits: cause.into_iter().chain(waits).chain(unproven).collect::<Vec<_>>().join("; "),
         remarks: broken.into_iter().chain(status.remarks.iter().cloned()).collect(),
-    }
-}
-
-/// Writes to the journal when the store is lost and found, once for all services.
-async fn tell_of_store(mut link: watch::Receiver<StoreLink>) {
-    let mut lost = false;
-    while link.changed().await.is_ok() {
-        let down = match &*link.borrow_and_update() {
-            StoreLink::Up => None,
-            StoreLink::Down(reason) => Some(reason.clone()),
-        };
-        let alarm = match &down {
-            Some(_) if lost => continue,
-            Some(_) => journal::Alarm::StoreLost,
-            None => journal::Alarm::StoreFound,
-        };
-        lost = down.is_some();
-        let reason = down.unwrap_or_else(|| "it answers".to_owned());
-        journal::alarm(alarm, &journal::Subject::default(), &reason);
     }
 }
 

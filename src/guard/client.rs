@@ -3,6 +3,11 @@
 //! A task owns the connection. It makes a new one, after a short pause, whenever the old one fails, and takes each
 //! failure as final for the requests that were under way: a request is never sent twice, and since the guard drops what
 //! an ended connection had not said yet, one that was given up is not carried out later behind the caller's back.
+//!
+//! The guard wakes for each write, and waking costs it more than what an extension asks of it. So the extensions of many
+//! services go in groups: the first at once, and those that come within a few milliseconds of it in one write behind it. What
+//! an extension counts from stays what it is; one that is asked for so shortly before its lease ends may come too late.
+//! Everything else is sent at once, and takes along what waits.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,6 +25,12 @@ use crate::types::{Instance, Revision, ServiceName, Time, WriteId};
 
 /// Requests that wait for their turn; more of them wait in their callers.
 const QUEUE_LIMIT: usize = 64;
+/// At least so long it is between two writes of extensions alone, below the shortest margin that a lease has by default, and
+/// at most this part of what a request may take, which is R.
+const GATHER_MAX: Duration = Duration::from_millis(15);
+const GATHER_SHARE: u32 = 64;
+/// So many extensions wait for no others.
+const GATHERED_LIMIT: usize = 64;
 const BACK_OFF_MIN: Duration = Duration::from_millis(20);
 const BACK_OFF_MAX: Duration = Duration::from_millis(500);
 /// How old an answer may be to why the guard arms no lease, however many services ask.
@@ -189,6 +200,12 @@ struct Ask {
     answer: oneshot::Sender<Outcome>,
 }
 
+impl Ask {
+    fn is_extension(&self) -> bool {
+        matches!(self.command, Command::Extend { .. })
+    }
+}
+
 /// Owns the connection. A request whose `answer` is dropped has failed with [`GuardError::Gone`].
 struct Driver<C> {
     connect: C,
@@ -206,10 +223,10 @@ impl<C> Driver<C> {
     {
         let mut back_off = BACK_OFF_MIN;
         loop {
-            let started = timeout(self.limit, Session::start((self.connect)())).await;
+            let started = timeout(self.limit, Session::start((self.connect)(), self.limit)).await;
             if let Ok(Ok(mut session)) = started {
                 self.link.send_replace(Link::Up);
-                let ended = session.serve(&mut self.asks, self.limit).await;
+                let ended = session.serve(&mut self.asks).await;
                 self.link.send_replace(Link::Down);
                 match ended {
                     Ok(()) => return,
@@ -240,44 +257,72 @@ fn longer(pause: Duration) -> Duration {
 /// One connection.
 struct Session<S> {
     stream: S,
+    /// How long a request may take.
+    limit: Duration,
     inbox: Inbox,
     next_id: u64,
     pending: BTreeMap<u64, (Instant, oneshot::Sender<Outcome>)>,
+    /// Extensions that are sent together, in the order in which they came.
+    gathered: Vec<Ask>,
+    /// From when on the next extension need not wait.
+    quiet_from: Instant,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
     /// Connects, and has the guard answer something: a socket alone is no sign of life.
-    async fn start(connect: impl Future<Output = io::Result<S>>) -> io::Result<Self> {
-        let (stream, inbox) = (connect.await?, Inbox::new(REPLY_LIMIT_BYTES));
-        let mut session = Self { stream, inbox, next_id: 1, pending: BTreeMap::new() };
-        session.send(0, Command::List, Of::None).await?;
+    async fn start(connect: impl Future<Output = io::Result<S>>, limit: Duration) -> io::Result<Self> {
+        let mut session = Self {
+            stream: connect.await?,
+            limit,
+            inbox: Inbox::new(REPLY_LIMIT_BYTES),
+            next_id: 1,
+            pending: BTreeMap::new(),
+            gathered: Vec::new(),
+            quiet_from: Instant::now(),
+        };
+        session.stream.write_all(&line(0, Command::List, Of::None)?).await?;
         session.receive().await?;
         Ok(session)
     }
 
     /// Returns without an error when the last client is gone.
-    async fn serve(&mut self, asks: &mut mpsc::Receiver<Ask>, limit: Duration) -> io::Result<()> {
+    async fn serve(&mut self, asks: &mut mpsc::Receiver<Ask>) -> io::Result<()> {
         loop {
             // Requests have the same limit, so the oldest is the first to be late; its lateness condemns the connection.
             let late = self.pending.values().map(|(until, _)| *until).next();
+            let (quiet_from, gathers) = (self.quiet_from, !self.gathered.is_empty());
             tokio::select! {
                 biased;
                 reply = self.receive() => self.settle(reply?),
                 () = sleep_until(late.unwrap_or_else(Instant::now)), if late.is_some() => {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
+                () = sleep_until(quiet_from), if gathers => self.send().await?,
                 ask = asks.recv() => {
                     let Some(ask) = ask else { return Ok(()) };
-                    if ask.answer.is_closed() {
-                        continue;
+                    let may_wait = ask.is_extension() && Instant::now() < self.quiet_from;
+                    self.gathered.push(ask);
+                    if !may_wait || self.gathered.len() >= GATHERED_LIMIT {
+                        self.send().await?;
                     }
-                    let id = self.next_id;
-                    self.next_id += 1;
-                    self.pending.insert(id, (ask.until, ask.answer));
-                    timeout(limit, self.send(id, ask.command, ask.of)).await??;
                 }
             }
         }
+    }
+
+    /// Sends what waits, in one write. What its caller has given up is not sent.
+    async fn send(&mut self) -> io::Result<()> {
+        let mut lines = Vec::new();
+        for ask in self.gathered.drain(..).filter(|ask| !ask.answer.is_closed()) {
+            if ask.is_extension() {
+                self.quiet_from = Instant::now() + (self.limit / GATHER_SHARE).min(GATHER_MAX);
+            }
+            let id = self.next_id;
+            self.next_id += 1;
+            lines.append(&mut line(id, ask.command, ask.of)?);
+            self.pending.insert(id, (ask.until, ask.answer));
+        }
+        timeout(self.limit, self.stream.write_all(&lines)).await?
     }
 
     fn settle(&mut self, reply: Reply) {
@@ -285,12 +330,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
             // The caller may have given up; then nobody wants to know.
             let _ = answer.send(reply.result);
         }
-    }
-
-    async fn send(&mut self, id: u64, command: Command, of: Of) -> io::Result<()> {
-        let mut line = serde_json::to_vec(&Request { id, command, of })?;
-        line.push(b'\n');
-        self.stream.write_all(&line).await
     }
 
     /// The next reply. Nothing is lost when this is dropped half-way.
@@ -307,9 +346,124 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
     }
 }
 
+/// A request as it is sent.
+fn line(id: u64, command: Command, of: Of) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(&Request { id, command, of })?;
+    line.push(b'\n');
+    Ok(line)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
+    use tokio::io::duplex;
+    use tokio::task::JoinSet;
+
     use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(3);
+
+    /// What a guard has read at once, since the client began: when, and the commands.
+    type Read = (Duration, Vec<Command>);
+
+    /// A client whose guard tells what it reads at once, and answers everything.
+    async fn client() -> (GuardClient, mpsc::UnboundedReceiver<Read>) {
+        let (told, mut reads) = mpsc::unbounded_channel();
+        let began = Instant::now();
+        let (client, connection) = GuardClient::over(LIMIT, move || {
+            let (near, mut far) = duplex(65_536);
+            let told = told.clone();
+            tokio::spawn(async move {
+                let mut bytes = vec![0; 65_536];
+                while let Ok(count @ 1..) = far.read(&mut bytes).await {
+                    let lines = bytes[..count].split_inclusive(|byte| *byte == b'\n');
+                    let requests: Vec<Request> =
+                        lines.map(|line| serde_json::from_slice(line).expect("a request")).collect();
+                    for Request { id, .. } in &requests {
+                        let mut reply = serde_json::to_vec(&Reply { id: *id, result: Outcome::Done }).expect("encodes");
+                        reply.push(b'\n');
+                        far.write_all(&reply).await.expect("it is read");
+                    }
+                    let commands = requests.into_iter().map(|request| request.command).collect();
+                    // The test may be over.
+                    let _ = told.send((began.elapsed(), commands));
+                }
+            });
+            async { Ok(near) }
+        });
+        tokio::spawn(connection);
+        client.link().wait_for(|link| *link == Link::Up).await.expect("it is there");
+        reads.recv().await.expect("the sign of life");
+        (client, reads)
+    }
+
+    fn service(number: usize) -> ServiceName {
+        ServiceName::new(&format!("s{number}")).expect("a good name")
+    }
+
+    /// Has so many extensions asked for at once, or as soon as this is waited for.
+    fn extend(client: &GuardClient, numbers: Range<usize>) -> JoinSet<Result<(), GuardError>> {
+        let client = client.clone();
+        let extension = move |number| {
+            let client = client.clone();
+            async move { client.extend(&service(number), Instance(1), WriteId(2), Revision(3), Time::default()).await }
+        };
+        numbers.map(extension).collect()
+    }
+
+    fn ms(count: u64) -> Duration {
+        Duration::from_millis(count)
+    }
+
+    fn counts(read: Option<Read>) -> (Duration, usize) {
+        let (at, commands) = read.expect("something is read");
+        (at, commands.len())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn extensions_go_in_groups_and_the_first_of_a_quiet_moment_goes_at_once() {
+        let (client, mut reads) = client().await;
+        let began = Instant::now();
+        extend(&client, 0..6).join_all().await;
+        assert_eq!(counts(reads.recv().await), (ms(0), 1));
+        assert_eq!(counts(reads.recv().await), (GATHER_MAX, 5));
+        // One that is alone waits for nothing.
+        for _ in 0..3 {
+            sleep(ms(100)).await;
+            let asked = began.elapsed();
+            extend(&client, 0..1).join_all().await;
+            assert_eq!(counts(reads.recv().await), (asked, 1));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_no_extension_waits_for_nothing_and_overtakes_nothing() {
+        let (client, mut reads) = client().await;
+        let began = Instant::now();
+        let asks = extend(&client, 0..4);
+        tokio::task::yield_now().await;
+        client.close(&service(3), Instance(1)).await.expect("is answered");
+        asks.join_all().await;
+        client.disarm(&service(3), Instance(1)).await.expect("is answered");
+        assert_eq!(began.elapsed(), ms(0));
+        assert_eq!(reads.recv().await.expect("something is read").1.len(), 1);
+        let (_, group) = reads.recv().await.expect("something is read");
+        let is_extension = |command: &Command| matches!(command, Command::Extend { .. });
+        assert_eq!(group.iter().map(is_extension).collect::<Vec<_>>(), [true, true, true, false]);
+        assert_eq!(reads.recv().await.expect("something is read").1.len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_group_has_a_limit_and_leaves_out_what_was_given_up() {
+        let (client, mut reads) = client().await;
+        let many = extend(&client, 0..GATHERED_LIMIT + 11);
+        let sent = async { [counts(reads.recv().await), counts(reads.recv().await)] };
+        assert_eq!(sent.await, [(ms(0), 1), (ms(0), GATHERED_LIMIT)]);
+        drop(many);
+        extend(&client, 0..2).join_all().await;
+        assert_eq!(counts(reads.recv().await), (GATHER_MAX, 2));
+    }
 
     #[test]
     fn pauses_double_up_to_their_limit() {

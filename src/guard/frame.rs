@@ -467,6 +467,24 @@ mod tests {
         assert_eq!((REQUEST_LIMIT_BYTES, REPLY_LIMIT_BYTES), (65_536, 16_777_216));
         assert_eq!((LEASE_LIMIT, MEMBER_LIMIT), (4096, 16));
         assert_eq!((CGROUP_LIMIT, CGROUP_LIMIT_BYTES, CGROUPS_LIMIT_BYTES), (64, 1024, 16_384));
+        assert_eq!(LEASES_LIMIT_BYTES, 16_711_680);
+    }
+
+    #[test]
+    fn beside_the_leases_a_reply_has_room_for_the_longest_rest() {
+        // A character that takes six bytes in JSON, in the longest path that Linux takes, and in a text that names such a path.
+        let longest = "\u{1}".repeat(4095);
+        let rest = Outcome::Leases {
+            leases: Vec::new(),
+            watchdog: Some(Watchdog {
+                device: PathBuf::from(&longest),
+                timeout: Duration::new(u64::MAX, 999_999_999),
+                trouble: Some("x".repeat(4096)),
+            }),
+            trouble: Some(longest + &"x".repeat(4096)),
+        };
+        let text = serde_json::to_vec(&Reply { id: u64::MAX, result: rest }).expect("encodes");
+        assert!(text.len() < REPLY_LIMIT_BYTES - LEASES_LIMIT_BYTES, "{}", text.len());
     }
 
     #[test]

@@ -11,6 +11,7 @@ use putexd::daemon::grounds::Grounds;
 use putexd::daemon::hints::Hints;
 use putexd::daemon::machine::{Fencing, Machine, Task, Timer};
 use putexd::daemon::service::{self, Host, Kept, Order, Status};
+use putexd::daemon::tidings::Tidings;
 use putexd::election::{KeptPlace, Memory, State};
 use putexd::guard::{GuardClient, Link as GuardLink};
 use putexd::store::Store;
@@ -270,6 +271,7 @@ async fn run(machine: VirtualMachine, again: Arc<Notify>) {
         hints,
         machine: Arc::new(machine),
         grounds: Grounds::default(),
+        tidings: Tidings::default(),
         guard: guard.clone(),
         watchdog: None,
     };

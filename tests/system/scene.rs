@@ -314,9 +314,13 @@ pub fn wait_for_line(host: &Host, words: &[&str]) -> String {
 
 /// The entries of putexd in the unit's own journal on `host`.
 pub fn entries(host: &Host) -> Vec<Value> {
-    let text = host.exec(&["journalctl", "--no-pager", "--output=json", "--unit", UNIT]);
-    let entries = text.lines().map(|line| serde_json::from_str(line).expect("journalctl writes JSON"));
-    entries.filter(|entry: &Value| entry.get("PUTEX_SERVICE").is_some()).collect()
+    entries_of(host, UNIT).into_iter().filter(|entry| entry.get("PUTEX_SERVICE").is_some()).collect()
+}
+
+/// All entries in the journal of `unit` on `host`.
+pub fn entries_of(host: &Host, unit: &str) -> Vec<Value> {
+    let text = host.exec(&["journalctl", "--no-pager", "--output=json", "--unit", unit]);
+    text.lines().map(|line| serde_json::from_str(line).expect("journalctl writes JSON")).collect()
 }
 
 /// The main process of putexd or of the guard.

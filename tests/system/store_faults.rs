@@ -2,10 +2,15 @@
 
 use std::time::Duration;
 
+use putexd::journal::Alarm;
+use serde_json::Value;
+
 use crate::command::{holds_for, now, said, wait_until};
 use crate::lockstore::{Lockstore, on_each_store};
 use crate::on_hosts::OnHosts;
-use crate::scene::{ELECTED, Plan, SERVICE, SOON, TAKE_OVER, WAIT, wait_for_line, wait_for_standby, wait_for_status};
+use crate::scene::{
+    ELECTED, Plan, SERVICE, SOON, TAKE_OVER, WAIT, entries_of, wait_for_line, wait_for_standby, wait_for_status,
+};
 use crate::share::PLACE;
 
 on_each_store! {
@@ -14,7 +19,8 @@ on_each_store! {
     a_store_that_blinks_is_not_noticed_by_the_unit,
     a_store_that_was_wiped_starts_nothing_at_once;
     nats: a_store_that_hangs_keeps_no_unit_alive, the_servers_are_killed_and_come_back_within_the_lease,
-          the_server_of_the_active_host_is_killed, doctor_tells_of_servers_that_are_away;
+          the_server_of_the_active_host_is_killed, doctor_tells_of_servers_that_are_away,
+          a_lost_store_is_told_once_for_all_services;
     directory: a_share_that_is_not_mounted_is_no_store, a_damaged_lock_is_said_and_cleared;
     etcd: a_store_that_hangs_keeps_no_unit_alive, the_server_of_the_active_host_is_killed;
     postgres: the_store_is_away_for_long, a_store_that_hangs_keeps_no_unit_alive,
@@ -126,6 +132,69 @@ fn the_store_is_away_for_long(store: Lockstore) {
         says("status", " answers; since putexd started it was silent ");
         says("doctor", "the store did not answer this host for ");
     }
+}
+
+fn a_lost_store_is_told_once_for_all_services(store: Lockstore) {
+    const NAMES: [&str; 12] = ["aa", "ab", "ac", "ad", "ae", "af", "ag", "ah", "ai", "aj", "ak", "al"];
+    let plan = NAMES.into_iter().fold(Plan::hosts("told", 2, store), |plan, name| {
+        let service =
+            format!("unit = \"told-{name}.service\"\nrenew-interval = \"1s\"\nfailures = 3\nconfirmations = 1\n");
+        plan.service(name, service).unit(&format!("told-{name}"), "[Service]\nExecStart=/usr/bin/sleep infinity\n")
+    });
+    // With that of the oracle.
+    let concerned = format!("; {} services are concerned, ", NAMES.len() + 1);
+    let Some(scene) = plan.begin() else { return };
+    let running = || scene.hosts.iter().map(|host| host.running_services("told-").len()).sum::<usize>();
+    wait_until(ELECTED, "all run", || running() == NAMES.len());
+    scene.locks.lose(&scene);
+    for host in &scene.hosts {
+        wait_for_status(host, |status| NAMES.iter().all(|name| status.contains(&format!("{name} no-store"))));
+    }
+    scene.locks.regain(&scene);
+    let mut together = 0;
+    for host in &scene.hosts {
+        wait_for_status(host, |status| !status.contains("no-store"));
+        let all = |field: &'static str, value: &'static str| {
+            let found = entries_of(host, "putexd.service").into_iter().filter(|entry| entry[field] == value);
+            found.collect::<Vec<_>>()
+        };
+        let values = |entry: &Value, field| {
+            let one = std::slice::from_ref(&entry[field]);
+            let values = entry[field].as_array().map_or(one, Vec::as_slice);
+            values.iter().filter_map(Value::as_str).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let (lost, found) = (Alarm::StoreLost.message_id(), Alarm::StoreFound.message_id());
+        let is_of_each = |entries: &[Value], to| {
+            let is_there = |name: &str| {
+                entries
+                    .iter()
+                    .any(|entry| entry["PUTEX_TO"] == to && values(entry, "PUTEX_SERVICE").contains(&name.to_owned()))
+            };
+            NAMES.into_iter().all(is_there)
+        };
+        wait_until(SOON, "each service is found by its name", || {
+            let entries = entries_of(host, "putexd.service");
+            // They were on standby before as well.
+            let since = entries.iter().position(|entry| entry["MESSAGE_ID"] == lost).unwrap_or(entries.len());
+            is_of_each(&entries, "no-store") && is_of_each(&entries[since..], "standby")
+        });
+        wait_until(SOON, "the store is found", || !all("MESSAGE_ID", found).is_empty());
+        for (id, what) in [(lost, "the store is lost: "), (found, "the store is found: ")] {
+            let [entry] = &all("MESSAGE_ID", id)[..] else { panic!("{}: {what}once", host.name) };
+            let message = entry["MESSAGE"].as_str().unwrap_or_default();
+            assert!(message.starts_with(what) && message.contains(&concerned), "{message}");
+        }
+        let journal = host.journal(&["putexd.service"]);
+        assert!(!journal.contains("not renewed for") && !journal.contains("renewed again"), "{journal}");
+        for entry in all("PUTEX_FROM", "standby").iter().filter(|entry| entry["PUTEX_SERVICE"].is_array()) {
+            together += 1;
+            for unit in values(entry, "OBJECT_SYSTEMD_UNIT") {
+                let own = host.journal(&[&unit]);
+                assert!(own.contains("no-store (was standby)"), "{unit}: {own}");
+            }
+        }
+    }
+    assert!(together > 0, "one of the hosts had several on standby, and they went together");
 }
 
 /// Connections stay, and nobody answers. The folder of the hosts is never away in another way.

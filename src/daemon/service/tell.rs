@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::timeout;
+use tokio::time::{sleep_until, timeout};
 
 use super::{Admission, Refusal, Service, Units, names};
+use crate::daemon::tidings::Change;
 use crate::election::{Alarm, Sight, State, Transition, Waiting, rounded};
 use crate::guard::client::GuardClient;
 use crate::journal;
@@ -14,9 +15,9 @@ use crate::types::{OnStopFailure, Revision, ServiceName, Term, Time, UnitName};
 /// How long the guard may take to say that units are dead whose time is over: another host may start them from then on.
 const GUARD_LIMIT: Duration = Duration::from_millis(100);
 
-/// That a lease is not renewed: when the last renewal was sent that was won, as long as it is so.
+/// That a lease is not renewed, as long as it is so: when the last renewal was sent that was won, and whether this is told.
 #[derive(Debug, Default)]
-pub(super) struct Overdue(Option<Time>);
+pub(super) struct Overdue(Option<(Time, bool)>);
 
 /// What is to be told of that.
 #[derive(Debug, PartialEq, Eq)]
@@ -48,14 +49,15 @@ impl Hears {
 }
 
 impl Overdue {
-    /// Each change once. That the lease has ended its change of state tells.
-    fn hear(&mut self, waiting: Option<Waiting>, is_active: bool, now: Time) -> Option<Renewals> {
+    /// Each change once. That the lease has ended its change of state tells. `store_fails`: the journal has been told so, and for
+    /// how long the leases last; then it hears of none of them that it is not renewed.
+    fn hear(&mut self, waiting: Option<Waiting>, is_active: bool, store_fails: bool, now: Time) -> Option<Renewals> {
         if let Some(waiting @ Waiting::Renewal { since, .. }) = waiting {
-            let is_new = self.0.is_none();
-            self.0.get_or_insert(since);
-            return is_new.then(|| Renewals::Fail(waiting.in_words(now)));
+            let is_told = self.0.is_none() && !store_fails;
+            self.0.get_or_insert((since, is_told));
+            return is_told.then(|| Renewals::Fail(waiting.in_words(now)));
         }
-        let since = self.0.take().filter(|_| is_active)?;
+        let (since, _) = self.0.take().filter(|(_, was_told)| *was_told && is_active)?;
         Some(Renewals::GoOn(format!("renewed again after {}", rounded(now.since_at_least(since)))))
     }
 }
@@ -91,7 +93,8 @@ impl Service {
     pub(super) fn tell_of_renewals(&mut self, now: Time) {
         let (name, unit) = (&self.settings.name, &self.settings.unit);
         let is_active = self.election.state() == State::Active;
-        match self.overdue.hear(self.election.waiting(now), is_active, now) {
+        let store_fails = self.host.tidings.store_fails();
+        match self.overdue.hear(self.election.waiting(now), is_active, store_fails, now) {
             Some(Renewals::Fail(words)) => tracing::warn!(OBJECT_SYSTEMD_UNIT = unit.as_str(), "{name}: {words}"),
             Some(Renewals::GoOn(words)) => tracing::info!(OBJECT_SYSTEMD_UNIT = unit.as_str(), "{name}: {words}"),
             None => {}
@@ -164,16 +167,23 @@ impl Service {
         let now = self.host.machine.now();
         let hindrance = self.election.hindrance(now).map(|hindrance| hindrance.in_words(now));
         let ended = ended(transition, &self.settings.unit, self.again.as_deref(), hindrance.as_deref());
-        journal::transition(&journal::Transition {
-            service: &self.settings.name,
-            unit: &self.settings.unit,
-            from: transition.from.as_str(),
-            to: transition.to.as_str(),
-            reason: &ended.map_or_else(|| transition.reason.clone(), |ended| format!("{}; {ended}", transition.reason)),
-            holder: Some(transition.holder.as_str()).filter(|holder| !holder.is_empty()),
+        let later = self.host.tidings.tell(Change {
+            service: self.settings.name.clone(),
+            unit: self.settings.unit.clone(),
+            from: transition.from,
+            to: transition.to,
+            reason: ended.map_or_else(|| transition.reason.clone(), |ended| format!("{}; {ended}", transition.reason)),
+            holder: Some(transition.holder.clone()).filter(|holder| !holder.is_empty()),
             revision: Some(transition.revision).filter(|revision| *revision != Revision(0)),
             term: Some(transition.term).filter(|term| *term != Term(0)),
         });
+        if let Some(at) = later {
+            let tidings = self.host.tidings.clone();
+            self.host.machine.spawn(Box::pin(async move {
+                sleep_until(at).await;
+                tidings.write();
+            }));
+        }
     }
 
     pub(super) fn alarm(&self, alarm: &Alarm) {
@@ -438,17 +448,23 @@ mod tests {
         let at = |seconds| Time::both(Duration::from_secs(seconds));
         let waiting = || Some(Waiting::Renewal { since: at(1), deadline: at(20) });
         let mut overdue = Overdue::default();
-        assert_eq!(overdue.hear(None, true, at(2)), None);
+        assert_eq!(overdue.hear(None, true, false, at(2)), None);
         let words =
             "not renewed for 9.0s; the unit is stopped in 10.0s unless the store takes a renewal before".to_owned();
-        assert_eq!(overdue.hear(waiting(), true, at(10)), Some(Renewals::Fail(words)));
-        assert_eq!(overdue.hear(waiting(), true, at(11)), None);
+        assert_eq!(overdue.hear(waiting(), true, false, at(10)), Some(Renewals::Fail(words)));
+        assert_eq!(overdue.hear(waiting(), true, false, at(11)), None);
         let words = "renewed again after 11.0s".to_owned();
-        assert_eq!(overdue.hear(None, true, at(12)), Some(Renewals::GoOn(words)));
-        assert_eq!(overdue.hear(None, true, at(13)), None);
+        assert_eq!(overdue.hear(None, true, false, at(12)), Some(Renewals::GoOn(words)));
+        assert_eq!(overdue.hear(None, true, false, at(13)), None);
         // One that has ended was not renewed.
-        assert!(overdue.hear(waiting(), true, at(14)).is_some());
-        assert_eq!(overdue.hear(None, false, at(20)), None);
-        assert_eq!(overdue.hear(None, true, at(30)), None);
+        assert!(overdue.hear(waiting(), true, false, at(14)).is_some());
+        assert_eq!(overdue.hear(None, false, false, at(20)), None);
+        assert_eq!(overdue.hear(None, true, false, at(30)), None);
+        // What the loss of the store brings about is told with it, and its end too.
+        assert_eq!(overdue.hear(waiting(), true, true, at(40)), None);
+        assert_eq!(overdue.hear(waiting(), true, false, at(41)), None);
+        assert_eq!(overdue.hear(None, true, false, at(42)), None);
+        assert!(overdue.hear(waiting(), true, false, at(50)).is_some());
+        assert!(overdue.hear(None, true, true, at(51)).is_some());
     }
 }

@@ -1,0 +1,279 @@
+//! What concerns many services of the host at once, told once: that the store is lost, and changes of state that follow from it.
+//!
+//! When a store is lost, every service that runs elsewhere goes from standby to no-store, and back when it is found. The first
+//! few of such changes are written at once, each in an entry of its own; those that come within a moment behind them wait for
+//! its end, and go in one entry that has the names of all services in its fields. Where a unit runs, or may, each change has
+//! its own entry at once.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::election::{State, rounded};
+use crate::journal;
+use crate::types::{Revision, ServiceName, Term, Time, UnitName};
+
+/// So many changes of one kind are told at once.
+const AT_ONCE: u32 = 4;
+/// The others wait for so long at most.
+const MOMENT: Duration = Duration::from_secs(1);
+
+/// A change of state of one service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Change {
+    pub(super) service: ServiceName,
+    pub(super) unit: UnitName,
+    pub(super) from: State,
+    pub(super) to: State,
+    pub(super) reason: String,
+    pub(super) holder: Option<String>,
+    pub(super) revision: Option<Revision>,
+    pub(super) term: Option<Term>,
+}
+
+impl Change {
+    /// Nothing runs before it or behind it, and nothing is begun.
+    fn may_wait(&self) -> bool {
+        matches!((self.from, self.to), (State::Standby, State::NoStore) | (State::NoStore, State::Standby))
+    }
+
+    /// What is behind the first semicolon of a reason is of this service alone: how long it waits, say.
+    fn shared_reason(&self) -> &str {
+        self.reason.split_once(';').map_or(&*self.reason, |(shared, _)| shared)
+    }
+
+    fn is_like(&self, other: &Self) -> bool {
+        (self.from, self.to, self.shared_reason()) == (other.from, other.to, other.shared_reason())
+    }
+
+    fn write(&self) {
+        journal::transition(&journal::Transition {
+            service: &self.service,
+            unit: &self.unit,
+            from: self.from.as_str(),
+            to: self.to.as_str(),
+            reason: &self.reason,
+            holder: self.holder.as_deref(),
+            revision: self.revision,
+            term: self.term,
+        });
+    }
+}
+
+/// What is known of all services of the host. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Tidings(Arc<Mutex<Known>>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// All services, with the end of the lease of each that is active here.
+    services: BTreeMap<ServiceName, Option<Time>>,
+    /// The journal has been told that the store does not answer, or takes no writes.
+    store_fails: bool,
+    /// The end of the present moment, and how many changes were told in it at once.
+    moment: Option<(Instant, u32)>,
+    waiting: Vec<Change>,
+}
+
+impl Tidings {
+    /// Where a service stands: `until` is the end of its lease, if it is active here.
+    pub(super) fn stands(&self, service: &ServiceName, until: Option<Time>) {
+        let mut known = self.known();
+        match known.services.get_mut(service) {
+            Some(known) => *known = until,
+            None => drop(known.services.insert(service.clone(), until)),
+        }
+    }
+
+    /// A service is gone.
+    pub(super) fn remove(&self, service: &ServiceName) {
+        self.known().services.remove(service);
+    }
+
+    /// The journal hears of a change, now or soon. `Some`: what waits is to be [written](Self::write) then.
+    pub(super) fn tell(&self, change: Change) -> Option<Instant> {
+        let mut known = self.known();
+        // What waits of the same service is older.
+        if known.waiting.iter().any(|waiting| waiting.service == change.service) {
+            known.write();
+        }
+        if !change.may_wait() {
+            change.write();
+            return None;
+        }
+        let now = Instant::now();
+        let (until, told) = known.moment.filter(|(until, _)| now < *until).unwrap_or((now + MOMENT, 0));
+        if told < AT_ONCE {
+            known.moment = Some((until, told + 1));
+            change.write();
+            return None;
+        }
+        known.waiting.push(change);
+        (known.waiting.len() == 1).then_some(until)
+    }
+
+    /// Writes what waits.
+    pub(super) fn write(&self) {
+        self.known().write();
+    }
+
+    /// Whether the journal has been told that the store does not answer, or takes no writes: what follows from that for each
+    /// service need not be told as well.
+    pub(super) fn store_fails(&self) -> bool {
+        self.known().store_fails
+    }
+
+    /// See [`Self::store_fails`].
+    pub(super) fn note_store(&self, fails: bool) {
+        self.known().store_fails = fails;
+    }
+
+    /// Whom it concerns that the store does not answer, or answers again, in words that fit behind a semicolon.
+    pub(super) fn concerned(&self, now: Time) -> String {
+        let known = self.known();
+        let ends: Vec<Time> = known.services.values().copied().flatten().collect();
+        let is = |count| if count == 1 { "is" } else { "are" };
+        let (all, active) = (known.services.len(), ends.len());
+        let all = format!("{all} {} concerned", if all == 1 { "service is" } else { "services are" });
+        let Some(left) = ends.iter().map(|end| now.until_passed(*end)).min() else {
+            return format!("{all}, none of them active here");
+        };
+        if !known.store_fails {
+            return format!("{all}, {active} of them {} active here", is(active));
+        }
+        let left = rounded(left);
+        format!("{all}, {active} of them {} active here, for {left} at least", is(active))
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    fn write(&mut self) {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        if !waiting.is_empty() {
+            // Many came in this moment, so that those of the next one wait for its end.
+            self.moment = Some((Instant::now() + MOMENT, AT_ONCE));
+        }
+        while let Some(first) = waiting.first() {
+            let (alike, others): (Vec<Change>, Vec<Change>) =
+                waiting.iter().cloned().partition(|change| change.is_like(first));
+            match &alike[..] {
+                [alone] => alone.write(),
+                [first, ..] => {
+                    let services: Vec<_> = alike.iter().map(|change| (&change.service, &change.unit)).collect();
+                    journal::transitions(&services, first.from.as_str(), first.to.as_str(), first.shared_reason());
+                }
+                [] => {}
+            }
+            waiting = others;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::{advance, sleep_until};
+
+    use super::*;
+    use crate::daemon::fake::written;
+
+    fn name(number: u32) -> ServiceName {
+        ServiceName::new(&format!("s{number}")).expect("a good name")
+    }
+
+    fn change(number: u32, from: State, to: State) -> Change {
+        Change {
+            service: name(number),
+            unit: UnitName::new(&format!("s{number}.service")).expect("a good name"),
+            from,
+            to,
+            reason: "so it is".to_owned(),
+            holder: None,
+            revision: None,
+            term: None,
+        }
+    }
+
+    fn lost(number: u32) -> Change {
+        change(number, State::Standby, State::NoStore)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_few_are_told_at_once_and_the_others_together() {
+        let (written, _guard) = written();
+        let tidings = Tidings::default();
+        let began = Instant::now();
+        for number in 0..AT_ONCE {
+            assert_eq!(tidings.tell(lost(number)), None);
+            assert_eq!(written.take(), [format!("s{number}: no-store (was standby): so it is")]);
+        }
+        advance(MOMENT / 2).await;
+        let at = tidings.tell(lost(10)).expect("the first that waits");
+        assert_eq!(at, began + MOMENT);
+        let own = |number| Change { reason: format!("so it is; for {number}s more"), ..lost(number) };
+        assert!((11..15).all(|number| tidings.tell(own(number)).is_none()));
+        tidings.tell(Change { reason: "for another reason".to_owned(), ..lost(20) });
+        assert!(written.take().is_empty());
+        sleep_until(at).await;
+        tidings.write();
+        let expected = [
+            "s10, s11, s12 and 2 more: no-store (was standby): so it is",
+            "s20: no-store (was standby): for another reason",
+        ];
+        assert_eq!(written.take(), expected);
+        // Where many come, the next ones wait from the first on.
+        let next = tidings.tell(lost(30)).expect("it waits");
+        assert_eq!(next, at + MOMENT);
+        sleep_until(next + MOMENT).await;
+        tidings.write();
+        assert_eq!(written.take().len(), 1);
+        sleep_until(next + MOMENT * 2).await;
+        assert_eq!(tidings.tell(lost(40)), None, "a while later all is as it was");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_concerns_a_unit_that_runs_does_not_wait_and_overtakes_nothing() {
+        let (written, _guard) = written();
+        let tidings = Tidings::default();
+        for number in 0..=AT_ONCE {
+            tidings.tell(lost(number));
+        }
+        let is_told_at_once = |from, to| {
+            written.take();
+            tidings.tell(change(50, from, to));
+            written.take().len() == 1
+        };
+        assert!(State::ALL.iter().all(|state| is_told_at_once(*state, State::Lapsing)));
+        assert!(is_told_at_once(State::Lapsing, State::NoStore));
+        // What waits of a service is written before what comes behind it.
+        tidings.tell(change(AT_ONCE, State::Standby, State::Retired));
+        let own = format!("s{AT_ONCE}: ");
+        assert_eq!(
+            written.take(),
+            [own.clone() + "no-store (was standby): so it is", own + "retired (was standby): so it is"]
+        );
+    }
+
+    #[test]
+    fn a_loss_counts_whom_it_concerns_and_says_how_long_leases_last() {
+        let at = |seconds| Time::both(Duration::from_secs(seconds));
+        let tidings = Tidings::default();
+        tidings.stands(&name(1), None);
+        assert_eq!(tidings.concerned(at(0)), "1 service is concerned, none of them active here");
+        tidings.stands(&name(2), Some(at(30)));
+        tidings.note_store(true);
+        assert_eq!(tidings.concerned(at(10)), "2 services are concerned, 1 of them is active here, for 20s at least");
+        tidings.stands(&name(1), Some(at(12)));
+        assert_eq!(tidings.concerned(at(10)), "2 services are concerned, 2 of them are active here, for 2.0s at least");
+        tidings.note_store(false);
+        assert_eq!(tidings.concerned(at(10)), "2 services are concerned, 2 of them are active here");
+        tidings.remove(&name(1));
+        tidings.stands(&name(2), None);
+        assert_eq!(tidings.concerned(at(10)), "1 service is concerned, none of them active here");
+    }
+}
