@@ -755,7 +755,8 @@ fn a_scope_that_is_watched_can_be_made_again() {
         run("systemd-run --quiet --scope --unit=t-again.scope sleep 1000 &");
         let scope = unit("t-again.scope");
         let mut changes = systemd.changes(&scope);
-        let runs = async { while systemd.state(&scope).await.expect("an answer").active_state != ActiveState::Active {} };
+        let runs =
+            async { while systemd.state(&scope).await.expect("an answer").active_state != ActiveState::Active {} };
         tokio::time::timeout(LIMIT, runs).await.expect("it is made");
         run("systemctl stop t-again.scope");
         tokio::time::timeout(LIMIT, changes.next()).await.expect("a hint").expect("no end");
