@@ -52,7 +52,7 @@ use connection::Connection;
 const SERVERS_PER_LIMIT: u32 = 4;
 /// The bucket's identity is asked for so often within one call limit at most, but for a burst: the server and putexd
 /// spend more time on it than on any other question.
-const IDENTITIES_IN_A_CALL: u32 = 100;
+const IDENTITIES_IN_A_CALL: u32 = 50;
 
 /// A lock store in a bucket of NATS JetStream KV. Clones share one connection, which ends with the last of them.
 #[derive(Clone)]

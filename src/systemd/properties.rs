@@ -92,7 +92,6 @@ pub struct QueuedJob {
 
 /// What systemd says of a unit, all of it during one run of the unit, or between two.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "they are systemd's, and independent of each other")]
 pub struct UnitState {
     /// The unit's own name, where it was asked for by an alias.
     pub id: String,

@@ -56,33 +56,33 @@ pub fn base(headers: &HeaderMap) -> Option<Revision> {
 #[must_use]
 pub fn value(headers: &HeaderMap, payload: &[u8]) -> Option<Value> {
     let mut fields = BTreeMap::new();
-    let texts = headers.iter().map(|(name, texts)| (name.as_ref(), texts.last().map_or("", HeaderValue::as_str)));
-    let mut texts: Vec<(&str, &str)> = texts.collect();
-    // They come in no order, and all readers have to see the same: of one field in several spellings, ours counts.
-    let is_our_spelling = |name: &str| field_name(name).is_some_and(|field| header_name(&field) == name);
-    texts.sort_by_key(|(name, _)| (is_our_spelling(name), *name));
-    for (name, text) in texts {
+    let mut found: Vec<(bool, &str, String, &str)> = Vec::with_capacity(headers.len());
+    for (name, texts) in headers.iter() {
+        let (name, text): (&str, &str) = (name.as_ref(), texts.last().map_or("", HeaderValue::as_str));
         let deleted = name.eq_ignore_ascii_case(KV_OPERATION) && matches!(text, "DEL" | "PURGE");
         if deleted || name.eq_ignore_ascii_case(MARKER_REASON) {
             return None;
         }
-        if let Some(field) = field_name(name) {
-            fields.insert(field, decode(text));
-        }
+        found.extend(field_name(name).map(|field| (header_name(&field) == name, name, field, text)));
+    }
+    // They come in no order, and all readers have to see the same: of one field in several spellings, ours counts.
+    found.sort_unstable_by_key(|(is_our_spelling, name, ..)| (*is_our_spelling, *name));
+    for (_, _, field, text) in found {
+        fields.insert(field, decode(text));
     }
     Some(Value { body: payload.to_vec(), fields })
 }
 
 /// `paused-for` is `Putex-Paused-For`.
 fn header_name(field: &str) -> String {
-    let words: Vec<String> = field
-        .split('-')
-        .map(|word| {
-            let mut letters = word.chars();
-            letters.next().map_or_else(String::new, |first| first.to_ascii_uppercase().to_string() + letters.as_str())
-        })
-        .collect();
-    format!("{PREFIX}{}", words.join("-"))
+    let mut name = String::with_capacity(PREFIX.len() + field.len());
+    name.push_str(PREFIX);
+    let mut begins = true;
+    for letter in field.chars() {
+        name.push(if begins { letter.to_ascii_uppercase() } else { letter });
+        begins = letter == '-';
+    }
+    name
 }
 
 fn field_name(header: &str) -> Option<String> {
@@ -107,6 +107,9 @@ fn encode(text: &str) -> String {
 
 /// What cannot be decoded was written by another program and is taken as it is.
 fn decode(text: &str) -> String {
+    if !text.contains('%') {
+        return text.to_owned();
+    }
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&first, tail)) = rest.split_first() {
