@@ -142,8 +142,6 @@ fn stopped(unit: &UnitName) -> UnitState {
         control_pid: None,
         control_group: String::new(),
         invocation: None,
-        condition_result: true,
-        unmet: Vec::new(),
         exit: String::new(),
         is_not_set_up: false,
         is_effect: false,

@@ -860,10 +860,13 @@ mod tests {
     #[test]
     fn putexd_waits_for_no_lease() {
         let host = Host::new();
-        host.file("etc/x.toml", "unit = \"putexd.service\"\nbound-units = [\"putex-guard.service\"]\n");
+        host.file(
+            "etc/x.toml",
+            "unit = \"putexd.service\"\nbound-units = [\"putex-guard.service\", \"putex-units.target\"]\n",
+        );
         let generated = host.run();
         assert!(generated.bonds.is_empty());
-        assert_eq!(generated.problems.len(), 3, "{:#?}", generated.problems);
+        assert_eq!(generated.problems.len(), 4, "{:#?}", generated.problems);
     }
 
     #[test]

@@ -228,10 +228,15 @@ impl Systemd {
         self.doubted.lock().unwrap_or_else(PoisonError::into_inner).insert(unit.clone());
     }
 
+    /// Whether that is so.
+    fn has_doubts(&self, unit: &str) -> bool {
+        self.doubted.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|doubted| doubted.as_str() == unit)
+    }
+
     /// Whether that is so. If it is, the unit is kept loaded from now on, because what an operator has systemd forget is told by
     /// a unit that is loaded alone.
     async fn is_doubted(&self, unit: &UnitName) -> bool {
-        let is_doubted = self.doubted.lock().unwrap_or_else(PoisonError::into_inner).contains(unit);
+        let is_doubted = self.has_doubts(unit.as_str());
         if is_doubted && !self.begun.lock().unwrap_or_else(PoisonError::into_inner).contains_key(unit) {
             // Tried again at the next look.
             let _ = self.keep(unit, false).await;

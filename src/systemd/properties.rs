@@ -115,10 +115,6 @@ pub struct UnitState {
     pub control_group: String,
     /// The current run, or the last one.
     pub invocation: Option<Invocation>,
-    /// Whether the conditions held at the last start; false before any start.
-    pub condition_result: bool,
-    /// The conditions and assertions that did not hold at the last start, as they are written in the unit.
-    pub unmet: Vec<String>,
     /// How the `ExecCondition=` that refused the start, or else the main process, ended, in words; empty while it runs or
     /// where the type has none.
     pub exit: String,
@@ -157,6 +153,15 @@ impl UnitState {
     pub fn in_full(&self) -> String {
         if self.exit.is_empty() { self.in_words() } else { format!("{}, {}", self.in_words(), self.exit) }
     }
+}
+
+/// What did not hold at the last start of a unit.
+#[derive(Debug, Default)]
+pub(super) struct Unmet {
+    /// Conditions and assertions, as they are written in the unit.
+    pub(super) all: Vec<String>,
+    /// The conditions held, so that it was an assertion.
+    pub(super) is_asserted: bool,
 }
 
 /// The properties that somebody here asks for, in order. Of all that a service has, which takes 100 KiB, these are kept and the others
@@ -384,8 +389,6 @@ impl Properties {
 
     pub(super) fn state(&self) -> UnitState {
         let text = |name| self.text(name).unwrap_or_default().to_owned();
-        let mut unmet = self.unmet("Conditions", "Condition");
-        unmet.extend(self.unmet("Asserts", "Assert"));
         UnitState {
             id: text("Id"),
             load_state: text("LoadState"),
@@ -398,16 +401,21 @@ impl Properties {
             control_pid: self.number("ControlPID").filter(|pid| *pid != 0),
             control_group: text("ControlGroup"),
             invocation: self.invocation(),
-            condition_result: self.flag("ConditionResult").unwrap_or(false),
-            unmet,
             exit: self.exit(),
             is_not_set_up: self.main_exit().is_not_set_up(),
             is_effect: self.is_effect(),
         }
     }
 
+    /// What kept the unit from being run at its last start.
+    pub(super) fn unmet(&self) -> Unmet {
+        let mut all = self.not_holding("Conditions", "Condition");
+        all.extend(self.not_holding("Asserts", "Assert"));
+        Unmet { all, is_asserted: self.flag("ConditionResult") == Some(true) }
+    }
+
     /// The conditions, or assertions, that did not hold: `a(sbbsi)` of name, trigger, negation, parameter, outcome.
-    fn unmet(&self, property: &str, prefix: &str) -> Vec<String> {
+    fn not_holding(&self, property: &str, prefix: &str) -> Vec<String> {
         let unmet = |item: &Variant<'_>| {
             let Variant::Structure(structure) = item else { return None };
             let [name, trigger, negated, parameter, outcome] = structure.fields() else { return None };
@@ -553,7 +561,7 @@ mod tests {
     #[test]
     fn a_service_is_read() {
         let path = zbus::ObjectPath::try_from("/org/freedesktop/systemd1/job/7").expect("a path");
-        let state = properties(vec![
+        let read = properties(vec![
             ("Id", Variant::from("a.service")),
             ("ActiveState", Variant::from("activating")),
             ("SubState", Variant::from("auto-restart")),
@@ -565,12 +573,12 @@ mod tests {
             ("Asserts", Variant::from(vec![("AssertPathExists", false, false, "/y", 1_i32)])),
             ("ExecMainCode", Variant::from(1_i32)),
             ("ExecMainStatus", Variant::from(3_i32)),
-        ])
-        .state();
+        ]);
+        let state = read.state();
         assert_eq!(state.job, Some(QueuedJob { id: 7, path: "/org/freedesktop/systemd1/job/7".to_owned() }));
         assert_eq!(state.main_pid, None);
         assert_eq!(state.invocation.map(|run| run.to_string()), Some("ab".repeat(16)));
-        assert_eq!(state.unmet, ["ConditionPathExists=!/x"]);
+        assert_eq!(read.unmet().all, ["ConditionPathExists=!/x"]);
         assert_eq!(state.exit, "exit status 3");
         assert_eq!(state.in_words(), "activating (auto-restart, exit-code)");
         assert!(state.may_run() && !state.is_effect);

@@ -9,7 +9,7 @@ use super::Systemd;
 use super::confinement::{self, Apart};
 use super::error::BusError;
 use super::job::{JobEnd, Order};
-use super::properties::{Invocation, UnitState};
+use super::properties::{Invocation, UnitState, Unmet};
 use super::proxy::Setting;
 use super::units::SIGKILL;
 use crate::types::{CHECK_USER, UnitName};
@@ -175,7 +175,8 @@ impl Systemd {
             }
             if !state.may_run() {
                 let is_not_set_up = is_new && state.is_not_set_up;
-                return Ok(Run { result: verdict(&state, is_new, job), is_not_set_up });
+                let unmet = if is_new { Unmet::default() } else { self.unmet(unit).await? };
+                return Ok(Run { result: verdict(&state, is_new, job, &unmet), is_not_set_up });
             }
             if Instant::now() >= deadline {
                 self.end(unit).await?;
@@ -228,10 +229,10 @@ fn micros(span: Duration) -> Variant<'static> {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX).into()
 }
 
-fn verdict(state: &UnitState, is_new: bool, job: &str) -> RunResult {
+fn verdict(state: &UnitState, is_new: bool, job: &str, unmet: &Unmet) -> RunResult {
     // Of conditions marked with "|" one is enough, so that a run may well have begun with others unmet.
-    if !is_new && !state.unmet.is_empty() {
-        return RunResult::Failed(format!("{} does not hold", state.unmet.join(", ")));
+    if !is_new && !unmet.all.is_empty() {
+        return RunResult::Failed(format!("{} does not hold", unmet.all.join(", ")));
     }
     match (is_new, state.result.as_deref()) {
         (true, Some("success")) => RunResult::Passed,

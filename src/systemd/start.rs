@@ -9,7 +9,7 @@ use super::ahead::Prepared;
 use super::error::BusError;
 use super::gate;
 use super::job::{JobEnd, Order};
-use super::properties::{Invocation, Properties, UnitState};
+use super::properties::{Invocation, Properties, UnitState, Unmet};
 use super::supervisable::Trouble;
 use crate::types::{ServiceName, UnitName};
 
@@ -239,7 +239,8 @@ impl Systemd {
                 Some(invocation) if state.active_state.is_started() => return Ok(Started { invocation, state }),
                 // Between two automatic restarts, or a job later than ours: it has the time that is left.
                 Some(_) if matches!(job, "done" | "") && state.may_run() => {}
-                Some(_) | None => return Err(why(&state, new, job)),
+                Some(_) => return Err(why(&state, new, job, &Unmet::default())),
+                None => return Err(why(&state, None, job, &self.unmet(unit).await?)),
             }
             if Instant::now() >= deadline {
                 return Err(StartError::TimedOut { limit, state: state.in_words() });
@@ -257,10 +258,10 @@ fn check_kept(unit: &UnitName, is_effect: bool, kept: Result<(), BusError>) -> R
     }
 }
 
-fn why(state: &UnitState, new: Option<Invocation>, job: &str) -> StartError {
-    if new.is_none() && !state.unmet.is_empty() {
-        let unmet = state.unmet.join(", ");
-        return if state.condition_result { StartError::Assert(unmet) } else { StartError::Condition(unmet) };
+fn why(state: &UnitState, new: Option<Invocation>, job: &str, unmet: &Unmet) -> StartError {
+    if !unmet.all.is_empty() {
+        let words = unmet.all.join(", ");
+        return if unmet.is_asserted { StartError::Assert(words) } else { StartError::Condition(words) };
     }
     if state.result.as_deref() == Some("exec-condition") {
         return StartError::Condition(state.exit.clone());

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures_util::future::{try_join, try_join3};
+use futures_util::future::try_join;
 
 use super::Systemd;
 use super::error::BusError;
-use super::properties::{ActiveState, Properties, UnitState};
+use super::properties::{ActiveState, Properties, UnitState, Unmet};
 use super::proxy::{JOB, MANAGER, MANAGER_PATH};
 use crate::host::cgroup::Hierarchy;
 use crate::host::failed_start::FailedStart;
@@ -32,20 +32,28 @@ const INVOCATION: &str = "InvocationID";
 /// When it became active last.
 const ACTIVE_SINCE: &str = "ActiveEnterTimestampMonotonic";
 
-/// What all units have and tells of their life, beside what is in their line.
-const LIFE: [&str; 8] = [
+/// What tells how the last run of a unit went whose processes are not all of it, or that another putexd has begun.
+const EFFECT: [&str; 5] = [
     "BindsTo",
-    "ConditionResult",
-    "Conditions",
-    "Asserts",
     ACTIVE_SINCE,
     "InactiveEnterTimestampMonotonic",
     "InactiveExitTimestampMonotonic",
     "StateChangeTimestampMonotonic",
 ];
+/// What tells why the last start was none.
+const START: [&str; 3] = ["ConditionResult", "Conditions", "Asserts"];
 /// What all units have and tells how they are set up.
-const SETTINGS: [&str; 7] =
-    ["LoadError", "After", "DropInPaths", "Triggers", "RefuseManualStart", "RefuseManualStop", "CollectMode"];
+const SETTINGS: [&str; 9] = [
+    "LoadError",
+    "BindsTo",
+    "After",
+    "Asserts",
+    "DropInPaths",
+    "Triggers",
+    "RefuseManualStart",
+    "RefuseManualStop",
+    "CollectMode",
+];
 
 /// How often a unit is read of which another run begins meanwhile.
 const READINGS: usize = 3;
@@ -444,17 +452,25 @@ impl Systemd {
         let link = self.link().await?;
         for _ in 0..READINGS {
             let before = link.common(unit, &[INVOCATION]).await?.invocation();
-            let (row, of_its_type, common) =
-                try_join3(link.row(unit), link.of_its_type(unit), link.common(unit, &LIFE)).await?;
+            let (row, of_its_type) = try_join(link.row(unit), link.of_its_type(unit)).await?;
+            let mut properties = Properties::of_row(row)?.with(of_its_type);
+            if properties.is_effect() || self.has_doubts(unit) {
+                properties = properties.with(link.common(unit, &EFFECT).await?);
+            }
             let after = link.common(unit, &[INVOCATION]).await?;
             if after.invocation() == before {
-                return Ok(Properties::of_row(row)?.with(of_its_type).with(common).with(after));
+                return Ok(properties.with(after));
             }
         }
         Err(BusError::Unreachable(format!("{unit} is started again and again, while systemd is asked about it")))
     }
 
-    /// The same, and how it is set up.
+    /// What kept a unit from being run at its last start.
+    pub(super) async fn unmet(&self, unit: &UnitName) -> Result<Unmet, BusError> {
+        Ok(self.link().await?.common(unit.as_str(), &START).await?.unmet())
+    }
+
+    /// The same as [`read`](Self::read), and how the unit is set up.
     pub(super) async fn read_settings(&self, unit: &str) -> Result<Properties, BusError> {
         let (settings, life) =
             try_join(async { self.link().await?.common(unit, &SETTINGS).await }, self.read(unit)).await?;

@@ -121,8 +121,6 @@ impl Unit {
             control_pid: None,
             control_group: if self.alive { group(name, self.slice) } else { String::new() },
             invocation: self.invocation,
-            condition_result: true,
-            unmet: Vec::new(),
             exit: String::new(),
             is_not_set_up: false,
             is_effect: false,
