@@ -12,6 +12,9 @@ use super::disk;
 
 /// Before what could not be written is tried again.
 const RETRY: Duration = Duration::from_secs(2);
+/// So many files are written at the same time: a disk takes many of them almost as fast as one, and each takes a thread, for as
+/// long as the disk hangs.
+const WRITERS: usize = 16;
 
 /// Clones share what is to be written.
 #[derive(Debug, Clone, Default)]
@@ -23,6 +26,8 @@ struct State {
     waiting: BTreeMap<PathBuf, Vec<u8>>,
     /// Files that are being written: nobody else writes them.
     writing: BTreeSet<PathBuf>,
+    /// Threads that write until nothing waits any more.
+    writers: usize,
     /// Those whose last write has failed.
     failed: BTreeSet<PathBuf>,
     /// Those on which something rests that is done next.
@@ -62,8 +67,12 @@ impl Keeper {
     }
 
     fn work(&self) {
-        let keeper = self.clone();
-        tokio::task::spawn_blocking(move || keeper.write());
+        let mut state = self.lock();
+        if state.writers < WRITERS {
+            state.writers += 1;
+            let keeper = self.clone();
+            tokio::task::spawn_blocking(move || keeper.write());
+        }
     }
 
     /// Writes each file that nobody else is writing.
@@ -72,7 +81,10 @@ impl Keeper {
         loop {
             let mut state = self.lock();
             let free = |path: &&PathBuf| !state.writing.contains(*path) && !tried.contains(*path);
-            let Some(path) = state.waiting.keys().find(free).cloned() else { return };
+            let Some(path) = state.waiting.keys().find(free).cloned() else {
+                state.writers -= 1;
+                return;
+            };
             let content = state.waiting[&path].clone();
             state.writing.insert(path.clone());
             drop(state);
@@ -157,11 +169,24 @@ mod tests {
                 keeper.put(folder.path().join(name), format!("{number}").into_bytes(), false);
             }
         }
-        until(|| keeper.lock().waiting.is_empty() && keeper.lock().writing.is_empty()).await;
+        until(|| keeper.lock().waiting.is_empty() && keeper.lock().writers == 0).await;
         for name in ["a", "b"] {
             assert_eq!(fs::read_to_string(folder.path().join(name)).expect("written"), "199");
         }
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 2, "nothing else is left");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn many_files_are_written_by_a_few() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let keeper = Keeper::default();
+        for number in 0..300 {
+            keeper.put(folder.path().join(format!("{number}")), b"1".to_vec(), true);
+            assert!(keeper.lock().writers <= WRITERS);
+        }
+        until(|| keeper.lock().waiting.is_empty()).await;
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 300);
+        until(|| keeper.lock().writers == 0).await;
     }
 
     #[tokio::test(flavor = "multi_thread")]

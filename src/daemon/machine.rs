@@ -77,8 +77,8 @@ pub trait Machine: Send + Sync + 'static {
 
 /// Wakes a task at a point of `CLOCK_BOOTTIME`, also when the host was suspended meanwhile.
 pub trait Timer: Send {
-    /// Fires at `boot` or up to 10 ms later, at once when that is past; never for `None`. Replaces what was set before.
-    fn set(&self, boot: Option<Duration>) -> io::Result<()>;
+    /// Fires at `boot` or up to `lateness` later, at once when that is past; never for `None`. Replaces what was set before.
+    fn set(&self, boot: Option<Duration>, lateness: Duration) -> io::Result<()>;
 
     /// Ready when it has fired since it was set, once.
     fn poll_fired(&mut self, context: &mut Context<'_>) -> Poll<()>;

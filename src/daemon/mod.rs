@@ -57,6 +57,12 @@ use clap::Parser;
 use crate::command_line::{self, exit};
 use crate::{config, journal};
 
+/// Threads that work on what is under way, on a host of any size: the second goes on while the first waits for the journal, and
+/// each more costs awakenings and memory.
+const WORKERS: usize = 2;
+/// Threads for what waits for the kernel or the disk. The disk hangs no more than [a part](keeper) of them.
+const BLOCKING_THREADS: usize = 64;
+
 /// Runs each of its services on one host at a time, over a lock store.
 ///
 /// Reads /etc/putex/putexd.toml and /etc/putex.d/*.toml. Started by systemd: `systemctl enable --now putexd`.
@@ -85,7 +91,12 @@ pub fn main() -> ExitCode {
         eprintln!("putexd: failed to set up logging: {error}");
         return ExitCode::from(exit::OS);
     }
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKERS)
+        .max_blocking_threads(BLOCKING_THREADS)
+        .enable_all()
+        .build();
+    let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => {
             tracing::error!("failed to start the runtime: {error}");

@@ -11,6 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use super::machine::Machine;
 use super::service::{Host, observation, shared};
+use super::timers::shared_pause;
 use crate::config::ServiceSettings;
 use crate::election::{
     FormerLock, Found, KeptPlace, Place, Position, Record, Refusal, Registration, Verdict, is_newer, judge,
@@ -141,7 +142,7 @@ pub(super) async fn keep_looking(
                 let _ = adoption.send(Box::pin(adopt(&mut registrars)).await);
             }
             _ = any_bell => {}
-            () = sleep(pause) => {}
+            () = sleep(shared_pause(host.machine.now(), pause)) => {}
         }
     }
 }

@@ -50,6 +50,10 @@ const GUARD_LIMIT: usize = 32;
 /// How long a loop to which nothing happens takes to show that it lives: where something is awaited, and at rest.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 const HEARTBEAT_AT_REST: Duration = Duration::from_secs(4);
+/// What is due may be done so much later, as a part of R, where there are many services: at rest, or in the midst of something. The
+/// latter no later than half of what the protocol allows a host for being busy.
+const LATENESS_SHARE: u32 = 64;
+const LATENESS_LIMIT: Duration = Duration::from_millis(10);
 /// A start that was got ready so long ago is got ready again.
 const PREPARED_FOR: Duration = Duration::from_millis(500);
 /// A unit that is not proven dead for so long, where it is not to run, is told of: an orderly stop takes a while.
@@ -391,7 +395,7 @@ impl Service {
             forgotten: None,
         };
         let watcher = watch_units(units.clone(), shown.subscribe(), Arc::clone(&epoch), sight, looked);
-        let outside = watch_outside(units.clone(), shown.subscribe(), sees, stray);
+        let outside = watch_outside(Arc::clone(machine), units.clone(), shown.subscribe(), sees, stray);
         let desk_task = desk_task.run(requests, events.clone());
         let tasks: [Task; 3] = [Box::pin(desk_task), Box::pin(watcher), Box::pin(outside)];
         let helpers = tasks.into_iter().map(|task| machine.spawn(task)).collect();
@@ -713,8 +717,22 @@ impl Service {
     }
 
     fn set_timer(&self) {
-        let at = self.election.poll_timeout().map(|time| time.boot);
-        if let Err(error) = self.timer.set(at) {
+        let at = self.election.poll_timeout();
+        // A deadline is not what is due next where all is well.
+        let rests = match self.election.state() {
+            State::Standby => true,
+            State::Active => self.election.deadline().zip(at).is_some_and(|(deadline, at)| at.boot < deadline.boot),
+            State::NoStore
+            | State::Confirming
+            | State::Fencing
+            | State::Starting
+            | State::Releasing
+            | State::Lapsing
+            | State::Retired => false,
+        };
+        let lateness = self.settings.timings.renew_interval / LATENESS_SHARE;
+        let lateness = if rests { lateness } else { lateness.min(LATENESS_LIMIT) };
+        if let Err(error) = self.timer.set(at.map(|at| at.boot), lateness) {
             // The heartbeat still drives the election, and the guard has a timer of its own.
             tracing::error!("failed to set a timer: {error}");
         }

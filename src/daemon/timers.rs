@@ -1,4 +1,6 @@
-//! One timer of the kernel for all services. Where there are many, what is due at about the same time is done at one awakening.
+//! One timer of the kernel for all services. Where there are many, what is due at about the same time is done at one awakening:
+//! each fires at the next of the moments behind its time that many timers share. These are the multiples of a power of two of
+//! nanoseconds, so that those of a timer that may be later are moments of one that has to be punctual, too.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -13,11 +15,26 @@ use tokio::task::JoinHandle;
 
 use super::machine::Timer;
 use crate::host::clock::{self, BootTimer};
+use crate::types::Time;
 
-/// A timer may fire so much later for each that there is, and no later than half of what the protocol allows a host for being
-/// busy. The guard has a timer of its own for the deadlines of leases.
-const LATENESS: Duration = Duration::from_micros(10);
-const LATENESS_LIMIT: Duration = Duration::from_millis(10);
+/// A timer may fire so much later for each that there is, where it allows that. The guard has a timer of its own for the
+/// deadlines of leases.
+const LATENESS: Duration = Duration::from_micros(50);
+
+/// A pause may be longer by this part of it, so that those of many services are over together.
+const PAUSE_SHARE: u32 = 64;
+
+/// `pause` from `now` on, and up to the next moment that pauses of about this length share.
+pub(super) fn shared_pause(now: Time, pause: Duration) -> Duration {
+    let end = now.boot.saturating_add(pause);
+    next_multiple(end, pause / PAUSE_SHARE).saturating_sub(now.boot)
+}
+
+/// The next multiple of the largest power of two of nanoseconds that is not above `apart`.
+fn next_multiple(at: Duration, apart: Duration) -> Duration {
+    let apart = 1 << apart.as_nanos().max(1).ilog2();
+    u64::try_from(at.as_nanos().next_multiple_of(apart)).map_or(at, Duration::from_nanos)
+}
 
 /// Clones share the timer, which ends with the last of them and of what they gave.
 #[derive(Debug, Clone)]
@@ -39,6 +56,7 @@ struct Shared {
 struct Table {
     last_id: u64,
     alarms: HashMap<u64, Arc<Alarm>>,
+    /// When each is to fire.
     due: BTreeSet<(Duration, u64)>,
     /// What the kernel's timer is set to.
     set: Option<Duration>,
@@ -56,7 +74,7 @@ struct Slot {
     timers: Timers,
     id: u64,
     alarm: Arc<Alarm>,
-    at: Mutex<Option<Duration>>,
+    moment: Mutex<Option<Duration>>,
 }
 
 impl Timers {
@@ -80,7 +98,7 @@ impl Timers {
         let id = table.last_id;
         table.alarms.insert(id, Arc::clone(&alarm));
         drop(table);
-        Slot { timers: self.clone(), id, alarm, at: Mutex::default() }
+        Slot { timers: self.clone(), id, alarm, moment: Mutex::default() }
     }
 }
 
@@ -128,13 +146,15 @@ impl Shared {
 }
 
 impl Table {
-    /// The next moment of those that many timers share, behind the first that is due.
-    fn wake_at(&self) -> Option<Duration> {
-        let (first, _) = self.due.first()?;
+    /// The next moment behind `at`, and at most `lateness` behind it, that many timers share.
+    fn moment(&self, at: Duration, lateness: Duration) -> Duration {
         let count = u32::try_from(self.alarms.len()).unwrap_or(u32::MAX);
-        let apart = LATENESS.saturating_mul(count).min(LATENESS_LIMIT).as_nanos();
-        let at = first.as_nanos().div_ceil(apart) * apart;
-        Some(u64::try_from(at).map_or(*first, Duration::from_nanos))
+        next_multiple(at, LATENESS.saturating_mul(count).min(lateness))
+    }
+
+    /// When the kernel has to wake us.
+    fn wake_at(&self) -> Option<Duration> {
+        self.due.first().map(|(moment, _)| *moment)
     }
 
     /// The kernel's timer has fired, and is not set any more.
@@ -151,14 +171,15 @@ impl Table {
 }
 
 impl Timer for Slot {
-    fn set(&self, boot: Option<Duration>) -> io::Result<()> {
-        let mut at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
+    fn set(&self, boot: Option<Duration>, lateness: Duration) -> io::Result<()> {
+        let mut moment = self.moment.lock().unwrap_or_else(PoisonError::into_inner);
         let mut table = self.timers.0.shared.table();
-        if let Some(before) = std::mem::replace(&mut *at, boot) {
+        let next = boot.map(|boot| table.moment(boot, lateness));
+        if let Some(before) = std::mem::replace(&mut *moment, next) {
             table.due.remove(&(before, self.id));
         }
         self.alarm.fired.store(false, Ordering::Release);
-        table.due.extend(boot.map(|boot| (boot, self.id)));
+        table.due.extend(next.map(|next| (next, self.id)));
         // What is due later than before is found when the kernel's timer fires.
         let wake_at = table.wake_at();
         if table.set.is_some_and(|set| wake_at.is_none_or(|wake_at| set <= wake_at)) {
@@ -177,8 +198,8 @@ impl Drop for Slot {
     fn drop(&mut self) {
         let mut table = self.timers.0.shared.table();
         table.alarms.remove(&self.id);
-        if let Some(at) = self.at.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
-            table.due.remove(&(at, self.id));
+        if let Some(moment) = self.moment.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+            table.due.remove(&(moment, self.id));
         }
     }
 }
@@ -190,6 +211,8 @@ mod tests {
     use futures_util::FutureExt as _;
 
     use super::*;
+
+    const LIMIT: Duration = Duration::from_millis(10);
 
     fn ahead(milliseconds: u64) -> Duration {
         clock::now().boot + Duration::from_millis(milliseconds)
@@ -206,7 +229,7 @@ mod tests {
         let many: Vec<_> = (0..300_u64).map(|number| (timers.timer(), number * 7 % 300)).collect();
         let rings = many.into_iter().map(|(mut timer, milliseconds)| async move {
             let at = ahead(milliseconds);
-            timer.set(Some(at)).expect("it is set");
+            timer.set(Some(at), LIMIT).expect("it is set");
             let fired = fires(&mut timer).await;
             assert!(fired >= at, "{fired:?} {at:?}");
         });
@@ -217,13 +240,13 @@ mod tests {
     async fn what_is_set_anew_is_forgotten_and_what_is_past_fires_at_once() {
         let timers = Timers::new().expect("a timer");
         let (mut timer, mut other) = (timers.timer(), timers.timer());
-        timer.set(Some(ahead(20))).expect("it is set");
-        other.set(Some(ahead(60))).expect("it is set");
-        timer.set(None).expect("it is set");
+        timer.set(Some(ahead(20)), LIMIT).expect("it is set");
+        other.set(Some(ahead(60)), LIMIT).expect("it is set");
+        timer.set(None, LIMIT).expect("it is set");
         fires(&mut other).await;
         assert_eq!(fires(&mut timer).now_or_never(), None, "it was taken back");
-        timer.set(Some(ahead(3_600_000))).expect("it is set");
-        timer.set(Some(Duration::from_secs(1))).expect("it is set");
+        timer.set(Some(ahead(3_600_000)), LIMIT).expect("it is set");
+        timer.set(Some(Duration::from_secs(1)), LIMIT).expect("it is set");
         fires(&mut timer).await;
         assert_eq!(fires(&mut timer).now_or_never(), None, "it fires once");
         drop(other);
@@ -235,15 +258,50 @@ mod tests {
     fn the_more_there_are_the_more_of_them_share_a_moment() {
         let mut table = Table::default();
         let at = Duration::from_nanos(5_000_000_003);
-        table.due.insert((at, 1));
-        for (count, wake_at) in [(1, 5_000_010_000), (100, 5_001_000_000), (1000, 5_010_000_000), (4000, 5_010_000_000)]
+        let second = Duration::from_secs(1);
+        for (count, lateness, latest) in
+            [(1, second, 50), (100, second, 5_000), (1000, second, 50_000), (1000, LIMIT, 10_000)]
         {
             table.alarms = (0..count).map(|id| (id, Arc::default())).collect();
-            assert_eq!(table.wake_at(), Some(Duration::from_nanos(wake_at)), "{count}");
+            let mut moments: Vec<_> =
+                (0..1000_u32).map(|number| table.moment(at + Duration::from_millis(number.into()), lateness)).collect();
+            let late =
+                |(number, moment): (u32, &Duration)| moment.saturating_sub(at + Duration::from_millis(number.into()));
+            let latest = Duration::from_micros(latest);
+            assert!((0..).zip(&moments).map(late).all(|late| late < latest), "{count}");
+            moments.dedup();
+            let seconds = u32::try_from(moments.len()).expect("a few");
+            assert!(latest * seconds < 2 * second + latest * 2, "{count}: {seconds}");
         }
-        table.ring(Duration::from_nanos(5_000_000_002));
+        assert_eq!(table.moment(at, Duration::ZERO), at);
+    }
+
+    #[test]
+    fn pauses_of_many_services_are_over_together() {
+        let pause = Duration::from_secs(5);
+        let ends = (0..1000).map(|number| {
+            let boot = Duration::from_millis(7 * number) + Duration::from_secs(3600);
+            let longer = shared_pause(Time { boot, raw: boot }, pause);
+            assert!(longer >= pause && longer < pause + pause / PAUSE_SHARE, "{longer:?}");
+            boot + longer
+        });
+        let moments = ends.collect::<BTreeSet<_>>().len();
+        assert!((50..=7000 * 2 / (5000 / 64) + 1).contains(&moments), "{moments}");
+        let now = Time { boot: pause, raw: pause };
+        assert_eq!(shared_pause(now, Duration::ZERO), Duration::ZERO);
+        assert!(shared_pause(now, Duration::MAX) > pause);
+    }
+
+    #[test]
+    fn the_moments_of_those_that_may_be_late_are_moments_of_the_punctual_ones() {
+        let mut table = Table { alarms: (0..1000).map(|id| (id, Arc::default())).collect(), ..Table::default() };
+        let at = Duration::from_nanos(5_000_000_003);
+        let moment = table.moment(at, Duration::from_millis(40));
+        assert_eq!(table.moment(moment, LIMIT), moment);
+        table.due.insert((moment, 1));
+        table.ring(moment.saturating_sub(Duration::from_nanos(1)));
         assert_eq!(table.due.len(), 1, "it is not due yet");
-        table.ring(at);
+        table.ring(moment);
         assert!(table.due.is_empty());
     }
 }

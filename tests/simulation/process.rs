@@ -176,7 +176,9 @@ struct VirtualTimer {
 }
 
 impl Timer for VirtualTimer {
-    fn set(&self, boot: Option<Duration>) -> std::io::Result<()> {
+    /// Every other host is as late as one with many services may be.
+    fn set(&self, boot: Option<Duration>, lateness: Duration) -> std::io::Result<()> {
+        let boot = boot.map(|boot| if self.machine.h % 2 == 1 { boot + lateness } else { boot });
         let world = self.machine.sim.lock();
         let clocks = &world.hosts[self.machine.h].clocks;
         let never = Duration::from_secs(1_000_000_000);

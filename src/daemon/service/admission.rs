@@ -10,6 +10,7 @@ use super::lookout::{SHARE_OF_LOOKS, SHARE_OF_STRAYS, shared};
 use super::{Host, Units};
 use crate::config::{ServiceSettings, StopProof};
 use crate::daemon::grounds::{self, Grounds};
+use crate::daemon::timers::shared_pause;
 use crate::guard::frame::Watchdog;
 use crate::systemd::{ChangeHints, Manager, Surroundings, Unsupervisable};
 use crate::types::UnitName;
@@ -57,8 +58,8 @@ pub(super) trait Admits: Sync {
     /// How long what was found stands, where PID 1 does not read its files anew before.
     fn interval(&self, last: Option<&Admission>) -> Duration;
 
-    /// How often it is asked whether something can be kept.
-    fn room_interval(&self) -> Duration;
+    /// How long it is from now on until it is asked again whether something can be kept.
+    fn until_room(&self) -> Duration;
 }
 
 pub(super) struct Admitter {
@@ -80,8 +81,11 @@ impl Admits for Admitter {
     }
 
     async fn can_keep(&self) -> Option<Result<(), String>> {
-        let current = self.settings.borrow().clone();
-        can_keep(&self.host, &current).await
+        if let Some(trouble) = self.host.guard.trouble().await.ok()? {
+            return Some(Err(trouble));
+        }
+        let settings = self.settings.borrow();
+        Some(settings.units().try_for_each(|unit| self.host.machine.has_kept_place(unit).map(drop)))
     }
 
     fn interval(&self, last: Option<&Admission>) -> Duration {
@@ -93,9 +97,11 @@ impl Admits for Admitter {
         }
     }
 
-    fn room_interval(&self) -> Duration {
+    fn until_room(&self) -> Duration {
         let renew_interval = self.settings.borrow().timings.renew_interval;
-        renew_interval.max(ROOM_INTERVAL).max(shared(&*self.units.systemd, &self.units.main, SHARE_OF_ROOM))
+        let interval =
+            renew_interval.max(ROOM_INTERVAL).max(shared(&*self.units.systemd, &self.units.main, SHARE_OF_ROOM));
+        shared_pause(self.host.machine.now(), interval)
     }
 }
 
@@ -128,7 +134,7 @@ pub(super) async fn admit(admits: impl Admits, mut reloads: ChangeHints, admissi
             if left.is_zero() {
                 break;
             }
-            let pause = left.min(admits.room_interval());
+            let pause = left.min(admits.until_room());
             tokio::select! {
                 // The hints never end.
                 _ = reloads.next(), if last.is_some() => break,
@@ -136,14 +142,6 @@ pub(super) async fn admit(admits: impl Admits, mut reloads: ChangeHints, admissi
             }
         }
     }
-}
-
-/// Whether guard and daemon can write what has to outlive them when a unit is started. `None`: the guard did not answer.
-async fn can_keep(host: &Host, settings: &ServiceSettings) -> Option<Result<(), String>> {
-    if let Some(trouble) = host.guard.trouble().await.ok()? {
-        return Some(Err(trouble));
-    }
-    Some(settings.units().try_for_each(|unit| host.machine.has_kept_place(unit).map(drop)))
 }
 
 /// Whether the guard serves the watchdog that the configuration names. It is told by its own command line, so it may have
@@ -232,7 +230,7 @@ mod tests {
             if last.is_some() { ADMISSION_INTERVAL } else { FIRST_ADMISSION_INTERVAL }
         }
 
-        fn room_interval(&self) -> Duration {
+        fn until_room(&self) -> Duration {
             R
         }
     }

@@ -10,6 +10,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{Seen, Units};
 use crate::config::ServiceSettings;
+use crate::daemon::machine::Machine;
+use crate::daemon::timers::shared_pause;
 use crate::election::Sight;
 use crate::host::processes::Process;
 use crate::systemd::{Manager, SystemState};
@@ -84,6 +86,7 @@ pub(super) async fn watch_units(
 /// Only what is seen twice is told: a command that a shell runs by su may be gone a moment later. The proof of a stop knows
 /// it from the first time on.
 pub(super) async fn watch_outside(
+    machine: Arc<dyn Machine>,
     units: Units,
     settings: watch::Receiver<ServiceSettings>,
     mut looked: watch::Receiver<bool>,
@@ -105,7 +108,7 @@ pub(super) async fn watch_outside(
                     Ok(()) => continue,
                     Err(_) => return,
                 },
-                () = sleep(interval), if runs => {}
+                () = sleep(shared_pause(machine.now(), interval)), if runs => {}
             }
             units.find_strays(age()).await
         } else {
