@@ -13,7 +13,7 @@ use putexd::election::{
     ReadId, Record, Remembered, Settings, Sight, Standing, State, Timings, Waiting, Words, WriteRequest, WriteResult,
 };
 use putexd::types::{
-    Holder, Incarnation, Instance, MachineId, NodeId, OnStopFailure, Revision, Term, Time, UnitName, WriteId,
+    Holder, Incarnation, Instance, Key, MachineId, NodeId, OnStopFailure, Revision, Term, Time, UnitName, WriteId,
 };
 
 fn ms(count: u64) -> Duration {
@@ -27,6 +27,7 @@ fn node(name: &str) -> NodeId {
 fn settings() -> Settings {
     let timings = Timings::new(ms(1000), 3, 1);
     Settings {
+        key: Key::new("db").expect("a key"),
         node: node("h1"),
         machine: MachineId(1),
         timings,

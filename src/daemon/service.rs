@@ -1001,6 +1001,7 @@ fn names<'a>(units: impl IntoIterator<Item = &'a UnitName>) -> String {
 
 fn election_settings(host: &Host, settings: &ServiceSettings) -> election::Settings {
     election::Settings {
+        key: settings.key.clone(),
         node: host.node.clone(),
         machine: host.machine_id,
         timings: settings.timings,

@@ -7,7 +7,9 @@ use serde::Serialize;
 use super::record::{Odd, Record};
 use super::state::State;
 use super::timings::Timings;
-use crate::types::{Incarnation, Instance, MachineId, NodeId, OnStopFailure, Revision, Term, Time, UnitName, WriteId};
+use crate::types::{
+    Incarnation, Instance, Key, MachineId, NodeId, OnStopFailure, Revision, Term, Time, UnitName, WriteId,
+};
 
 /// The outside, read once for each event: the core has no clock and no randomness of its own.
 #[derive(Debug, Clone, Copy)]
@@ -24,6 +26,8 @@ pub struct Moment {
 /// Who takes part, and how.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Settings {
+    /// The lock's key, for its part in whose turn it is.
+    pub key: Key,
     /// This host's token.
     pub node: NodeId,
     /// This host's machine id.

@@ -14,7 +14,7 @@ use super::record::{Details, Record, Standing};
 use super::timings::Timings;
 use super::turn::turn;
 use super::waiting::{Cause, Heard, Longest, Unseen, Why};
-use crate::types::{Incarnation, Instance, MachineId, NodeId, Revision, Time, WriteId};
+use crate::types::{Incarnation, Instance, Key, MachineId, NodeId, Revision, Time, WriteId};
 
 /// Whether what a record says of its holder's death may be believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -319,7 +319,7 @@ impl Lock {
     }
 
     /// What a contender may do with the latest record. `None`: nothing has been seen.
-    pub(super) fn claim(&self, node: &NodeId, timings: &Timings) -> Option<Claim> {
+    pub(super) fn claim(&self, key: &Key, node: &NodeId, timings: &Timings) -> Option<Claim> {
         let seen = self.seen.as_ref()?;
         let unknown_hold = self.longest.get().max(timings.usual_hold());
         let longest = match unknown_hold {
@@ -343,7 +343,7 @@ impl Lock {
                 self.heed_words(claim, record, seen, node, timings)
             }
         };
-        Some(Claim { take_at: turn(&claim, node, seen, timings), ..claim })
+        Some(Claim { take_at: turn(&claim, key, node, seen, timings), ..claim })
     }
 
     fn claim_of_record(&self, seen: &Seen, record: &Record, unknown: &Claim, timings: &Timings) -> Claim {
@@ -535,7 +535,7 @@ mod tests {
     }
 
     fn claim(lock: &Lock) -> Claim {
-        lock.claim(&NodeId::new("h2").expect("a node name"), &timings()).expect("a claim")
+        lock.claim(&key(), &NodeId::new("h2").expect("a node name"), &timings()).expect("a claim")
     }
 
     /// Whether the lock may be taken from `earliest` on, or as little later as turns take.
@@ -607,6 +607,10 @@ mod tests {
         assert!(claim.take_at.since_at_most(at(10)) < SHORTEST_TURN * TURNS_OF_NEW_NODES);
     }
 
+    fn key() -> Key {
+        Key::new("db").expect("a key")
+    }
+
     fn node(name: &str) -> NodeId {
         NodeId::new(name).expect("a node name")
     }
@@ -631,7 +635,7 @@ mod tests {
 
     /// How long after it was seen each of these may take it.
     fn turns_of<'a>(lock: &Lock, nodes: impl IntoIterator<Item = &'a str>) -> Vec<Duration> {
-        let take_at = |name| lock.claim(&node(name), &timings()).expect("a claim").take_at;
+        let take_at = |name| lock.claim(&key(), &node(name), &timings()).expect("a claim").take_at;
         nodes.into_iter().map(|name| take_at(name).since_at_most(at(10))).collect()
     }
 
@@ -702,7 +706,7 @@ mod tests {
             let mut lock = Lock::new(Duration::ZERO);
             lock.observe(shows(revision, 7, Standing::Active, revision - 1), at(9), at(9), &timings(), None);
             let nodes = (1..=8).map(|number| NodeId::new(&format!("h{number}")).expect("a node name"));
-            nodes.map(|node| lock.claim(&node, &timings()).expect("a claim").take_at.boot).collect()
+            nodes.map(|node| lock.claim(&key(), &node, &timings()).expect("a claim").take_at.boot).collect()
         };
         let (first, next) = (turns(20), turns(21));
         let earliest = at(9).plus(timings().takeover_wait(Duration::from_secs(3))).boot;
@@ -735,9 +739,9 @@ mod tests {
             let (take_at, entitled_at) = (time(10_000, 7000), time(10_000 + boot, 7000 + raw));
             let claim = Claim { take_at, entitled_at, hold: HOLD, why: Why::nobody(), paused: false };
             for revision in 0..200 {
-                let place = place(&node, Revision(revision));
+                let place = place(&key(), &node, Revision(revision));
                 let own = Duration::from_millis(turns) / (TURNS_OF_NEW_NODES + 1) * TURNS_OF_NEW_NODES * place / PLACES;
-                let turn = turn(&claim, &node, &seen(revision), &timings());
+                let turn = turn(&claim, &key(), &node, &seen(revision), &timings());
                 assert_eq!(turn, claim.take_at.plus(own), "{boot} {raw}, place {place}");
                 assert!(place < PLACES, "{place}");
             }

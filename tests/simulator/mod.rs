@@ -21,7 +21,7 @@ use putexd::election::{
     Action, Content, Election, Event, GuardRequest, Memory, Moment, ReadId, Settings, Sight, State, Timings,
     WriteRequest, WriteResult,
 };
-use putexd::types::{Instance, MachineId, NodeId, OnStopFailure, Revision, Term, Time};
+use putexd::types::{Instance, Key, MachineId, NodeId, OnStopFailure, Revision, Term, Time};
 
 use clocks::{Clocks, TRUE_RATE};
 use host::{Daemon, Guard, GuardLife, Host, Lease, Link, Stop, Unit, UnitNature, UnitState};
@@ -114,6 +114,7 @@ pub fn node(name: &str) -> NodeId {
 
 pub fn settings(name: &str, machine: u128, timings: Timings) -> Settings {
     Settings {
+        key: Key::new("db").expect("a key"),
         node: node(name),
         machine: MachineId(machine),
         timings,

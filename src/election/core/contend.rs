@@ -11,7 +11,7 @@ use crate::types::{Instance, NodeId, Term, Time};
 impl Election {
     pub(super) fn claim(&mut self, at: &Moment) {
         let timings = self.settings.timings;
-        let Some(claim) = self.lock.claim(&self.settings.node, &timings) else { return };
+        let Some(claim) = self.lock.claim(&self.settings.key, &self.settings.node, &timings) else { return };
         let Some(seen) = self.lock.seen().cloned() else { return };
         if self.hindrance(at.now).is_some() || !at.now.has_waited_until(claim.take_at) {
             return;
@@ -79,7 +79,7 @@ impl Election {
     pub(super) fn doubt_the_claim(&mut self) {
         let Phase::Claiming(holding) = &mut self.phase else { return };
         if self.lock.is_found()
-            && let Some(claim) = self.lock.claim(&self.settings.node, &self.settings.timings)
+            && let Some(claim) = self.lock.claim(&self.settings.key, &self.settings.node, &self.settings.timings)
         {
             let later = holding.entitled_at.until_waited(claim.entitled_at);
             holding.term = Term(holding.term.0.saturating_add(seconds_up(later)));

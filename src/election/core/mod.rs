@@ -350,7 +350,7 @@ impl Election {
         }
         match &self.phase {
             Phase::Idle => {
-                let claim = self.lock.claim(&self.settings.node, &self.settings.timings);
+                let claim = self.lock.claim(&self.settings.key, &self.settings.node, &self.settings.timings);
                 spans.extend(claim.map(|claim| now.until_waited(claim.take_at)));
                 spans.extend(self.lock.question().map(|(_, due)| now.until_waited(due)));
             }

@@ -113,7 +113,7 @@ impl Election {
 
     /// K1: what a gap costs, for the journal.
     fn found_in_words(&self, now: Time) -> Option<String> {
-        let claim = self.lock.claim(&self.settings.node, &self.settings.timings)?;
+        let claim = self.lock.claim(&self.settings.key, &self.settings.node, &self.settings.timings)?;
         let (take, start) = (now.until_waited(claim.take_at), now.until_waited(claim.entitled_at));
         Some(format!(
             "the store answered; what it held meanwhile is not known here: unless somebody renews it, the lock may \

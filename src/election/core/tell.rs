@@ -113,7 +113,7 @@ impl Election {
         if !is_over && (!self.connected || self.lock.is_unwatched(now, timings)) {
             return Some(Waiting::Store { holder: other });
         }
-        let claim = self.lock.claim(&self.settings.node, timings)?;
+        let claim = self.lock.claim(&self.settings.key, &self.settings.node, timings)?;
         let contends = self.hindrance(now).is_none();
         if let (Some(record), Some(heard)) = (held, heard) {
             let take_at = contends.then_some(claim.take_at);

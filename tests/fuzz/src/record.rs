@@ -9,7 +9,7 @@ use putexd::election::{
 };
 use putexd::store::refusal;
 use putexd::types::{
-    Incarnation, MachineId, NodeId, OnStopFailure, Revision, Term, Time, UnitName, Value, is_printable,
+    Incarnation, Key, MachineId, NodeId, OnStopFailure, Revision, Term, Time, UnitName, Value, is_printable,
 };
 
 /// Lines such as `lease-ms: 3000`, an empty line, and the body.
@@ -60,6 +60,7 @@ fn survives(record: &Record) {
 fn settings() -> Settings {
     let timings = Timings::new(Duration::from_secs(1), 3, 2);
     Settings {
+        key: Key::new("db").expect("a key"),
         node: NodeId::new("here").expect("a node name"),
         machine: MachineId(1),
         timings,

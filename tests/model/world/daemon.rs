@@ -12,7 +12,7 @@ use super::{Unit, World};
 use crate::check::Milestone;
 use crate::election::{Action, Election, Event, GuardDone, GuardRequest, Moment, Settings, State};
 use crate::guard::frame::{Command, Outcome};
-use crate::types::{Instance, MachineId, NodeId, OnStopFailure, Term};
+use crate::types::{Instance, Key, MachineId, NodeId, OnStopFailure, Term};
 
 /// The daemon as a process.
 #[derive(Debug, Clone)]
@@ -47,6 +47,7 @@ impl World {
     pub(super) fn settings(&self, n: usize) -> Settings {
         let node = &self.nodes[n];
         Settings {
+            key: Key::new("db").expect("a key"),
             node: NodeId::new(self.plan.hosts[n].name).expect("a node's name"),
             machine: MachineId(n as u128 + 1),
             timings: node.timings,
