@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::future::{join, join_all};
 use futures_util::stream::{SelectAll, StreamExt as _, select_all};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::beyond::{Beyond, Leftovers};
 use super::machine::Machine;
@@ -17,12 +17,14 @@ use crate::config::{FenceSettings, ServiceSettings};
 use crate::election::{Sight, rounded};
 use crate::guard::frame::ListedLease;
 use crate::host::processes::Process;
-use crate::systemd::{BusError, ChangeHints, JobEnd, Look, Manager, NotDead, Placement, Purpose, RunResult};
+use crate::systemd::{BusError, ChangeHints, JobEnd, Look, Manager, NotDead, Placement, Purpose, RunResult, insist};
 use crate::types::{NodeId, ServiceName, Time, UnitName};
 
 /// How long a start is waited for. The unit's own TimeoutStartSec= ends it long before; a database that recovers may
 /// rightly take hours, and the lease is renewed meanwhile.
 const START_LIMIT: Duration = Duration::from_secs(86_400);
+/// A PID 1 that answers late is asked again for so long before a start is given up that has not begun.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a StopUnit is waited for before the unit is looked at again. Where nothing has to be killed, each is waited for twice
 /// as long as the one before, up to the second: many slow stops at once are not to keep PID 1 from them by asking.
 const STOP_SLICE: Duration = Duration::from_millis(500);
@@ -341,13 +343,14 @@ impl Units {
         let _under_way = UnderWay::begin(&self.starts);
         for bound in &self.bound {
             // What failed for want of the lease must not be refused now for having failed too often.
-            self.systemd.reset_failed(bound).await.map_err(|error| error.to_string())?;
+            let reset = insist(Instant::now() + PATIENCE, || self.systemd.reset_failed(bound)).await;
+            reset.map_err(|error| error.to_string())?;
         }
         self.systemd.start(&self.main, &self.service, START_LIMIT).await.map_err(|error| error.to_string())?;
         self.main_is_up();
         // They may have been started in other control groups than those that the guard was armed with; whoever waits for a
-        // change of them tells it at once.
-        match self.learn().await {
+        // change of them tells it at once. That PID 1 answers late is no failure of a start that has come to its end.
+        match insist(Instant::now() + START_LIMIT, || self.learn()).await {
             Ok(_) => Ok(()),
             Err(error) => Err(format!("the units' control groups are not known: failed to {error}")),
         }

@@ -129,6 +129,18 @@ pub fn run(directories: &[PathBuf], known: &Known, target: &Path) -> Generated {
             None => refused.append(&mut units),
         }
     }
+    for (unit, services) in generated.bonds.iter_mut().filter(|(_, services)| services.len() > 1) {
+        let holders: BTreeSet<ServiceName> =
+            services.iter().filter(|service| has_taken(&known.kept, service, unit)).cloned().collect();
+        // Bound to another lease as well, one that runs would be stopped by a file that putexd refuses.
+        if !holders.is_empty() {
+            for other in services.difference(&holders) {
+                let problem = format!("{other}: {unit} is not bound to its lease, because it is another service's");
+                generated.problems.push(problem);
+            }
+            *services = holders;
+        }
+    }
     for unit in refused.iter().filter(|unit| !generated.bonds.contains_key(*unit)) {
         if let Err(error) = write(target, unit.as_str(), &drop_in_refused()) {
             generated.problems.push(format!("{unit} is not kept from being started: {error}"));
@@ -317,6 +329,14 @@ struct ServiceFile {
 fn read_former(kept: &Path) -> Option<ServiceFile> {
     let Kept { made, .. } = serde_json::from_slice(&fs::read(kept).ok()?).ok()?;
     toml::from_str(&made.file.text).ok()
+}
+
+/// Whether putexd has taken `unit` from the file of `service` in this boot.
+fn has_taken(kept: &Path, service: &ServiceName, unit: &UnitName) -> bool {
+    read_former(&kept.join(format!("{service}.json"))).is_some_and(|former| {
+        let mut names = former.bound_units.iter().chain(&former.contains).chain([&former.unit]);
+        names.any(|name| name == unit.as_str())
+    })
 }
 
 /// The keys that are read here, of what putexd keeps of a service.
@@ -758,6 +778,20 @@ mod tests {
         PropagatesReloadTo=web.service
         PropagatesReloadTo=web.timer
         ");
+    }
+
+    #[test]
+    fn a_unit_that_a_second_service_names_stays_bound_to_the_one_that_has_it() {
+        let host = Host::new();
+        host.file("etc/db.toml", "unit = \"db.service\"\n").file("etc/dup.toml", "unit = \"db.service\"\n");
+        assert_eq!(host.bonds(), "db:db.service dup:db.service");
+        host.keep("db", "unit = \"db.service\"\n");
+        assert_eq!(host.bonds(), "db:db.service");
+        let problems = host.run().problems;
+        assert_eq!(problems, ["dup: db.service is not bound to its lease, because it is another service's"]);
+        // Its own file gives it to another one.
+        host.file("etc/db.toml", "unit = \"other.service\"\n");
+        assert_eq!(host.bonds(), "dup:db.service db:other.service");
     }
 
     #[test]

@@ -15,6 +15,9 @@ use crate::types::{ServiceName, UnitName};
 
 /// How often a unit is looked at whose job is done and which is not yet started.
 const POLL: Duration = Duration::from_millis(100);
+/// A PID 1 that answers late, as one does that has many units to start, is asked again for so long before a start is given up of
+/// which nothing has begun. Another host may do better.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A unit that was started.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -185,9 +188,10 @@ impl Systemd {
         check: impl Fn(&Properties) -> Result<(), StartError>,
         is_effect: &mut bool,
     ) -> Result<Started, StartError> {
+        let patient_until = deadline.min(Instant::now() + PATIENCE);
         let (properties, is_ready) = match ready {
             Some(properties) => (properties, true),
-            None => (self.read_settings(unit.as_str()).await?, false),
+            None => (insist(patient_until, || self.read_settings(unit.as_str())).await?, false),
         };
         let before = properties.state();
         *is_effect = before.is_effect;
@@ -201,7 +205,7 @@ impl Systemd {
         }
         // The counters of systemd's start limit are not meant for starts that another host's death asks for.
         if !is_ready {
-            self.reset_failed(unit.as_str()).await?;
+            insist(patient_until, || self.reset_failed(unit.as_str())).await?;
         }
         let order = Order::Start(unit.as_str());
         let end = self.carry_out(&order, &before.id, before.invocation, deadline).await?;
@@ -233,19 +237,32 @@ impl Systemd {
             JobEnd::Vanished | JobEnd::NotLoaded => "",
         };
         loop {
-            let state = self.state(unit).await?;
+            let state = insist(deadline, || self.state(unit)).await?;
             let new = state.invocation.filter(|run| Some(*run) != before.invocation);
             match new {
                 Some(invocation) if state.active_state.is_started() => return Ok(Started { invocation, state }),
                 // Between two automatic restarts, or a job later than ours: it has the time that is left.
                 Some(_) if matches!(job, "done" | "") && state.may_run() => {}
                 Some(_) => return Err(why(&state, new, job, &Unmet::default())),
-                None => return Err(why(&state, None, job, &self.unmet(unit).await?)),
+                None => return Err(why(&state, None, job, &insist(deadline, || self.unmet(unit)).await?)),
             }
             if Instant::now() >= deadline {
                 return Err(StartError::TimedOut { limit, state: state.in_words() });
             }
             sleep(POLL).await;
+        }
+    }
+}
+
+/// Asks again while nobody answers, until `deadline`. Only for what may be asked twice.
+pub async fn insist<T, F>(deadline: Instant, mut ask: impl FnMut() -> F) -> Result<T, BusError>
+where
+    F: Future<Output = Result<T, BusError>>,
+{
+    loop {
+        match ask().await {
+            Err(error) if error.is_unreachable() && Instant::now() < deadline => sleep(POLL).await,
+            answer => return answer,
         }
     }
 }
@@ -275,7 +292,28 @@ fn why(state: &UnitState, new: Option<Invocation>, job: &str, unmet: &Unmet) -> 
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_answers_late_is_asked_again_until_the_deadline_and_who_refuses_is_not() {
+        let asked = Cell::new(0);
+        let late = || BusError::Unreachable("no answer".to_owned());
+        let deadline = Instant::now() + Duration::from_secs(2);
+        let answer = insist(deadline, async || {
+            asked.set(asked.get() + 1);
+            if asked.get() < 5 { Err(late()) } else { Ok(asked.get()) }
+        });
+        assert_eq!(answer.await, Ok(5));
+        let never: Result<(), _> = insist(deadline, async || Err(late())).await;
+        assert_eq!(never, Err(late()));
+        assert!(Instant::now() >= deadline);
+        let refusal = BusError::Refused { name: "a.b".to_owned(), message: "no".to_owned() };
+        let before = Instant::now();
+        let refused: Result<(), _> = insist(before + PATIENCE, async || Err(refusal.clone())).await;
+        assert_eq!((refused, before.elapsed()), (Err(refusal), Duration::ZERO));
+    }
 
     #[test]
     fn what_systemd_may_forget_is_not_started_if_it_can_be_active_without_a_process() {
