@@ -7,6 +7,9 @@
 //! not with the first empty control group: a unit whose gate was passed just before the deadline has an empty group for the
 //! moment between the gate and its own start.
 //!
+//! The lease has the control groups that putexd knew. Where putexd hung while a unit was started again in another slice these are
+//! empty, so that PID 1 is asked as well, once it has taken on the stop: what it names is killed too.
+//!
 //! | who | what it does | where it may hang |
 //! | --- | --- | --- |
 //! | the timekeeper | gives each look at the control groups of a lease to the killers when it is due | nowhere |
@@ -29,6 +32,7 @@ use super::agenda::Agenda;
 use super::crew::{Crew, STACK_BYTES};
 use super::mounts::Looker;
 use super::pid1::{self, Systemd, WithoutProcess};
+use super::table::is_below_the_root;
 use super::{Level, say};
 use crate::guard::frame::Lease;
 use crate::host::cgroup::Hierarchy;
@@ -141,7 +145,7 @@ impl Enforcement {
     pub fn is_proven(&self) -> bool {
         let state = self.case.lock();
         let is_dead = state.empty && (state.inactive || self.case.lease.inactive.is_empty());
-        state.stopped && is_dead && state.asked
+        state.stopped && is_dead && state.asked && state.placed
     }
 }
 
@@ -196,6 +200,10 @@ struct Case {
 struct State {
     over: bool,
     asked: bool,
+    /// Systemd has said since then which control groups the units have.
+    placed: bool,
+    /// Those that the lease does not have.
+    elsewhere: BTreeSet<String>,
     stopped: bool,
     /// The groups were empty at the last look.
     empty: bool,
@@ -303,7 +311,7 @@ impl Case {
             let mut state = self.lock();
             state.empty = empty;
             state.emptied &= empty;
-            empty && (!needs_systemd || state.inactive)
+            empty && self.is_placed(&state) && (!needs_systemd || state.inactive)
         };
         if stopped && !needs_systemd {
             self.is_dead(None, tell);
@@ -317,7 +325,8 @@ impl Case {
     /// SIGKILL to everything in the control groups; whether they are empty. `None`: the lease was disarmed meanwhile.
     fn kill(&self, hierarchy: &Hierarchy, complain: bool) -> Option<bool> {
         let mut all_empty = true;
-        for path in &self.lease.cgroups {
+        let elsewhere = self.lock().elsewhere.clone();
+        for path in self.lease.cgroups.iter().chain(&elsewhere) {
             let empty = hierarchy.is_empty(path).and_then(|empty| {
                 if empty || !self.sees_life(path) {
                     return Ok(empty);
@@ -341,6 +350,12 @@ impl Case {
         (!self.lock().over).then_some(all_empty)
     }
 
+    /// Whether it is known where the units are. A PID 1 that has taken on the stop is waited for until they have to be dead; then the
+    /// lease's groups are all that is known.
+    fn is_placed(&self, state: &State) -> bool {
+        state.placed || !state.asked || clock::now().has_passed(self.lease.dead_by())
+    }
+
     /// Notes that there are processes; whether they are still this lease's to kill.
     fn sees_life(&self, path: &str) -> bool {
         let (was_stopped, over) = {
@@ -358,7 +373,8 @@ impl Case {
     fn is_dead(&self, sightings: Option<u64>, tell: &Sender<ServiceName>) {
         let is_new = {
             let mut state = self.lock();
-            let holds = state.empty && sightings.is_none_or(|sightings| sightings == state.sightings);
+            let holds =
+                state.empty && self.is_placed(&state) && sightings.is_none_or(|sightings| sightings == state.sightings);
             holds && !std::mem::replace(&mut state.stopped, true)
         };
         if is_new {
@@ -469,14 +485,14 @@ impl Case {
         let state = self.lock();
         let is_late = clock::now().has_passed(self.lease.kill_at());
         let is_over = state.stopped && (state.emptied || self.lease.contains.is_empty());
-        state.asked && (is_over || !is_late)
+        state.asked && state.placed && (is_over || !is_late)
     }
 
     /// Asks what there is to be asked now. `Err`: systemd was not heard to take on a stop.
     fn ask(&self, systemd: &mut Asked<'_>, tell: &Sender<ServiceName>) -> Result<(), String> {
         let now = clock::now();
         let is_late = now.has_passed(self.lease.kill_at());
-        let (asked, emptied, may_ask, empty, sightings) = {
+        let (asked, placed, emptied, may_ask, empty, sightings) = {
             let state = self.lock();
             // A stop that is asked for before systemd has seen the deaths runs ExecStop=, a program of the unit's.
             let has_had_time = |since: Time| now.has_passed(since.plus(self.lease.kill_reserve / 2));
@@ -484,7 +500,7 @@ impl Case {
             if state.over {
                 return Ok(());
             }
-            (state.asked, state.emptied, may_ask, state.empty, state.sightings)
+            (state.asked, state.placed, state.emptied, may_ask, state.empty, state.sightings)
         };
         let mut questions = self.questions.lock().unwrap_or_else(PoisonError::into_inner);
         let mut outcome = Ok(());
@@ -498,6 +514,10 @@ impl Case {
             let stopped = self.stop(&mut questions, systemd);
             self.lock().asked = stopped.is_ok();
             outcome = outcome.and(stopped);
+        }
+        // Behind the stops of all others, which are sooner asked for.
+        if asked && !placed {
+            self.find_groups(systemd);
         }
         if is_late && empty && !self.lease.inactive.is_empty() {
             let inactive = self.is_inactive(&mut questions, systemd);
@@ -519,6 +539,29 @@ impl Case {
         }
         // The lease target first: one stop of it takes all that is bound to it along, in the right order.
         systemd.call(|systemd| systemd.stop(std::iter::once(&self.target).chain(&self.lease.units)))
+    }
+
+    /// Where the units are by what PID 1 says. The gate is closed, so that none of them is started elsewhere from now on.
+    fn find_groups(&self, systemd: &mut Asked<'_>) {
+        // It is asked again.
+        let Ok(said) = systemd.call(|systemd| systemd.groups(&self.lease.units)) else { return };
+        let mut state = self.lock();
+        state.placed = true;
+        let is_elsewhere = |group: &String| !self.lease.cgroups.contains(group) && is_below_the_root(group);
+        let elsewhere: Vec<String> = said.into_iter().filter(is_elsewhere).collect();
+        if !elsewhere.is_empty() {
+            let (service, groups) = (&self.lease.service, elsewhere.join(", "));
+            say(
+                Level::Warning,
+                &format!(
+                    "{service}: its units have the control groups {groups} as well, which its lease does not name"
+                ),
+            );
+            // Nobody has looked there yet.
+            state.sightings += 1;
+            state.empty = false;
+            state.elsewhere.extend(elsewhere);
+        }
     }
 
     fn is_inactive(&self, questions: &mut Questions, systemd: &mut Asked<'_>) -> bool {

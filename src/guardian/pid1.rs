@@ -23,6 +23,8 @@ use crate::types::UnitName;
 const MANAGER: &str = "/org/freedesktop/systemd1";
 const MANAGER_INTERFACE: &str = "org.freedesktop.systemd1.Manager";
 const PROPERTIES_INTERFACE: &str = "org.freedesktop.DBus.Properties";
+/// The types of units that have a control group of their own, but for slices.
+const WITH_PROCESSES: [&str; 5] = ["service", "socket", "mount", "swap", "scope"];
 const NO_SUCH_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
 
 /// The longest message that is read; the answers have a hundred bytes.
@@ -153,6 +155,22 @@ impl Systemd {
             }
         }
         Ok(started)
+    }
+
+    /// The control groups that `units` have now. They are others than putexd knew where a unit was moved to another slice and
+    /// started there while putexd hung.
+    pub fn groups(&mut self, units: &[UnitName]) -> Result<Vec<String>, Error> {
+        let mut groups = Vec::new();
+        for unit in units.iter().filter(|unit| WITH_PROCESSES.contains(&unit.kind())) {
+            let Some(answer) = known(self.call(MANAGER, MANAGER_INTERFACE, "GetUnit", &(unit.as_str())))? else {
+                continue;
+            };
+            let path = answer.body::<OwnedObjectPath>()?;
+            groups.push(self.property(&path, &type_interface(unit), "ControlGroup")?);
+        }
+        // It has none before its first start.
+        groups.retain(|group| !group.is_empty());
+        Ok(groups)
     }
 
     /// Whether systemd shows these units as stopped in such a way that nothing of them is left. If so, what the mounts among

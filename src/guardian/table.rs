@@ -514,7 +514,7 @@ fn check(lease: &Lease) -> Result<(), String> {
 
 /// Whether `path` names a control group other than the root, which holds everything, and cannot lead out of the
 /// hierarchy: everything in it is going to be killed.
-fn is_below_the_root(path: &str) -> bool {
+pub(super) fn is_below_the_root(path: &str) -> bool {
     path.len() <= CGROUP_LIMIT_BYTES
         && path.strip_prefix('/').is_some_and(|path| {
             path.split('/').all(|part| !matches!(part, "" | "." | "..") && !part.contains(char::is_control))
