@@ -94,6 +94,25 @@ fn a_unit_that_moves_to_another_control_group_is_killed_there() {
     scene.assert_no_violation();
 }
 
+/// Nobody has told the guard of the other control group. It asks PID 1, as what does not end by SIGTERM would live on there.
+#[test]
+fn a_unit_that_moves_while_putexd_hangs_is_killed_there() {
+    let plan = Plan::hosts("unseen", 2, Lockstore::Nats).service("db", SERVICE.replace("failures = 3", "failures = 6"));
+    let plan = plan.file("/etc/systemd/system/database.service.d/restart.conf", RESTART);
+    let Some((scene, first)) = plan.run() else { return };
+    let host = scene.host_of(&first);
+    let since = now();
+    signal(host, DAEMON, "STOP");
+    host.write_file("/var/lib/oracle-deaf", "");
+    change_slice(host);
+    let moved = move_to_the_slice(&scene, &first);
+    let second = scene.wait_for_takeover(&moved, since, WAIT * 2 + TAKE_OVER, "SIGSTOP of putexd and a move");
+    wait_for_line(host, &["putex-guard", "as well, which its lease does not name", MOVED]);
+    host.exec(&["rm", "/var/lib/oracle-deaf"]);
+    scene.assert_alone(&second);
+    scene.assert_no_violation();
+}
+
 #[test]
 fn a_service_whose_file_is_gone_at_a_restart_leaves_its_unit_free() {
     let Some((scene, first)) = Plan::hosts("unclaimed", 2, Lockstore::Nats).run() else { return };
