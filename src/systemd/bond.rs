@@ -115,9 +115,8 @@ fn in_unit(maker: &str, unit: &UnitName, services: &BTreeSet<ServiceName>) -> St
         }
         line(&format!("AssertPathExists={}", service.grant()));
     }
-    // By default sockets, paths and mounts come before basic.target, and putexd, which leases come after, comes after
-    // it: an ordering cycle, which systemd would break by dropping a job. What remains of the defaults is the stop at
-    // shutdown.
+    // By default sockets, paths and mounts come before basic.target, and leases come after it: an ordering cycle, which
+    // systemd would break by dropping a job. What remains of the defaults is the stop at shutdown.
     let rest: &[&str] = match unit.kind() {
         "socket" | "path" => &["DefaultDependencies=no", "Conflicts=shutdown.target", "Before=shutdown.target"],
         "mount" | "automount" | "swap" => {

@@ -42,6 +42,27 @@ fn a_daemon_that_comes_back_in_time_interrupts_nothing(store: Lockstore) {
     println!("{grown}");
 }
 
+/// It follows the lease and nothing more, and stops slowly. systemd puts each start behind a stop that it has an order with.
+#[test]
+fn what_follows_a_lease_and_stops_slowly_keeps_no_putexd_from_being_started_again() {
+    let Some((scene, first)) = Plan::hosts("follower", 2, Lockstore::Nats).run() else { return };
+    let host = scene.host_of(&first);
+    let lease = "[Unit]\nBindsTo=putex-lease@db.target\nAfter=putex-lease@db.target\n";
+    let slow = "[Service]\nExecStart=/usr/bin/sleep infinity\nExecStop=/usr/bin/sleep 120\nTimeoutStopSec=130\n";
+    host.write_file("/etc/systemd/system/follower.service", &format!("{lease}{slow}"));
+    host.exec(&["systemctl", "daemon-reload"]);
+    host.exec(&["systemctl", "start", "follower.service"]);
+    let since = now();
+    host.exec(&["putexctl", "step-down", "db"]);
+    scene.wait_for_takeover(&first, since, HAND_OVER, "step-down with a slow follower");
+    assert_eq!(host.property("follower.service", "ActiveState"), "deactivating");
+    let before = main_pid(host, DAEMON);
+    signal(host, DAEMON, "KILL");
+    wait_for_restart(host, DAEMON, &before, SOON);
+    assert_eq!(host.property("follower.service", "ActiveState"), "deactivating", "it was not waited for");
+    scene.assert_no_violation();
+}
+
 fn a_reload_of_systemd_interrupts_nothing(store: Lockstore) {
     let Some((scene, first)) = Plan::hosts("systemd", 2, store).run() else { return };
     let host = scene.host_of(&first);
