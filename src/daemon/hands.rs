@@ -17,14 +17,14 @@ use crate::config::{FenceSettings, ServiceSettings};
 use crate::election::{Sight, rounded};
 use crate::guard::frame::ListedLease;
 use crate::host::processes::Process;
-use crate::systemd::{BusError, ChangeHints, JobEnd, Look, Manager, NotDead, Placement, Purpose, RunResult, insist};
+use crate::systemd::{
+    BusError, ChangeHints, JobEnd, Look, Manager, NotDead, PATIENCE, Placement, Purpose, RunResult, insist,
+};
 use crate::types::{NodeId, ServiceName, Time, UnitName};
 
 /// How long a start is waited for. The unit's own TimeoutStartSec= ends it long before; a database that recovers may
 /// rightly take hours, and the lease is renewed meanwhile.
 const START_LIMIT: Duration = Duration::from_secs(86_400);
-/// A PID 1 that answers late is asked again for so long before a start is given up that has not begun.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a StopUnit is waited for before the unit is looked at again. Where nothing has to be killed, each is waited for twice
 /// as long as the one before, up to the second: many slow stops at once are not to keep PID 1 from them by asking.
 const STOP_SLICE: Duration = Duration::from_millis(500);

@@ -102,6 +102,12 @@ pub struct Known {
     pub state: PathBuf,
 }
 
+impl Known {
+    fn kept_of(&self, service: &ServiceName) -> PathBuf {
+        self.kept.join(format!("{service}.json"))
+    }
+}
+
 /// Reads the service files below `directories`, the first of which wins, and writes the drop-ins below `target`.
 #[must_use]
 pub fn run(directories: &[PathBuf], known: &Known, target: &Path) -> Generated {
@@ -114,7 +120,7 @@ pub fn run(directories: &[PathBuf], known: &Known, target: &Path) -> Generated {
     let ran = awaited(&beginning, end).unwrap_or_default();
     for (service, files) in files {
         let Some(first) = files.first().map(|(path, _)| path.clone()) else { continue };
-        let kept = service.as_ref().map(|service| known.kept.join(format!("{service}.json")));
+        let kept = service.as_ref().map(|service| known.kept_of(service));
         let ran = service.as_ref().and_then(|service| ran.get(service));
         let mut units = units_of_all(files, kept.as_deref(), ran, &mut generated.problems);
         if units.is_empty() {
@@ -130,8 +136,9 @@ pub fn run(directories: &[PathBuf], known: &Known, target: &Path) -> Generated {
         }
     }
     for (unit, services) in generated.bonds.iter_mut().filter(|(_, services)| services.len() > 1) {
-        let holders: BTreeSet<ServiceName> =
-            services.iter().filter(|service| has_taken(&known.kept, service, unit)).cloned().collect();
+        let has_taken =
+            |service: &&ServiceName| former_units(&known.kept_of(service)).is_some_and(|former| former.contains(unit));
+        let holders: BTreeSet<ServiceName> = services.iter().filter(has_taken).cloned().collect();
         // Bound to another lease as well, one that runs would be stopped by a file that putexd refuses.
         if !holders.is_empty() {
             for other in services.difference(&holders) {
@@ -331,12 +338,11 @@ fn read_former(kept: &Path) -> Option<ServiceFile> {
     toml::from_str(&made.file.text).ok()
 }
 
-/// Whether putexd has taken `unit` from the file of `service` in this boot.
-fn has_taken(kept: &Path, service: &ServiceName, unit: &UnitName) -> bool {
-    read_former(&kept.join(format!("{service}.json"))).is_some_and(|former| {
-        let mut names = former.bound_units.iter().chain(&former.contains).chain([&former.unit]);
-        names.any(|name| name == unit.as_str())
-    })
+/// The units that putexd has taken from a file in this boot, by what it keeps of it.
+fn former_units(kept: &Path) -> Option<BTreeSet<UnitName>> {
+    let former = read_former(kept)?;
+    let names = former.bound_units.into_iter().chain([former.unit]).chain(former.contains);
+    Some(names.filter_map(|name| UnitName::new(&name).ok()).collect())
 }
 
 /// The keys that are read here, of what putexd keeps of a service.
@@ -404,9 +410,8 @@ fn units_of(
     };
     if let Some(why) = why {
         problems.push(format!("{}: {why}", path.display()));
-        if let Some(former) = read_former() {
-            let bound = former.bound_units.into_iter().chain([former.unit]);
-            return bound.chain(former.contains).filter_map(|name| UnitName::new(&name).ok()).collect();
+        if let Some(former) = kept.and_then(former_units) {
+            return former;
         }
     }
     let Some(text) = text else { return BTreeSet::new() };

@@ -146,10 +146,7 @@ impl Systemd {
     pub fn started(&mut self, units: &[UnitName]) -> Result<Vec<UnitName>, Error> {
         let mut started = Vec::new();
         for unit in units {
-            let Some(answer) = known(self.call(MANAGER, MANAGER_INTERFACE, "GetUnit", &(unit.as_str())))? else {
-                continue;
-            };
-            let path = answer.body::<OwnedObjectPath>()?;
+            let Some(path) = self.find("GetUnit", unit)? else { continue };
             if self.property(&path, "Unit", "ActiveState")? == "active" {
                 started.push(unit.clone());
             }
@@ -162,10 +159,7 @@ impl Systemd {
     pub fn groups(&mut self, units: &[UnitName]) -> Result<Vec<String>, Error> {
         let mut groups = Vec::new();
         for unit in units.iter().filter(|unit| WITH_PROCESSES.contains(&unit.kind())) {
-            let Some(answer) = known(self.call(MANAGER, MANAGER_INTERFACE, "GetUnit", &(unit.as_str())))? else {
-                continue;
-            };
-            let path = answer.body::<OwnedObjectPath>()?;
+            let Some(path) = self.find("GetUnit", unit)? else { continue };
             groups.push(self.property(&path, &type_interface(unit), "ControlGroup")?);
         }
         // It has none before its first start.
@@ -182,14 +176,13 @@ impl Systemd {
             let place = place_of(unit);
             // One that systemd has forgotten is read anew where more than its state is asked for.
             let method = if place.is_some() { "LoadUnit" } else { "GetUnit" };
-            let Some(answer) = known(self.call(MANAGER, MANAGER_INTERFACE, method, &(unit.as_str())))? else {
+            let Some(path) = self.find(method, unit)? else {
                 // With the unit systemd has forgotten how its start went.
                 if is_begun {
                     return Ok(None);
                 }
                 continue;
             };
-            let path = answer.body::<OwnedObjectPath>()?;
             let interface = type_interface(unit);
             let state = self.property(&path, "Unit", "ActiveState")?;
             if !matches!(state.as_str(), "inactive" | "failed") {
@@ -236,6 +229,12 @@ impl Systemd {
         Ok(())
     }
 
+    /// The object of a unit; `None`: systemd does not know it. `method`: whether it is to be loaded.
+    fn find(&mut self, method: &str, unit: &UnitName) -> Result<Option<OwnedObjectPath>, Error> {
+        let answer = known(self.call(MANAGER, MANAGER_INTERFACE, method, &(unit.as_str())))?;
+        answer.map(|answer| answer.body()).transpose()
+    }
+
     fn property(&mut self, path: &OwnedObjectPath, interface: &str, name: &str) -> Result<String, Error> {
         Ok(String::try_from(self.value(path, interface, name)?)?)
     }
@@ -261,9 +260,8 @@ impl Systemd {
         let active_since = |systemd: &mut Self, path: &OwnedObjectPath| -> Result<u64, Error> {
             Ok(u64::try_from(systemd.value(path, "Unit", "ActiveEnterTimestampMonotonic")?)?)
         };
-        let lease = known(self.call(MANAGER, MANAGER_INTERFACE, "GetUnit", &(target.as_str())))?;
-        let lease_since = match lease {
-            Some(answer) => active_since(self, &answer.body::<OwnedObjectPath>()?)?,
+        let lease_since = match self.find("GetUnit", target)? {
+            Some(lease) => active_since(self, &lease)?,
             None => 0,
         };
         let mut exits = |name| self.exits(path, name);

@@ -53,7 +53,7 @@ use outside::Walker;
 pub use properties::{ActiveState, Invocation, QueuedJob, UnitState};
 use references::References;
 pub use run::{Check, RunResult};
-pub use start::{StartError, Started, insist};
+pub use start::{PATIENCE, StartError, Started, insist};
 pub use supervisable::{Surroundings, Unsupervisable};
 use tracked::Tracked;
 pub use units::{Brief, JobType, KillError, Look, NotDead, Placement, Proof, SystemState};

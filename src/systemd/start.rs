@@ -17,7 +17,7 @@ use crate::types::{ServiceName, UnitName};
 const POLL: Duration = Duration::from_millis(100);
 /// A PID 1 that answers late, as one does that has many units to start, is asked again for so long before a start is given up of
 /// which nothing has begun. Another host may do better.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A unit that was started.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -63,11 +63,15 @@ fn guard_alone_ends(scene: &Scene, start: &Event, what: &str) -> Event {
     next
 }
 
+/// A unit that systemd starts again at once, under a lease that is long enough for that.
+fn restarted(name: &'static str) -> Plan {
+    let plan = Plan::hosts(name, 2, Lockstore::Nats).service("db", SERVICE.replace("failures = 3", "failures = 6"));
+    plan.file("/etc/systemd/system/database.service.d/restart.conf", RESTART)
+}
+
 #[test]
 fn a_unit_that_moves_to_another_control_group_is_killed_there() {
-    let plan = Plan::hosts("moves", 2, Lockstore::Nats).service("db", SERVICE.replace("failures = 3", "failures = 6"));
-    let plan = plan.file("/etc/systemd/system/database.service.d/restart.conf", RESTART);
-    let Some((scene, first)) = plan.run() else { return };
+    let Some((scene, first)) = restarted("moves").run() else { return };
     let host = scene.host_of(&first);
     change_slice(host);
     let moved = move_to_the_slice(&scene, &first);
@@ -97,9 +101,7 @@ fn a_unit_that_moves_to_another_control_group_is_killed_there() {
 /// Nobody has told the guard of the other control group. It asks PID 1, as what does not end by SIGTERM would live on there.
 #[test]
 fn a_unit_that_moves_while_putexd_hangs_is_killed_there() {
-    let plan = Plan::hosts("unseen", 2, Lockstore::Nats).service("db", SERVICE.replace("failures = 3", "failures = 6"));
-    let plan = plan.file("/etc/systemd/system/database.service.d/restart.conf", RESTART);
-    let Some((scene, first)) = plan.run() else { return };
+    let Some((scene, first)) = restarted("unseen").run() else { return };
     let host = scene.host_of(&first);
     let since = now();
     signal(host, DAEMON, "STOP");
