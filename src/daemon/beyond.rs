@@ -22,17 +22,16 @@ const GRACE: Duration = Duration::from_secs(10);
 const GLANCE: Duration = Duration::from_millis(250);
 
 /// Shared by whoever looks and whoever stops.
-#[derive(Clone)]
 pub(super) struct Beyond {
     main: UnitName,
     contains: Vec<UnitName>,
     /// Whether the administrator answers for what is not in the control groups.
-    unit_only: Arc<AtomicBool>,
+    unit_only: AtomicBool,
     systemd: Arc<dyn Manager>,
     /// The control groups of `contains`, as PID 1 named them last.
-    groups: Arc<Mutex<BTreeSet<String>>>,
+    groups: Mutex<BTreeSet<String>>,
     /// Processes that were seen outside. Their parents may be gone by now, so that only their numbers find them again.
-    strays: Arc<Mutex<Vec<Process>>>,
+    strays: Mutex<Vec<Process>>,
 }
 
 /// How far the end of what is left behind a stop has come.
@@ -60,10 +59,10 @@ impl Beyond {
         Self {
             main: settings.unit.clone(),
             contains: settings.contains.clone(),
-            unit_only: Arc::new(AtomicBool::new(settings.stop_proof == StopProof::UnitOnly)),
+            unit_only: AtomicBool::new(settings.stop_proof == StopProof::UnitOnly),
             systemd,
-            groups: Arc::default(),
-            strays: Arc::default(),
+            groups: Mutex::default(),
+            strays: Mutex::default(),
         }
     }
 

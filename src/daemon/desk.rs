@@ -1,13 +1,14 @@
 //! A service's requests to the guard, carried out one after the other: an `arm` must never overtake a `close`.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
 use super::hands::Units;
-use super::service::Events;
+use super::service::{Inbox, Told};
 use crate::config::{BOUND_UNITS_LIMIT, CONTAINS_LIMIT, ServiceSettings};
 use crate::election::{Event, GuardDone, GuardRequest};
 use crate::guard::client::{GuardClient, GuardError, Link};
@@ -28,7 +29,7 @@ pub(super) struct Desk {
     pub(super) node: NodeId,
     pub(super) guard: GuardClient,
     pub(super) units: Units,
-    pub(super) settings: watch::Receiver<ServiceSettings>,
+    pub(super) settings: watch::Receiver<Arc<ServiceSettings>>,
     /// The lease as the guard has it, as far as known; `closing` when it has lapsed too.
     pub(super) armed: Option<Lease>,
     /// The lease that the guard was told to forget last.
@@ -37,7 +38,7 @@ pub(super) struct Desk {
 
 impl Desk {
     /// Serves until the service is gone. Boxed is what a desk does seldom: it would take its room while nothing is asked, too.
-    pub(super) async fn run(mut self, mut requests: mpsc::Receiver<Box<GuardRequest>>, events: Events) {
+    pub(super) async fn run(mut self, mut requests: mpsc::Receiver<Box<GuardRequest>>, inbox: Inbox) {
         let mut groups = self.units.watch_groups();
         let mut begun = self.units.watch_begun();
         let mut link = self.guard.link();
@@ -65,29 +66,29 @@ impl Desk {
                 },
             };
             let gone = event == Event::GuardDown;
-            if events.send(Box::new(event)).await.is_err() {
+            if inbox.tell(Told::Event(event)).await.is_err() {
                 return;
             }
-            if gone && !Box::pin(self.wait_for_guard(&mut requests, &events)).await {
+            if gone && !Box::pin(self.wait_for_guard(&mut requests, &inbox)).await {
                 return;
             }
         }
     }
 
     /// What was asked of a guard that is gone is asked anew by the election when it is back.
-    async fn wait_for_guard(&mut self, requests: &mut mpsc::Receiver<Box<GuardRequest>>, events: &Events) -> bool {
+    async fn wait_for_guard(&mut self, requests: &mut mpsc::Receiver<Box<GuardRequest>>, inbox: &Inbox) -> bool {
         let listed = loop {
             if let Ok(listed) = self.listed().await {
                 break listed;
             }
             sleep(RETRY).await;
-            if events.is_closed() {
+            if inbox.is_closed() {
                 return false;
             }
         };
         self.armed = listed.as_ref().map(armed);
         while requests.try_recv().is_ok() {}
-        events.send(Box::new(Event::GuardUp)).await.is_ok()
+        inbox.tell(Told::Event(Event::GuardUp)).await.is_ok()
     }
 
     /// The lease of the service as the guard has it.
@@ -233,7 +234,6 @@ pub(super) fn armed(listed: &ListedLease) -> Lease {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-    use std::sync::Arc;
 
     use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, duplex};
 
@@ -297,7 +297,7 @@ mod tests {
         let machine = Arc::new(ThisMachine::new(Path::new("/nowhere")));
         let units = Units::new(&settings(), Vec::new(), groups, Arc::new(Fake::default()), machine);
         let (service, node) = (armed.service.clone(), armed.node.clone());
-        let settings = watch::channel(settings()).1;
+        let settings = watch::channel(Arc::new(settings())).1;
         (Desk { service, node, guard, units, settings, armed: Some(armed), forgotten: None }, asked)
     }
 

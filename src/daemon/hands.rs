@@ -3,6 +3,7 @@
 //! Each function may take as long as it takes; the service runs them in tasks of their own.
 
 use std::collections::BTreeSet;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -42,9 +43,11 @@ const WARN_AGAIN: Duration = Duration::from_secs(10);
 /// How often fencing is tried before the lock is given up.
 const FENCE_TRIES: u32 = 3;
 
-/// The units of a service, and the lease that they are bound to.
+/// The units of a service, and the lease that they are bound to. Clones share all of it.
 #[derive(Clone)]
-pub(super) struct Units {
+pub(super) struct Units(Arc<Shared>);
+
+pub(super) struct Shared {
     /// Whose life is the service's.
     pub(super) main: UnitName,
     /// What follows it.
@@ -53,41 +56,50 @@ pub(super) struct Units {
     lease: UnitName,
     pub(super) systemd: Arc<dyn Manager>,
     machine: Arc<dyn Machine>,
-    known: Arc<Mutex<Vec<Known>>>,
+    known: Mutex<Vec<Known>>,
     /// The control groups in which something of the lease may run: those that its units have and would be started in, and
     /// former ones until they were seen empty. What is told to the guard, killed, and has to be empty for the proof.
-    groups: Arc<watch::Sender<BTreeSet<String>>>,
+    groups: watch::Sender<BTreeSet<String>>,
     /// Which starts have begun and not come to their end, which is told to the guard as well.
-    begun: Arc<watch::Sender<Begun>>,
+    begun: watch::Sender<Begun>,
     /// Held by whoever asks PID 1 for them: an older answer must not come after a newer one.
-    learning: Arc<tokio::sync::Mutex<()>>,
+    learning: tokio::sync::Mutex<()>,
     /// What the units run outside of their own control groups.
     pub(super) beyond: Beyond,
     /// Units of an earlier configuration that may still run under the lease.
-    former: Arc<Mutex<Vec<UnitName>>>,
+    former: Mutex<Vec<UnitName>>,
     /// What keeps a stop that is under way from being proven, for whoever asks.
-    unproven: Arc<Mutex<Option<String>>>,
+    unproven: Mutex<Option<String>>,
+    work: watch::Sender<Work>,
+}
+
+/// What is under way.
+#[derive(Debug, Clone, Copy, Default)]
+struct Work {
+    /// How many starts.
+    starts: u32,
+    /// How many stops: at times one that is given up beside the one that follows it.
+    stops: u32,
     /// The looks of a stop for its proof.
-    looks: Arc<watch::Sender<Looks>>,
-    /// How many starts are under way.
-    starts: Arc<watch::Sender<u32>>,
-    /// How many stops are: at times one that is given up beside the one that follows it.
-    stops: Arc<watch::Sender<u32>>,
+    looks: Looks,
 }
 
 /// A start or a stop that is under way, until this is dropped.
-struct UnderWay(Arc<watch::Sender<u32>>);
+struct UnderWay {
+    units: Units,
+    count: fn(&mut Work) -> &mut u32,
+}
 
 impl UnderWay {
-    fn begin(all: &Arc<watch::Sender<u32>>) -> Self {
-        all.send_modify(|count| *count += 1);
-        Self(Arc::clone(all))
+    fn begin(units: &Units, count: fn(&mut Work) -> &mut u32) -> Self {
+        units.work.send_modify(|work| *count(work) += 1);
+        Self { units: units.clone(), count }
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.0.send_modify(|count| *count -= 1);
+        self.units.work.send_modify(|work| *(self.count)(work) -= 1);
     }
 }
 
@@ -142,7 +154,7 @@ pub(super) struct Sighting {
 #[derive(Debug, Clone)]
 pub(super) struct Limit {
     pub(super) at: Time,
-    pub(super) settings: watch::Receiver<ServiceSettings>,
+    pub(super) settings: watch::Receiver<Arc<ServiceSettings>>,
 }
 
 impl Limit {
@@ -182,6 +194,14 @@ impl Sighting {
     }
 }
 
+impl Deref for Units {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
 impl Units {
     /// `former` may still run, though they belong to the service no longer; so may something in the control groups
     /// `groups`, which a lease of before covers.
@@ -192,7 +212,7 @@ impl Units {
         systemd: Arc<dyn Manager>,
         machine: Arc<dyn Machine>,
     ) -> Self {
-        Self {
+        Self(Arc::new(Shared {
             main: settings.unit.clone(),
             bound: settings.bound_units.clone(),
             service: settings.name.clone(),
@@ -200,16 +220,14 @@ impl Units {
             beyond: Beyond::new(settings, Arc::clone(&systemd)),
             systemd,
             machine,
-            known: Arc::default(),
-            groups: Arc::new(watch::channel(groups).0),
-            begun: Arc::new(watch::channel(Begun::default()).0),
-            learning: Arc::default(),
-            former: Arc::new(Mutex::new(former)),
-            unproven: Arc::default(),
-            looks: Arc::new(watch::channel(Looks::default()).0),
-            starts: Arc::new(watch::channel(0).0),
-            stops: Arc::new(watch::channel(0).0),
-        }
+            known: Mutex::default(),
+            groups: watch::Sender::new(groups),
+            begun: watch::Sender::default(),
+            learning: tokio::sync::Mutex::default(),
+            former: Mutex::new(former),
+            unproven: Mutex::default(),
+            work: watch::Sender::default(),
+        }))
     }
 
     /// The units that have to be dead before another host may start them, the main one first.
@@ -302,7 +320,7 @@ impl Units {
         // What a mount has left is the kernel's to say.
         let services = known.iter().filter(|unit| unit.is_effect && unit.name.kind() == "service");
         let units: Vec<UnitName> = services.map(|unit| unit.name.clone()).collect();
-        self.looks.send_modify(|looks| looks.is_proven = false);
+        self.work.send_modify(|work| work.looks.is_proven = false);
         self.begun.send_modify(|all| {
             *all = Begun { units: units.iter().cloned().collect(), is_up: false, round: all.round + 1 };
         });
@@ -340,7 +358,7 @@ impl Units {
     /// Starts the main unit, which starts what is bound with it, now or when it is due; the lease is started with them,
     /// because they are bound to it.
     pub(super) async fn start(&self) -> Result<(), String> {
-        let _under_way = UnderWay::begin(&self.starts);
+        let _under_way = UnderWay::begin(self, |work| &mut work.starts);
         for bound in &self.bound {
             // What failed for want of the lease must not be refused now for having failed too often.
             let reset = insist(Instant::now() + PATIENCE, || self.systemd.reset_failed(bound)).await;
@@ -368,8 +386,8 @@ impl Units {
         let patient_until = warn_at.plus(WARN_AGAIN);
         let mut left = Leftovers::default();
         let mut patience = STOP_SLICE;
-        let _under_way = UnderWay::begin(&self.stops);
-        self.looks.send_modify(|looks| looks.is_proven = false);
+        let _under_way = UnderWay::begin(self, |work| &mut work.stops);
+        self.work.send_modify(|work| work.looks.is_proven = false);
         if kill_at.is_none() {
             self.look_before_stop().await;
         }
@@ -382,7 +400,7 @@ impl Units {
             patience = (patience * 2).min(STOP_SLICE_MAX);
             let attempt = async {
                 self.ask_to_stop(slice, late).await;
-                self.looks.send_modify(|looks| looks.begun += 1);
+                self.work.send_modify(|work| work.looks.begun += 1);
                 self.proof(&mut left, slice).await
             };
             // A PID 1 that does not answer takes the limit of each call, one after another; SIGKILL waits for none of them.
@@ -396,12 +414,12 @@ impl Units {
             match proof {
                 Ok(()) => {
                     self.tell_unproven(None);
-                    self.looks.send_modify(|looks| looks.is_proven = true);
+                    self.work.send_modify(|work| work.looks.is_proven = true);
                     self.former.lock().unwrap_or_else(PoisonError::into_inner).clear();
                     return;
                 }
                 Err((name, trouble)) => {
-                    self.looks.send_modify(|looks| looks.failed = looks.begun);
+                    self.work.send_modify(|work| work.looks.failed = work.looks.begun);
                     let for_the_operator =
                         trouble.is_for_the_operator() || self.machine.now().has_passed(patient_until);
                     let trouble = trouble.of(&name);
@@ -428,29 +446,29 @@ impl Units {
 
     /// Whether the stop that is under way is not proven by a look that begins from now on, or that does not end for long.
     pub(super) async fn is_late_for_good(&self) -> bool {
-        let mut looks = self.looks.subscribe();
-        let begun = looks.borrow_and_update().begun;
-        let ended = looks.wait_for(|looks| looks.is_proven || looks.failed > begun);
-        timeout(ONE_MORE_LOOK_LIMIT, ended).await.map_or(true, |looks| looks.is_ok_and(|looks| !looks.is_proven))
+        let mut work = self.work.subscribe();
+        let begun = work.borrow_and_update().looks.begun;
+        let ended = work.wait_for(|Work { looks, .. }| looks.is_proven || looks.failed > begun);
+        timeout(ONE_MORE_LOOK_LIMIT, ended).await.map_or(true, |work| work.is_ok_and(|work| !work.looks.is_proven))
     }
 
     /// Returns once no start is under way, `limit` from now on at the latest: PID 1 is not to wait with one for a look at what it
     /// has just begun.
     pub(super) async fn not_starting(&self, limit: Duration) {
-        let mut starts = self.starts.subscribe();
+        let mut work = self.work.subscribe();
         // Both outcomes mean the same.
-        let _ = timeout(limit, starts.wait_for(|starts| *starts == 0)).await;
+        let _ = timeout(limit, work.wait_for(|work| work.starts == 0)).await;
     }
 
     /// Returns once no stop is under way, which looks for itself, and a moment later; `limit` from now on at the latest.
     pub(super) async fn not_stopping(&self, limit: Duration) {
-        let mut stops = self.stops.subscribe();
-        if *stops.borrow_and_update() == 0 {
+        let mut work = self.work.subscribe();
+        if work.borrow_and_update().stops == 0 {
             return;
         }
         let over = async {
             // The sender lives as long as `self` does.
-            let _ = stops.wait_for(|stops| *stops == 0).await;
+            let _ = work.wait_for(|work| work.stops == 0).await;
             sleep(AFTER_STOP).await;
         };
         let _ = timeout(limit, over).await;
@@ -458,7 +476,7 @@ impl Units {
 
     /// Whether the last stop has its proof.
     pub(super) fn is_proven(&self) -> bool {
-        self.looks.borrow().is_proven
+        self.work.borrow().looks.is_proven
     }
 
     /// Whether nothing of the units runs, by the word of the guard and by what is known of processes that it does not see. No call
@@ -740,7 +758,7 @@ mod tests {
         assert!(!units.is_late_for_good().await);
         // A PID 1 that hangs is waited for no longer than that.
         let since = tokio::time::Instant::now();
-        units.looks.send_modify(|looks| looks.is_proven = false);
+        units.work.send_modify(|work| work.looks.is_proven = false);
         assert!(units.is_late_for_good().await);
         assert!(since.elapsed() <= ONE_MORE_LOOK_LIMIT);
     }
@@ -788,10 +806,10 @@ mod tests {
     #[test]
     fn a_stop_that_may_take_the_host_down_says_by_when() {
         let at = |seconds| Time::both(Duration::from_secs(seconds));
-        let (told, shown) = watch::channel(settings());
+        let (told, shown) = watch::channel(Arc::new(settings()));
         let limit = Limit { at: at(40), settings: shown };
         assert_eq!(limit.in_words(at(10)), None, "an alarm is all");
-        told.send_modify(|settings| settings.on_stop_failure = OnStopFailure::RebootForce);
+        told.send_modify(|settings| Arc::make_mut(settings).on_stop_failure = OnStopFailure::RebootForce);
         assert_eq!(
             limit.in_words(at(10)).as_deref(),
             Some("this host is rebooted in 30s unless it is proven dead before")

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::service::Events;
+use super::service::{Inbox, Told};
 use crate::config::{HealthSettings, Probe};
 use crate::election::{Event, State};
 use crate::systemd::{Check, Manager, RunResult};
@@ -57,7 +57,7 @@ pub(super) struct Checker {
     pub(super) settings: HealthSettings,
     pub(super) systemd: Arc<dyn Manager>,
     pub(super) role: watch::Receiver<Option<Role>>,
-    pub(super) events: Events,
+    pub(super) inbox: Inbox,
 }
 
 /// Passes or failures in a row.
@@ -118,7 +118,7 @@ impl Checker {
                 outcome = self.probe(role) => outcome,
             };
             if let Some(event) = outcome.and_then(|result| tally.count(role, &self.settings, result))
-                && self.events.send(Box::new(event)).await.is_err()
+                && self.inbox.tell(Told::Event(event)).await.is_err()
             {
                 return false;
             }
@@ -178,8 +178,6 @@ impl Checker {
 mod tests {
     use std::time::Duration;
 
-    use tokio::sync::mpsc;
-
     use super::*;
     use crate::daemon::fake::Fake;
 
@@ -204,20 +202,20 @@ mod tests {
     #[tokio::test]
     async fn a_standby_that_is_not_asked_has_no_verdict() {
         let (role, shown) = watch::channel(Some(Role::Standby));
-        let (events, mut told) = mpsc::channel(4);
+        let (inbox, mut told) = Inbox::new();
         let checker = Checker {
             service: "db".parse().expect("a service's name"),
             node: NodeId::new("h1").expect("a node name"),
             settings: HealthSettings { timeout: Duration::from_millis(50), ..settings(1, 1) },
             systemd: Arc::new(Fake::default()),
             role: shown,
-            events,
+            inbox,
         };
         let checker = tokio::spawn(checker.run());
         tokio::task::yield_now().await;
         role.send_replace(Some(Role::Active));
         let first = *told.recv().await.expect("it is checked");
-        assert!(matches!(first, Event::ActiveCheck(Err(_))), "{first:?}");
+        assert!(matches!(first, Told::Event(Event::ActiveCheck(Err(_)))), "{first:?}");
         checker.abort();
     }
 

@@ -1,16 +1,25 @@
-//! One watch of the store for all services of the host. A hint makes a service read sooner; nothing depends on it.
+//! One watch of the store for all services of the host. A hint makes a service read sooner; nothing depends on it. The same bells
+//! ring when the connection to the store or the guard is lost or found: to wait for that once for all costs less than a thousand
+//! times.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::hash::{BuildHasherDefault, DefaultHasher};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use futures_util::future::join;
 use futures_util::stream::Fuse;
-use tokio::sync::Notify;
+use futures_util::task::AtomicWaker;
+use tokio::sync::watch;
 use tokio::time::{Sleep, sleep, sleep_until};
 
+use crate::guard::client::Link as GuardLink;
 use crate::store::pace::Pace;
-use crate::store::{self, Store};
+use crate::store::{self, Link as StoreLink, Store};
 use crate::types::Key;
 
 /// Between two watches, doubled each time one ends at once. A host has one for all services, and without it a planned hand-over
@@ -21,28 +30,90 @@ const BACK_OFF_MAX: Duration = Duration::from_secs(1);
 /// From one ringing to the next, where many keys change: what is read then is read together, which costs less.
 const RINGING: Duration = Duration::from_millis(20);
 
+/// What a bell rings for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ring {
+    /// Its key may have changed.
+    Hint,
+    /// The connection to the store or to the guard is not what it was, or may not be.
+    Link,
+}
+
+/// Rings for the one who waits for a key.
+#[derive(Debug, Default)]
+pub(super) struct Bell {
+    hint: AtomicBool,
+    link: AtomicBool,
+    waker: AtomicWaker,
+}
+
+impl Bell {
+    fn ring(&self, ring: Ring) {
+        let rung = match ring {
+            Ring::Hint => &self.hint,
+            Ring::Link => &self.link,
+        };
+        rung.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    /// What it has rung for since it was last heard. A hint stays until somebody `heeds` hints.
+    pub(super) fn poll(&self, context: &mut Context<'_>, heeds: bool) -> Poll<Ring> {
+        self.waker.register(context.waker());
+        if self.link.swap(false, Ordering::AcqRel) {
+            Poll::Ready(Ring::Link)
+        } else if heeds && self.hint.swap(false, Ordering::AcqRel) {
+            Poll::Ready(Ring::Hint)
+        } else {
+            Poll::Pending
+        }
+    }
+}
+
+/// Waits until one of `bells` rings for its key.
+pub(super) async fn hint(bells: &[Arc<Bell>]) {
+    poll_fn(|context| {
+        let rings = |bell: &Arc<Bell>| {
+            // A connection is nothing to whoever waits here; behind it there may be a hint.
+            while let Poll::Ready(ring) = bell.poll(context, true) {
+                if ring == Ring::Hint {
+                    return true;
+                }
+            }
+            false
+        };
+        if bells.iter().any(rings) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
 /// Who wants to hear of which key.
 #[derive(Debug, Clone, Default)]
 pub struct Hints {
-    board: Arc<Mutex<BTreeMap<Key, Arc<Notify>>>>,
+    /// Hashed as in every other process, so that a simulation runs again as it ran.
+    board: Arc<Mutex<HashMap<Key, Arc<Bell>, BuildHasherDefault<DefaultHasher>>>>,
 }
 
 impl Hints {
-    /// A bell that rings whenever `key` may have changed.
-    pub(super) fn of(&self, key: &Key) -> Arc<Notify> {
+    /// A bell that rings whenever `key` may have changed. One at a time waits for it.
+    pub(super) fn of(&self, key: &Key) -> Arc<Bell> {
         let mut board = self.board.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(board.entry(key.clone()).or_default())
     }
 
-    /// Watches `store`, for ever.
-    pub async fn run(self, store: Arc<dyn Store>) {
+    /// Watches `store`, and the connections to it and to the guard, for ever.
+    pub async fn run(self, store: Arc<dyn Store>, guard: watch::Receiver<GuardLink>) {
+        join(self.watch(&*store), self.follow(store.link(), guard)).await;
+    }
+
+    async fn watch(&self, store: &dyn Store) {
         let (mut back_off, mut pace) = (BACK_OFF_MIN, Pace::new(RINGING));
         loop {
             // The reason is the connection's to tell; the services read every R all the same.
             if let Ok(hints) = store.watch().await {
                 let mut hints = hints.fuse();
                 // What changed while nobody watched was not hinted at.
-                self.ring_all();
+                self.ring_all(Ring::Hint);
                 while let Some(key) = hints.next().await {
                     back_off = BACK_OFF_MIN;
                     let mut keys = vec![key];
@@ -57,17 +128,32 @@ impl Hints {
         }
     }
 
-    fn ring(&self, keys: &[Key]) {
-        let board = self.board.lock().unwrap_or_else(PoisonError::into_inner);
-        for bell in keys.iter().filter_map(|key| board.get(key)) {
-            bell.notify_one();
+    async fn follow(&self, mut store: watch::Receiver<StoreLink>, mut guard: watch::Receiver<GuardLink>) {
+        loop {
+            self.ring_all(Ring::Link);
+            let changed = tokio::select! {
+                biased;
+                changed = store.changed() => changed,
+                changed = guard.changed() => changed,
+            };
+            if changed.is_err() {
+                // The daemon ends.
+                return;
+            }
         }
     }
 
-    fn ring_all(&self) {
+    fn ring(&self, keys: &[Key]) {
+        let board = self.board.lock().unwrap_or_else(PoisonError::into_inner);
+        for bell in keys.iter().filter_map(|key| board.get(key)) {
+            bell.ring(Ring::Hint);
+        }
+    }
+
+    fn ring_all(&self, ring: Ring) {
         let board = self.board.lock().unwrap_or_else(PoisonError::into_inner);
         for bell in board.values() {
-            bell.notify_one();
+            bell.ring(ring);
         }
     }
 }

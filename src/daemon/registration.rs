@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::{join_all, select_all};
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use futures_util::future::join_all;
+use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
+use super::hints;
 use super::machine::Machine;
-use super::service::{Host, observation, shared};
+use super::service::{Host, Inbox, Told, observation, shared};
 use super::timers::shared_pause;
 use crate::config::ServiceSettings;
 use crate::election::{
@@ -44,19 +45,74 @@ pub(super) enum Standpoint {
 /// An operator's word that the place which the configuration names is meant; what became of it.
 pub(super) type Adoption = oneshot::Sender<Result<String, String>>;
 
+/// One of them that waits for the one who looks.
+#[derive(Debug, Default)]
+pub(super) struct Adoptions {
+    waiting: Mutex<Option<Adoption>>,
+    said: Notify,
+}
+
+impl Adoptions {
+    /// `Err`: another one waits.
+    pub(super) fn say(&self, adoption: Adoption) -> Result<(), Adoption> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.is_some() {
+            return Err(adoption);
+        }
+        *waiting = Some(adoption);
+        drop(waiting);
+        self.said.notify_one();
+        Ok(())
+    }
+
+    async fn next(&self) -> Adoption {
+        loop {
+            if let Some(adoption) = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                return adoption;
+            }
+            self.said.notified().await;
+        }
+    }
+}
+
+/// Something of each of a service's units, mostly of one. A map has room for eleven.
+struct OfUnits<T>(Vec<(UnitName, T)>);
+
+impl<T> OfUnits<T> {
+    fn get(&self, unit: &UnitName) -> Option<&T> {
+        self.0.iter().find(|(other, _)| other == unit).map(|(_, one)| one)
+    }
+
+    fn put(&mut self, unit: &UnitName, one: T) {
+        match self.0.iter_mut().find(|(other, _)| other == unit) {
+            Some((_, former)) => *former = one,
+            None => {
+                self.0.reserve_exact(1);
+                self.0.push((unit.clone(), one));
+            }
+        }
+    }
+}
+
+impl<T> Default for OfUnits<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
 /// What this host remembers of the entries of a service's units. Who looks and who vets go by the same.
 #[derive(Clone)]
 pub(super) struct Places {
     machine: Arc<dyn Machine>,
-    kept: Arc<Mutex<BTreeMap<UnitName, KeptPlace>>>,
+    kept: Arc<Mutex<OfUnits<KeptPlace>>>,
     /// The entries as they were when they last cleared a unit.
-    seen: Arc<Mutex<BTreeMap<UnitName, Snapshot>>>,
+    seen: Arc<Mutex<OfUnits<Snapshot>>>,
 }
 
 impl Places {
     /// What the disk has.
     pub(super) fn new<'a>(machine: &Arc<dyn Machine>, units: impl Iterator<Item = &'a UnitName>) -> Self {
-        let places = units.filter_map(|unit| Some((unit.clone(), machine.recall_place(unit)?))).collect();
+        let places = OfUnits(units.filter_map(|unit| Some((unit.clone(), machine.recall_place(unit)?))).collect());
         Self { machine: Arc::clone(machine), kept: Arc::new(Mutex::new(places)), seen: Arc::default() }
     }
 
@@ -65,7 +121,7 @@ impl Places {
     }
 
     fn see(&self, unit: &UnitName, snapshot: Snapshot) {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).insert(unit.clone(), snapshot);
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).put(unit, snapshot);
     }
 
     fn of(&self, unit: &UnitName) -> Option<KeptPlace> {
@@ -76,7 +132,7 @@ impl Places {
         let mut places = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if places.get(unit) != Some(&kept) {
             self.machine.keep_place(unit, kept.clone());
-            places.insert(unit.clone(), kept);
+            places.put(unit, kept);
         }
     }
 
@@ -106,23 +162,23 @@ impl Places {
 /// Keeps looking at the entries of a service's units, which stay the same as long as it lives, and tells each change.
 pub(super) async fn keep_looking(
     host: Host,
-    settings: watch::Receiver<ServiceSettings>,
+    settings: watch::Receiver<Arc<ServiceSettings>>,
     kept: Places,
-    mut adoptions: mpsc::Receiver<Adoption>,
-    told: mpsc::Sender<Standpoint>,
+    adoptions: Arc<Adoptions>,
+    inbox: Inbox,
 ) {
     let units: Vec<UnitName> = settings.borrow().units().cloned().collect();
     let mut registrars: Vec<Registrar> =
         units.into_iter().map(|unit| Registrar::new(host.clone(), settings.clone(), kept.clone(), unit)).collect();
     let unit = settings.borrow().unit.clone();
-    let bells: Vec<Arc<Notify>> = registrars.iter().map(|registrar| host.hints.of(&registrar.entry)).collect();
+    let bells: Vec<_> = registrars.iter().map(|registrar| host.hints.of(&registrar.entry)).collect();
     let mut last = None;
     loop {
         // Boxed: it would take its room between two looks, too.
         let standpoint = Box::pin(look(&mut registrars)).await;
         if last.as_ref() != Some(&standpoint) {
             last = Some(standpoint.clone());
-            if told.send(standpoint.clone()).await.is_err() {
+            if inbox.tell(Told::Standpoint(standpoint.clone())).await.is_err() {
                 return;
             }
         }
@@ -133,15 +189,14 @@ pub(super) async fn keep_looking(
             // A former lock is watched in order to see that it is let go.
             Standpoint::Refused(_) => timings.renew_interval / 2,
         };
-        let any_bell = select_all(bells.iter().map(|bell| Box::pin(bell.notified())));
         tokio::select! {
             // In this order, and not in one that is drawn: a simulation runs it again.
             biased;
-            Some(adoption) = adoptions.recv() => {
+            adoption = adoptions.next() => {
                 // Whoever asked may have gone.
                 let _ = adoption.send(Box::pin(adopt(&mut registrars)).await);
             }
-            _ = any_bell => {}
+            () = hints::hint(&bells) => {}
             () = sleep(shared_pause(host.machine.now(), pause)) => {}
         }
     }
@@ -185,7 +240,7 @@ async fn adopt(registrars: &mut [Registrar]) -> Result<String, String> {
 /// Looks at one unit's entry.
 struct Registrar {
     host: Host,
-    settings: watch::Receiver<ServiceSettings>,
+    settings: watch::Receiver<Arc<ServiceSettings>>,
     unit: UnitName,
     entry: Key,
     kept: Places,
@@ -194,7 +249,7 @@ struct Registrar {
 }
 
 impl Registrar {
-    fn new(host: Host, settings: watch::Receiver<ServiceSettings>, kept: Places, unit: UnitName) -> Self {
+    fn new(host: Host, settings: watch::Receiver<Arc<ServiceSettings>>, kept: Places, unit: UnitName) -> Self {
         let entry = Key::of_unit(host.cluster.as_ref(), &unit);
         Self { host, settings, unit, entry, kept, former: BTreeMap::new() }
     }
@@ -394,7 +449,7 @@ impl Registrar {
 
 /// Asked when the lock has been written, and before anything is started: whether the entry of each unit still names this
 /// lock.
-pub(super) async fn vet(host: Host, settings: ServiceSettings, kept: Places) -> Result<(), String> {
+pub(super) async fn vet(host: Host, settings: Arc<ServiceSettings>, kept: Places) -> Result<(), String> {
     let vetted = join_all(settings.units().map(|unit| vet_unit(&host, &settings, &kept, unit))).await;
     vetted.into_iter().collect()
 }
@@ -578,7 +633,7 @@ mod tests {
         }
 
         fn registrar(&self) -> Registrar {
-            let settings = watch::channel(self.settings.clone()).1;
+            let settings = watch::channel(Arc::new(self.settings.clone())).1;
             Registrar::new(self.host.clone(), settings, self.places(), self.settings.unit.clone())
         }
 
@@ -592,7 +647,7 @@ mod tests {
         }
 
         async fn vet_by(&self, places: Places) -> Result<(), String> {
-            vet(self.host.clone(), self.settings.clone(), places).await
+            vet(self.host.clone(), Arc::new(self.settings.clone()), places).await
         }
     }
 
@@ -653,7 +708,7 @@ mod tests {
             bench.store.put(&Key::of_unit(None, unit), registration.encode(unit));
         }
         bench.put_old_lock(Standing::Active, Duration::from_secs(60));
-        let settings = watch::channel(bench.settings.clone()).1;
+        let settings = watch::channel(Arc::new(bench.settings.clone())).1;
         let places = Places::new(&bench.host.machine, units.iter());
         let mut registrars =
             units.map(|unit| Registrar::new(bench.host.clone(), settings.clone(), places.clone(), unit));

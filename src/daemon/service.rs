@@ -6,20 +6,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::beyond;
 use super::desk::{self, Desk};
 use super::grounds::Grounds;
 use super::hands::{self, Limit, Sighting, Units};
 use super::health::{Checker, Role};
-use super::hints::Hints;
+use super::hints::{Bell, Hints, Ring};
 use super::machine::{Machine, Task, Timer};
-use super::registration::{self, Adoption, Standpoint};
-use super::tidings::Tidings;
+use super::registration::{self, Adoption, Adoptions, Standpoint};
+use super::tidings::{Standing, Tidings};
 use crate::config::{ServiceSettings, StopProof, WatchdogSettings};
 use crate::election::{
     self, Action, Content, Election, Event, GuardDone, GuardRequest, Hindrance, Moment, Observation, ReadId, Record,
@@ -36,15 +35,16 @@ use crate::types::store::StoreAddress;
 use crate::types::{ClusterName, Key, MachineId, NodeId, Revision, Term, Time, UnitName};
 
 mod admission;
+mod inbox;
 mod lookout;
 mod tell;
 
 use admission::{Admission, Admitter, Refusal, admit};
+pub use inbox::Orders;
+pub(super) use inbox::{Inbox, Told};
 pub(super) use lookout::shared;
 use lookout::{watch_outside, watch_units};
 
-/// Events that wait for the loop. It takes them faster than anybody makes them; a full channel makes their tasks wait.
-const EVENTS_LIMIT: usize = 64;
 /// Requests that wait for the guard.
 const GUARD_LIMIT: usize = 32;
 /// How long a loop to which nothing happens takes to show that it lives: where something is awaited, and at rest.
@@ -90,10 +90,6 @@ pub struct Host {
     pub watchdog: Option<WatchdogSettings>,
 }
 
-/// Where what happens to a service is told. A channel has room for 32 messages from the beginning on, and each service has
-/// several channels, so that large messages are boxed.
-pub(super) type Events = mpsc::Sender<Box<Event>>;
-
 /// Where the answer to an operator goes: what was done, or why nothing.
 pub type Answer = oneshot::Sender<Result<String, String>>;
 
@@ -101,7 +97,7 @@ pub type Answer = oneshot::Sender<Result<String, String>>;
 #[derive(Debug)]
 pub enum Order {
     /// Go on with these settings; units and key are the same.
-    Reconfigure(Box<ServiceSettings>),
+    Reconfigure(Arc<ServiceSettings>),
     /// The configuration was read anew, and that of the service is as it was: what was refused is tried again.
     Reconsider,
     /// Let the lock go now, contend again later; the reason, and where to say what was begun.
@@ -202,7 +198,8 @@ pub(super) fn without_file(lease: &Lease, last_held: Option<(Key, Option<Timings
 }
 
 /// What was seen of the units.
-struct Seen {
+#[derive(Debug)]
+pub(super) struct Seen {
     /// The epoch in which it was looked at.
     epoch: u64,
     sighting: Sighting,
@@ -213,9 +210,9 @@ struct Seen {
 /// A running service.
 pub struct Handle {
     /// What it runs with.
-    pub settings: ServiceSettings,
+    pub settings: Arc<ServiceSettings>,
     /// Takes orders.
-    pub orders: mpsc::Sender<Order>,
+    pub orders: Orders,
     /// What it shows.
     pub status: watch::Receiver<Status>,
     /// Grows as long as the loop makes progress.
@@ -227,11 +224,10 @@ pub struct Handle {
 /// Starts a service's task. `kept` is what the guard knows of its lease; `changed` rings when the status changes.
 pub fn spawn(
     host: &Host,
-    settings: ServiceSettings,
+    settings: Arc<ServiceSettings>,
     kept: Option<Kept>,
     changed: Arc<Notify>,
 ) -> std::io::Result<Handle> {
-    let (orders, inbox) = mpsc::channel(8);
     let (status, shown) = watch::channel(Status {
         state: State::NoStore,
         holder: String::new(),
@@ -244,16 +240,17 @@ pub fn spawn(
         remarks: Vec::new(),
     });
     let progress = Arc::new(AtomicU64::new(0));
-    let service = Service::new(host, settings.clone(), kept, status, Arc::clone(&progress), changed)?;
-    let task = host.machine.spawn(Box::pin(Box::new(service).run(inbox)));
+    let service = Service::new(host, Arc::clone(&settings), kept, status, Arc::clone(&progress), changed)?;
+    let orders = Orders::to(service.inbox.clone());
+    let task = host.machine.spawn(Box::pin(Box::new(service).run()));
     Ok(Handle { settings, orders, status: shown, progress, task })
 }
 
 struct Service {
     host: Host,
-    settings: ServiceSettings,
+    settings: Arc<ServiceSettings>,
     /// The same, for the tasks that outlast a reload.
-    shown: watch::Sender<ServiceSettings>,
+    shown: watch::Sender<Arc<ServiceSettings>>,
     election: Election,
     units: Units,
     /// Whether the lease that the guard remembers is for other units than these.
@@ -271,14 +268,16 @@ struct Service {
     /// When and why the last run here failed, until a start succeeds.
     failure: Option<(Duration, String)>,
     timer: Box<dyn Timer>,
-    /// Where the tasks that carry out actions send what became of them.
-    events: Events,
+    /// Where its tasks tell it something.
+    inbox: Inbox,
+    /// What they have told it.
+    told: mpsc::Receiver<Box<Told>>,
+    store_link: watch::Receiver<StoreLink>,
+    guard_link: watch::Receiver<GuardLink>,
+    /// Rings when one of the two has changed, and when the lock may have.
+    bell: Arc<Bell>,
     unreadable: Arc<Unreadable>,
-    inbox: mpsc::Receiver<Box<Event>>,
-    sights: mpsc::Receiver<Box<Seen>>,
-    /// The processes of the units that are outside of their control groups, whenever that changes.
-    strays: mpsc::Receiver<Vec<Process>>,
-    /// Those that are told of, in words.
+    /// The processes outside of their control groups that are told of, in words.
     outside: Vec<String>,
     /// Why nothing is started though the units were admitted: processes of them went elsewhere when they ran. It stands until
     /// the configuration is read anew.
@@ -297,9 +296,8 @@ struct Service {
     stop: Option<JoinHandle<()>>,
     /// Counts the stops that were asked for: a proof that was taken for an earlier one says nothing of the gate since.
     stops: u64,
-    /// The stops that have their proof.
-    stopped: mpsc::Receiver<u64>,
-    prove: mpsc::Sender<u64>,
+    /// The last stop that has its proof; 0 once that is taken.
+    proven: Arc<AtomicU64>,
     /// Tasks that end with the service: desk, watcher, checker, admission.
     helpers: Vec<JoinHandle<()>>,
     checker: Option<JoinHandle<()>>,
@@ -311,11 +309,12 @@ struct Service {
     registration: Standpoint,
     places: registration::Places,
     /// An operator's words on that, for the one who looks.
-    adoptions: mpsc::Sender<Adoption>,
-    adopted: Option<mpsc::Receiver<Adoption>>,
+    adoptions: Arc<Adoptions>,
     /// The last verdict of the health check, whatever the role.
     healthy: bool,
     status: watch::Sender<Status>,
+    /// The same for what is told once for all services.
+    standing: Standing,
     progress: Arc<AtomicU64>,
     changed: Arc<Notify>,
 }
@@ -353,23 +352,19 @@ impl Unreadable {
 impl Service {
     fn new(
         host: &Host,
-        settings: ServiceSettings,
+        settings: Arc<ServiceSettings>,
         kept: Option<Kept>,
         status: watch::Sender<Status>,
         progress: Arc<AtomicU64>,
         changed: Arc<Notify>,
     ) -> std::io::Result<Self> {
-        let (events, inbox) = mpsc::channel(EVENTS_LIMIT);
+        let (inbox, told) = Inbox::new();
         let (desk, requests) = mpsc::channel(GUARD_LIMIT);
-        let (sight, sights) = mpsc::channel(1);
-        let (stray, strays) = mpsc::channel(1);
         let (looked, sees) = watch::channel(false);
-        let (prove, stopped) = mpsc::channel(1);
         let broken = kept.as_ref().and_then(|kept| kept.broken.clone());
         let (remembered, armed) = kept.map_or((None, None), |kept| (Some(kept.remembered), Some(kept.lease)));
         let leased = armed.as_ref().map(|lease| lease.units.clone());
         let groups = armed.iter().flat_map(|lease| lease.cgroups.iter().cloned()).collect();
-        let (adoptions, adopted) = mpsc::channel(1);
         let places = registration::Places::new(&host.machine, settings.units());
         let units_changed = leased.as_ref().is_some_and(|leased| {
             leased.len() != settings.units().count() || settings.units().any(|unit| !leased.contains(unit))
@@ -384,7 +379,7 @@ impl Service {
         let election_settings = election_settings(host, &settings);
         let election = Election::new(election_settings, memory, remembered, machine.now());
         let (role, _) = watch::channel(Role::of(election.state()));
-        let (shown, _) = watch::channel(settings.clone());
+        let (shown, _) = watch::channel(Arc::clone(&settings));
         let desk_task = Desk {
             service: settings.name.clone(),
             node: host.node.clone(),
@@ -394,12 +389,13 @@ impl Service {
             armed,
             forgotten: None,
         };
-        let watcher = watch_units(units.clone(), shown.subscribe(), Arc::clone(&epoch), sight, looked);
-        let outside = watch_outside(Arc::clone(machine), units.clone(), shown.subscribe(), sees, stray);
-        let desk_task = desk_task.run(requests, events.clone());
+        let watcher = watch_units(units.clone(), shown.subscribe(), Arc::clone(&epoch), inbox.clone(), looked);
+        let outside = watch_outside(Arc::clone(machine), units.clone(), shown.subscribe(), sees, inbox.clone());
+        let desk_task = desk_task.run(requests, inbox.clone());
         let tasks: [Task; 3] = [Box::pin(desk_task), Box::pin(watcher), Box::pin(outside)];
         let helpers = tasks.into_iter().map(|task| machine.spawn(task)).collect();
         let timer = machine.timer()?;
+        let bell = host.hints.of(&settings.key);
         let mut service = Self {
             host: host.clone(),
             settings,
@@ -414,11 +410,12 @@ impl Service {
             again: None,
             failure: None,
             timer,
-            events,
-            unreadable: Arc::default(),
             inbox,
-            sights,
-            strays,
+            told,
+            store_link: host.store.link(),
+            guard_link: host.guard.link(),
+            bell,
+            unreadable: Arc::default(),
             outside: Vec::new(),
             strayed: None,
             forgiven: false,
@@ -430,8 +427,7 @@ impl Service {
             start: None,
             stop: None,
             stops: 0,
-            stopped,
-            prove,
+            proven: Arc::default(),
             helpers,
             checker: None,
             admission: Err(Refusal::new("it was taken up a moment ago, and systemd is being asked about its units")),
@@ -441,10 +437,10 @@ impl Service {
                     .to_owned(),
             ),
             places,
-            adoptions,
-            adopted: Some(adopted),
+            adoptions: Arc::default(),
             healthy: true,
             status,
+            standing: host.tidings.add(),
             progress,
             changed,
         };
@@ -452,29 +448,23 @@ impl Service {
         Ok(service)
     }
 
-    async fn run(mut self: Box<Self>, mut orders: mpsc::Receiver<Order>) {
-        let mut store_link = self.host.store.link();
-        let mut guard_link = self.host.guard.link();
-        store_link.mark_changed();
-        guard_link.mark_changed();
-        let bell = self.host.hints.of(&self.settings.key);
-        let (admission, mut admitted) = mpsc::channel(1);
+    async fn run(mut self: Box<Self>) {
+        self.store_link.mark_changed();
+        self.guard_link.mark_changed();
         let (host, units, settings) = (self.host.clone(), self.units.clone(), self.shown.subscribe());
         let reloads = units.systemd.reloads();
-        let admit = admit(Admitter { host, units, settings }, reloads, admission);
+        let admit = admit(Admitter { host, units, settings }, reloads, self.inbox.clone());
         self.helpers.push(self.host.machine.spawn(Box::pin(admit)));
-        let (tell, mut registered) = mpsc::channel(1);
-        if let Some(adopted) = self.adopted.take() {
-            let looks = registration::keep_looking(
-                self.host.clone(),
-                self.shown.subscribe(),
-                self.places.clone(),
-                adopted,
-                tell,
-            );
-            self.helpers.push(self.host.machine.spawn(Box::pin(looks)));
-        }
+        let looks = registration::keep_looking(
+            self.host.clone(),
+            self.shown.subscribe(),
+            self.places.clone(),
+            Arc::clone(&self.adoptions),
+            self.inbox.clone(),
+        );
+        self.helpers.push(self.host.machine.spawn(Box::pin(looks)));
         self.handle(Event::Timeout);
+        self.hear_of_links();
         while self.election.state() != State::Retired {
             let forgiven = !self.may_run() && std::mem::take(&mut self.forgiven);
             if let Some(reason) = self.bar() {
@@ -484,75 +474,87 @@ impl Service {
             }
             self.set_timer();
             // A holder hears of its own renewals, and whoever has claimed a lock writes instead of reading.
-            let listens = matches!(self.election.state(), State::NoStore | State::Standby);
-            let heartbeat = self.heartbeat();
+            let heeds = matches!(self.election.state(), State::NoStore | State::Standby);
             let event = tokio::select! {
                 biased;
-                // A proof that is there is not late.
-                Some(stop) = self.stopped.recv() => {
-                    if stop != self.stops {
-                        continue;
-                    }
-                    Event::Stopped
-                }
-                () = poll_fn(|context| self.timer.poll_fired(context)) => Event::Timeout,
-                Some(event) = self.inbox.recv() => *event,
-                Some(seen) = self.sights.recv() => {
-                    if seen.epoch != self.epoch.load(Ordering::Acquire) {
-                        continue;
-                    }
-                    if seen.host_stops {
-                        self.handle(Event::Contend(Err("this host is shutting down".to_owned())));
-                    }
-                    let Some(sight) = self.judge(seen.sighting) else { continue };
-                    self.tell_of_end(&sight);
-                    // Some fail so soon after their start that it counts as one that succeeded, or does not, by chance.
-                    if let (State::Active, Sight::Dead { result, failed: true }) = (self.election.state(), &sight) {
-                        self.failure = Some((self.host.machine.wall(), result.clone()));
-                    }
-                    Event::Unit(sight)
-                }
-                Ok(()) = store_link.changed() => match &*store_link.borrow_and_update() {
-                    StoreLink::Up => Event::StoreUp,
-                    StoreLink::Down(_) => Event::StoreDown,
+                () = poll_fn(|context| self.timer.poll_fired(context)) => Some(Event::Timeout),
+                Some(told) = self.told.recv() => self.hear(*told),
+                ring = poll_fn(|context| self.bell.poll(context, heeds)) => match ring {
+                    Ring::Hint => Some(Event::Hint),
+                    Ring::Link => None,
                 },
-                Ok(()) = guard_link.changed() => match *guard_link.borrow_and_update() {
-                    GuardLink::Up => Event::GuardUp,
-                    GuardLink::Down => Event::GuardDown,
-                },
-                () = bell.notified(), if listens => Event::Hint,
-                Some(admission) = admitted.recv() => {
-                    self.tell_of_admission(&admission);
-                    self.admission = admission;
-                    if !self.is_clear() {
-                        continue;
-                    }
-                    Event::Contend(Ok(()))
-                }
-                Some(standpoint) = registered.recv() => {
-                    self.register(standpoint);
-                    if !self.is_clear() {
-                        continue;
-                    }
-                    Event::Contend(Ok(()))
-                }
-                Some(strays) = self.strays.recv() => match self.judge_strays(&strays) {
-                    Some(event) => event,
-                    None => continue,
-                },
-                Some(order) = orders.recv() => self.obey(order),
-                () = sleep(heartbeat) => Event::Timeout,
             };
-            let guard_is_up = event == Event::GuardUp;
-            self.handle(event);
-            if guard_is_up && std::mem::take(&mut self.units_changed) && self.election.state() == State::Active {
+            // A proof that is there is not late, whatever has come before it.
+            if self.takes_proof() {
+                self.handle(Event::Stopped);
+            }
+            if let Some(event) = event {
+                self.handle(event);
+            }
+            self.hear_of_links();
+            self.progress.fetch_add(1, Ordering::Release);
+        }
+        self.show();
+    }
+
+    /// What follows from what it was told; `None`: nothing for the election.
+    fn hear(&mut self, told: Told) -> Option<Event> {
+        match told {
+            Told::Event(event) => Some(event),
+            Told::Seen(seen) => self.take_sight(seen),
+            Told::Strays(strays) => self.judge_strays(&strays),
+            Told::Admission(admission) => {
+                self.tell_of_admission(&admission);
+                self.admission = admission;
+                self.is_clear().then_some(Event::Contend(Ok(())))
+            }
+            Told::Standpoint(standpoint) => {
+                self.register(standpoint);
+                self.is_clear().then_some(Event::Contend(Ok(())))
+            }
+            Told::Order(order) => Some(self.obey(order)),
+            Told::Proven => None,
+        }
+    }
+
+    fn take_sight(&mut self, seen: Seen) -> Option<Event> {
+        if seen.epoch != self.epoch.load(Ordering::Acquire) {
+            return None;
+        }
+        if seen.host_stops {
+            self.handle(Event::Contend(Err("this host is shutting down".to_owned())));
+        }
+        let sight = self.judge(seen.sighting)?;
+        self.tell_of_end(&sight);
+        // Some fail so soon after their start that it counts as one that succeeded, or does not, by chance.
+        if let (State::Active, Sight::Dead { result, failed: true }) = (self.election.state(), &sight) {
+            self.failure = Some((self.host.machine.wall(), result.clone()));
+        }
+        Some(Event::Unit(sight))
+    }
+
+    /// Whether the stop that was asked for last has its proof. One that was taken for an earlier stop says nothing.
+    fn takes_proof(&self) -> bool {
+        let proven = self.proven.swap(0, Ordering::AcqRel);
+        proven != 0 && proven == self.stops
+    }
+
+    /// The bell rings when one of them has changed, and they are looked at whatever has rung.
+    fn hear_of_links(&mut self) {
+        // The senders are the host's, and last as long as it does.
+        if self.store_link.has_changed().is_ok_and(|changed| changed) {
+            let is_up = *self.store_link.borrow_and_update() == StoreLink::Up;
+            self.handle(if is_up { Event::StoreUp } else { Event::StoreDown });
+        }
+        if self.guard_link.has_changed().is_ok_and(|changed| changed) {
+            let is_up = *self.guard_link.borrow_and_update() == GuardLink::Up;
+            self.handle(if is_up { Event::GuardUp } else { Event::GuardDown });
+            if is_up && std::mem::take(&mut self.units_changed) && self.election.state() == State::Active {
                 // As at a reload: under the old lease the old units are stopped, under the next one the new ones run.
                 let reason = "its units were changed while putexd was away".to_owned();
                 self.handle(Event::StepDown { reason, next: None });
             }
-            self.progress.fetch_add(1, Ordering::Release);
         }
-        self.show();
     }
 
     fn heartbeat(&self) -> Duration {
@@ -659,7 +661,7 @@ impl Service {
     fn show(&self) {
         let now = self.host.machine.now();
         let is_active = matches!(self.election.state(), State::Starting | State::Active);
-        self.host.tidings.stands(&self.settings.name, self.election.deadline().filter(|_| is_active));
+        self.standing.put(self.election.deadline().filter(|_| is_active));
         let status = Status {
             state: self.election.state(),
             holder: self.election.holder().to_owned(),
@@ -716,6 +718,7 @@ impl Service {
         remarks
     }
 
+    /// When it wakes next by itself, at the latest to show that it lives.
     fn set_timer(&self) {
         let at = self.election.poll_timeout();
         // A deadline is not what is due next where all is well.
@@ -732,8 +735,10 @@ impl Service {
         };
         let lateness = self.settings.timings.renew_interval / LATENESS_SHARE;
         let lateness = if rests { lateness } else { lateness.min(LATENESS_LIMIT) };
-        if let Err(error) = self.timer.set(at.map(|at| at.boot), lateness) {
-            // The heartbeat still drives the election, and the guard has a timer of its own.
+        let beat = self.host.machine.now().boot + self.heartbeat();
+        let wake_at = at.map_or(beat, |at| at.boot.min(beat));
+        if let Err(error) = self.timer.set(Some(wake_at), lateness) {
+            // The guard has a timer of its own, and the watchdog ends a loop that stands still.
             tracing::error!("failed to set a timer: {error}");
         }
     }
@@ -756,8 +761,7 @@ impl Service {
                 if steps_down { Event::StepDown { reason, next: None } } else { Event::Timeout }
             }
             Order::Adopt(adoption) => {
-                if let Err(error) = self.adoptions.try_send(adoption) {
-                    let (TrySendError::Full(adoption) | TrySendError::Closed(adoption)) = error;
+                if let Err(adoption) = self.adoptions.say(adoption) {
                     // Whoever asked may have gone.
                     let _ = adoption.send(Err("another one is under way; say it again".to_owned()));
                 }
@@ -765,10 +769,10 @@ impl Service {
             }
             Order::Reconfigure(settings) => {
                 let health_changed = settings.health != self.settings.health;
-                self.settings = *settings;
+                self.settings = settings;
                 self.units.beyond.require(self.settings.stop_proof);
                 self.forgive();
-                self.shown.send_replace(self.settings.clone());
+                self.shown.send_replace(Arc::clone(&self.settings));
                 if health_changed {
                     self.restart_checker();
                 }
@@ -837,7 +841,7 @@ impl Service {
             settings: health,
             systemd: Arc::clone(&self.host.systemd),
             role: self.role.subscribe(),
-            events: self.events.clone(),
+            inbox: self.inbox.clone(),
         };
         self.checker = Some(self.host.machine.spawn(Box::pin(checker.run())));
     }
@@ -863,7 +867,7 @@ impl Service {
             }
             Action::Guard(request) => self.ask_guard(request),
             Action::Vet { instance } => {
-                let vet = registration::vet(self.host.clone(), self.settings.clone(), self.places.clone());
+                let vet = registration::vet(self.host.clone(), Arc::clone(&self.settings), self.places.clone());
                 self.answer(async move { Event::Vetted { instance, result: vet.await } });
             }
             Action::Fence { instance, hosts } => {
@@ -895,11 +899,11 @@ impl Service {
 
     /// Runs `work` in a task of its own; what it answers comes back as an event.
     fn answer(&self, work: impl Future<Output = Event> + Send + 'static) -> JoinHandle<()> {
-        let events = self.events.clone();
+        let inbox = self.inbox.clone();
         self.host.machine.spawn(Box::pin(async move {
             let event = work.await;
             // Nobody listens any more when the service has ended.
-            let _ = events.send(Box::new(event)).await;
+            let _ = inbox.tell(Told::Event(event)).await;
         }))
     }
 
@@ -967,7 +971,8 @@ impl Service {
             stop.abort();
         }
         self.stops += 1;
-        let (units, prove, stop) = (self.units.clone(), self.prove.clone(), self.stops);
+        let (units, proven, inbox, stop) =
+            (self.units.clone(), Arc::clone(&self.proven), self.inbox.clone(), self.stops);
         let waiting = self.election.waiting(self.host.machine.now());
         let limit = if let Some(Waiting::Stopping { until: at, .. } | Waiting::Lapsing { until: at, .. }) = waiting {
             Some(Limit { at, settings: self.shown.subscribe() })
@@ -976,8 +981,9 @@ impl Service {
         };
         self.stop = Some(self.host.machine.spawn(Box::pin(async move {
             units.stop(kill_at, limit).await;
+            proven.fetch_max(stop, Ordering::AcqRel);
             // Nobody listens any more when the service has ended.
-            let _ = prove.send(stop).await;
+            let _ = inbox.tell(Told::Proven).await;
         })));
     }
 }
@@ -985,7 +991,6 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         self.host.grounds.remove(&self.settings.name);
-        self.host.tidings.remove(&self.settings.name);
         let tasks = [self.checker.take(), self.start.take(), self.stop.take()];
         for helper in self.helpers.drain(..).chain(tasks.into_iter().flatten()) {
             helper.abort();

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 
@@ -251,7 +250,7 @@ impl Supervisor {
         let silences = Silences::new(tidings.clone());
         let store: Arc<dyn Store> = Arc::new(Heard::new(store, silences.clone()));
         let hints = super::hints::Hints::default();
-        tokio::spawn(hints.clone().run(Arc::clone(&store)));
+        tokio::spawn(hints.clone().run(Arc::clone(&store), guard.link()));
         let host = Host {
             node: settings.node.clone(),
             machine_id,
@@ -339,7 +338,7 @@ impl Supervisor {
 
     fn add(&mut self, settings: ServiceSettings, kept: Option<Kept>) {
         let name = settings.name.clone();
-        match service::spawn(&self.host, settings, kept, Arc::clone(&self.changed)) {
+        match service::spawn(&self.host, Arc::new(settings), kept, Arc::clone(&self.changed)) {
             Ok(handle) => {
                 self.services.insert(name, handle);
             }
@@ -351,7 +350,7 @@ impl Supervisor {
     /// all of them.
     async fn gate(&mut self, services: &[ServiceSettings]) {
         self.bonds_are_due = true;
-        let running = self.services.values().map(|handle| &handle.settings);
+        let running = self.services.values().map(|handle| &*handle.settings);
         let changed = self.bonds.keep(&bound(services, running), false).changed;
         if !self.are_kept_loaded(&changed).await && self.are_gated(services).await {
             return;
@@ -399,7 +398,7 @@ impl Supervisor {
         // Tried again at the next tick.
         let Ok(leases) = self.host.guard.list().await else { return };
         let successors = self.retiring.iter().filter_map(|retiring| retiring.successor.as_ref());
-        let wanted = self.services.values().map(|handle| &handle.settings).chain(&self.coming).chain(successors);
+        let wanted = self.services.values().map(|handle| &*handle.settings).chain(&self.coming).chain(successors);
         let mut all = bound([], wanted);
         let supervised = all.len();
         for Retiring { handle, .. } in &self.retiring {
@@ -463,11 +462,7 @@ impl Supervisor {
             let _ = answer.send(Err(format!("no service is called {service}")));
             return;
         };
-        let refused = match handle.orders.try_send(order(answer)) {
-            Ok(()) => return,
-            Err(TrySendError::Full(order) | TrySendError::Closed(order)) => order,
-        };
-        if let Order::StepDown(_, answer) | Order::Adopt(answer) = refused {
+        if let Err(Order::StepDown(_, answer) | Order::Adopt(answer)) = handle.orders.give(order(answer)) {
             let _ = answer.send(Err(format!("the election of {service} does not answer")));
         }
     }
@@ -600,16 +595,16 @@ impl Supervisor {
             if self.broken.has(&name) {
                 continue;
             }
-            if handle.settings == service {
+            if *handle.settings == service {
                 // A full channel would mean a loop that stands still, which the watchdog ends.
-                let _ = handle.orders.try_send(Order::Reconsider);
+                let _ = handle.orders.give(Order::Reconsider);
                 continue;
             }
             told.push(format!("{name} changed"));
             if handle.settings.has_same_units(&service) && handle.settings.key == service.key {
-                handle.settings = service.clone();
+                handle.settings = Arc::new(service);
                 // A full channel would mean a loop that stands still, which the watchdog ends.
-                let _ = handle.orders.try_send(Order::Reconfigure(Box::new(service)));
+                let _ = handle.orders.give(Order::Reconfigure(Arc::clone(&handle.settings)));
             } else {
                 self.retire(&name, CHANGED, Some(service));
             }
@@ -632,7 +627,7 @@ impl Supervisor {
 
     fn retire_handle(&mut self, handle: Handle, why: Why, successor: Option<ServiceSettings>) {
         // A full channel would mean a loop that stands still, which the watchdog ends.
-        let _ = handle.orders.try_send(why.order());
+        let _ = handle.orders.give(why.order());
         let give_up_at = Instant::now() + handle.settings.stop_limit + STOP_EXTENSION;
         self.retiring.push(Retiring { handle, successor, give_up_at });
     }
@@ -716,7 +711,7 @@ impl Supervisor {
                 "{name}: no usable file defines this service, and the guard still has its lease: {} is stopped here, and {lock}",
                 units.join(" and "),
             );
-            match service::spawn(&self.host, settings, Some(Kept::from(listed)), Arc::clone(&self.changed)) {
+            match service::spawn(&self.host, Arc::new(settings), Some(Kept::from(listed)), Arc::clone(&self.changed)) {
                 Ok(handle) => self.retire_handle(handle, UNCLAIMED, None),
                 Err(error) => tracing::error!("{name}: failed to let its lease go: {error}"),
             }
@@ -759,7 +754,7 @@ impl Supervisor {
         let mut deadline = Instant::now();
         for (name, handle) in &self.services {
             deadline = deadline.max(Instant::now() + handle.settings.stop_limit + STOP_EXTENSION);
-            if handle.orders.send(STOPPED.order()).await.is_err() {
+            if handle.orders.give_in_turn(STOPPED.order()).await.is_err() {
                 tracing::error!("{name}: its election does not answer");
             }
         }

@@ -5,8 +5,8 @@
 //! its end, and go in one entry that has the names of all services in its fields. Where a unit runs, or may, each change has
 //! its own entry at once.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -64,32 +64,43 @@ impl Change {
 
 /// What is known of all services of the host. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct Tidings(Arc<Mutex<Known>>);
+pub struct Tidings(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// The journal has been told that the store does not answer, or takes no writes.
+    store_fails: AtomicBool,
+    known: Mutex<Known>,
+}
+
+/// Where one service stands: the end of its lease, if it is active here. It is gone when this is dropped. One lock of its own for
+/// each, as it changes at every event.
+#[derive(Debug, Default)]
+pub(super) struct Standing(Arc<Mutex<Option<Time>>>);
+
+impl Standing {
+    pub(super) fn put(&self, until: Option<Time>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = until;
+    }
+}
 
 #[derive(Debug, Default)]
 struct Known {
-    /// All services, with the end of the lease of each that is active here.
-    services: BTreeMap<ServiceName, Option<Time>>,
-    /// The journal has been told that the store does not answer, or takes no writes.
-    store_fails: bool,
+    /// Those of all services, and of some that are gone.
+    standings: Vec<Weak<Mutex<Option<Time>>>>,
     /// The end of the present moment, and how many changes were told in it at once.
     moment: Option<(Instant, u32)>,
     waiting: Vec<Change>,
 }
 
 impl Tidings {
-    /// Where a service stands: `until` is the end of its lease, if it is active here.
-    pub(super) fn stands(&self, service: &ServiceName, until: Option<Time>) {
+    /// One more service, which is not active.
+    pub(super) fn add(&self) -> Standing {
+        let standing = Standing::default();
         let mut known = self.known();
-        match known.services.get_mut(service) {
-            Some(known) => *known = until,
-            None => drop(known.services.insert(service.clone(), until)),
-        }
-    }
-
-    /// A service is gone.
-    pub(super) fn remove(&self, service: &ServiceName) {
-        self.known().services.remove(service);
+        known.standings.retain(|standing| standing.strong_count() > 0);
+        known.standings.push(Arc::downgrade(&standing.0));
+        standing
     }
 
     /// The journal hears of a change, now or soon. `Some`: what waits is to be [written](Self::write) then.
@@ -122,25 +133,26 @@ impl Tidings {
     /// Whether the journal has been told that the store does not answer, or takes no writes: what follows from that for each
     /// service need not be told as well.
     pub(super) fn store_fails(&self) -> bool {
-        self.known().store_fails
+        self.0.store_fails.load(Ordering::Relaxed)
     }
 
     /// See [`Self::store_fails`].
     pub(super) fn note_store(&self, fails: bool) {
-        self.known().store_fails = fails;
+        self.0.store_fails.store(fails, Ordering::Relaxed);
     }
 
     /// Whom it concerns that the store does not answer, or answers again, in words that fit behind a semicolon.
     pub(super) fn concerned(&self, now: Time) -> String {
-        let known = self.known();
-        let ends: Vec<Time> = known.services.values().copied().flatten().collect();
+        let standings: Vec<_> = self.known().standings.iter().filter_map(Weak::upgrade).collect();
+        let until = |standing: &Arc<Mutex<Option<Time>>>| *standing.lock().unwrap_or_else(PoisonError::into_inner);
+        let ends: Vec<Time> = standings.iter().filter_map(until).collect();
         let is = |count| if count == 1 { "is" } else { "are" };
-        let (all, active) = (known.services.len(), ends.len());
+        let (all, active) = (standings.len(), ends.len());
         let all = format!("{all} {} concerned", if all == 1 { "service is" } else { "services are" });
         let Some(left) = ends.iter().map(|end| now.until_passed(*end)).min() else {
             return format!("{all}, none of them active here");
         };
-        if !known.store_fails {
+        if !self.store_fails() {
             return format!("{all}, {active} of them {} active here", is(active));
         }
         let left = rounded(left);
@@ -148,7 +160,7 @@ impl Tidings {
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -263,17 +275,18 @@ mod tests {
     fn a_loss_counts_whom_it_concerns_and_says_how_long_leases_last() {
         let at = |seconds| Time::both(Duration::from_secs(seconds));
         let tidings = Tidings::default();
-        tidings.stands(&name(1), None);
+        let first = tidings.add();
         assert_eq!(tidings.concerned(at(0)), "1 service is concerned, none of them active here");
-        tidings.stands(&name(2), Some(at(30)));
+        let second = tidings.add();
+        second.put(Some(at(30)));
         tidings.note_store(true);
         assert_eq!(tidings.concerned(at(10)), "2 services are concerned, 1 of them is active here, for 20s at least");
-        tidings.stands(&name(1), Some(at(12)));
+        first.put(Some(at(12)));
         assert_eq!(tidings.concerned(at(10)), "2 services are concerned, 2 of them are active here, for 2.0s at least");
         tidings.note_store(false);
         assert_eq!(tidings.concerned(at(10)), "2 services are concerned, 2 of them are active here");
-        tidings.remove(&name(1));
-        tidings.stands(&name(2), None);
+        drop(first);
+        second.put(None);
         assert_eq!(tidings.concerned(at(10)), "1 service is concerned, none of them active here");
     }
 }

@@ -195,6 +195,8 @@ impl Holding {
     /// Remembers an attempt before it is sent.
     pub(super) fn send(&mut self, attempt: Attempt) {
         self.awaited = Some(attempt.write);
+        // Mostly the only one, which is answered before the next is sent.
+        self.attempts.reserve_exact(1);
         self.attempts.push(attempt);
     }
 

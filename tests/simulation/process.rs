@@ -10,14 +10,14 @@ use putexd::config::ServiceSettings;
 use putexd::daemon::grounds::Grounds;
 use putexd::daemon::hints::Hints;
 use putexd::daemon::machine::{Fencing, Machine, Task, Timer};
-use putexd::daemon::service::{self, Host, Kept, Order, Status};
+use putexd::daemon::service::{self, Host, Kept, Order, Orders, Status};
 use putexd::daemon::tidings::Tidings;
 use putexd::election::{KeptPlace, Memory, State};
 use putexd::guard::{GuardClient, Link as GuardLink};
 use putexd::store::Store;
 use putexd::types::store::StoreAddress;
 use putexd::types::{Key, MachineId, NodeId, OnStopFailure, ServiceName, Time, UnitName};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Sleep, sleep, sleep_until};
 
@@ -32,7 +32,7 @@ const TASKS: usize = 64;
 /// A running putexd.
 pub struct Process {
     gate: Arc<Gate>,
-    pub orders: Option<mpsc::Sender<Order>>,
+    pub orders: Option<Orders>,
     pub status: Option<watch::Receiver<Status>>,
     /// Rings when a retired service is to be taken up again.
     again: Arc<Notify>,
@@ -241,7 +241,7 @@ impl World {
     pub fn order(&mut self, h: usize, order: Order) {
         if let Some(orders) = self.hosts[h].process.as_ref().and_then(|process| process.orders.as_ref()) {
             // A service that has ended takes no orders.
-            let _ = orders.try_send(order);
+            let _ = orders.give(order);
         }
     }
 
@@ -262,7 +262,7 @@ async fn run(machine: VirtualMachine, again: Arc<Notify>) {
     let (guard, connection) = GuardClient::over(limit, move || connect(dial.clone(), h));
     machine.spawn(Box::pin(connection));
     let hints = Hints::default();
-    machine.spawn(Box::pin(hints.clone().run(Arc::clone(&store))));
+    machine.spawn(Box::pin(hints.clone().run(Arc::clone(&store), guard.link())));
     let host = Host {
         node: NodeId::new(&format!("h{}", h + 1)).expect("a node's name"),
         machine_id: MachineId(1 + h as u128),
@@ -284,7 +284,7 @@ async fn run(machine: VirtualMachine, again: Arc<Notify>) {
         let kept = kept(&guard).await;
         let settings = sim.lock().settings(h);
         let changed = Arc::new(Notify::new());
-        let handle = service::spawn(&host, settings, kept, changed).expect("a service is spawned");
+        let handle = service::spawn(&host, Arc::new(settings), kept, changed).expect("a service is spawned");
         let mut status = handle.status.clone();
         {
             let mut world = sim.lock();

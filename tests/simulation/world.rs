@@ -559,7 +559,7 @@ impl World {
                 let host = &mut self.hosts[h];
                 host.timings = (host.timings + 1) % self.palette.len();
                 let settings = self.settings(h);
-                self.order(h, Order::Reconfigure(Box::new(settings)));
+                self.order(h, Order::Reconfigure(Arc::new(settings)));
             }
             HostFault::WallForward | HostFault::WallBack => {
                 self.wall_was_wrong = true;

@@ -1,13 +1,14 @@
 //! Whether the units of a service can be supervised on this host.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::lookout::{SHARE_OF_LOOKS, SHARE_OF_STRAYS, shared};
-use super::{Host, Units};
+use super::{Host, Inbox, Told, Units};
 use crate::config::{ServiceSettings, StopProof};
 use crate::daemon::grounds::{self, Grounds};
 use crate::daemon::timers::shared_pause;
@@ -25,11 +26,11 @@ const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 const SHARE_OF_ROOM: Duration = Duration::from_millis(5);
 
 /// Whether the units of a service can be supervised: what is to be remarked of them, or why not.
-pub(super) type Admission = Result<Vec<String>, Refusal>;
+pub(in crate::daemon) type Admission = Result<Vec<String>, Refusal>;
 
 /// Why the units of a service cannot be supervised.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(in crate::daemon) struct Refusal {
     pub(super) reason: String,
     /// Whether one of them can be started, or runs on, without the lease.
     pub(super) is_ungated: bool,
@@ -65,7 +66,7 @@ pub(super) trait Admits: Sync {
 pub(super) struct Admitter {
     pub(super) host: Host,
     pub(super) units: Units,
-    pub(super) settings: watch::Receiver<ServiceSettings>,
+    pub(super) settings: watch::Receiver<Arc<ServiceSettings>>,
 }
 
 impl Admits for Admitter {
@@ -108,7 +109,7 @@ impl Admits for Admitter {
 /// Tells, whenever that changes, whether the units' stop can be proven and their start is gated, and what is to be remarked
 /// of them; `reloads` are those of PID 1. Whether something can be kept costs little to ask, and is asked about every R; PID 1 is
 /// asked for the units seldom.
-pub(super) async fn admit(admits: impl Admits, mut reloads: ChangeHints, admissions: mpsc::Sender<Admission>) {
+pub(super) async fn admit(admits: impl Admits, mut reloads: ChangeHints, inbox: Inbox) {
     let mut last: Option<Admission> = None;
     loop {
         // Boxed, as is what follows: it would take its room between two questions, too.
@@ -125,7 +126,7 @@ pub(super) async fn admit(admits: impl Admits, mut reloads: ChangeHints, admissi
             if admission.is_some() && admission != last {
                 last.clone_from(&admission);
                 if let Some(admission) = admission
-                    && admissions.send(admission).await.is_err()
+                    && inbox.tell(Told::Admission(admission)).await.is_err()
                 {
                     return;
                 }
@@ -238,17 +239,21 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_full_host_is_told_of_within_r_when_it_begins_and_when_it_is_over() {
         let told = Told::default();
-        let (sender, mut admissions) = mpsc::channel(1);
-        tokio::spawn(admit(told.clone(), Box::pin(futures_util::stream::pending()), sender));
+        let (inbox, mut admissions) = Inbox::new();
+        tokio::spawn(admit(told.clone(), Box::pin(futures_util::stream::pending()), inbox));
+        let mut next = async || match *admissions.recv().await.expect("it is told") {
+            super::Told::Admission(admission) => admission,
+            other => panic!("{other:?}"),
+        };
         let well = || Ok(vec!["a remark".to_owned()]);
-        assert_eq!(admissions.recv().await, Some(well()));
+        assert_eq!(next().await, well());
         let began = Instant::now();
         for _ in 0..20 {
             let full = Err(Refusal::of_host("free space".to_owned()));
             for (trouble, wanted) in [(Some("free space".to_owned()), full), (None, well())] {
                 *told.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
                 let since = Instant::now();
-                assert_eq!(admissions.recv().await, Some(wanted));
+                assert_eq!(next().await, wanted);
                 assert!(since.elapsed() <= R, "{:?}", since.elapsed());
                 tokio::time::sleep(Duration::from_millis(130)).await;
             }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{Seen, Units};
+use super::{Inbox, Seen, Told, Units};
 use crate::config::ServiceSettings;
 use crate::daemon::machine::Machine;
 use crate::daemon::timers::shared_pause;
@@ -49,9 +49,9 @@ pub(in crate::daemon) fn shared(systemd: &dyn Manager, unit: &UnitName, share: D
 /// Tells what the units do, when one of them changes, and every R where these are few.
 pub(super) async fn watch_units(
     units: Units,
-    settings: watch::Receiver<ServiceSettings>,
+    settings: watch::Receiver<Arc<ServiceSettings>>,
     epoch: Arc<AtomicU64>,
-    sights: mpsc::Sender<Box<Seen>>,
+    inbox: Inbox,
     looked: watch::Sender<bool>,
 ) {
     let mut changes = units.changes();
@@ -67,7 +67,7 @@ pub(super) async fn watch_units(
         was_alive = alive;
         let all_dead = matches!(sighting.all, Some(Sight::Dead { .. }));
         let is_settled = sighting.is_settled;
-        if sights.send(Box::new(Seen { epoch: before, sighting, host_stops })).await.is_err() {
+        if inbox.tell(Told::Seen(Seen { epoch: before, sighting, host_stops })).await.is_err() {
             return;
         }
         looked.send_replace(is_worth_a_look);
@@ -88,9 +88,9 @@ pub(super) async fn watch_units(
 pub(super) async fn watch_outside(
     machine: Arc<dyn Machine>,
     units: Units,
-    settings: watch::Receiver<ServiceSettings>,
+    settings: watch::Receiver<Arc<ServiceSettings>>,
     mut looked: watch::Receiver<bool>,
-    strays: mpsc::Sender<Vec<Process>>,
+    inbox: Inbox,
 ) {
     let (mut before, mut told): (Vec<Process>, Vec<Process>) = (Vec::new(), Vec::new());
     let age = || {
@@ -121,7 +121,7 @@ pub(super) async fn watch_outside(
                 before = found;
                 if lasting != told {
                     told.clone_from(&lasting);
-                    if strays.send(lasting).await.is_err() {
+                    if inbox.tell(Told::Strays(lasting)).await.is_err() {
                         return;
                     }
                 }
