@@ -234,18 +234,21 @@ fn share(before: Usage, after: Usage, span: Duration) -> f64 {
     (after.nanos - before.nanos) / 1e9 / span.as_secs_f64() * 100.0
 }
 
-/// The time that the processes of a program have run, and their memory.
+/// The time that the processes of a program have run, and their memory. What they have in memory of its file they share.
 fn usage(host: &Host, program: &str) -> Usage {
-    let mut total = Usage { nanos: 0.0, mebibytes: 0.0 };
+    let (mut nanos, mut own, mut shared) = (0.0, 0.0, 0.0_f64);
     for pid in host.processes(program) {
         let pid = pid.as_raw_nonzero().get();
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let resident =
-            status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().split(' ').next()?.parse::<f64>().ok());
-        total.nanos += threads_of(pid).unwrap_or_default();
-        total.mebibytes += resident.unwrap_or_default() / 1024.0;
+        let kibibytes = |name: &str| {
+            let mut found = status.lines().filter_map(|line| line.strip_prefix(name)?.trim().split(' ').next());
+            found.next().and_then(|text| text.parse::<f64>().ok()).unwrap_or_default()
+        };
+        nanos += threads_of(pid).unwrap_or_default();
+        own += kibibytes("RssAnon:") + kibibytes("RssShmem:");
+        shared = shared.max(kibibytes("RssFile:"));
     }
-    total
+    Usage { nanos, mebibytes: (own + shared) / 1024.0 }
 }
 
 /// The nanoseconds that all threads of a process have run.
