@@ -1129,6 +1129,25 @@ fn a_check_that_a_reload_brings_has_its_time_to_pass() {
 }
 
 #[test]
+fn a_shorter_r_hastens_the_next_renewal_which_is_not_called_overdue() {
+    let (mut host, _) = Host::activated();
+    let waiting = |host: &Host| host.election.waiting(Time::both(host.now));
+    let shorter = Settings { timings: Timings::new(ms(250), 8, 1), ..settings() };
+    let renewal = loop {
+        if let Some(write) = write(&host.after(ms(50))) {
+            break write;
+        }
+    };
+    host.won(&renewal);
+    host.after(ms(600));
+    let sent = host.handle(Event::Reconfigure(shorter.clone()));
+    assert_eq!(waiting(&host), None, "it is due since now");
+    assert!(write(&sent).is_some(), "it does not wait for the end of the former R");
+    host.after(shorter.timings.call_limit());
+    assert!(matches!(waiting(&host), Some(Waiting::Renewal { .. })), "the store does not take it");
+}
+
+#[test]
 fn a_clock_that_jumps_while_the_lock_is_confirmed_has_to_be_proven_harmless_too() {
     let mut host = Host::new(settings(), Memory::default(), None);
     let id = host.ready();

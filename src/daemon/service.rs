@@ -207,6 +207,13 @@ pub(super) struct Seen {
     host_stops: bool,
 }
 
+/// What has woken a service's loop.
+enum Woken {
+    Due,
+    Told(Box<Told>),
+    Rung(Ring),
+}
+
 /// A running service.
 pub struct Handle {
     /// What it runs with.
@@ -475,19 +482,22 @@ impl Service {
             self.set_timer();
             // A holder hears of its own renewals, and whoever has claimed a lock writes instead of reading.
             let heeds = matches!(self.election.state(), State::NoStore | State::Standby);
-            let event = tokio::select! {
+            let woken = tokio::select! {
                 biased;
-                () = poll_fn(|context| self.timer.poll_fired(context)) => Some(Event::Timeout),
-                Some(told) = self.told.recv() => self.hear(*told),
-                ring = poll_fn(|context| self.bell.poll(context, heeds)) => match ring {
-                    Ring::Hint => Some(Event::Hint),
-                    Ring::Link => None,
-                },
+                () = poll_fn(|context| self.timer.poll_fired(context)) => Woken::Due,
+                Some(told) = self.told.recv() => Woken::Told(told),
+                ring = poll_fn(|context| self.bell.poll(context, heeds)) => Woken::Rung(ring),
             };
-            // A proof that is there is not late, whatever has come before it.
+            // A proof that is there is not late, whatever has come before it; and what was seen before it says nothing any more.
             if self.takes_proof() {
                 self.handle(Event::Stopped);
             }
+            let event = match woken {
+                Woken::Due => Some(Event::Timeout),
+                Woken::Told(told) => self.hear(*told),
+                Woken::Rung(Ring::Hint) => Some(Event::Hint),
+                Woken::Rung(Ring::Link) => None,
+            };
             if let Some(event) = event {
                 self.handle(event);
             }

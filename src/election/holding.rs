@@ -85,6 +85,8 @@ pub(super) struct Holding {
     pub(super) vetted: bool,
     /// No attempt before this.
     pub(super) next_attempt: Time,
+    /// Since when the next renewal is due sooner than it was: R has become shorter.
+    pub(super) hastened: Option<Time>,
     /// The last renewal came when it could and not when it was due, as those of all services do when the store is back: the
     /// next one finds a time of its own.
     pub(super) in_step: bool,
@@ -138,6 +140,7 @@ impl Holding {
             adopted: true,
             vetted: true,
             next_attempt: now,
+            hastened: None,
             in_step: true,
             entitled_at: now,
             inherited_hold: Duration::ZERO,
@@ -213,6 +216,7 @@ impl Holding {
         self.won_sent = Some(attempt.sent);
         self.won_deadline = attempt.deadline;
         self.next_attempt = attempt.sent.plus(self.renew_after(timings));
+        self.hastened = None;
         self.attempts.clear();
         self.awaited = None;
         self.unresolved = false;
@@ -241,6 +245,14 @@ impl Holding {
         if self.awaited.is_none() && !self.unresolved {
             let after = self.renew_after(timings);
             self.next_attempt = self.won_sent.map_or(self.next_attempt, |sent| sent.plus(after));
+        }
+    }
+
+    /// R is another from `now` on. Where it is shorter, the next renewal does not wait for the end of the former one.
+    pub(super) fn heed(&mut self, timings: &Timings, now: Time) {
+        let due = self.won_sent.map(|sent| sent.plus(timings.renew_after()).latest(now));
+        if let Some(due) = due.filter(|due| !due.has_passed(self.next_attempt)) {
+            (self.next_attempt, self.hastened, self.in_step) = (due, Some(now), true);
         }
     }
 

@@ -663,8 +663,8 @@ impl<'a> Shell<'a> {
             (Change::Extends | Change::Ends, None) => Ok(()),
         };
         self.note_kept(service, kept.is_ok());
-        // What takes no room says nothing of whether there is any.
-        if change != Change::Extends || kept.is_err() {
+        // It takes less than a lease that begins: that it was written says nothing of whether there is room for that.
+        if kept.is_err() {
             self.take_note(kept);
         }
         Ok(None)

@@ -746,3 +746,87 @@ async fn renewals() {
     let stores = [(); 3].map(|()| Arc::new(open(&settings)) as Arc<dyn Store>);
     renewals_are_measured("NATS, three servers", stores).await;
 }
+
+/// How many writes are under way at once, and for how long each of the two writes in a round.
+const UNDER_WAY: u32 = 64;
+const ROUND: Duration = Duration::from_secs(2);
+const ROUNDS_OF_BOTH: usize = 5;
+
+/// As long as that of a holder.
+fn record() -> Value {
+    let field = |letter: u8| (format!("field-{}", char::from(letter)), "0".repeat(40));
+    Value { body: b"host-1".to_vec(), fields: (b'a'..b'k').map(field).collect() }
+}
+
+/// How often the store renews a key until then.
+async fn renew(store: Arc<NatsStore>, key: Key, until: Instant) -> u32 {
+    let mut now = read(&*store, &key).await;
+    let mut count = 0;
+    while Instant::now() < until {
+        let is_new = now.entry.is_none();
+        let revision = won(&*store, &key, &attempt(&now, record())).await;
+        now.entry.iter_mut().for_each(|entry| entry.revision = revision);
+        if is_new {
+            now = read(&*store, &key).await;
+        }
+        count += 1;
+    }
+    count
+}
+
+/// How often a client does that which only sends the same message, and looks at the acknowledgement.
+async fn renew_barely(context: jetstream::Context, key: String, until: Instant) -> u32 {
+    let subject = format!("$KV.locks.{key}");
+    let stream = context.get_stream("KV_locks").await.expect("the bucket");
+    let mut revision = stream.get_last_raw_message_by_subject(&subject).await.map_or(0, |message| message.sequence);
+    let mut count = 0;
+    while Instant::now() < until {
+        let mut headers = HeaderMap::new();
+        headers.insert("Nats-Expected-Last-Subject-Sequence", revision.to_string());
+        for (name, text) in record().fields {
+            headers.insert(name, text);
+        }
+        let sent = context.publish_with_headers(subject.clone(), headers, "host-1".into()).await;
+        revision = sent.expect("it is sent").await.expect("nobody else writes it").sequence;
+        count += 1;
+    }
+    count
+}
+
+/// The store beside a bare client of the same library, by turns: the share of its writes that the store gets done.
+async fn compare_with_a_bare_client(servers: &[NatsServer]) {
+    let urls: Vec<String> = servers.iter().map(NatsServer::url).collect();
+    let store = Arc::new(open(&NatsSettings { replicas: servers.len(), ..settings(urls.clone()) }));
+    up(&*store).await;
+    usable(&*store, &key()).await;
+    let bare = async_nats::jetstream::new(async_nats::connect(&urls).await.expect("the bare client connects"));
+    let mut shares = Vec::new();
+    for _ in 0..ROUNDS_OF_BOTH {
+        let until = Instant::now() + ROUND;
+        let key = |number: u32| Key::new(&format!("ours-{number}")).expect("a key");
+        let ours = sum((0..UNDER_WAY).map(|number| tokio::spawn(renew(Arc::clone(&store), key(number), until)))).await;
+        let until = Instant::now() + ROUND;
+        let its = (0..UNDER_WAY).map(|number| tokio::spawn(renew_barely(bare.clone(), format!("its-{number}"), until)));
+        let its = sum(its).await;
+        shares.push(f64::from(ours) / f64::from(its));
+        println!("{} servers: the store {} a second, the bare client {}", servers.len(), ours / 2, its / 2);
+    }
+    shares.sort_by(f64::total_cmp);
+    println!("{} servers: {:.0} % of a bare client, the median", servers.len(), shares[ROUNDS_OF_BOTH / 2] * 100.0);
+}
+
+async fn sum(tasks: impl Iterator<Item = tokio::task::JoinHandle<u32>>) -> u32 {
+    let tasks: Vec<_> = tasks.collect();
+    let mut sum = 0;
+    for task in tasks {
+        sum += task.await.expect("it ends");
+    }
+    sum
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "measures, on a machine that does nothing else"]
+async fn renewals_beside_a_bare_client() {
+    compare_with_a_bare_client(&[NatsServer::start("")]).await;
+    compare_with_a_bare_client(&NatsServer::cluster()).await;
+}

@@ -53,6 +53,7 @@ impl Election {
             adopted: false,
             vetted: false,
             next_attempt: at.now,
+            hastened: None,
             in_step: false,
             entitled_at,
             inherited_hold: claim.hold,

@@ -158,7 +158,15 @@ impl Election {
     }
 
     pub(super) fn lost(&mut self, now: Time, observation: &Observation) {
+        let is_own = |record: &Record| {
+            self.holding().is_some_and(|holding| {
+                record.instance() == Some(holding.instance) && observation.revision > holding.base
+            })
+        };
         let reason = match &observation.content {
+            Content::Record(record) if is_own(record) => {
+                "the store took a write of this host's over another one, and it does not count".to_owned()
+            }
             Content::Record(record) if record.is_held() => format!("{} holds the lock", record.token),
             Content::Record(_) => "the lock was blanked by somebody else".to_owned(),
             Content::Absent | Content::Tombstone => "the lock was deleted".to_owned(),

@@ -367,5 +367,9 @@ impl Election {
             self.last_pass = Some(self.last_now);
         }
         self.settings = settings;
+        let (timings, now) = (self.settings.timings, self.last_now);
+        if let Some(holding) = self.holding_mut() {
+            holding.heed(&timings, now);
+        }
     }
 }

@@ -95,7 +95,8 @@ impl Election {
         let timings = &self.settings.timings;
         let deadline = holding.deadline();
         let since = holding.won_sent.unwrap_or(deadline.minus(timings.deadline_after()));
-        let due = since.plus(timings.renew_after() + timings.call_limit());
+        let due = since.plus(timings.renew_after());
+        let due = holding.hastened.map_or(due, |hastened| due.latest(hastened)).plus(timings.call_limit());
         now.has_passed(due).then_some(Waiting::Renewal { since, deadline })
     }
 
