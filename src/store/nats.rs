@@ -31,7 +31,6 @@ use std::time::Duration;
 use async_nats::Request;
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::publish::PublishAck;
-use async_nats::jetstream::response::Response;
 use futures_util::future::try_join;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::watch;
@@ -46,7 +45,7 @@ use crate::types::store::NatsSettings;
 use crate::types::{Key, Revision, Value};
 pub use bucket::Facts;
 use bucket::{Bucket, Found, Identity, Replicas};
-use connection::Connection;
+use connection::{Connection, parse};
 
 /// So many servers are begun with within one call limit.
 const SERVERS_PER_LIMIT: u32 = 4;
@@ -256,9 +255,9 @@ impl Shared {
         // Nobody answering means that no stream took it. It is unknown all the same and not a conflict: a stream whose
         // servers elect a leader looks just so, and a conflict would cost the holder its lock.
         let answer = connection.request(&subject, Request::new().headers(headers).payload(payload)).await?;
-        let ack: PublishAck = match serde_json::from_slice(&answer.payload) {
-            Ok(Response::Ok(ack)) => ack,
-            Ok(Response::Err { error }) => return Ok(refused(&error)),
+        let ack: PublishAck = match parse(&answer.payload) {
+            Ok(Ok(ack)) => ack,
+            Ok(Err(error)) => return Ok(refused(&error)),
             Err(error) => return Err(StoreError::Garbled(format!("the answer to a write: {error}"))),
         };
         if ack.duplicate || ack.stream != stream {

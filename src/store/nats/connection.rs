@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use async_nats::jetstream::response::Response;
 use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, Message, Request, RequestErrorKind, ServerError};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -164,11 +164,20 @@ impl Connection {
     ) -> Result<Result<T, Refusal>, StoreError> {
         let payload = question.to_string().into();
         let answer = self.request(&format!("$JS.API.{verb}"), Request::new().payload(payload)).await?;
-        match serde_json::from_slice(&answer.payload) {
-            Ok(Response::Ok(answer)) => Ok(Ok(answer)),
-            Ok(Response::Err { error }) => Ok(Err(error)),
-            Err(error) => Err(StoreError::Garbled(format!("{verb}: {error}"))),
-        }
+        parse(&answer.payload).map_err(|error| StoreError::Garbled(format!("{verb}: {error}")))
+    }
+}
+
+/// What JetStream answers: an error, or what was asked for. The client library's own type for that takes an answer apart into a
+/// copy first, to try it as both.
+pub(super) fn parse<T: DeserializeOwned>(answer: &[u8]) -> serde_json::Result<Result<T, Refusal>> {
+    #[derive(Deserialize)]
+    struct Refused {
+        error: Option<Refusal>,
+    }
+    match serde_json::from_slice(answer)? {
+        Refused { error: Some(error) } => Ok(Err(error)),
+        Refused { error: None } => serde_json::from_slice(answer).map(Ok),
     }
 }
 
