@@ -49,11 +49,11 @@ pub(super) struct Bell {
 
 impl Bell {
     fn ring(&self, ring: Ring) {
-        let rung = match ring {
+        let flag = match ring {
             Ring::Hint => &self.hint,
             Ring::Link => &self.link,
         };
-        rung.store(true, Ordering::Release);
+        flag.store(true, Ordering::Release);
         self.waker.wake();
     }
 
@@ -87,11 +87,13 @@ pub(super) async fn hint(bells: &[Arc<Bell>]) {
     .await;
 }
 
+/// Hashed as in every other process, so that a simulation runs again as it ran.
+type Board = HashMap<Key, Arc<Bell>, BuildHasherDefault<DefaultHasher>>;
+
 /// Who wants to hear of which key.
 #[derive(Debug, Clone, Default)]
 pub struct Hints {
-    /// Hashed as in every other process, so that a simulation runs again as it ran.
-    board: Arc<Mutex<HashMap<Key, Arc<Bell>, BuildHasherDefault<DefaultHasher>>>>,
+    board: Arc<Mutex<Board>>,
 }
 
 impl Hints {

@@ -84,12 +84,11 @@ impl<T> OfUnits<T> {
     }
 
     fn put(&mut self, unit: &UnitName, one: T) {
-        match self.0.iter_mut().find(|(other, _)| other == unit) {
-            Some((_, former)) => *former = one,
-            None => {
-                self.0.reserve_exact(1);
-                self.0.push((unit.clone(), one));
-            }
+        if let Some((_, former)) = self.0.iter_mut().find(|(other, _)| other == unit) {
+            *former = one;
+        } else {
+            self.0.reserve_exact(1);
+            self.0.push((unit.clone(), one));
         }
     }
 }

@@ -2,48 +2,50 @@
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
 
 use super::beyond;
-use super::desk::{self, Desk};
+use super::desk::Desk;
 use super::grounds::Grounds;
-use super::hands::{self, Limit, Sighting, Units};
+use super::hands::{self, Sighting, Units};
 use super::health::{Checker, Role};
 use super::hints::{Bell, Hints, Ring};
 use super::machine::{Machine, Task, Timer};
-use super::registration::{self, Adoption, Adoptions, Standpoint};
+use super::registration::{self, Adoptions, Standpoint};
 use super::tidings::{Standing, Tidings};
 use crate::config::{ServiceSettings, StopProof, WatchdogSettings};
-use crate::election::{
-    self, Action, Content, Election, Event, GuardDone, GuardRequest, Hindrance, Moment, Observation, ReadId, Record,
-    Remembered, Sight, State, Timings, Waiting, WriteRequest, WriteResult,
-};
+use crate::election::{self, Election, Event, GuardDone, GuardRequest, Moment, Sight, State};
 use crate::guard::client::{GuardClient, Link as GuardLink};
-use crate::guard::frame::{Lease, ListedLease};
 use crate::host::processes::Process;
 use crate::journal;
-use crate::store::{Attempt, Link as StoreLink, Snapshot, Store, StoreError, WriteOutcome};
+use crate::store::{Link as StoreLink, Store};
 use crate::systemd::Manager;
-use crate::types::span;
 use crate::types::store::StoreAddress;
-use crate::types::{ClusterName, Key, MachineId, NodeId, Revision, Term, Time, UnitName};
+use crate::types::{ClusterName, MachineId, NodeId, Revision, Term, Time, UnitName};
 
+mod actions;
 mod admission;
 mod inbox;
+mod kept;
 mod lookout;
+mod status;
 mod tell;
 
+use actions::Unreadable;
+pub(super) use actions::observation;
 use admission::{Admission, Admitter, Refusal, admit};
-pub use inbox::Orders;
+pub use inbox::{Answer, Order, Orders};
 pub(super) use inbox::{Inbox, Told};
+pub use kept::Kept;
+pub(super) use kept::without_file;
 pub(super) use lookout::shared;
 use lookout::{watch_outside, watch_units};
+pub use status::Status;
 
 /// Requests that wait for the guard.
 const GUARD_LIMIT: usize = 32;
@@ -54,10 +56,6 @@ const HEARTBEAT_AT_REST: Duration = Duration::from_secs(4);
 /// latter no later than half of what the protocol allows a host for being busy.
 const LATENESS_SHARE: u32 = 64;
 const LATENESS_LIMIT: Duration = Duration::from_millis(10);
-/// A start that was got ready so long ago is got ready again.
-const PREPARED_FOR: Duration = Duration::from_millis(500);
-/// A unit that is not proven dead for so long, where it is not to run, is told of: an orderly stop takes a while.
-const UNDEAD_TOLD_AFTER: Duration = Duration::from_secs(1);
 /// How many of them are named.
 const STRAYS_SHOWN: usize = 3;
 
@@ -88,113 +86,6 @@ pub struct Host {
     pub tidings: Tidings,
     /// What the guard has to serve before anything is started.
     pub watchdog: Option<WatchdogSettings>,
-}
-
-/// Where the answer to an operator goes: what was done, or why nothing.
-pub type Answer = oneshot::Sender<Result<String, String>>;
-
-/// What a service is told from outside.
-#[derive(Debug)]
-pub enum Order {
-    /// Go on with these settings; units and key are the same.
-    Reconfigure(Arc<ServiceSettings>),
-    /// The configuration was read anew, and that of the service is as it was: what was refused is tried again.
-    Reconsider,
-    /// Let the lock go now, contend again later; the reason, and where to say what was begun.
-    StepDown(String, Answer),
-    /// The store and the key that the configuration names are meant, whatever they were before.
-    Adopt(Adoption),
-    /// Stop the unit, release the lock, end.
-    Retire {
-        /// Why.
-        reason: String,
-        /// What has the service taken up on this host again, for the journal; fits behind "before".
-        again: String,
-    },
-}
-
-/// What a service shows.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Status {
-    /// Where it stands.
-    pub state: State,
-    /// The lock's holder; empty = nobody.
-    pub holder: String,
-    /// The lock's revision.
-    pub revision: Revision,
-    /// The fencing token of its own holding, else the highest seen.
-    pub term: Term,
-    /// Why it does not contend.
-    pub hindrance: Option<Hindrance>,
-    /// What it waits for.
-    pub waiting: Option<Waiting>,
-    /// What keeps the stop of its units from being proven.
-    pub unproven: Option<String>,
-    /// The last holding has ended without a release.
-    pub is_left_to_age: bool,
-    /// What the operator should know of it though it is supervised, in whole sentences.
-    pub remarks: Vec<String>,
-}
-
-impl Status {
-    /// Whether the line of all services, which is made anew for each change, tells nothing else of it than of `other`. A
-    /// renewal changes the revision alone.
-    fn is_told_as(&self, other: &Self) -> bool {
-        let is_claimed = |status: &Self| matches!(status.waiting, Some(Waiting::Holder { is_claim: true, .. }));
-        let told = |status: &Self| (status.waiting.as_ref().map(std::mem::discriminant), is_claimed(status));
-        self.state == other.state && self.holder == other.holder && told(self) == told(other)
-    }
-}
-
-/// A lease that the guard remembers.
-#[derive(Debug)]
-pub struct Kept {
-    remembered: Remembered,
-    /// The whole of it: it may cover units that the configuration names no longer, and control groups that they have left.
-    lease: Lease,
-    /// The file of its service is broken, in words for the operator: the settings are the former ones, for this lease alone.
-    broken: Option<String>,
-}
-
-impl Kept {
-    /// The lease goes on with the former settings, because of `broken`.
-    pub(super) fn with_broken(self, broken: Option<String>) -> Self {
-        Self { broken, ..self }
-    }
-}
-
-impl From<&ListedLease> for Kept {
-    fn from(listed: &ListedLease) -> Self {
-        let lease = &listed.lease;
-        let remembered = Remembered {
-            instance: lease.instance,
-            write: lease.write,
-            revision: lease.revision,
-            term: lease.term,
-            deadline: lease.deadline,
-            stop_budget: lease.stop_budget,
-            kill_reserve: lease.kill_reserve,
-            closing: lease.closing,
-            lapsed: listed.lapsed,
-            units: lease.units.clone(),
-        };
-        Self { remembered, lease: desk::armed(listed), broken: None }
-    }
-}
-
-/// The settings of a service that the guard holds a lease of and whose file is gone; `None` for a lease of no unit. The lease
-/// does not name the lock: `last_held` is what the host's memory says of that, if it says anything. Without it the record
-/// is left to age.
-pub(super) fn without_file(lease: &Lease, last_held: Option<(Key, Option<Timings>)>) -> Option<ServiceSettings> {
-    let (unit, bound) = lease.units.split_first()?;
-    let mut bound = bound.to_vec();
-    bound.sort();
-    let (key, timings) = match last_held {
-        Some((key, timings)) => (key, timings),
-        None => (Key::new(lease.service.as_str()).ok()?, None),
-    };
-    let units = (unit.clone(), bound);
-    Some(ServiceSettings::without_file(lease.service.clone(), units, key, timings, lease.on_stop_failure))
 }
 
 /// What was seen of the units.
@@ -324,36 +215,6 @@ struct Service {
     standing: Standing,
     progress: Arc<AtomicU64>,
     changed: Arc<Notify>,
-}
-
-/// What was last told of a lock that cannot be read.
-#[derive(Debug, Default)]
-struct Unreadable(Mutex<Option<String>>);
-
-impl Unreadable {
-    /// Tells each change once. That the store is not reachable its connection tells, for all services.
-    fn tell(&self, key: &Key, error: Option<&StoreError>) {
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match error {
-            None => {
-                if told.take().is_some() {
-                    tracing::info!("the lock {key} can be read again");
-                }
-            }
-            Some(StoreError::Unreachable(why)) => tracing::debug!("failed to read the lock {key}: {why}"),
-            Some(error) => {
-                let why = format!("failed to read the lock {key}: {error}; nothing starts here before it can be read");
-                if told.as_ref() != Some(&why) {
-                    tracing::warn!("{why}");
-                    *told = Some(why);
-                }
-            }
-        }
-    }
-
-    fn told(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
 }
 
 impl Service {
@@ -668,66 +529,6 @@ impl Service {
         self.show();
     }
 
-    fn show(&self) {
-        let now = self.host.machine.now();
-        let is_active = matches!(self.election.state(), State::Starting | State::Active);
-        self.standing.put(self.election.deadline().filter(|_| is_active));
-        let status = Status {
-            state: self.election.state(),
-            holder: self.election.holder().to_owned(),
-            revision: self.election.revision(),
-            term: self.election.term(),
-            hindrance: self.election.hindrance(now),
-            waiting: self.election.waiting(now),
-            unproven: self.unproven(),
-            is_left_to_age: self.election.leaves_lock_to_age(),
-            remarks: self.remarks(),
-        };
-        let mut is_told = false;
-        self.status.send_if_modified(|shown| {
-            is_told = !shown.is_told_as(&status);
-            let modified = *shown != status;
-            *shown = status;
-            modified
-        });
-        if is_told {
-            self.changed.notify_one();
-        }
-    }
-
-    /// What keeps the end of its holding from being proven.
-    fn unproven(&self) -> Option<String> {
-        self.units.unproven().filter(|_| matches!(self.election.state(), State::Releasing | State::Lapsing))
-    }
-
-    fn remarks(&self) -> Vec<String> {
-        let mut remarks: Vec<String> = Vec::new();
-        if self.broken.is_some() && self.may_run() {
-            remarks.push(format!(
-                "once {} is let go, it is not taken again on this host before its file is mended",
-                self.settings.name
-            ));
-        }
-        remarks.extend(self.admission.iter().flatten().chain(&self.outside).cloned());
-        // Where nothing runs it is what this host does not contend for.
-        remarks.extend(self.admission.as_ref().err().filter(|_| self.may_run()).map(|refusal| refusal.reason.clone()));
-        remarks.extend(self.host.machine.trouble());
-        remarks.extend(self.unreadable.told());
-        let now = self.host.machine.now();
-        let lasts = self.undead_since.is_some_and(|since| now.since_at_least(since) >= UNDEAD_TOLD_AFTER);
-        // What a stop waits for is told with the stop.
-        let unproven = self.unproven();
-        let is_told = |undead: &&hands::Trouble| {
-            (undead.is_for_the_operator || lasts) && unproven.as_ref() != Some(&undead.words)
-        };
-        remarks.extend(self.undead.as_ref().filter(is_told).map(|undead| undead.words.clone()));
-        remarks.extend(self.failure.as_ref().map(|(at, failure)| {
-            let (unit, at) = (&self.settings.unit, span::date(at.as_secs()));
-            format!("the last start on this host failed at {at}: {failure}; see \"journalctl --unit {unit}\"")
-        }));
-        remarks
-    }
-
     /// When it wakes next by itself, at the latest to show that it lives.
     fn set_timer(&self) {
         let at = self.election.poll_timeout();
@@ -857,147 +658,6 @@ impl Service {
     }
 }
 
-/// Actions.
-impl Service {
-    fn carry_out(&mut self, action: Action) {
-        match action {
-            Action::Read { id, before } => {
-                self.read(id, before);
-                if before.is_some() {
-                    // Of a release: the claim that follows it may entitle at once.
-                    self.prepare();
-                }
-            }
-            Action::Write(request) => {
-                self.write(*request);
-                let waiting = self.election.waiting(self.host.machine.now());
-                if matches!(waiting, Some(Waiting::Claim | Waiting::LastWrite)) {
-                    self.prepare();
-                }
-            }
-            Action::Guard(request) => self.ask_guard(request),
-            Action::Vet { instance } => {
-                let vet = registration::vet(self.host.clone(), Arc::clone(&self.settings), self.places.clone());
-                self.answer(async move { Event::Vetted { instance, result: vet.await } });
-            }
-            Action::Fence { instance, hosts } => {
-                let (systemd, fence) = (Arc::clone(&self.host.systemd), self.settings.fence.clone());
-                self.answer(async move {
-                    Event::Fenced { instance, result: hands::fence(&*systemd, &fence, &hosts).await }
-                });
-            }
-            Action::Unfence { instance } => {
-                let (systemd, fence) = (Arc::clone(&self.host.systemd), self.settings.fence.clone());
-                self.answer(async move {
-                    let result = match &fence.unfence {
-                        Some(unit) => hands::run(&*systemd, unit, fence.timeout).await,
-                        None => Ok(()),
-                    };
-                    Event::Unfenced { instance, result }
-                });
-            }
-            Action::Start { instance, term: _ } => {
-                let units = self.units.clone();
-                self.start = Some(self.answer(async move { Event::Started { instance, result: units.start().await } }));
-            }
-            Action::Stop { kill_at } => self.stop(kill_at),
-            Action::Persist(memory) => self.host.machine.keep(&self.settings, memory),
-            Action::Report(transition) => self.report(&transition),
-            Action::Alarm(alarm) => self.alarm(&alarm),
-        }
-    }
-
-    /// Runs `work` in a task of its own; what it answers comes back as an event.
-    fn answer(&self, work: impl Future<Output = Event> + Send + 'static) -> JoinHandle<()> {
-        let inbox = self.inbox.clone();
-        self.host.machine.spawn(Box::pin(async move {
-            let event = work.await;
-            // Nobody listens any more when the service has ended.
-            let _ = inbox.tell(Told::Event(event)).await;
-        }))
-    }
-
-    fn read(&self, id: ReadId, before: Option<Revision>) {
-        let (store, key) = (Arc::clone(&self.host.store), self.settings.key.clone());
-        let limit = self.settings.timings.call_limit();
-        let unreadable = Arc::clone(&self.unreadable);
-        self.answer(async move {
-            let answer = match timeout(limit, store.read(&key, before)).await {
-                Ok(read) => {
-                    unreadable.tell(&key, read.as_ref().err());
-                    read.ok().map(observation)
-                }
-                Err(_) => None,
-            };
-            match before {
-                None => Event::Read { id, answer },
-                Some(_) => Event::Replaced { id, answer },
-            }
-        });
-    }
-
-    /// A start may follow behind what is asked of the store.
-    fn prepare(&mut self) {
-        let now = self.host.machine.now();
-        if self.prepared.is_none_or(|at| now.since_at_least(at) >= PREPARED_FOR) {
-            self.prepared = Some(now);
-            let units = self.units.clone();
-            self.host.machine.spawn(Box::pin(async move { units.prepare().await }));
-        }
-    }
-
-    fn write(&self, request: WriteRequest) {
-        let (store, key) = (Arc::clone(&self.host.store), self.settings.key.clone());
-        let limit = self.settings.timings.call_limit();
-        self.answer(async move {
-            let WriteRequest { base, incarnation, write, record } = request;
-            let attempt = Attempt { base, incarnation, write, value: record.encode() };
-            let result = match timeout(limit, store.compare_and_set(&key, &attempt)).await {
-                Ok(WriteOutcome::Won(revision)) => WriteResult::Won(revision),
-                Ok(WriteOutcome::Conflict) => WriteResult::Conflict,
-                Ok(WriteOutcome::Unknown(reason)) => {
-                    tracing::debug!("a write of {key} may have been applied or not: {reason}");
-                    WriteResult::Unknown
-                }
-                Err(_) => WriteResult::Unknown,
-            };
-            Event::Written { write, result }
-        });
-    }
-
-    fn ask_guard(&self, request: GuardRequest) {
-        if self.desk.try_send(Box::new(request)).is_err() {
-            // So many unanswered requests mean a guard that hangs.
-            tracing::error!("{}: the guard does not keep up", self.settings.name);
-            self.answer(async { Event::GuardDown });
-        }
-    }
-
-    fn stop(&mut self, kill_at: Option<Time>) {
-        if let Some(start) = self.start.take() {
-            start.abort();
-        }
-        if let Some(stop) = self.stop.take() {
-            stop.abort();
-        }
-        self.stops += 1;
-        let (units, proven, inbox, stop) =
-            (self.units.clone(), Arc::clone(&self.proven), self.inbox.clone(), self.stops);
-        let waiting = self.election.waiting(self.host.machine.now());
-        let limit = if let Some(Waiting::Stopping { until: at, .. } | Waiting::Lapsing { until: at, .. }) = waiting {
-            Some(Limit { at, settings: self.shown.subscribe() })
-        } else {
-            None
-        };
-        self.stop = Some(self.host.machine.spawn(Box::pin(async move {
-            units.stop(kill_at, limit).await;
-            proven.fetch_max(stop, Ordering::AcqRel);
-            // Nobody listens any more when the service has ended.
-            let _ = inbox.tell(Told::Proven).await;
-        })));
-    }
-}
-
 impl Drop for Service {
     fn drop(&mut self) {
         self.host.grounds.remove(&self.settings.name);
@@ -1033,15 +693,4 @@ fn election_settings(host: &Host, settings: &ServiceSettings) -> election::Setti
         unfences: settings.fence.unfence.is_some(),
         units: settings.units().cloned().collect(),
     }
-}
-
-pub(super) fn observation(snapshot: Snapshot) -> Observation {
-    let (revision, content) = match snapshot.entry {
-        None => (Revision(0), Content::Absent),
-        Some(entry) => match entry.value {
-            None => (entry.revision, Content::Tombstone),
-            Some(value) => (entry.revision, Content::Record(Record::decode(&value))),
-        },
-    };
-    Observation { incarnation: snapshot.incarnation, revision, content }
 }

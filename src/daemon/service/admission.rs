@@ -241,9 +241,10 @@ mod tests {
         let told = Told::default();
         let (inbox, mut admissions) = Inbox::new();
         tokio::spawn(admit(told.clone(), Box::pin(futures_util::stream::pending()), inbox));
-        let mut next = async || match *admissions.recv().await.expect("it is told") {
-            super::Told::Admission(admission) => admission,
-            other => panic!("{other:?}"),
+        let mut next = async || {
+            let told = *admissions.recv().await.expect("it is told");
+            let super::Told::Admission(admission) = told else { panic!("{told:?}") };
+            admission
         };
         let well = || Ok(vec!["a remark".to_owned()]);
         assert_eq!(next().await, well());

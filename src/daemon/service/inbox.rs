@@ -1,18 +1,45 @@
 //! What a service is told, all of it through one channel: by the tasks that carry out its actions or look for it, and by
 //! operators. A channel takes more memory than all else that a task has of its own, so that there is one for each service.
 
-use tokio::sync::mpsc;
+use std::sync::Arc;
 
-use super::{Admission, Order, Seen};
-use crate::daemon::registration::Standpoint;
+use tokio::sync::{mpsc, oneshot};
+
+use super::{Admission, Seen};
+use crate::config::ServiceSettings;
+use crate::daemon::registration::{Adoption, Standpoint};
 use crate::election::Event;
 use crate::host::processes::Process;
 
 /// What waits for the loop. It takes it faster than anybody makes it; a full channel makes those wait who tell it more.
 const LIMIT: usize = 64;
 
+/// Where the answer to an operator goes: what was done, or why nothing.
+pub type Answer = oneshot::Sender<Result<String, String>>;
+
+/// What a service is told from outside.
+#[derive(Debug)]
+pub enum Order {
+    /// Go on with these settings; units and key are the same.
+    Reconfigure(Arc<ServiceSettings>),
+    /// The configuration was read anew, and that of the service is as it was: what was refused is tried again.
+    Reconsider,
+    /// Let the lock go now, contend again later; the reason, and where to say what was begun.
+    StepDown(String, Answer),
+    /// The store and the key that the configuration names are meant, whatever they were before.
+    Adopt(Adoption),
+    /// Stop the unit, release the lock, end.
+    Retire {
+        /// Why.
+        reason: String,
+        /// What has the service taken up on this host again, for the journal; fits behind "before".
+        again: String,
+    },
+}
+
 /// What a service is told.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is boxed as a whole, and mostly an event")]
 pub(in crate::daemon) enum Told {
     /// What has become of an action, or what a health check says.
     Event(Event),

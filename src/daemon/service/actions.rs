@@ -1,0 +1,201 @@
+//! The election's actions, carried out: each in a task of its own, which tells what has become of it.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::{Service, Told};
+use crate::daemon::hands::{self, Limit};
+use crate::daemon::registration;
+use crate::election::{
+    Action, Content, Event, GuardRequest, Observation, ReadId, Record, Waiting, WriteRequest, WriteResult,
+};
+use crate::store::{Attempt, Snapshot, StoreError, WriteOutcome};
+use crate::types::{Key, Revision, Time};
+
+/// A start that was got ready so long ago is got ready again.
+const PREPARED_FOR: Duration = Duration::from_millis(500);
+
+/// What was last told of a lock that cannot be read.
+#[derive(Debug, Default)]
+pub(super) struct Unreadable(Mutex<Option<String>>);
+
+impl Unreadable {
+    /// Tells each change once. That the store is not reachable its connection tells, for all services.
+    fn tell(&self, key: &Key, error: Option<&StoreError>) {
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match error {
+            None => {
+                if told.take().is_some() {
+                    tracing::info!("the lock {key} can be read again");
+                }
+            }
+            Some(StoreError::Unreachable(why)) => tracing::debug!("failed to read the lock {key}: {why}"),
+            Some(error) => {
+                let why = format!("failed to read the lock {key}: {error}; nothing starts here before it can be read");
+                if told.as_ref() != Some(&why) {
+                    tracing::warn!("{why}");
+                    *told = Some(why);
+                }
+            }
+        }
+    }
+
+    pub(super) fn told(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Service {
+    pub(super) fn carry_out(&mut self, action: Action) {
+        match action {
+            Action::Read { id, before } => {
+                self.read(id, before);
+                if before.is_some() {
+                    // Of a release: the claim that follows it may entitle at once.
+                    self.prepare();
+                }
+            }
+            Action::Write(request) => {
+                self.write(*request);
+                let waiting = self.election.waiting(self.host.machine.now());
+                if matches!(waiting, Some(Waiting::Claim | Waiting::LastWrite)) {
+                    self.prepare();
+                }
+            }
+            Action::Guard(request) => self.ask_guard(request),
+            Action::Vet { instance } => {
+                let vet = registration::vet(self.host.clone(), Arc::clone(&self.settings), self.places.clone());
+                self.answer(async move { Event::Vetted { instance, result: vet.await } });
+            }
+            Action::Fence { instance, hosts } => {
+                let (systemd, fence) = (Arc::clone(&self.host.systemd), self.settings.fence.clone());
+                self.answer(async move {
+                    Event::Fenced { instance, result: hands::fence(&*systemd, &fence, &hosts).await }
+                });
+            }
+            Action::Unfence { instance } => {
+                let (systemd, fence) = (Arc::clone(&self.host.systemd), self.settings.fence.clone());
+                self.answer(async move {
+                    let result = match &fence.unfence {
+                        Some(unit) => hands::run(&*systemd, unit, fence.timeout).await,
+                        None => Ok(()),
+                    };
+                    Event::Unfenced { instance, result }
+                });
+            }
+            Action::Start { instance, term: _ } => {
+                let units = self.units.clone();
+                self.start = Some(self.answer(async move { Event::Started { instance, result: units.start().await } }));
+            }
+            Action::Stop { kill_at } => self.stop(kill_at),
+            Action::Persist(memory) => self.host.machine.keep(&self.settings, memory),
+            Action::Report(transition) => self.report(&transition),
+            Action::Alarm(alarm) => self.alarm(&alarm),
+        }
+    }
+
+    /// Runs `work` in a task of its own; what it answers comes back as an event.
+    fn answer(&self, work: impl Future<Output = Event> + Send + 'static) -> JoinHandle<()> {
+        let inbox = self.inbox.clone();
+        self.host.machine.spawn(Box::pin(async move {
+            let event = work.await;
+            // Nobody listens any more when the service has ended.
+            let _ = inbox.tell(Told::Event(event)).await;
+        }))
+    }
+
+    fn read(&self, id: ReadId, before: Option<Revision>) {
+        let (store, key) = (Arc::clone(&self.host.store), self.settings.key.clone());
+        let limit = self.settings.timings.call_limit();
+        let unreadable = Arc::clone(&self.unreadable);
+        self.answer(async move {
+            let answer = match timeout(limit, store.read(&key, before)).await {
+                Ok(read) => {
+                    unreadable.tell(&key, read.as_ref().err());
+                    read.ok().map(observation)
+                }
+                Err(_) => None,
+            };
+            match before {
+                None => Event::Read { id, answer },
+                Some(_) => Event::Replaced { id, answer },
+            }
+        });
+    }
+
+    /// A start may follow behind what is asked of the store.
+    fn prepare(&mut self) {
+        let now = self.host.machine.now();
+        if self.prepared.is_none_or(|at| now.since_at_least(at) >= PREPARED_FOR) {
+            self.prepared = Some(now);
+            let units = self.units.clone();
+            self.host.machine.spawn(Box::pin(async move { units.prepare().await }));
+        }
+    }
+
+    fn write(&self, request: WriteRequest) {
+        let (store, key) = (Arc::clone(&self.host.store), self.settings.key.clone());
+        let limit = self.settings.timings.call_limit();
+        self.answer(async move {
+            let WriteRequest { base, incarnation, write, record } = request;
+            let attempt = Attempt { base, incarnation, write, value: record.encode() };
+            let result = match timeout(limit, store.compare_and_set(&key, &attempt)).await {
+                Ok(WriteOutcome::Won(revision)) => WriteResult::Won(revision),
+                Ok(WriteOutcome::Conflict) => WriteResult::Conflict,
+                Ok(WriteOutcome::Unknown(reason)) => {
+                    tracing::debug!("a write of {key} may have been applied or not: {reason}");
+                    WriteResult::Unknown
+                }
+                Err(_) => WriteResult::Unknown,
+            };
+            Event::Written { write, result }
+        });
+    }
+
+    fn ask_guard(&self, request: GuardRequest) {
+        if self.desk.try_send(Box::new(request)).is_err() {
+            // So many unanswered requests mean a guard that hangs.
+            tracing::error!("{}: the guard does not keep up", self.settings.name);
+            self.answer(async { Event::GuardDown });
+        }
+    }
+
+    fn stop(&mut self, kill_at: Option<Time>) {
+        if let Some(start) = self.start.take() {
+            start.abort();
+        }
+        if let Some(stop) = self.stop.take() {
+            stop.abort();
+        }
+        self.stops += 1;
+        let (units, proven, inbox, stop) =
+            (self.units.clone(), Arc::clone(&self.proven), self.inbox.clone(), self.stops);
+        let waiting = self.election.waiting(self.host.machine.now());
+        let limit = if let Some(Waiting::Stopping { until: at, .. } | Waiting::Lapsing { until: at, .. }) = waiting {
+            Some(Limit { at, settings: self.shown.subscribe() })
+        } else {
+            None
+        };
+        self.stop = Some(self.host.machine.spawn(Box::pin(async move {
+            units.stop(kill_at, limit).await;
+            proven.fetch_max(stop, Ordering::AcqRel);
+            // Nobody listens any more when the service has ended.
+            let _ = inbox.tell(Told::Proven).await;
+        })));
+    }
+}
+
+pub(in crate::daemon) fn observation(snapshot: Snapshot) -> Observation {
+    let (revision, content) = match snapshot.entry {
+        None => (Revision(0), Content::Absent),
+        Some(entry) => match entry.value {
+            None => (entry.revision, Content::Tombstone),
+            Some(value) => (entry.revision, Content::Record(Record::decode(&value))),
+        },
+    };
+    Observation { incarnation: snapshot.incarnation, revision, content }
+}

@@ -1,0 +1,106 @@
+//! What a service shows.
+
+use std::time::Duration;
+
+use super::Service;
+use crate::daemon::hands;
+use crate::election::{Hindrance, State, Waiting};
+use crate::types::{Revision, Term, span};
+
+/// A unit that is not proven dead for so long, where it is not to run, is told of: an orderly stop takes a while.
+const UNDEAD_TOLD_AFTER: Duration = Duration::from_secs(1);
+
+/// What a service shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// Where it stands.
+    pub state: State,
+    /// The lock's holder; empty = nobody.
+    pub holder: String,
+    /// The lock's revision.
+    pub revision: Revision,
+    /// The fencing token of its own holding, else the highest seen.
+    pub term: Term,
+    /// Why it does not contend.
+    pub hindrance: Option<Hindrance>,
+    /// What it waits for.
+    pub waiting: Option<Waiting>,
+    /// What keeps the stop of its units from being proven.
+    pub unproven: Option<String>,
+    /// The last holding has ended without a release.
+    pub is_left_to_age: bool,
+    /// What the operator should know of it though it is supervised, in whole sentences.
+    pub remarks: Vec<String>,
+}
+
+impl Status {
+    /// Whether the line of all services, which is made anew for each change, tells nothing else of it than of `other`. A
+    /// renewal changes the revision alone.
+    fn is_told_as(&self, other: &Self) -> bool {
+        let is_claimed = |status: &Self| matches!(status.waiting, Some(Waiting::Holder { is_claim: true, .. }));
+        let told = |status: &Self| (status.waiting.as_ref().map(std::mem::discriminant), is_claimed(status));
+        self.state == other.state && self.holder == other.holder && told(self) == told(other)
+    }
+}
+
+impl Service {
+    pub(super) fn show(&self) {
+        let now = self.host.machine.now();
+        let is_active = matches!(self.election.state(), State::Starting | State::Active);
+        self.standing.put(self.election.deadline().filter(|_| is_active));
+        let status = Status {
+            state: self.election.state(),
+            holder: self.election.holder().to_owned(),
+            revision: self.election.revision(),
+            term: self.election.term(),
+            hindrance: self.election.hindrance(now),
+            waiting: self.election.waiting(now),
+            unproven: self.unproven(),
+            is_left_to_age: self.election.leaves_lock_to_age(),
+            remarks: self.remarks(),
+        };
+        let mut is_told = false;
+        self.status.send_if_modified(|shown| {
+            is_told = !shown.is_told_as(&status);
+            let modified = *shown != status;
+            *shown = status;
+            modified
+        });
+        if is_told {
+            self.changed.notify_one();
+        }
+    }
+
+    /// What keeps the end of its holding from being proven.
+    fn unproven(&self) -> Option<String> {
+        self.units.unproven().filter(|_| matches!(self.election.state(), State::Releasing | State::Lapsing))
+    }
+
+    fn remarks(&self) -> Vec<String> {
+        let mut remarks: Vec<String> = Vec::new();
+        if self.broken.is_some() && self.may_run() {
+            remarks.push(format!(
+                "once {} is let go, it is not taken again on this host before its file is mended",
+                self.settings.name
+            ));
+        }
+        remarks.extend(self.admission.iter().flatten().chain(&self.outside).cloned());
+        // Where nothing runs it is what this host does not contend for.
+        remarks.extend(self.admission.as_ref().err().filter(|_| self.may_run()).map(|refusal| refusal.reason.clone()));
+        remarks.extend(self.host.machine.trouble());
+        remarks.extend(self.unreadable.told());
+        let now = self.host.machine.now();
+        let lasts = self.undead_since.is_some_and(|since| now.since_at_least(since) >= UNDEAD_TOLD_AFTER);
+        // What a stop waits for is told with the stop.
+        let unproven = self.unproven();
+        let is_told = |undead: &&hands::Trouble| {
+            (undead.is_for_the_operator || lasts) && unproven.as_ref() != Some(&undead.words)
+        };
+        remarks.extend(self.undead.as_ref().filter(is_told).map(|undead| undead.words.clone()));
+        remarks.extend(self.failure.as_ref().map(|(at, failure)| {
+            let (unit, at) = (&self.settings.unit, span::date(at.as_secs()));
+            format!("the last start on this host failed at {at}: {failure}; see \"journalctl --unit {unit}\"")
+        }));
+        remarks
+    }
+}
