@@ -56,6 +56,8 @@ const HEARTBEAT_AT_REST: Duration = Duration::from_secs(4);
 /// latter no later than half of what the protocol allows a host for being busy.
 const LATENESS_SHARE: u32 = 64;
 const LATENESS_LIMIT: Duration = Duration::from_millis(10);
+/// The same for a turn, of which the shortest last 30 ms.
+const LATENESS_OF_A_TURN: Duration = Duration::from_millis(2);
 /// How many of them are named.
 const STRAYS_SHOWN: usize = 3;
 
@@ -532,20 +534,23 @@ impl Service {
     /// When it wakes next by itself, at the latest to show that it lives.
     fn set_timer(&self) {
         let at = self.election.poll_timeout();
-        // A deadline is not what is due next where all is well.
-        let rests = match self.election.state() {
-            State::Standby => true,
-            State::Active => self.election.deadline().zip(at).is_some_and(|(deadline, at)| at.boot < deadline.boot),
+        let is_before = |deadline: Option<Time>| deadline.zip(at).is_some_and(|(deadline, at)| at.boot < deadline.boot);
+        let longest = match self.election.state() {
+            // Hosts that were late for their turns up to a moment that they share would all take a free lock then.
+            State::Standby if self.election.holder().is_empty() => LATENESS_OF_A_TURN,
+            State::Standby => Duration::MAX,
+            // A deadline is not what is due next where all is well.
+            State::Active if is_before(self.election.deadline()) => Duration::MAX,
             State::NoStore
             | State::Confirming
             | State::Fencing
             | State::Starting
+            | State::Active
             | State::Releasing
             | State::Lapsing
-            | State::Retired => false,
+            | State::Retired => LATENESS_LIMIT,
         };
-        let lateness = self.settings.timings.renew_interval / LATENESS_SHARE;
-        let lateness = if rests { lateness } else { lateness.min(LATENESS_LIMIT) };
+        let lateness = longest.min(self.settings.timings.renew_interval / LATENESS_SHARE);
         let beat = self.host.machine.now().boot + self.heartbeat();
         let wake_at = at.map_or(beat, |at| at.boot.min(beat));
         if let Err(error) = self.timer.set(Some(wake_at), lateness) {
