@@ -645,7 +645,8 @@ impl Units {
 fn sight_of(look: &Result<Look, BusError>) -> Option<Sight> {
     match &look.as_ref().ok()?.dead {
         Ok(state) => Some(Sight::Dead { result: state.in_full(), failed: !state.is_orderly() }),
-        Err(NotDead::Unknown(_)) => None,
+        // Somebody starts what is stopped, which its gate refuses without the lease, or stops it once more: what comes of it is seen.
+        Err(NotDead::Unknown(_) | NotDead::JobQueued { .. }) => None,
         Err(_) => Some(Sight::Alive),
     }
 }
@@ -926,6 +927,7 @@ mod tests {
             (NotDead::Forgotten("inactive (dead)".to_owned()), Some(dead(&forgotten))),
             (NotDead::Running("active (running)".to_owned()), Some(Sight::Alive)),
             (NotDead::Unknown(BusError::Unreachable(String::new())), None),
+            (NotDead::JobQueued { job: 7, state: "inactive (dead)".to_owned() }, None),
         ] {
             let is_known = main.is_some();
             fake.tell(|told| told.not_dead.insert(unit("database.service"), trouble));

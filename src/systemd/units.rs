@@ -78,10 +78,10 @@ pub enum NotDead {
     /// Nobody knows.
     #[error("its state is unknown: failed to {0}")]
     Unknown(#[from] BusError),
-    /// It runs, or is about to.
+    /// It is not stopped.
     #[error("it is {0}")]
     Running(String),
-    /// Whatever it is now, it is about to change.
+    /// It is stopped, and may be about to change.
     #[error("job {job} is queued for it while it is {state}")]
     JobQueued {
         /// The job's number.
@@ -639,11 +639,11 @@ fn is_orderly(state: &UnitState) -> bool {
 }
 
 fn check_stopped(state: &UnitState, is_excused: bool) -> Result<(), NotDead> {
-    if let Some(job) = &state.job {
-        return Err(NotDead::JobQueued { job: job.id, state: state.in_words() });
-    }
     if !state.active_state.is_stopped() {
         return Err(NotDead::Running(state.in_words()));
+    }
+    if let Some(job) = &state.job {
+        return Err(NotDead::JobQueued { job: job.id, state: state.in_words() });
     }
     if state.is_effect && !is_orderly(state) && !is_excused {
         return Err(NotDead::of_bad_end(state));

@@ -129,11 +129,11 @@ impl Unit {
 }
 
 fn check_dead(state: UnitState) -> Result<UnitState, NotDead> {
-    if let Some(job) = &state.job {
-        return Err(NotDead::JobQueued { job: job.id, state: state.in_words() });
-    }
     if !state.active_state.is_stopped() {
         return Err(NotDead::Running(state.in_words()));
+    }
+    if let Some(job) = &state.job {
+        return Err(NotDead::JobQueued { job: job.id, state: state.in_words() });
     }
     if state.control_group.is_empty() { Ok(state) } else { Err(NotDead::ProcessesLeft(state.control_group)) }
 }

@@ -163,7 +163,7 @@ fn a_killed_service_is_dead() {
         tokio::time::sleep(Duration::from_millis(300)).await;
         let stop = systemd.stop(&unit, Duration::from_millis(500)).await;
         assert_eq!(stop, Ok(JobEnd::StillQueued));
-        assert!(matches!(systemd.prove_dead(&unit).await, Err(NotDead::JobQueued { .. })));
+        assert!(matches!(systemd.prove_dead(&unit).await, Err(NotDead::Running(_))));
         assert_eq!(systemd.job_for_unit(&unit).await, Ok(Some(JobType::Stop)));
         systemd.kill(&unit).await.expect("killed");
         systemd.stop(&unit, LIMIT).await.expect("a stop");

@@ -103,6 +103,23 @@ fn whoever_does_not_hold_the_lock_says_who_does() {
     wait_for_line(scene.host_of(&third), &["db: confirming", "which fell silent, is not yet known to be dead"]);
 }
 
+/// Neither runs anything there: the one has nothing to stop, and the other is refused.
+#[test]
+fn an_operators_start_or_stop_where_nothing_runs_is_no_alarm() {
+    let Some((scene, first)) = Plan::hosts("jobs", 2, Lockstore::Nats).run() else { return };
+    let standby = scene.other(&first);
+    wait_for_standby(standby);
+    let often =
+        |verb: &str| standby.output(&["sh", "-c", &format!("for i in $(seq 200); do systemctl {verb} {UNIT}; done")]);
+    assert!(often("stop").status.success());
+    let told = said(&often("start"));
+    assert!(told.contains("dependency job for database.service failed") && !told.contains("canceled"), "{told}");
+    wait_for_standby(standby);
+    let journal = standby.journal(&["putexd.service"]);
+    assert!(!journal.contains("runs without the lock"), "{journal}");
+    scene.assert_alone(&first);
+}
+
 /// The procedure of putexd-operations(7).
 #[test]
 fn a_service_is_stopped_everywhere_and_started_again() {
