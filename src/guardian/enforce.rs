@@ -7,8 +7,9 @@
 //! not with the first empty control group: a unit whose gate was passed just before the deadline has an empty group for the
 //! moment between the gate and its own start.
 //!
-//! The lease has the control groups that putexd knew. Where putexd hung while a unit was started again in another slice these are
-//! empty, so that PID 1 is asked as well, once it has taken on the stop: what it names is killed too.
+//! The lease has the control groups that putexd knew. Where putexd hung while a unit was started again in another slice, or its main
+//! process was moved to a control group that is none of the unit's, these are empty, so that PID 1 is asked as well, once it has taken
+//! on the stop: the groups that it names are killed too, and so are main processes that it has still when all groups are empty.
 //!
 //! | who | what it does | where it may hang |
 //! | --- | --- | --- |
@@ -145,7 +146,7 @@ impl Enforcement {
     pub fn is_proven(&self) -> bool {
         let state = self.case.lock();
         let is_dead = state.empty && (state.inactive || self.case.lease.inactive.is_empty());
-        state.stopped && is_dead && state.asked && state.placed
+        state.stopped && is_dead && state.asked && state.placed && state.has_main == Some(false)
     }
 }
 
@@ -204,6 +205,9 @@ struct State {
     placed: bool,
     /// Those that the lease does not have.
     elsewhere: BTreeSet<String>,
+    /// Whether systemd had a main process of the units when it was last asked, with all groups empty; `None`: it has not said so
+    /// since there were processes in them.
+    has_main: Option<bool>,
     stopped: bool,
     /// The groups were empty at the last look.
     empty: bool,
@@ -311,7 +315,7 @@ impl Case {
             let mut state = self.lock();
             state.empty = empty;
             state.emptied &= empty;
-            empty && self.is_placed(&state) && (!needs_systemd || state.inactive)
+            empty && self.is_known(&state) && (!needs_systemd || state.inactive)
         };
         if stopped && !needs_systemd {
             self.is_dead(None, tell);
@@ -350,10 +354,11 @@ impl Case {
         (!self.lock().over).then_some(all_empty)
     }
 
-    /// Whether it is known where the units are. A PID 1 that has taken on the stop is waited for until they have to be dead; then the
-    /// lease's groups are all that is known.
-    fn is_placed(&self, state: &State) -> bool {
-        state.placed || !state.asked || clock::now().has_passed(self.lease.dead_by())
+    /// Whether it is known where the units are, and that systemd has no main process of them. A PID 1 that has taken on the stop is
+    /// waited for until they have to be dead; then the groups are all that is known: one that is busy has not heard of deaths yet.
+    fn is_known(&self, state: &State) -> bool {
+        let is_told = state.placed && state.has_main == Some(false);
+        is_told || !state.asked || clock::now().has_passed(self.lease.dead_by())
     }
 
     /// Notes that there are processes; whether they are still this lease's to kill.
@@ -361,6 +366,7 @@ impl Case {
         let (was_stopped, over) = {
             let mut state = self.lock();
             state.sightings += 1;
+            state.has_main = None;
             (std::mem::take(&mut state.stopped), state.over)
         };
         if was_stopped && !over {
@@ -374,7 +380,7 @@ impl Case {
         let is_new = {
             let mut state = self.lock();
             let holds =
-                state.empty && self.is_placed(&state) && sightings.is_none_or(|sightings| sightings == state.sightings);
+                state.empty && self.is_known(&state) && sightings.is_none_or(|sightings| sightings == state.sightings);
             holds && !std::mem::replace(&mut state.stopped, true)
         };
         if is_new {
@@ -484,7 +490,8 @@ impl Case {
     fn is_settled(&self) -> bool {
         let state = self.lock();
         let is_late = clock::now().has_passed(self.lease.kill_at());
-        let is_over = state.stopped && (state.emptied || self.lease.contains.is_empty());
+        let is_dead = state.stopped && state.has_main == Some(false);
+        let is_over = is_dead && (state.emptied || self.lease.contains.is_empty());
         state.asked && state.placed && (is_over || !is_late)
     }
 
@@ -492,7 +499,7 @@ impl Case {
     fn ask(&self, systemd: &mut Asked<'_>, tell: &Sender<ServiceName>) -> Result<(), String> {
         let now = clock::now();
         let is_late = now.has_passed(self.lease.kill_at());
-        let (asked, placed, emptied, may_ask, empty, sightings) = {
+        let (asked, placed, emptied, may_ask, empty, has_main, sightings) = {
             let state = self.lock();
             // A stop that is asked for before systemd has seen the deaths runs ExecStop=, a program of the unit's.
             let has_had_time = |since: Time| now.has_passed(since.plus(self.lease.kill_reserve / 2));
@@ -500,7 +507,7 @@ impl Case {
             if state.over {
                 return Ok(());
             }
-            (state.asked, state.placed, state.emptied, may_ask, state.empty, state.sightings)
+            (state.asked, state.placed, state.emptied, may_ask, state.empty, state.has_main, state.sightings)
         };
         let mut questions = self.questions.lock().unwrap_or_else(PoisonError::into_inner);
         let mut outcome = Ok(());
@@ -518,6 +525,9 @@ impl Case {
         // Behind the stops of all others, which are sooner asked for.
         if asked && !placed {
             self.find_groups(systemd);
+        }
+        if is_late && asked && empty && has_main != Some(false) {
+            self.end_main(systemd, sightings);
         }
         if is_late && empty && !self.lease.inactive.is_empty() {
             let inactive = self.is_inactive(&mut questions, systemd);
@@ -561,6 +571,16 @@ impl Case {
             state.sightings += 1;
             state.empty = false;
             state.elsewhere.extend(elsewhere);
+        }
+    }
+
+    /// Kills main processes that systemd knows, and that are in none of the groups.
+    fn end_main(&self, systemd: &mut Asked<'_>, sightings: u64) {
+        // It is asked again.
+        let Ok(has_main) = systemd.call(|systemd| systemd.kill_main(&self.lease.units)) else { return };
+        let mut state = self.lock();
+        if state.sightings == sightings {
+            state.has_main = Some(has_main);
         }
     }
 

@@ -25,6 +25,7 @@ const MANAGER_INTERFACE: &str = "org.freedesktop.systemd1.Manager";
 const PROPERTIES_INTERFACE: &str = "org.freedesktop.DBus.Properties";
 /// The types of units that have a control group of their own, but for slices.
 const WITH_PROCESSES: [&str; 5] = ["service", "socket", "mount", "swap", "scope"];
+const SIGKILL: i32 = 9;
 const NO_SUCH_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
 
 /// The longest message that is read; the answers have a hundred bytes.
@@ -165,6 +166,25 @@ impl Systemd {
         // It has none before its first start.
         groups.retain(|group| !group.is_empty());
         Ok(groups)
+    }
+
+    /// Sends SIGKILL to the main processes that `units` have, wherever these are, as systemd knows them best; whether there is one
+    /// still, dead or not.
+    pub fn kill_main(&mut self, units: &[UnitName]) -> Result<bool, Error> {
+        let mut found = false;
+        for unit in units.iter().filter(|unit| unit.kind() == "service") {
+            let Some(path) = self.find("GetUnit", unit)? else { continue };
+            if u32::try_from(self.value(&path, "Service", "MainPID")?)? == 0 {
+                continue;
+            }
+            found = true;
+            match self.call(MANAGER, MANAGER_INTERFACE, "KillUnit", &(unit.as_str(), "main", SIGKILL)) {
+                // It has died meanwhile.
+                Ok(_) | Err(Error::Refused(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found)
     }
 
     /// Whether systemd shows these units as stopped in such a way that nothing of them is left. If so, what the mounts among

@@ -115,6 +115,22 @@ fn a_unit_that_moves_while_putexd_hangs_is_killed_there() {
     scene.assert_no_violation();
 }
 
+/// Nor of a control group that is none of the unit's, into which somebody has put its main process: PID 1 knows that by its number.
+#[test]
+fn a_main_process_that_is_moved_while_putexd_hangs_is_killed_there() {
+    let Some((scene, first)) = Plan::hosts("astray", 2, Lockstore::Nats).run() else { return };
+    let host = scene.host_of(&first);
+    let since = now();
+    signal(host, DAEMON, "STOP");
+    host.write_file("/var/lib/oracle-deaf", "");
+    let main = main_pid(host, UNIT);
+    host.sh(&format!("mkdir -p /sys/fs/cgroup/astray.slice; echo {main} >/sys/fs/cgroup/astray.slice/cgroup.procs"));
+    let second = scene.wait_for_takeover(&first, since, WAIT * 2 + TAKE_OVER, "SIGSTOP of putexd and a move by hand");
+    host.exec(&["rm", "/var/lib/oracle-deaf"]);
+    scene.assert_alone(&second);
+    scene.assert_no_violation();
+}
+
 #[test]
 fn a_service_whose_file_is_gone_at_a_restart_leaves_its_unit_free() {
     let Some((scene, first)) = Plan::hosts("unclaimed", 2, Lockstore::Nats).run() else { return };
