@@ -748,7 +748,7 @@ async fn renewals() {
 }
 
 /// How many writes are under way at once, and for how long each of the two writes in a round.
-const UNDER_WAY: u32 = 64;
+const UNDER_WAY: u32 = 1000;
 const ROUND: Duration = Duration::from_secs(2);
 const ROUNDS_OF_BOTH: usize = 5;
 
