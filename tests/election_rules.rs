@@ -472,6 +472,35 @@ fn an_orderly_stop_beyond_its_limit_is_told_once_and_the_lock_is_kept() {
 }
 
 #[test]
+fn an_orderly_stop_beyond_its_limit_gets_sigkill_before_the_host_goes_down() {
+    let kills = |actions: &[Action]| actions.iter().any(|action| matches!(action, Action::Stop { kill_at: Some(_) }));
+    for gate_is_closed in [true, false] {
+        let (mut host, instance) = Host::activated();
+        host.handle(Event::Reconfigure(Settings { on_stop_failure: OnStopFailure::RebootForce, ..settings() }));
+        host.handle(Event::StepDown { reason: "an operator said so".to_owned(), next: None });
+        if gate_is_closed {
+            host.handle(Event::GuardDone { instance, done: GuardDone::Closed });
+        }
+        let orderly = host.goes_on(ms(29_999));
+        assert!(alarms(&orderly).is_empty() && !kills(&orderly), "{orderly:?}");
+        let late = host.goes_on(ms(1));
+        assert_eq!(alarms(&late), [&Alarm::StopLimit]);
+        assert_eq!(kill_at(&late), Some(Time::both(host.now)));
+        if !gate_is_closed {
+            let again = host.handle(Event::GuardDone { instance, done: GuardDone::Closed });
+            assert!(kills(&again), "whatever was proven before the gate was closed is proven again: {again:?}");
+        }
+        assert_eq!(alarms(&host.goes_on(ms(999))), Vec::<&Alarm>::new());
+        let mut proven = Host { election: host.election.clone(), store: host.store.clone(), ..host };
+        assert_eq!(alarms(&host.goes_on(ms(1))), [&Alarm::StopUnproven]);
+        assert_eq!(alarms(&host.goes_on(ms(30_000))), Vec::<&Alarm>::new());
+        assert_eq!(host.election.state(), State::Releasing, "the lease is renewed meanwhile");
+        proven.now += ms(1);
+        assert_eq!(alarms(&proven.handle(Event::Stopped)), Vec::<&Alarm>::new(), "it was killed in time");
+    }
+}
+
+#[test]
 fn a_clock_that_jumps_by_more_than_a_renewal_has_to_be_proven_harmless() {
     for forward in [true, false] {
         let jump = |host: &mut Host, by: Duration| {

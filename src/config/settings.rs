@@ -57,7 +57,8 @@ pub struct ServiceSettings {
     pub key: Key,
     /// Validated timings.
     pub timings: Timings,
-    /// How long an orderly stop may take before `on_stop_failure`; at least S, max(S, 90 s) unless said otherwise.
+    /// How long an orderly stop may take before an alarm; or, where the host goes down for it, before SIGKILL, and `on_stop_failure`
+    /// S later. At least S, max(S, 90 s) unless said otherwise.
     pub stop_limit: Duration,
     /// What to do when a stop cannot be proven.
     pub on_stop_failure: OnStopFailure,
@@ -72,6 +73,12 @@ impl ServiceSettings {
     #[must_use]
     pub fn has_same_units(&self, other: &Self) -> bool {
         self.units().eq(other.units()) && self.contains == other.contains
+    }
+
+    /// From the beginning of an orderly stop until everything that follows a late one has been done.
+    #[must_use]
+    pub fn longest_stop(&self) -> Duration {
+        self.stop_limit + self.timings.stop_budget
     }
 
     /// All units that may run on one host only: `unit`, then those that are bound with it.

@@ -628,7 +628,7 @@ impl Supervisor {
     fn retire_handle(&mut self, handle: Handle, why: Why, successor: Option<ServiceSettings>) {
         // A full channel would mean a loop that stands still, which the watchdog ends.
         let _ = handle.orders.give(why.order());
-        let give_up_at = Instant::now() + handle.settings.stop_limit + STOP_EXTENSION;
+        let give_up_at = Instant::now() + handle.settings.longest_stop() + STOP_EXTENSION;
         self.retiring.push(Retiring { handle, successor, give_up_at });
     }
 
@@ -753,7 +753,7 @@ impl Supervisor {
         notify::stopping("stopping the units and releasing their locks");
         let mut deadline = Instant::now();
         for (name, handle) in &self.services {
-            deadline = deadline.max(Instant::now() + handle.settings.stop_limit + STOP_EXTENSION);
+            deadline = deadline.max(Instant::now() + handle.settings.longest_stop() + STOP_EXTENSION);
             if handle.orders.give_in_turn(STOPPED.order()).await.is_err() {
                 tracing::error!("{name}: its election does not answer");
             }

@@ -426,9 +426,9 @@ pub enum Alarm {
     },
     /// The store was wiped, restored or made again.
     NewIncarnation,
-    /// An orderly stop has taken longer than `stop-limit`.
+    /// An orderly stop has taken longer than `stop-limit`. Where the host goes down for an unproven stop, SIGKILL is sent now.
     StopLimit,
-    /// A stop that had to be proven by the end of its budget was not.
+    /// A stop that had to be proven by the end of its budget was not: of a lapse, or of SIGKILL at `stop-limit`.
     StopUnproven,
     /// The unit ran on a host that does not hold the lock; it is stopped.
     StrayUnit,

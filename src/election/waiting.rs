@@ -125,6 +125,15 @@ pub enum Waiting {
         /// What happens then.
         on_stop_failure: OnStopFailure,
     },
+    /// For the proof that its unit is dead, by force: `stop-limit` is over.
+    Killing {
+        /// What is released for.
+        reason: String,
+        /// By then it should be proven.
+        until: Time,
+        /// What happens otherwise.
+        on_stop_failure: OnStopFailure,
+    },
     /// For the guard to forget the lease.
     Disarming,
     /// For the store to take the release.
@@ -310,6 +319,7 @@ impl Waiting {
             | Self::Starting
             | Self::Closing { .. }
             | Self::Stopping { .. }
+            | Self::Killing { .. }
             | Self::Disarming
             | Self::Lapsing { .. }
             | Self::Holder { .. }
@@ -342,7 +352,8 @@ impl Waiting {
                 format!("waits for putex-guard to close the gate before it stops the unit for this reason: {reason}")
             }
             Self::Stopping { reason, until, on_stop_failure } => {
-                let (left, then) = (now.until_waited(*until), on_stop_failure.consequence());
+                let left = now.until_waited(*until);
+                let then = if on_stop_failure.is_self_fence() { "it gets SIGKILL" } else { on_stop_failure.consequence() };
                 let limit = if left.is_zero() {
                     "longer than stop-limit already".to_owned()
                 } else {
@@ -350,6 +361,18 @@ impl Waiting {
                 };
                 format!(
                     "waits until the unit is proven dead, in its own time and {limit}; it is stopped for this reason: {reason}"
+                )
+            }
+            Self::Killing { reason, until, on_stop_failure } => {
+                let left = now.until_passed(*until);
+                let limit = if left.is_zero() {
+                    "the proof is overdue".to_owned()
+                } else {
+                    format!("{} in {} otherwise", on_stop_failure.consequence(), rounded(left))
+                };
+                format!(
+                    "stop-limit is over; waits until the unit is proven dead; it gets SIGKILL, and {limit}; it is stopped for \
+                     this reason: {reason}"
                 )
             }
             Self::Disarming => "the unit is dead; waits for putex-guard to forget the lease".to_owned(),
@@ -511,8 +534,18 @@ mod tests {
             "waits until the unit is proven dead, in its own time and for 3.0s at most, then an alarm is raised; it is \
              stopped for this reason: kernel update"
         );
-        assert!(stopping(OnStopFailure::RebootForce, 1000).contains("then this host is rebooted; "));
+        assert!(stopping(OnStopFailure::RebootForce, 1000).contains("then it gets SIGKILL; "));
         assert!(stopping(OnStopFailure::Alert, 5000).contains("and longer than stop-limit already; "));
+        let killing = |now| {
+            let on_stop_failure = OnStopFailure::RebootForce;
+            Waiting::Killing { reason: "kernel update".to_owned(), until: at(4000), on_stop_failure }.in_words(at(now))
+        };
+        assert_eq!(
+            killing(1000),
+            "stop-limit is over; waits until the unit is proven dead; it gets SIGKILL, and this host is rebooted in 3.0s \
+             otherwise; it is stopped for this reason: kernel update"
+        );
+        assert!(killing(5000).contains("it gets SIGKILL, and the proof is overdue; "));
         let lapsing = |on_stop_failure, now| {
             Waiting::Lapsing { kill_at: at(2000), until: at(4000), on_stop_failure }.in_words(at(now))
         };

@@ -28,7 +28,8 @@ pub fn scene(seed: u64) -> Scene {
         faults.push(fault(rng, number, faults.last().copied()));
     }
     faults.sort_by_key(|fault| fault.at);
-    Scene { seed, palette, checked, fenced, hosts, faults, expectations: Vec::new() }
+    let hurried = rng.chance(30);
+    Scene { seed, palette, checked, fenced, hurried, hosts, faults, expectations: Vec::new() }
 }
 
 /// Safe timings, with a stop budget up to the largest that is safe.

@@ -16,6 +16,8 @@ pub struct Scene {
     pub palette: Vec<Timings>,
     pub checked: bool,
     pub fenced: bool,
+    /// An orderly stop may take S and no longer, and a host whose stop is not proven goes down.
+    pub hurried: bool,
     pub hosts: Vec<HostScene>,
     pub faults: Vec<Fault>,
     pub expectations: Vec<Expectation>,
@@ -253,7 +255,7 @@ impl fmt::Display for Scene {
                 if full { "full" } else { "minimal" }
             )?;
         }
-        for (said, word) in [(self.checked, "checked"), (self.fenced, "fenced")] {
+        for (said, word) in [(self.checked, "checked"), (self.fenced, "fenced"), (self.hurried, "hurried")] {
             if said {
                 writeln!(f, "{word}")?;
             }
@@ -324,6 +326,7 @@ impl Scene {
             palette: Vec::new(),
             checked: false,
             fenced: false,
+            hurried: false,
             hosts: Vec::new(),
             faults: Vec::new(),
             expectations: Vec::new(),
@@ -341,6 +344,7 @@ impl Scene {
             ["seed", number] => self.seed = number.parse().ok()?,
             ["checked"] => self.checked = true,
             ["fenced"] => self.fenced = true,
+            ["hurried"] => self.hurried = true,
             ["timings", words @ ..] => self.palette.push(read_timings(words)?),
             ["host", words @ ..] => self.hosts.push(HostScene::read(words)?),
             [at, "expect", what @ ..] => {

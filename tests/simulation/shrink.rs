@@ -90,9 +90,10 @@ impl Shrinker {
             scene.hosts.pop();
             self.try_out(scene);
         }
-        let simpler: [fn(&mut Scene); 4] = [
+        let simpler: [fn(&mut Scene); 5] = [
             |scene| scene.checked = false,
             |scene| scene.fenced = false,
+            |scene| scene.hurried = false,
             |scene| scene.hosts.iter_mut().for_each(|host| host.timings = 0),
             |scene| scene.palette.truncate(1),
         ];

@@ -155,6 +155,7 @@ pub struct World {
     pub palette: Vec<Timings>,
     checked: bool,
     fenced: bool,
+    hurried: bool,
     pub hosts: Vec<Host>,
     pub store: MemoryStore,
     pub key: Key,
@@ -218,6 +219,7 @@ impl World {
             palette: scene.palette.clone(),
             checked: scene.checked,
             fenced: scene.fenced,
+            hurried: scene.hurried,
             hosts: hosts.collect(),
             store: MemoryStore::new(call_limit),
             key: Key::new("db").expect("a key"),
@@ -319,6 +321,11 @@ impl World {
     pub fn settings(&self, h: usize) -> ServiceSettings {
         let timings = self.palette[self.hosts[h].timings];
         let interval = timings.call_limit();
+        let (stop_limit, on_stop_failure) = if self.hurried {
+            (timings.stop_budget, OnStopFailure::RebootForce)
+        } else {
+            (Duration::from_secs(90), OnStopFailure::Alert)
+        };
         ServiceSettings {
             name: self.service.clone(),
             source: "/etc/putex.d/db.toml".into(),
@@ -328,8 +335,8 @@ impl World {
             stop_proof: StopProof::Whole,
             key: self.key.clone(),
             timings,
-            stop_limit: Duration::from_secs(90),
-            on_stop_failure: OnStopFailure::Alert,
+            stop_limit,
+            on_stop_failure,
             health: self.checked.then(|| HealthSettings {
                 probe: Probe::Unit("check@.service".to_owned()),
                 interval,

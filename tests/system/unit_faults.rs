@@ -110,6 +110,27 @@ fn a_unit_that_ignores_sigterm_is_killed_within_its_budget(store: Lockstore) {
     assert!(end.after(since) > Duration::from_secs(9), "TimeoutStopSec=10s is the unit's to use");
 }
 
+/// What is stopped in order gets SIGKILL at the end of stop-limit where the host would go down otherwise, and the host stays.
+#[test]
+fn an_orderly_stop_beyond_its_limit_is_killed_and_the_host_stays() {
+    let service = format!("{SERVICE}stop-limit = \"4s\"\non-stop-failure = \"reboot-force\"\n");
+    let deaf = "/etc/systemd/system/database.service.d/deaf.conf";
+    let plan = Plan::hosts("late", 2, Lockstore::Directory).service("db", service);
+    let plan = plan.file(deaf, "[Service]\nTimeoutStopSec=infinity\n").oracle(&["ORACLE_IGNORE_TERM=1"]);
+    let Some((scene, first)) = plan.run() else { return };
+    let host = scene.host_of(&first);
+    let since = now();
+    host.exec(&["putexctl", "step-down", "db"]);
+    let second = scene.wait_for_takeover(&first, since, TAKE_OVER, "orderly stop beyond stop-limit");
+    let end = scene.oracle.wait_for_end(&first, SOON);
+    assert!(end.after(since) >= Duration::from_secs(4), "the time until stop-limit is its own: {:?}", end.after(since));
+    wait_for_line(host, &["has taken longer than stop-limit = 4.0s; SIGKILL is sent"]);
+    wait_for_standby(host);
+    assert!(host.is_on());
+    scene.assert_alone(&second);
+    scene.assert_no_violation();
+}
+
 fn a_slow_stop_is_waited_for(store: Lockstore) {
     let Some((scene, first)) = Plan::hosts("slow", 2, store).oracle(&["ORACLE_STOP_DELAY_MS=6000"]).run() else {
         return;

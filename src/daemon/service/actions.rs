@@ -175,11 +175,13 @@ impl Service {
         let (units, proven, inbox, stop) =
             (self.units.clone(), Arc::clone(&self.proven), self.inbox.clone(), self.stops);
         let waiting = self.election.waiting(self.host.machine.now());
-        let limit = if let Some(Waiting::Stopping { until: at, .. } | Waiting::Lapsing { until: at, .. }) = waiting {
-            Some(Limit { at, settings: self.shown.subscribe() })
-        } else {
-            None
+        let fails_at = match waiting {
+            // SIGKILL comes first, and has its time.
+            Some(Waiting::Stopping { until, .. }) => Some(until.plus(self.settings.timings.stop_budget)),
+            Some(Waiting::Killing { until, .. } | Waiting::Lapsing { until, .. }) => Some(until),
+            _ => None,
         };
+        let limit = fails_at.map(|at| Limit { at, settings: self.shown.subscribe() });
         self.stop = Some(self.host.machine.spawn(Box::pin(async move {
             units.stop(kill_at, limit).await;
             proven.fetch_max(stop, Ordering::AcqRel);

@@ -205,21 +205,31 @@ impl Service {
             ),
             Alarm::StopLimit => {
                 let (units, limit) = (names(settings.units()), rounded(settings.stop_limit));
-                // The lease is renewed meanwhile.
                 let reason = format!("the stop of {units} has taken longer than stop-limit = {limit}");
-                self.tell_of_late_stop(reason, LastWord::OfSystemd);
+                let how = settings.on_stop_failure;
+                let reason = if how.is_self_fence() {
+                    let budget = rounded(settings.timings.stop_budget);
+                    format!("{reason}; SIGKILL is sent; {} in {budget} unless they are dead by then", how.consequence())
+                } else {
+                    reason
+                };
+                self.tell_of_late_stop(reason, LastWord::OfSystemd, OnStopFailure::Alert);
                 return;
             }
             Alarm::StopUnproven => {
                 let units = names(settings.units());
-                let last_word = match settings.on_stop_failure {
-                    OnStopFailure::Alert => LastWord::OfSystemd,
-                    // Another host may start them: whoever is to go down for that goes down now.
-                    OnStopFailure::RebootForce | OnStopFailure::KernelPanic => LastWord::OfGuard,
+                let how = settings.on_stop_failure;
+                // Behind a lapse another host may start them: whoever is to go down for that goes down now. During a release
+                // the lease is renewed.
+                let last_word = if how.is_self_fence() && self.election.state() == State::Lapsing {
+                    LastWord::OfGuard
+                } else {
+                    LastWord::OfSystemd
                 };
                 self.tell_of_late_stop(
                     format!("the stop of {units} is not proven at the end of its budget"),
                     last_word,
+                    how,
                 );
                 return;
             }
@@ -253,10 +263,10 @@ impl Service {
         self.placed().alarm(kind, &reason);
     }
 
-    /// The time of a stop is over. It is not told of if `last_word` is that nothing runs any more.
-    fn tell_of_late_stop(&self, reason: String, last_word: LastWord) {
+    /// The time of a stop is over, and `how` says what follows. It is not told of if `last_word` is that nothing runs any more.
+    fn tell_of_late_stop(&self, reason: String, last_word: LastWord, how: OnStopFailure) {
         let (placed, units, machine) = (self.placed(), self.units.clone(), Arc::clone(&self.host.machine));
-        let (guard, how) = (self.host.guard.clone(), self.settings.on_stop_failure);
+        let guard = self.host.guard.clone();
         self.host.machine.spawn(Box::pin(async move {
             let is_dead = match last_word {
                 LastWord::OfSystemd => !units.is_late_for_good().await,

@@ -90,8 +90,16 @@ impl Election {
             return;
         };
         let stop_limit_at = now.plus(self.settings.stop_limit);
-        let step = ReleaseStep::Closing;
-        self.phase = Phase::Releasing(Release { holding, step, reason, next, occasion, stop_limit_at, shouted: false });
+        self.phase = Phase::Releasing(Release {
+            holding,
+            step: ReleaseStep::Closing,
+            reason,
+            next,
+            occasion,
+            stop_limit_at,
+            killed_by: None,
+            shouted: false,
+        });
     }
 
     /// H4: the stop begins with the lapse.

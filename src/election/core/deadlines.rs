@@ -34,8 +34,8 @@ impl Election {
         }
     }
 
-    /// Says once that a stop is not proven in time; the proof may have come with the event that was looked at.
-    pub(super) fn tell_of_late_stop(&mut self, now: Time) {
+    /// What follows where a stop is not proven in time; the proof may have come with the event that was looked at.
+    pub(super) fn hasten_late_stop(&mut self, now: Time) {
         if let Phase::Lapsing(lapse) = &mut self.phase
             && lapse.step == LapseStep::Stopping
             && !lapse.shouted
@@ -44,13 +44,29 @@ impl Election {
             lapse.shouted = true;
             self.actions.push(Action::Alarm(Alarm::StopUnproven));
         }
-        if let Phase::Releasing(release) = &mut self.phase
-            && matches!(release.step, ReleaseStep::Closing | ReleaseStep::Stopping)
+        let goes_down = self.settings.on_stop_failure.is_self_fence();
+        let Phase::Releasing(release) = &mut self.phase else { return };
+        let is_late = matches!(release.step, ReleaseStep::Closing | ReleaseStep::Stopping)
             && !release.shouted
-            && now.has_passed(release.stop_limit_at)
-        {
-            release.shouted = true;
-            self.actions.push(Action::Alarm(Alarm::StopLimit));
+            && now.has_passed(release.stop_limit_at);
+        if !is_late {
+            return;
+        }
+        match release.killed_by {
+            None if goes_down => {
+                release.killed_by = Some(now.plus(release.holding.stop_budget));
+                self.actions.push(Action::Stop { kill_at: Some(now) });
+                self.actions.push(Action::Alarm(Alarm::StopLimit));
+            }
+            None => {
+                release.shouted = true;
+                self.actions.push(Action::Alarm(Alarm::StopLimit));
+            }
+            Some(by) if now.has_passed(by) => {
+                release.shouted = true;
+                self.actions.push(Action::Alarm(Alarm::StopUnproven));
+            }
+            Some(_) => {}
         }
     }
 

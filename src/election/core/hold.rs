@@ -210,7 +210,9 @@ impl Election {
             && release.step == ReleaseStep::Closing
         {
             release.step = ReleaseStep::Stopping;
-            self.actions.push(Action::Stop { kill_at: None });
+            // Whoever kills already does not wait again.
+            let kill_at = release.killed_by.map(|_| release.stop_limit_at);
+            self.actions.push(Action::Stop { kill_at });
         }
     }
 

@@ -94,6 +94,9 @@ struct Release {
     next: Option<NodeId>,
     occasion: Occasion,
     stop_limit_at: Time,
+    /// `stop-limit` is over, and SIGKILL is sent: when that has to be proven, or the host goes down. `None` where it does not go
+    /// down for that.
+    killed_by: Option<Time>,
     shouted: bool,
 }
 
@@ -224,13 +227,13 @@ impl Election {
     }
 
     /// Takes in one event. A deadline that has passed is acted on before the event is looked at: whoever wakes late does
-    /// this first. That a stop is late is said behind it, because the event may be its proof.
+    /// this first. A stop that is late is looked at behind it, because the event may be its proof.
     pub fn handle(&mut self, at: &Moment, event: Event) -> Vec<Action> {
         self.last_now = at.now;
         self.notice_clock_jump(at);
         self.enforce(at.now);
         self.take_in(at, event);
-        self.tell_of_late_stop(at.now);
+        self.hasten_late_stop(at.now);
         self.advance(at);
         mem::take(&mut self.actions)
     }
@@ -357,6 +360,7 @@ impl Election {
             Phase::Confirming(holding) => spans.push(now.until_waited(holding.entitled_at)),
             Phase::Releasing(release) => {
                 spans.push(now.until_passed(release.stop_limit_at));
+                spans.extend(release.killed_by.map(|by| now.until_passed(by)));
                 spans.push(now.until_passed(self.leave_at(&release.holding)));
             }
             Phase::Lapsing(lapse) => spans.push(now.until_passed(lapse.unproven_at)),

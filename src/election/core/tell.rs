@@ -66,11 +66,13 @@ impl Election {
             Phase::Starting(_, StartStep::Starting) => Waiting::Starting,
             Phase::Releasing(release) => match release.step {
                 ReleaseStep::Closing => Waiting::Closing { reason: release.reason.clone() },
-                ReleaseStep::Stopping => Waiting::Stopping {
-                    reason: release.reason.clone(),
-                    until: release.stop_limit_at,
-                    on_stop_failure: self.settings.on_stop_failure,
-                },
+                ReleaseStep::Stopping => {
+                    let (reason, on_stop_failure) = (release.reason.clone(), self.settings.on_stop_failure);
+                    match release.killed_by {
+                        None => Waiting::Stopping { reason, until: release.stop_limit_at, on_stop_failure },
+                        Some(until) => Waiting::Killing { reason, until, on_stop_failure },
+                    }
+                }
                 ReleaseStep::Disarming => Waiting::Disarming,
                 ReleaseStep::Blanking => Waiting::Blanking { until: self.leave_at(&release.holding) },
             },
