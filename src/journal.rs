@@ -22,7 +22,7 @@ use tracing_subscriber::fmt::format::{FormatFields, Writer};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
-use crate::types::{Revision, ServiceName, Term, UnitName, printable, printable_lines};
+use crate::types::{FencingToken, Revision, ServiceName, UnitName, printable, printable_lines};
 
 /// The variable with a filter such as `debug` or `info,putexd::store=trace`.
 const FILTER_VARIABLE: &str = "PUTEX_LOG";
@@ -82,7 +82,7 @@ pub struct Transition<'a> {
     /// The lock's revision, as last read.
     pub revision: Option<Revision>,
     /// The fencing token, on the host that has it.
-    pub term: Option<Term>,
+    pub term: Option<FencingToken>,
 }
 
 /// Writes the entry of a transition. A state that is none of [`Entered`]'s gets an entry without a MESSAGE_ID.
@@ -153,7 +153,7 @@ pub struct Subject<'a> {
     /// The lock's revision.
     pub revision: Option<Revision>,
     /// The fencing token.
-    pub term: Option<Term>,
+    pub term: Option<FencingToken>,
 }
 
 /// Writes the entry of an alarm. `reason` fits behind a colon, and ends in ", ignoring" when nothing follows from it.
@@ -253,9 +253,9 @@ messages! {
         StoreLost = "the store is lost", "07d21fdefdff481f9acc84901398a646", WARN;
         /// The store answers again.
         StoreFound = "the store is found", "a4bb0980580f4d769de81e8a2daab5d5", INFO;
-        /// K7: a record with this node's name changes without this node.
+        /// Two hosts with one name (K7): a record with this node's name changes without this node.
         SharedName = "two hosts use one name", "2c82915d2ada43ff86e7dc5d99ece7e4", ERROR;
-        /// K6: the store has gone back to an earlier revision.
+        /// Regression (K6): the store has gone back to an earlier revision.
         Regression = "the store has gone back in time", "40c964e3695047948c83c8d574dbe5cf", ERROR;
         /// The unit ran on a host that does not hold the lock.
         StrayUnit = "the unit runs without the lock", "560b984bbabc4cb7a14842f97acdf01f", ERROR;
@@ -451,7 +451,7 @@ mod tests {
                 reason: "the unit has started",
                 holder: Some("h1"),
                 revision: Some(Revision(7)),
-                term: Some(Term(42)),
+                term: Some(FencingToken(42)),
             });
         });
         let expected = [

@@ -4,11 +4,11 @@ use std::fs;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use putexd::election::{Details, Record, Standing, Words};
+use putexd::election::{Details, OperatorNote, Record, Standing};
 use putexd::store::directory::DirectoryStore;
 use putexd::store::{Attempt, Link, Snapshot, Store, WriteOutcome};
 use putexd::types::store::DirectorySettings;
-use putexd::types::{Holder, Instance, Key, MachineId, Revision, Term, WriteId};
+use putexd::types::{FencingToken, Holder, Instance, Key, MachineId, Revision, WriteId};
 use tempfile::TempDir;
 
 const LEASE: Duration = Duration::from_secs(1);
@@ -76,12 +76,12 @@ fn record(lease: Duration) -> Record {
         standing: Standing::Active,
         lease,
         hold: lease,
-        term: Term(7),
+        term: FencingToken(7),
         prev: None,
         unfenced: Vec::new(),
         units: Vec::new(),
         holders: Vec::new(),
-        words: Words::default(),
+        note: OperatorNote::default(),
     };
     Record::new(Holder::decode(b"h2"), Some(details))
 }

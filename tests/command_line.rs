@@ -4,7 +4,7 @@ use std::fs;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use putexd::guard::{grant as grants, turns};
+use putexd::guard_client::{grant as grants, turns};
 use putexd::types::Time;
 use tempfile::TempDir;
 

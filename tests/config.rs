@@ -536,10 +536,12 @@ fn an_empty_file_and_a_link_to_dev_null_mask() {
         ("usr/lib/putex.d/a.toml", "unit = \"a.service\"\n"),
         ("usr/lib/putex.d/b.toml", "unit = \"b.service\"\n"),
         ("usr/lib/putex.d/c.toml", "unit = \"c.service\"\n"),
+        ("usr/lib/putex.d/d.toml", "unit = \"d.service\"\n"),
         ("etc/putex.d/a.toml", ""),
     ]);
     symlink("/dev/null", root.path().join("etc/putex.d/b.toml")).expect("links can be made");
-    assert_eq!(names(&settings(&root)), ["c"]);
+    symlink("b.toml", root.path().join("etc/putex.d/c.toml")).expect("links can be made");
+    assert_eq!(names(&settings(&root)), ["d"]);
 }
 
 #[test]

@@ -10,10 +10,12 @@ use proptest::prelude::*;
 
 use putexd::election::{
     Action, Alarm, Content, Details, Election, Event, GuardDone, GuardRequest, Hindrance, Memory, Moment, Observation,
-    ReadId, Record, Remembered, Settings, Sight, Standing, State, Timings, Waiting, Words, WriteRequest, WriteResult,
+    ObservedUnit, OperatorNote, ReadId, Record, Remembered, Settings, Standing, State, Timings, Waiting, WriteRequest,
+    WriteResult,
 };
 use putexd::types::{
-    Holder, Incarnation, Instance, Key, MachineId, NodeId, OnStopFailure, Revision, Term, Time, UnitName, WriteId,
+    FencingToken, Holder, Incarnation, Instance, Key, MachineId, NodeId, OnStopFailure, Revision, Time, UnitName,
+    WriteId,
 };
 
 fn ms(count: u64) -> Duration {
@@ -90,7 +92,7 @@ impl Host {
     /// Everything is in order, and the store has not answered yet; the read that asks it.
     fn ready(&mut self) -> ReadId {
         self.handle(Event::GuardUp);
-        self.handle(Event::Unit(Sight::Dead { result: "success".to_owned(), failed: false }));
+        self.handle(Event::Unit(ObservedUnit::Dead { result: "success".to_owned(), failed: false }));
         read(&self.handle(Event::StoreUp)).expect("the store is asked")
     }
 
@@ -202,7 +204,7 @@ impl Host {
         self.handle(Event::GuardDone { instance, done: GuardDone::Closed });
         self.handle(Event::Stopped);
         let blank = write(&self.handle(Event::GuardDone { instance, done: GuardDone::Disarmed })).expect("a blank");
-        assert!(blank.record.token.is_nobody());
+        assert!(blank.record.holder.is_nobody());
         let actions = self.won(&blank);
         assert_eq!(write(&self.answered(actions)), None);
         assert_eq!(self.election.state(), State::Standby);
@@ -283,12 +285,12 @@ fn held_by(token: &str, instance: u128, write: u128) -> Content {
             standing: Standing::Active,
             lease: ms(3000),
             hold: ms(3900),
-            term: Term(7),
+            term: FencingToken(7),
             prev: None,
             unfenced: Vec::new(),
             units: Vec::new(),
             holders: Vec::new(),
-            words: Words::default(),
+            note: OperatorNote::default(),
         }),
     ))
 }
@@ -299,7 +301,7 @@ fn remembered(deadline: Duration, lapsed: bool) -> Remembered {
         instance: Instance(7),
         write: WriteId(1),
         revision: Revision(10),
-        term: Term(5),
+        term: FencingToken(5),
         deadline: Time::both(deadline),
         stop_budget: ms(1000),
         kill_reserve: ms(250),
@@ -322,13 +324,19 @@ fn let_go_by(instance: u128, prev: u64) -> Content {
 
 #[test]
 fn what_the_store_shows_can_be_read_off() {
-    let mut host = Host::new(settings(), Memory { term: Term(5), ..Memory::default() }, None);
+    let mut host = Host::new(settings(), Memory { term: FencingToken(5), ..Memory::default() }, None);
     assert_eq!(host.election.settings(), &settings());
-    assert_eq!((host.election.holder(), host.election.revision(), host.election.term()), ("", Revision(0), Term(5)));
+    assert_eq!(
+        (host.election.holder(), host.election.revision(), host.election.term()),
+        ("", Revision(0), FencingToken(5))
+    );
     let id = host.ready();
     host.shown(id, 41, held_by("h2", 9, 9));
-    assert_eq!((host.election.holder(), host.election.revision(), host.election.term()), ("h2", Revision(41), Term(7)));
-    assert_eq!(host.election.memory(), &Memory { term: Term(7), longest_hold: ms(3900), ..Memory::default() });
+    assert_eq!(
+        (host.election.holder(), host.election.revision(), host.election.term()),
+        ("h2", Revision(41), FencingToken(7))
+    );
+    assert_eq!(host.election.memory(), &Memory { term: FencingToken(7), longest_hold: ms(3900), ..Memory::default() });
     assert_eq!((host.election.state(), host.election.deadline()), (State::Standby, None));
 }
 
@@ -336,7 +344,7 @@ fn what_the_store_shows_can_be_read_off() {
 fn what_is_held_can_be_read_off() {
     let (mut host, instance) = Host::activated();
     // By the clock of the entitlement: an absent key is waited out for 4.004 s, and seconds are rounded up.
-    let term = Term((host.wall + ms(100_000)).as_secs() + 5);
+    let term = FencingToken((host.wall + ms(100_000)).as_secs() + 5);
     assert_eq!(host.election.term(), term);
     let written = host.next_write();
     let sent = host.now;
@@ -373,9 +381,9 @@ fn nobody_contends_before_the_unit_is_known_to_be_dead() {
     assert_eq!(host.hindrance().as_deref(), Some("the unit is not known to be dead"));
     assert_eq!(write(&host.after(ms(60_000))), None);
     // A stray unit is dead only when its stop is proven, whatever is seen meanwhile.
-    let stray = host.handle(Event::Unit(Sight::Alive));
+    let stray = host.handle(Event::Unit(ObservedUnit::Alive));
     assert!(stray.contains(&Action::Alarm(Alarm::StrayUnit)), "{stray:?}");
-    host.handle(Event::Unit(Sight::Dead { result: "success".to_owned(), failed: false }));
+    host.handle(Event::Unit(ObservedUnit::Dead { result: "success".to_owned(), failed: false }));
     assert_eq!(host.hindrance().as_deref(), Some("the unit is not known to be dead"));
     host.handle(Event::Stopped);
     assert_eq!(host.election.hindrance(Time::both(host.now)), None);
@@ -574,7 +582,8 @@ fn who_takes_the_lock_carries_on_what_was_said_but_not_what_is_over() {
     if let Content::Record(Record { details: Some(details), .. }) = &mut found {
         let text = |text: &str| Some(text.to_owned());
         let paused_for = Some(ms(20_000));
-        details.words = Words { next: Some(node("h3")), paused_for, reason: text("maintenance"), by: text("root") };
+        details.note =
+            OperatorNote { next: Some(node("h3")), paused_for, reason: text("maintenance"), by: text("root") };
         details.holders = ["h1", "h4", "h2"].map(node).to_vec();
     }
     host.shown(id, 41, found);
@@ -582,12 +591,12 @@ fn who_takes_the_lock_carries_on_what_was_said_but_not_what_is_over() {
     let claim = host.next_write();
     let after = host.now.saturating_sub(since);
     assert!((ms(20_000)..ms(20_600)).contains(&after), "after {after:?}");
-    let Details { words, term, prev, lease, hold, unfenced, holders, .. } = claim.record.details.expect("of putexd");
+    let Details { note, term, prev, lease, hold, unfenced, holders, .. } = claim.record.details.expect("of putexd");
     assert_eq!(holders, ["h4", "h2", "h1"].map(node));
-    assert_eq!((words.next, words.paused_for), (None, None));
-    assert_eq!((words.reason.as_deref(), words.by.as_deref()), (Some("maintenance"), Some("root")));
+    assert_eq!((note.next, note.paused_for), (None, None));
+    assert_eq!((note.reason.as_deref(), note.by.as_deref()), (Some("maintenance"), Some("root")));
     let seconds = u64::try_from(host.now.as_millis().div_ceil(1000)).expect("of now");
-    assert_eq!((term, prev), (Term(seconds + 1000), Some((Revision(41), Some(Instance(9))))));
+    assert_eq!((term, prev), (FencingToken(seconds + 1000), Some((Revision(41), Some(Instance(9))))));
     // What it found may live as long as any record that is known.
     assert_eq!((lease, hold, unfenced), (ms(3000), ms(3900), vec![node("h2")]));
 }
@@ -608,7 +617,7 @@ fn a_record_names_all_that_may_run_under_the_lock() {
     let armed = Remembered { units: ["a.timer", "b.service"].map(unit).to_vec(), ..remembered };
     let mut host = Host::new(settings, memory, Some(armed));
     host.handle(Event::GuardUp);
-    host.handle(Event::Unit(Sight::Alive));
+    host.handle(Event::Unit(ObservedUnit::Alive));
     let id = read(&host.handle(Event::StoreUp)).expect("the store is asked");
     let renewal = write(&host.shown(id, 10, held_by("h1", 7, 1))).expect("a renewal");
     assert_eq!(units(renewal), ["a.timer", "a.service", "b.service"].map(unit));
@@ -663,7 +672,7 @@ fn a_key_that_was_absent_for_long_is_still_not_started_on_before_the_gap_is_over
 }
 
 fn dies(failed: bool) -> Event {
-    Event::Unit(Sight::Dead { result: "it ended".to_owned(), failed })
+    Event::Unit(ObservedUnit::Dead { result: "it ended".to_owned(), failed })
 }
 
 #[test]
@@ -1037,7 +1046,7 @@ fn what_the_guard_refuses_ends_the_lease() {
     assert_eq!(stops(&host.handle(refused(GuardDone::Closed, "there is no such lease")(instance))), 1);
     host.handle(Event::Stopped);
     let blank = write(&host.handle(refused(GuardDone::Disarmed, "there is no such lease")(instance)));
-    assert!(blank.expect("a blank").record.token.is_nobody());
+    assert!(blank.expect("a blank").record.holder.is_nobody());
 }
 
 #[test]
@@ -1067,13 +1076,14 @@ fn an_operators_words_at_a_release_are_in_the_blank_and_not_before() {
     host.handle(Event::StepDown { reason: "drained".to_owned(), next: Some(node("h3")) });
     host.handle(Event::GuardDone { instance, done: GuardDone::Closed });
     let renewal = host.next_write();
-    let words = |write: &WriteRequest| write.record.details.clone().expect("of putexd").words;
-    assert_eq!(words(&renewal), Words::default());
+    let note = |write: &WriteRequest| write.record.details.clone().expect("of putexd").note;
+    assert_eq!(note(&renewal), OperatorNote::default());
     host.won(&renewal);
     host.handle(Event::Stopped);
     let blank = write(&host.handle(Event::GuardDone { instance, done: GuardDone::Disarmed })).expect("a blank");
-    let expected = Words { next: Some(node("h3")), reason: Some("drained".to_owned()), ..Words::default() };
-    assert_eq!(words(&blank), expected);
+    let expected =
+        OperatorNote { next: Some(node("h3")), reason: Some("drained".to_owned()), ..OperatorNote::default() };
+    assert_eq!(note(&blank), expected);
     assert_eq!(blank.record.details.map(|details| details.standing), Some(Standing::Proven));
 }
 
@@ -1086,17 +1096,17 @@ fn a_renewal_under_way_at_the_proof_is_blanked_as_soon_as_it_is_won() {
     host.handle(Event::Stopped);
     assert_eq!(write(&host.handle(Event::GuardDone { instance, done: GuardDone::Disarmed })), None);
     let blank = write(&host.won(&renewal)).expect("a blank");
-    assert_eq!((blank.base, blank.record.token.as_str()), (Revision(renewal.base.0 + 1), ""));
+    assert_eq!((blank.base, blank.record.holder.as_str()), (Revision(renewal.base.0 + 1), ""));
 }
 
 #[test]
 fn a_stray_unit_is_stopped_in_its_budget_and_holds_up_a_retirement() {
     let mut host = Host::new(settings(), Memory::default(), None);
-    let stray = host.handle(Event::Unit(Sight::Alive));
+    let stray = host.handle(Event::Unit(ObservedUnit::Alive));
     assert_eq!(kill_at(&stray), Some(Time::both(host.now + ms(750))));
-    assert_eq!(stops(&host.handle(Event::Unit(Sight::Alive))), 0, "it is told and stopped once");
+    assert_eq!(stops(&host.handle(Event::Unit(ObservedUnit::Alive))), 0, "it is told and stopped once");
     host.handle(Event::Retire { reason: "its file is gone".to_owned() });
-    host.handle(Event::Unit(Sight::Dead { result: "success".to_owned(), failed: false }));
+    host.handle(Event::Unit(ObservedUnit::Dead { result: "success".to_owned(), failed: false }));
     assert_eq!(host.election.state(), State::NoStore);
     host.handle(Event::Stopped);
     assert_eq!(host.election.state(), State::Retired);
@@ -1717,7 +1727,7 @@ fn what_is_started_after_an_early_proof_has_no_longer_to_live_than_the_lease_had
     host.now += ms(1000);
     host.handle(Event::GuardDown);
     host.now += ms(500);
-    let stray = host.handle(Event::Unit(Sight::Alive));
+    let stray = host.handle(Event::Unit(ObservedUnit::Alive));
     assert_eq!((alarms(&stray), kill_at(&stray)), (vec![&Alarm::StrayUnit], Some(kills)));
     host.handle(Event::Stopped);
     host.handle(Event::GuardUp);
@@ -1727,12 +1737,16 @@ fn what_is_started_after_an_early_proof_has_no_longer_to_live_than_the_lease_had
 #[test]
 fn a_unit_that_is_seen_alive_before_the_gate_is_closed_is_stopped_again_at_once() {
     let (mut host, instance, stop) = lapsing();
-    assert_eq!(host.handle(Event::Unit(Sight::Alive)), [], "it is being stopped");
+    assert_eq!(host.handle(Event::Unit(ObservedUnit::Alive)), [], "it is being stopped");
     host.handle(Event::Stopped);
-    assert_eq!(host.handle(Event::Unit(Sight::Dead { result: "success".to_owned(), failed: false })), []);
+    assert_eq!(host.handle(Event::Unit(ObservedUnit::Dead { result: "success".to_owned(), failed: false })), []);
     host.now += ms(900);
-    assert_eq!(host.handle(Event::Unit(Sight::Alive)), std::slice::from_ref(&stop), "the guard may never answer");
-    assert_eq!(host.handle(Event::Unit(Sight::Alive)), []);
+    assert_eq!(
+        host.handle(Event::Unit(ObservedUnit::Alive)),
+        std::slice::from_ref(&stop),
+        "the guard may never answer"
+    );
+    assert_eq!(host.handle(Event::Unit(ObservedUnit::Alive)), []);
     assert_eq!(host.handle(Event::GuardDown), []);
     assert_eq!(host.election.state(), State::Lapsing);
     assert_eq!(alarms(&host.after(ms(249))), Vec::<&Alarm>::new());
@@ -1796,7 +1810,7 @@ fn nothing_is_started_before_the_store_has_said_that_the_unit_is_run_under_this_
     let (armed, writes) = renews(&mut host, ms(20_000));
     assert!(!armed && (15..=45).contains(&writes), "{armed}, {writes} writes");
     assert_eq!(host.election.state(), State::Confirming);
-    // What is said of another holding says nothing of this one.
+    // What is said of another tenure says nothing of this one.
     host.handle(Event::Vetted { instance: Instance(1), result: Ok(()) });
     assert!(!renews(&mut host, ms(3000)).0);
     host.handle(Event::Vetted { instance: Instance(1), result: Err("of another".to_owned()) });
@@ -1883,7 +1897,7 @@ const TEN_YEARS: u64 = 315_576_000;
 fn with_term(term: u64, instance: u128) -> Content {
     let mut found = held_by("h2", instance, instance);
     if let Content::Record(Record { details: Some(details), .. }) = &mut found {
-        details.term = Term(term);
+        details.term = FencingToken(term);
     }
     found
 }
@@ -1909,7 +1923,7 @@ fn whatever_is_put_over_a_lock_is_taken_within_the_lease_and_nothing_of_it_stays
         assert!(host.now.saturating_sub(since) <= timings.lease() + timings.renew_interval, "{name}: too late");
         let Details { lease, hold, term, .. } = claim.record.details.clone().expect("of putexd");
         assert_eq!((lease, hold), (ms(3000), ms(3900)), "{name}");
-        assert!(term <= Term(EARLIEST + 1), "{name}: {term}");
+        assert!(term <= FencingToken(EARLIEST + 1), "{name}: {term}");
         let memory = host.election.memory();
         assert!(memory.longest_hold <= ms(3900) && memory.term <= term, "{name}: {memory:?}");
         host.won(&claim);
@@ -1938,18 +1952,18 @@ fn a_fencing_token_at_the_limit_is_believed_by_whoever_has_seen_the_one_before()
     let mut host = Host::new(settings(), Memory::default(), None);
     let id = host.ready();
     host.shown(id, 41, with_term(limit, 9));
-    assert_eq!(believes(&host), Term(limit));
+    assert_eq!(believes(&host), FencingToken(limit));
     // Its successors follow each other more quickly than this clock goes on.
     let id = read(&host.after(ms(1000))).expect("the store is asked");
     host.shown(id, 42, with_term(limit + 5, 10));
-    assert_eq!(believes(&host), Term(limit + 5));
+    assert_eq!(believes(&host), FencingToken(limit + 5));
     // One that comes back to it later does not believe what it never saw come, and goes on from what it knows.
     let id = read(&host.after(ms(1000))).expect("the store is asked");
     let actions = host.shown(id, 43, with_term(limit + 1_000_000, 11));
     assert!(matches!(alarms(&actions)[..], [Alarm::OddRecord { .. }]), "{actions:?}");
-    assert_eq!(believes(&host), Term(limit + 5));
+    assert_eq!(believes(&host), FencingToken(limit + 5));
     let term = host.next_write().record.details.expect("of putexd").term;
-    assert_eq!(term, Term(limit + 6));
+    assert_eq!(term, FencingToken(limit + 6));
 }
 
 #[test]
@@ -1958,8 +1972,8 @@ fn a_host_whose_clock_was_lost_believes_the_fencing_tokens_of_the_others() {
     let mut host = Host::new(settings(), Memory::default(), None);
     let id = host.ready();
     let actions = host.shown(id, 41, with_term(today, 9));
-    assert_eq!((alarms(&actions).len(), host.election.memory().term), (0, Term(today)));
-    assert_eq!(host.next_write().record.details.expect("of putexd").term, Term(today + 1));
+    assert_eq!((alarms(&actions).len(), host.election.memory().term), (0, FencingToken(today)));
+    assert_eq!(host.next_write().record.details.expect("of putexd").term, FencingToken(today + 1));
 }
 
 #[test]
@@ -1985,7 +1999,7 @@ proptest! {
     ) {
         let mut host = Host::new(settings(), Memory::default(), None);
         let mut id = host.ready();
-        let mut latest = Term(0);
+        let mut latest = FencingToken(0);
         let mut highest = EARLIEST + TEN_YEARS;
         for (revision, (term, smaller, wall)) in (41..).zip(shown) {
             host.wall = Duration::from_secs(wall);

@@ -11,10 +11,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-use putexd::guard::frame::{Lease, REQUEST_LIMIT_BYTES};
-use putexd::guard::{GuardClient, GuardError, Link, take_down};
+use putexd::guard_client::frame::{Lease, REQUEST_LIMIT_BYTES};
+use putexd::guard_client::{GuardClient, GuardError, Link, take_down};
 use putexd::host::{cgroup::Hierarchy, clock};
-use putexd::types::{Instance, NodeId, OnStopFailure, Revision, ServiceName, Term, Time, WriteId};
+use putexd::types::{FencingToken, Instance, NodeId, OnStopFailure, Revision, ServiceName, Time, WriteId};
 use tokio::time::{sleep, timeout};
 
 const LIMIT: Duration = Duration::from_secs(2);
@@ -176,7 +176,7 @@ fn lease(instance: u128, life: Duration) -> Lease {
         instance: Instance(instance),
         write: WriteId(1),
         revision: Revision(1),
-        term: Term(42),
+        term: FencingToken(42),
         deadline: clock::now().plus(life),
         stop_budget: ms(600),
         kill_reserve: ms(300),

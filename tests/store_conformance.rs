@@ -4,16 +4,16 @@
 mod capture;
 #[path = "support/certificates.rs"]
 mod certificates;
-#[path = "support/directory_alone.rs"]
-mod directory_alone;
 #[path = "support/directory_rig.rs"]
 mod directory_rig;
-#[cfg(feature = "etcd")]
-#[path = "support/etcd_alone.rs"]
-mod etcd_alone;
+#[path = "support/directory_specific.rs"]
+mod directory_specific;
 #[cfg(feature = "etcd")]
 #[path = "support/etcd_rig.rs"]
 mod etcd_rig;
+#[cfg(feature = "etcd")]
+#[path = "support/etcd_specific.rs"]
+mod etcd_specific;
 #[path = "support/faulty_fs.rs"]
 mod faulty_fs;
 #[path = "support/hostile.rs"]
@@ -22,16 +22,18 @@ mod hostile;
 mod load;
 #[path = "support/malformed.rs"]
 mod malformed;
-#[path = "support/nats_alone.rs"]
-mod nats_alone;
+#[path = "support/memory_store.rs"]
+mod memory_store;
 #[path = "support/nats_server.rs"]
 mod nats_server;
-#[cfg(feature = "postgres")]
-#[path = "support/postgres_alone.rs"]
-mod postgres_alone;
+#[path = "support/nats_specific.rs"]
+mod nats_specific;
 #[cfg(feature = "postgres")]
 #[path = "support/postgres_rig.rs"]
 mod postgres_rig;
+#[cfg(feature = "postgres")]
+#[path = "support/postgres_specific.rs"]
+mod postgres_specific;
 #[path = "support/process.rs"]
 mod process;
 #[path = "support/too_large.rs"]
@@ -44,11 +46,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
+use memory_store::MemoryStore;
 use putexd::election::Record;
-use putexd::store::memory::MemoryStore;
 use putexd::store::nats::NatsStore;
-use putexd::store::{Attempt, Entry, Link, Snapshot, Store, StoreError, WriteOutcome};
-use putexd::types::{Incarnation, Key, Revision, Value, WriteId};
+use putexd::store::{self, Attempt, Entry, Link, Snapshot, Store, StoreError, WriteOutcome};
+use putexd::types::{self, Incarnation, Key, Revision, Value, WriteId};
 
 use nats_server::NatsServer;
 use process::PATIENCE;

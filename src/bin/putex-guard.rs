@@ -1,7 +1,7 @@
-//! The dead man's switch: see `putexd::guardian`.
+//! The dead man's switch: see `putexd::guard`.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    putexd::guardian::main()
+    putexd::guard::main()
 }

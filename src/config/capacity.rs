@@ -3,9 +3,9 @@
 use super::ServiceSettings;
 use crate::types::store::StoreSettings;
 
-/// So many renewals a second each store took, with two other hosts that read as much, and with at most one in fifty later than 100 ms:
-/// all servers and clients on one machine with two cores. At the next step of the measurement (directory 700, NATS 1000, the others 1500)
-/// many were late. `tests/support/load.rs` says how to measure it again.
+/// So many renewals a second each store took, with two other hosts that read as much, and with at most one in fifty later than
+/// 100 ms: all servers and clients on one machine with two cores. At the next step of the measurement (directory 700, NATS 1000,
+/// the others 1500) many were late. `tests/support/load.rs` says how to measure it again.
 const NATS: f64 = 700.0;
 const DIRECTORY: f64 = 400.0;
 const ETCD: f64 = 1000.0;

@@ -130,7 +130,7 @@ pub(super) fn check_fence(
     fence
 }
 
-/// H1: a holder renews only while its last passed check is younger than T.
+/// Renewal (H1): a holder renews only while its last passed check is younger than T.
 fn check_health_times(
     interval: Option<Spanned<Length>>,
     timeout: Option<Spanned<Length>>,

@@ -113,7 +113,7 @@ fn load_with(root: &Path, host_name: &str, former: &Texts, leased: &BTreeSet<Ser
     let for_all = first_error(&diagnostics).filter(|_| host.is_none() || !is_listed).cloned();
     // The services are checked even without a good host file, so that one run shows all there is to mend.
     let mut candidates = Vec::new();
-    for (stem, path) in files.into_iter().filter(|(_, path)| !is_mask(path)) {
+    for (stem, path) in files.into_iter().filter(|(_, path)| !trust::is_mask(path, identity::user())) {
         match ServiceName::new(&stem) {
             Ok(name) => candidates.push(load_service(name, path, &common)),
             Err(error) => {
@@ -245,12 +245,6 @@ fn check_host(root: &Path, host_name: &str, mut report: Report) -> HostFile {
     };
     let text = host.is_some().then(|| report.source());
     HostFile { host, common, text, diagnostics: report.diagnostics() }
-}
-
-/// Whether the file is there to say that the service is not. One that somebody else has emptied says nothing.
-fn is_mask(path: &Path) -> bool {
-    fs::read_link(path).is_ok_and(|target| target == Path::new("/dev/null"))
-        || fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() == 0) && why_not_obeyed(path).is_none()
 }
 
 /// Why what is at `path`, if there is anything, is not obeyed.

@@ -57,8 +57,8 @@ pub struct ServiceSettings {
     pub key: Key,
     /// Validated timings.
     pub timings: Timings,
-    /// How long an orderly stop may take before an alarm; or, where the host goes down for it, before SIGKILL, and `on_stop_failure`
-    /// S later. At least S, max(S, 90 s) unless said otherwise.
+    /// How long an orderly stop may take before an alarm; or, where the host goes down for it, before SIGKILL, and
+    /// `on_stop_failure` S later. At least S, max(S, 90 s) unless said otherwise.
     pub stop_limit: Duration,
     /// What to do when a stop cannot be proven.
     pub on_stop_failure: OnStopFailure,

@@ -37,7 +37,7 @@ pub(super) async fn clear(
         print(&format!("{subject}: nobody holds it; nothing is to be cleared\n"))?;
         return Ok(());
     }
-    let holder = record.token.as_str();
+    let holder = record.holder.as_str();
     let (lease, details) = match &record.details {
         Some(details) => {
             let words =

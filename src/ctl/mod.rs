@@ -15,7 +15,7 @@ use zbus::fdo;
 use crate::command_line::{self, exit};
 use crate::config;
 use crate::dbus::{ManagerProxy, ServiceStatus, StatusProxy, StoreStatus};
-use crate::guard::grant::{self, GrantError};
+use crate::guard_client::grant::{self, GrantError};
 use crate::types::span::{date, rounded};
 use crate::types::{Key, LEASES_DIR, ServiceName, printable_lines};
 

@@ -123,7 +123,7 @@ fn fence_doubt(service: &ServiceSettings, node: &NodeId, record: Option<&Record>
     let details = record.and_then(|record| record.details.as_ref());
     let held = details.into_iter().flat_map(|details| details.holders.iter().chain(&details.unfenced)).cloned();
     let known: BTreeSet<NodeId> =
-        held.chain(record.and_then(|record| record.token.node())).chain([node.clone()]).collect();
+        held.chain(record.and_then(|record| record.holder.node())).chain([node.clone()]).collect();
     let left: Vec<&str> = known.iter().filter(|host| !hosts.contains(host)).map(NodeId::as_str).collect();
     (!left.is_empty()).then(|| {
         format!(

@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::election::{KeptPlace, LONGEST_HOLD, Memory, Timings};
-use crate::types::{Incarnation, Key, Revision, ServiceName, Term, UnitName};
+use crate::types::{FencingToken, Incarnation, Key, Revision, ServiceName, UnitName};
 
 /// Where one service's memory is.
 #[derive(Debug, Clone)]
@@ -26,7 +26,7 @@ struct Stored {
     /// A position belongs to a key.
     key: Key,
     position: Option<(Incarnation, Revision)>,
-    term: Term,
+    term: FencingToken,
     longest_hold_ms: u64,
     /// For a daemon that finds a lease whose service has no file any more. A file of an earlier version has none.
     #[serde(default)]
@@ -34,7 +34,7 @@ struct Stored {
 }
 
 /// No clock is as high.
-const HIGHEST_TERM: Term = Term(1 << 40);
+const HIGHEST_TERM: FencingToken = FencingToken(1 << 40);
 
 /// Under which key a service was held here last, and with which timings as far as known.
 pub(super) fn last_held(directory: &Path, service: &ServiceName) -> io::Result<(Key, Option<Timings>)> {
@@ -171,7 +171,7 @@ mod tests {
     fn memory() -> Memory {
         Memory {
             position: Some((Incarnation("a".to_owned()), Revision(7))),
-            term: Term(9),
+            term: FencingToken(9),
             longest_hold: Duration::from_secs(4),
         }
     }

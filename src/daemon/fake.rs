@@ -11,13 +11,15 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
 use crate::config::{FenceSettings, ServiceSettings, StopProof};
 use crate::election::Timings;
-use crate::guard::frame::{Lease, ListedLease};
+use crate::guard_client::frame::{Lease, ListedLease};
 use crate::host::processes::Process;
 use crate::systemd::{
     ActiveState, Brief, BusError, ChangeHints, Check, JobEnd, KillError, Look, Manager, ManagerFuture, NotDead,
     Placement, Purpose, RunResult, StartError, Started, Surroundings, SystemState, UnitState, Unsupervisable,
 };
-use crate::types::{Instance, Key, NodeId, OnStopFailure, Revision, ServiceName, Term, Time, UnitName, WriteId};
+use crate::types::{
+    FencingToken, Instance, Key, NodeId, OnStopFailure, Revision, ServiceName, Time, UnitName, WriteId,
+};
 
 /// What the fake answers, and what was asked of it.
 #[derive(Debug, Default)]
@@ -105,7 +107,7 @@ pub(super) fn lease(closing: bool) -> Lease {
         instance: Instance(1),
         write: WriteId(1),
         revision: Revision(1),
-        term: Term(1),
+        term: FencingToken(1),
         deadline: Time::both(Duration::from_secs(9)),
         stop_budget: Duration::from_secs(1),
         kill_reserve: Duration::from_millis(500),

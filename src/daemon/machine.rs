@@ -16,7 +16,7 @@ use super::keeper::Keeper;
 use super::timers::Timers;
 use crate::config::ServiceSettings;
 use crate::election::{KeptPlace, Memory};
-use crate::guard::take_down;
+use crate::guard_client::take_down;
 use crate::host::clock;
 use crate::host::identity;
 use crate::host::self_fence::{SYSRQ_TRIGGER, by_sysrq};

@@ -4,11 +4,11 @@
 //! | --- | --- |
 //! | [`supervisor`] | signals, reload, readiness, watchdog, status: the daemon as a whole |
 //! | [`service`] | one task per service: feeds the election, carries out its actions |
-//! | [`hands`] | start, stop, fence: what is done to units |
+//! | [`unit_control`] | start, stop, fence: what is done to units |
 //! | [`beyond`] | what units run outside of their control groups |
 //! | [`bonds`] | what binds units to their leases where systemd gets nothing from the generator |
 //! | [`broken`] | which files are broken, and what is said of their services |
-//! | [`desk`] | the service's requests to the guard, in order |
+//! | [`guard_queue`] | the service's requests to the guard, in order |
 //! | [`grounds`] | which control groups belong to which service |
 //! | [`health`] | health checks, their rise and fall |
 //! | [`hints`] | one watch of the store for all services |
@@ -30,12 +30,11 @@
 mod beyond;
 mod bonds;
 mod broken;
-mod desk;
 mod disk;
 #[cfg(test)]
 mod fake;
 pub mod grounds;
-mod hands;
+mod guard_queue;
 mod health;
 pub mod hints;
 mod keeper;
@@ -48,6 +47,7 @@ mod supervisor;
 mod texts;
 pub mod tidings;
 mod timers;
+mod unit_control;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -269,7 +269,7 @@ impl Registrar {
                     self.former.clear();
                     self.remember(&found, &snapshot);
                     self.kept.see(&self.unit, snapshot);
-                    // N4 rests on what is on the disk when the unit is started.
+                    // What a host remembers (N4) is what is on the disk when the unit is started.
                     let limit = self.settings.borrow().timings.call_limit();
                     return Ok(Looked::Stands(match self.kept.are_on_disk(&self.unit, limit).await {
                         Ok(()) => Standpoint::Cleared,
@@ -453,8 +453,8 @@ pub(super) async fn vet(host: Host, settings: Arc<ServiceSettings>, kept: Places
     vetted.into_iter().collect()
 }
 
-/// What was seen of the entry at the last look is written again at once: that it is won shows that this is still there. Only if it is
-/// not is the entry read first.
+/// What was seen of the entry at the last look is written again at once: that it is won shows that this is still there. Only if
+/// it is not is the entry read first.
 async fn vet_unit(host: &Host, settings: &ServiceSettings, kept: &Places, unit: &UnitName) -> Result<(), String> {
     let entry = Key::of_unit(host.cluster.as_ref(), unit);
     let limit = settings.timings.call_limit();
@@ -534,7 +534,7 @@ fn position(snapshot: &Snapshot) -> Position {
 
 fn holder_of(snapshot: &Snapshot) -> Option<String> {
     let value = snapshot.entry.as_ref()?.value.as_ref()?;
-    Some(Record::decode(value).token).filter(|token| !token.is_nobody()).map(|token| token.to_string())
+    Some(Record::decode(value).holder).filter(|token| !token.is_nobody()).map(|token| token.to_string())
 }
 
 async fn read(store: &dyn Store, key: &Key, limit: Duration) -> Result<Snapshot, StoreError> {
@@ -555,12 +555,12 @@ mod tests {
     use crate::daemon::hints::Hints;
     use crate::daemon::machine::ThisMachine;
     use crate::daemon::tidings::Tidings;
-    use crate::election::{Details, Standing, Timings, Words};
-    use crate::guard::client::GuardClient;
+    use crate::election::{Details, OperatorNote, Standing, Timings};
+    use crate::guard_client::client::GuardClient;
     use crate::store::memory::MemoryStore;
     use crate::systemd::Systemd;
     use crate::types::store::StoreAddress;
-    use crate::types::{Holder, Instance, MachineId, NodeId, Term, Value};
+    use crate::types::{FencingToken, Holder, Instance, MachineId, NodeId, Value};
 
     /// A host whose configuration has `database.service` under the key `db`, and the store.
     struct Bench {
@@ -620,12 +620,12 @@ mod tests {
                 standing,
                 lease: timings().lease(),
                 hold,
-                term: Term(1),
+                term: FencingToken(1),
                 prev: None,
                 unfenced: Vec::new(),
                 units: Vec::new(),
                 holders: Vec::new(),
-                words: Words::default(),
+                note: OperatorNote::default(),
             };
             let token = if is_free { String::new() } else { "h2".to_owned() };
             self.store.put(&key("old"), Record::new(Holder::decode(token.as_bytes()), Some(details)).encode());

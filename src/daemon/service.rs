@@ -10,28 +10,28 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 
 use super::beyond;
-use super::desk::Desk;
 use super::grounds::Grounds;
-use super::hands::{self, Sighting, Units};
+use super::guard_queue::GuardQueue;
 use super::health::{Checker, Role};
 use super::hints::{Bell, Hints, Ring};
 use super::machine::{Machine, Task, Timer};
 use super::registration::{self, Adoptions, Standpoint};
 use super::tidings::{Standing, Tidings};
+use super::unit_control::{self, ObservedUnits, UnitControl};
 use crate::config::{ServiceSettings, StopProof, WatchdogSettings};
-use crate::election::{self, Election, Event, GuardDone, GuardRequest, Moment, Sight, State};
-use crate::guard::client::{GuardClient, Link as GuardLink};
+use crate::election::{self, Election, Event, GuardDone, GuardRequest, Moment, ObservedUnit, State};
+use crate::guard_client::client::{GuardClient, Link as GuardLink};
 use crate::host::processes::Process;
 use crate::journal;
 use crate::store::{Link as StoreLink, Store};
 use crate::systemd::Manager;
 use crate::types::store::StoreAddress;
-use crate::types::{ClusterName, MachineId, NodeId, Revision, Term, Time, UnitName};
+use crate::types::{ClusterName, FencingToken, MachineId, NodeId, Revision, Time, UnitName};
 
 mod actions;
 mod admission;
 mod inbox;
-mod kept;
+mod inherited;
 mod lookout;
 mod status;
 mod tell;
@@ -41,8 +41,8 @@ pub(super) use actions::observation;
 use admission::{Admission, Admitter, Refusal, admit};
 pub use inbox::{Answer, Order, Orders};
 pub(super) use inbox::{Inbox, Told};
-pub use kept::Kept;
-pub(super) use kept::without_file;
+pub use inherited::InheritedLease;
+pub(super) use inherited::without_file;
 pub(super) use lookout::shared;
 use lookout::{watch_outside, watch_units};
 pub use status::Status;
@@ -95,7 +95,7 @@ pub struct Host {
 pub(super) struct Seen {
     /// The epoch in which it was looked at.
     epoch: u64,
-    sighting: Sighting,
+    sighting: ObservedUnits,
     /// The host is going down: PID 1 stops the units itself, and would refuse to start any.
     host_stops: bool,
 }
@@ -125,14 +125,14 @@ pub struct Handle {
 pub fn spawn(
     host: &Host,
     settings: Arc<ServiceSettings>,
-    kept: Option<Kept>,
+    kept: Option<InheritedLease>,
     changed: Arc<Notify>,
 ) -> std::io::Result<Handle> {
     let (status, shown) = watch::channel(Status {
         state: State::NoStore,
         holder: String::new(),
         revision: Revision(0),
-        term: Term(0),
+        term: FencingToken(0),
         hindrance: None,
         waiting: None,
         unproven: None,
@@ -152,13 +152,13 @@ struct Service {
     /// The same, for the tasks that outlast a reload.
     shown: watch::Sender<Arc<ServiceSettings>>,
     election: Election,
-    units: Units,
+    units: UnitControl,
     /// Whether the lease that the guard remembers is for other units than these.
     units_changed: bool,
     /// The units that were alive when they were last looked at.
     alive: Vec<UnitName>,
     /// Why the first of them was not dead.
-    undead: Option<hands::Trouble>,
+    undead: Option<unit_control::Trouble>,
     /// Since when that is so, or that it has not the lease any more.
     undead_since: Option<Time>,
     /// What the journal was told of renewals.
@@ -188,7 +188,7 @@ struct Service {
     broken: Option<String>,
     /// Counts the starts and proven stops: what was seen before one says nothing after it.
     epoch: Arc<AtomicU64>,
-    desk: mpsc::Sender<Box<GuardRequest>>,
+    guard_queue: mpsc::Sender<Box<GuardRequest>>,
     role: watch::Sender<Option<Role>>,
     /// When a start was got ready last.
     prepared: Option<Time>,
@@ -198,7 +198,7 @@ struct Service {
     stops: u64,
     /// The last stop that has its proof; 0 once that is taken.
     proven: Arc<AtomicU64>,
-    /// Tasks that end with the service: desk, watcher, checker, admission.
+    /// Tasks that end with the service: the guard queue, watcher, checker, admission.
     helpers: Vec<JoinHandle<()>>,
     checker: Option<JoinHandle<()>>,
     /// Whether the unit's stop can be proven and its start is gated, as far as known; with the remarks on it.
@@ -223,13 +223,13 @@ impl Service {
     fn new(
         host: &Host,
         settings: Arc<ServiceSettings>,
-        kept: Option<Kept>,
+        kept: Option<InheritedLease>,
         status: watch::Sender<Status>,
         progress: Arc<AtomicU64>,
         changed: Arc<Notify>,
     ) -> std::io::Result<Self> {
         let (inbox, told) = Inbox::new();
-        let (desk, requests) = mpsc::channel(GUARD_LIMIT);
+        let (guard_queue, requests) = mpsc::channel(GUARD_LIMIT);
         let (looked, sees) = watch::channel(false);
         let broken = kept.as_ref().and_then(|kept| kept.broken.clone());
         let (remembered, armed) = kept.map_or((None, None), |kept| (Some(kept.remembered), Some(kept.lease)));
@@ -242,7 +242,7 @@ impl Service {
         let mut former = leased.unwrap_or_default();
         former.retain(|unit| !settings.units().any(|other| other == unit));
         let machine = &host.machine;
-        let units = Units::new(&settings, former, groups, Arc::clone(&host.systemd), Arc::clone(machine));
+        let units = UnitControl::new(&settings, former, groups, Arc::clone(&host.systemd), Arc::clone(machine));
         units.take_over(armed.as_ref().map_or(&[], |lease| &lease.begun));
         let epoch = Arc::new(AtomicU64::new(0));
         let memory = machine.recall(&settings.name, &settings.key);
@@ -250,7 +250,7 @@ impl Service {
         let election = Election::new(election_settings, memory, remembered, machine.now());
         let (role, _) = watch::channel(Role::of(election.state()));
         let (shown, _) = watch::channel(Arc::clone(&settings));
-        let desk_task = Desk {
+        let queue_task = GuardQueue {
             service: settings.name.clone(),
             node: host.node.clone(),
             guard: host.guard.clone(),
@@ -261,8 +261,8 @@ impl Service {
         };
         let watcher = watch_units(units.clone(), shown.subscribe(), Arc::clone(&epoch), inbox.clone(), looked);
         let outside = watch_outside(Arc::clone(machine), units.clone(), shown.subscribe(), sees, inbox.clone());
-        let desk_task = desk_task.run(requests, inbox.clone());
-        let tasks: [Task; 3] = [Box::pin(desk_task), Box::pin(watcher), Box::pin(outside)];
+        let queue_task = queue_task.run(requests, inbox.clone());
+        let tasks: [Task; 3] = [Box::pin(queue_task), Box::pin(watcher), Box::pin(outside)];
         let helpers = tasks.into_iter().map(|task| machine.spawn(task)).collect();
         let timer = machine.timer()?;
         let bell = host.hints.of(&settings.key);
@@ -291,7 +291,7 @@ impl Service {
             forgiven: false,
             broken,
             epoch,
-            desk,
+            guard_queue,
             role,
             prepared: None,
             start: None,
@@ -400,7 +400,7 @@ impl Service {
         let sight = self.judge(seen.sighting)?;
         self.tell_of_end(&sight);
         // Some fail so soon after their start that it counts as one that succeeded, or does not, by chance.
-        if let (State::Active, Sight::Dead { result, failed: true }) = (self.election.state(), &sight) {
+        if let (State::Active, ObservedUnit::Dead { result, failed: true }) = (self.election.state(), &sight) {
             self.failure = Some((self.host.machine.wall(), result.clone()));
         }
         Some(Event::Unit(sight))
@@ -600,7 +600,7 @@ impl Service {
 
     /// While the units may run, the life of the service is that of the main one: those that are bound with it come and
     /// go, as a timer's service does. Without the lease none of them may live.
-    fn judge(&mut self, sighting: Sighting) -> Option<Sight> {
+    fn judge(&mut self, sighting: ObservedUnits) -> Option<ObservedUnit> {
         self.alive = sighting.alive;
         self.undead = sighting.trouble;
         let runs = matches!(self.election.state(), State::Starting | State::Active);

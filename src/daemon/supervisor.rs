@@ -18,7 +18,7 @@ use super::disk;
 use super::grounds::Grounds;
 use super::machine::ThisMachine;
 use super::notify;
-use super::service::{self, Answer, Handle, Host, Kept, Order, Status};
+use super::service::{self, Answer, Handle, Host, InheritedLease, Order, Status};
 use super::silence::{Heard, Silences};
 use super::texts::KeptTexts;
 use super::tidings::Tidings;
@@ -26,8 +26,8 @@ use crate::command_line::exit;
 use crate::config::{self, Loaded, ServiceSettings, Settings, Severity, Texts};
 use crate::dbus::{self, Ask, ServiceStatus, StoreStatus};
 use crate::election::{Hindrance, State, Waiting, rounded};
-use crate::guard::client::{GuardClient, Link as GuardLink};
-use crate::guard::frame::{ListedLease, SOCKET};
+use crate::guard_client::client::{GuardClient, Link as GuardLink};
+use crate::guard_client::frame::{ListedLease, SOCKET};
 use crate::host::{clock, identity};
 use crate::journal;
 use crate::store::{self, Store, sealed};
@@ -336,7 +336,7 @@ impl Supervisor {
         }
     }
 
-    fn add(&mut self, settings: ServiceSettings, kept: Option<Kept>) {
+    fn add(&mut self, settings: ServiceSettings, kept: Option<InheritedLease>) {
         let name = settings.name.clone();
         match service::spawn(&self.host, Arc::new(settings), kept, Arc::clone(&self.changed)) {
             Ok(handle) => {
@@ -370,8 +370,8 @@ impl Supervisor {
         false
     }
 
-    /// One that PID 1 tells nothing of counts as free: a reload too many does no harm. It need not be asked about what the generator
-    /// has made; whether all of it is in force is asked before a unit is admitted.
+    /// One that PID 1 tells nothing of counts as free: a reload too many does no harm. It need not be asked about what the
+    /// generator has made; whether all of it is in force is asked before a unit is admitted.
     async fn are_gated(&self, services: &[ServiceSettings]) -> bool {
         let wanted = bound(services, []);
         let directory = Path::new(GENERATED_DIR);
@@ -387,8 +387,8 @@ impl Supervisor {
         true
     }
 
-    /// Has what is kept of units follow what retires and what the guard lets go, and makes again what somebody has taken away; costs
-    /// nothing where there is nothing to do.
+    /// Has what is kept of units follow what retires and what the guard lets go, and makes again what somebody has taken away;
+    /// costs nothing where there is nothing to do.
     ///
     /// A daemon-reload of its own has it look once more. That finds nothing that has changed, so it is the last.
     async fn tidy_bonds(&mut self) {
@@ -671,7 +671,7 @@ impl Supervisor {
                 self.coming.push(service);
                 continue;
             }
-            let kept = leases.get(&service.name).copied().map(Kept::from);
+            let kept = leases.get(&service.name).copied().map(InheritedLease::from);
             if let Some(reason) = self.broken.goes_on(&service.name).filter(|_| kept.is_some()) {
                 let subject =
                     journal::Subject { service: Some((&service.name, &service.unit)), ..journal::Subject::default() };
@@ -711,7 +711,12 @@ impl Supervisor {
                 "{name}: no usable file defines this service, and the guard still has its lease: {} is stopped here, and {lock}",
                 units.join(" and "),
             );
-            match service::spawn(&self.host, Arc::new(settings), Some(Kept::from(listed)), Arc::clone(&self.changed)) {
+            match service::spawn(
+                &self.host,
+                Arc::new(settings),
+                Some(InheritedLease::from(listed)),
+                Arc::clone(&self.changed),
+            ) {
                 Ok(handle) => self.retire_handle(handle, UNCLAIMED, None),
                 Err(error) => tracing::error!("{name}: failed to let its lease go: {error}"),
             }
@@ -911,14 +916,14 @@ async fn list_leases(guard: &GuardClient) -> Vec<ListedLease> {
 mod tests {
     use super::*;
     use crate::daemon::fake::settings;
-    use crate::types::{Revision, Term};
+    use crate::types::{FencingToken, Revision};
 
     fn status(waiting: Waiting) -> Status {
         Status {
             state: State::NoStore,
             holder: String::new(),
             revision: Revision(0),
-            term: Term(0),
+            term: FencingToken(0),
             hindrance: None,
             waiting: Some(waiting),
             unproven: None,

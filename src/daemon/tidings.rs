@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::election::{State, rounded};
 use crate::journal;
-use crate::types::{Revision, ServiceName, Term, Time, UnitName};
+use crate::types::{FencingToken, Revision, ServiceName, Time, UnitName};
 
 /// So many changes of one kind are told at once.
 const AT_ONCE: u32 = 4;
@@ -30,7 +30,7 @@ pub(super) struct Change {
     pub(super) reason: String,
     pub(super) holder: Option<String>,
     pub(super) revision: Option<Revision>,
-    pub(super) term: Option<Term>,
+    pub(super) term: Option<FencingToken>,
 }
 
 impl Change {

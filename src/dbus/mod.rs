@@ -56,7 +56,7 @@ pub struct ServiceStatus {
     pub holder: String,
     /// The lock's revision as last read; 0 = not known.
     pub revision: u64,
-    /// The fencing token of this host's holding, else the highest seen; 0 = none.
+    /// The fencing token of this host's tenure, else the highest seen; 0 = none.
     pub token: u64,
     /// Why this host would not take the lock if it were free; empty = it would.
     pub hindrance: String,

@@ -8,7 +8,7 @@ use super::record::{Odd, Record};
 use super::state::State;
 use super::timings::Timings;
 use crate::types::{
-    Incarnation, Instance, Key, MachineId, NodeId, OnStopFailure, Revision, Term, Time, UnitName, WriteId,
+    FencingToken, Incarnation, Instance, Key, MachineId, NodeId, OnStopFailure, Revision, Time, UnitName, WriteId,
 };
 
 /// The outside, read once for each event: the core has no clock and no randomness of its own.
@@ -52,13 +52,13 @@ pub struct Settings {
     pub units: Vec<UnitName>,
 }
 
-/// What outlives the daemon on disk. Written at a change of holding, never on the path of a renewal.
+/// What outlives the daemon on disk. Written at a change of tenure, never on the path of a renewal.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Memory {
     /// The store's incarnation, and the highest revision known of it.
     pub position: Option<(Incarnation, Revision)>,
     /// The highest fencing token seen.
-    pub term: Term,
+    pub term: FencingToken,
     /// The longest hold seen in any record of this service.
     pub longest_hold: Duration,
 }
@@ -66,14 +66,14 @@ pub struct Memory {
 /// A lease that the guard remembers from before this daemon's start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remembered {
-    /// The holding.
+    /// The tenure.
     pub instance: Instance,
     /// The write that the deadline counts from.
     pub write: WriteId,
     /// Its revision.
     pub revision: Revision,
     /// The fencing token.
-    pub term: Term,
+    pub term: FencingToken,
     /// The guard's deadline.
     pub deadline: Time,
     /// S, as armed.
@@ -175,14 +175,14 @@ pub enum Event {
     GuardDown,
     /// The guard did what it was asked.
     GuardDone {
-        /// The holding that was named.
+        /// The tenure that was named.
         instance: Instance,
         /// What it was asked.
         done: GuardDone,
     },
     /// The guard refused, and changed nothing.
     GuardRefused {
-        /// The holding that was named.
+        /// The tenure that was named.
         instance: Instance,
         /// What it was asked.
         asked: GuardDone,
@@ -190,7 +190,7 @@ pub enum Event {
         reason: String,
     },
     /// What was seen of the unit, when it changed and about every R.
-    Unit(Sight),
+    Unit(ObservedUnit),
     /// A check for the standby role: passed `rise` times, or failed `fall` times in a row.
     StandbyCheck(Result<(), String>),
     /// A check for the active role: `Ok` with each pass, `Err` after `fall` failures in a row.
@@ -260,7 +260,7 @@ pub enum GuardDone {
 
 /// What was seen of the unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Sight {
+pub enum ObservedUnit {
     /// Nothing of it runs.
     Dead {
         /// Its Result, for the journal.
@@ -288,27 +288,27 @@ pub enum Action {
     Guard(GuardRequest),
     /// Ask the store whether the unit is still to be run under this lock. The lock has been written.
     Vet {
-        /// The holding that asks.
+        /// The tenure that asks.
         instance: Instance,
     },
     /// Fence these hosts, all of them.
     Fence {
-        /// The holding that asks.
+        /// The tenure that asks.
         instance: Instance,
         /// Their names.
         hosts: Vec<NodeId>,
     },
     /// Start the `unfence` unit.
     Unfence {
-        /// The holding that asks.
+        /// The tenure that asks.
         instance: Instance,
     },
     /// Start the unit.
     Start {
-        /// The holding that this start belongs to.
+        /// The tenure that this start belongs to.
         instance: Instance,
         /// Its fencing token.
-        term: Term,
+        term: FencingToken,
     },
     /// Stop unit and lease target and prove it, for as long as it takes. Supersedes a start, and an earlier stop's `kill_at`.
     Stop {
@@ -341,14 +341,14 @@ pub struct WriteRequest {
 pub enum GuardRequest {
     /// Set a deadline and open the gate.
     Arm {
-        /// The holding.
+        /// The tenure.
         instance: Instance,
         /// The write that the deadline counts from.
         write: WriteId,
         /// Its revision.
         revision: Revision,
         /// The fencing token.
-        term: Term,
+        term: FencingToken,
         /// When the stop begins.
         deadline: Time,
         /// S.
@@ -358,7 +358,7 @@ pub enum GuardRequest {
     },
     /// Move the deadline.
     Extend {
-        /// The holding.
+        /// The tenure.
         instance: Instance,
         /// The write that the deadline counts from.
         write: WriteId,
@@ -369,18 +369,18 @@ pub enum GuardRequest {
     },
     /// Shut the gate, keep the deadline.
     Close {
-        /// The holding.
+        /// The tenure.
         instance: Instance,
     },
     /// Forget the lease.
     Disarm {
-        /// The holding.
+        /// The tenure.
         instance: Instance,
     },
 }
 
 impl GuardRequest {
-    /// Which holding it is about, and what the guard will have done: how it comes back.
+    /// Which tenure it is about, and what the guard will have done: how it comes back.
     #[must_use]
     pub fn subject(&self) -> (Instance, GuardDone) {
         match *self {
@@ -405,19 +405,19 @@ pub struct Transition {
     pub holder: String,
     /// The lock's revision as far as known.
     pub revision: Revision,
-    /// The fencing token of one's own holding, else the highest seen.
-    pub term: Term,
+    /// The fencing token of one's own tenure, else the highest seen.
+    pub term: FencingToken,
 }
 
 /// What an operator should look at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Alarm {
-    /// K7: another machine renews the lock with this node's name.
+    /// Two hosts with one name (K7): another machine renews the lock with this node's name.
     TwoHostsOneName {
         /// The other's machine id.
         machine: MachineId,
     },
-    /// K6: the store showed an older revision than before.
+    /// Regression (K6): the store showed an older revision than before.
     Regression {
         /// Before.
         from: Revision,

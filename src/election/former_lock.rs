@@ -1,5 +1,5 @@
 //! A lock that a unit was run under before it was given another key, as one host sees it: whether anybody still runs the
-//! unit under it (N3).
+//! unit under it (adoption of another key, N3).
 //!
 //! Whoever takes that lock reads the unit's entry before it starts anything, and starts nothing once that names another
 //! key. So what matters is who had the lock before. What is shown may be the past; a compare-and-set from what was seen,
@@ -59,7 +59,7 @@ impl FormerLock {
     }
 }
 
-/// Whether a holding that was seen before has let go. Nothing of a holding comes after its `proven`, so that no store that
+/// Whether a tenure that was seen before has let go. Nothing of a tenure comes after its `proven`, so that no store that
 /// went back shows the two in this order.
 fn is_let_go(before: Option<&Record>, now: Option<&Record>) -> bool {
     let standing = |record: Option<&Record>| Some(record?.details.as_ref()?.standing);
@@ -82,9 +82,9 @@ fn is_free_of(unit: &UnitName, record: Option<&Record>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::event::Content;
-    use super::super::record::{Details, Words};
+    use super::super::record::{Details, OperatorNote};
     use super::*;
-    use crate::types::{Holder, Incarnation, Instance, MachineId, Revision, Term, WriteId};
+    use crate::types::{FencingToken, Holder, Incarnation, Instance, MachineId, Revision, WriteId};
 
     const DATABASE: &str = "database.service";
     const FRONT: &str = "front.service";
@@ -109,12 +109,12 @@ mod tests {
             standing,
             lease: Duration::from_secs(3),
             hold: Duration::from_secs(4),
-            term: Term(5),
+            term: FencingToken(5),
             prev: None,
             unfenced: Vec::new(),
             units: units.iter().map(|name| unit(name)).collect(),
             holders: Vec::new(),
-            words: Words::default(),
+            note: OperatorNote::default(),
         };
         let token = if standing == Standing::Proven { "" } else { "h1" };
         Observation {

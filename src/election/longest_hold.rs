@@ -1,4 +1,4 @@
-//! K5: for how long a holder that nobody knows of may live.
+//! For how long a holder that nobody knows of may live (unknown holder, K5).
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::timings::Timings;
 use crate::types::Time;
 
-/// K5: the longest hold of any record of this service that was seen here, as long as somebody may live by it.
+/// Unknown holder (K5): the longest hold of any record of this service that was seen here, as long as somebody may live by it.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct LongestHold {
     hold: Duration,

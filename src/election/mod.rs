@@ -4,11 +4,11 @@
 //! [`Election::poll_timeout`] says when to call again. The same state and input give the same output, so that the daemon,
 //! the scenario tests and a model check all run this code.
 //!
-//! Where to look for a rule: [`Timings`] has the inequality that makes R, F, C and S safe; `lock` what a contender may
-//! believe of the store (K1 to K7), and `turn` which of several is to take it first; `registration` under which key a unit
-//! is run at all (N1 to N4), and `former_lock` when nobody runs it under another one any more; `holding` what a holder may
-//! believe of its own writes (H1, H2); `waiting` what is waited for and why, in words; `core` when a unit is started and
-//! stopped (H3 to H6, K3, K8, K9).
+//! Where to look for a rule: [`Timings`] has the inequality that makes R, F, C and S safe; `lock_view` what a contender may
+//! believe of the store (K1 to K7), and `stagger` which of several is to take it first; `registration` under which key a unit
+//! is run at all (N1 to N4), and `former_lock` when nobody runs it under another one any more; `tenure` what a holder may
+//! believe of its own writes (H1, H2); `waiting` what is waited for and why, in words; `stop_cause` everything that can stop a
+//! unit; `core` when a unit is started and stopped (H3 to H6, K3, K8, K9).
 //!
 //! What follows is `protocol.md` in this folder: the rules, why they keep two units apart, and on what that rests.
 //!
@@ -17,24 +17,25 @@
 mod core;
 mod event;
 mod former_lock;
-mod holding;
-mod lock;
+mod lock_view;
 mod longest_hold;
 mod record;
 mod registration;
+mod stagger;
 mod state;
+mod stop_cause;
+mod tenure;
 mod timings;
-mod turn;
 mod waiting;
 
 pub use self::core::Election;
 pub use event::{
-    Action, Alarm, Content, Event, GuardDone, GuardRequest, Memory, Moment, Observation, ReadId, Remembered, Settings,
-    Sight, Transition, WriteRequest, WriteResult,
+    Action, Alarm, Content, Event, GuardDone, GuardRequest, Memory, Moment, Observation, ObservedUnit, ReadId,
+    Remembered, Settings, Transition, WriteRequest, WriteResult,
 };
 pub use former_lock::FormerLock;
 pub use record::{
-    Details, HOLDERS_LIMIT, LONGEST_HOLD, LONGEST_LEASE, Odd, Oddity, Record, Standing, UNFENCED_LIMIT, Words,
+    Details, HOLDERS_LIMIT, LONGEST_HOLD, LONGEST_LEASE, Odd, Oddity, OperatorNote, Record, Standing, UNFENCED_LIMIT,
 };
 pub use registration::{Found, KeptPlace, Place, Position, Refusal, Registration, Verdict, is_newer, judge};
 pub use state::{EDGES, Edge, State, find_edge};

@@ -6,7 +6,7 @@
 //! Whoever can write to the store may put anything there. So what is read becomes a type here, once: names are names, texts
 //! can be printed, and times are times that a putexd may have. A record that says something else counts as another
 //! program's, whatever else it says, and has an [`Oddity`] to tell the operator of. That is as safe as the unknown holder of
-//! K5, and the next writer puts an end to it.
+//! unknown holder (K5), and the next writer puts an end to it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::types::span::rounded;
-use crate::types::{Holder, Instance, MachineId, NodeId, Revision, Term, UnitName, Value, WriteId, shortened};
+use crate::types::{FencingToken, Holder, Instance, MachineId, NodeId, Revision, UnitName, Value, WriteId, shortened};
 
 /// At most this many hosts wait to be fenced; a longer chain of failed take-overs keeps the newest.
 pub const UNFENCED_LIMIT: usize = 16;
@@ -37,7 +37,7 @@ pub enum Standing {
     Confirming,
     /// Holds the lock, may run the unit.
     Active,
-    /// Let the lock go with its unit shown dead: no earlier holder's unit lives either (H6).
+    /// Let the lock go with its unit shown dead: no earlier holder's unit lives either (who may write `proven`, H6).
     Proven,
 }
 
@@ -65,7 +65,7 @@ impl FromStr for Standing {
 
 /// An operator's words, carried on by every writer until they are over.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize)]
-pub struct Words {
+pub struct OperatorNote {
     /// The node that should take over next.
     pub next: Option<NodeId>,
     /// No take-over for this long, counted from when the record was first seen.
@@ -81,7 +81,7 @@ pub struct Words {
 pub struct Details {
     /// The writer's host.
     pub machine: MachineId,
-    /// The holding.
+    /// The tenure.
     pub instance: Instance,
     /// The attempt that made this record.
     pub write: WriteId,
@@ -92,25 +92,25 @@ pub struct Details {
     /// X, counted from the write: by then no unit lives that this record answers for.
     pub hold: Duration,
     /// The fencing token.
-    pub term: Term,
+    pub term: FencingToken,
     /// What this write replaced: revision and, where it had one, instance.
     pub prev: Option<(Revision, Option<Instance>)>,
-    /// Hosts whose unit this holding's chain of take-overs has waited out but not fenced.
+    /// Hosts whose unit this tenure's chain of take-overs has waited out but not fenced.
     pub unfenced: Vec<NodeId>,
-    /// All that this holding may run; empty: its writer does not say.
+    /// All that this tenure may run; empty: its writer does not say.
     pub units: Vec<UnitName>,
     /// Which nodes have held the lock, the latest last. It says whose turn it is to take the lock next, and nothing else, so
     /// that a list by other hands does no harm.
     pub holders: Vec<NodeId>,
     /// An operator's words.
-    pub words: Words,
+    pub note: OperatorNote,
 }
 
 /// A record as read from, or written to, the store.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Record {
     /// The holder.
-    pub token: Holder,
+    pub holder: Holder,
     /// `None`: not written by putexd, or not believed.
     pub details: Option<Details>,
     /// Why it is not believed, where it says what no putexd would.
@@ -144,7 +144,7 @@ pub enum Odd {
     /// So long a pause.
     Pause(Duration),
     /// A fencing token so far ahead of this host's clock.
-    Term(Term),
+    FencingToken(FencingToken),
 }
 
 impl fmt::Display for Odd {
@@ -167,7 +167,7 @@ impl fmt::Display for Odd {
             Self::Lease(span) => write!(f, "its lease of {} is longer than {}", rounded(*span), rounded(LONGEST_LEASE)),
             Self::Hold(span) => write!(f, "its hold of {} is longer than {}", rounded(*span), rounded(LONGEST_HOLD)),
             Self::Pause(span) => write!(f, "its pause of {} is longer than {}", rounded(*span), rounded(LONGEST_HOLD)),
-            Self::Term(term) => write!(
+            Self::FencingToken(term) => write!(
                 f,
                 "its fencing token {term} is more than ten years ahead of this host's clock; look whether that is right"
             ),
@@ -200,35 +200,35 @@ const TEXT_LIMIT: usize = 256;
 impl Record {
     /// What is believed as it is.
     #[must_use]
-    pub fn new(token: Holder, details: Option<Details>) -> Self {
-        Self { token, details, oddity: None }
+    pub fn new(holder: Holder, details: Option<Details>) -> Self {
+        Self { holder, details, oddity: None }
     }
 
     /// Whether somebody holds the lock by this record.
     #[must_use]
     pub fn is_held(&self) -> bool {
-        !self.token.is_nobody()
+        !self.holder.is_nobody()
     }
 
     /// What tells it from another record at the same revision.
     pub(super) fn identity(&self) -> (Option<(Instance, WriteId)>, &Holder) {
         let names = self.details.as_ref().map(|details| (details.instance, details.write));
-        (names.or(self.oddity.as_ref().and_then(|oddity| oddity.names)), &self.token)
+        (names.or(self.oddity.as_ref().and_then(|oddity| oddity.names)), &self.holder)
     }
 
     /// As it is believed where no fencing token can be above `highest`.
-    pub(super) fn believed(self, highest: Term) -> Self {
+    pub(super) fn believed(self, highest: FencingToken) -> Self {
         match &self.details {
             Some(details) if details.term > highest => {
                 let names = Some((details.instance, details.write));
-                let what = Odd::Term(details.term);
-                Self { token: self.token, details: None, oddity: Some(Oddity { names, what }) }
+                let what = Odd::FencingToken(details.term);
+                Self { holder: self.holder, details: None, oddity: Some(Oddity { names, what }) }
             }
             Some(_) | None => self,
         }
     }
 
-    /// The holding, where putexd wrote the record.
+    /// The tenure, where putexd wrote the record.
     #[must_use]
     pub fn instance(&self) -> Option<Instance> {
         self.details.as_ref().map(|details| details.instance)
@@ -273,20 +273,20 @@ impl Record {
                 let holders: Vec<&str> = details.holders.iter().map(NodeId::as_str).collect();
                 set(field::HOLDERS, holders.join(" "));
             }
-            let words = &details.words;
-            if let Some(next) = &words.next {
+            let note = &details.note;
+            if let Some(next) = &note.next {
                 set(field::NEXT, next.to_string());
             }
-            if let Some(paused_for) = words.paused_for {
+            if let Some(paused_for) = note.paused_for {
                 set(field::PAUSED_FOR_MS, milliseconds(paused_for));
             }
-            for (name, text) in [(field::REASON, &words.reason), (field::BY, &words.by)] {
+            for (name, text) in [(field::REASON, &note.reason), (field::BY, &note.by)] {
                 if let Some(text) = text {
                     set(name, shortened(text, TEXT_LIMIT));
                 }
             }
         }
-        Value { body: self.token.as_str().as_bytes().to_vec(), fields }
+        Value { body: self.holder.as_str().as_bytes().to_vec(), fields }
     }
 
     /// From the store. Never fails: fields that are missing or not understood make it a record of another program, whose
@@ -295,17 +295,17 @@ impl Record {
     pub fn decode(value: &Value) -> Self {
         if value.is_too_large() {
             let oddity = Some(Oddity { names: None, what: Odd::Size });
-            return Self { token: Holder::unknown(b"(more than a record can be)"), details: None, oddity };
+            return Self { holder: Holder::unknown(b"(more than a record can be)"), details: None, oddity };
         }
         if value.is_malformed() {
             let oddity = Some(Oddity { names: None, what: Odd::Form });
-            return Self { token: Holder::unknown(&value.body), details: None, oddity };
+            return Self { holder: Holder::unknown(&value.body), details: None, oddity };
         }
-        let token = Holder::decode(&value.body);
+        let holder = Holder::decode(&value.body);
         let details = decode_details(&value.fields);
         let odd = if value.is_unsealed() {
             Some(Odd::Seal)
-        } else if token.is_unknown() {
+        } else if holder.is_unknown() {
             Some(Odd::Name)
         } else {
             details.as_ref().and_then(odd_number)
@@ -314,13 +314,13 @@ impl Record {
             let names = details.as_ref().map(|details| (details.instance, details.write));
             Oddity { names, what }
         });
-        Self { token, details: details.filter(|_| oddity.is_none()), oddity }
+        Self { holder, details: details.filter(|_| oddity.is_none()), oddity }
     }
 }
 
 /// What is out of the range that a configuration can have.
 fn odd_number(details: &Details) -> Option<Odd> {
-    let Details { lease, hold, words: Words { paused_for, .. }, .. } = details;
+    let Details { lease, hold, note: OperatorNote { paused_for, .. }, .. } = details;
     if *lease > LONGEST_LEASE {
         Some(Odd::Lease(*lease))
     } else if *hold > LONGEST_HOLD {
@@ -343,12 +343,12 @@ fn decode_details(fields: &BTreeMap<String, String>) -> Option<Details> {
         standing: parse(fields, field::STATE)?,
         lease: Duration::from_millis(parse(fields, field::LEASE_MS)?),
         hold: Duration::from_millis(parse(fields, field::HOLD_MS)?),
-        term: Term(parse(fields, field::TERM)?),
+        term: FencingToken(parse(fields, field::TERM)?),
         prev,
         unfenced: fields.get(field::UNFENCED).map_or_else(Vec::new, |hosts| split_nodes(hosts, UNFENCED_LIMIT)),
         units: fields.get(field::UNITS).map_or_else(Vec::new, |units| split_units(units)),
         holders: fields.get(field::HOLDERS).map_or_else(Vec::new, |holders| split_nodes(holders, HOLDERS_LIMIT)),
-        words: Words {
+        note: OperatorNote {
             next: optional(fields, field::NEXT)?,
             paused_for,
             reason: fields.get(field::REASON).map(|text| shortened(text, TEXT_LIMIT)),
@@ -415,12 +415,12 @@ mod tests {
                 standing: Standing::Active,
                 lease: Duration::from_secs(3),
                 hold: Duration::from_millis(3900),
-                term: Term(1_700_000_000),
+                term: FencingToken(1_700_000_000),
                 prev: Some((Revision(41), Some(Instance(9)))),
                 unfenced: ["h2", "h3"].map(node).to_vec(),
                 units: ["billing.timer", "billing.service"].map(unit).to_vec(),
                 holders: ["h3", "h1"].map(node).to_vec(),
-                words: Words {
+                note: OperatorNote {
                     next: Some(node("h2")),
                     paused_for: Some(Duration::from_secs(60)),
                     reason: Some("kernel update".to_owned()),
@@ -466,7 +466,7 @@ mod tests {
     fn an_operators_text_cannot_break_a_header() {
         let mut record = full();
         let details = record.details.as_mut().expect("details");
-        details.words.reason = Some("a\r\nPutex-State: proven".to_owned());
+        details.note.reason = Some("a\r\nPutex-State: proven".to_owned());
         assert!(!record.encode().fields["reason"].contains(['\r', '\n']));
     }
 
@@ -529,10 +529,10 @@ mod tests {
     fn a_fencing_token_above_what_can_be_is_not_believed() {
         let highest = full().details.expect("details").term;
         assert_eq!(full().believed(highest), full());
-        let record = full().believed(Term(highest.0 - 1));
+        let record = full().believed(FencingToken(highest.0 - 1));
         assert_eq!(
             (record.details.is_none(), record.oddity.as_ref().map(|odd| odd.what)),
-            (true, Some(Odd::Term(highest)))
+            (true, Some(Odd::FencingToken(highest)))
         );
         assert_eq!(record.identity(), full().identity());
     }
@@ -561,9 +561,9 @@ mod tests {
         let mut value = full().encode();
         value.fields.insert("reason".to_owned(), "a\nb".to_owned());
         value.fields.insert("by".to_owned(), "x".repeat(TEXT_LIMIT + 1));
-        let words = Record::decode(&value).details.expect("details").words;
-        assert_eq!(words.reason.as_deref(), Some("a\\nb"));
-        assert_eq!(words.by, Some(format!("{}…", "x".repeat(TEXT_LIMIT - 1))));
+        let note = Record::decode(&value).details.expect("details").note;
+        assert_eq!(note.reason.as_deref(), Some("a\\nb"));
+        assert_eq!(note.by, Some(format!("{}…", "x".repeat(TEXT_LIMIT - 1))));
     }
 
     #[test]

@@ -3,16 +3,17 @@
 //! An election keeps hosts apart that contend for one key. It cannot see a host that contends for another key on behalf of
 //! the same unit, as after a rename on one host. So each unit of a service, the bound ones as well, has an entry in the
 //! store, beside the locks, that names its key. Whoever comes first makes it, by a compare-and-set, so that two who come at
-//! once cannot both; a host whose configuration names another key does not contend.
+//! once cannot both; a host whose configuration names another key does not contend (the unit's entry, N1).
 //!
-//! An operator may give the unit another key. Then a host under the old key may hold its lock still. It has *written* that
-//! lock and *then* looks at the entry before it starts anything; who has changed the entry *then* looks at the old lock, and
-//! starts nothing before that was free ([`FormerLock`](super::FormerLock)). Of two that each write first and then look, one
-//! sees the other. A look that must not show the past ends with a compare-and-set that writes again what was read.
+//! An operator may give the unit another key (adoption of another key, N3). Then a host under the old key may hold its lock
+//! still. It has *written* that lock and *then* looks at the entry before it starts anything; who has changed the entry *then*
+//! looks at the old lock, and starts nothing before that was free ([`FormerLock`](super::FormerLock)). Of two that each write
+//! first and then look, one sees the other. A look that must not show the past ends with a compare-and-set that writes again
+//! what was read (vetting, N2).
 //!
 //! Another store cannot be looked into, and one that went back does not say so. What this host knows itself is kept on its
 //! disk ([`KeptPlace`]): a unit that it has known in another store, or under another key later than the entry says, waits for an
-//! operator's word.
+//! operator's word (what a host remembers, N4).
 
 use std::collections::BTreeMap;
 

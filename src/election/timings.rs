@@ -139,7 +139,7 @@ impl Timings {
         self.lease().saturating_sub(self.margin) + self.stop_budget
     }
 
-    /// The longest hold that the configuration knows of, of a host that this one knows nothing of (K5).
+    /// The longest hold that the configuration knows of, of a host that this one knows nothing of (unknown holder, K5).
     #[must_use]
     pub fn usual_hold(&self) -> Duration {
         self.hold().max(self.longest_hold.unwrap_or_default())
@@ -148,7 +148,7 @@ impl Timings {
     /// T·(1−ρ) − m: from a won write's `s` to the deadline.
     #[must_use]
     pub fn deadline_after(&self) -> Duration {
-        self.slow(self.lease()).saturating_sub(self.margin)
+        self.narrowed(self.lease()).saturating_sub(self.margin)
     }
 
     /// min(R, (T(1−ρ) − m)/2): from a won write's `s` to the next renewal.
@@ -163,10 +163,10 @@ impl Timings {
         self.renew_interval.min(self.lease().saturating_sub(self.margin) / 3)
     }
 
-    /// max(T, `lease`)·(1+ρ): how long a live record must stand unchanged before it may be taken (K2).
+    /// max(T, `lease`)·(1+ρ): how long a live record must stand unchanged before it may be taken (taking, K2).
     #[must_use]
     pub fn takeover_wait(&self, record_lease: Duration) -> Duration {
-        self.fast(self.lease().max(record_lease))
+        self.widened(self.lease().max(record_lease))
     }
 
     /// R: from the sending of a read to that of the next, where no hint comes. R + m/4 behind one that followed a hint: the holder
@@ -184,13 +184,13 @@ impl Timings {
         self.renew_interval + self.call_limit() + self.margin
     }
 
-    /// wait(h) = max(T + W, h·γ + ε)·(1+ρ): from `seen` to the entitlement (K3). Minimal confirmation drops T + W.
+    /// wait(h) = max(T + W, h·γ + ε)·(1+ρ): from `seen` to the entitlement (confirming, K3). Minimal confirmation drops T + W.
     #[must_use]
     pub fn wait(&self, hold: Duration) -> Duration {
         let dead_by = self.gamma_times(hold) + self.slack;
         match self.confirmation {
-            Confirmation::Full => self.fast((self.lease() + self.confirm()).max(dead_by)),
-            Confirmation::Minimal => self.fast(dead_by),
+            Confirmation::Full => self.widened((self.lease() + self.confirm()).max(dead_by)),
+            Confirmation::Minimal => self.widened(dead_by),
         }
     }
 
@@ -321,12 +321,12 @@ impl Timings {
     }
 
     /// `span`·(1+ρ), rounded up.
-    fn fast(&self, span: Duration) -> Duration {
+    fn widened(&self, span: Duration) -> Duration {
         scale_up(span, 1_000_000 + u64::from(self.clock_error_ppm), 1_000_000)
     }
 
     /// `span`·(1−ρ), rounded down.
-    fn slow(&self, span: Duration) -> Duration {
+    fn narrowed(&self, span: Duration) -> Duration {
         let nanos = span.as_nanos() * u128::from(1_000_000 - self.clock_error_ppm) / 1_000_000;
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }

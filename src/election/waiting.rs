@@ -6,7 +6,8 @@ use std::time::Duration;
 pub use crate::types::span::rounded;
 use crate::types::{OnStopFailure, Time};
 
-/// Why a lock that this host takes does not entitle it to start at once: whose unit may live (K3 to K5).
+/// Why a lock that this host takes does not entitle it to start at once: whose unit may live (confirming, K3; verified
+/// release, K4; unknown holder, K5).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cause {
     /// Nobody's: the last holder's unit was shown dead.
@@ -192,7 +193,7 @@ pub enum Waiting {
         /// When.
         until: Time,
     },
-    /// Before it tries again (K9).
+    /// Before it tries again (back-off, K9).
     BackOff {
         /// When.
         until: Time,
@@ -226,6 +227,24 @@ impl Hindrance {
 /// When something is to come that lies so far ahead.
 pub(super) fn ahead(span: Duration) -> String {
     if span.is_zero() { "at once".to_owned() } else { format!("in {}", rounded(span)) }
+}
+
+/// An orderly stop that has time until then.
+fn stopping_in_words(now: Time, until: Time, on_stop_failure: OnStopFailure, reason: &str) -> String {
+    let then = if on_stop_failure.is_self_fence() { "it gets SIGKILL" } else { on_stop_failure.consequence() };
+    let limit = match now.until_waited(until) {
+        Duration::ZERO => "longer than stop-limit already".to_owned(),
+        left => format!("for {} at most, then {then}", rounded(left)),
+    };
+    format!("waits until the unit is proven dead, in its own time and {limit}; it is stopped for this reason: {reason}")
+}
+
+/// What happens unless a stop is proven by then.
+fn otherwise(now: Time, until: Time, on_stop_failure: OnStopFailure) -> String {
+    match now.until_passed(until) {
+        Duration::ZERO => "the proof is overdue".to_owned(),
+        left => format!("{} in {} otherwise", on_stop_failure.consequence(), rounded(left)),
+    }
 }
 
 fn back_off_in_words(left: Duration, reason: &str, failures: u32) -> String {
@@ -351,48 +370,24 @@ impl Waiting {
             Self::Closing { reason } => {
                 format!("waits for putex-guard to close the gate before it stops the unit for this reason: {reason}")
             }
-            Self::Stopping { reason, until, on_stop_failure } => {
-                let left = now.until_waited(*until);
-                let then = if on_stop_failure.is_self_fence() { "it gets SIGKILL" } else { on_stop_failure.consequence() };
-                let limit = if left.is_zero() {
-                    "longer than stop-limit already".to_owned()
-                } else {
-                    format!("for {} at most, then {then}", rounded(left))
-                };
-                format!(
-                    "waits until the unit is proven dead, in its own time and {limit}; it is stopped for this reason: {reason}"
-                )
-            }
-            Self::Killing { reason, until, on_stop_failure } => {
-                let left = now.until_passed(*until);
-                let limit = if left.is_zero() {
-                    "the proof is overdue".to_owned()
-                } else {
-                    format!("{} in {} otherwise", on_stop_failure.consequence(), rounded(left))
-                };
-                format!(
-                    "stop-limit is over; waits until the unit is proven dead; it gets SIGKILL, and {limit}; it is stopped for \
-                     this reason: {reason}"
-                )
-            }
+            Self::Stopping { reason, until, on_stop_failure } => stopping_in_words(now, *until, *on_stop_failure, reason),
+            Self::Killing { reason, until, on_stop_failure } => format!(
+                "stop-limit is over; waits until the unit is proven dead; it gets SIGKILL, and {}; it is stopped for this \
+                 reason: {reason}",
+                otherwise(now, *until, *on_stop_failure)
+            ),
             Self::Disarming => "the unit is dead; waits for putex-guard to forget the lease".to_owned(),
             Self::Blanking { until } => format!(
                 "the unit is dead; waits for the store to take the release, and leaves the lock to age {}",
                 ahead(now.until_waited(*until))
             ),
             Self::Lapsing { kill_at, until, on_stop_failure } => {
-                let (kill, left) = (now.until_passed(*kill_at), now.until_passed(*until));
-                let kill = if kill.is_zero() {
-                    "it gets SIGKILL".to_owned()
-                } else {
-                    format!("it gets SIGKILL in {}", rounded(kill))
+                let kill = match now.until_passed(*kill_at) {
+                    Duration::ZERO => "it gets SIGKILL".to_owned(),
+                    left => format!("it gets SIGKILL in {}", rounded(left)),
                 };
-                let limit = if left.is_zero() {
-                    "the proof is overdue".to_owned()
-                } else {
-                    format!("{} in {} otherwise", on_stop_failure.consequence(), rounded(left))
-                };
-                format!("the lease is over; waits until the unit is proven dead; {kill}, and {limit}")
+                let otherwise = otherwise(now, *until, *on_stop_failure);
+                format!("the lease is over; waits until the unit is proven dead; {kill}, and {otherwise}")
             }
             Self::Store { holder } => {
                 let waits = "waits for the store to answer; nothing is started on this host before it does";

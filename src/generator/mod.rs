@@ -17,13 +17,14 @@
 //! bound to the guard: when that ends, nobody would. The drop-in of a
 //! scope is read when somebody makes the scope; systemd does not tell of it before.
 //!
-//! It fails closed. What a broken file said before, while it was in force, is bound as well, as long as this boot lasts. The daemon
-//! refuses a broken file; here its `unit = "…"`, `bound-units = […]` and `contains = […]` lines are looked for all the same, because
-//! a slip of the pen in another line must not set the units free. Where nothing was in force in this boot, what the broken file hides
-//! is bound as well: the file of the same name in the next directory, and what putexd has run under the lease before. A file that others may change
-//! is refused by the daemon as well; here it binds what it said while it was in force, and only if there is nothing of that, as at boot,
-//! what it says and what it hides: the worst that whoever wrote it gains is a unit that does not start. A watchdog that the guard was not
-//! told of is missed by the daemon, which starts nothing then.
+//! It fails closed. What a broken file said before, while it was in force, is bound as well, as long as this boot lasts. The
+//! daemon refuses a broken file; here its `unit = "…"`, `bound-units = […]` and `contains = […]` lines are looked for all the
+//! same, because a slip of the pen in another line must not set the units free. Where nothing was in force in this boot, what
+//! the broken file hides is bound as well: the file of the same name in the next directory, and what putexd has run under the
+//! lease before. A file that others may change is refused by the daemon as well; here it binds what it said while it was in
+//! force, and only if there is nothing of that, as at boot, what it says and what it hides: the worst that whoever wrote it
+//! gains is a unit that does not start. A watchdog that the guard was not told of is missed by the daemon, which starts nothing
+//! then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -288,7 +289,7 @@ struct Found {
 /// A regular file's text; `None` for one that hides another. A pipe would be waited for without end. A wrong byte in a comment
 /// must not set the unit free.
 fn read(path: &Path) -> io::Result<Option<Found>> {
-    if fs::canonicalize(path).is_ok_and(|target| target == Path::new("/dev/null")) {
+    if trust::is_mask(path, rustix::process::geteuid().as_raw()) {
         return Ok(None);
     }
     if !fs::metadata(path)?.is_file() {
@@ -298,9 +299,7 @@ fn read(path: &Path) -> io::Result<Option<Found>> {
     let file = fs::File::open(path)?;
     let why_not_obeyed = why_not_obeyed(path, &file.metadata()?);
     file.take(MOST_BYTES).read_to_end(&mut bytes)?;
-    // One that others have emptied hides nothing.
-    let hides = bytes.is_empty() && why_not_obeyed.is_none();
-    Ok((!hides).then(|| Found { text: String::from_utf8_lossy(&bytes).into_owned(), why_not_obeyed }))
+    Ok(Some(Found { text: String::from_utf8_lossy(&bytes).into_owned(), why_not_obeyed }))
 }
 
 fn why_not_obeyed(path: &Path, found: &fs::Metadata) -> Option<String> {
@@ -921,11 +920,12 @@ mod tests {
     #[test]
     fn a_file_is_masked_by_an_empty_one_and_by_dev_null() {
         let host = Host::new();
-        for name in ["one", "two"] {
+        for name in ["one", "two", "three"] {
             host.file(&format!("usr/{name}.toml"), "unit = \"u.service\"");
         }
         host.file("run/one.toml", "");
         symlink("/dev/null", host.root.path().join("etc/two.toml")).expect("links");
+        symlink("two.toml", host.root.path().join("etc/three.toml")).expect("links");
         assert_eq!(host.run(), Generated::default());
     }
 

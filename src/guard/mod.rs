@@ -1,11 +1,190 @@
-//! What others know of the dead man's switch: the frames both ends speak, the client, the grants that it gives,
-//! and how its watcher is asked to take the host down. The
-//! switch itself is [`crate::guardian`].
+//! `putex-guard`: holds a deadline for each lease; when one passes it has the units stopped, whatever became of putexd.
+//!
+//! The dead man's switch. It reads no configuration, speaks to no store, and draws no conclusions: putexd says until
+//! when a unit may run, and the guard sees to it that it does not run longer.
+//!
+//! | module | what it does |
+//! | --- | --- |
+//! | [`table`] | the leases and their deadlines: pure, time is an argument |
+//! | [`agenda`] | which of them comes next |
+//! | [`records`] | what of it is on the disk for a successor |
+//! | [`files`] | how that and the grants are written |
+//! | [`shell`] | socket, timer, and the carrying out of what the table decides |
+//! | [`enforce`] | what is done about lapsed leases: stop, SIGKILL, look, again |
+//! | [`crew`] | the threads for what may hang |
+//! | [`pid1`] | the calls to systemd, over its private socket |
+//! | [`watch`] | another process: kills a guard that hangs, so that systemd starts the next |
+//! | [`take_down`] | a thread of that process: takes the host down when putexd asks for it |
+//! | [`watchdog`] | the hardware's watchdog, for when all of this hangs |
+//!
+//! Where it fails, it fails towards "nothing runs": when it exits, whatever the reason, `BindsTo=` has systemd end every
+//! lease, and `RuntimeDirectory=` has it remove every grant. So an error that leaves a lease in doubt ends the program.
 
-pub mod client;
-pub mod frame;
-pub mod grant;
-pub mod take_down;
-pub mod turns;
+pub mod agenda;
+mod crew;
+mod enforce;
+mod files;
+mod mounts;
+mod pid1;
+mod records;
+mod shell;
+pub mod table;
+mod take_down;
+mod watch;
+mod watchdog;
 
-pub use client::{GuardClient, GuardError, Link};
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
+
+use self::watchdog::Watchdog;
+use crate::command_line::{self, exit};
+use crate::guard_client::{self, frame, grant};
+use crate::host::self_fence;
+use crate::types::{LEASES_DIR, ServiceName, span};
+
+/// Holds a deadline for each lease; when one passes it has the units stopped, whatever became of putexd.
+#[derive(Debug, Parser)]
+#[command(name = "putex-guard", version, args_conflicts_with_subcommands = true)]
+struct Arguments {
+    #[command(flatten)]
+    paths: Paths,
+    /// The hardware's watchdog to keep alive, such as /dev/watchdog
+    #[arg(long, value_name = "PATH", requires = "watchdog_timeout")]
+    watchdog_device: Option<PathBuf>,
+    /// How long the device waits for a keep-alive, such as 3s
+    #[arg(long, value_name = "SPAN", requires = "watchdog_device", value_parser = span::parse)]
+    watchdog_timeout: Option<Duration>,
+    #[command(subcommand)]
+    command: Option<Mode>,
+}
+
+/// Where the guard shows that it lives.
+const WATCH_SOCKET: &str = "/run/putex/guard/watch.sock";
+
+/// Where everything is.
+#[derive(Debug, Clone, Args)]
+pub struct Paths {
+    /// The socket to listen on
+    #[arg(long, value_name = "PATH", default_value = frame::SOCKET)]
+    pub socket: PathBuf,
+    /// The socket to be watched on
+    #[arg(long, value_name = "PATH", default_value = WATCH_SOCKET)]
+    pub watch: PathBuf,
+    /// The directory of the grants
+    #[arg(long, value_name = "DIRECTORY", default_value = LEASES_DIR)]
+    pub leases: PathBuf,
+    /// The directory that keeps the deadlines over a restart of the guard
+    #[arg(long, value_name = "DIRECTORY", default_value = "/run/putex/guard/leases")]
+    pub state: PathBuf,
+    /// systemd's private socket
+    #[arg(long, value_name = "PATH", default_value = frame::SYSTEMD_PRIVATE)]
+    pub systemd: PathBuf,
+    /// Where the host is fenced
+    #[arg(long, value_name = "PATH", default_value = self_fence::SYSRQ_TRIGGER)]
+    pub sysrq: PathBuf,
+}
+
+#[derive(Debug, Subcommand)]
+enum Mode {
+    /// Exits 0 if SERVICE may be started on this host now: for ExecCondition=
+    Gate {
+        /// The service
+        service: ServiceName,
+        /// The directory of the grants
+        #[arg(long, value_name = "DIRECTORY", default_value = LEASES_DIR)]
+        leases: PathBuf,
+    },
+    /// Kills a guard that hangs, so that systemd starts another, and takes the host down when putexd asks for it
+    Watch {
+        /// The guard's --watch
+        #[arg(long, value_name = "PATH", default_value = WATCH_SOCKET)]
+        socket: PathBuf,
+        /// systemd's private socket
+        #[arg(long, value_name = "PATH", default_value = frame::SYSTEMD_PRIVATE)]
+        systemd: PathBuf,
+        /// The socket to be asked on to take the host down
+        #[arg(long, value_name = "PATH", default_value = guard_client::take_down::SOCKET)]
+        take_down: PathBuf,
+        /// Where the host is fenced
+        #[arg(long, value_name = "PATH", default_value = self_fence::SYSRQ_TRIGGER)]
+        sysrq: PathBuf,
+    },
+}
+
+/// The program. `putex-guard gate SERVICE` exits 0 or 1, which is what `ExecCondition=` skips a unit for.
+#[must_use]
+pub fn main() -> ExitCode {
+    let arguments: Arguments = match command_line::parse() {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
+    };
+    match arguments.command {
+        Some(Mode::Gate { service, leases }) => match grant::gate(&leases, &service) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                // Not as the guard speaks: the unit's system call filter may not permit to send.
+                let _ = writeln!(io::stderr(), "<{}>{service} is not started: {error}", Level::Warning as u8);
+                ExitCode::FAILURE
+            }
+        },
+        Some(Mode::Watch { socket, systemd, take_down, sysrq }) => {
+            // Without it the watcher is of use all the same.
+            if let Err(error) = take_down::begin(&take_down, &sysrq) {
+                say(Level::Warning, &format!("putexd cannot ask for this host to be taken down, ignoring: {error}"));
+            }
+            match watch::run(&socket, &systemd) {
+                Ok(never) => match never {},
+                Err(error) => {
+                    say(Level::Alert, &format!("the guard's watcher ends: {error}"));
+                    ExitCode::from(exit::OS)
+                }
+            }
+        }
+        None => {
+            let device = arguments.watchdog_device.zip(arguments.watchdog_timeout);
+            let watchdog = || device.clone().map(|(path, timeout)| Watchdog::new(path, timeout));
+            let shell = match shell::begin(&arguments.paths, watchdog) {
+                Ok(shell) => shell,
+                // What this host's leases were ended with was the guard before.
+                Err(error) => {
+                    say(Level::Error, &format!("the guard does not start: {error}"));
+                    return ExitCode::from(exit::OS);
+                }
+            };
+            match shell.serve() {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    say(Level::Emergency, &format!("the guard ends, and every lease of this host with it: {error}"));
+                    ExitCode::from(exit::OS)
+                }
+            }
+        }
+    }
+}
+
+/// The syslog priorities in use.
+#[derive(Debug, Clone, Copy)]
+enum Level {
+    Emergency = 0,
+    Alert = 1,
+    Error = 3,
+    Warning = 4,
+    Notice = 5,
+    Info = 6,
+}
+
+/// One line for the journal, with its priority in front as sd-daemon(3) has it. A journal that does not read must not
+/// stop the guard: the line is lost then, and an error of writing is no reason to do anything.
+fn say(level: Level, text: &str) {
+    let line = format!("<{}>{text}\n", level as u8);
+    let unblocked = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    if send(io::stderr(), line.as_bytes(), unblocked) == Err(Errno::NOTSOCK) {
+        let _ = io::stderr().write_all(line.as_bytes());
+    }
+}

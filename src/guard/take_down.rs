@@ -1,58 +1,84 @@
-//! What putexd asks of the guard's watcher: to take this host down. putexd may not call reboot(2) itself, because it reads
-//! what others wrote; the watcher reads nothing of the kind, and PID 1 keeps it running beside the guard.
+//! The watcher's other duty: to take this host down when putexd asks for it, as `guard::take_down` has it.
 //!
-//! Imported by both ends. A connection carries one request and its reply, a line of JSON each: the [`OnStopFailure`], and
-//! what has failed. A host that goes down gives no reply.
+//! It has a thread of its own, so that nobody who connects keeps the watcher from its beats. Only root can connect, and who
+//! says nothing is sent away after [`PATIENCE`], so that he keeps putexd waiting for no longer either.
 
-use std::io;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::thread;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::UnixStream;
-use tokio::time::{Instant, sleep, timeout};
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::geteuid;
 
+use super::watch::listen;
+use super::{Level, say};
+use crate::guard_client::take_down::{REQUEST_LIMIT_BYTES, Reply};
+use crate::host::self_fence::self_fence;
 use crate::types::OnStopFailure;
 
-/// Where the watcher listens. The guard makes the directory.
-pub const SOCKET: &str = "/run/putex/guard/take-down.sock";
+/// How long a connection may take to say what it wants, and to take the reply.
+const PATIENCE: Duration = Duration::from_millis(100);
 
-/// The longest request, its newline included.
-pub const REQUEST_LIMIT_BYTES: usize = 64;
+/// Between two tries to listen: the guard may not have made the directory yet, or /run may be full.
+const LISTEN_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The longest reply that is read.
-const REPLY_LIMIT_BYTES: u64 = 1024;
+/// Serves for ever, in a thread of its own.
+pub(super) fn begin(socket: &Path, sysrq: &Path) -> io::Result<()> {
+    let (socket, sysrq) = (socket.to_owned(), sysrq.to_owned());
+    thread::Builder::new().name("take-down".to_owned()).spawn(move || serve(&socket, &sysrq)).map(drop)
+}
 
-/// For how long it is asked again: PID 1 replaces a watcher that hangs within ten seconds.
-pub const LIMIT: Duration = Duration::from_secs(15);
-
-/// One that does not reply may have been replaced meanwhile.
-const TRY_LIMIT: Duration = Duration::from_secs(1);
-const PAUSE: Duration = Duration::from_millis(50);
-
-/// What the watcher replies: nothing, or why the host did not go down.
-pub type Reply = Result<(), String>;
-
-/// Asks the watcher that listens on `socket` to take this host down, again and again for `limit` while none replies. An error
-/// is its reply, or why there was none.
-pub async fn ask(socket: &Path, how: OnStopFailure, limit: Duration) -> io::Result<()> {
-    let until = Instant::now() + limit;
+fn serve(socket: &Path, sysrq: &Path) {
+    let mut told = None;
     loop {
-        let tried = timeout(TRY_LIMIT, ask_once(socket, how)).await;
-        match tried.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-            Ok(reply) => return reply.map_err(io::Error::other),
-            Err(error) if Instant::now() + PAUSE >= until => return Err(error),
-            Err(_) => sleep(PAUSE).await,
+        let listening = listen(socket).and_then(|listener| listener.set_nonblocking(false).map(|()| listener));
+        let error = match listening {
+            Ok(listener) => {
+                told = None;
+                listener.incoming().find_map(|stream| match stream {
+                    Ok(stream) => {
+                        converse(stream, sysrq);
+                        None
+                    }
+                    Err(error) => Some(error),
+                })
+            }
+            Err(error) => Some(error),
+        };
+        let error = error.filter(|error| error.kind() != io::ErrorKind::NotFound).map(|error| error.to_string());
+        if error.is_some() && error != told {
+            let why = error.as_deref().unwrap_or_default();
+            say(Level::Warning, &format!("putexd cannot ask for this host to be taken down, trying again: {why}"));
+            told = error;
         }
+        thread::sleep(LISTEN_INTERVAL);
     }
 }
 
-async fn ask_once(socket: &Path, how: OnStopFailure) -> io::Result<Reply> {
-    let mut stream = UnixStream::connect(socket).await?;
-    let mut request = serde_json::to_vec(&how)?;
-    request.push(b'\n');
-    stream.write_all(&request).await?;
-    let mut reply = Vec::new();
-    stream.take(REPLY_LIMIT_BYTES).read_to_end(&mut reply).await?;
-    Ok(serde_json::from_slice(&reply)?)
+/// One request. Whoever breaks off, or asks for something else, gets no reply.
+fn converse(mut stream: UnixStream, sysrq: &Path) {
+    let Ok(how) = hear(&mut stream) else { return };
+    say(Level::Alert, "putexd asks for it: this host is taken down");
+    let reply: Reply = self_fence(how, sysrq).map_err(|error| error.to_string());
+    if let Err(error) = &reply {
+        say(Level::Emergency, &format!("cannot take this host down: {error}"));
+    }
+    if let Ok(reply) = serde_json::to_vec(&reply) {
+        // Nobody waits for it any more, and the journal has it.
+        let _ = stream.write_all(&reply);
+    }
+}
+
+fn hear(stream: &mut UnixStream) -> io::Result<OnStopFailure> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    if socket_peercred(&*stream)?.uid != geteuid() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    // A request is written whole, so it is read whole.
+    let mut request = [0; REQUEST_LIMIT_BYTES];
+    let length = stream.read(&mut request)?;
+    Ok(serde_json::from_slice(&request[..length])?)
 }

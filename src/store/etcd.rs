@@ -32,7 +32,7 @@ use std::time::Duration;
 use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnOpResponse, TxnResponse};
 use tokio::sync::watch;
 
-use super::slot::{Dial, Slot, Task, keep_connected};
+use super::reconnect::{Current, Dial, Task, keep_connected};
 use super::{
     Administer, Attempt, Creation, Entry, Examination, Hints, Link, Snapshot, Store, StoreError, StoreFuture,
     WriteOutcome, attempted,
@@ -61,7 +61,7 @@ impl EtcdStore {
             settings,
             call_limit,
             first: AtomicUsize::new(0),
-            slot: Slot::new(),
+            current: Current::new(),
         });
         let task = Task::spawn(keep_connected(Arc::clone(&shared)));
         Self { shared, _task: Arc::new(task) }
@@ -71,7 +71,7 @@ impl EtcdStore {
 impl Store for EtcdStore {
     fn read<'a>(&'a self, key: &'a Key, before: Option<Revision>) -> StoreFuture<'a, Result<Snapshot, StoreError>> {
         Box::pin(async move {
-            let connection = self.shared.slot.connection()?;
+            let connection = self.shared.current.connection()?;
             match before {
                 None => connection.bounded(self.shared.latest(&connection, key)).await,
                 Some(revision) => connection.bounded(self.shared.replaced_by(&connection, key, revision)).await,
@@ -82,34 +82,34 @@ impl Store for EtcdStore {
     fn compare_and_set<'a>(&'a self, key: &'a Key, attempt: &'a Attempt) -> StoreFuture<'a, WriteOutcome> {
         // Most errors mean that nothing was written, but not all, and some etcd raises when the write is under way.
         attempted(attempt, async move {
-            let connection = self.shared.slot.connection()?;
+            let connection = self.shared.current.connection()?;
             connection.bounded(self.shared.write(&connection, key, attempt)).await
         })
     }
 
     fn watch(&self) -> StoreFuture<'_, Result<Hints, StoreError>> {
         Box::pin(async {
-            let connection = self.shared.slot.connection()?;
+            let connection = self.shared.current.connection()?;
             connection.bounded(hints::watch(&connection, self.shared.names.locks())).await
         })
     }
 
     fn link(&self) -> watch::Receiver<Link> {
-        self.shared.slot.link()
+        self.shared.current.link()
     }
 }
 
 impl Administer for EtcdStore {
     fn init(&self) -> StoreFuture<'_, Result<Creation, StoreError>> {
         Box::pin(async {
-            let connection = self.shared.slot.connection()?;
+            let connection = self.shared.current.connection()?;
             connection.bounded_by(INIT_LIMIT, self.shared.init(&connection)).await
         })
     }
 
     fn examine(&self) -> StoreFuture<'_, Result<Examination, StoreError>> {
         Box::pin(async {
-            let connection = self.shared.slot.connection()?;
+            let connection = self.shared.current.connection()?;
             let (_, incarnation) = connection.bounded(self.shared.incarnation(&connection)).await?;
             let mut examination = survey::examine(&self.shared.settings, &connection).await?;
             let prefix = format!("{:?}, incarnation {incarnation}", self.shared.settings.prefix);
@@ -125,7 +125,7 @@ struct Shared {
     call_limit: Duration,
     /// The endpoint to begin with when the connection is lost.
     first: AtomicUsize,
-    slot: Slot<Connection>,
+    current: Current<Connection>,
 }
 
 /// The names of our keys in etcd.
@@ -251,8 +251,8 @@ impl Dial for Shared {
         connection.endpoint.clone()
     }
 
-    fn slot(&self) -> &Slot<Connection> {
-        &self.slot
+    fn current(&self) -> &Current<Connection> {
+        &self.current
     }
 
     fn call_limit(&self) -> Duration {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::sleep_until;
 
 use super::pace::Pace;
-use super::slot::lock;
+use super::reconnect::lock;
 
 /// A question whose answer says something to everybody who came before it was asked.
 pub(super) struct Joint<T> {

@@ -4,19 +4,22 @@
 //! its own incarnation; what a value means is the election's business.
 
 pub mod directory;
+mod disconnect;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 mod hexadecimal;
 mod joint;
-mod lost;
-pub mod memory;
+#[cfg(test)]
+#[path = "../../tests/support/memory_store.rs"]
+#[expect(dead_code, reason = "the tests of stores and the simulation use all of it")]
+pub(crate) mod memory;
 pub mod nats;
 pub(crate) mod pace;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+mod reconnect;
 pub mod sealed;
 mod secret;
-mod slot;
 
 use std::future::Future;
 use std::pin::Pin;

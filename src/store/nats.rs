@@ -36,7 +36,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::watch;
 
 use super::joint::Joint;
-use super::slot::{Dial, Slot, Task, keep_connected, lock};
+use super::reconnect::{Current, Dial, Task, keep_connected, lock};
 use super::{
     Administer, Attempt, Creation, Entry, Examination, Hints, Link, Snapshot, Store, StoreError, StoreFuture,
     WriteOutcome, attempted,
@@ -71,7 +71,7 @@ impl NatsStore {
             settings,
             call_limit,
             maker: maker(),
-            slot: Slot::new(),
+            current: Current::new(),
             identities: Joint::new(call_limit / IDENTITIES_IN_A_CALL),
             seen: Mutex::new(None),
             bases: Mutex::default(),
@@ -83,7 +83,7 @@ impl NatsStore {
 
     /// The server and the bucket as they are now.
     pub async fn facts(&self) -> Result<Facts, StoreError> {
-        let connection = self.shared.slot.connection()?;
+        let connection = self.shared.current.connection()?;
         let bucket = Bucket::new(&self.shared.settings.bucket)?;
         connection.bounded(bucket.facts(&connection)).await
     }
@@ -92,7 +92,7 @@ impl NatsStore {
 impl Store for NatsStore {
     fn read<'a>(&'a self, key: &'a Key, before: Option<Revision>) -> StoreFuture<'a, Result<Snapshot, StoreError>> {
         Box::pin(async move {
-            let connection = self.shared.slot.connection()?;
+            let connection = self.shared.current.connection()?;
             let read = connection.bounded(self.shared.read(&connection, key, before)).await;
             if let Err(StoreError::Missing(_)) = &read {
                 connection.repair.notify_one();
@@ -103,14 +103,14 @@ impl Store for NatsStore {
 
     fn compare_and_set<'a>(&'a self, key: &'a Key, attempt: &'a Attempt) -> StoreFuture<'a, WriteOutcome> {
         attempted(attempt, async move {
-            let connection = self.shared.slot.connection()?;
+            let connection = self.shared.current.connection()?;
             connection.bounded(self.shared.write(&connection, key, attempt)).await
         })
     }
 
     fn watch(&self) -> StoreFuture<'_, Result<Hints, StoreError>> {
         Box::pin(async {
-            let connection = self.shared.slot.connection()?;
+            let connection = self.shared.current.connection()?;
             let bucket = Bucket::new(&self.shared.settings.bucket)?;
             let Shared { settings, call_limit, .. } = &*self.shared;
             // Not as a call of the connection that the locks need: a watch that cannot be had must not cost it.
@@ -122,7 +122,7 @@ impl Store for NatsStore {
     }
 
     fn link(&self) -> watch::Receiver<Link> {
-        self.shared.slot.link()
+        self.shared.current.link()
     }
 }
 
@@ -131,7 +131,7 @@ impl Administer for NatsStore {
     fn init(&self) -> StoreFuture<'_, Result<Creation, StoreError>> {
         Box::pin(async {
             let NatsSettings { bucket: name, replicas, .. } = &self.shared.settings;
-            let connection = self.shared.slot.connection()?;
+            let connection = self.shared.current.connection()?;
             let created = Bucket::new(name)?.make(&connection, *replicas, &self.shared.maker, true).await?;
             Ok(if created {
                 Creation::Created(format!("the bucket {name:?} with replicas = {replicas}"))
@@ -173,7 +173,7 @@ struct Shared {
     call_limit: Duration,
     /// Who we are when we make the bucket; new with each store.
     maker: String,
-    slot: Slot<Connection>,
+    current: Current<Connection>,
     /// The number of the server that is asked first. Hosts begin with any, so that they spread.
     next_server: AtomicUsize,
     /// The bucket's identity is asked for once for all calls that wait for it.
@@ -364,8 +364,8 @@ impl Dial for Shared {
         connection.server.clone()
     }
 
-    fn slot(&self) -> &Slot<Connection> {
-        &self.slot
+    fn current(&self) -> &Current<Connection> {
+        &self.current
     }
 
     fn call_limit(&self) -> Duration {

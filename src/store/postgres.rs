@@ -30,8 +30,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_postgres::Config;
 
+use super::reconnect::{Current, Dial, Task, keep_connected, lock};
 use super::secret::Secret;
-use super::slot::{Dial, Slot, Task, keep_connected, lock};
 use super::{
     Administer, Attempt, Creation, Examination, Hints, Link, Snapshot, Store, StoreError, StoreFuture, WriteOutcome,
     attempted,
@@ -61,7 +61,7 @@ impl PostgresStore {
             table: Arc::new(Table::new(&settings.table)),
             settings,
             call_limit,
-            slot: Slot::new(),
+            current: Current::new(),
             warned: Mutex::new(Vec::new()),
         });
         let task = Task::spawn(keep_connected(Arc::clone(&shared)));
@@ -72,7 +72,7 @@ impl PostgresStore {
 impl Store for PostgresStore {
     fn read<'a>(&'a self, key: &'a Key, before: Option<Revision>) -> StoreFuture<'a, Result<Snapshot, StoreError>> {
         Box::pin(async move {
-            let connection = self.shared.slot.connection()?;
+            let connection = self.shared.current.connection()?;
             let reading = async {
                 let lent = connection.lend().await?;
                 let read = self.shared.table.read(lent.session(), key, before).await;
@@ -85,24 +85,24 @@ impl Store for PostgresStore {
 
     fn compare_and_set<'a>(&'a self, key: &'a Key, attempt: &'a Attempt) -> StoreFuture<'a, WriteOutcome> {
         attempted(attempt, async move {
-            let connection = self.shared.slot.connection()?;
+            let connection = self.shared.current.connection()?;
             connection.bounded(self.shared.write(&connection, key, attempt)).await
         })
     }
 
     fn watch(&self) -> StoreFuture<'_, Result<Hints, StoreError>> {
-        Box::pin(async { Ok(self.shared.slot.connection()?.watch()) })
+        Box::pin(async { Ok(self.shared.current.connection()?.watch()) })
     }
 
     fn link(&self) -> watch::Receiver<Link> {
-        self.shared.slot.link()
+        self.shared.current.link()
     }
 }
 
 impl Administer for PostgresStore {
     fn init(&self) -> StoreFuture<'_, Result<Creation, StoreError>> {
         Box::pin(async {
-            let connection = self.shared.slot.connection()?;
+            let connection = self.shared.current.connection()?;
             let table = &self.shared.table;
             let making = async {
                 let lent = connection.lend().await?;
@@ -122,7 +122,7 @@ impl Administer for PostgresStore {
 
     fn examine(&self) -> StoreFuture<'_, Result<Examination, StoreError>> {
         Box::pin(async {
-            let connection = self.shared.slot.connection()?;
+            let connection = self.shared.current.connection()?;
             connection.bounded(self.shared.examine(&connection)).await
         })
     }
@@ -132,7 +132,7 @@ struct Shared {
     settings: PostgresSettings,
     table: Arc<Table>,
     call_limit: Duration,
-    slot: Slot<Connection>,
+    current: Current<Connection>,
     /// What the administrator was last warned of.
     warned: Mutex<Vec<String>>,
 }
@@ -205,8 +205,8 @@ impl Dial for Shared {
         connection.address().to_owned()
     }
 
-    fn slot(&self) -> &Slot<Connection> {
-        &self.slot
+    fn current(&self) -> &Current<Connection> {
+        &self.current
     }
 
     fn call_limit(&self) -> Duration {

@@ -66,7 +66,8 @@ impl Sealer {
         Self::new(&text, cluster).map_err(|error| why(&error))
     }
 
-    /// As it is written under `key` in `incarnation`. One that was read without a valid seal is written as it was found, and gets none.
+    /// As it is written under `key` in `incarnation`. One that was read without a valid seal is written as it was found, and
+    /// gets none.
     #[must_use]
     pub fn seal(&self, key: &Key, incarnation: &Incarnation, value: Value) -> Value {
         if value.is_unsealed() {

@@ -164,8 +164,8 @@ pub(super) struct Unmet {
     pub(super) is_asserted: bool,
 }
 
-/// The properties that somebody here asks for, in order. Of all that a service has, which takes 100 KiB, these are kept and the others
-/// are passed over, because many units may be looked at at once.
+/// The properties that somebody here asks for, in order. Of all that a service has, which takes 100 KiB, these are kept and the
+/// others are passed over, because many units may be looked at at once.
 const KEPT: [&str; 62] = [
     "Accept",
     "ActiveEnterTimestampMonotonic",

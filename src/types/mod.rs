@@ -422,7 +422,7 @@ macro_rules! random_id {
 pub struct IdError;
 
 random_id! {
-    /// 128 random bits, new with each holding of a lock.
+    /// 128 random bits, new with each tenure of a lock.
     Instance
 }
 random_id! {
@@ -448,11 +448,11 @@ impl fmt::Display for Revision {
     }
 }
 
-/// The fencing token: grows from holder to holder, the same through one holding.
+/// The fencing token: grows from holder to holder, the same through one tenure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
-pub struct Term(pub u64);
+pub struct FencingToken(pub u64);
 
-impl fmt::Display for Term {
+impl fmt::Display for FencingToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }

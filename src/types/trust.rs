@@ -1,6 +1,6 @@
 //! Whose files are obeyed: those that only root, or the user that the program runs as, which is `me`, can have written.
 
-use std::fs::Metadata;
+use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -32,6 +32,15 @@ pub fn why_not_obeyed(path: &Path, found: impl Into<Rights>, me: u32) -> Option<
         let why = format!("others than its owner may change it (mode {:04o})", mode(found));
         (found.mode & GROUP_OR_OTHERS_WRITE != 0).then(|| format!("run \"chmod go-w {}\": {why}", path.display()))
     })
+}
+
+/// Whether a service's file is there to say that the service is not, and to hide files of its name in later directories: a link to
+/// /dev/null, or an empty file. One that somebody else has emptied says nothing.
+#[must_use]
+pub fn is_mask(path: &Path, me: u32) -> bool {
+    fs::canonicalize(path).is_ok_and(|target| target == Path::new("/dev/null"))
+        || fs::metadata(path)
+            .is_ok_and(|found| found.is_file() && found.len() == 0 && why_not_obeyed(path, &found, me).is_none())
 }
 
 /// Why a file does not do for a secret, with the remedy first; `None` if it does.

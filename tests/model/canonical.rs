@@ -30,7 +30,7 @@ pub struct Canonical<'a, H> {
     pub oldest: Duration,
     /// Ages above this are alike where they only tell whether the store was watched.
     pub gap: Duration,
-    /// Ages of an active holding above this are all alike, while a back-off is remembered.
+    /// Ages of an active tenure above this are all alike, while a back-off is remembered.
     pub oldest_holding: Duration,
     /// The store's latest revision, and the first that it still shows.
     pub latest: u64,
@@ -178,28 +178,28 @@ impl<'a, H: Hasher> Canonical<'a, H> {
             // have to be told apart, and their counter is at the latest of them. Who has held the lock, and how long a read took,
             // shift a turn among contenders, as revisions do, which are told apart by their distance alone.
             ("Election", "settings" | "last_now")
-            | ("Words", "reason" | "by")
-            | ("Release", "reason")
+            | ("OperatorNote", "reason" | "by")
+            | ("ReleaseCause", "result")
             | ("Reads", "last_id")
-            | ("Details" | "Holding", "holders")
-            | ("Seen", "round_trip")
+            | ("Details" | "Tenure", "holders")
+            | ("ObservedLock", "round_trip")
             | ("Lease", "service" | "node" | "units" | "cgroups" | "inactive") => Meaning::Nothing,
             // When a call was made matters only to who gives it up.
             ("Call", "sent") if !self.losses => Meaning::Nothing,
             // Since when a pause counts, when a check passed.
-            ("Holding", "words_since") | ("Seen", "shown") if !self.pauses => Meaning::Nothing,
+            ("Tenure", "note_since") | ("ObservedLock", "shown") if !self.pauses => Meaning::Nothing,
             ("Election", "last_pass") if !self.checks => Meaning::Nothing,
             // Only a claim that waits asks for its entitlement.
-            ("Holding", "entitled_at") if !self.waits => Meaning::Nothing,
+            ("Tenure", "entitled_at") if !self.waits => Meaning::Nothing,
             // Whether the store was watched all the time, and no more than that.
-            ("Lock", "watched") => Meaning::Watched,
-            ("Reads", "due") | ("Holding", "next_attempt") | ("BackOff", "until") | ("Release", "stop_limit_at") => {
+            ("LockView", "watched") => Meaning::Watched,
+            ("Reads", "due") | ("Tenure", "next_attempt") | ("BackOff", "until") | ("Release", "stop_limit_at") => {
                 Meaning::Ahead
             }
             // "None" and "some" are told apart, and so are a first change and a second.
-            ("Holding", "renewals") => Meaning::UpTo(1),
-            ("Twin", "changes") => Meaning::UpTo(3),
-            ("Lock", "own_writes") => Meaning::IfLive,
+            ("Tenure", "renewals") => Meaning::UpTo(1),
+            ("DuplicateNode", "changes") => Meaning::UpTo(3),
+            ("LockView", "own_writes") => Meaning::IfLive,
             _ => Meaning::Whole,
         }
     }
@@ -352,7 +352,7 @@ impl<'c, 'a, H: Hasher> ser::Serializer for Walk<'c, 'a, H> {
                 let number = value.serialize(Number)?;
                 self.to.revision(Revision(u64::try_from(number).map_err(|_| Never)?));
             }
-            "Term" => {
+            "FencingToken" => {
                 let number = u64::try_from(value.serialize(Number)?).map_err(|_| Never)?;
                 // The next is above all that its writer knows, and nothing is decided by how far.
                 self.to.hasher.write_u64(self.to.highest_term.saturating_sub(number).min(3));
@@ -541,7 +541,7 @@ impl<H: Hasher> Fields<'_, '_, H> {
                 self.to.backed_off = !value.serialize(Span)?.is_zero();
                 value.serialize(Walk { to: self.to, meaning: Meaning::Whole })?;
             }
-            ("Holding", "attempts") => value.serialize(Walk { to: self.to, meaning: Meaning::IfLive })?,
+            ("Tenure", "attempts") => value.serialize(Walk { to: self.to, meaning: Meaning::IfLive })?,
             _ => {
                 let meaning = self.to.meaning(self.name, key);
                 if meaning != Meaning::Nothing {

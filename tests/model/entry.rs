@@ -61,7 +61,7 @@ pub enum Premise {
     FormerWaitedFor,
     /// N3: and is written again as it was seen.
     FormerTouched,
-    /// N3: one that is `proven` is free at once only if its holding was seen before.
+    /// N3: one that is `proven` is free at once only if its tenure was seen before.
     ProvenFollowed,
     /// N3: it is struck out by compare-and-set.
     StruckByComparing,

@@ -9,14 +9,14 @@ pub mod election;
 pub mod types;
 
 /// What the guard's table needs of the module of that name.
-#[path = "../../src/guard"]
-pub mod guard {
+#[path = "../../src/guard_client"]
+pub mod guard_client {
     pub mod frame;
 }
 
 /// The guard's deadlines.
-#[path = "../../src/guardian"]
-pub mod guardian {
+#[path = "../../src/guard"]
+pub mod guard {
     pub mod agenda;
     pub mod table;
 }

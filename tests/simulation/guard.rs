@@ -4,20 +4,20 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use putexd::guard::frame::{Command, Lease, Outcome, Reply, Request};
-use putexd::guard::grant;
-use putexd::guardian::table::{Effect, Entry, Table};
+use putexd::guard::table::{Effect, Entry, Table};
+use putexd::guard_client::frame::{Command, Lease, Outcome, Reply, Request};
+use putexd::guard_client::grant;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::sync::Notify;
 
 use crate::world::{Sim, World};
 
-/// As in `guardian::enforce`.
+/// As in `guard::enforce`.
 const KILL_INTERVAL: Duration = Duration::from_millis(20);
 const WATCH_INTERVAL: Duration = Duration::from_millis(100);
-/// From the end of the patience to a successor that enforces, as in `guardian::table`.
+/// From the end of the patience to a successor that enforces, as in `guard::table`.
 const SUCCESSION: Duration = Duration::from_millis(1300);
-/// The longest patience, as in `guardian::watch`.
+/// The longest patience, as in `guard::watch`.
 const IDLE_PATIENCE: Duration = Duration::from_secs(10);
 /// Room for every frame that can be under way.
 const SOCKET_BYTES: usize = 1 << 20;

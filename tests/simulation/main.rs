@@ -12,6 +12,9 @@
 mod clocks;
 mod draw;
 mod guard;
+#[path = "../support/memory_store.rs"]
+#[expect(dead_code, reason = "the tests of stores use all of it")]
+mod memory_store;
 mod pid1;
 mod process;
 #[path = "../simulator/rng.rs"]
@@ -27,6 +30,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+// What the store in memory is made of.
+use putexd::{store, types};
 use run::{Outcome, run};
 use scene::{Kind, Scene};
 use shrink::shrink;

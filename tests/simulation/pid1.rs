@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::stream::poll_fn;
-use putexd::guard::grant;
+use putexd::guard_client::grant;
 use putexd::host::processes::Process;
 use putexd::systemd::{
     ActiveState, Brief, BusError, ChangeHints, Check, Invocation, JobEnd, KillError, Look, Manager, ManagerFuture,
     NotDead, Placement, Purpose, QueuedJob, RunResult, StartError, Started, Surroundings, SystemState, UnitState,
     Unsupervisable,
 };
-use putexd::types::{FENCING_TOKEN, ServiceName, Term, UnitName};
+use putexd::types::{FENCING_TOKEN, FencingToken, ServiceName, UnitName};
 use rustix::process::Signal;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
@@ -272,7 +272,7 @@ impl World {
             self.refuse_start(h, "condition");
             return;
         }
-        let token = Term(token.parse().expect("a number"));
+        let token = FencingToken(token.parse().expect("a number"));
         let invocation = Invocation(self.rng.wide_bits());
         let unit = &mut self.hosts[h].unit;
         unit.phase = Phase::Starting;

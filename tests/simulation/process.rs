@@ -10,10 +10,10 @@ use putexd::config::ServiceSettings;
 use putexd::daemon::grounds::Grounds;
 use putexd::daemon::hints::Hints;
 use putexd::daemon::machine::{Fencing, Machine, Task, Timer};
-use putexd::daemon::service::{self, Host, Kept, Order, Orders, Status};
+use putexd::daemon::service::{self, Host, InheritedLease, Order, Orders, Status};
 use putexd::daemon::tidings::Tidings;
 use putexd::election::{KeptPlace, Memory, State};
-use putexd::guard::{GuardClient, Link as GuardLink};
+use putexd::guard_client::{GuardClient, Link as GuardLink};
 use putexd::store::Store;
 use putexd::types::store::StoreAddress;
 use putexd::types::{Key, MachineId, NodeId, OnStopFailure, ServiceName, Time, UnitName};
@@ -28,6 +28,9 @@ use crate::world::{Failure, Sim, World};
 
 /// Finished tasks are forgotten when there are this many.
 const TASKS: usize = 64;
+
+/// From a self-fence until the host is on again.
+const REBOOT: Duration = Duration::from_secs(1);
 
 /// A running putexd.
 pub struct Process {
@@ -164,7 +167,10 @@ impl Machine for VirtualMachine {
     }
 
     fn fence(&self, _: OnStopFailure) -> Fencing {
-        self.sim.lock().power_off(self.h);
+        let (h, mut world) = (self.h, self.sim.lock());
+        world.power_off(h);
+        world.after(REBOOT, move |world| world.power_on(h));
+        drop(world);
         Box::pin(std::future::ready(Ok(())))
     }
 }
@@ -313,12 +319,12 @@ async fn run(machine: VirtualMachine, again: Arc<Notify>) {
 }
 
 /// What the guard remembers, however long it takes to answer.
-async fn kept(guard: &GuardClient) -> Option<Kept> {
+async fn kept(guard: &GuardClient) -> Option<InheritedLease> {
     let mut link = guard.link();
     loop {
         let _ = link.wait_for(|link| *link == GuardLink::Up).await;
         match guard.list().await {
-            Ok(leases) => return leases.first().map(Kept::from),
+            Ok(leases) => return leases.first().map(InheritedLease::from),
             Err(_) => sleep(Duration::from_millis(100)).await,
         }
     }

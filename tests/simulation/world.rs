@@ -11,14 +11,16 @@ use futures_util::FutureExt as _;
 use putexd::config::{FenceSettings, HealthSettings, Probe, ServiceSettings, StopProof};
 use putexd::daemon::service::Order;
 use putexd::election::{KeptPlace, Memory, Record, State, Timings};
-use putexd::store::memory::{Backup, MemoryStore};
 use putexd::store::{Link as StoreLink, Store as _};
-use putexd::types::{Incarnation, Instance, Key, OnStopFailure, Revision, ServiceName, Term, Time, UnitName, Value};
+use putexd::types::{
+    FencingToken, Incarnation, Instance, Key, OnStopFailure, Revision, ServiceName, Time, UnitName, Value,
+};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::clocks::Clocks;
 use crate::guard::{Guard, Life};
+use crate::memory_store::{Backup, MemoryStore};
 use crate::pid1::{Calls, Unit};
 use crate::process::Process;
 use crate::rng::Rng;
@@ -162,7 +164,7 @@ pub struct World {
     pub service: ServiceName,
     pub unit: UnitName,
     /// Tokens of all holdings whose unit was started, the latest last.
-    tokens: Vec<(usize, Term)>,
+    tokens: Vec<(usize, FencingToken)>,
     /// Nothing links the tokens before to those after: the lock's memory is gone, and a wall clock was wrong.
     lock_was_lost: bool,
     wall_was_wrong: bool,
@@ -375,7 +377,7 @@ impl World {
     }
 
     /// A unit was started with this token in its environment.
-    pub fn judge_token(&mut self, h: usize, token: Term) {
+    pub fn judge_token(&mut self, h: usize, token: FencingToken) {
         self.starts += 1;
         if self.tokens.last() == Some(&(h, token)) {
             return;

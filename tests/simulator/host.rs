@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use putexd::election::{Election, Event, GuardRequest, Memory, Remembered, Settings};
-use putexd::types::{Instance, Revision, Term, Time, WriteId};
+use putexd::types::{FencingToken, Instance, Revision, Time, WriteId};
 
 use super::clocks::Clocks;
 
@@ -14,7 +14,7 @@ pub struct Lease {
     pub instance: Instance,
     pub write: WriteId,
     pub revision: Revision,
-    pub term: Term,
+    pub term: FencingToken,
     pub deadline: Time,
     pub stop_budget: Duration,
     pub kill_reserve: Duration,
@@ -96,7 +96,7 @@ pub struct Unit {
     /// Counts starts.
     pub life: u64,
     pub nature: UnitNature,
-    /// The holding whose start is under way.
+    /// The tenure whose start is under way.
     pub starting_for: Option<Instance>,
 }
 
@@ -182,7 +182,7 @@ impl Host {
     }
 
     /// What systemd asks at the moment of a start: the grant, its term and its deadline.
-    pub fn gate_is_open(&self, term: Option<Term>, real: Duration) -> bool {
+    pub fn gate_is_open(&self, term: Option<FencingToken>, real: Duration) -> bool {
         self.guard.life != GuardLife::Dead
             && self.guard.lease.as_ref().is_some_and(|lease| {
                 lease.open

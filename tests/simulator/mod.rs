@@ -18,10 +18,10 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use putexd::election::{
-    Action, Content, Election, Event, GuardRequest, Memory, Moment, ReadId, Settings, Sight, State, Timings,
+    Action, Content, Election, Event, GuardRequest, Memory, Moment, ObservedUnit, ReadId, Settings, State, Timings,
     WriteRequest, WriteResult,
 };
-use putexd::types::{Instance, Key, MachineId, NodeId, OnStopFailure, Revision, Term, Time};
+use putexd::types::{FencingToken, Instance, Key, MachineId, NodeId, OnStopFailure, Revision, Time};
 
 use clocks::{Clocks, TRUE_RATE};
 use host::{Daemon, Guard, GuardLife, Host, Lease, Link, Stop, Unit, UnitNature, UnitState};
@@ -69,12 +69,12 @@ enum Due {
     GuardServes,
     GuardTimer,
     Watchdog { hang: u64 },
-    StartJob { job: u64, instance: Option<Instance>, term: Option<Term> },
+    StartJob { job: u64, instance: Option<Instance>, term: Option<FencingToken> },
     UnitStarted { unit_life: u64 },
     UnitEnds { unit_life: u64 },
     SystemdKills { unit_life: u64 },
     StopCheck { life: u64 },
-    Sight { life: u64 },
+    ObservedUnit { life: u64 },
     Deed(Deed),
 }
 
@@ -264,7 +264,7 @@ impl Sim {
                 }
             }
             Due::StopCheck { life } => self.stop_check(h, life),
-            Due::Sight { life } => self.sight(h, life),
+            Due::ObservedUnit { life } => self.sight(h, life),
             Due::AtStore { .. } | Due::Deed(_) => {}
         }
     }
@@ -431,10 +431,10 @@ impl Sim {
             Content::Absent => "nothing".to_owned(),
             Content::Tombstone => "a tombstone".to_owned(),
             Content::Record(record) => match &record.details {
-                None if record.is_held() => format!("{} (without fields)", record.token),
+                None if record.is_held() => format!("{} (without fields)", record.holder),
                 None => "nobody (without fields)".to_owned(),
                 Some(details) if record.is_held() => {
-                    format!("{} {:?} term {}", record.token, details.standing, details.term)
+                    format!("{} {:?} term {}", record.holder, details.standing, details.term)
                 }
                 Some(details) => format!("nobody {:?} term {}", details.standing, details.term),
             },
@@ -535,7 +535,7 @@ impl Sim {
 
     // The unit.
 
-    fn start_job(&mut self, h: usize, job: u64, instance: Option<Instance>, term: Option<Term>) {
+    fn start_job(&mut self, h: usize, job: u64, instance: Option<Instance>, term: Option<FencingToken>) {
         if instance.is_some() && self.hosts[h].daemon.start_job != job {
             let result = Err("superseded by a stop".to_owned());
             self.tell_started(h, instance, result);
@@ -616,7 +616,7 @@ impl Sim {
         self.note(Some(h), "unit: dead");
         self.tell_started(h, instance, Err("died".to_owned()));
         if self.hosts[h].daemon.stop.is_none() {
-            self.tell(h, Event::Unit(Sight::Dead { result: "signal".to_owned(), failed: true }));
+            self.tell(h, Event::Unit(ObservedUnit::Dead { result: "signal".to_owned(), failed: true }));
         }
     }
 
@@ -643,7 +643,7 @@ impl Sim {
         if self.hosts[h].daemon.life != life || self.hosts[h].daemon.election.is_none() {
             return;
         }
-        self.push_after(h, self.hosts[h].settings.timings.renew_interval, Due::Sight { life });
+        self.push_after(h, self.hosts[h].settings.timings.renew_interval, Due::ObservedUnit { life });
         if self.hosts[h].daemon.paused {
             return;
         }
@@ -662,7 +662,11 @@ impl Sim {
 
     fn tell_sight(&mut self, h: usize) {
         let alive = self.hosts[h].unit.is_alive();
-        let sight = if alive { Sight::Alive } else { Sight::Dead { result: "exit-code".to_owned(), failed: true } };
+        let sight = if alive {
+            ObservedUnit::Alive
+        } else {
+            ObservedUnit::Dead { result: "exit-code".to_owned(), failed: true }
+        };
         self.give(h, Event::Unit(sight));
     }
 }
@@ -791,7 +795,7 @@ impl Sim {
         if store_up {
             self.give(h, Event::StoreUp);
         }
-        self.push_after(h, self.pace.local, Due::Sight { life });
+        self.push_after(h, self.pace.local, Due::ObservedUnit { life });
     }
 
     pub fn crash_daemon(&mut self, h: usize) {

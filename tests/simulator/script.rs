@@ -136,7 +136,7 @@ impl Script {
             }
             ["forge-proven"] => sim.change_store(|store, at| {
                 store.forge(at, |replaced, record| {
-                    _ = std::mem::take(&mut record.token);
+                    _ = std::mem::take(&mut record.holder);
                     let details = record.details.as_mut().expect("a record of putexd");
                     (details.standing, details.prev) = (Standing::Proven, Some((replaced, Some(details.instance))));
                     details.write.0 ^= 1;
@@ -157,7 +157,7 @@ impl Script {
                 let paused_for = parse_span(span)?;
                 sim.change_store(|store, at| {
                     let mut record = store.record().expect("a record to add words to").clone();
-                    record.details.as_mut().expect("a record of putexd").words.paused_for = Some(paused_for);
+                    record.details.as_mut().expect("a record of putexd").note.paused_for = Some(paused_for);
                     store.put(at, Content::Record(record));
                 });
             }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::cluster::{Cut, Host, Off};
 use crate::command::{now, wait_until};
+use crate::fixture::{Plan, SOON, TAKE_OVER, UNIT, wait_for_line, wait_for_standby, wait_for_status};
 use crate::lockstore::Lockstore;
-use crate::scene::{Plan, SOON, TAKE_OVER, UNIT, wait_for_line, wait_for_standby, wait_for_status};
 
 const TIMINGS: &str = "renew-interval = \"1s\"\nfailures = 3\nconfirmations = 1\n";
 
@@ -100,18 +100,18 @@ fn a_unit_is_admitted_by_what_systemd_has_loaded() {
     }
     let fenced = format!("unit = \"remains.service\"\non-stop-failure = \"reboot-force\"\n{TIMINGS}");
     plan = plan.unit("remains", REMAINS).service("remains", fenced);
-    let Some(scene) = plan.prepare() else { return };
-    for host in &scene.hosts {
+    let Some(fixture) = plan.prepare() else { return };
+    for host in &fixture.hosts {
         install_preload(host);
     }
     let since = now();
-    scene.start_putexd();
-    let first = scene.wait_for_start(since, TAKE_OVER);
-    for host in scene.others(&first) {
+    fixture.start_putexd();
+    let first = fixture.wait_for_start(since, TAKE_OVER);
+    for host in fixture.others(&first) {
         wait_for_standby(host);
     }
     assert!(first.term.is_some(), "an override.conf does not take the fencing token away");
-    for host in &scene.hosts {
+    for host in &fixture.hosts {
         for (name, _, words) in REFUSED {
             wait_for_line(host, &[&format!("{name}: failed to take {name}.service"), words[0], words[1]]);
         }
@@ -119,20 +119,23 @@ fn a_unit_is_admitted_by_what_systemd_has_loaded() {
     for (name, _) in ADMITTED {
         let unit = format!("{name}.service");
         let runs = |host: &Host| host.property(&unit, "ActiveState") == "active";
-        wait_until(SOON, &format!("{unit} runs on a host"), || scene.hosts.iter().any(runs));
+        wait_until(SOON, &format!("{unit} runs on a host"), || fixture.hosts.iter().any(runs));
     }
     // The library of the unit's own user was in the gate, and root ran none of it.
     let seen = |host: &Host| host.read_file(PRELOADED).unwrap_or_default();
-    let all: String = scene.hosts.iter().map(seen).collect();
+    let all: String = fixture.hosts.iter().map(seen).collect();
     assert!(all.lines().any(|line| line == "65534 putex-guard"), "the library is in the gate: {all}");
     assert!(!all.lines().any(|line| line.starts_with("0 ")), "root runs what the unit's user may write: {all}");
 
     for (name, ..) in REFUSED {
         let unit = format!("{name}.service");
-        assert!(scene.hosts.iter().all(|host| host.property(&unit, "ActiveState") == "inactive"), "{unit} is refused");
+        assert!(
+            fixture.hosts.iter().all(|host| host.property(&unit, "ActiveState") == "inactive"),
+            "{unit} is refused"
+        );
     }
 
-    let active = scene.host_of(&first);
+    let active = fixture.host_of(&first);
     wait_for_line(active, &["putexd", "follower.service", "bound-units"]);
     for command in ["status", "doctor"] {
         let said = active.exec(&["putexctl", command]);
@@ -143,7 +146,7 @@ fn a_unit_is_admitted_by_what_systemd_has_loaded() {
     let since = now();
     active.write_file(LATER, "[Service]\nExecCondition=\n");
     active.exec(&["systemctl", "daemon-reload"]);
-    let second = scene.wait_for_takeover(&first, since, TAKE_OVER, "gate taken away");
+    let second = fixture.wait_for_takeover(&first, since, TAKE_OVER, "gate taken away");
     wait_for_line(active, &["db: the unit can be started without its lease", "ExecCondition=", LATER]);
     let hindrance = || active.exec(&["putexctl", "status", "db"]);
     wait_until(SOON, "status says why", || hindrance().contains("does not contend") && hindrance().contains(LATER));
@@ -161,9 +164,9 @@ fn a_unit_is_admitted_by_what_systemd_has_loaded() {
     let since = now();
     active.write_file(LATER, "[Service]\nExecCondition=\n");
     active.exec(&["systemctl", "daemon-reload"]);
-    scene.host_of(&second).exec(&["putexctl", "step-down", "db"]);
-    scene.oracle.wait_for_end(&second, SOON);
-    let next = scene.wait_for_start(since, TAKE_OVER);
+    fixture.host_of(&second).exec(&["putexctl", "step-down", "db"]);
+    fixture.oracle.wait_for_end(&second, SOON);
+    let next = fixture.wait_for_start(since, TAKE_OVER);
     assert_eq!(next.host, second.host, "a host without the gate starts nothing");
     let second = next;
     active.exec(&["rm", LATER]);
@@ -171,8 +174,8 @@ fn a_unit_is_admitted_by_what_systemd_has_loaded() {
     wait_for_standby(active);
     wait_until(SOON, "it contends again", || !hindrance().contains("does not contend"));
     let since = now();
-    scene.host_of(&second).exec(&["systemctl", "stop", "putexd.service"]);
-    let third = scene.wait_for_takeover(&second, since, Duration::from_secs(30), "gate given back");
+    fixture.host_of(&second).exec(&["systemctl", "stop", "putexd.service"]);
+    let third = fixture.wait_for_takeover(&second, since, Duration::from_secs(30), "gate given back");
     assert!(third.term.is_some());
     wait_for_status(active, |status| status.contains("db active"));
     assert_eq!(active.property(UNIT, "ActiveState"), "active");

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use crate::cluster::Host;
 use crate::command::{holds_for, now, said, since, wait_for, wait_until};
+use crate::fixture::{
+    Fixture, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, WAIT, main_pid, wait_for_line, wait_for_standby,
+};
 use crate::lockstore::Lockstore;
-use crate::scene::{HAND_OVER, Plan, SERVICE, SOON, Scene, TAKE_OVER, WAIT, main_pid, wait_for_line, wait_for_standby};
 
 const DAEMON: &str = "putexd.service";
 const FILE: &str = "/etc/putex.d/db.toml";
@@ -44,33 +46,33 @@ fn plan(name: &'static str) -> Plan {
 }
 
 /// The host that runs the web server, and that run of it.
-fn web(scene: &Scene) -> (&Host, String) {
+fn web(fixture: &Fixture) -> (&Host, String) {
     let invocation = |host: &Host| host.property("web.service", "InvocationID");
     let host = wait_for(TAKE_OVER, "one host runs the web server", || {
-        scene.hosts.iter().find(|host| host.property("web.service", "ActiveState") == "active")
+        fixture.hosts.iter().find(|host| host.property("web.service", "ActiveState") == "active")
     });
     (host, invocation(host))
 }
 
 #[test]
 fn a_service_whose_file_is_broken_runs_on_over_a_restart() {
-    let Some((scene, first)) = plan("broken").run() else { return };
-    let (holder, standby) = (scene.host_of(&first), scene.other(&first));
-    let (_, web_run) = web(&scene);
+    let Some((fixture, first)) = plan("broken").run() else { return };
+    let (holder, standby) = (fixture.host_of(&first), fixture.other(&first));
+    let (_, web_run) = web(&fixture);
 
-    scene.uninterrupted(&first, WAIT * 2, "a broken file, and a reload", || {
+    fixture.uninterrupted(&first, WAIT * 2, "a broken file, and a reload", || {
         holder.write_file(FILE, BROKEN);
         reload(holder);
         wait_for_line(holder, &["the configuration is reloaded", "db", "former settings", "db.toml:2:18"]);
         wait_for_words(holder, &["db ", "active", "former settings", "db.toml:2:18", "systemctl reload putexd"]);
     });
-    scene.uninterrupted(&first, WAIT * 4, "a broken file, and a restart", || {
+    fixture.uninterrupted(&first, WAIT * 4, "a broken file, and a restart", || {
         restart(holder);
         wait_for_words(holder, &["db ", "active", "former settings", "db.toml:2:18", "systemctl reload putexd"]);
         wait_for_line(holder, &["db", "former settings", "db.toml:2:18"]);
     });
     // A second one has the same text, and the file may be no TOML at all by now.
-    scene.uninterrupted(&first, WAIT * 2, "a file that is no TOML, and another restart", || {
+    fixture.uninterrupted(&first, WAIT * 2, "a file that is no TOML, and another restart", || {
         holder.write_file(FILE, "unit = \"database.ser");
         holder.exec(&["systemctl", "daemon-reload"]);
         restart(holder);
@@ -80,17 +82,17 @@ fn a_service_whose_file_is_broken_runs_on_over_a_restart() {
     standby.write_file(FILE, BROKEN);
     restart(standby);
     wait_for_words(standby, &["db ", "broken", "db.toml:2:18", "systemctl reload putexd"]);
-    scene.uninterrupted(&first, WAIT, "mended, and a reload", || {
-        for host in &scene.hosts {
+    fixture.uninterrupted(&first, WAIT, "mended, and a reload", || {
+        for host in &fixture.hosts {
             host.write_file(FILE, SERVICE);
             reload(host);
         }
         wait_until(SOON, "nothing is broken", || {
-            scene.hosts.iter().all(|host| !said(&host.output(&["putexctl", "status"])).contains("broken"))
+            fixture.hosts.iter().all(|host| !said(&host.output(&["putexctl", "status"])).contains("broken"))
         });
     });
     wait_for_standby(standby);
-    assert_eq!(web(&scene).1, web_run, "the other service was never touched");
+    assert_eq!(web(&fixture).1, web_run, "the other service was never touched");
 
     // It can be let go of while it is broken, and does not come back before it is mended.
     holder.write_file(FILE, BROKEN);
@@ -98,15 +100,15 @@ fn a_service_whose_file_is_broken_runs_on_over_a_restart() {
     wait_for_words(holder, &["former settings"]);
     let asked = now();
     holder.exec(&["putexctl", "step-down", "db"]);
-    let second = scene.wait_for_takeover(&first, asked, HAND_OVER, "step-down of a service whose file is broken");
+    let second = fixture.wait_for_takeover(&first, asked, HAND_OVER, "step-down of a service whose file is broken");
     wait_for_words(holder, &["db ", "does not contend", "db.toml:2:18"]);
     let asked = now();
     standby.exec(&["systemctl", "stop", DAEMON]);
-    scene.oracle.wait_for_end(&second, SOON);
-    holds_for(WAIT * 2, "a broken service without a lease does not contend", || scene.oracle.live().is_empty());
+    fixture.oracle.wait_for_end(&second, SOON);
+    holds_for(WAIT * 2, "a broken service without a lease does not contend", || fixture.oracle.live().is_empty());
     holder.write_file(FILE, SERVICE);
     reload(holder);
-    let third = scene.wait_for_start(asked, TAKE_OVER);
+    let third = fixture.wait_for_start(asked, TAKE_OVER);
     assert_eq!(third.host, holder.name);
 
     // putexd is stopped while the file is broken.
@@ -114,18 +116,18 @@ fn a_service_whose_file_is_broken_runs_on_over_a_restart() {
     restart(holder);
     wait_for_words(holder, &["former settings"]);
     holder.exec(&["systemctl", "stop", DAEMON]);
-    scene.oracle.wait_for_end(&third, SOON);
+    fixture.oracle.wait_for_end(&third, SOON);
     assert!(!holder.guards_table().is_some_and(|table| table.contains("database")));
-    scene.assert_no_violation();
+    fixture.assert_no_violation();
 }
 
 #[test]
 fn a_broken_putexd_toml_costs_no_lease() {
-    let Some((scene, first)) = plan("brokenhost").run() else { return };
-    let (holder, standby) = (scene.host_of(&first), scene.other(&first));
+    let Some((fixture, first)) = plan("brokenhost").run() else { return };
+    let (holder, standby) = (fixture.host_of(&first), fixture.other(&first));
     let good = holder.read_file(HOST_FILE).expect("it was written");
     let broken = good.replace("[store]", "[stroe]");
-    scene.uninterrupted(&first, WAIT * 4, "a broken putexd.toml", || {
+    fixture.uninterrupted(&first, WAIT * 4, "a broken putexd.toml", || {
         holder.write_file(HOST_FILE, &broken);
         assert_eq!(holder.output(&["putexd", "--check"]).status.code(), Some(78));
         reload(holder);
@@ -135,7 +137,7 @@ fn a_broken_putexd_toml_costs_no_lease() {
         wait_for_words(holder, &["db ", "active", "former settings", "putexd.toml:"]);
         assert_eq!(holder.output(&["putexd", "--check"]).status.code(), Some(78));
     });
-    scene.uninterrupted(&first, WAIT * 2, "putexd.toml mended", || {
+    fixture.uninterrupted(&first, WAIT * 2, "putexd.toml mended", || {
         holder.write_file(HOST_FILE, &good);
         reload(holder);
         wait_until(SOON, "nothing is broken", || {
@@ -144,38 +146,38 @@ fn a_broken_putexd_toml_costs_no_lease() {
     });
 
     // Without any lease there is nothing to keep.
-    let (web_host, _) = web(&scene);
+    let (web_host, _) = web(&fixture);
     if web_host.name == standby.name {
         standby.exec(&["putexctl", "step-down", "web"]);
-        wait_until(TAKE_OVER, "the web server has moved", || web(&scene).0.name == holder.name);
+        wait_until(TAKE_OVER, "the web server has moved", || web(&fixture).0.name == holder.name);
     }
     standby.write_file(HOST_FILE, &broken);
     standby.output(&["systemctl", "restart", DAEMON]);
     wait_until(SOON, "putexd has ended with 78", || standby.property(DAEMON, "ExecMainStatus") == "78");
-    scene.assert_alone(&first);
-    scene.assert_no_violation();
+    fixture.assert_alone(&first);
+    fixture.assert_no_violation();
 }
 
 /// Nobody knows the settings any more: the lease is released in good order.
 #[test]
 fn without_its_former_text_a_broken_service_is_released() {
-    let Some((scene, first)) = Plan::hosts("brokenkept", 2, Lockstore::Nats).run() else { return };
-    let holder = scene.host_of(&first);
+    let Some((fixture, first)) = Plan::hosts("brokenkept", 2, Lockstore::Nats).run() else { return };
+    let holder = fixture.host_of(&first);
     holder.exec(&["rm", "-r", "/run/putex/kept"]);
     holder.write_file(FILE, BROKEN);
     let since = now();
     restart(holder);
-    let second = scene.wait_for_takeover(&first, since, HAND_OVER, "a broken file, a restart and no text");
-    assert!(scene.stop_of(&first).is_some(), "it was stopped in order");
+    let second = fixture.wait_for_takeover(&first, since, HAND_OVER, "a broken file, a restart and no text");
+    assert!(fixture.stop_of(&first).is_some(), "it was stopped in order");
     wait_for_words(holder, &["db ", "broken", "db.toml:2:18"]);
-    scene.assert_alone(&second);
+    fixture.assert_alone(&second);
 }
 
 /// systemd kills a generator that does not end, and loads all units without what it would have written.
 #[test]
 fn a_file_that_does_not_answer_sets_no_unit_free() {
-    let Some((scene, first)) = Plan::hosts("unread", 2, Lockstore::Directory).run() else { return };
-    let standby = scene.other(&first);
+    let Some((fixture, first)) = Plan::hosts("unread", 2, Lockstore::Directory).run() else { return };
+    let standby = fixture.other(&first);
     standby.exec(&["mkfifo", "/etc/putex.d/pipe.toml"]);
     standby.exec(&["ln", "-s", "/srv/putex/elsewhere.toml", "/etc/putex.d/zz.toml"]);
     standby.write_file("/srv/putex/elsewhere.toml", "unit = \"elsewhere.service\"\n");
@@ -186,6 +188,6 @@ fn a_file_that_does_not_answer_sets_no_unit_free() {
     assert!(since(began) < GENERATED, "daemon-reload took {:?}", since(began));
     let refused = standby.output(&["systemctl", "start", "database.service"]);
     assert!(!refused.status.success(), "{}", said(&refused));
-    scene.assert_alone(&first);
+    fixture.assert_alone(&first);
     standby.share().go_on();
 }

@@ -17,7 +17,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::command::{now, output, run, run_with_input, said, wait_for, wait_until};
-use crate::ground::{Ground, Hierarchies, clear, ground, mount_overlay, take_place, utf8};
+use crate::environment::{Environment, Hierarchies, clear, environment, mount_overlay, take_place, utf8};
 use crate::lockstore::Lockstore;
 use crate::server::{self, Server};
 use crate::share::{self, Share};
@@ -76,8 +76,8 @@ impl Setup {
 
     /// Boots all hosts at once. `None` where this machine cannot carry them.
     pub fn boot(self, name: &str) -> Option<Cluster> {
-        let ground = ground()?;
-        let cluster = Cluster::wire(ground, self, name);
+        let environment = environment()?;
+        let cluster = Cluster::wire(environment, self, name);
         cluster.boot_all();
         Some(cluster)
     }
@@ -103,13 +103,13 @@ impl Cluster {
         Setup::hosts(hosts).boot(name)
     }
 
-    fn wire(ground: &'static Ground, setup: Setup, name: &str) -> Self {
+    fn wire(environment: &'static Environment, setup: Setup, name: &str) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(1);
 
         let place = take_place();
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let prefix = format!("{}{number}-", ground.prefix);
-        let dir = ground.dir.join(format!("c{number}"));
+        let prefix = format!("{}{number}-", environment.prefix);
+        let dir = environment.dir.join(format!("c{number}"));
         let shared = dir.join("shared");
         for folder in ["shared/live", "putex"] {
             fs::create_dir_all(dir.join(folder)).expect("the run's folder can be written to");
@@ -134,7 +134,7 @@ impl Cluster {
             _place: place,
         };
         for index in 1..=setup.hosts {
-            cluster.hosts.push(Host::wire(ground, setup, &cluster.prefix, &cluster.dir, index));
+            cluster.hosts.push(Host::wire(environment, setup, &cluster.prefix, &cluster.dir, index));
         }
         cluster
     }
@@ -312,7 +312,7 @@ pub struct Host {
 }
 
 impl Host {
-    fn wire(ground: &Ground, setup: Setup, prefix: &str, cluster_dir: &Path, index: u8) -> Self {
+    fn wire(environment: &Environment, setup: Setup, prefix: &str, cluster_dir: &Path, index: u8) -> Self {
         let name = format!("h{index}");
         let address = format!("10.77.0.{}", 10 + index);
         let dir = cluster_dir.join(&name);
@@ -328,7 +328,7 @@ impl Host {
         let names = (1..=9).fold(String::new(), |all, index| all + &format!("10.77.0.{} h{index}\n", 10 + index));
         let names = format!("127.0.0.1 localhost\n{names}{} outside\n", server::ADDRESS);
         fs::write(upper.join("etc/hosts"), names).expect("the host's disk can be written to");
-        mount_overlay(ground, &upper, &work, &root);
+        mount_overlay(environment, &upper, &work, &root);
         if let Some(folder) = setup.small_disk {
             let place = root.join(folder.trim_start_matches('/'));
             fs::create_dir_all(&place).expect("the host's disk can be written to");
@@ -414,7 +414,7 @@ impl Host {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Child>> {
-        // A test that failed while holding it still has to clean up.
+        // A test that failed while tenure it still has to clean up.
         self.nspawn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -2,11 +2,11 @@
 
 use crate::cluster::{Cut, Host};
 use crate::command::{now, run, wait_until};
-use crate::lockstore::{Lockstore, on_each_store};
-use crate::scene::{
+use crate::fixture::{
     HAND_OVER, Plan, SOON, TAKE_OVER, UNIT, WAIT, main_pid, signal, wait_for_line, wait_for_restart, wait_for_standby,
     wait_for_status,
 };
+use crate::lockstore::{Lockstore, on_each_store};
 
 on_each_store! {
     a_daemon_that_comes_back_in_time_interrupts_nothing,
@@ -23,16 +23,16 @@ const GUARD: &str = "putex-guard.service";
 const WATCHER: &str = "putex-guard-watch.service";
 
 fn a_daemon_that_comes_back_in_time_interrupts_nothing(store: Lockstore) {
-    let Some((scene, first)) = Plan::hosts("restart", 2, store).run() else { return };
-    let host = scene.host_of(&first);
+    let Some((fixture, first)) = Plan::hosts("restart", 2, store).run() else { return };
+    let host = fixture.host_of(&first);
     let adopted = |what: &str, work: &dyn Fn(&Host)| {
         let before = main_pid(host, DAEMON);
-        scene.uninterrupted(&first, WAIT, what, || {
+        fixture.uninterrupted(&first, WAIT, what, || {
             work(host);
             wait_for_restart(host, DAEMON, &before, SOON);
             wait_for_status(host, |status| status.contains("db active"));
         });
-        assert_eq!(first.term, scene.oracle.live()[0].term);
+        assert_eq!(first.term, fixture.oracle.live()[0].term);
     };
     adopted("systemctl restart putexd", &|host| drop(host.exec(&["systemctl", "restart", DAEMON])));
     adopted("SIGKILL of putexd", &|host| signal(host, DAEMON, "KILL"));
@@ -45,8 +45,8 @@ fn a_daemon_that_comes_back_in_time_interrupts_nothing(store: Lockstore) {
 /// It follows the lease and nothing more, and stops slowly. systemd puts each start behind a stop that it has an order with.
 #[test]
 fn what_follows_a_lease_and_stops_slowly_keeps_no_putexd_from_being_started_again() {
-    let Some((scene, first)) = Plan::hosts("follower", 2, Lockstore::Nats).run() else { return };
-    let host = scene.host_of(&first);
+    let Some((fixture, first)) = Plan::hosts("follower", 2, Lockstore::Nats).run() else { return };
+    let host = fixture.host_of(&first);
     let lease = "[Unit]\nBindsTo=putex-lease@db.target\nAfter=putex-lease@db.target\n";
     let slow = "[Service]\nExecStart=/usr/bin/sleep infinity\nExecStop=/usr/bin/sleep 120\nTimeoutStopSec=130\n";
     host.write_file("/etc/systemd/system/follower.service", &format!("{lease}{slow}"));
@@ -54,148 +54,148 @@ fn what_follows_a_lease_and_stops_slowly_keeps_no_putexd_from_being_started_agai
     host.exec(&["systemctl", "start", "follower.service"]);
     let since = now();
     host.exec(&["putexctl", "step-down", "db"]);
-    scene.wait_for_takeover(&first, since, HAND_OVER, "step-down with a slow follower");
+    fixture.wait_for_takeover(&first, since, HAND_OVER, "step-down with a slow follower");
     assert_eq!(host.property("follower.service", "ActiveState"), "deactivating");
     let before = main_pid(host, DAEMON);
     signal(host, DAEMON, "KILL");
     wait_for_restart(host, DAEMON, &before, SOON);
     assert_eq!(host.property("follower.service", "ActiveState"), "deactivating", "it was not waited for");
-    scene.assert_no_violation();
+    fixture.assert_no_violation();
 }
 
 fn a_reload_of_systemd_interrupts_nothing(store: Lockstore) {
-    let Some((scene, first)) = Plan::hosts("systemd", 2, store).run() else { return };
-    let host = scene.host_of(&first);
+    let Some((fixture, first)) = Plan::hosts("systemd", 2, store).run() else { return };
+    let host = fixture.host_of(&first);
     let daemon = main_pid(host, DAEMON);
     for verb in ["daemon-reload", "daemon-reexec", "daemon-reload"] {
-        scene.uninterrupted(&first, WAIT, verb, || host.exec(&["systemctl", verb]));
+        fixture.uninterrupted(&first, WAIT, verb, || host.exec(&["systemctl", verb]));
         assert_eq!(main_pid(host, DAEMON), daemon, "{verb} does not restart putexd");
     }
     // Units are still driven afterwards, by jobs that a new PID 1 runs.
     let asked = now();
     host.exec(&["systemctl", "stop", DAEMON]);
-    scene.wait_for_takeover(&first, asked, HAND_OVER, "hand-over after a daemon-reexec");
+    fixture.wait_for_takeover(&first, asked, HAND_OVER, "hand-over after a daemon-reexec");
 }
 
 fn a_stopped_daemon_loses_its_lease_to_the_guard(store: Lockstore) {
-    let Some((scene, first)) = Plan::hosts("sigstop", 2, store).run() else { return };
-    let host = scene.host_of(&first);
+    let Some((fixture, first)) = Plan::hosts("sigstop", 2, store).run() else { return };
+    let host = fixture.host_of(&first);
     let since = now();
     signal(host, DAEMON, "STOP");
-    let second = scene.wait_for_takeover(&first, since, TAKE_OVER, "SIGSTOP of putexd");
-    let end = scene.oracle.wait_for_end(&first, SOON);
+    let second = fixture.wait_for_takeover(&first, since, TAKE_OVER, "SIGSTOP of putexd");
+    let end = fixture.oracle.wait_for_end(&first, SOON);
     println!("SIGSTOP of putexd: the guard ended the unit {:?} after it", end.after(since));
     assert!(end.after(since) < WAIT, "the guard waits for no daemon");
     assert_eq!(host.property("putex-lease@db.target", "ActiveState"), "inactive");
     signal(host, DAEMON, "CONT");
     wait_for_standby(host);
-    scene.assert_alone(&second);
-    scene.assert_no_violation();
+    fixture.assert_alone(&second);
+    fixture.assert_no_violation();
 }
 
 fn without_the_guard_nothing_runs(store: Lockstore) {
-    let Some((scene, first)) = Plan::hosts("guard", 2, store).run() else { return };
-    let host = scene.host_of(&first);
+    let Some((fixture, first)) = Plan::hosts("guard", 2, store).run() else { return };
+    let host = fixture.host_of(&first);
     let guard = main_pid(host, GUARD);
     let since = now();
     signal(host, GUARD, "KILL");
-    let end = scene.oracle.wait_for_end(&first, SOON);
+    let end = fixture.oracle.wait_for_end(&first, SOON);
     println!("SIGKILL of the guard: the unit was gone {:?} after it", end.after(since));
     assert!(end.after(since) < WAIT / 2, "the unit must be stopped at once");
-    let second = scene.wait_for_takeover(&first, since, TAKE_OVER, "SIGKILL of the guard");
+    let second = fixture.wait_for_takeover(&first, since, TAKE_OVER, "SIGKILL of the guard");
     wait_for_restart(host, GUARD, &guard, SOON);
     wait_for_standby(host);
 
     let (host, guard, daemon) = {
-        let host = scene.host_of(&second);
+        let host = fixture.host_of(&second);
         (host, main_pid(host, GUARD), main_pid(host, DAEMON))
     };
     let since = now();
     host.exec(&["kill", "-KILL", &guard, &daemon]);
-    let end = scene.oracle.wait_for_end(&second, SOON);
+    let end = fixture.oracle.wait_for_end(&second, SOON);
     println!("SIGKILL of both: the unit was gone {:?} after it", end.after(since));
     assert!(end.after(since) < WAIT / 2, "the unit must be stopped at once");
     wait_for_restart(host, GUARD, &guard, SOON);
     wait_for_restart(host, DAEMON, &daemon, SOON);
-    let third = scene.wait_for_start(end.at, TAKE_OVER);
+    let third = fixture.wait_for_start(end.at, TAKE_OVER);
     println!("SIGKILL of both: started on {} after {:?}", third.host, third.after(since));
     assert!(third.at > end.at && third.term > second.term);
-    scene.assert_no_violation();
+    fixture.assert_no_violation();
 
     // A guard that is stopped on purpose ends the leases as well, and one that comes back finds the daemon waiting.
-    let host = scene.host_of(&third);
+    let host = fixture.host_of(&third);
     let since = now();
     host.exec(&["systemctl", "restart", GUARD]);
-    let end = scene.oracle.wait_for_end(&third, SOON);
+    let end = fixture.oracle.wait_for_end(&third, SOON);
     assert!(end.after(since) < WAIT, "the unit must be stopped at once");
-    let fourth = scene.wait_for_start(end.at, TAKE_OVER);
+    let fourth = fixture.wait_for_start(end.at, TAKE_OVER);
     println!("systemctl restart of the guard: started on {} after {:?}", fourth.host, fourth.after(since));
-    wait_until(SOON, "one copy is alive", || scene.oracle.live() == [fourth.clone()]);
-    assert_eq!(scene.host_of(&fourth).property(UNIT, "ActiveState"), "active");
-    scene.assert_no_violation();
+    wait_until(SOON, "one copy is alive", || fixture.oracle.live() == [fourth.clone()]);
+    assert_eq!(fixture.host_of(&fourth).property(UNIT, "ActiveState"), "active");
+    fixture.assert_no_violation();
 }
 
 fn a_guard_that_hangs_is_as_good_as_none(store: Lockstore) {
-    let Some((scene, first)) = Plan::hosts("silent", 2, store).run() else { return };
-    let host = scene.host_of(&first);
+    let Some((fixture, first)) = Plan::hosts("silent", 2, store).run() else { return };
+    let host = fixture.host_of(&first);
     let guard = main_pid(host, GUARD);
     let since = now();
     signal(host, GUARD, "STOP");
-    let end = scene.oracle.wait_for_end(&first, SOON);
+    let end = fixture.oracle.wait_for_end(&first, SOON);
     println!("SIGSTOP of the guard: the unit was gone {:?} after it", end.after(since));
     assert!(end.after(since) < WAIT, "putexd stops it");
     // the guard is missed before the lease is taken over, and so this host is as good as the other.
     wait_for_restart(host, GUARD, &guard, WAIT + SOON);
-    let second = scene.wait_for_start(end.at, TAKE_OVER);
+    let second = fixture.wait_for_start(end.at, TAKE_OVER);
     println!("SIGSTOP of the guard: started on {} {:?} after it", second.host, second.after(since));
-    scene.assert_alone(&second);
-    for other in scene.others(&second) {
+    fixture.assert_alone(&second);
+    for other in fixture.others(&second) {
         wait_for_standby(other);
     }
 
     // Neither the guard nor the store: the daemon itself is the one that stops the unit.
-    let host = scene.host_of(&second);
+    let host = fixture.host_of(&second);
     let since = now();
     signal(host, GUARD, "STOP");
     host.partition(Cut::Silent);
-    scene.wait_for_takeover(&second, since, TAKE_OVER, "SIGSTOP of the guard and a partition");
+    fixture.wait_for_takeover(&second, since, TAKE_OVER, "SIGSTOP of the guard and a partition");
     host.heal();
-    scene.assert_no_violation();
+    fixture.assert_no_violation();
 }
 
 /// A job of putexd's is under way that waits for the unit's own stop. The guard's successor must not wait for that job.
 #[test]
 fn a_guard_that_hangs_while_the_daemon_is_being_stopped_has_a_successor_in_time() {
     let plan = Plan::hosts("jobs", 2, Lockstore::Directory).oracle(&["ORACLE_IGNORE_TERM=1"]);
-    let Some((scene, first)) = plan.run() else { return };
-    let host = scene.host_of(&first);
+    let Some((fixture, first)) = plan.run() else { return };
+    let host = fixture.host_of(&first);
     let (guard, daemon) = (main_pid(host, GUARD), main_pid(host, DAEMON));
     host.exec(&["systemctl", "stop", "--no-block", DAEMON]);
     wait_for_line(host, &["db: releasing (was active)"]);
     let since = now();
     host.exec(&["kill", "-STOP", &guard, &daemon]);
-    scene.wait_for_takeover(&first, since, TAKE_OVER, "SIGSTOP of guard and putexd while putexd is being stopped");
+    fixture.wait_for_takeover(&first, since, TAKE_OVER, "SIGSTOP of guard and putexd while putexd is being stopped");
     wait_for_restart(host, GUARD, &guard, SOON);
     host.exec(&["kill", "-CONT", &daemon]);
-    scene.assert_no_violation();
+    fixture.assert_no_violation();
 }
 
 /// Nobody enforces the lease until the guard is missed, by its watcher, or by systemd if the watcher hangs as well. The program
 /// is deaf to SIGTERM: what ends it is SIGKILL, which only the guard's successor sends.
 fn a_guard_that_hangs_while_the_daemon_does_has_a_successor_in_time(store: Lockstore) {
     let plan = Plan::hosts("both", 2, store).oracle(&["ORACLE_IGNORE_TERM=1"]);
-    let Some((scene, first)) = plan.run() else { return };
+    let Some((fixture, first)) = plan.run() else { return };
     let mut active = first;
     for others in [&[][..], &[WATCHER]] {
-        let host = scene.host_of(&active);
+        let host = fixture.host_of(&active);
         let (guard, daemon) = (main_pid(host, GUARD), main_pid(host, DAEMON));
         let others: Vec<String> = others.iter().map(|unit| main_pid(host, unit)).collect();
         let since = now();
         let mut stop = vec!["kill", "-STOP", &guard, &daemon];
         stop.extend(others.iter().map(String::as_str));
         host.exec(&stop);
-        let next = scene.wait_for_takeover(&active, since, TAKE_OVER, "SIGSTOP of guard and putexd");
-        let end = scene.oracle.wait_for_end(&active, SOON);
+        let next = fixture.wait_for_takeover(&active, since, TAKE_OVER, "SIGSTOP of guard and putexd");
+        let end = fixture.oracle.wait_for_end(&active, SOON);
         println!("SIGSTOP of both and {} more: the unit was gone {:?} after it", others.len(), end.after(since));
         assert!(end.after(since) < WAIT, "it has to be dead before the wait of the others is over");
         wait_for_restart(host, GUARD, &guard, SOON);
@@ -203,7 +203,7 @@ fn a_guard_that_hangs_while_the_daemon_does_has_a_successor_in_time(store: Locks
         wait_for_standby(host);
         active = next;
     }
-    scene.assert_no_violation();
+    fixture.assert_no_violation();
 }
 
 /// PID 1 hangs, and with it every way to stop a unit that goes through it. When it goes on it finds a unit that was killed
@@ -211,27 +211,27 @@ fn a_guard_that_hangs_while_the_daemon_does_has_a_successor_in_time(store: Locks
 fn a_systemd_that_hangs_keeps_no_unit_alive(store: Lockstore) {
     const RESTART: &str = "[Service]\nRestart=always\nRestartSec=0\n";
     let plan = Plan::hosts("pid1", 2, store).file("/etc/systemd/system/database.service.d/restart.conf", RESTART);
-    let Some((scene, first)) = plan.run() else { return };
-    let host = scene.host_of(&first);
+    let Some((fixture, first)) = plan.run() else { return };
+    let host = fixture.host_of(&first);
     let signal_pid1 = |host: &Host, signal: &str| drop(run("kill", &[&format!("-{signal}"), &host.pid1().to_string()]));
     let since = now();
     signal_pid1(host, "STOP");
     host.partition(Cut::Silent);
-    let second = scene.wait_for_takeover(&first, since, TAKE_OVER, "SIGSTOP of PID 1 and a partition");
+    let second = fixture.wait_for_takeover(&first, since, TAKE_OVER, "SIGSTOP of PID 1 and a partition");
     signal_pid1(host, "CONT");
     host.heal();
     wait_for_standby(host);
 
     // The guard alone: no daemon and no PID 1.
-    let host = scene.host_of(&second);
+    let host = fixture.host_of(&second);
     let daemon = main_pid(host, DAEMON);
     let since = now();
     host.exec(&["kill", "-STOP", &daemon]);
     signal_pid1(host, "STOP");
-    let third = scene.wait_for_takeover(&second, since, TAKE_OVER, "SIGSTOP of PID 1 and of putexd");
+    let third = fixture.wait_for_takeover(&second, since, TAKE_OVER, "SIGSTOP of PID 1 and of putexd");
     signal_pid1(host, "CONT");
     host.exec(&["kill", "-CONT", &daemon]);
     wait_for_standby(host);
-    scene.assert_alone(&third);
-    scene.assert_no_violation();
+    fixture.assert_alone(&third);
+    fixture.assert_no_violation();
 }

@@ -8,7 +8,7 @@ use rustix::fs::{OFlags, major, minor};
 
 use crate::cluster::{Cluster, Host};
 use crate::command::{output, run, said};
-use crate::ground::utf8;
+use crate::environment::utf8;
 
 /// Where the hosts have it.
 pub const PLACE: &str = "/srv/lun";

@@ -4,8 +4,8 @@ use rustix::process::Signal;
 
 use crate::cluster::{Cut, Host};
 use crate::command::{holds_for, now, wait_until};
+use crate::fixture::{Fixture, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, WAIT, wait_for_line, wait_for_standby};
 use crate::lockstore::Lockstore;
-use crate::scene::{HAND_OVER, Plan, SERVICE, SOON, Scene, TAKE_OVER, WAIT, wait_for_line, wait_for_standby};
 
 const DAEMON: &str = "putexd.service";
 
@@ -58,48 +58,48 @@ fn a_real_docker_container_is_stopped_killed_and_proven_with_its_slice() {
         .file("/etc/docker/daemon.json", DAEMON_JSON)
         .file("/usr/local/bin/crun-plain", CRUN_PLAIN)
         .file("/etc/systemd/system/database.service.d/docker.conf", UNIT);
-    let Some(scene) = plan.prepare() else { return };
-    for host in &scene.hosts {
+    let Some(fixture) = plan.prepare() else { return };
+    for host in &fixture.hosts {
         start_docker(host);
     }
-    scene.start_putexd();
-    for host in &scene.hosts {
+    fixture.start_putexd();
+    for host in &fixture.hosts {
         wait_for_line(host, &["database.service has docker ask a daemon to run containers"]);
     }
     let since = now();
-    for host in &scene.hosts {
+    for host in &fixture.hosts {
         host.write_file("/etc/putex.d/db.toml", &format!("{SERVICE}contains = [\"db.slice\"]\n"));
         host.exec(&["systemctl", "reload", DAEMON]);
     }
-    let first = scene.wait_for_start(since, TAKE_OVER);
-    wait_for_standby(scene.other(&first));
-    holds_for(WAIT, "a container in its slice runs on", || scene.oracle.live() == [first.clone()]);
+    let first = fixture.wait_for_start(since, TAKE_OVER);
+    wait_for_standby(fixture.other(&first));
+    holds_for(WAIT, "a container in its slice runs on", || fixture.oracle.live() == [first.clone()]);
 
     let since = now();
-    scene.host_of(&first).exec(&["putexctl", "step-down", "db"]);
-    let second = scene.wait_for_takeover(&first, since, HAND_OVER, "step-down with docker");
-    assert!(scene.stop_of(&first).is_some(), "docker stopped it in order");
+    fixture.host_of(&first).exec(&["putexctl", "step-down", "db"]);
+    let second = fixture.wait_for_takeover(&first, since, HAND_OVER, "step-down with docker");
+    assert!(fixture.stop_of(&first).is_some(), "docker stopped it in order");
 
     // Its client is killed and its daemon hangs: the container would run on.
-    let host = scene.host_of(&second);
+    let host = fixture.host_of(&second);
     let since = now();
     host.signal_all("dockerd", Signal::STOP);
     host.signal_all("containerd", Signal::STOP);
     host.partition(Cut::Silent);
-    let third = scene.wait_for_takeover(&second, since, TAKE_OVER, "lapse with a docker that hangs");
+    let third = fixture.wait_for_takeover(&second, since, TAKE_OVER, "lapse with a docker that hangs");
     host.signal_all("containerd", Signal::CONT);
     host.signal_all("dockerd", Signal::CONT);
     host.heal();
     wait_until(SOON, "docker has noticed", || !has_containers(host));
-    restart_policy(&scene, host);
-    scene.assert_alone(&third);
-    scene.assert_no_violation();
+    restart_policy(&fixture, host);
+    fixture.assert_alone(&third);
+    fixture.assert_no_violation();
 }
 
 /// A container in the slice that docker starts by itself does not run on a host without the lease.
-fn restart_policy(scene: &Scene, standby: &Host) {
+fn restart_policy(fixture: &Fixture, standby: &Host) {
     wait_for_standby(standby);
-    let starts = scene.oracle.starts();
+    let starts = fixture.oracle.starts();
     standby.output(&[
         "docker",
         "run",
@@ -113,6 +113,8 @@ fn restart_policy(scene: &Scene, standby: &Host) {
         "plain",
         "/usr/local/bin/oracle",
     ]);
-    holds_for(WAIT, "no container starts in the slice of a host without the lease", || scene.oracle.starts() == starts);
+    holds_for(WAIT, "no container starts in the slice of a host without the lease", || {
+        fixture.oracle.starts() == starts
+    });
     standby.exec(&["docker", "rm", "--force", "again"]);
 }

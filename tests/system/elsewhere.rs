@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::cluster::{Cut, Host};
 use crate::command::{holds_for, now, run, said, wait_for, wait_until};
+use crate::fixture::{HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, WAIT, main_pid, wait_for_line, wait_for_standby};
 use crate::lockstore::Lockstore;
-use crate::scene::{HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, WAIT, main_pid, wait_for_line, wait_for_standby};
 
 const DAEMON: &str = "putexd.service";
 const DROP_IN: &str = "/etc/systemd/system/database.service.d/elsewhere.conf";
@@ -26,46 +26,46 @@ const LEFT: &str = "a process has left its control group";
 #[test]
 fn what_leaves_its_control_group_is_ended_and_not_started_again() {
     let plan = Plan::hosts("wanders", 2, Lockstore::Nats).file(DROP_IN, WANDERER);
-    let Some(scene) = plan.begin() else { return };
+    let Some(fixture) = plan.begin() else { return };
     let is_active = |host: &&Host| host.property(DAEMON, "StatusText").contains("db active");
-    let host = wait_for(TAKE_OVER, "a host is active", || scene.hosts.iter().find(is_active));
-    for other in scene.hosts.iter().filter(|other| other.name != host.name) {
+    let host = wait_for(TAKE_OVER, "a host is active", || fixture.hosts.iter().find(is_active));
+    for other in fixture.hosts.iter().filter(|other| other.name != host.name) {
         other.write_file("/run/wander", "");
     }
     // Mostly before it is noticed: the stop itself has to look.
     let since = now();
     host.sh("touch /run/wander; sleep 0.2; putexctl step-down db");
-    let first = scene.wait_for_start(since, SOON);
-    let second = scene.wait_for_takeover(&first, since, TAKE_OVER, "a worker in another control group");
-    assert!(scene.stop_of(&first).is_some(), "it was told to end before it was killed");
-    let line = wait_for_line(scene.host_of(&second), &[LEFT]);
+    let first = fixture.wait_for_start(since, SOON);
+    let second = fixture.wait_for_takeover(&first, since, TAKE_OVER, "a worker in another control group");
+    assert!(fixture.stop_of(&first).is_some(), "it was told to end before it was killed");
+    let line = wait_for_line(fixture.host_of(&second), &[LEFT]);
     assert!(line.contains("/usr/local/bin/oracle") && line.contains("in /elsewhere"), "{line}");
-    scene.oracle.wait_for_end(&second, SOON);
-    for host in &scene.hosts {
+    fixture.oracle.wait_for_end(&second, SOON);
+    for host in &fixture.hosts {
         wait_for_line(host, &[LEFT]);
         wait_until(SOON, "the refusal is shown", || {
             let status = host.output(&["putexctl", "status"]).stdout;
             String::from_utf8_lossy(&status).contains("then run \"systemctl reload putexd\"")
         });
     }
-    wait_until(SOON, "nobody runs it", || scene.oracle.live().is_empty());
-    let starts = scene.oracle.starts();
-    holds_for(WAIT * 2, "no host starts it again", || scene.oracle.starts() == starts);
+    wait_until(SOON, "nobody runs it", || fixture.oracle.live().is_empty());
+    let starts = fixture.oracle.starts();
+    holds_for(WAIT * 2, "no host starts it again", || fixture.oracle.starts() == starts);
 
     // The administrator takes it upon himself, and is told so.
     let since = now();
-    for host in &scene.hosts {
+    for host in &fixture.hosts {
         host.write_file("/etc/putex.d/db.toml", &format!("{SERVICE}stop-proof = \"unit-only\"\n"));
         host.exec(&["systemctl", "reload", DAEMON]);
     }
-    let third = scene.wait_for_start(since, TAKE_OVER);
-    let host = scene.host_of(&third);
+    let third = fixture.wait_for_start(since, TAKE_OVER);
+    let host = fixture.host_of(&third);
     wait_until(SOON, "doctor tells of it", || {
         let told = host.output(&["putexctl", "doctor"]).stdout;
         String::from_utf8_lossy(&told).contains("in /elsewhere, outside of its control group; stop-proof")
     });
-    holds_for(WAIT, "it runs on", || scene.oracle.live() == [third.clone()]);
-    scene.assert_no_violation();
+    holds_for(WAIT, "it runs on", || fixture.oracle.live() == [third.clone()]);
+    fixture.assert_no_violation();
 }
 
 fn contained() -> Plan {
@@ -75,33 +75,33 @@ fn contained() -> Plan {
 
 #[test]
 fn what_is_contained_is_stopped_killed_and_proven_with_the_unit() {
-    let Some((scene, first)) = contained().run() else { return };
-    let host = scene.host_of(&first);
+    let Some((fixture, first)) = contained().run() else { return };
+    let host = fixture.host_of(&first);
     let covers = |host: &Host| host.guards_table().is_some_and(|table| table.contains("/db.slice"));
     wait_until(SOON, "the guard covers the slice", || covers(host));
     let since = now();
     host.output(&["putexctl", "step-down", "db"]);
-    let second = scene.wait_for_takeover(&first, since, HAND_OVER, "step-down with a worker in a contained slice");
-    assert!(scene.stop_of(&first).is_some(), "it was told to end, and not killed");
+    let second = fixture.wait_for_takeover(&first, since, HAND_OVER, "step-down with a worker in a contained slice");
+    assert!(fixture.stop_of(&first).is_some(), "it was told to end, and not killed");
 
     // The guard alone: no daemon and no PID 1.
-    let host = scene.host_of(&second);
+    let host = fixture.host_of(&second);
     wait_until(SOON, "the guard covers the slice", || covers(host));
     let daemon = main_pid(host, DAEMON);
     let pid1 = |signal: &str| drop(run("kill", &[signal, &host.pid1().to_string()]));
     let since = now();
     host.exec(&["kill", "-STOP", &daemon]);
     pid1("-STOP");
-    let third = scene.wait_for_takeover(&second, since, TAKE_OVER, "SIGSTOP of PID 1 and putexd");
+    let third = fixture.wait_for_takeover(&second, since, TAKE_OVER, "SIGSTOP of PID 1 and putexd");
     pid1("-CONT");
     host.exec(&["kill", "-CONT", &daemon]);
-    assert_eq!(scene.stop_of(&second), None, "it was killed");
-    for host in &scene.hosts {
+    assert_eq!(fixture.stop_of(&second), None, "it was killed");
+    for host in &fixture.hosts {
         assert!(!host.journal(&[DAEMON]).contains(LEFT), "what is contained has not left");
     }
 
     // Without the lease systemd starts nothing in the slice, as a container that its engine restarts; the host had it before.
-    let standby = scene.other(&third);
+    let standby = fixture.other(&third);
     wait_for_standby(standby);
     for (slice, place) in
         [("db.slice", "--unit=a.service"), ("db-in.slice", "--unit=b.service"), ("db.slice", "--scope")]
@@ -122,8 +122,8 @@ fn what_is_contained_is_stopped_killed_and_proven_with_the_unit() {
     });
     println!("a process in a contained group of a standby: ended after {:?}", now().saturating_sub(since));
     wait_for_line(standby, &["does not hold the lock, and runs db.slice"]);
-    scene.assert_alone(&third);
-    scene.assert_no_violation();
+    fixture.assert_alone(&third);
+    fixture.assert_no_violation();
 }
 
 /// A client, which takes its time to stop, and its work in a scope, which says whether it was stopped meanwhile.
@@ -135,22 +135,22 @@ const CLIENT: &str = "[Service]\nExecStart=\nExecStart=/bin/sh -c '\
 fn what_is_contained_is_stopped_after_the_unit() {
     let plan = Plan::hosts("order", 2, Lockstore::Nats).file(DROP_IN, CLIENT);
     let service = format!("{}contains = [\"db.slice\"]\n", SERVICE.replace("confirmations = 1", "confirmations = 3"));
-    let Some((scene, first)) = plan.service("db", service).run() else { return };
+    let Some((fixture, first)) = plan.service("db", service).run() else { return };
     let since = now();
-    scene.host_of(&first).output(&["putexctl", "step-down", "db"]);
-    let second = scene.wait_for_takeover(&first, since, TAKE_OVER, "step-down with a scope in a contained slice");
-    let host = scene.host_of(&second);
+    fixture.host_of(&first).output(&["putexctl", "step-down", "db"]);
+    let second = fixture.wait_for_takeover(&first, since, TAKE_OVER, "step-down with a scope in a contained slice");
+    let host = fixture.host_of(&second);
     let since = now();
     host.partition(Cut::Silent);
-    let third = scene.wait_for_takeover(&second, since, TAKE_OVER, "lapse with a scope in a contained slice");
+    let third = fixture.wait_for_takeover(&second, since, TAKE_OVER, "lapse with a scope in a contained slice");
     host.heal();
     for start in [&first, &second] {
-        assert!(scene.stop_of(start).is_some(), "it was told to end, and not killed");
+        assert!(fixture.stop_of(start).is_some(), "it was told to end, and not killed");
     }
-    let stops = std::fs::read_to_string(scene.shared().join("stops")).expect("the clients were stopped");
+    let stops = std::fs::read_to_string(fixture.shared().join("stops")).expect("the clients were stopped");
     assert_eq!(stops, "in order\nin order\n");
-    scene.assert_alone(&third);
-    scene.assert_no_violation();
+    fixture.assert_alone(&third);
+    fixture.assert_no_violation();
 }
 
 /// The worker runs in the contained slice by systemd, which starts it anew whenever it ends.
@@ -162,33 +162,33 @@ const RESTARTED: &str = "[Service]\nExecStart=\nExecStart=/bin/sh -c '\
 fn what_is_contained_ends_by_the_guard_alone_and_with_it() {
     let plan = Plan::hosts("restarts", 2, Lockstore::Nats).file(DROP_IN, RESTARTED);
     let plan = plan.service("db", format!("{SERVICE}contains = [\"db.slice\"]\n"));
-    let Some((scene, first)) = plan.run() else { return };
-    wait_for_standby(scene.other(&first));
+    let Some((fixture, first)) = plan.run() else { return };
+    wait_for_standby(fixture.other(&first));
 
     // A putexd that does not come back, because its file is broken and what it was loaded with is not kept: SIGKILL by the
     // guard is not enough, as systemd starts the worker again.
-    let host = scene.host_of(&first);
+    let host = fixture.host_of(&first);
     let since = now();
     host.sh(
         "rm -r /run/putex/kept; echo 'renew = 5' >>/etc/putex/putexd.toml; systemctl restart putexd.service || true",
     );
-    let second = scene.wait_for_takeover(&first, since, TAKE_OVER, "putexd does not start any more");
-    let starts = scene.oracle.starts();
-    holds_for(WAIT, "nothing starts where the lease has lapsed", || scene.oracle.starts() == starts);
+    let second = fixture.wait_for_takeover(&first, since, TAKE_OVER, "putexd does not start any more");
+    let starts = fixture.oracle.starts();
+    holds_for(WAIT, "nothing starts where the lease has lapsed", || fixture.oracle.starts() == starts);
     assert_ne!(host.property("db.slice", "ActiveState"), "active");
     host.sh("sed -i '/^renew = 5$/d' /etc/putex/putexd.toml; systemctl reset-failed; systemctl start putexd.service");
     wait_for_standby(host);
 
     // Neither guard nor putexd: systemd stops what is contained, as it does the units.
-    let host = scene.host_of(&second);
+    let host = fixture.host_of(&second);
     let daemon = main_pid(host, DAEMON);
     let since = now();
     host.exec(&["kill", "-STOP", &daemon]);
     host.exec(&["systemctl", "stop", "putex-guard.service"]);
-    let third = scene.wait_for_takeover(&second, since, TAKE_OVER, "guard stopped, SIGSTOP of putexd");
+    let third = fixture.wait_for_takeover(&second, since, TAKE_OVER, "guard stopped, SIGSTOP of putexd");
     host.exec(&["kill", "-CONT", &daemon]);
-    scene.assert_alone(&third);
-    scene.assert_no_violation();
+    fixture.assert_alone(&third);
+    fixture.assert_no_violation();
 }
 
 const CONTAINERS_CONF: &str =
@@ -216,8 +216,8 @@ fn install_podman_unit(host: &Host, place: &str) {
 fn real_containers_and_real_logins() {
     let plan = Plan::hosts("podman", 2, Lockstore::Nats);
     let plan = plan.file("/etc/containers/containers.conf", CONTAINERS_CONF);
-    let Some(scene) = plan.file("/etc/containers/storage.conf", STORAGE_CONF).prepare() else { return };
-    for host in &scene.hosts {
+    let Some(fixture) = plan.file("/etc/containers/storage.conf", STORAGE_CONF).prepare() else { return };
+    for host in &fixture.hosts {
         host.sh(
             "mkdir -p /srv/container/usr /srv/container/proc /srv/container/sys /srv/container/dev /srv/container/etc \
              /srv/container/tmp /srv/container/run /srv/container/srv/shared; \
@@ -225,52 +225,52 @@ fn real_containers_and_real_logins() {
         );
         install_podman_unit(host, "--cgroups=split");
     }
-    scene.start_putexd();
-    let first = scene.wait_for_start(Duration::ZERO, TAKE_OVER);
-    let host = scene.host_of(&first);
-    wait_for_standby(scene.other(&first));
-    holds_for(WAIT, "a container in its unit's group runs on", || scene.oracle.live() == [first.clone()]);
+    fixture.start_putexd();
+    let first = fixture.wait_for_start(Duration::ZERO, TAKE_OVER);
+    let host = fixture.host_of(&first);
+    wait_for_standby(fixture.other(&first));
+    holds_for(WAIT, "a container in its unit's group runs on", || fixture.oracle.live() == [first.clone()]);
     let since = now();
     host.output(&["putexctl", "step-down", "db"]);
-    let second = scene.wait_for_takeover(&first, since, HAND_OVER, "step-down with podman --cgroups=split");
-    assert!(scene.stop_of(&first).is_some(), "podman stopped it in order");
+    let second = fixture.wait_for_takeover(&first, since, HAND_OVER, "step-down with podman --cgroups=split");
+    assert!(fixture.stop_of(&first).is_some(), "podman stopped it in order");
 
     // In a slice of its own: refused, and supervised once it is said where.
-    for host in &scene.hosts {
+    for host in &fixture.hosts {
         host.exec(&["systemctl", "stop", DAEMON]);
         install_podman_unit(host, "--cgroup-parent=db.slice");
         host.exec(&["systemctl", "start", DAEMON]);
         wait_for_line(host, &["database.service has podman run containers outside of the unit's control group"]);
     }
-    scene.oracle.wait_for_end(&second, SOON);
+    fixture.oracle.wait_for_end(&second, SOON);
     let since = now();
-    for host in &scene.hosts {
+    for host in &fixture.hosts {
         host.write_file("/etc/putex.d/db.toml", &format!("{SERVICE}contains = [\"db.slice\"]\n"));
         host.exec(&["systemctl", "reload", DAEMON]);
     }
-    let third = scene.wait_for_start(since, TAKE_OVER);
-    let host = scene.host_of(&third);
+    let third = fixture.wait_for_start(since, TAKE_OVER);
+    let host = fixture.host_of(&third);
     let since = now();
     host.partition(Cut::Silent);
-    let fourth = scene.wait_for_takeover(&third, since, TAKE_OVER, "lapse with podman in a contained slice");
+    let fourth = fixture.wait_for_takeover(&third, since, TAKE_OVER, "lapse with podman in a contained slice");
     host.heal();
     let since = now();
-    scene.host_of(&fourth).output(&["putexctl", "step-down", "db"]);
+    fixture.host_of(&fourth).output(&["putexctl", "step-down", "db"]);
     // The other host may not have followed the lock for long enough again to take it at once.
-    let fifth = scene.wait_for_start(since, TAKE_OVER);
-    let standby = scene.other(&fifth);
+    let fifth = fixture.wait_for_start(since, TAKE_OVER);
+    let standby = fixture.other(&fifth);
     wait_for_standby(standby);
     let order = "podman run --name=orphan --privileged --ulimit=host --network=none --uts=host --volume=/usr:/usr -d";
     let place = "--cgroup-parent=db.slice --rootfs /srv/container sleep 1000";
     let started = standby.output(&["sh", "-c", &format!("{order} {place}")]);
     assert!(!started.status.success(), "podman starts a container without the lease: {}", said(&started));
     println!("podman on a standby: {}", said(&started));
-    scene.assert_alone(&fifth);
-    scene.assert_no_violation();
+    fixture.assert_alone(&fifth);
+    fixture.assert_no_violation();
 
     // A login that PAM gives a session: su itself, the main process, is moved to its scope.
-    let host = scene.host_of(&fifth);
-    for host in &scene.hosts {
+    let host = fixture.host_of(&fifth);
+    for host in &fixture.hosts {
         host.exec(&["systemctl", "stop", DAEMON]);
         host.write_file(DROP_IN, "[Service]\nExecStart=\nExecStart=/bin/su root -c /usr/local/bin/oracle\n");
         host.write_file("/etc/putex.d/db.toml", SERVICE);
@@ -279,9 +279,9 @@ fn real_containers_and_real_logins() {
     }
     let since = now();
     host.exec(&["systemctl", "start", DAEMON]);
-    let login = scene.oracle.wait_for_start_on(&[host], since, TAKE_OVER);
+    let login = fixture.oracle.wait_for_start_on(&[host], since, TAKE_OVER);
     let line = wait_for_line(host, &[LEFT, "/user.slice/"]);
     assert!(line.contains("/bin/su root"), "{line}");
-    scene.oracle.wait_for_end(&login, SOON);
-    scene.assert_no_violation();
+    fixture.oracle.wait_for_end(&login, SOON);
+    fixture.assert_no_violation();
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::cluster::{Host, Off};
 use crate::command::{holds_for, now, wait_until};
+use crate::fixture::{Fixture, Plan, SERVICE, SOON, TAKE_OVER, WAIT, wait_for_line};
 use crate::lockstore::Lockstore;
-use crate::scene::{Plan, SERVICE, SOON, Scene, TAKE_OVER, WAIT, wait_for_line};
 
 const DAEMON: &str = "putexd.service";
 const SAMPLE: &str = include_str!("../../config/examples/address.toml");
@@ -32,8 +32,8 @@ fn alone(name: &'static str, lines: &str) -> Plan {
 }
 
 /// Both hosts, with the unit loaded and putexd not yet running.
-fn loaded(scene: &Scene) -> [&Host; 2] {
-    let [one, two] = &scene.hosts[..] else { panic!("two hosts were asked for") };
+fn loaded(fixture: &Fixture) -> [&Host; 2] {
+    let [one, two] = &fixture.hosts[..] else { panic!("two hosts were asked for") };
     for host in [one, two] {
         host.assert_harmless();
         host.exec(&["systemctl", "daemon-reload"]);
@@ -60,8 +60,8 @@ fn wait_for_told(host: &Host, words: &str) {
     });
 }
 
-fn active<'a>(scene: &'a Scene, unit: &str) -> &'a Host {
-    let on = || scene.hosts.iter().find(|host| host.is_on() && is_active(host, unit));
+fn active<'a>(fixture: &'a Fixture, unit: &str) -> &'a Host {
+    let on = || fixture.hosts.iter().find(|host| host.is_on() && is_active(host, unit));
     wait_until(TAKE_OVER, &format!("{unit} is active"), || on().is_some());
     on().expect("it was active")
 }
@@ -69,43 +69,43 @@ fn active<'a>(scene: &'a Scene, unit: &str) -> &'a Host {
 #[test]
 fn the_address_sample_does_no_harm_where_the_address_is_there_already() {
     let plan = Plan::hosts("sample", 2, Lockstore::Directory).service("db", SAMPLE);
-    let Some(scene) = plan.unit("virtual-address", &unit_of_the_sample()).prepare() else { return };
-    for host in &scene.hosts {
+    let Some(fixture) = plan.unit("virtual-address", &unit_of_the_sample()).prepare() else { return };
+    for host in &fixture.hosts {
         host.assert_harmless();
         host.exec(&["ip", "address", "add", ADDRESS, "dev", "eth0"]);
     }
-    scene.start_putexd();
-    let first = active(&scene, UNIT);
-    let second = scene.hosts.iter().find(|host| host.name != first.name).expect("there are two");
+    fixture.start_putexd();
+    let first = active(&fixture, UNIT);
+    let second = fixture.hosts.iter().find(|host| host.name != first.name).expect("there are two");
     first.exec(&["systemctl", "stop", DAEMON]);
     assert!(!has_address(first), "the stop has removed it");
     wait_until(TAKE_OVER, "the other host takes over", || is_active(second, UNIT));
     assert!(has_address(second));
-    assert!(scene.hosts.iter().all(Host::is_on), "no host went down");
+    assert!(fixture.hosts.iter().all(Host::is_on), "no host went down");
 }
 
 /// The only command of a start has failed, so that nothing was begun.
 #[test]
 fn a_single_command_that_failed_takes_no_host_down() {
-    let Some(scene) = alone("single", &format!("ExecStart={ADD}\nExecStop={REMOVE}\n")).prepare() else { return };
-    for host in &scene.hosts {
+    let Some(fixture) = alone("single", &format!("ExecStart={ADD}\nExecStop={REMOVE}\n")).prepare() else { return };
+    for host in &fixture.hosts {
         host.assert_harmless();
         host.exec(&["ip", "address", "add", ADDRESS, "dev", "eth0"]);
     }
-    scene.start_putexd();
-    for host in &scene.hosts {
+    fixture.start_putexd();
+    for host in &fixture.hosts {
         wait_for_told(host, "the last start on this host failed");
         assert!(status(host).contains("exit status 2"), "{}", status(host));
     }
-    holds_for(Duration::from_secs(10), "no host goes down", || scene.hosts.iter().all(Host::is_on));
-    for host in &scene.hosts {
+    holds_for(Duration::from_secs(10), "no host goes down", || fixture.hosts.iter().all(Host::is_on));
+    for host in &fixture.hosts {
         let journal = host.journal(&[DAEMON]);
         assert!(!journal.contains("runs without the lock"), "{journal}");
         assert!(!journal.contains("does not hold the lock, and runs"), "{journal}");
         assert!(!journal.contains("is not proven dead"), "{journal}");
         host.exec(&["ip", "address", "del", ADDRESS, "dev", "eth0"]);
     }
-    let host = active(&scene, UNIT);
+    let host = active(&fixture, UNIT);
     wait_until(SOON, "the failure is told of no longer", || !status(host).contains("failed"));
 }
 
@@ -115,28 +115,28 @@ fn a_bound_unit_that_failed_to_start_keeps_nothing_down() {
     let needs = format!("[Unit]\nRequires={UNIT}\nAfter={UNIT}\n");
     let plan = Plan::hosts("bound", 2, Lockstore::Directory).service("db", service);
     let plan = plan.unit("virtual-address", &oneshot(&format!("ExecStart={ADD}\nExecStop={REMOVE}\n")));
-    let Some(scene) = plan.file("/etc/systemd/system/database.service.d/address.conf", &needs).prepare() else {
+    let Some(fixture) = plan.file("/etc/systemd/system/database.service.d/address.conf", &needs).prepare() else {
         return;
     };
-    let [one, two] = loaded(&scene);
+    let [one, two] = loaded(&fixture);
     one.exec(&["ip", "address", "add", ADDRESS, "dev", "eth0"]);
     one.exec(&["systemctl", "start", DAEMON]);
     wait_for_told(one, "the last start on this host failed");
     let since = now();
     two.exec(&["systemctl", "start", DAEMON]);
-    let first = scene.wait_for_start(since, TAKE_OVER);
+    let first = fixture.wait_for_start(since, TAKE_OVER);
     assert_eq!(first.host, two.name, "the host that can run it does");
     holds_for(WAIT * 2, "no host goes down", || one.is_on() && two.is_on());
-    scene.assert_alone(&first);
-    scene.assert_no_violation();
+    fixture.assert_alone(&first);
+    fixture.assert_no_violation();
 }
 
 /// One command has succeeded and one has failed: whether the first has left something nobody knows.
 #[test]
 fn a_start_that_failed_half_way_is_told_of_and_is_no_proof() {
     let lines = format!("ExecStart={ADD}\nExecStart=/usr/bin/false\nExecStop={REMOVE}\n");
-    let Some(scene) = alone("half", &lines).prepare() else { return };
-    let [one, _] = loaded(&scene);
+    let Some(fixture) = alone("half", &lines).prepare() else { return };
+    let [one, _] = loaded(&fixture);
     one.exec(&["systemctl", "start", DAEMON]);
     wait_for_line(one, &["db: see that nothing", UNIT, "systemctl reset-failed", "this host is rebooted in"]);
     wait_until(TAKE_OVER, &format!("it is told once: {}", status(one)), || {
@@ -153,16 +153,16 @@ fn a_start_that_failed_half_way_is_told_of_and_is_no_proof() {
 #[test]
 fn a_start_that_failed_half_way_and_was_undone_is_proven() {
     let lines = format!("ExecStart={ADD}\nExecStart=/usr/bin/false\nExecStopPost={REMOVE}\n");
-    let Some(scene) = alone("undone", &lines).prepare() else { return };
-    for host in &scene.hosts {
+    let Some(fixture) = alone("undone", &lines).prepare() else { return };
+    for host in &fixture.hosts {
         host.assert_harmless();
     }
-    scene.start_putexd();
-    for host in &scene.hosts {
+    fixture.start_putexd();
+    for host in &fixture.hosts {
         wait_for_told(host, "the last start on this host failed");
     }
-    holds_for(Duration::from_secs(10), "no host goes down", || scene.hosts.iter().all(Host::is_on));
-    for host in &scene.hosts {
+    holds_for(Duration::from_secs(10), "no host goes down", || fixture.hosts.iter().all(Host::is_on));
+    for host in &fixture.hosts {
         assert!(!has_address(host));
         assert!(!host.journal(&[DAEMON]).contains("is not proven dead"));
     }
@@ -175,23 +175,23 @@ fn a_bound_unit_that_failed_to_start_is_no_reason_for_the_guard_to_take_the_host
     let wants = format!("[Unit]\nWants={UNIT}\nAfter={UNIT}\n");
     let plan = Plan::hosts("wants", 2, Lockstore::Directory).service("db", service);
     let plan = plan.unit("virtual-address", &oneshot(&format!("ExecStart={ADD}\nExecStop={REMOVE}\n")));
-    let Some(scene) = plan.file("/etc/systemd/system/database.service.d/address.conf", &wants).prepare() else {
+    let Some(fixture) = plan.file("/etc/systemd/system/database.service.d/address.conf", &wants).prepare() else {
         return;
     };
-    for host in &scene.hosts {
+    for host in &fixture.hosts {
         host.assert_harmless();
         host.exec(&["ip", "address", "add", ADDRESS, "dev", "eth0"]);
     }
-    scene.start_putexd();
-    let first = scene.wait_for_start(Duration::ZERO, TAKE_OVER);
-    let host = scene.host_of(&first);
+    fixture.start_putexd();
+    let first = fixture.wait_for_start(Duration::ZERO, TAKE_OVER);
+    let host = fixture.host_of(&first);
     wait_until(SOON, "it has failed", || host.property(UNIT, "ActiveState") == "failed");
     let since = now();
-    crate::scene::signal(host, DAEMON, "STOP");
-    scene.wait_for_takeover(&first, since, TAKE_OVER, "the guard alone, and a bound unit that has failed");
-    holds_for(WAIT, "no host goes down", || scene.hosts.iter().all(Host::is_on));
-    crate::scene::signal(host, DAEMON, "CONT");
-    scene.assert_no_violation();
+    crate::fixture::signal(host, DAEMON, "STOP");
+    fixture.wait_for_takeover(&first, since, TAKE_OVER, "the guard alone, and a bound unit that has failed");
+    holds_for(WAIT, "no host goes down", || fixture.hosts.iter().all(Host::is_on));
+    crate::fixture::signal(host, DAEMON, "CONT");
+    fixture.assert_no_violation();
 }
 
 #[test]
@@ -203,12 +203,12 @@ fn a_unit_that_fails_at_each_start_is_told_of_in_status() {
     );
     for restart in ["", "Restart=always\nRestartSec=0\n"] {
         let plan = Plan::hosts("false", 2, Lockstore::Directory);
-        let Some(scene) = plan.file(FAILS.0, &format!("{}{restart}", FAILS.1)).begin() else { return };
-        for host in &scene.hosts {
+        let Some(fixture) = plan.file(FAILS.0, &format!("{}{restart}", FAILS.1)).begin() else { return };
+        for host in &fixture.hosts {
             wait_for_told(host, "the last start on this host failed");
             assert!(!restart.is_empty() || status(host).contains("exit status 1"), "{}", status(host));
         }
-        for host in &scene.hosts {
+        for host in &fixture.hosts {
             wait_until(TAKE_OVER, "it is tried again", || host.journal(&[DAEMON]).matches("db: starting").count() >= 2);
             let journal = host.journal(&[DAEMON]);
             assert!(!journal.contains("runs without the lock"), "{journal}");
@@ -239,8 +239,8 @@ fn is_not_forgotten(name: &'static str, lines: &str, how: Interrupted) {
     let service = format!("{service}stop-limit = \"12s\"\non-stop-failure = \"reboot-force\"\n");
     let lines = lines.replace("{ADD}", ADD).replace("{REMOVE}", REMOVE);
     let plan = Plan::hosts(name, 2, Lockstore::Directory).service("db", service).unit("virtual-address", &lines);
-    let Some(scene) = plan.prepare() else { return };
-    let [one, two] = loaded(&scene);
+    let Some(fixture) = plan.prepare() else { return };
+    let [one, two] = loaded(&fixture);
     one.exec(&["systemctl", "start", DAEMON]);
     wait_until(TAKE_OVER, "the start is half-way", || has_address(one));
     assert_eq!(one.property(UNIT, "ActiveState"), "activating");
@@ -250,7 +250,7 @@ fn is_not_forgotten(name: &'static str, lines: &str, how: Interrupted) {
             one.exec(&["putexctl", "step-down", "db"]);
             wait_for_line(one, &[UNIT, "is not proven dead"]);
             match signal {
-                Some(signal) => crate::scene::signal(one, DAEMON, signal),
+                Some(signal) => crate::fixture::signal(one, DAEMON, signal),
                 None => {
                     one.exec(&["systemctl", "--no-block", "restart", DAEMON]);
                 }
@@ -258,7 +258,7 @@ fn is_not_forgotten(name: &'static str, lines: &str, how: Interrupted) {
         }
         Interrupted::Guard => {
             one.exec(&["systemctl", "mask", "--runtime", DAEMON]);
-            crate::scene::signal(one, DAEMON, "KILL");
+            crate::fixture::signal(one, DAEMON, "KILL");
         }
     }
     wait_until(TAKE_OVER * 3, &format!("{} goes off", one.name), || {
@@ -300,11 +300,11 @@ fn a_start_that_was_interrupted_is_not_forgotten_by_the_guard() {
 #[test]
 fn a_start_that_has_come_to_its_end_is_in_no_doubt() {
     let lines = format!("ExecStart={ADD}\nExecStart=/bin/sleep 2\nExecStop={REMOVE}\n");
-    let Some(scene) = alone("ended", &lines).prepare() else { return };
-    let [one, two] = loaded(&scene);
+    let Some(fixture) = alone("ended", &lines).prepare() else { return };
+    let [one, two] = loaded(&fixture);
     one.exec(&["systemctl", "start", DAEMON]);
     wait_until(TAKE_OVER, "the start is half-way", || has_address(one));
-    crate::scene::signal(one, DAEMON, "KILL");
+    crate::fixture::signal(one, DAEMON, "KILL");
     wait_until(SOON, "the start has come to its end", || is_active(one, UNIT));
     wait_until(SOON, "putexd is back", || is_active(one, DAEMON) && status(one).contains("active"));
     two.exec(&["systemctl", "start", DAEMON]);
@@ -313,7 +313,7 @@ fn a_start_that_has_come_to_its_end_is_in_no_doubt() {
     wait_until(TAKE_OVER, "the other host takes over", || is_active(two, UNIT));
     assert!(!has_address(one) && one.is_on());
     two.exec(&["systemctl", "mask", "--runtime", DAEMON]);
-    crate::scene::signal(two, DAEMON, "KILL");
+    crate::fixture::signal(two, DAEMON, "KILL");
     wait_until(TAKE_OVER * 2, "the first host takes over again", || is_active(one, UNIT));
     assert!(two.is_on() && !has_address(two), "the guard alone has stopped it in order");
     holds_for(SOON, "no host goes down", || one.is_on() && two.is_on());

@@ -5,11 +5,11 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::command::{now, wait_for, wait_until};
-use crate::lockstore::{Lockstore, on_each_store};
-use crate::scene::{
+use crate::fixture::{
     ELECTED, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, entries, wait_for_line, wait_for_standby,
     wait_for_status,
 };
+use crate::lockstore::{Lockstore, on_each_store};
 use crate::watch::{Event, Kind};
 
 on_each_store! {
@@ -28,33 +28,33 @@ const FENCE: &str =
 
 /// Where the store has servers of its own on the hosts, one of them is lost as well.
 fn power_loss_of_the_active_host(store: Lockstore) {
-    let Some((scene, _)) = Plan::hosts("power", 3, store).servers_on_hosts().run() else { return };
-    let first = scene.wait_for_one_active(ELECTED);
-    scene.locks.have_lead(&scene, scene.host_of(&first));
-    let first = scene.wait_for_one_active(ELECTED);
-    let lost = scene.host_of(&first).power_off_hard();
-    scene.wait_for_takeover(&first, lost, ELECTED, "power loss");
-    scene.host_of(&first).boot();
+    let Some((fixture, _)) = Plan::hosts("power", 3, store).servers_on_hosts().run() else { return };
+    let first = fixture.wait_for_one_active(ELECTED);
+    fixture.locks.have_lead(&fixture, fixture.host_of(&first));
+    let first = fixture.wait_for_one_active(ELECTED);
+    let lost = fixture.host_of(&first).power_off_hard();
+    fixture.wait_for_takeover(&first, lost, ELECTED, "power loss");
+    fixture.host_of(&first).boot();
     let back = now();
-    let one = scene.wait_for_one_active(ELECTED);
+    let one = fixture.wait_for_one_active(ELECTED);
     println!("booted again: {} is active {:?} after it", one.host, now().saturating_sub(back));
 }
 
 fn fencing_follows_a_power_loss_but_no_hand_over(store: Lockstore) {
     let service = format!("{SERVICE}[fence]\nothers = \"fence@.service\"\n");
     let plan = Plan::hosts("fence", 2, store).service("db", service).file("/etc/systemd/system/fence@.service", FENCE);
-    let Some((scene, first)) = plan.run() else { return };
-    let fenced = || std::fs::read_to_string(scene.shared().join("fenced")).unwrap_or_default();
+    let Some((fixture, first)) = plan.run() else { return };
+    let fenced = || std::fs::read_to_string(fixture.shared().join("fenced")).unwrap_or_default();
 
     let asked = now();
-    scene.host_of(&first).exec(&["systemctl", "stop", "putexd.service"]);
-    let second = scene.wait_for_takeover(&first, asked, HAND_OVER, "hand-over with a fence");
+    fixture.host_of(&first).exec(&["systemctl", "stop", "putexd.service"]);
+    let second = fixture.wait_for_takeover(&first, asked, HAND_OVER, "hand-over with a fence");
     assert_eq!(fenced(), "", "a holder that has let go is not fenced");
 
-    scene.host_of(&first).exec(&["systemctl", "start", "putexd.service"]);
-    wait_for_standby(scene.host_of(&first));
-    let lost = scene.host_of(&second).power_off_hard();
-    let third = scene.wait_for_takeover(&second, lost, TAKE_OVER, "power loss with a fence");
+    fixture.host_of(&first).exec(&["systemctl", "start", "putexd.service"]);
+    wait_for_standby(fixture.host_of(&first));
+    let lost = fixture.host_of(&second).power_off_hard();
+    let third = fixture.wait_for_takeover(&second, lost, TAKE_OVER, "power loss with a fence");
     let fenced = fenced();
     let (host, at) = fenced.trim().split_once(' ').expect("one host was fenced, once");
     assert_eq!(host, second.host);
@@ -64,13 +64,13 @@ fn fencing_follows_a_power_loss_but_no_hand_over(store: Lockstore) {
 }
 
 fn planned_stops_hand_over(store: Lockstore) {
-    let Some((scene, first)) = Plan::hosts("planned", 2, store).run() else { return };
-    let old = scene.host_of(&first);
+    let Some((fixture, first)) = Plan::hosts("planned", 2, store).run() else { return };
+    let old = fixture.host_of(&first);
 
     let asked = now();
     old.exec(&["systemctl", "stop", "putexd.service"]);
-    let second = scene.wait_for_takeover(&first, asked, HAND_OVER, "systemctl stop putexd");
-    let stopped = scene.stop_of(&first).expect("it was stopped in order");
+    let second = fixture.wait_for_takeover(&first, asked, HAND_OVER, "systemctl stop putexd");
+    let stopped = fixture.stop_of(&first).expect("it was stopped in order");
     println!("planned hand-over: {:?} from the old copy's stop to the new one's start", second.after(stopped));
     assert!(second.after(stopped) < WAIT / 2, "nobody may wait for a lease that was released");
     assert_eq!(old.property(UNIT, "ActiveState"), "inactive");
@@ -80,11 +80,11 @@ fn planned_stops_hand_over(store: Lockstore) {
     old.exec(&["systemctl", "start", "putexd.service"]);
     wait_for_standby(old);
 
-    let off = scene.host_of(&second);
+    let off = fixture.host_of(&second);
     let asked = now();
     off.exec(&["systemctl", "poweroff"]);
-    let third = scene.wait_for_takeover(&second, asked, HAND_OVER, "systemctl poweroff");
-    let stopped = scene.stop_of(&second).expect("it was stopped in order");
+    let third = fixture.wait_for_takeover(&second, asked, HAND_OVER, "systemctl poweroff");
+    let stopped = fixture.stop_of(&second).expect("it was stopped in order");
     println!("poweroff: {:?} from the old copy's stop to the new one's start", third.after(stopped));
     assert!(third.after(stopped) < WAIT / 2, "nobody may wait for a lease that was released");
     off.wait_off(SOON);
@@ -98,13 +98,13 @@ fn planned_stops_hand_over(store: Lockstore) {
 
     off.boot();
     wait_for_standby(off);
-    scene.assert_alone(&third);
-    scene.assert_no_violation();
+    fixture.assert_alone(&third);
+    fixture.assert_no_violation();
 }
 
 fn the_unit_does_not_start_without_the_lease(store: Lockstore) {
-    let Some((scene, first)) = Plan::hosts("gate", 2, store).run() else { return };
-    let standby = scene.other(&first);
+    let Some((fixture, first)) = Plan::hosts("gate", 2, store).run() else { return };
+    let standby = fixture.other(&first);
     let start = standby.output(&["systemctl", "start", UNIT]);
     assert!(!start.status.success(), "the start by hand must fail");
     wait_for_line(standby, &["Assertion failed for putex-lease@db.target - Lease of db on this host"]);
@@ -119,24 +119,24 @@ fn the_unit_does_not_start_without_the_lease(store: Lockstore) {
     let refused =
         standby.exec(&["journalctl", "--no-pager", "--boot", "--grep=Dependency failed for database.service"]);
     assert_eq!(refused.lines().count(), 1, "it was to be started at boot, and was refused: {refused}");
-    assert_eq!(scene.oracle.starts(), std::slice::from_ref(&first));
+    assert_eq!(fixture.oracle.starts(), std::slice::from_ref(&first));
 
     // The boot of the active host finds its unit enabled as well, and another one active.
-    let active = scene.host_of(&first);
+    let active = fixture.host_of(&first);
     active.exec(&["systemctl", "enable", UNIT]);
     let lost = active.power_off_hard();
     active.power_on();
-    let next = scene.wait_for_start(lost, TAKE_OVER);
+    let next = fixture.wait_for_start(lost, TAKE_OVER);
     active.wait_booted();
     wait_for_status(active, |status| status.contains("db standby (h") || status.contains("db active"));
     println!("power off and on: started on {} after {:?}", next.host, next.after(lost));
-    scene.assert_alone(&next);
-    scene.assert_no_violation();
+    fixture.assert_alone(&next);
+    fixture.assert_no_violation();
 }
 
 fn the_journal_of_the_unit_tells_of_each_transition(store: Lockstore) {
-    let Some((scene, first)) = Plan::hosts("journal", 2, store).run() else { return };
-    let (one, two) = (scene.host_of(&first), scene.other(&first));
+    let Some((fixture, first)) = Plan::hosts("journal", 2, store).run() else { return };
+    let (one, two) = (fixture.host_of(&first), fixture.other(&first));
     let to = |state: &'static str| move |entry: &&Value| entry["PUTEX_TO"] == state;
     let entry =
         |host, state| wait_for(SOON, &format!("an entry of {state}"), || entries(host).iter().find(to(state)).cloned());
@@ -155,7 +155,7 @@ fn the_journal_of_the_unit_tells_of_each_transition(store: Lockstore) {
 
     let asked = now();
     one.exec(&["systemctl", "stop", "putexd.service"]);
-    let second = scene.wait_for_takeover(&first, asked, HAND_OVER, "stop for the journal");
+    let second = fixture.wait_for_takeover(&first, asked, HAND_OVER, "stop for the journal");
     assert_eq!(entry(one, "releasing")["PUTEX_REASON"], "putexd is stopped");
     let next = entry(two, "active");
     assert_eq!(next["PUTEX_HOLDER"], second.host);
@@ -171,13 +171,13 @@ fn was_told_to_stop(events: &[Event], start: &Event) -> bool {
 }
 
 fn a_unit_that_dies_by_itself_is_started_elsewhere(store: Lockstore) {
-    let Some((scene, first)) = Plan::hosts("dies", 2, store).run() else { return };
+    let Some((fixture, first)) = Plan::hosts("dies", 2, store).run() else { return };
     let since = now();
-    scene.host_of(&first).exec(&["systemctl", "kill", "--signal=KILL", UNIT]);
-    let second = scene.wait_for_takeover(&first, since, HAND_OVER, "the unit killed");
-    assert!(!was_told_to_stop(&scene.oracle.events(), &first));
+    fixture.host_of(&first).exec(&["systemctl", "kill", "--signal=KILL", UNIT]);
+    let second = fixture.wait_for_takeover(&first, since, HAND_OVER, "the unit killed");
+    assert!(!was_told_to_stop(&fixture.oracle.events(), &first));
     // The administrator's stop is no different: what is to run runs somewhere.
     let since = now();
-    scene.host_of(&second).exec(&["systemctl", "stop", UNIT]);
-    scene.wait_for_takeover(&second, since, HAND_OVER, "the unit stopped by hand");
+    fixture.host_of(&second).exec(&["systemctl", "stop", UNIT]);
+    fixture.wait_for_takeover(&second, since, HAND_OVER, "the unit stopped by hand");
 }

@@ -7,8 +7,8 @@ use rustix::process::Signal;
 
 use crate::cluster::Host;
 use crate::command::{kill, now, wait_until};
+use crate::fixture::{Fixture, Plan, SOON, TAKE_OVER, wait_for_standby};
 use crate::lockstore::Lockstore;
-use crate::scene::{Plan, SOON, Scene, TAKE_OVER, wait_for_standby};
 use crate::server::Server;
 use crate::watch::Event;
 
@@ -38,8 +38,8 @@ BEGIN
 END $$;";
 
 fn a_database_rejects_what_an_old_holder_writes(store: Lockstore) {
-    let Some((scene, first)) = Plan::hosts("fencing", 2, store).oracle(WRITES).run() else { return };
-    let database = scene.database_beside();
+    let Some((fixture, first)) = Plan::hosts("fencing", 2, store).oracle(WRITES).run() else { return };
+    let database = fixture.database_beside();
     database.sql(SCHEMA);
     wait_accepted(&database, &first);
     let mut holders = vec![first];
@@ -47,25 +47,25 @@ fn a_database_rejects_what_an_old_holder_writes(store: Lockstore) {
     // In the milliseconds until the guard has killed it, a copy may write or not. Where nobody can kill it, it writes.
     for guarded in [true, false] {
         let old = &holders[holders.len() - 1];
-        holders.push(thaw_beside_successor(&scene, &database, old, guarded));
+        holders.push(thaw_beside_successor(&fixture, &database, old, guarded));
     }
 
     // The store knows of no token any more, the hosts do.
     let wiped = now();
-    scene.locks.make_anew(&scene);
-    holders.push(next_holder(&scene, &database, &holders, wiped));
+    fixture.locks.make_anew(&fixture);
+    holders.push(next_holder(&fixture, &database, &holders, wiped));
     // Nobody does, but for the clocks. The holder stops last, so that nobody takes over from it.
     let holder = &holders[holders.len() - 1];
-    for host in [scene.other(holder), scene.host_of(holder)] {
+    for host in [fixture.other(holder), fixture.host_of(holder)] {
         host.exec(&["systemctl", "stop", "putexd.service"]);
         host.sh("rm -rf /var/lib/putex/*");
     }
     let wiped = now();
-    scene.locks.make_anew(&scene);
-    for host in &scene.hosts {
+    fixture.locks.make_anew(&fixture);
+    for host in &fixture.hosts {
         host.exec(&["systemctl", "start", "putexd.service"]);
     }
-    holders.push(next_holder(&scene, &database, &holders, wiped));
+    holders.push(next_holder(&fixture, &database, &holders, wiped));
 
     let terms: Vec<String> = holders.iter().map(|holder| term(holder).to_string()).collect();
     assert!(holders.is_sorted_by(|one, next| one.term < next.term), "the token grows: {terms:?}");
@@ -83,35 +83,35 @@ fn a_database_rejects_what_an_old_holder_writes(store: Lockstore) {
 }
 
 /// Has the old holder stand still until another one has written, and go on beside it. Answers with the new one.
-fn thaw_beside_successor(scene: &Scene, database: &Server, old: &Event, guarded: bool) -> Event {
-    let host = scene.host_of(old);
+fn thaw_beside_successor(fixture: &Fixture, database: &Server, old: &Event, guarded: bool) -> Event {
+    let host = fixture.host_of(old);
     let rejected = || count(database, &format!("token = {} AND NOT accepted", term(old)));
     let since = now();
     if !guarded {
         kill(Signal::STOP, &host.those_who_stop_units());
     }
     host.freeze();
-    let new = scene.oracle.wait_for_start_on(&[scene.other(old)], since, TAKE_OVER);
+    let new = fixture.oracle.wait_for_start_on(&[fixture.other(old)], since, TAKE_OVER);
     wait_accepted(database, &new);
     host.thaw();
     if !guarded {
         wait_until(SOON, "the old holder tries to write", || rejected() > 0);
         kill(Signal::CONT, &host.those_who_stop_units());
     }
-    scene.oracle.wait_for_end(old, SOON);
+    fixture.oracle.wait_for_end(old, SOON);
     println!("{}, guarded = {guarded}: {} writes rejected after the thaw", old.host, rejected());
     wait_for_standby(host);
-    scene.assert_alone(&new);
-    assert_eq!(token(scene.host_of(&new)), Ok(term(&new)), "the operator is told the same");
+    fixture.assert_alone(&new);
+    assert_eq!(token(fixture.host_of(&new)), Ok(term(&new)), "the operator is told the same");
     assert_eq!(token(host), Err(Some(1)), "and nothing where the lease is over");
     new
 }
 
 /// Waits for the one that starts after a wipe, and for its first write.
-fn next_holder(scene: &Scene, database: &Server, holders: &[Event], since: Duration) -> Event {
-    let next = scene.wait_for_start(since, TAKE_OVER * 2);
+fn next_holder(fixture: &Fixture, database: &Server, holders: &[Event], since: Duration) -> Event {
+    let next = fixture.wait_for_start(since, TAKE_OVER * 2);
     println!("store wiped: {} started {:?} after it", next.host, next.after(since));
-    scene.oracle.wait_for_end(&holders[holders.len() - 1], SOON);
+    fixture.oracle.wait_for_end(&holders[holders.len() - 1], SOON);
     wait_accepted(database, &next);
     next
 }

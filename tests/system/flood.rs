@@ -8,8 +8,8 @@ use putexd::dbus::StatusProxy;
 
 use crate::cluster::Host;
 use crate::command::now;
+use crate::fixture::{Plan, main_pid};
 use crate::lockstore::Lockstore;
-use crate::scene::{Plan, main_pid};
 
 const DAEMON: &str = "putexd.service";
 const SPAN: Duration = Duration::from_secs(10);
@@ -35,10 +35,10 @@ fn memory(host: &Host, which: &str) -> u64 {
 
 #[test]
 fn a_flood_of_looks_costs_no_renewal() {
-    let Some((scene, first)) = Plan::hosts("flood", 2, Lockstore::Directory).run() else { return };
-    let host = scene.host_of(&first);
+    let Some((fixture, first)) = Plan::hosts("flood", 2, Lockstore::Directory).run() else { return };
+    let host = fixture.host_of(&first);
     let executable = std::env::current_exe().expect("a test has an executable");
-    fs::copy(executable, scene.shared().join("tests")).expect("the shared folder takes it");
+    fs::copy(executable, fixture.shared().join("tests")).expect("the shared folder takes it");
 
     let (used, held) = (processor(host), memory(host, "VmRSS"));
     let began = now();
@@ -51,7 +51,7 @@ fn a_flood_of_looks_costs_no_renewal() {
         "--ignored",
         "--nocapture",
     ];
-    let output = scene.uninterrupted(&first, SPAN, "a flood of looks", || host.output_within(SPAN * 3, &flood));
+    let output = fixture.uninterrupted(&first, SPAN, "a flood of looks", || host.output_within(SPAN * 3, &flood));
     let took = now().saturating_sub(began);
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains(" 1 passed"), "{said}");

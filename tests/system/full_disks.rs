@@ -4,11 +4,11 @@ use std::process::Child;
 
 use crate::cluster::Host;
 use crate::command::{holds_for, now, wait_until};
-use crate::lockstore::Lockstore;
-use crate::scene::{
-    HAND_OVER, Plan, SOON, Scene, TAKE_OVER, WAIT, main_pid, signal, wait_for_line, wait_for_restart, wait_for_standby,
-    wait_for_status,
+use crate::fixture::{
+    Fixture, HAND_OVER, Plan, SOON, TAKE_OVER, WAIT, main_pid, signal, wait_for_line, wait_for_restart,
+    wait_for_standby, wait_for_status,
 };
+use crate::lockstore::Lockstore;
 
 const DAEMON: &str = "putexd.service";
 const GUARD: &str = "putex-guard.service";
@@ -70,11 +70,11 @@ fn is_in_table(host: &Host) -> bool {
 
 #[test]
 fn a_full_run_ends_no_lease_and_a_host_with_one_begins_none() {
-    let Some((scene, first)) = Plan::hosts("fullrun", 2, Lockstore::Nats).run() else { return };
-    let (host, other) = (scene.host_of(&first), scene.other(&first));
+    let Some((fixture, first)) = Plan::hosts("fullrun", 2, Lockstore::Nats).run() else { return };
+    let (host, other) = (fixture.host_of(&first), fixture.other(&first));
     let full = Full::new(host, "/run");
     let (kept, granted) = (host.guards_table(), grant(host));
-    scene.uninterrupted(&first, WAIT * 2, "a full /run", || ());
+    fixture.uninterrupted(&first, WAIT * 2, "a full /run", || ());
     assert_ne!(grant(host), granted, "the deadline for the gate takes no room");
     assert_ne!(host.guards_table(), kept, "the deadline for the next guard takes no room");
     wait_for_told(host, "free space in /run");
@@ -85,41 +85,41 @@ fn a_full_run_ends_no_lease_and_a_host_with_one_begins_none() {
 
     // The guard dies while nothing but deadlines can be written.
     let full = Full::new(host, "/run");
-    scene.uninterrupted(&first, WAIT * 2, "a full /run", || ());
+    fixture.uninterrupted(&first, WAIT * 2, "a full /run", || ());
     let guard = main_pid(host, GUARD);
     let since = now();
     signal(host, GUARD, "KILL");
-    let second = scene.wait_for_takeover(&first, since, TAKE_OVER, "SIGKILL of the guard with a full /run");
+    let second = fixture.wait_for_takeover(&first, since, TAKE_OVER, "SIGKILL of the guard with a full /run");
     wait_for_restart(host, GUARD, &guard, SOON);
     wait_for_standby(host);
 
     // Nothing is begun where it could not be kept, and this host is not in the others' way.
     let starting = lines(host, DAEMON, "db: confirming");
-    scene.host_of(&second).exec(&["systemctl", "stop", DAEMON]);
-    scene.oracle.wait_for_end(&second, SOON);
+    fixture.host_of(&second).exec(&["systemctl", "stop", DAEMON]);
+    fixture.oracle.wait_for_end(&second, SOON);
     wait_for_told(host, "free space in /run");
-    holds_for(WAIT * 2, "nothing is begun with a full /run", || scene.oracle.live().is_empty());
+    holds_for(WAIT * 2, "nothing is begun with a full /run", || fixture.oracle.live().is_empty());
     assert_eq!(lines(host, DAEMON, "db: confirming"), starting, "it has not even contended");
     let freed = now();
     full.free();
-    let third = scene.wait_for_start(freed, TAKE_OVER);
+    let third = fixture.wait_for_start(freed, TAKE_OVER);
     assert_eq!((&third.host, &host.name), (&first.host, &first.host));
     other.exec(&["systemctl", "start", DAEMON]);
     wait_for_standby(other);
     let since = now();
     host.exec(&["systemctl", "stop", DAEMON]);
-    scene.wait_for_takeover(&third, since, HAND_OVER, "hand-over after it");
+    fixture.wait_for_takeover(&third, since, HAND_OVER, "hand-over after it");
 }
 
 /// The guard was told to forget a lease while it could write nothing; then it died.
 #[test]
 fn a_lease_that_was_let_go_with_a_full_run_does_not_bar_the_next_one() {
-    let Some((scene, first)) = Plan::hosts("forgot", 2, Lockstore::Nats).run() else { return };
-    let host = scene.host_of(&first);
+    let Some((fixture, first)) = Plan::hosts("forgot", 2, Lockstore::Nats).run() else { return };
+    let host = fixture.host_of(&first);
     let full = Full::new(host, "/run");
     let since = now();
     host.exec(&["putexctl", "step-down", "db"]);
-    let second = scene.wait_for_takeover(&first, since, HAND_OVER, "step-down with a full /run");
+    let second = fixture.wait_for_takeover(&first, since, HAND_OVER, "step-down with a full /run");
     assert!(!is_in_table(host), "to forget takes no room");
     let guard = main_pid(host, GUARD);
     signal(host, GUARD, "KILL");
@@ -127,15 +127,15 @@ fn a_lease_that_was_let_go_with_a_full_run_does_not_bar_the_next_one() {
     full.free();
     wait_until(SOON, "the guard holds no lease", || !is_in_table(host));
     let since = now();
-    scene.host_of(&second).exec(&["systemctl", "stop", DAEMON]);
-    scene.wait_for_takeover(&second, since, TAKE_OVER, "hand-over to the host whose guard had forgotten nothing");
+    fixture.host_of(&second).exec(&["systemctl", "stop", DAEMON]);
+    fixture.wait_for_takeover(&second, since, TAKE_OVER, "hand-over to the host whose guard had forgotten nothing");
 }
 
 #[test]
 fn a_host_with_a_full_run_from_the_start_begins_nothing() {
     let plan = Plan::hosts("fromstart", 2, Lockstore::Nats);
-    let Some(scene) = plan.prepare() else { return };
-    let [one, two] = &scene.hosts[..] else { panic!("two hosts were asked for") };
+    let Some(fixture) = plan.prepare() else { return };
+    let [one, two] = &fixture.hosts[..] else { panic!("two hosts were asked for") };
     for host in [one, two] {
         host.exec(&["systemctl", "daemon-reload"]);
     }
@@ -144,27 +144,27 @@ fn a_host_with_a_full_run_from_the_start_begins_nothing() {
     wait_for_status(one, |status| status.contains("db standby"));
     wait_for_told(one, "free space in /run");
     wait_for_line(one, &["putexd", "free space or inodes in /run", KEPT]);
-    holds_for(WAIT * 2, "nothing is begun with a full /run", || scene.oracle.starts().is_empty());
+    holds_for(WAIT * 2, "nothing is begun with a full /run", || fixture.oracle.starts().is_empty());
     assert_eq!(lines(one, DAEMON, "db: confirming"), 0, "it has not even contended");
     assert_eq!(lines(one, DAEMON, KEPT), 1, "it is said once: {}", one.journal(&[DAEMON]));
     let since = now();
     two.exec(&["systemctl", "start", DAEMON]);
-    let first = scene.wait_for_start(since, TAKE_OVER);
+    let first = fixture.wait_for_start(since, TAKE_OVER);
     assert_eq!(first.host, two.name);
     full.free();
     wait_until_well(one);
     wait_until(SOON, "what is kept of the unit is made up for", || one.read_file(KEPT).is_some());
     let since = now();
     two.exec(&["systemctl", "stop", DAEMON]);
-    scene.wait_for_takeover(&first, since, HAND_OVER, "hand-over once there is room");
+    fixture.wait_for_takeover(&first, since, HAND_OVER, "hand-over once there is room");
 }
 
 /// What is to be kept changes with each holder: nothing rests on it, so that the host takes over; and it is told.
 #[test]
 fn a_full_memory_is_told_and_bars_only_the_host_that_has_none() {
     let plan = Plan::hosts("memory", 2, Lockstore::Nats).small_disk(MEMORY);
-    let Some(scene) = plan.prepare() else { return };
-    let [one, two] = &scene.hosts[..] else { panic!("two hosts were asked for") };
+    let Some(fixture) = plan.prepare() else { return };
+    let [one, two] = &fixture.hosts[..] else { panic!("two hosts were asked for") };
     for host in [one, two] {
         host.exec(&["systemctl", "daemon-reload"]);
     }
@@ -172,10 +172,10 @@ fn a_full_memory_is_told_and_bars_only_the_host_that_has_none() {
     one.exec(&["systemctl", "start", DAEMON]);
     wait_for_told(one, "does not contend");
     wait_for_told(one, "free space in /var/lib/putex");
-    holds_for(WAIT * 2, "nothing is begun before it is known where", || scene.oracle.starts().is_empty());
+    holds_for(WAIT * 2, "nothing is begun before it is known where", || fixture.oracle.starts().is_empty());
     let freed = now();
     full.free();
-    let first = scene.wait_for_start(freed, TAKE_OVER);
+    let first = fixture.wait_for_start(freed, TAKE_OVER);
     wait_until_well(one);
     assert_eq!(lines(one, DAEMON, "/var/lib/putex takes what is kept again"), 1);
 
@@ -184,18 +184,18 @@ fn a_full_memory_is_told_and_bars_only_the_host_that_has_none() {
     let place = format!("{MEMORY}/putex-unit+database.service.json");
     wait_until(SOON, "it remembers where its lock is", || two.read_file(&place).is_some());
     let full = Full::new(two, MEMORY);
-    let second = hand_over(&scene, one, &first);
+    let second = hand_over(&fixture, one, &first);
     wait_for_told(two, "free space in /var/lib/putex");
     assert_eq!(lines(two, DAEMON, "free space in /var/lib/putex"), 1, "it is said once: {}", two.journal(&[DAEMON]));
-    scene.uninterrupted(&second, WAIT * 2, "a full /var/lib/putex", || ());
+    fixture.uninterrupted(&second, WAIT * 2, "a full /var/lib/putex", || ());
     full.free();
     wait_until_well(two);
     let kept = two.read_file(&format!("{MEMORY}/db.json"));
     assert!(kept.is_some_and(|kept| kept.contains(&format!("\"term\": {}", second.term.expect("it has one")))));
 }
 
-fn hand_over(scene: &Scene, from: &Host, start: &crate::watch::Event) -> crate::watch::Event {
+fn hand_over(fixture: &Fixture, from: &Host, start: &crate::watch::Event) -> crate::watch::Event {
     let since = now();
     from.exec(&["systemctl", "stop", DAEMON]);
-    scene.wait_for_takeover(start, since, HAND_OVER, "hand-over to a host that cannot keep anything")
+    fixture.wait_for_takeover(start, since, HAND_OVER, "hand-over to a host that cannot keep anything")
 }

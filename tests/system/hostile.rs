@@ -19,8 +19,8 @@ use putexd::types::{Key, Revision, Value, WriteId};
 
 use crate::cluster::Host;
 use crate::command::{holds_for, now, wait_for, wait_until};
+use crate::fixture::{Fixture, Plan, SOON, TAKE_OVER, WAIT, main_pid};
 use crate::lockstore::{Lockstore, on_each_store};
-use crate::scene::{Plan, SOON, Scene, TAKE_OVER, WAIT, main_pid};
 
 on_each_store! {
     hostile_values_cost_their_own_service_alone;
@@ -37,45 +37,45 @@ const MEMORY_LIMIT_KIB: u64 = 64 * 1024;
 
 fn hostile_values_cost_their_own_service_alone(store: Lockstore) {
     let plan = Plan::hosts("hostile", 2, store).unit("evil", EVIL).unit("victim", VICTIM).service("evil", EVIL_SERVICE);
-    let Some((scene, first)) = plan.run() else { return };
-    wait_for_evil(&scene);
-    scene.hosts.iter().for_each(|host| drop(host.exec(&["systemctl", "start", "victim.service"])));
-    let processes = |scene: &Scene| -> Vec<String> {
+    let Some((fixture, first)) = plan.run() else { return };
+    wait_for_evil(&fixture);
+    fixture.hosts.iter().for_each(|host| drop(host.exec(&["systemctl", "start", "victim.service"])));
+    let processes = |fixture: &Fixture| -> Vec<String> {
         let units = |host| ["victim.service", "putexd.service", "putex-guard.service"].map(|unit| main_pid(host, unit));
-        scene.hosts.iter().flat_map(units).collect()
+        fixture.hosts.iter().flat_map(units).collect()
     };
-    let (before, memory) = (processes(&scene), peaks(&scene));
+    let (before, memory) = (processes(&fixture), peaks(&fixture));
     assert!(!before.contains(&"0".to_owned()), "{before:?}");
 
-    scene.uninterrupted(&first, WAIT, "hostile values", || {
-        let victims = scene.hosts.iter().map(|host| format!("h9\nMAINPID={}\nx", main_pid(host, "victim.service")));
+    fixture.uninterrupted(&first, WAIT, "hostile values", || {
+        let victims = fixture.hosts.iter().map(|host| format!("h9\nMAINPID={}\nx", main_pid(host, "victim.service")));
         let value = |body: String| Value { body: body.into_bytes(), ..Value::default() };
         let victims = victims.map(|body| Hostile { name: "a process of this host's", value: value(body) });
         for Hostile { name, value } in values::values().into_iter().chain(victims) {
             println!("{name}");
-            let revision = put(&scene, &value);
-            show(&scene, revision);
+            let revision = put(&fixture, &value);
+            show(&fixture, revision);
         }
         match store {
-            Lockstore::Directory => damage_for_a_while(&scene),
+            Lockstore::Directory => damage_for_a_while(&fixture),
             Lockstore::Nats | Lockstore::Etcd | Lockstore::Postgres => {
-                put_by_other_means(&scene, Odd::TooLarge);
-                show(&scene, latest(&scene));
-                put_by_other_means(&scene, Odd::Malformed);
-                show(&scene, latest(&scene));
+                put_by_other_means(&fixture, Odd::TooLarge);
+                show(&fixture, latest(&fixture));
+                put_by_other_means(&fixture, Odd::Malformed);
+                show(&fixture, latest(&fixture));
             }
         }
-        for (host, (before, after)) in scene.hosts.iter().zip(memory.iter().zip(peaks(&scene))) {
+        for (host, (before, after)) in fixture.hosts.iter().zip(memory.iter().zip(peaks(&fixture))) {
             println!("{}: putexd had {before} KiB at most, and {after} KiB after the values", host.name);
             assert!(after.saturating_sub(*before) < MEMORY_LIMIT_KIB, "{}: {before} and then {after} KiB", host.name);
         }
         let gone = now();
-        put(&scene, &Value::default());
-        wait_for_evil(&scene);
+        put(&fixture, &Value::default());
+        wait_for_evil(&fixture);
         println!("evil is active {:?} after the value is gone", now().saturating_sub(gone));
     });
-    assert_eq!(processes(&scene), before, "no process was ended or taken for another");
-    for host in &scene.hosts {
+    assert_eq!(processes(&fixture), before, "no process was ended or taken for another");
+    for host in &fixture.hosts {
         assert_journal_is_harmless(host);
     }
 }
@@ -87,8 +87,8 @@ const STATUS: &str = "set -e; putexctl status evil --json; echo
 
 /// Both hosts have seen the revision, and what they say of it is harmless.
 #[track_caller]
-fn show(scene: &Scene, revision: Revision) {
-    for host in &scene.hosts {
+fn show(fixture: &Fixture, revision: Revision) {
+    for host in &fixture.hosts {
         wait_until(SOON, &format!("{} has seen revision {revision} of evil", host.name), || {
             let said = host.output(&["sh", "-c", STATUS]);
             assert!(said.status.success(), "{}: {said:?}", host.name);
@@ -131,19 +131,19 @@ fn assert_journal_is_harmless(host: &Host) {
 }
 
 /// By host, the most that putexd has had in memory.
-fn peaks(scene: &Scene) -> Vec<u64> {
+fn peaks(fixture: &Fixture) -> Vec<u64> {
     let peak = |host: &Host| {
         let status = host.sh(&format!("cat /proc/{}/status", main_pid(host, "putexd.service")));
         let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("the kernel counts it").to_owned();
         line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number")
     };
-    scene.hosts.iter().map(peak).collect()
+    fixture.hosts.iter().map(peak).collect()
 }
 
-fn wait_for_evil(scene: &Scene) {
+fn wait_for_evil(fixture: &Fixture) {
     wait_for(TAKE_OVER, "evil is active on one host", || {
         let runs = |host: &&Host| host.property("evil.service", "ActiveState") == "active";
-        (scene.hosts.iter().filter(runs).count() == 1).then_some(())
+        (fixture.hosts.iter().filter(runs).count() == 1).then_some(())
     });
 }
 
@@ -152,9 +152,9 @@ fn key() -> Key {
 }
 
 /// Does `work` with a client of the store, beside the hosts.
-pub fn with_store<T: Send>(scene: &Scene, work: impl AsyncFnOnce(&dyn Store) -> T + Send) -> T {
-    let settings = scene.locks.settings(scene);
-    scene.on_the_switch(|| {
+pub fn with_store<T: Send>(fixture: &Fixture, work: impl AsyncFnOnce(&dyn Store) -> T + Send) -> T {
+    let settings = fixture.locks.settings(fixture);
+    fixture.on_the_switch(|| {
         runtime().block_on(async {
             let store = store::open(&settings, SOON).expect("the store can be opened");
             work(&*store).await
@@ -167,8 +167,8 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 /// Over whatever is there; the revision that it made.
-fn put(scene: &Scene, value: &Value) -> Revision {
-    with_store(scene, async |store| {
+fn put(fixture: &Fixture, value: &Value) -> Revision {
+    with_store(fixture, async |store| {
         for write in 1_u128.. {
             let found = match store.read(&key(), None).await {
                 Err(StoreError::Unreachable(_)) => {
@@ -193,8 +193,8 @@ fn put(scene: &Scene, value: &Value) -> Revision {
     })
 }
 
-fn latest(scene: &Scene) -> Revision {
-    with_store(scene, async |store| {
+fn latest(fixture: &Fixture) -> Revision {
+    with_store(fixture, async |store| {
         loop {
             if let Ok(found) = store.read(&key(), None).await {
                 return found.entry.expect("it is there").revision;
@@ -211,9 +211,9 @@ enum Odd {
     Malformed,
 }
 
-fn put_by_other_means(scene: &Scene, odd: Odd) {
-    let settings = scene.locks.settings(scene);
-    scene.on_the_switch(|| {
+fn put_by_other_means(fixture: &Fixture, odd: Odd) {
+    let settings = fixture.locks.settings(fixture);
+    fixture.on_the_switch(|| {
         runtime().block_on(async {
             match (&settings, odd) {
                 (StoreSettings::Nats(nats), Odd::TooLarge) => too_large::nats(&nats.servers[0], "locks", "evil").await,
@@ -244,13 +244,13 @@ fn put_by_other_means(scene: &Scene, odd: Odd) {
 }
 
 /// A file of 1 GiB in place of the value; then what was there.
-fn damage_for_a_while(scene: &Scene) {
-    let file = too_large::file(&scene.putex().join("lock-evil"));
+fn damage_for_a_while(fixture: &Fixture) {
+    let file = too_large::file(&fixture.putex().join("lock-evil"));
     let content = fs::read(&file).expect("the value can be read");
     File::create(&file).and_then(|file| file.set_len(1 << 30)).expect("the file can be written to");
     // Each host reads it three times.
-    holds_for(Duration::from_secs(3), "the hosts go on", || scene.oracle.violations().is_empty());
-    for host in &scene.hosts {
+    holds_for(Duration::from_secs(3), "the hosts go on", || fixture.oracle.violations().is_empty());
+    for host in &fixture.hosts {
         assert_harmless(&host.exec(&["putexctl", "status"]));
     }
     fs::write(&file, content).expect("the file can be written to");

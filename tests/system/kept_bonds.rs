@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::cluster::Host;
 use crate::command::{now, said, wait_until};
+use crate::fixture::{Fixture, Plan, SERVICE, SOON, TAKE_OVER, UNIT, wait_for_standby};
 use crate::lockstore::Lockstore;
-use crate::scene::{Plan, SERVICE, SOON, Scene, TAKE_OVER, UNIT, wait_for_standby};
 use crate::watch::Event;
 
 const FILE: &str = "/etc/putex.d/db.toml";
@@ -36,40 +36,40 @@ fn loaded_at(host: &Host) -> String {
 
 /// A start by hand fails, and no copy lived even for a moment.
 #[track_caller]
-fn assert_bound(scene: &Scene, host: &Host, first: &Event, what: &str) {
-    let starts = scene.oracle.starts();
+fn assert_bound(fixture: &Fixture, host: &Host, first: &Event, what: &str) {
+    let starts = fixture.oracle.starts();
     let started = host.output(&["systemctl", "start", UNIT]);
     assert!(!started.status.success(), "{what}: the unit was started without its lease");
     assert_eq!(host.property(UNIT, "ExecMainPID"), "0", "{what}: nothing of it was run");
-    assert_eq!(scene.oracle.starts(), starts, "{what}");
-    scene.assert_alone(first);
-    scene.assert_no_violation();
+    assert_eq!(fixture.oracle.starts(), starts, "{what}");
+    fixture.assert_alone(first);
+    fixture.assert_no_violation();
 }
 
 #[test]
 fn a_unit_is_bound_without_what_the_generator_makes() {
-    let Some((scene, first)) = Plan::hosts("keptbonds", 2, Lockstore::Directory).run() else { return };
-    let (holder, standby) = (scene.host_of(&first), scene.other(&first));
+    let Some((fixture, first)) = Plan::hosts("keptbonds", 2, Lockstore::Directory).run() else { return };
+    let (holder, standby) = (fixture.host_of(&first), fixture.other(&first));
     // Where the generator writes there is no inode left.
     let folder = "/run/systemd/generator";
     standby.exec(&["mount", "-t", "tmpfs", "-o", "nr_inodes=1", "tmpfs", folder]);
     daemon_reload(standby);
     assert!(!drop_ins(standby).contains(GENERATED), "systemd makes no drop-ins: {}", drop_ins(standby));
-    assert_bound(&scene, standby, &first, "the generator has no inodes");
+    assert_bound(&fixture, standby, &first, "the generator has no inodes");
     standby.exec(&["umount", folder]);
     daemon_reload(standby);
     assert!(drop_ins(standby).contains(GENERATED), "{}", drop_ins(standby));
-    assert_bound(&scene, standby, &first, "both are loaded");
+    assert_bound(&fixture, standby, &first, "both are loaded");
 
     let identity = |host: &Host| host.exec(&["stat", "--format=%i %Y %a", KEPT]);
-    let reloaded = scene.hosts.iter().map(loaded_at).collect::<Vec<_>>();
-    for host in &scene.hosts {
+    let reloaded = fixture.hosts.iter().map(loaded_at).collect::<Vec<_>>();
+    for host in &fixture.hosts {
         let before = identity(host);
         assert!(before.trim().ends_with("644"), "{before}");
         reload(host);
         assert_eq!(identity(host), before, "what is there is left alone");
     }
-    assert_eq!(scene.hosts.iter().map(loaded_at).collect::<Vec<_>>(), reloaded, "PID 1 is not reloaded for it");
+    assert_eq!(fixture.hosts.iter().map(loaded_at).collect::<Vec<_>>(), reloaded, "PID 1 is not reloaded for it");
 
     // A file that is gone before putexd knows of it.
     for content in [None, Some("")] {
@@ -79,7 +79,7 @@ fn a_unit_is_bound_without_what_the_generator_makes() {
         }
         daemon_reload(standby);
         assert!(!drop_ins(standby).contains(GENERATED), "{}", drop_ins(standby));
-        assert_bound(&scene, standby, &first, "the service's file is gone");
+        assert_bound(&fixture, standby, &first, "the service's file is gone");
 
         // Now putexd knows: nothing binds the unit any more, and PID 1 is told.
         reload(standby);
@@ -89,7 +89,7 @@ fn a_unit_is_bound_without_what_the_generator_makes() {
         reload(standby);
         wait_for_standby(standby);
         assert!(standby.read_file(KEPT).is_some());
-        assert_bound(&scene, standby, &first, "the file is back");
+        assert_bound(&fixture, standby, &first, "the file is back");
     }
 
     // "systemctl revert" deletes the drop-in and has PID 1 read its files anew, when the service's file is gone and nobody has told
@@ -97,7 +97,7 @@ fn a_unit_is_bound_without_what_the_generator_makes() {
     standby.exec(&["rm", FILE]);
     standby.exec(&["systemctl", "revert", UNIT]);
     wait_until(SOON, "it is loaded again", || drop_ins(standby).contains(KEPT));
-    assert_bound(&scene, standby, &first, "reverted after the service's file was gone");
+    assert_bound(&fixture, standby, &first, "reverted after the service's file was gone");
     wait_until(SOON, "PID 1 is not reloaded again and again", || {
         let before = loaded_at(standby);
         sleep(QUIET);
@@ -110,7 +110,7 @@ fn a_unit_is_bound_without_what_the_generator_makes() {
     standby.exec(&["rm", FILE]);
     daemon_reload(standby);
     assert!(!drop_ins(standby).contains(GENERATED), "{}", drop_ins(standby));
-    assert_bound(&scene, standby, &first, "reverted before that");
+    assert_bound(&fixture, standby, &first, "reverted before that");
     standby.write_file(FILE, SERVICE);
     daemon_reload(standby);
     wait_for_standby(standby);
@@ -119,7 +119,7 @@ fn a_unit_is_bound_without_what_the_generator_makes() {
     standby.exec(&["rm", FILE]);
     reload(standby);
     wait_until(SOON, "nothing is kept of the unit", || standby.read_file(KEPT).is_none());
-    assert_bound(&scene, standby, &first, "before the daemon-reload");
+    assert_bound(&fixture, standby, &first, "before the daemon-reload");
     daemon_reload(standby);
     assert_eq!(drop_ins(standby), "");
     standby.write_file(FILE, SERVICE);
@@ -140,6 +140,6 @@ fn a_unit_is_bound_without_what_the_generator_makes() {
     });
     let since = now();
     holder.exec(&["systemctl", "stop", "putexd.service"]);
-    let second = scene.wait_for_takeover(&first, since, TAKE_OVER, "take-over by a service of another name");
+    let second = fixture.wait_for_takeover(&first, since, TAKE_OVER, "take-over by a service of another name");
     assert_eq!(second.host, standby.name);
 }

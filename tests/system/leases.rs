@@ -2,11 +2,11 @@
 
 use crate::cluster::Host;
 use crate::command::{holds_for, now, run, wait_until};
-use crate::lockstore::Lockstore;
-use crate::scene::{
-    HAND_OVER, Plan, SERVICE, SOON, Scene, TAKE_OVER, UNIT, WAIT, main_pid, signal, wait_for_line, wait_for_restart,
+use crate::fixture::{
+    Fixture, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, main_pid, signal, wait_for_line, wait_for_restart,
     wait_for_standby,
 };
+use crate::lockstore::Lockstore;
 use crate::watch::Event;
 
 const DAEMON: &str = "putexd.service";
@@ -33,11 +33,11 @@ fn leave_behind(host: &Host) {
 }
 
 /// The unit's main process is killed, and `Restart=` starts it in the other slice. Answers with that run.
-fn move_to_the_slice(scene: &Scene, start: &Event) -> Event {
-    let host = scene.host_of(start);
+fn move_to_the_slice(fixture: &Fixture, start: &Event) -> Event {
+    let host = fixture.host_of(start);
     let since = now();
     signal(host, UNIT, "KILL");
-    let moved = scene.oracle.wait_for_start_on(&[host], since, SOON);
+    let moved = fixture.oracle.wait_for_start_on(&[host], since, SOON);
     assert_eq!(host.property(UNIT, "ControlGroup"), MOVED);
     moved
 }
@@ -48,18 +48,18 @@ fn wait_for_the_guard_to_know(host: &Host, group: &str) {
 }
 
 /// The guard alone: no daemon and no PID 1.
-fn guard_alone_ends(scene: &Scene, start: &Event, what: &str) -> Event {
-    let host = scene.host_of(start);
+fn guard_alone_ends(fixture: &Fixture, start: &Event, what: &str) -> Event {
+    let host = fixture.host_of(start);
     let daemon = main_pid(host, DAEMON);
     let signal_pid1 = |signal: &str| drop(run("kill", &[signal, &host.pid1().to_string()]));
     let since = now();
     host.exec(&["kill", "-STOP", &daemon]);
     signal_pid1("-STOP");
-    let next = scene.wait_for_takeover(start, since, TAKE_OVER, what);
+    let next = fixture.wait_for_takeover(start, since, TAKE_OVER, what);
     signal_pid1("-CONT");
     host.exec(&["kill", "-CONT", &daemon]);
     wait_for_standby(host);
-    scene.assert_alone(&next);
+    fixture.assert_alone(&next);
     next
 }
 
@@ -71,19 +71,19 @@ fn restarted(name: &'static str) -> Plan {
 
 #[test]
 fn a_unit_that_moves_to_another_control_group_is_killed_there() {
-    let Some((scene, first)) = restarted("moves").run() else { return };
-    let host = scene.host_of(&first);
+    let Some((fixture, first)) = restarted("moves").run() else { return };
+    let host = fixture.host_of(&first);
     change_slice(host);
-    let moved = move_to_the_slice(&scene, &first);
+    let moved = move_to_the_slice(&fixture, &first);
     wait_for_the_guard_to_know(host, MOVED);
-    let second = guard_alone_ends(&scene, &moved, "SIGSTOP of PID 1 and putexd after a move");
+    let second = guard_alone_ends(&fixture, &moved, "SIGSTOP of PID 1 and putexd after a move");
 
     // The unit moves while putexd is away, and the next putexd finds it in a group that nobody armed.
-    let host = scene.host_of(&second);
+    let host = fixture.host_of(&second);
     let daemon = main_pid(host, DAEMON);
     change_slice(host);
     signal(host, DAEMON, "STOP");
-    let moved = move_to_the_slice(&scene, &second);
+    let moved = move_to_the_slice(&fixture, &second);
     leave_behind(host);
     host.exec(&["kill", "-KILL", &daemon]);
     wait_for_restart(host, DAEMON, &daemon, SOON);
@@ -93,48 +93,48 @@ fn a_unit_that_moves_to_another_control_group_is_killed_there() {
     // What is left in the former group does not outlive an orderly stop either.
     let since = now();
     host.exec(&["systemctl", "stop", DAEMON]);
-    scene.wait_for_takeover(&moved, since, HAND_OVER, "planned stop after a move");
+    fixture.wait_for_takeover(&moved, since, HAND_OVER, "planned stop after a move");
     assert!(host.processes(LEFT_BEHIND).is_empty(), "no proof while the former control group has processes");
-    scene.assert_no_violation();
+    fixture.assert_no_violation();
 }
 
 /// Nobody has told the guard of the other control group. It asks PID 1, as what does not end by SIGTERM would live on there.
 #[test]
 fn a_unit_that_moves_while_putexd_hangs_is_killed_there() {
-    let Some((scene, first)) = restarted("unseen").run() else { return };
-    let host = scene.host_of(&first);
+    let Some((fixture, first)) = restarted("unseen").run() else { return };
+    let host = fixture.host_of(&first);
     let since = now();
     signal(host, DAEMON, "STOP");
     host.write_file("/var/lib/oracle-deaf", "");
     change_slice(host);
-    let moved = move_to_the_slice(&scene, &first);
-    let second = scene.wait_for_takeover(&moved, since, WAIT * 2 + TAKE_OVER, "SIGSTOP of putexd and a move");
+    let moved = move_to_the_slice(&fixture, &first);
+    let second = fixture.wait_for_takeover(&moved, since, WAIT * 2 + TAKE_OVER, "SIGSTOP of putexd and a move");
     wait_for_line(host, &["putex-guard", "as well, which its lease does not name", MOVED]);
     host.exec(&["rm", "/var/lib/oracle-deaf"]);
-    scene.assert_alone(&second);
-    scene.assert_no_violation();
+    fixture.assert_alone(&second);
+    fixture.assert_no_violation();
 }
 
 /// Nor of a control group that is none of the unit's, into which somebody has put its main process: PID 1 knows that by its number.
 #[test]
 fn a_main_process_that_is_moved_while_putexd_hangs_is_killed_there() {
-    let Some((scene, first)) = Plan::hosts("astray", 2, Lockstore::Nats).run() else { return };
-    let host = scene.host_of(&first);
+    let Some((fixture, first)) = Plan::hosts("astray", 2, Lockstore::Nats).run() else { return };
+    let host = fixture.host_of(&first);
     let since = now();
     signal(host, DAEMON, "STOP");
     host.write_file("/var/lib/oracle-deaf", "");
     let main = main_pid(host, UNIT);
     host.sh(&format!("mkdir -p /sys/fs/cgroup/astray.slice; echo {main} >/sys/fs/cgroup/astray.slice/cgroup.procs"));
-    let second = scene.wait_for_takeover(&first, since, WAIT * 2 + TAKE_OVER, "SIGSTOP of putexd and a move by hand");
+    let second = fixture.wait_for_takeover(&first, since, WAIT * 2 + TAKE_OVER, "SIGSTOP of putexd and a move by hand");
     host.exec(&["rm", "/var/lib/oracle-deaf"]);
-    scene.assert_alone(&second);
-    scene.assert_no_violation();
+    fixture.assert_alone(&second);
+    fixture.assert_no_violation();
 }
 
 #[test]
 fn a_service_whose_file_is_gone_at_a_restart_leaves_its_unit_free() {
-    let Some((scene, first)) = Plan::hosts("unclaimed", 2, Lockstore::Nats).run() else { return };
-    let host = scene.host_of(&first);
+    let Some((fixture, first)) = Plan::hosts("unclaimed", 2, Lockstore::Nats).run() else { return };
+    let host = fixture.host_of(&first);
     let table_is_empty = |host: &Host| host.guards_table().is_some_and(|table| !table.contains("database"));
 
     // Whoever else speaks to the guard, as root, is sent away, and putexd goes on.
@@ -147,31 +147,31 @@ fn a_service_whose_file_is_gone_at_a_restart_leaves_its_unit_free() {
     let since = now();
     host.exec(&["rm", "/etc/putex.d/db.toml"]);
     host.exec(&["systemctl", "restart", DAEMON]);
-    let second = scene.wait_for_takeover(&first, since, HAND_OVER, "a file removed, and a restart");
+    let second = fixture.wait_for_takeover(&first, since, HAND_OVER, "a file removed, and a restart");
     println!("a file removed, and a restart: {:?}", second.after(since));
     wait_for_line(host, &["db: no usable file defines this service", "the lock db is released"]);
     wait_until(SOON, "the guard holds no lease of it", || table_is_empty(host));
 
     // Renamed everywhere with a restart: the old lease is let go, and the new service runs the same unit.
     let since = now();
-    for host in &scene.hosts {
+    for host in &fixture.hosts {
         host.output(&["rm", "/etc/putex.d/db.toml"]);
         host.write_file("/etc/putex.d/renamed.toml", SERVICE);
         host.exec(&["systemctl", "daemon-reload"]);
         host.exec(&["systemctl", "restart", DAEMON]);
     }
-    scene.oracle.wait_for_end(&second, SOON);
+    fixture.oracle.wait_for_end(&second, SOON);
     // Another name is another key, which is meant; a putexd that has just been started is not on the bus yet.
     wait_until(SOON, "the new key is adopted", || host.output(&["putexctl", "adopt", "renamed"]).status.success());
-    let third = scene.wait_for_start(since, TAKE_OVER);
-    assert!(third.at > scene.oracle.wait_for_end(&second, SOON).at, "one after the other");
-    let invocation = scene.invocation(&third);
+    let third = fixture.wait_for_start(since, TAKE_OVER);
+    assert!(third.at > fixture.oracle.wait_for_end(&second, SOON).at, "one after the other");
+    let invocation = fixture.invocation(&third);
     holds_for(WAIT * 2, "nobody kills the unit of the renamed service", || {
-        scene.oracle.live() == [third.clone()] && scene.invocation(&third) == invocation
+        fixture.oracle.live() == [third.clone()] && fixture.invocation(&third) == invocation
     });
-    for host in &scene.hosts {
+    for host in &fixture.hosts {
         let journal = host.journal(&[]);
         assert!(!journal.contains("has processes again"), "the guard of {} kills a unit for ever", host.name);
     }
-    scene.assert_no_violation();
+    fixture.assert_no_violation();
 }

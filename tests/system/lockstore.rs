@@ -3,7 +3,7 @@
 use putexd::types::store::StoreSettings;
 
 use crate::cluster::{Cluster, Host};
-use crate::ground::utf8;
+use crate::environment::utf8;
 use crate::on_hosts::{OnHosts, etcd_leads};
 use crate::server::{ADDRESS, Server};
 use crate::share::PLACE;

@@ -32,9 +32,9 @@ use serde_json::json;
 use crate::campaign::{number, seconds_since_1970};
 use crate::cluster::{Cluster, Cut, Host};
 use crate::command::{holds_for, kill, now, wait_until};
+use crate::fixture::{ELECTED, Fixture, Plan, SOON, WAIT, wait_for_standby, wait_for_status};
 use crate::lockstore::Lockstore;
 use crate::pauses::overlap;
-use crate::scene::{ELECTED, Plan, SOON, Scene, WAIT, wait_for_standby, wait_for_status};
 use crate::watch::Event;
 
 const RUNS: usize = 10;
@@ -68,11 +68,11 @@ struct Writer {
 
 impl Writer {
     /// Writes until it is dropped, through servers whose hosts are not touched meanwhile.
-    fn begin(scene: &Scene, servers: &[String]) -> Self {
+    fn begin(fixture: &Fixture, servers: &[String]) -> Self {
         let ended = Arc::new(AtomicBool::new(false));
         let (sender, puts) = mpsc::channel();
         let (servers, thread_ended) = (servers.to_vec(), Arc::clone(&ended));
-        let switch = scene.switch();
+        let switch = fixture.switch();
         thread::spawn(move || {
             crate::cluster::in_network(&switch, || {
                 let runtime =
@@ -122,16 +122,16 @@ async fn put(servers: &[String], ended: &AtomicBool, puts: &mpsc::Sender<Duratio
 }
 
 /// Waits until all servers agree and one host has held the lock for a while: each run begins from the same rest.
-fn at_rest(scene: &Scene) -> Event {
-    scene.locks.on_hosts().wait_for_leader(scene);
+fn at_rest(fixture: &Fixture) -> Event {
+    fixture.locks.on_hosts().wait_for_leader(fixture);
     loop {
-        let one = scene.wait_for_one_active(ELECTED);
-        for host in scene.others(&one) {
+        let one = fixture.wait_for_one_active(ELECTED);
+        for host in fixture.others(&one) {
             wait_for_status(host, |status| status.contains("db standby (h") || status.contains("db active"));
         }
         let since = now();
         // A server that has come back may still cost an election; and a host that let the lock go waits 2·R.
-        while now().saturating_sub(since) < WAIT && scene.oracle.live() == [one.clone()] {
+        while now().saturating_sub(since) < WAIT && fixture.oracle.live() == [one.clone()] {
             thread::sleep(PACE);
         }
         if now().saturating_sub(since) >= WAIT {
@@ -148,15 +148,15 @@ fn servers_but(cluster: &Cluster, start: &Event) -> Vec<String> {
 #[test]
 #[ignore = "takes minutes, and its figures need a machine that does nothing else"]
 fn measure() {
-    let Some((scene, _)) = Plan::hosts("measure", 3, Lockstore::Nats).servers_on_hosts().run() else { return };
+    let Some((fixture, _)) = Plan::hosts("measure", 3, Lockstore::Nats).servers_on_hosts().run() else { return };
     let mut table = Table::default();
     for run in 1..=rounds() {
-        planned(&scene, run, &mut table);
-        power_loss(&scene, run, &mut table);
-        partition(&scene, run, &mut table);
+        planned(&fixture, run, &mut table);
+        power_loss(&fixture, run, &mut table);
+        partition(&fixture, run, &mut table);
     }
     table.print();
-    scene.assert_no_violation();
+    fixture.assert_no_violation();
     assert!(table.misses.is_empty(), "not as promised: {:#?}", table.misses);
 }
 
@@ -164,10 +164,10 @@ fn measure() {
 #[test]
 #[ignore = "takes minutes, and its figures need a machine that does nothing else"]
 fn measure_planned() {
-    let Some((scene, _)) = Plan::hosts("planned", 3, Lockstore::Nats).servers_on_hosts().run() else { return };
+    let Some((fixture, _)) = Plan::hosts("planned", 3, Lockstore::Nats).servers_on_hosts().run() else { return };
     let mut table = Table::default();
-    every_host_holds_once(&scene);
-    (1..=rounds()).for_each(|run| planned(&scene, run, &mut table));
+    every_host_holds_once(&fixture);
+    (1..=rounds()).for_each(|run| planned(&fixture, run, &mut table));
     table.print();
     let median = table.part(PLANNED_ROW, 50);
     if median > PLANNED_MEDIAN {
@@ -175,14 +175,14 @@ fn measure_planned() {
             .misses
             .push(format!("the median of planned hand-overs is {median:.3?}, allowed are {PLANNED_MEDIAN:.3?}"));
     }
-    scene.assert_no_violation();
+    fixture.assert_no_violation();
     assert!(table.misses.is_empty(), "not as promised: {:#?}", table.misses);
 }
 
 /// Whoever has not held the lock is behind the others in turn, and would never come to it.
-fn every_host_holds_once(scene: &Scene) {
-    for host in &scene.hosts {
-        let others = || scene.hosts.iter().filter(|other| other.name != host.name);
+fn every_host_holds_once(fixture: &Fixture) {
+    for host in &fixture.hosts {
+        let others = || fixture.hosts.iter().filter(|other| other.name != host.name);
         others().for_each(|other| _ = other.exec(&["systemctl", "stop", "putexd.service"]));
         wait_until(ELECTED, "the host is active", || {
             host.property("putexd.service", "StatusText").contains("db active")
@@ -195,11 +195,11 @@ fn every_host_holds_once(scene: &Scene) {
 #[test]
 #[ignore = "takes minutes, and its figures need a machine that does nothing else"]
 fn measure_power_loss() {
-    let Some((scene, _)) = Plan::hosts("losses", 3, Lockstore::Nats).servers_on_hosts().run() else { return };
+    let Some((fixture, _)) = Plan::hosts("losses", 3, Lockstore::Nats).servers_on_hosts().run() else { return };
     let mut table = Table::default();
-    (1..=rounds()).for_each(|run| power_loss(&scene, run, &mut table));
+    (1..=rounds()).for_each(|run| power_loss(&fixture, run, &mut table));
     table.print();
-    scene.assert_no_violation();
+    fixture.assert_no_violation();
     assert!(table.misses.is_empty(), "not as promised: {:#?}", table.misses);
 }
 
@@ -210,40 +210,40 @@ fn measure_power_loss() {
 fn measure_silence() {
     let log = "[Service]\nEnvironment=PUTEX_LOG=putexd=debug\n";
     let plan = Plan::hosts("silence", 3, Lockstore::Nats).servers_on_hosts();
-    let Some((scene, _)) = plan.file("/etc/systemd/system/putexd.service.d/log.conf", log).run() else { return };
-    println!("{}", scene.hosts[0].exec(&["nats-server", "--version"]).trim());
+    let Some((fixture, _)) = plan.file("/etc/systemd/system/putexd.service.d/log.conf", log).run() else { return };
+    println!("{}", fixture.hosts[0].exec(&["nats-server", "--version"]).trim());
     let mut table = Table::default();
     let mut ridden_through = 0;
     for run in 1..=rounds() {
-        let old = at_rest(&scene);
-        let host = scene.host_of(&old);
-        have_bucket_led_by(&scene, &host.name);
-        let writer = Writer::begin(&scene, &servers_but(&scene, &old));
+        let old = at_rest(&fixture);
+        let host = fixture.host_of(&old);
+        have_bucket_led_by(&fixture, &host.name);
+        let writer = Writer::begin(&fixture, &servers_but(&fixture, &old));
         let (cut, began) = (now(), seconds_since_1970());
         host.partition(Cut::Silent);
-        let new = scene.wait_for_takeover(&old, cut, ELECTED, &format!("run {run}: partition with the leader"));
+        let new = fixture.wait_for_takeover(&old, cut, ELECTED, &format!("run {run}: partition with the leader"));
         let leaderless = writer.longest_gap(cut);
         drop(writer);
         table.add("silence: to the start elsewhere", new.after(cut));
         table.add("silence: the store without a leader", leaderless);
         table.add("silence: the start less the leaderless time", new.after(cut).saturating_sub(leaderless));
         println!("run {run}: started after {:.3?}, leaderless {leaderless:.3?}", new.after(cut));
-        explain(&scene, began);
+        explain(&fixture, began);
         // By then the server that is cut off has stepped down, and wants to be elected.
-        holds_for(HEALED, "no second copy", || scene.oracle.violations().is_empty());
-        let writer = Writer::begin(&scene, &servers_but(&scene, &old));
+        holds_for(HEALED, "no second copy", || fixture.oracle.violations().is_empty());
+        let writer = Writer::begin(&fixture, &servers_but(&fixture, &old));
         let healed = now();
         host.heal();
-        holds_for(HEALED, "no second copy", || scene.oracle.violations().is_empty());
+        holds_for(HEALED, "no second copy", || fixture.oracle.violations().is_empty());
         let leaderless = writer.longest_gap(healed);
-        let lost = scene.oracle.ends().get(&new.id).copied();
+        let lost = fixture.oracle.ends().get(&new.id).copied();
         let fate = match lost {
             None => "rode through".to_owned(),
             Some(end) if end < healed => format!("had lost it {:.3?} before", healed.saturating_sub(end)),
             Some(end) => format!("lost it {:.3?} after", end.saturating_sub(healed)),
         };
         println!("run {run}: after the heal leaderless {leaderless:.3?}; the holder {fate}");
-        let journal = scene.host_of(&new).journal(&["putexd.service"]);
+        let journal = fixture.host_of(&new).journal(&["putexd.service"]);
         if let Some(why) = journal.lines().rfind(|line| line.contains("(was active)")).filter(|_| lost.is_some()) {
             println!("run {run}: {why}");
         }
@@ -252,16 +252,16 @@ fn measure_silence() {
     }
     println!("{ridden_through} of {} holders rode through the heal", rounds());
     table.print();
-    scene.assert_no_violation();
+    fixture.assert_no_violation();
 }
 
 /// Has the server of that host lead the bucket. Which one is elected is NATS's to say, so it is asked again until it is.
-fn have_bucket_led_by(scene: &Scene, name: &str) {
+fn have_bucket_led_by(fixture: &Fixture, name: &str) {
     wait_until(ELECTED, "the host's server leads the bucket", || {
-        let leader = asked(scene, "STREAM.INFO.KV_locks", "")
+        let leader = asked(fixture, "STREAM.INFO.KV_locks", "")
             .and_then(|info| info.pointer("/cluster/leader").and_then(|leader| leader.as_str().map(str::to_owned)));
         if leader.as_deref() != Some(name) {
-            asked(scene, "STREAM.LEADER.STEPDOWN.KV_locks", "");
+            asked(fixture, "STREAM.LEADER.STEPDOWN.KV_locks", "");
             thread::sleep(WAIT / 4);
         }
         leader.as_deref() == Some(name)
@@ -269,9 +269,9 @@ fn have_bucket_led_by(scene: &Scene, name: &str) {
 }
 
 /// What JetStream answers.
-fn asked(scene: &Scene, verb: &str, question: &str) -> Option<serde_json::Value> {
-    let servers = scene.locks.on_hosts().urls(scene);
-    scene.on_the_switch(|| {
+fn asked(fixture: &Fixture, verb: &str, question: &str) -> Option<serde_json::Value> {
+    let servers = fixture.locks.on_hosts().urls(fixture);
+    fixture.on_the_switch(|| {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a thread may have one");
         runtime.block_on(async {
@@ -291,7 +291,7 @@ fn rounds() -> usize {
 #[ignore = "takes minutes, and its figures need a machine that does nothing else"]
 fn measure_thaws() {
     let plan = Plan::hosts("thaws", 2, Lockstore::Nats).oracle(&["ORACLE_IGNORE_TERM=1"]);
-    let Some((scene, mut active)) = plan.run() else { return };
+    let Some((fixture, mut active)) = plan.run() else { return };
     let mut table = Table::default();
     let those = |host: &Host| {
         let guards = ["putex-guard.service", "putex-guard-watch.service"];
@@ -304,8 +304,8 @@ fn measure_thaws() {
     };
     let mut rounds = |row: &'static str, runs: usize, sleep: &dyn Fn(&Host), limit: Duration| {
         for run in 1..=runs {
-            let host = scene.host_of(&active);
-            let (next, span) = overlap(&scene, &active, sleep, &Host::thaw);
+            let host = fixture.host_of(&active);
+            let (next, span) = overlap(&fixture, &active, sleep, &Host::thaw);
             println!("{row}, run {run}: {span:?}");
             table.add(row, span);
             table.require(run, row, span, limit);
@@ -330,20 +330,20 @@ fn measure_idle() {
             let service = format!("unit = \"idle-{name}.service\"\nrenew-interval = \"{renew_interval}\"\n");
             plan.service(name, service).unit(&format!("idle-{name}"), "[Service]\nExecStart=/usr/bin/sleep infinity\n")
         });
-        let Some(scene) = plan.begin() else { return };
+        let Some(fixture) = plan.begin() else { return };
         let active = |host: &Host| {
             let active = |name: &&str| host.property(&format!("idle-{name}.service"), "ActiveState") == "active";
             NAMES.iter().filter(|name| active(name)).count()
         };
-        wait_until(ELECTED, "all run", || scene.hosts.iter().map(active).sum::<usize>() == NAMES.len());
+        wait_until(ELECTED, "all run", || fixture.hosts.iter().map(active).sum::<usize>() == NAMES.len());
         thread::sleep(IDLE / 4);
         let those =
             |host: &Host| [host.processes_of("putexd.service"), vec![host.pid1()], host.processes_of("dbus.service")];
         let spent =
-            || scene.hosts.iter().map(|host| those(host).map(|processes| ticks(&processes))).collect::<Vec<_>>();
+            || fixture.hosts.iter().map(|host| those(host).map(|processes| ticks(&processes))).collect::<Vec<_>>();
         let before = spent();
         thread::sleep(IDLE);
-        for ((host, before), after) in scene.hosts.iter().zip(before).zip(spent()) {
+        for ((host, before), after) in fixture.hosts.iter().zip(before).zip(spent()) {
             // A hundred ticks make a second.
             let percent = |what: usize| f64::from(after[what] - before[what]) / IDLE.as_secs_f64();
             println!(
@@ -379,7 +379,7 @@ fn fast(name: &'static str, store: Lockstore) {
         let unit = "[Service]\nExecStart=/usr/bin/sleep infinity\n";
         plan.service(name, format!("unit = \"fast-{name}.service\"\n{timings}")).unit(&format!("fast-{name}"), unit)
     });
-    let Some(scene) = plan.begin() else { return };
+    let Some(fixture) = plan.begin() else { return };
     let starts = |host: &Host| {
         FAST_NAMES.map(|name| host.property(&format!("fast-{name}.service"), "ActiveEnterTimestampMonotonic"))
     };
@@ -390,12 +390,12 @@ fn fast(name: &'static str, store: Lockstore) {
     let wait = renew_interval * (failures + 1);
     let mut table = Table::default();
     for run in 1..=rounds() {
-        wait_until(ELECTED, "all run", || scene.hosts.iter().map(active).sum::<usize>() == FAST_NAMES.len());
+        wait_until(ELECTED, "all run", || fixture.hosts.iter().map(active).sum::<usize>() == FAST_NAMES.len());
         if run == 1 {
-            let before = scene.hosts.iter().map(starts).collect::<Vec<_>>();
+            let before = fixture.hosts.iter().map(starts).collect::<Vec<_>>();
             let rest = Duration::from_secs(60) * number::<u32>(FAST_MINUTES).unwrap_or(10);
             thread::sleep(rest);
-            let after = scene.hosts.iter().map(starts).collect::<Vec<_>>();
+            let after = fixture.hosts.iter().map(starts).collect::<Vec<_>>();
             let moved =
                 before.iter().flatten().zip(after.iter().flatten()).filter(|(before, after)| before != after).count();
             println!("{name}, R = {milliseconds} ms: {moved} starts in {rest:?} at rest");
@@ -404,8 +404,8 @@ fn fast(name: &'static str, store: Lockstore) {
             }
         }
         // The one that has more is the one that is lost.
-        let lost = scene.hosts.iter().max_by_key(|host| active(host)).expect("two hosts");
-        let other = scene.hosts.iter().find(|host| host.name != lost.name).expect("two hosts");
+        let lost = fixture.hosts.iter().max_by_key(|host| active(host)).expect("two hosts");
+        let other = fixture.hosts.iter().find(|host| host.name != lost.name).expect("two hosts");
         let at = lost.power_off_hard();
         wait_until(ELECTED, "all run elsewhere", || active(other) == FAST_NAMES.len());
         let latest = starts(other).iter().filter_map(|start| start.parse().ok()).map(Duration::from_micros).max();
@@ -430,63 +430,63 @@ fn ticks(processes: &[u32]) -> u32 {
     processes.iter().map(of).sum()
 }
 
-fn planned(scene: &Scene, run: usize, table: &mut Table) {
-    let old = at_rest(scene);
-    let host = scene.host_of(&old);
+fn planned(fixture: &Fixture, run: usize, table: &mut Table) {
+    let old = at_rest(fixture);
+    let host = fixture.host_of(&old);
     let (asked, began) = (now(), seconds_since_1970());
     host.exec(&["systemctl", "stop", "putexd.service"]);
-    let new = scene.wait_for_takeover(&old, asked, ELECTED, &format!("run {run}: planned hand-over"));
-    let stopped = scene.stop_of(&old).expect("it was stopped in order");
+    let new = fixture.wait_for_takeover(&old, asked, ELECTED, &format!("run {run}: planned hand-over"));
+    let stopped = fixture.stop_of(&old).expect("it was stopped in order");
     table.add(PLANNED_ROW, new.after(stopped));
     if !table.require(run, "planned hand-over", new.after(stopped), PLANNED) {
-        explain(scene, began);
+        explain(fixture, began);
     }
     wait_until(ELECTED, "putexd has stopped", || host.property("putexd.service", "ActiveState") == "inactive");
     host.exec(&["systemctl", "start", "putexd.service"]);
 }
 
-fn power_loss(scene: &Scene, run: usize, table: &mut Table) {
-    let old = at_rest(scene);
-    let host = scene.host_of(&old);
-    let writer = Writer::begin(scene, &servers_but(scene, &old));
+fn power_loss(fixture: &Fixture, run: usize, table: &mut Table) {
+    let old = at_rest(fixture);
+    let host = fixture.host_of(&old);
+    let writer = Writer::begin(fixture, &servers_but(fixture, &old));
     let began = seconds_since_1970();
     let lost = host.power_off_hard();
-    let new = scene.wait_for_takeover(&old, lost, ELECTED, &format!("run {run}: power loss"));
+    let new = fixture.wait_for_takeover(&old, lost, ELECTED, &format!("run {run}: power loss"));
     let leaderless = writer.longest_gap(lost);
     drop(writer);
     table.add("power loss: to the start elsewhere", new.after(lost));
     table.add("power loss: the store without a leader", leaderless);
     table.add("power loss: the start less the leaderless time", (new.after(lost)).saturating_sub(leaderless));
     if !table.require(run, "power loss", new.after(lost), WAIT + SLACK + leaderless) {
-        explain(scene, began);
+        explain(fixture, began);
     }
     host.boot();
 }
 
-fn partition(scene: &Scene, run: usize, table: &mut Table) {
-    let old = at_rest(scene);
-    let host = scene.host_of(&old);
-    let writer = Writer::begin(scene, &servers_but(scene, &old));
+fn partition(fixture: &Fixture, run: usize, table: &mut Table) {
+    let old = at_rest(fixture);
+    let host = fixture.host_of(&old);
+    let writer = Writer::begin(fixture, &servers_but(fixture, &old));
     let cut = now();
     host.partition(Cut::Silent);
-    let new = scene.wait_for_takeover(&old, cut, ELECTED, &format!("run {run}: silent partition"));
-    let end = scene.oracle.wait_for_end(&old, SOON);
+    let new = fixture.wait_for_takeover(&old, cut, ELECTED, &format!("run {run}: silent partition"));
+    let end = fixture.oracle.wait_for_end(&old, SOON);
     table.add("partition: to the start elsewhere", new.after(cut));
     table.add("partition: the store without a leader", writer.longest_gap(cut));
     table.add("partition: to the end of the old copy", end.after(cut));
     table.add("partition: old end to new start", new.after(end.at));
     drop(writer);
     host.heal();
-    holds_for(Duration::from_secs(1), "no second copy", || scene.oracle.violations().is_empty());
+    holds_for(Duration::from_secs(1), "no second copy", || fixture.oracle.violations().is_empty());
 }
 
 /// What was written to the lock since then, in seconds since 1970, and what the hosts said of it: two writes on one base
 /// are those of two hosts that both wanted it.
-fn explain(scene: &Scene, began: u64) {
-    for (revision, base, text) in writes_since(scene, began) {
+fn explain(fixture: &Fixture, began: u64) {
+    for (revision, base, text) in writes_since(fixture, began) {
         println!("    the store: revision {revision} on {base}: {text}");
     }
-    for host in &scene.hosts {
+    for host in &fixture.hosts {
         let journal = host.journal_since(began);
         for line in journal.lines().filter(|line| line.contains(" putexd[")) {
             println!("    {line}");
@@ -495,9 +495,9 @@ fn explain(scene: &Scene, began: u64) {
 }
 
 /// Of each write of the lock that the store still has: its revision, the one that it replaced by its own word, and the rest.
-fn writes_since(scene: &Scene, began: u64) -> Vec<(u64, String, String)> {
-    let servers = scene.locks.on_hosts().urls(scene);
-    scene.on_the_switch(|| {
+fn writes_since(fixture: &Fixture, began: u64) -> Vec<(u64, String, String)> {
+    let servers = fixture.locks.on_hosts().urls(fixture);
+    fixture.on_the_switch(|| {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a thread may have one");
         runtime.block_on(async {
@@ -515,7 +515,7 @@ fn writes_since(scene: &Scene, began: u64) -> Vec<(u64, String, String)> {
                 let header = |name: &str| message.headers.get(name).map_or("-", |value| value.as_str()).to_owned();
                 let (holder, state) = (String::from_utf8_lossy(&message.payload), header("Putex-State"));
                 let machine = header("Putex-Machine");
-                let author = scene.hosts.iter().find(|host| host.machine_id() == machine);
+                let author = fixture.hosts.iter().find(|host| host.machine_id() == machine);
                 let author = author.map_or("nobody known", |host| host.name.as_str());
                 let text = format!("{} by {author}, {state}, holder {holder:?}", message.time.time());
                 writes.push((message.sequence, header("Putexd-Base"), text));

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::cluster::{Host, Off};
 use crate::command::{holds_for, now, wait_until};
+use crate::fixture::{Fixture, Plan, SERVICE, SOON, TAKE_OVER, WAIT, signal, wait_for_line, wait_for_standby};
 use crate::lockstore::Lockstore;
-use crate::scene::{Plan, SERVICE, SOON, Scene, TAKE_OVER, WAIT, signal, wait_for_line, wait_for_standby};
 use crate::watch::Event;
 
 const MOUNT: (&str, &str) =
@@ -33,10 +33,10 @@ fn wait_until_written(host: &Host) {
 
 /// The next copy starts on a host whose disk no other host has mounted any more.
 #[track_caller]
-fn wait_for_the_only_mount(scene: &Scene, old: &Event, since: Duration, what: &str) -> Event {
-    let new = scene.wait_for_takeover(old, since, TAKE_OVER, what);
-    assert!(!scene.disk().is_in_use_by(scene.host_of(old)), "{what}: two hosts have the same disk mounted");
-    assert!(scene.disk().is_in_use_by(scene.host_of(&new)));
+fn wait_for_the_only_mount(fixture: &Fixture, old: &Event, since: Duration, what: &str) -> Event {
+    let new = fixture.wait_for_takeover(old, since, TAKE_OVER, what);
+    assert!(!fixture.disk().is_in_use_by(fixture.host_of(old)), "{what}: two hosts have the same disk mounted");
+    assert!(fixture.disk().is_in_use_by(fixture.host_of(&new)));
     new
 }
 
@@ -44,23 +44,23 @@ fn wait_for_the_only_mount(scene: &Scene, old: &Event, since: Duration, what: &s
 fn a_disk_is_handed_over_when_no_mount_namespace_has_it() {
     let service = format!("{SERVICE}bound-units = [\"srv-data.mount\"]\non-stop-failure = \"reboot-force\"\n");
     let plan = Plan::hosts("mounts", 2, Lockstore::Directory).service("db", service).disk();
-    let Some((scene, first)) = plan.file(MOUNT.0, MOUNT.1).file(NEEDS_MOUNT.0, NEEDS_MOUNT.1).run() else { return };
-    for host in &scene.hosts {
+    let Some((fixture, first)) = plan.file(MOUNT.0, MOUNT.1).file(NEEDS_MOUNT.0, NEEDS_MOUNT.1).run() else { return };
+    for host in &fixture.hosts {
         host.assert_harmless();
     }
 
     // The namespace of an ordinary service follows what is unmounted.
-    let host = scene.host_of(&first);
+    let host = fixture.host_of(&first);
     begin(host, "ordinary", &["ProtectSystem=strict", "ReadWritePaths=/srv/data"], &["sleep", "1000"]);
     let since = now();
     host.exec(&["systemctl", "stop", "putexd.service"]);
-    let second = wait_for_the_only_mount(&scene, &first, since, "an ordinary service beside it");
+    let second = wait_for_the_only_mount(&fixture, &first, since, "an ordinary service beside it");
     assert_eq!(host.property("ordinary.service", "ActiveState"), "active");
     host.exec(&["systemctl", "start", "putexd.service"]);
     wait_for_standby(host);
 
     // One that has it mounted elsewhere too does not, and umount succeeds all the same.
-    let host = scene.host_of(&second);
+    let host = fixture.host_of(&second);
     begin(host, "backup", &["BindPaths=/srv/data:/mnt"], &["sh", "-c", WRITER_ELSEWHERE]);
     wait_until_written(host);
     let since = now();
@@ -69,19 +69,19 @@ fn a_disk_is_handed_over_when_no_mount_namespace_has_it() {
         host.property("srv-data.mount", "ActiveState") == "inactive"
     });
     holds_for(WAIT, "no other host mounts what is still written to", || {
-        scene.disk().is_in_use_by(host) && !scene.disk().is_in_use_by(scene.other(&second))
+        fixture.disk().is_in_use_by(host) && !fixture.disk().is_in_use_by(fixture.other(&second))
     });
     wait_for_line(host, &["srv-data.mount", "is still mounted", WRITER_ELSEWHERE]);
     host.exec(&["systemctl", "stop", "backup.service"]);
     let freed = now();
-    let third = wait_for_the_only_mount(&scene, &second, since, "until the last namespace lets go of it");
+    let third = wait_for_the_only_mount(&fixture, &second, since, "until the last namespace lets go of it");
     assert!(third.at >= freed, "the operator's help was waited for");
     assert!(stop.wait_with_output().expect("systemctl ends").status.success());
     host.exec(&["systemctl", "start", "putexd.service"]);
     wait_for_standby(host);
 
     // The guard alone goes by the same signs.
-    let host = scene.host_of(&third);
+    let host = fixture.host_of(&third);
     begin(host, "container", &[], &["unshare", "--mount", "--propagation=private", "sh", "-c", WRITER]);
     wait_until_written(host);
     let since = now();
@@ -89,8 +89,8 @@ fn a_disk_is_handed_over_when_no_mount_namespace_has_it() {
     assert_eq!(host.wait_off(TAKE_OVER), Off::ToReboot);
     let told = host.journal(&["putex-guard.service"]);
     assert!(told.contains("is still mounted") && told.contains(WRITER), "the guard says why: {told}");
-    wait_for_the_only_mount(&scene, &third, since, "the guard alone");
+    wait_for_the_only_mount(&fixture, &third, since, "the guard alone");
     host.boot();
     wait_for_standby(host);
-    scene.assert_no_violation();
+    fixture.assert_no_violation();
 }

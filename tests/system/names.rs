@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use crate::cluster::Host;
 use crate::command::{holds_for, now, run, wait_for};
-use crate::ground::utf8;
+use crate::environment::utf8;
+use crate::fixture::{Fixture, Plan, SERVICE, SOON, TAKE_OVER, WAIT, wait_for_standby, wait_for_status};
 use crate::lockstore::{Lockstore, on_each_store};
-use crate::scene::{Plan, SERVICE, SOON, Scene, TAKE_OVER, WAIT, wait_for_standby, wait_for_status};
 use crate::watch::Event;
 
 on_each_store! {
@@ -33,10 +33,10 @@ fn wait_for_words(host: &Host, words: &[&str]) -> String {
 }
 
 #[track_caller]
-fn nobody_else_starts(scene: &Scene, what: &str) {
-    let starts = scene.oracle.starts();
-    holds_for(TEMPTED, what, || scene.oracle.starts() == starts);
-    scene.assert_no_violation();
+fn nobody_else_starts(fixture: &Fixture, what: &str) {
+    let starts = fixture.oracle.starts();
+    holds_for(TEMPTED, what, || fixture.oracle.starts() == starts);
+    fixture.assert_no_violation();
 }
 
 fn rename(host: &Host, from: &str, to: &str) {
@@ -45,20 +45,20 @@ fn rename(host: &Host, from: &str, to: &str) {
 }
 
 fn a_service_is_renamed_host_by_host(store: Lockstore) {
-    let Some((scene, first)) = Plan::hosts("rename", 2, store).run() else { return };
-    let (holder, other) = (scene.host_of(&first), scene.other(&first));
+    let Some((fixture, first)) = Plan::hosts("rename", 2, store).run() else { return };
+    let (holder, other) = (fixture.host_of(&first), fixture.other(&first));
 
     // Under another name it has another key, which is another lock.
     rename(other, "db", "ctl");
     wait_for_words(other, &["ctl ", "does not contend", &format!("{} holds it", holder.name), "key = \"db\""]);
-    nobody_else_starts(&scene, "a host with another key waits");
+    nobody_else_starts(&fixture, "a host with another key waits");
     let doctor = other.exec(&["putexctl", "doctor"]);
     assert!(doctor.contains("two keys share database.service: it is run under \"db\""), "{doctor}");
 
     // An operator says that the new name is meant: the holder under the old one lets go first.
     let asked = now();
     other.exec(&["putexctl", "adopt", "ctl"]);
-    let second = scene.wait_for_takeover(&first, asked, TAKE_OVER, "adopted under another key");
+    let second = fixture.wait_for_takeover(&first, asked, TAKE_OVER, "adopted under another key");
     wait_for_words(holder, &["does not contend", "key = \"ctl\""]);
     rename(holder, "db", "ctl");
     wait_for_status(holder, |status| status.contains("ctl standby (h"));
@@ -70,12 +70,12 @@ fn a_service_is_renamed_host_by_host(store: Lockstore) {
     wait_for_words(holder, &["does not contend", "key = \"ctl\""]);
     // Even when nobody holds the lock.
     other.exec(&["systemctl", "stop", "putexd.service"]);
-    scene.oracle.wait_for_end(&second, SOON);
-    nobody_else_starts(&scene, "the old name stays refused");
+    fixture.oracle.wait_for_end(&second, SOON);
+    nobody_else_starts(&fixture, "the old name stays refused");
     let asked = now();
     holder.exec(&["putexctl", "adopt", "db"]);
     // Nobody saw who let go of the other name: that is waited out.
-    let third = scene.wait_for_takeover(&second, asked, TAKE_OVER, "adopted while nobody holds it");
+    let third = fixture.wait_for_takeover(&second, asked, TAKE_OVER, "adopted while nobody holds it");
     other.exec(&["systemctl", "start", "putexd.service"]);
     wait_for_words(other, &["does not contend", "key = \"db\""]);
     rename(other, "ctl", "db");
@@ -86,19 +86,19 @@ fn a_service_is_renamed_host_by_host(store: Lockstore) {
     wait_for_status(other, |status| status.contains("ctl standby (h"));
     let doctor = other.exec(&["putexctl", "doctor"]);
     assert!(doctor.contains("assigned to the key \"db\" in this store"), "{doctor}");
-    scene.assert_alone(&third);
-    scene.assert_no_violation();
+    fixture.assert_alone(&third);
+    fixture.assert_no_violation();
 }
 
 /// A unit that starts nothing of the tests' own.
 const FRONT: &str = "[Service]\nExecStart=/usr/bin/sleep infinity\n";
 
 fn a_unit_moves_from_one_service_to_another(store: Lockstore) {
-    let Some((scene, first)) = Plan::hosts("bound", 2, store).run() else { return };
-    let (holder, other) = (scene.host_of(&first), scene.other(&first));
+    let Some((fixture, first)) = Plan::hosts("bound", 2, store).run() else { return };
+    let (holder, other) = (fixture.host_of(&first), fixture.other(&first));
     let front = SERVICE.replace("database.service", "front.service");
     let with_database = format!("{front}bound-units = [\"database.service\"]\n");
-    for host in &scene.hosts {
+    for host in &fixture.hosts {
         host.write_file("/etc/systemd/system/front.service", FRONT);
     }
 
@@ -109,7 +109,7 @@ fn a_unit_moves_from_one_service_to_another(store: Lockstore) {
     let held = format!("database.service is run under the key \"db\" in this store ({} holds it)", holder.name);
     wait_for_words(other, &["front ", "does not contend", &held, "take database.service out of bound-units"]);
     assert!(!other.output(&["systemctl", "start", "database.service"]).status.success());
-    nobody_else_starts(&scene, "a host that has the unit under another service waits");
+    nobody_else_starts(&fixture, "a host that has the unit under another service waits");
     assert_ne!(other.property("front.service", "ActiveState"), "active");
     let doctor = other.exec(&["putexctl", "doctor"]);
     assert!(doctor.contains("two keys share database.service: it is run under \"db\""), "{doctor}");
@@ -117,67 +117,67 @@ fn a_unit_moves_from_one_service_to_another(store: Lockstore) {
     // An operator says that it is meant. Whoever has it under the old service lets go of that first.
     other.exec(&["putexctl", "adopt", "front"]);
     wait_for_words(holder, &["does not contend", "database.service is run under the key \"front\""]);
-    scene.oracle.wait_for_end(&first, SOON);
+    fixture.oracle.wait_for_end(&first, SOON);
     wait_for_status(other, |status| status.contains("front active"));
     let asked = now();
     other.exec(&["systemctl", "start", "database.service"]);
-    let second = scene.wait_for_start(asked, SOON);
+    let second = fixture.wait_for_start(asked, SOON);
     assert!(!holder.output(&["systemctl", "start", "database.service"]).status.success());
-    scene.assert_alone(&second);
+    fixture.assert_alone(&second);
 
     // Back again, while the service that it leaves runs on: its record says that it runs the others alone.
     other.write_file("/etc/putex.d/front.toml", &front);
     reload(other);
-    scene.oracle.wait_for_end(&second, SOON);
+    fixture.oracle.wait_for_end(&second, SOON);
     wait_for_status(other, |status| status.contains("front active"));
     wait_for_words(holder, &["does not contend", "database.service is run under the key \"front\""]);
-    nobody_else_starts(&scene, "the unit's entry still names the service that has let it go");
+    nobody_else_starts(&fixture, "the unit's entry still names the service that has let it go");
     let asked = now();
     holder.exec(&["putexctl", "adopt", "db"]);
-    let third = scene.wait_for_start(asked, TAKE_OVER);
+    let third = fixture.wait_for_start(asked, TAKE_OVER);
     assert_eq!(third.host, holder.name);
     assert_eq!(other.property("front.service", "ActiveState"), "active");
-    scene.assert_alone(&third);
-    scene.assert_no_violation();
+    fixture.assert_alone(&third);
+    fixture.assert_no_violation();
 }
 
 /// A copy from before the adoption says that the former key is right. The host that still has it knows better.
 fn a_store_goes_back_behind_an_adoption(store: Lockstore) {
-    let Some((scene, first)) = Plan::hosts("goback", 2, store).run() else { return };
-    let (holder, other) = (scene.host_of(&first), scene.other(&first));
-    let folder = scene.putex();
+    let Some((fixture, first)) = Plan::hosts("goback", 2, store).run() else { return };
+    let (holder, other) = (fixture.host_of(&first), fixture.other(&first));
+    let folder = fixture.putex();
     let copy = folder.with_extension("copy");
     run("cp", &["-a", utf8(&folder), utf8(&copy)]);
     rename(other, "db", "ctl");
     wait_for_words(other, &["ctl ", "does not contend"]);
     let asked = now();
     other.exec(&["putexctl", "adopt", "ctl"]);
-    let second = scene.wait_for_takeover(&first, asked, TAKE_OVER, "adopted under another key");
+    let second = fixture.wait_for_takeover(&first, asked, TAKE_OVER, "adopted under another key");
     wait_for_words(holder, &["does not contend", "run under the key \"ctl\""]);
 
-    for host in &scene.hosts {
+    for host in &fixture.hosts {
         host.share().hang();
     }
-    scene.empty_share();
+    fixture.empty_share();
     run("cp", &["-a", "--no-target-directory", utf8(&copy), utf8(&folder)]);
-    for host in &scene.hosts {
+    for host in &fixture.hosts {
         host.share().go_on();
     }
-    scene.oracle.wait_for_end(&second, SOON);
+    fixture.oracle.wait_for_end(&second, SOON);
     wait_for_words(holder, &["does not contend", "later it said \"ctl\" to this host"]);
     wait_for_words(other, &["does not contend", "run under the key \"db\""]);
-    nobody_else_starts(&scene, "nobody starts before an operator has said under which key");
+    nobody_else_starts(&fixture, "nobody starts before an operator has said under which key");
     let asked = now();
     other.exec(&["putexctl", "adopt", "ctl"]);
-    let third = scene.wait_for_start(asked, TAKE_OVER);
+    let third = fixture.wait_for_start(asked, TAKE_OVER);
     assert_eq!(third.host, other.name);
-    scene.assert_alone(&third);
-    scene.assert_no_violation();
+    fixture.assert_alone(&third);
+    fixture.assert_no_violation();
 }
 
 fn a_store_is_moved_host_by_host(store: Lockstore) {
-    let Some((scene, first)) = Plan::hosts("move", 2, store).run() else { return };
-    let (holder, other) = (scene.host_of(&first), scene.other(&first));
+    let Some((fixture, first)) = Plan::hosts("move", 2, store).run() else { return };
+    let (holder, other) = (fixture.host_of(&first), fixture.other(&first));
     let moved = |host: &Host| {
         host.sh("sed -i 's|^path = .*|path = \"/srv/shared/elsewhere\"|' /etc/putex/putexd.toml");
     };
@@ -187,43 +187,43 @@ fn a_store_is_moved_host_by_host(store: Lockstore) {
     other.exec(&["cp", "-a", "/srv/putex", "/srv/shared/elsewhere"]);
     other.exec(&["systemctl", "restart", "putexd.service"]);
     wait_for_words(other, &["does not contend", "/srv/shared/elsewhere", "putexctl adopt db"]);
-    nobody_else_starts(&scene, "a host with another store waits");
-    scene.assert_alone(&first);
-    procedures(&scene, &first, holder, other, moved);
+    nobody_else_starts(&fixture, "a host with another store waits");
+    fixture.assert_alone(&first);
+    procedures(&fixture, &first, holder, other, moved);
 }
 
 /// The procedures of the manual, as they stand there.
-fn procedures(scene: &Scene, first: &Event, holder: &Host, other: &Host, moved: impl Fn(&Host)) {
+fn procedures(fixture: &Fixture, first: &Event, holder: &Host, other: &Host, moved: impl Fn(&Host)) {
     // Moving the store: stop everywhere, change everywhere, start everywhere, adopt everywhere.
-    for host in &scene.hosts {
+    for host in &fixture.hosts {
         host.exec(&["systemctl", "stop", "putexd.service"]);
         assert_eq!(host.property("database.service", "ActiveState"), "inactive");
     }
-    scene.oracle.wait_for_end(first, SOON);
+    fixture.oracle.wait_for_end(first, SOON);
     moved(holder);
     holder.exec(&["putexctl", "init"]);
-    for host in &scene.hosts {
+    for host in &fixture.hosts {
         host.exec(&["putexd", "--check"]);
         host.exec(&["systemctl", "start", "putexd.service"]);
         wait_for_words(host, &["does not contend"]);
     }
-    nobody_else_starts(scene, "nobody starts before an operator has said so");
+    nobody_else_starts(fixture, "nobody starts before an operator has said so");
     let asked = now();
-    for host in &scene.hosts {
+    for host in &fixture.hosts {
         host.exec(&["putexctl", "adopt", "db"]);
     }
-    let second = scene.wait_for_start(asked, TAKE_OVER);
-    wait_for_standby(scene.other(&second));
+    let second = fixture.wait_for_start(asked, TAKE_OVER);
+    wait_for_standby(fixture.other(&second));
 
     // Longer timings: longest-hold first, everywhere, then the timings.
     let write = |text: &str| {
-        for host in &scene.hosts {
+        for host in &fixture.hosts {
             host.write_file("/etc/putex.d/db.toml", text);
             host.exec(&["putexd", "--check"]);
             reload(host);
         }
     };
-    scene.uninterrupted(&second, WAIT, "changed timings", || {
+    fixture.uninterrupted(&second, WAIT, "changed timings", || {
         write(&format!("{SERVICE}longest-hold = \"20s\"\n"));
         write(&format!("{}longest-hold = \"20s\"\n", SERVICE.replace("\"1s\"", "\"2s\"")));
         write(&SERVICE.replace("\"1s\"", "\"2s\""));
@@ -231,19 +231,19 @@ fn procedures(scene: &Scene, first: &Event, holder: &Host, other: &Host, moved: 
 
     // Removing the service: the standby first, so that it does not take over, then the holder.
     let asked = now();
-    for host in [scene.other(&second), scene.host_of(&second)] {
+    for host in [fixture.other(&second), fixture.host_of(&second)] {
         host.exec(&["rm", "/etc/putex.d/db.toml"]);
         reload(host);
         host.exec(&["systemctl", "daemon-reload"]);
         wait_for_status(host, |status| !status.contains("db"));
     }
-    let end = scene.oracle.wait_for_end(&second, SOON);
+    let end = fixture.oracle.wait_for_end(&second, SOON);
     println!("removed: the unit was gone {:?} after the first reload", end.after(asked));
-    nobody_else_starts(scene, "a removed service");
+    nobody_else_starts(fixture, "a removed service");
 
     // It comes back as it was.
     write(SERVICE);
-    scene.wait_for_start(asked, TAKE_OVER);
+    fixture.wait_for_start(asked, TAKE_OVER);
     assert!(other.exec(&["putexctl", "doctor"]).contains("database.service"));
-    scene.assert_no_violation();
+    fixture.assert_no_violation();
 }

@@ -12,8 +12,8 @@ use rustix::process::Signal;
 
 use crate::cluster::Host;
 use crate::command::{kill, now, output, since};
+use crate::fixture::{Fixture, Plan, SOON, TAKE_OVER, main_pid, wait_for_standby};
 use crate::lockstore::Lockstore;
-use crate::scene::{Plan, SOON, Scene, TAKE_OVER, main_pid, wait_for_standby};
 use crate::watch::Event;
 
 const GUARD: &str = "putex-guard.service";
@@ -35,28 +35,28 @@ const EXEC_STOP: (&str, &str) = (
 
 /// Puts the active host to sleep, waits for the other one to start, wakes it, and measures from then to the end of its
 /// copy. Answers with the new copy.
-pub fn overlap(scene: &Scene, old: &Event, sleep: &dyn Fn(&Host), wake: &dyn Fn(&Host)) -> (Event, Duration) {
-    overlap_after(scene, old, Duration::ZERO, sleep, wake)
+pub fn overlap(fixture: &Fixture, old: &Event, sleep: &dyn Fn(&Host), wake: &dyn Fn(&Host)) -> (Event, Duration) {
+    overlap_after(fixture, old, Duration::ZERO, sleep, wake)
 }
 
 /// The same after a sleep of at least `least`.
 fn overlap_after(
-    scene: &Scene,
+    fixture: &Fixture,
     old: &Event,
     least: Duration,
     sleep: &dyn Fn(&Host),
     wake: &dyn Fn(&Host),
 ) -> (Event, Duration) {
-    let host = scene.host_of(old);
+    let host = fixture.host_of(old);
     let asleep = now();
     sleep(host);
-    let new = scene.oracle.wait_for_start_on(&[scene.other(old)], asleep, TAKE_OVER);
+    let new = fixture.oracle.wait_for_start_on(&[fixture.other(old)], asleep, TAKE_OVER);
     thread::sleep(least.saturating_sub(since(asleep)));
-    assert!(scene.oracle.live().contains(old), "the sleeping copy is there");
+    assert!(fixture.oracle.live().contains(old), "the sleeping copy is there");
     assert!(old.term < new.term, "the fencing token must grow: {:?}, {:?}", old.term, new.term);
     let awake = now();
     wake(host);
-    let end = scene.oracle.wait_for_end(old, SOON);
+    let end = fixture.oracle.wait_for_end(old, SOON);
     (new, end.after(awake))
 }
 
@@ -73,8 +73,8 @@ fn summary(what: &str, mut spans: Vec<Duration>) -> (Duration, Duration) {
 }
 
 /// The only copies that met another are those that began while the old one slept.
-fn assert_only_sleepers_met(scene: &Scene, beside: &[Event]) {
-    for met in scene.oracle.violations() {
+fn assert_only_sleepers_met(fixture: &Fixture, beside: &[Event]) {
+    for met in fixture.oracle.violations() {
         assert!(beside.iter().any(|start| start.id == met.id), "{met:?}");
     }
 }
@@ -84,11 +84,11 @@ fn assert_only_sleepers_met(scene: &Scene, beside: &[Event]) {
 #[test]
 fn guard_and_watcher_are_ahead_of_others_where_the_host_lets_them() {
     let plan = Plan::hosts("ahead", 2, Lockstore::Directory);
-    let Some(scene) = plan.prepare() else { return };
-    scene.hosts[1].write_file("/usr/bin/chrt", "#!/bin/sh\necho refused >&2\nexit 1\n");
-    scene.start_putexd();
-    let one = scene.wait_for_one_active(TAKE_OVER);
-    wait_for_standby(scene.other(&one));
+    let Some(fixture) = plan.prepare() else { return };
+    fixture.hosts[1].write_file("/usr/bin/chrt", "#!/bin/sh\necho refused >&2\nexit 1\n");
+    fixture.start_putexd();
+    let one = fixture.wait_for_one_active(TAKE_OVER);
+    wait_for_standby(fixture.other(&one));
     let policies = |host: &Host, unit: &str| {
         let threads = host.exec(&["ps", "-L", "-o", "cls=,rtprio=", "--pid", &main_pid(host, unit)]);
         threads.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<BTreeSet<_>>()
@@ -96,9 +96,9 @@ fn guard_and_watcher_are_ahead_of_others_where_the_host_lets_them() {
     let of = |host| [GUARD, WATCHER].map(|unit| policies(host, unit).into_iter().collect::<Vec<_>>());
     // The kernel of this machine may refuse it to all of them.
     if output("chrt", &["--fifo", "1", "true"]).status.success() {
-        assert_eq!(of(&scene.hosts[0]), [["FF 1"], ["FF 2"]]);
+        assert_eq!(of(&fixture.hosts[0]), [["FF 1"], ["FF 2"]]);
     }
-    for policy in of(&scene.hosts[1]).concat() {
+    for policy in of(&fixture.hosts[1]).concat() {
         assert!(!policy.starts_with("FF"), "{policy}");
     }
 }
@@ -108,26 +108,26 @@ fn guard_and_watcher_are_ahead_of_others_where_the_host_lets_them() {
 #[test]
 fn a_host_that_thaws_kills_its_unit_at_once() {
     let plan = Plan::hosts("pause", 2, Lockstore::Nats).oracle(&["ORACLE_IGNORE_TERM=1"]);
-    let Some((scene, mut active)) = plan.file(EXEC_STOP.0, EXEC_STOP.1).run() else { return };
+    let Some((fixture, mut active)) = plan.file(EXEC_STOP.0, EXEC_STOP.1).run() else { return };
     let (mut spans, mut beside) = (Vec::new(), Vec::new());
     for round in 1..=5 {
-        let host = scene.host_of(&active);
+        let host = fixture.host_of(&active);
         let guard = main_pid(host, GUARD);
         let least = if round % 2 == 1 { LONG } else { Duration::ZERO };
-        let (next, span) = overlap_after(&scene, &active, least, &Host::freeze, &Host::thaw);
+        let (next, span) = overlap_after(&fixture, &active, least, &Host::freeze, &Host::thaw);
         println!("thaw {round}: the old copy was gone {span:?} after it");
         wait_for_standby(host);
         assert_eq!(main_pid(host, GUARD), guard, "the guard was healthy");
-        let ran = fs::read_to_string(scene.shared().join("exec-stop")).unwrap_or_default();
+        let ran = fs::read_to_string(fixture.shared().join("exec-stop")).unwrap_or_default();
         assert_eq!(ran, "", "thaw {round}: the unit's own ExecStop= ran on these hosts");
-        scene.assert_alone(&next);
+        fixture.assert_alone(&next);
         spans.push(span);
         beside.push(next.clone());
         active = next;
     }
     let (best, worst) = summary("thaw of a host", spans);
     assert!(best <= AT_ONCE && worst <= BUSY, "the deadline had passed long before");
-    assert_only_sleepers_met(&scene, &beside);
+    assert_only_sleepers_met(&fixture, &beside);
 }
 
 /// Whoever could end the unit stands still while it runs on, which no software can do anything about. Whoever of them goes on
@@ -135,7 +135,7 @@ fn a_host_that_thaws_kills_its_unit_at_once() {
 #[test]
 fn a_guard_that_goes_on_kills_its_unit_at_once() {
     let plan = Plan::hosts("asleep", 2, Lockstore::Nats).oracle(&["ORACLE_IGNORE_TERM=1"]);
-    let Some((scene, mut active)) = plan.run() else { return };
+    let Some((fixture, mut active)) = plan.run() else { return };
     let sleep = |host: &Host| {
         kill(Signal::STOP, &host.those_who_stop_units());
     };
@@ -144,14 +144,14 @@ fn a_guard_that_goes_on_kills_its_unit_at_once() {
     let mut beside = Vec::new();
     let mut rounds = |what: &str, wake: &dyn Fn(&Host)| {
         let spans = (1..=3).map(|round| {
-            let host = scene.host_of(&active);
-            let (next, span) = overlap(&scene, &active, &sleep, wake);
+            let host = fixture.host_of(&active);
+            let (next, span) = overlap(&fixture, &active, &sleep, wake);
             println!("{what} {round}: the old copy was gone {span:?} after it");
             // The guard may be another one by now.
             kill(Signal::CONT, &[host.pid1()]);
             kill(Signal::CONT, &host.those_who_stop_units());
             wait_for_standby(host);
-            scene.assert_alone(&next);
+            fixture.assert_alone(&next);
             beside.push(next.clone());
             active = next;
             span
@@ -162,5 +162,5 @@ fn a_guard_that_goes_on_kills_its_unit_at_once() {
     assert!(best <= AT_ONCE && worst <= BUSY, "the deadline had passed long before");
     let (_, worst) = rounds("SIGCONT of PID 1", &successor);
     assert!(worst <= SOON, "systemd has to miss the guard and start another");
-    assert_only_sleepers_met(&scene, &beside);
+    assert_only_sleepers_met(&fixture, &beside);
 }

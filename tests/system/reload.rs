@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use crate::cluster::Host;
 use crate::command::{holds_for, now, wait_for, wait_until};
+use crate::fixture::{
+    Fixture, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, WAIT, main_pid, wait_for_line, wait_for_standby,
+};
 use crate::lockstore::{Lockstore, on_each_store};
-use crate::scene::{HAND_OVER, Plan, SERVICE, SOON, Scene, TAKE_OVER, WAIT, main_pid, wait_for_line, wait_for_standby};
 
 on_each_store! {
     two_services_do_not_disturb_each_other,
@@ -22,9 +24,9 @@ fn runs_web(host: &Host) -> bool {
     host.is_on() && host.property("web.service", "ActiveState") == "active"
 }
 
-fn wait_for_web(scene: &Scene, limit: Duration) -> &Host {
+fn wait_for_web(fixture: &Fixture, limit: Duration) -> &Host {
     wait_for(limit, "one host runs the web server", || {
-        let running: Vec<&Host> = scene.hosts.iter().filter(|host| runs_web(host)).collect();
+        let running: Vec<&Host> = fixture.hosts.iter().filter(|host| runs_web(host)).collect();
         assert!(running.len() < 2, "two hosts run the web server");
         running.first().copied()
     })
@@ -36,63 +38,63 @@ fn reload(host: &Host) {
 
 fn two_services_do_not_disturb_each_other(store: Lockstore) {
     let plan = Plan::hosts("two", 2, store).file(WEB_UNIT, WEB).service("web", WEB_SERVICE);
-    let Some((scene, first)) = plan.run() else { return };
-    let web = wait_for_web(&scene, TAKE_OVER);
-    scene.uninterrupted(&first, WAIT, "the other service's unit killed", || {
+    let Some((fixture, first)) = plan.run() else { return };
+    let web = wait_for_web(&fixture, TAKE_OVER);
+    fixture.uninterrupted(&first, WAIT, "the other service's unit killed", || {
         web.exec(&["systemctl", "kill", "--signal=KILL", "web.service"]);
         wait_until(SOON, "the web server is gone", || !runs_web(web));
     });
-    wait_for_web(&scene, TAKE_OVER);
+    wait_for_web(&fixture, TAKE_OVER);
 
     let asked = now();
-    let host = scene.host_of(&first);
+    let host = fixture.host_of(&first);
     host.exec(&["systemctl", "stop", "putexd.service"]);
-    let second = scene.wait_for_takeover(&first, asked, HAND_OVER, "hand-over of two services");
-    assert_eq!(wait_for_web(&scene, TAKE_OVER).name, second.host);
+    let second = fixture.wait_for_takeover(&first, asked, HAND_OVER, "hand-over of two services");
+    assert_eq!(wait_for_web(&fixture, TAKE_OVER).name, second.host);
     host.exec(&["systemctl", "start", "putexd.service"]);
     wait_for_standby(host);
-    let lost = scene.host_of(&second).power_off_hard();
-    let third = scene.wait_for_takeover(&second, lost, TAKE_OVER, "power loss with two services");
-    assert_eq!(wait_for_web(&scene, TAKE_OVER).name, third.host);
+    let lost = fixture.host_of(&second).power_off_hard();
+    let third = fixture.wait_for_takeover(&second, lost, TAKE_OVER, "power loss with two services");
+    assert_eq!(wait_for_web(&fixture, TAKE_OVER).name, third.host);
     let invocations = |unit| host.property(unit, "Result");
     assert_eq!((invocations("web.service"), invocations("database.service")), ("success".into(), "success".into()));
 }
 
 fn a_reload_touches_what_has_changed_and_nothing_else(store: Lockstore) {
-    let Some((scene, first)) = Plan::hosts("reload", 2, store).file(WEB_UNIT, WEB).run() else { return };
-    let host = scene.host_of(&first);
+    let Some((fixture, first)) = Plan::hosts("reload", 2, store).file(WEB_UNIT, WEB).run() else { return };
+    let host = fixture.host_of(&first);
     let daemon = main_pid(host, "putexd.service");
     let write = |name: &str, text: &str| {
-        for host in &scene.hosts {
+        for host in &fixture.hosts {
             host.write_file(&format!("/etc/putex.d/{name}.toml"), text);
         }
     };
-    let reload_all = || scene.hosts.iter().for_each(reload);
+    let reload_all = || fixture.hosts.iter().for_each(reload);
 
-    scene.uninterrupted(&first, Duration::from_secs(2), "nothing has changed", reload_all);
+    fixture.uninterrupted(&first, Duration::from_secs(2), "nothing has changed", reload_all);
     wait_for_line(host, &["the configuration is reloaded", "nothing changed"]);
 
     // A new file: its unit is gated and started, the other one runs on.
-    scene.uninterrupted(&first, Duration::from_secs(2), "a new service", || {
+    fixture.uninterrupted(&first, Duration::from_secs(2), "a new service", || {
         write("web", WEB_SERVICE);
         reload_all();
-        wait_for_web(&scene, TAKE_OVER);
+        wait_for_web(&fixture, TAKE_OVER);
     });
     wait_for_line(host, &["the configuration is reloaded", "web added"]);
-    let web = wait_for_web(&scene, SOON);
+    let web = wait_for_web(&fixture, SOON);
     let invocation = web.property("web.service", "InvocationID");
 
     // Other timings are taken over in the middle of a lease.
-    scene.uninterrupted(&first, WAIT * 2, "changed timings", || {
+    fixture.uninterrupted(&first, WAIT * 2, "changed timings", || {
         write("db", &SERVICE.replace("\"1s\"", "\"2s\""));
         reload_all();
     });
     wait_for_line(host, &["the configuration is reloaded", "db changed"]);
 
     // A broken file leaves its service as it was.
-    scene.uninterrupted(&first, WAIT * 2, "a broken file", || {
+    fixture.uninterrupted(&first, WAIT * 2, "a broken file", || {
         write("db", "unit = \"database.service\"\nrenew-interval = 5\n");
-        for host in &scene.hosts {
+        for host in &fixture.hosts {
             // What systemctl says of it is systemctl's; the unit is what counts.
             host.output(&["systemctl", "reload", "putexd.service"]);
         }
@@ -100,29 +102,29 @@ fn a_reload_touches_what_has_changed_and_nothing_else(store: Lockstore) {
     wait_for_line(host, &["/etc/putex.d/db.toml:2:18"]);
     assert_eq!(web.property("web.service", "InvocationID"), invocation, "the other service was never touched");
     write("db", SERVICE);
-    scene.uninterrupted(&first, WAIT, "mended", reload_all);
+    fixture.uninterrupted(&first, WAIT, "mended", reload_all);
 
     // A removed file: the unit is stopped, the lock released.
-    scene.uninterrupted(&first, Duration::from_secs(2), "a removed service", || {
-        for host in &scene.hosts {
+    fixture.uninterrupted(&first, Duration::from_secs(2), "a removed service", || {
+        for host in &fixture.hosts {
             host.exec(&["rm", "/etc/putex.d/web.toml"]);
         }
         reload_all();
-        wait_until(SOON, "nobody runs the web server", || !scene.hosts.iter().any(runs_web));
+        wait_until(SOON, "nobody runs the web server", || !fixture.hosts.iter().any(runs_web));
     });
     wait_for_line(host, &["the configuration is reloaded", "web removed"]);
-    holds_for(WAIT, "a service without a file is not started", || !scene.hosts.iter().any(runs_web));
+    holds_for(WAIT, "a service without a file is not started", || !fixture.hosts.iter().any(runs_web));
     assert_eq!(main_pid(host, "putexd.service"), daemon, "one daemon did all of this");
 
     // Another unit under the same name is another service: the old one is stopped first.
     let since = now();
     write("db", &WEB_SERVICE.replace("web.service", "web.service\"\nkey = \"elsewhere"));
     reload_all();
-    let end = scene.oracle.wait_for_end(&first, SOON);
+    let end = fixture.oracle.wait_for_end(&first, SOON);
     println!("another unit: the old one was gone {:?} after the files were written", end.after(since));
     // It was run under another key before, and that is meant.
     wait_for_line(host, &["db: the unit is not run under this lock", "key \"web\""]);
     host.exec(&["putexctl", "adopt", "db"]);
-    wait_for_web(&scene, TAKE_OVER);
-    scene.assert_no_violation();
+    wait_for_web(&fixture, TAKE_OVER);
+    fixture.assert_no_violation();
 }

@@ -8,9 +8,9 @@ use putexd::types::{Key, Revision, Value, WriteId};
 
 use crate::cluster::Host;
 use crate::command::{now, wait_for};
+use crate::fixture::{Fixture, HAND_OVER, Plan, SOON, TAKE_OVER, wait_for_line, wait_for_standby};
 use crate::hostile::with_store;
 use crate::lockstore::{Lockstore, on_each_store};
-use crate::scene::{HAND_OVER, Plan, SOON, Scene, TAKE_OVER, wait_for_line, wait_for_standby};
 
 on_each_store! {
     ; nats: a_forged_release_starts_no_second_copy_where_records_are_sealed
@@ -20,11 +20,11 @@ const SEAL: &str = "umask 077; echo 'a key that is the same on all of the hosts'
     sed -i '/^.store.$/a seal-key = \"/etc/putex/seal.key\"' /etc/putex/putexd.toml; putexd --check";
 
 fn a_forged_release_starts_no_second_copy_where_records_are_sealed(store: Lockstore) {
-    let Some((scene, first)) = Plan::hosts("sealed", 2, store).run() else { return };
-    let (holder, other) = (scene.host_of(&first), scene.other(&first));
+    let Some((fixture, first)) = Plan::hosts("sealed", 2, store).run() else { return };
+    let (holder, other) = (fixture.host_of(&first), fixture.other(&first));
 
-    scene.uninterrupted(&first, Duration::from_secs(2), "a standby gets the key", || {
-        scene.hosts.iter().for_each(|host| drop(host.sh(SEAL)));
+    fixture.uninterrupted(&first, Duration::from_secs(2), "a standby gets the key", || {
+        fixture.hosts.iter().for_each(|host| drop(host.sh(SEAL)));
         other.exec(&["systemctl", "restart", "putexd.service"]);
         wait_for_words(other, "putexctl status", &["does not contend", "no valid seal"]);
         let said =
@@ -35,7 +35,7 @@ fn a_forged_release_starts_no_second_copy_where_records_are_sealed(store: Lockst
     });
     let asked = now();
     holder.exec(&["systemctl", "stop", "putexd.service"]);
-    let second = scene.wait_for_takeover(&first, asked, TAKE_OVER, "the last host without the key is stopped");
+    let second = fixture.wait_for_takeover(&first, asked, TAKE_OVER, "the last host without the key is stopped");
     holder.exec(&["systemctl", "start", "putexd.service"]);
     wait_for_standby(holder);
     for host in [holder, other] {
@@ -44,20 +44,20 @@ fn a_forged_release_starts_no_second_copy_where_records_are_sealed(store: Lockst
     }
 
     let forged = now();
-    forge_a_release(&scene);
+    forge_a_release(&fixture);
     // By a copy that ends before, it says.
     let begun =
-        wait_for(TAKE_OVER, "one host starts", || scene.oracle.starts().into_iter().find(|start| start.at > forged));
-    let end = scene.oracle.wait_for_end(&second, SOON);
+        wait_for(TAKE_OVER, "one host starts", || fixture.oracle.starts().into_iter().find(|start| start.at > forged));
+    let end = fixture.oracle.wait_for_end(&second, SOON);
     assert!(end.at < begun.at, "the copy on {} started before the other had ended", begun.host);
-    scene.assert_no_violation();
-    wait_for_line(scene.other(&second), &["the lock's record is not believed", "no valid seal"]);
+    fixture.assert_no_violation();
+    wait_for_line(fixture.other(&second), &["the lock's record is not believed", "no valid seal"]);
 
-    let third = scene.wait_for_one_active(TAKE_OVER);
-    wait_for_standby(scene.other(&third));
+    let third = fixture.wait_for_one_active(TAKE_OVER);
+    wait_for_standby(fixture.other(&third));
     let asked = now();
-    scene.host_of(&third).exec(&["putexctl", "step-down", "db"]);
-    scene.wait_for_takeover(&third, asked, HAND_OVER, "a release of a host that has the key");
+    fixture.host_of(&third).exec(&["putexctl", "step-down", "db"]);
+    fixture.wait_for_takeover(&third, asked, HAND_OVER, "a release of a host that has the key");
 }
 
 /// What `command` says on `host`, once it has all of `words`.
@@ -70,9 +70,9 @@ fn wait_for_words(host: &Host, command: &str, words: &[&str]) -> String {
 }
 
 /// The holder may renew meanwhile: until it is won.
-fn forge_a_release(scene: &Scene) {
+fn forge_a_release(fixture: &Fixture) {
     let key = Key::new("db").expect("a key");
-    with_store(scene, async |store: &dyn Store| {
+    with_store(fixture, async |store: &dyn Store| {
         for write in 1_u128.. {
             let Snapshot { incarnation, entry } = match store.read(&key, None).await {
                 Err(StoreError::Unreachable(_)) => {

@@ -8,10 +8,10 @@ use rustix::process::Signal;
 
 use crate::cluster::{Cut, Host, Off};
 use crate::command::{holds_for, kill, now, wait_for, wait_until};
-use crate::lockstore::Lockstore;
-use crate::scene::{
+use crate::fixture::{
     HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, main_pid, wait_for_line, wait_for_restart, wait_for_standby,
 };
+use crate::lockstore::Lockstore;
 
 const GUARD: &str = "putex-guard.service";
 
@@ -26,12 +26,12 @@ const NEEDS_MOUNT: (&str, &str) =
 fn goes_down(name: &'static str, on_stop_failure: &str, others_hang: bool) {
     let service = format!("{SERVICE}bound-units = [\"srv-data.mount\"]\non-stop-failure = \"{on_stop_failure}\"\n");
     let plan = Plan::hosts(name, 2, Lockstore::Directory).service("db", service);
-    let Some((scene, first)) = plan.file(MOUNT.0, MOUNT.1).file(NEEDS_MOUNT.0, NEEDS_MOUNT.1).run() else { return };
-    let host = scene.host_of(&first);
-    for host in &scene.hosts {
+    let Some((fixture, first)) = plan.file(MOUNT.0, MOUNT.1).file(NEEDS_MOUNT.0, NEEDS_MOUNT.1).run() else { return };
+    let host = fixture.host_of(&first);
+    for host in &fixture.hosts {
         host.assert_harmless();
     }
-    assert_trigger_can_be_written(scene.other(&first));
+    assert_trigger_can_be_written(fixture.other(&first));
     host.exec(&["systemd-run", "--quiet", "--unit=busy", "sh", "-c", "cd /srv/data && exec sleep 1000"]);
     wait_until(SOON, "the mount is busy", || !host.output(&["umount", "/srv/data"]).status.success());
 
@@ -43,7 +43,7 @@ fn goes_down(name: &'static str, on_stop_failure: &str, others_hang: bool) {
     let off = host.wait_off(TAKE_OVER);
     println!("{on_stop_failure}: the host went down {:?} after the partition", now().saturating_sub(since));
     assert_eq!(off, Off::ToReboot, "nobody has to go there and switch it on");
-    let second = scene.wait_for_takeover(&first, since, TAKE_OVER, on_stop_failure);
+    let second = fixture.wait_for_takeover(&first, since, TAKE_OVER, on_stop_failure);
     host.heal();
     host.boot();
     wait_for_standby(host);
@@ -53,8 +53,8 @@ fn goes_down(name: &'static str, on_stop_failure: &str, others_hang: bool) {
         others_hang || told.contains("not proven dead") || told.contains("takes itself down"),
         "it says why: {told}"
     );
-    scene.assert_alone(&second);
-    scene.assert_no_violation();
+    fixture.assert_alone(&second);
+    fixture.assert_no_violation();
 }
 
 /// putexd may not write what the kernel shows in /proc, but for the trigger where its unit binds it. Few of the machines that
@@ -124,26 +124,26 @@ impl Drop for Stuck {
 /// Nothing can be done but to shout and to go on trying, and that is all that is done.
 #[test]
 fn alert_shouts_and_goes_on_trying_while_a_process_is_stuck() {
-    let Some((scene, first)) = Plan::hosts("alert", 2, Lockstore::Directory).run() else { return };
-    let host = scene.host_of(&first);
+    let Some((fixture, first)) = Plan::hosts("alert", 2, Lockstore::Directory).run() else { return };
+    let host = fixture.host_of(&first);
     let Some(stuck) = Stuck::new(&host.processes_of(UNIT)) else { return };
     let since = now();
     host.partition(Cut::Silent);
-    let second = scene.oracle.wait_for_start_on(&[scene.other(&first)], since, TAKE_OVER);
-    let met = scene.oracle.violations();
+    let second = fixture.oracle.wait_for_start_on(&[fixture.other(&first)], since, TAKE_OVER);
+    let met = fixture.oracle.violations();
     assert!(met.iter().all(|met| met.id == second.id), "the stuck copy is there, and no other: {met:?}");
     wait_for_line(host, &["putex-guard", "its units are not proven dead 1000 ms after the deadline"]);
     wait_for_line(host, &["the stop cannot be proven"]);
     holds_for(WAIT, "the host stays up, and so does what else it runs", || host.is_on());
-    assert!(scene.oracle.live().contains(&first));
+    assert!(fixture.oracle.live().contains(&first));
     let freed = now();
     drop(stuck);
-    let end = scene.oracle.wait_for_end(&first, SOON);
+    let end = fixture.oracle.wait_for_end(&first, SOON);
     println!("alert: the stuck process was gone {:?} after it was free", end.after(freed));
     host.heal();
     wait_for_standby(host);
-    scene.assert_alone(&second);
-    assert_eq!(scene.oracle.violations(), met, "nothing else was alive twice");
+    fixture.assert_alone(&second);
+    assert_eq!(fixture.oracle.violations(), met, "nothing else was alive twice");
 }
 
 /// In place of the device.
@@ -168,25 +168,25 @@ fn reset_as_the_device_does(host: &Host) -> Duration {
 #[test]
 fn a_watchdog_resets_a_host_on_which_all_who_could_stop_the_unit_hang() {
     let plan = Plan::hosts("watchdog", 2, Lockstore::Directory).service("db", UNHURRIED);
-    let Some((scene, first)) = plan.file(DEVICE, "").host_file(WITH_WATCHDOG).run() else { return };
-    let host = scene.host_of(&first);
-    scene.uninterrupted(&first, DEVICE_TIMEOUT * 3, "a host whose watchdog is served", || ());
+    let Some((fixture, first)) = plan.file(DEVICE, "").host_file(WITH_WATCHDOG).run() else { return };
+    let host = fixture.host_of(&first);
+    fixture.uninterrupted(&first, DEVICE_TIMEOUT * 3, "a host whose watchdog is served", || ());
 
     let since = now();
     kill(Signal::STOP, &host.those_who_stop_units());
     let reset = reset_as_the_device_does(host);
     println!("guard, putexd and PID 1 hang: the device reset the host {:?} after it", reset.saturating_sub(since));
-    let second = scene.wait_for_takeover(&first, since, TAKE_OVER, "guard, putexd and PID 1 hang");
+    let second = fixture.wait_for_takeover(&first, since, TAKE_OVER, "guard, putexd and PID 1 hang");
 
     host.boot();
     wait_for_standby(host);
-    scene.assert_alone(&second);
+    fixture.assert_alone(&second);
     // A partition costs the lease and not the host, because the stop is proven in time.
-    let host = scene.host_of(&second);
+    let host = fixture.host_of(&second);
     let boots = host.exec(&["cat", "/proc/1/stat"]);
     let since = now();
     host.partition(Cut::Silent);
-    let third = scene.wait_for_takeover(&second, since, TAKE_OVER, "a partition with a watchdog");
+    let third = fixture.wait_for_takeover(&second, since, TAKE_OVER, "a partition with a watchdog");
     host.heal();
     wait_for_standby(host);
     let written = |host: &Host| host.read_file(DEVICE).unwrap_or_default();
@@ -195,36 +195,36 @@ fn a_watchdog_resets_a_host_on_which_all_who_could_stop_the_unit_hang() {
     assert_eq!(host.exec(&["cat", "/proc/1/stat"]).split(' ').nth(21), boots.split(' ').nth(21), "PID 1 is the same");
 
     // An orderly end leaves no device that counts.
-    let host = scene.host_of(&third);
+    let host = fixture.host_of(&third);
     let since = now();
     host.exec(&["systemctl", "stop", "putexd.service"]);
-    scene.wait_for_takeover(&third, since, HAND_OVER, "planned stop with a watchdog");
+    fixture.wait_for_takeover(&third, since, HAND_OVER, "planned stop with a watchdog");
     assert!(!written(host).contains('V'));
     host.exec(&["systemctl", "stop", GUARD]);
     assert!(written(host).ends_with('V'));
     assert_eq!(host.property(GUARD, "Result"), "success");
-    scene.assert_no_violation();
+    fixture.assert_no_violation();
 }
 
 #[test]
 fn nothing_starts_while_the_watchdog_is_not_served() {
     let plan = Plan::hosts("unserved", 1, Lockstore::Directory).service("db", UNHURRIED).host_file(WITH_WATCHDOG);
-    let Some(scene) = plan.begin() else { return };
-    let [host] = &scene.hosts[..] else { panic!("one host was asked for") };
+    let Some(fixture) = plan.begin() else { return };
+    let [host] = &fixture.hosts[..] else { panic!("one host was asked for") };
     // putexd takes questions a moment after it is ready.
     let status = || String::from_utf8_lossy(&host.output(&["putexctl", "status"]).stdout).into_owned();
     let says = |why: &str| {
         wait_for(SOON, why, || status().contains(why).then_some(()));
-        holds_for(WAIT, "without the watchdog nothing starts", || scene.oracle.starts().is_empty());
+        holds_for(WAIT, "without the watchdog nothing starts", || fixture.oracle.starts().is_empty());
     };
     says("does not contend: the watchdog /etc/watchdog-stand-in is not served: No such file or directory");
     host.write_file(DEVICE, "");
-    let first = scene.wait_for_start(Duration::ZERO, TAKE_OVER);
+    let first = fixture.wait_for_start(Duration::ZERO, TAKE_OVER);
 
     // A guard that was started before the configuration was changed is told nothing of it, and what runs runs on.
     let changed = host.read_file("/etc/putex/putexd.toml").expect("it is there").replace("\"2s\"", "\"1s\"");
     host.write_file("/etc/putex/putexd.toml", &changed);
-    scene.uninterrupted(&first, WAIT, "another timeout", || {
+    fixture.uninterrupted(&first, WAIT, "another timeout", || {
         host.exec(&["systemctl", "daemon-reload"]);
         host.exec(&["systemctl", "restart", "putexd.service"]);
         let why = "does not serve the watchdog /etc/watchdog-stand-in with a timeout of 1s";
@@ -234,8 +234,8 @@ fn nothing_starts_while_the_watchdog_is_not_served() {
     let since = now();
     host.exec(&["systemctl", "restart", GUARD]);
     wait_for_restart(host, GUARD, &guard, SOON);
-    scene.oracle.wait_for_end(&first, SOON);
-    let second = scene.wait_for_start(since, TAKE_OVER);
-    scene.assert_alone(&second);
-    scene.assert_no_violation();
+    fixture.oracle.wait_for_end(&first, SOON);
+    let second = fixture.wait_for_start(since, TAKE_OVER);
+    fixture.assert_alone(&second);
+    fixture.assert_no_violation();
 }

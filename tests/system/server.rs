@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::cluster::in_network;
 use crate::command::{output, run, said, wait_until};
-use crate::ground::{nats_server, utf8};
+use crate::environment::{nats_server, utf8};
 use crate::lockstore::Lockstore;
 use crate::on_hosts::{etcd_command, nats_configuration};
 
@@ -169,7 +169,7 @@ impl Server {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Child>> {
-        // A test that failed while holding it still has to clean up.
+        // A test that failed while tenure it still has to clean up.
         self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

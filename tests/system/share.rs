@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::command::{output, wait_until};
-use crate::ground::utf8;
+use crate::environment::utf8;
 
 /// Where the hosts have it.
 pub const PLACE: &str = "/srv/putex";
@@ -80,7 +80,7 @@ impl Share {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Child>> {
-        // A test that failed while holding it still has to clean up.
+        // A test that failed while tenure it still has to clean up.
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

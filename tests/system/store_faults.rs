@@ -6,11 +6,11 @@ use putexd::journal::Alarm;
 use serde_json::Value;
 
 use crate::command::{holds_for, now, said, wait_until};
-use crate::lockstore::{Lockstore, on_each_store};
-use crate::on_hosts::OnHosts;
-use crate::scene::{
+use crate::fixture::{
     ELECTED, Plan, SERVICE, SOON, TAKE_OVER, WAIT, entries_of, wait_for_line, wait_for_standby, wait_for_status,
 };
+use crate::lockstore::{Lockstore, on_each_store};
+use crate::on_hosts::OnHosts;
 use crate::share::PLACE;
 
 on_each_store! {
@@ -32,48 +32,49 @@ const PATIENT: &str = "unit = \"database.service\"\nrenew-interval = \"8s\"\nfai
 
 fn the_daemon_starts_without_its_store_and_waits_for_it(store: Lockstore) {
     // `begin` returns when systemd counts putexd as started, which is after its READY=1.
-    let Some(scene) = Plan::hosts("nostore", 2, store).without_store().begin() else { return };
-    for host in &scene.hosts {
+    let Some(fixture) = Plan::hosts("nostore", 2, store).without_store().begin() else { return };
+    for host in &fixture.hosts {
         wait_for_status(host, |status| status.contains("db no-store"));
     }
-    assert!(scene.oracle.starts().is_empty(), "without a store nobody starts");
+    assert!(fixture.oracle.starts().is_empty(), "without a store nobody starts");
     let since = now();
-    scene.locks.regain(&scene);
-    let first = scene.wait_for_start(since, TAKE_OVER);
+    fixture.locks.regain(&fixture);
+    let first = fixture.wait_for_start(since, TAKE_OVER);
     println!("the store came up: {} started {:?} after it", first.host, first.after(since));
-    scene.wait_for_one_active(TAKE_OVER);
+    fixture.wait_for_one_active(TAKE_OVER);
 }
 
 fn the_servers_are_killed_and_come_back_within_the_lease(store: Lockstore) {
-    let Some((scene, first)) = Plan::hosts("election", 3, store).servers_on_hosts().service("db", PATIENT).run() else {
+    let Some((fixture, first)) = Plan::hosts("election", 3, store).servers_on_hosts().service("db", PATIENT).run()
+    else {
         return;
     };
-    let host = scene.host_of(&first);
-    scene.uninterrupted(&first, Duration::from_secs(10), "the active host's server killed", || OnHosts::kill(host));
-    scene.uninterrupted(&first, Duration::from_secs(28), "all servers killed", || {
-        for host in &scene.hosts {
+    let host = fixture.host_of(&first);
+    fixture.uninterrupted(&first, Duration::from_secs(10), "the active host's server killed", || OnHosts::kill(host));
+    fixture.uninterrupted(&first, Duration::from_secs(28), "all servers killed", || {
+        for host in &fixture.hosts {
             OnHosts::kill(host);
         }
-        scene.locks.on_hosts().wait_for_leader(&scene);
+        fixture.locks.on_hosts().wait_for_leader(&fixture);
     });
     wait_for_status(host, |status| status.contains("db active"));
 }
 
 fn the_server_of_the_active_host_is_killed(store: Lockstore) {
-    let Some((scene, first)) = Plan::hosts("server", 3, store).servers_on_hosts().run() else { return };
+    let Some((fixture, first)) = Plan::hosts("server", 3, store).servers_on_hosts().run() else { return };
     // Whether this costs an election is up to the servers; a lease of three seconds need not survive one.
     let since = now();
-    OnHosts::kill(scene.host_of(&first));
-    scene.locks.on_hosts().wait_for_leader(&scene);
-    holds_for(WAIT * 2, "no second copy", || scene.oracle.violations().is_empty());
-    let last = scene.wait_for_one_active(ELECTED);
+    OnHosts::kill(fixture.host_of(&first));
+    fixture.locks.on_hosts().wait_for_leader(&fixture);
+    holds_for(WAIT * 2, "no second copy", || fixture.oracle.violations().is_empty());
+    let last = fixture.wait_for_one_active(ELECTED);
     println!("server killed: {} is active {:?} after it", last.host, now().saturating_sub(since));
 }
 
 fn doctor_tells_of_servers_that_are_away(store: Lockstore) {
-    let Some((scene, _)) = Plan::hosts("fewer", 3, store).servers_on_hosts().run() else { return };
+    let Some((fixture, _)) = Plan::hosts("fewer", 3, store).servers_on_hosts().run() else { return };
     let doctor = || {
-        let said = scene.hosts[0].output(&["putexctl", "doctor"]);
+        let said = fixture.hosts[0].output(&["putexctl", "doctor"]);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         (said.status.success(), text(&said.stdout), text(&said.stderr))
     };
@@ -81,12 +82,12 @@ fn doctor_tells_of_servers_that_are_away(store: Lockstore) {
         let (is_well, said, _) = doctor();
         is_well && said.contains("3 of them up to date") && !said.contains("one more loss")
     });
-    let leader = scene.hosts.iter().find(|host| {
+    let leader = fixture.hosts.iter().find(|host| {
         let line = format!("leader       {}", host.name);
         doctor().1.lines().any(|said| said == line)
     });
     let leader = leader.expect("one of the hosts leads the bucket").name.clone();
-    let others: Vec<_> = scene.hosts.iter().filter(|host| host.name != leader).collect();
+    let others: Vec<_> = fixture.hosts.iter().filter(|host| host.name != leader).collect();
     OnHosts::stop(others[0]);
     wait_until(ELECTED, "one replica is away", || {
         let (is_well, said, _) = doctor();
@@ -102,13 +103,13 @@ fn doctor_tells_of_servers_that_are_away(store: Lockstore) {
 }
 
 fn the_store_is_away_for_long(store: Lockstore) {
-    let Some((scene, first)) = Plan::hosts("away", 3, store).servers_on_hosts().run() else { return };
+    let Some((fixture, first)) = Plan::hosts("away", 3, store).servers_on_hosts().run() else { return };
     let since = now();
-    scene.locks.lose(&scene);
-    let end = scene.oracle.wait_for_end(&first, SOON);
+    fixture.locks.lose(&fixture);
+    let end = fixture.oracle.wait_for_end(&first, SOON);
     println!("without a store: the unit was stopped {:?} after its loss", end.after(since));
-    holds_for(WAIT * 2, "without a store nobody starts", || scene.oracle.live().is_empty());
-    for host in &scene.hosts {
+    holds_for(WAIT * 2, "without a store nobody starts", || fixture.oracle.live().is_empty());
+    for host in &fixture.hosts {
         wait_for_status(host, |status| status.contains("db no-store"));
         wait_until(SOON, "it says why, what follows, and what to do", || {
             let status = said(&host.output(&["putexctl", "status", "db"]));
@@ -118,12 +119,12 @@ fn the_store_is_away_for_long(store: Lockstore) {
         });
     }
     let back = now();
-    scene.locks.regain(&scene);
-    let next = scene.wait_for_start(back, ELECTED);
+    fixture.locks.regain(&fixture);
+    let next = fixture.wait_for_start(back, ELECTED);
     println!("the store is back: {} started {:?} after it", next.host, next.after(back));
-    scene.wait_for_one_active(ELECTED);
+    fixture.wait_for_one_active(ELECTED);
     // How long it was away is said. The servers may elect once more, so a host may still miss an answer.
-    for host in &scene.hosts {
+    for host in &fixture.hosts {
         let says = |command: &str, wanted: &str| {
             wait_until(ELECTED, &format!("putexctl {command} says {wanted:?}"), || {
                 String::from_utf8_lossy(&host.output(&["putexctl", command]).stdout).contains(wanted)
@@ -143,16 +144,16 @@ fn a_lost_store_is_told_once_for_all_services(store: Lockstore) {
     });
     // With that of the oracle.
     let concerned = format!("; {} services are concerned, ", NAMES.len() + 1);
-    let Some(scene) = plan.begin() else { return };
-    let running = || scene.hosts.iter().map(|host| host.running_services("told-").len()).sum::<usize>();
+    let Some(fixture) = plan.begin() else { return };
+    let running = || fixture.hosts.iter().map(|host| host.running_services("told-").len()).sum::<usize>();
     wait_until(ELECTED, "all run", || running() == NAMES.len());
-    scene.locks.lose(&scene);
-    for host in &scene.hosts {
+    fixture.locks.lose(&fixture);
+    for host in &fixture.hosts {
         wait_for_status(host, |status| NAMES.iter().all(|name| status.contains(&format!("{name} no-store"))));
     }
-    scene.locks.regain(&scene);
+    fixture.locks.regain(&fixture);
     let mut together = 0;
-    for host in &scene.hosts {
+    for host in &fixture.hosts {
         wait_for_status(host, |status| !status.contains("no-store"));
         let all = |field: &'static str, value: &'static str| {
             let found = entries_of(host, "putexd.service").into_iter().filter(|entry| entry[field] == value);
@@ -199,72 +200,72 @@ fn a_lost_store_is_told_once_for_all_services(store: Lockstore) {
 
 /// Connections stay, and nobody answers. The folder of the hosts is never away in another way.
 fn a_store_that_hangs_keeps_no_unit_alive(store: Lockstore) {
-    let Some((scene, first)) = Plan::hosts("hung", 2, store).run() else { return };
+    let Some((fixture, first)) = Plan::hosts("hung", 2, store).run() else { return };
     let since = now();
-    scene.locks.hang(&scene);
-    let end = scene.oracle.wait_for_end(&first, SOON);
+    fixture.locks.hang(&fixture);
+    let end = fixture.oracle.wait_for_end(&first, SOON);
     println!("the store hangs: the unit was stopped {:?} after it", end.after(since));
     assert!(end.after(since) < WAIT, "the lease ends, whatever the store does");
-    for host in &scene.hosts {
+    for host in &fixture.hosts {
         wait_for_status(host, |status| status.contains("db no-store"));
     }
     let back = now();
-    scene.locks.go_on(&scene);
-    let next = scene.wait_for_start(back, TAKE_OVER);
+    fixture.locks.go_on(&fixture);
+    let next = fixture.wait_for_start(back, TAKE_OVER);
     println!("the store goes on: {} started {:?} after it", next.host, next.after(back));
-    scene.wait_for_one_active(TAKE_OVER);
+    fixture.wait_for_one_active(TAKE_OVER);
 }
 
 fn a_store_that_blinks_is_not_noticed_by_the_unit(store: Lockstore) {
     let service = SERVICE.replace("\"1s\"", "\"3s\"");
-    let Some((scene, first)) = Plan::hosts("blink", 2, store).service("db", service).run() else { return };
-    scene.uninterrupted(&first, Duration::from_secs(11), "the store away for a moment", || {
-        scene.locks.lose(&scene);
-        holds_for(Duration::from_secs(2), "the unit runs on", || scene.oracle.live() == [first.clone()]);
-        scene.locks.regain(&scene);
+    let Some((fixture, first)) = Plan::hosts("blink", 2, store).service("db", service).run() else { return };
+    fixture.uninterrupted(&first, Duration::from_secs(11), "the store away for a moment", || {
+        fixture.locks.lose(&fixture);
+        holds_for(Duration::from_secs(2), "the unit runs on", || fixture.oracle.live() == [first.clone()]);
+        fixture.locks.regain(&fixture);
     });
 }
 
 /// A store that has forgotten the lock knows no holder; the one that lives still counts as one.
 fn a_store_that_was_wiped_starts_nothing_at_once(store: Lockstore) {
-    let Some((scene, first)) = Plan::hosts("wiped", 2, store).run() else { return };
+    let Some((fixture, first)) = Plan::hosts("wiped", 2, store).run() else { return };
     let since = now();
-    scene.locks.make_anew(&scene);
-    let end = scene.oracle.wait_for_end(&first, TAKE_OVER);
-    let next = scene.wait_for_start(since, TAKE_OVER + TAKE_OVER);
+    fixture.locks.make_anew(&fixture);
+    let end = fixture.oracle.wait_for_end(&first, TAKE_OVER);
+    let next = fixture.wait_for_start(since, TAKE_OVER + TAKE_OVER);
     println!("wiped: {} started {:?} after it, {:?} after the end", next.host, next.after(since), next.after(end.at));
     assert!(next.term > first.term, "the fencing token grows over a wipe");
-    scene.wait_for_one_active(TAKE_OVER);
+    fixture.wait_for_one_active(TAKE_OVER);
 }
 
 /// Where nothing is mounted there is an empty folder, in which the host must not have locks of its own.
 fn a_share_that_is_not_mounted_is_no_store(store: Lockstore) {
-    let Some((scene, first)) = Plan::hosts("unmount", 2, store).run() else { return };
-    let host = scene.host_of(&first);
+    let Some((fixture, first)) = Plan::hosts("unmount", 2, store).run() else { return };
+    let host = fixture.host_of(&first);
     host.sh(&format!("mkdir /srv/kept && mount --bind {PLACE} /srv/kept"));
     let since = now();
     host.exec(&["umount", "--lazy", PLACE]);
-    let second = scene.wait_for_takeover(&first, since, TAKE_OVER, "the share unmounted");
+    let second = fixture.wait_for_takeover(&first, since, TAKE_OVER, "the share unmounted");
     wait_for_line(host, &["the store does not exist", "mount the share there", "putexctl init"]);
     host.exec(&["systemctl", "restart", "putexd.service"]);
     wait_for_status(host, |status| status.contains("db no-store"));
-    scene.uninterrupted(&second, WAIT, "a host without the share", || {});
+    fixture.uninterrupted(&second, WAIT, "a host without the share", || {});
     assert_eq!(host.sh(&format!("ls -A {PLACE}")), "", "nothing is made behind the administrator's back");
 
     host.exec(&["mount", "--bind", "/srv/kept", PLACE]);
     wait_for_standby(host);
-    scene.assert_alone(&second);
-    scene.assert_no_violation();
+    fixture.assert_alone(&second);
+    fixture.assert_no_violation();
 }
 
 /// Whoever knows the lock from before writes over the damage. Where a disaster took all of them, nobody can tell who holds
 /// it, so nobody runs the unit until an administrator says that the lock may be forgotten, and then only after the wait
 /// that an unknown holder is owed.
 fn a_damaged_lock_is_said_and_cleared(store: Lockstore) {
-    let Some((scene, first)) = Plan::hosts("damaged", 2, store).run() else { return };
-    let other = scene.other(&first);
+    let Some((fixture, first)) = Plan::hosts("damaged", 2, store).run() else { return };
+    let other = fixture.other(&first);
     other.exec(&["systemctl", "stop", "putexd.service"]);
-    scene.host_of(&first).power_off_hard();
+    fixture.host_of(&first).power_off_hard();
     other.sh(&format!("for file in {PLACE}/lock-db/r-*/n-*/value; do echo damaged >$file; done"));
     other.exec(&["systemctl", "start", "putexd.service"]);
     wait_for_line(other, &["failed to read the lock db", "is damaged", "putexctl clear"]);
@@ -272,15 +273,15 @@ fn a_damaged_lock_is_said_and_cleared(store: Lockstore) {
         let shown = other.exec(&["putexctl", "status"]);
         ["failed to read the lock db", "is damaged", "putexctl clear"].iter().all(|words| shown.contains(words))
     });
-    holds_for(WAIT * 2, "with a damaged lock nobody starts", || scene.oracle.live().is_empty());
+    holds_for(WAIT * 2, "with a damaged lock nobody starts", || fixture.oracle.live().is_empty());
 
     let cleared = now();
     let said = other.exec(&["putexctl", "clear", "db"]);
     assert!(said.contains("was damaged") && said.contains("db: cleared"), "{said}");
-    let next = scene.wait_for_start(cleared, TAKE_OVER);
+    let next = fixture.wait_for_start(cleared, TAKE_OVER);
     println!("damaged: {} started {:?} after it was cleared", next.host, next.after(cleared));
     assert!(next.after(cleared) > WAIT / 2, "an unknown holder is waited for");
-    scene.wait_for_one_active(TAKE_OVER);
+    fixture.wait_for_one_active(TAKE_OVER);
     wait_for_line(other, &["the lock db can be read again"]);
-    scene.assert_no_violation();
+    fixture.assert_no_violation();
 }

@@ -6,8 +6,8 @@ use putexd::systemd::check_confinement;
 
 use crate::cluster::{Cgroups, Cut, Setup};
 use crate::command::{holds_for, now, said, wait_until};
+use crate::fixture::{HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, wait_for_line, wait_for_standby};
 use crate::lockstore::{Lockstore, on_each_store};
-use crate::scene::{HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, wait_for_line, wait_for_standby};
 use crate::watch::Kind;
 
 on_each_store! {
@@ -31,40 +31,40 @@ fn with_check(timeout: &str) -> String {
 }
 
 fn a_failed_check_hands_over(store: Lockstore) {
-    let Some((scene, first)) = Plan::hosts("check", 2, store).service("db", with_check("1s")).run() else { return };
-    let host = scene.host_of(&first);
+    let Some((fixture, first)) = Plan::hosts("check", 2, store).service("db", with_check("1s")).run() else { return };
+    let host = fixture.host_of(&first);
     let since = now();
     host.write_file(UNHEALTHY, "");
-    let second = scene.wait_for_takeover(&first, since, HAND_OVER, "failed check");
-    assert!(scene.stop_of(&first).is_some(), "it was stopped in order");
+    let second = fixture.wait_for_takeover(&first, since, HAND_OVER, "failed check");
+    assert!(fixture.stop_of(&first).is_some(), "it was stopped in order");
     wait_for_line(host, &["db: releasing (was active)", "the active check fails"]);
 
     // Unhealthy as a standby too: it does not contend, even when there is nobody else.
-    let next = scene.host_of(&second);
+    let next = fixture.host_of(&second);
     next.exec(&["systemctl", "stop", "putexd.service"]);
-    scene.oracle.wait_for_end(&second, SOON);
-    holds_for(WAIT * 2, "a host that fails its standby check does not contend", || scene.oracle.live().is_empty());
+    fixture.oracle.wait_for_end(&second, SOON);
+    holds_for(WAIT * 2, "a host that fails its standby check does not contend", || fixture.oracle.live().is_empty());
     let well = now();
     host.exec(&["rm", UNHEALTHY]);
-    let third = scene.wait_for_start(well, TAKE_OVER);
+    let third = fixture.wait_for_start(well, TAKE_OVER);
     println!("check passes again: {} started {:?} after it", third.host, third.after(well));
     assert_eq!(third.host, first.host);
-    scene.assert_no_violation();
+    fixture.assert_no_violation();
 }
 
 fn a_check_that_hangs_is_a_failed_check(store: Lockstore) {
-    let Some((scene, first)) = Plan::hosts("hang", 2, store).service("db", with_check("700ms")).run() else { return };
-    let host = scene.host_of(&first);
+    let Some((fixture, first)) = Plan::hosts("hang", 2, store).service("db", with_check("700ms")).run() else { return };
+    let host = fixture.host_of(&first);
     let since = now();
     host.write_file(HANGS, "");
-    scene.wait_for_takeover(&first, since, TAKE_OVER, "check that hangs");
+    fixture.wait_for_takeover(&first, since, TAKE_OVER, "check that hangs");
     wait_for_line(host, &["db: releasing (was active)", "no answer within 700ms"]);
     // One as standby, and the one as active that was under way when the role changed: none outlives its limit.
     let checks = || host.output(&["pgrep", "--full", "--count", "oracle check"]).stdout;
     holds_for(Duration::from_secs(2), "hanging checks do not pile up", || {
         String::from_utf8_lossy(&checks()).trim().parse().is_ok_and(|count: u32| count <= 2)
     });
-    scene.assert_no_violation();
+    fixture.assert_no_violation();
 }
 
 /// systemd must not look at a file system that has nothing to do with the check.
@@ -87,14 +87,14 @@ fn a_share_that_hangs_fails_no_check() {
 
 fn a_unit_that_ignores_sigterm_is_killed_within_its_budget(store: Lockstore) {
     let plan = Plan::hosts("deaf", 2, store).oracle(&["ORACLE_IGNORE_TERM=1", "ORACLE_LEAVE_CHILD=1"]);
-    let Some((scene, first)) = plan.run() else { return };
-    let host = scene.host_of(&first);
+    let Some((fixture, first)) = plan.run() else { return };
+    let host = fixture.host_of(&first);
     let since = now();
     host.partition(Cut::Silent);
-    let second = scene.wait_for_takeover(&first, since, TAKE_OVER, "lapse of a unit that ignores SIGTERM");
-    let ignored = scene.oracle.events().into_iter().find(|event| event.id == first.id && event.kind == Kind::Ignore);
+    let second = fixture.wait_for_takeover(&first, since, TAKE_OVER, "lapse of a unit that ignores SIGTERM");
+    let ignored = fixture.oracle.events().into_iter().find(|event| event.id == first.id && event.kind == Kind::Ignore);
     let ignored = ignored.expect("it was asked to stop before it was killed");
-    let end = scene.oracle.wait_for_end(&first, SOON);
+    let end = fixture.oracle.wait_for_end(&first, SOON);
     println!("lapse: SIGTERM to the end of the last process: {:?}", end.after(ignored.at));
     assert!(end.after(ignored.at) < Duration::from_secs(1), "S = C·R is one second");
     host.heal();
@@ -102,10 +102,10 @@ fn a_unit_that_ignores_sigterm_is_killed_within_its_budget(store: Lockstore) {
 
     // A planned stop leaves it the time that its unit allows, and renews meanwhile.
     let since = now();
-    scene.host_of(&second).exec(&["systemctl", "stop", "putexd.service"]);
+    fixture.host_of(&second).exec(&["systemctl", "stop", "putexd.service"]);
     let limit = Duration::from_secs(40);
-    scene.wait_for_takeover(&second, since, limit, "planned stop of a unit that ignores SIGTERM");
-    let end = scene.oracle.wait_for_end(&second, SOON);
+    fixture.wait_for_takeover(&second, since, limit, "planned stop of a unit that ignores SIGTERM");
+    let end = fixture.oracle.wait_for_end(&second, SOON);
     println!("planned stop: the last process was gone after {:?}", end.after(since));
     assert!(end.after(since) > Duration::from_secs(9), "TimeoutStopSec=10s is the unit's to use");
 }
@@ -117,32 +117,32 @@ fn an_orderly_stop_beyond_its_limit_is_killed_and_the_host_stays() {
     let deaf = "/etc/systemd/system/database.service.d/deaf.conf";
     let plan = Plan::hosts("late", 2, Lockstore::Directory).service("db", service);
     let plan = plan.file(deaf, "[Service]\nTimeoutStopSec=infinity\n").oracle(&["ORACLE_IGNORE_TERM=1"]);
-    let Some((scene, first)) = plan.run() else { return };
-    let host = scene.host_of(&first);
+    let Some((fixture, first)) = plan.run() else { return };
+    let host = fixture.host_of(&first);
     let since = now();
     host.exec(&["putexctl", "step-down", "db"]);
-    let second = scene.wait_for_takeover(&first, since, TAKE_OVER, "orderly stop beyond stop-limit");
-    let end = scene.oracle.wait_for_end(&first, SOON);
+    let second = fixture.wait_for_takeover(&first, since, TAKE_OVER, "orderly stop beyond stop-limit");
+    let end = fixture.oracle.wait_for_end(&first, SOON);
     assert!(end.after(since) >= Duration::from_secs(4), "the time until stop-limit is its own: {:?}", end.after(since));
     wait_for_line(host, &["has taken longer than stop-limit = 4.0s; SIGKILL is sent"]);
     wait_for_standby(host);
     assert!(host.is_on());
-    scene.assert_alone(&second);
-    scene.assert_no_violation();
+    fixture.assert_alone(&second);
+    fixture.assert_no_violation();
 }
 
 fn a_slow_stop_is_waited_for(store: Lockstore) {
-    let Some((scene, first)) = Plan::hosts("slow", 2, store).oracle(&["ORACLE_STOP_DELAY_MS=6000"]).run() else {
+    let Some((fixture, first)) = Plan::hosts("slow", 2, store).oracle(&["ORACLE_STOP_DELAY_MS=6000"]).run() else {
         return;
     };
     let since = now();
-    let host = scene.host_of(&first);
+    let host = fixture.host_of(&first);
     host.exec(&["systemctl", "stop", "--no-block", "putexd.service"]);
     wait_until(SOON, "the unit stops", || host.property(UNIT, "ActiveState") == "deactivating");
     // Whoever starts it now waits for the end of the stop, and finds the gate closed.
     host.exec(&["systemctl", "start", "--no-block", UNIT]);
-    scene.wait_for_takeover(&first, since, TAKE_OVER, "planned stop that outlasts the lease");
-    let stopped = scene.stop_of(&first).expect("it was stopped in order");
+    fixture.wait_for_takeover(&first, since, TAKE_OVER, "planned stop that outlasts the lease");
+    let stopped = fixture.stop_of(&first).expect("it was stopped in order");
     assert!(
         stopped.saturating_sub(since) >= Duration::from_secs(6),
         "nobody hurried it: {:?}",
@@ -153,19 +153,19 @@ fn a_slow_stop_is_waited_for(store: Lockstore) {
 fn a_unit_that_leaves_processes_behind_is_refused(store: Lockstore) {
     let leak = "/etc/systemd/system/database.service.d/leak.conf";
     let plan = Plan::hosts("refused", 2, store).file(leak, "[Service]\nKillMode=process\n");
-    let Some(scene) = plan.begin() else { return };
-    for host in &scene.hosts {
+    let Some(fixture) = plan.begin() else { return };
+    for host in &fixture.hosts {
         wait_for_line(host, &[UNIT, "KillMode=process", "set KillMode=control-group or KillMode=mixed"]);
     }
-    holds_for(WAIT * 2, "a unit whose stop cannot be proven is not started", || scene.oracle.starts().is_empty());
+    holds_for(WAIT * 2, "a unit whose stop cannot be proven is not started", || fixture.oracle.starts().is_empty());
     let mended = now();
-    for host in &scene.hosts {
+    for host in &fixture.hosts {
         host.exec(&["rm", leak]);
         host.exec(&["systemctl", "daemon-reload"]);
     }
-    let first = scene.wait_for_start(mended, TAKE_OVER);
+    let first = fixture.wait_for_start(mended, TAKE_OVER);
     println!("mended: {} started {:?} after it", first.host, first.after(mended));
-    scene.assert_no_violation();
+    fixture.assert_no_violation();
 }
 
 /// Start, hand-over and lapse do not depend on how the host arranges its control groups.
@@ -173,36 +173,36 @@ fn hosts_with_control_groups_of_old(store: Lockstore) {
     for cgroups in [Cgroups::Hybrid, Cgroups::Legacy].into_iter().filter(|kind| kind.can_boot()) {
         let plan =
             Plan::hosts("cgroups", 2, store).cgroups(cgroups).oracle(&["ORACLE_IGNORE_TERM=1", "ORACLE_LEAVE_CHILD=1"]);
-        let Some((scene, first)) = plan.run() else { return };
-        let host = scene.host_of(&first);
+        let Some((fixture, first)) = plan.run() else { return };
+        let host = fixture.host_of(&first);
         let since = now();
         host.partition(Cut::Silent);
-        let second = scene.wait_for_takeover(&first, since, TAKE_OVER, &format!("{cgroups:?}: lapse"));
+        let second = fixture.wait_for_takeover(&first, since, TAKE_OVER, &format!("{cgroups:?}: lapse"));
         host.heal();
         wait_for_standby(host);
         let since = now();
-        scene.host_of(&second).exec(&["systemctl", "stop", "putexd.service"]);
-        scene.wait_for_takeover(&second, since, Duration::from_secs(40), &format!("{cgroups:?}: planned stop"));
+        fixture.host_of(&second).exec(&["systemctl", "stop", "putexd.service"]);
+        fixture.wait_for_takeover(&second, since, Duration::from_secs(40), &format!("{cgroups:?}: planned stop"));
     }
 }
 
 /// A full /run takes no drop-in that binds the unit to its lease, and a reload would throw the former one away: systemd
 /// refuses to reload without room for what its generators write.
 fn a_reload_without_room_sets_no_unit_free(store: Lockstore) {
-    let Some((scene, first)) = Plan::hosts("full", 2, store).run() else { return };
-    let standby = scene.other(&first);
+    let Some((fixture, first)) = Plan::hosts("full", 2, store).run() else { return };
+    let standby = fixture.other(&first);
     standby.fill_disk("/run");
     let reloaded = standby.output(&["systemctl", "daemon-reload"]);
     println!("daemon-reload: {}", said(&reloaded));
     let started = standby.output(&["systemctl", "start", UNIT]);
     println!("started by hand: {}", said(&started));
     assert!(!started.status.success(), "without its lease the unit does not start");
-    scene.assert_alone(&first);
-    scene.assert_no_violation();
+    fixture.assert_alone(&first);
+    fixture.assert_no_violation();
 
     standby.free_disk("/run");
     standby.exec(&["systemctl", "daemon-reload"]);
     let since = now();
-    scene.host_of(&first).exec(&["systemctl", "stop", "putexd.service"]);
-    scene.wait_for_takeover(&first, since, TAKE_OVER, "hand-over to a host that had no room");
+    fixture.host_of(&first).exec(&["systemctl", "stop", "putexd.service"]);
+    fixture.wait_for_takeover(&first, since, TAKE_OVER, "hand-over to a host that had no room");
 }

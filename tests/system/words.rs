@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use crate::cluster::Host;
 use crate::command::{holds_for, now, said, wait_for};
-use crate::lockstore::Lockstore;
-use crate::scene::{
+use crate::fixture::{
     HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, wait_for_line, wait_for_standby, wait_for_status,
 };
+use crate::lockstore::Lockstore;
 
 /// 2R of [`SERVICE`], and what a start takes on a busy machine.
 const ONCE: Duration = Duration::from_secs(6);
@@ -31,11 +31,11 @@ fn wait_for_words(host: &Host, words: &[&str]) -> String {
 #[test]
 fn what_an_operator_stops_comes_back_after_one_wait_each_time() {
     let plan = Plan::hosts("once", 1, Lockstore::Nats).unit("bad", BAD).service("bad", BAD_SERVICE);
-    let Some((scene, mut running)) = plan.run() else { return };
-    let host = scene.host_of(&running);
+    let Some((fixture, mut running)) = plan.run() else { return };
+    let host = fixture.host_of(&running);
     for round in 0..4 {
         // Longer than T: one that ends sooner has failed.
-        holds_for(WAIT, "the unit runs", || scene.oracle.live() == [running.clone()]);
+        holds_for(WAIT, "the unit runs", || fixture.oracle.live() == [running.clone()]);
         let asked = now();
         if round % 2 == 0 {
             host.exec(&["systemctl", "stop", UNIT]);
@@ -46,7 +46,7 @@ fn what_an_operator_stops_comes_back_after_one_wait_each_time() {
         }
         let text = wait_for_words(host, &["db ", "standby", "before it tries again, since it let the lock go"]);
         println!("{text}");
-        running = scene.wait_for_start(asked, SOON);
+        running = fixture.wait_for_start(asked, SOON);
         println!("round {round}: back {:?} after it was asked for", running.after(asked));
         assert!(running.after(asked) < ONCE, "round {round}: {:?}", running.after(asked));
     }
@@ -65,11 +65,11 @@ fn what_an_operator_stops_comes_back_after_one_wait_each_time() {
 
 #[test]
 fn whoever_does_not_hold_the_lock_says_who_does() {
-    let Some((scene, first)) = Plan::hosts("whose", 2, Lockstore::Nats).oracle(&["ORACLE_STOP_DELAY_MS=4000"]).run()
+    let Some((fixture, first)) = Plan::hosts("whose", 2, Lockstore::Nats).oracle(&["ORACLE_STOP_DELAY_MS=4000"]).run()
     else {
         return;
     };
-    let (holder, standby) = (scene.host_of(&first), scene.other(&first));
+    let (holder, standby) = (fixture.host_of(&first), fixture.other(&first));
     wait_for_words(standby, &[&format!("{} holds the lock and was heard of", holder.name), "may be taken in"]);
     let asked = standby.output(&["putexctl", "step-down", "db"]);
     let told = said(&asked);
@@ -78,7 +78,7 @@ fn whoever_does_not_hold_the_lock_says_who_does() {
         told.contains("this host does not hold it") && told.contains(&format!("{} holds it", first.host)),
         "{told}"
     );
-    scene.assert_alone(&first);
+    fixture.assert_alone(&first);
 
     // Started by hand where it must not run, it says whom to ask.
     assert!(!standby.output(&["systemctl", "start", UNIT]).status.success());
@@ -94,20 +94,20 @@ fn whoever_does_not_hold_the_lock_says_who_does() {
     holder.exec(&["putexctl", "step-down", "db"]);
     let words = ["releasing", "waits until the unit is proven dead", "an operator asked", "is not proven dead yet"];
     println!("{}", wait_for_words(holder, &words));
-    let second = scene.wait_for_takeover(&first, since, TAKE_OVER, "step-down of a unit that stops slowly");
+    let second = fixture.wait_for_takeover(&first, since, TAKE_OVER, "step-down of a unit that stops slowly");
 
     // And a lost host, why the other one waits.
     wait_for_standby(holder);
-    let lost = scene.host_of(&second).power_off_hard();
-    let third = scene.wait_for_takeover(&second, lost, TAKE_OVER, "power loss");
-    wait_for_line(scene.host_of(&third), &["db: confirming", "which fell silent, is not yet known to be dead"]);
+    let lost = fixture.host_of(&second).power_off_hard();
+    let third = fixture.wait_for_takeover(&second, lost, TAKE_OVER, "power loss");
+    wait_for_line(fixture.host_of(&third), &["db: confirming", "which fell silent, is not yet known to be dead"]);
 }
 
 /// Neither runs anything there: the one has nothing to stop, and the other is refused.
 #[test]
 fn an_operators_start_or_stop_where_nothing_runs_is_no_alarm() {
-    let Some((scene, first)) = Plan::hosts("jobs", 2, Lockstore::Nats).run() else { return };
-    let standby = scene.other(&first);
+    let Some((fixture, first)) = Plan::hosts("jobs", 2, Lockstore::Nats).run() else { return };
+    let standby = fixture.other(&first);
     wait_for_standby(standby);
     let often =
         |verb: &str| standby.output(&["sh", "-c", &format!("for i in $(seq 200); do systemctl {verb} {UNIT}; done")]);
@@ -117,45 +117,45 @@ fn an_operators_start_or_stop_where_nothing_runs_is_no_alarm() {
     wait_for_standby(standby);
     let journal = standby.journal(&["putexd.service"]);
     assert!(!journal.contains("runs without the lock"), "{journal}");
-    scene.assert_alone(&first);
+    fixture.assert_alone(&first);
 }
 
 /// The procedure of putexd-operations(7).
 #[test]
 fn a_service_is_stopped_everywhere_and_started_again() {
-    let Some((scene, first)) = Plan::hosts("nowhere", 2, Lockstore::Nats).run() else { return };
-    let (holder, standby) = (scene.host_of(&first), scene.other(&first));
+    let Some((fixture, first)) = Plan::hosts("nowhere", 2, Lockstore::Nats).run() else { return };
+    let (holder, standby) = (fixture.host_of(&first), fixture.other(&first));
     let (on, off) = ("/etc/putex.d/db.toml", "/etc/putex.d/db.toml.stopped");
     for host in [standby, holder] {
         host.exec(&["mv", on, off]);
         host.exec(&["systemctl", "reload", "putexd.service"]);
         wait_for_status(host, |status| !status.contains("db"));
     }
-    scene.oracle.wait_for_end(&first, HAND_OVER);
+    fixture.oracle.wait_for_end(&first, HAND_OVER);
     assert_ne!(standby.property(UNIT, "ActiveState"), "active");
-    let starts = scene.oracle.starts();
-    holds_for(WAIT * 2, "nobody runs it", || scene.oracle.starts() == starts && scene.oracle.live().is_empty());
+    let starts = fixture.oracle.starts();
+    holds_for(WAIT * 2, "nobody runs it", || fixture.oracle.starts() == starts && fixture.oracle.live().is_empty());
     let asked = now();
     for host in [standby, holder] {
         host.exec(&["mv", off, on]);
         host.exec(&["systemctl", "reload", "putexd.service"]);
     }
-    scene.wait_for_start(asked, TAKE_OVER);
+    fixture.wait_for_start(asked, TAKE_OVER);
     assert_eq!(holder.read_file(on).as_deref(), Some(SERVICE));
-    scene.assert_no_violation();
+    fixture.assert_no_violation();
 }
 
 /// A host that stood still says so, and tells nothing of elections that stand still.
 #[test]
 fn a_thaw_accuses_no_election() {
-    let Some((scene, first)) = Plan::hosts("accuse", 2, Lockstore::Nats).run() else { return };
-    let host = scene.host_of(&first);
+    let Some((fixture, first)) = Plan::hosts("accuse", 2, Lockstore::Nats).run() else { return };
+    let host = fixture.host_of(&first);
     let since = now();
     host.freeze();
     // Longer than a loop is waited for.
-    holds_for(Duration::from_secs(8), "a frozen copy does not end", || scene.oracle.live().contains(&first));
+    holds_for(Duration::from_secs(8), "a frozen copy does not end", || fixture.oracle.live().contains(&first));
     host.thaw();
-    scene.oracle.wait_for_start_on(&scene.others(&first), since, TAKE_OVER);
+    fixture.oracle.wait_for_start_on(&fixture.others(&first), since, TAKE_OVER);
     wait_for_standby(host);
     assert!(!host.journal(&["putexd.service"]).contains("stands still"));
     wait_for_line(host, &["this host, or putexd alone, stood still for"]);

@@ -8,8 +8,8 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::{Service, Told};
-use crate::daemon::hands::{self, Limit};
 use crate::daemon::registration;
+use crate::daemon::unit_control::{self, Limit};
 use crate::election::{
     Action, Content, Event, GuardRequest, Observation, ReadId, Record, Waiting, WriteRequest, WriteResult,
 };
@@ -74,14 +74,14 @@ impl Service {
             Action::Fence { instance, hosts } => {
                 let (systemd, fence) = (Arc::clone(&self.host.systemd), self.settings.fence.clone());
                 self.answer(async move {
-                    Event::Fenced { instance, result: hands::fence(&*systemd, &fence, &hosts).await }
+                    Event::Fenced { instance, result: unit_control::fence(&*systemd, &fence, &hosts).await }
                 });
             }
             Action::Unfence { instance } => {
                 let (systemd, fence) = (Arc::clone(&self.host.systemd), self.settings.fence.clone());
                 self.answer(async move {
                     let result = match &fence.unfence {
-                        Some(unit) => hands::run(&*systemd, unit, fence.timeout).await,
+                        Some(unit) => unit_control::run(&*systemd, unit, fence.timeout).await,
                         None => Ok(()),
                     };
                     Event::Unfenced { instance, result }
@@ -157,7 +157,7 @@ impl Service {
     }
 
     fn ask_guard(&self, request: GuardRequest) {
-        if self.desk.try_send(Box::new(request)).is_err() {
+        if self.guard_queue.try_send(Box::new(request)).is_err() {
             // So many unanswered requests mean a guard that hangs.
             tracing::error!("{}: the guard does not keep up", self.settings.name);
             self.answer(async { Event::GuardDown });

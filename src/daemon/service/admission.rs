@@ -8,11 +8,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::lookout::{SHARE_OF_LOOKS, SHARE_OF_STRAYS, shared};
-use super::{Host, Inbox, Told, Units};
+use super::{Host, Inbox, Told, UnitControl};
 use crate::config::{ServiceSettings, StopProof};
 use crate::daemon::grounds::{self, Grounds};
 use crate::daemon::timers::shared_pause;
-use crate::guard::frame::Watchdog;
+use crate::guard_client::frame::Watchdog;
 use crate::systemd::{ChangeHints, Manager, Surroundings, Unsupervisable};
 use crate::types::UnitName;
 
@@ -65,7 +65,7 @@ pub(super) trait Admits: Sync {
 
 pub(super) struct Admitter {
     pub(super) host: Host,
-    pub(super) units: Units,
+    pub(super) units: UnitControl,
     pub(super) settings: watch::Receiver<Arc<ServiceSettings>>,
 }
 

@@ -8,17 +8,17 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{Inbox, Seen, Told, Units};
+use super::{Inbox, Seen, Told, UnitControl};
 use crate::config::ServiceSettings;
 use crate::daemon::machine::Machine;
 use crate::daemon::timers::shared_pause;
-use crate::election::Sight;
+use crate::election::ObservedUnit;
 use crate::host::processes::Process;
 use crate::systemd::{Manager, SystemState};
 use crate::types::UnitName;
 
-/// At least so long it is between two looks at the units. A look costs PID 1 about 10 ms, and a start or a stop, which waits for PID 1
-/// as well, is told by several changes.
+/// At least so long it is between two looks at the units. A look costs PID 1 about 10 ms, and a start or a stop, which waits for
+/// PID 1 as well, is told by several changes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// At least so long it is between two looks for processes outside of their control groups.
 const STRAY_INTERVAL: Duration = Duration::from_millis(500);
@@ -48,7 +48,7 @@ pub(in crate::daemon) fn shared(systemd: &dyn Manager, unit: &UnitName, share: D
 
 /// Tells what the units do, when one of them changes, and every R where these are few.
 pub(super) async fn watch_units(
-    units: Units,
+    units: UnitControl,
     settings: watch::Receiver<Arc<ServiceSettings>>,
     epoch: Arc<AtomicU64>,
     inbox: Inbox,
@@ -60,12 +60,12 @@ pub(super) async fn watch_units(
         let look_again = Instant::now() + LOOK_INTERVAL;
         let before = epoch.load(Ordering::Acquire);
         let sighting = units.look().await;
-        let alive = sighting.main == Some(Sight::Alive);
+        let alive = sighting.main == Some(ObservedUnit::Alive);
         // Once more after the end: what was told of before is gone by then, or is seen no longer.
         let is_worth_a_look = alive || was_alive || !sighting.alive.is_empty();
         let host_stops = was_alive && !alive && matches!(units.systemd.system_state().await, Ok(SystemState::Stopping));
         was_alive = alive;
-        let all_dead = matches!(sighting.all, Some(Sight::Dead { .. }));
+        let all_dead = matches!(sighting.all, Some(ObservedUnit::Dead { .. }));
         let is_settled = sighting.is_settled;
         if inbox.tell(Told::Seen(Seen { epoch: before, sighting, host_stops })).await.is_err() {
             return;
@@ -87,7 +87,7 @@ pub(super) async fn watch_units(
 /// it from the first time on.
 pub(super) async fn watch_outside(
     machine: Arc<dyn Machine>,
-    units: Units,
+    units: UnitControl,
     settings: watch::Receiver<Arc<ServiceSettings>>,
     mut looked: watch::Receiver<bool>,
     inbox: Inbox,

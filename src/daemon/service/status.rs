@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::Service;
-use crate::daemon::hands;
+use crate::daemon::unit_control;
 use crate::election::{Hindrance, State, Waiting};
-use crate::types::{Revision, Term, span};
+use crate::types::{FencingToken, Revision, span};
 
 /// A unit that is not proven dead for so long, where it is not to run, is told of: an orderly stop takes a while.
 const UNDEAD_TOLD_AFTER: Duration = Duration::from_secs(1);
@@ -19,15 +19,15 @@ pub struct Status {
     pub holder: String,
     /// The lock's revision.
     pub revision: Revision,
-    /// The fencing token of its own holding, else the highest seen.
-    pub term: Term,
+    /// The fencing token of its own tenure, else the highest seen.
+    pub term: FencingToken,
     /// Why it does not contend.
     pub hindrance: Option<Hindrance>,
     /// What it waits for.
     pub waiting: Option<Waiting>,
     /// What keeps the stop of its units from being proven.
     pub unproven: Option<String>,
-    /// The last holding has ended without a release.
+    /// The last tenure has ended without a release.
     pub is_left_to_age: bool,
     /// What the operator should know of it though it is supervised, in whole sentences.
     pub remarks: Vec<String>,
@@ -71,7 +71,7 @@ impl Service {
         }
     }
 
-    /// What keeps the end of its holding from being proven.
+    /// What keeps the end of its tenure from being proven.
     fn unproven(&self) -> Option<String> {
         self.units.unproven().filter(|_| matches!(self.election.state(), State::Releasing | State::Lapsing))
     }
@@ -93,7 +93,7 @@ impl Service {
         let lasts = self.undead_since.is_some_and(|since| now.since_at_least(since) >= UNDEAD_TOLD_AFTER);
         // What a stop waits for is told with the stop.
         let unproven = self.unproven();
-        let is_told = |undead: &&hands::Trouble| {
+        let is_told = |undead: &&unit_control::Trouble| {
             (undead.is_for_the_operator || lasts) && unproven.as_ref() != Some(&undead.words)
         };
         remarks.extend(self.undead.as_ref().filter(is_told).map(|undead| undead.words.clone()));

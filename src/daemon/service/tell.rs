@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use tokio::time::{sleep_until, timeout};
 
-use super::{Admission, Refusal, Service, Units, names};
+use super::{Admission, Refusal, Service, UnitControl, names};
 use crate::daemon::tidings::Change;
-use crate::election::{Alarm, Sight, State, Transition, Waiting, rounded};
-use crate::guard::client::GuardClient;
+use crate::election::{Alarm, ObservedUnit, State, Transition, Waiting, rounded};
+use crate::guard_client::client::GuardClient;
 use crate::journal;
-use crate::types::{OnStopFailure, Revision, ServiceName, Term, Time, UnitName};
+use crate::types::{FencingToken, OnStopFailure, Revision, ServiceName, Time, UnitName};
 
 /// How long the guard may take to say that units are dead whose time is over: another host may start them from then on.
 const GUARD_LIMIT: Duration = Duration::from_millis(100);
@@ -120,8 +120,8 @@ impl Service {
     }
 
     /// An administrator who stops the unit by hand sees it come up elsewhere, and should hear why.
-    pub(super) fn tell_of_end(&self, sight: &Sight) {
-        if let (State::Active, Sight::Dead { failed: false, .. }) = (self.election.state(), sight) {
+    pub(super) fn tell_of_end(&self, sight: &ObservedUnit) {
+        if let (State::Active, ObservedUnit::Dead { failed: false, .. }) = (self.election.state(), sight) {
             let (name, unit) = (&self.settings.name, &self.settings.unit);
             tracing::warn!(
                 OBJECT_SYSTEMD_UNIT = unit.as_str(),
@@ -175,7 +175,7 @@ impl Service {
             reason: ended.map_or_else(|| transition.reason.clone(), |ended| format!("{}; {ended}", transition.reason)),
             holder: Some(transition.holder.clone()).filter(|holder| !holder.is_empty()),
             revision: Some(transition.revision).filter(|revision| *revision != Revision(0)),
-            term: Some(transition.term).filter(|term| *term != Term(0)),
+            term: Some(transition.term).filter(|term| *term != FencingToken(0)),
         });
         if let Some(at) = later {
             let tidings = self.host.tidings.clone();
@@ -207,13 +207,16 @@ impl Service {
                 let (units, limit) = (names(settings.units()), rounded(settings.stop_limit));
                 let reason = format!("the stop of {units} has taken longer than stop-limit = {limit}");
                 let how = settings.on_stop_failure;
-                let reason = if how.is_self_fence() {
-                    let budget = rounded(settings.timings.stop_budget);
-                    format!("{reason}; SIGKILL is sent; {} in {budget} unless they are dead by then", how.consequence())
+                if how.is_self_fence() {
+                    let (name, budget) = (&settings.name, rounded(settings.timings.stop_budget));
+                    tracing::warn!(
+                        OBJECT_SYSTEMD_UNIT = settings.unit.as_str(),
+                        "{name}: {reason}; SIGKILL is sent; {} in {budget} unless it is proven dead before",
+                        how.consequence()
+                    );
                 } else {
-                    reason
-                };
-                self.tell_of_late_stop(reason, LastWord::OfSystemd, OnStopFailure::Alert);
+                    self.tell_of_late_stop(reason, LastWord::OfSystemd);
+                }
                 return;
             }
             Alarm::StopUnproven => {
@@ -229,7 +232,6 @@ impl Service {
                 self.tell_of_late_stop(
                     format!("the stop of {units} is not proven at the end of its budget"),
                     last_word,
-                    how,
                 );
                 return;
             }
@@ -263,10 +265,10 @@ impl Service {
         self.placed().alarm(kind, &reason);
     }
 
-    /// The time of a stop is over, and `how` says what follows. It is not told of if `last_word` is that nothing runs any more.
-    fn tell_of_late_stop(&self, reason: String, last_word: LastWord, how: OnStopFailure) {
+    /// The time of a stop is over. It is not told of if `last_word` is that nothing runs any more.
+    fn tell_of_late_stop(&self, reason: String, last_word: LastWord) {
         let (placed, units, machine) = (self.placed(), self.units.clone(), Arc::clone(&self.host.machine));
-        let guard = self.host.guard.clone();
+        let (guard, how) = (self.host.guard.clone(), self.settings.on_stop_failure);
         self.host.machine.spawn(Box::pin(async move {
             let is_dead = match last_word {
                 LastWord::OfSystemd => !units.is_late_for_good().await,
@@ -321,9 +323,9 @@ enum LastWord {
     OfGuard,
 }
 
-/// Whether the guard says at once that nothing of the units runs. If so their stop goes on to its own proof, and nothing is released
-/// before that; meanwhile the guard kills whatever appears in their control groups.
-async fn are_dead_by_guard(guard: &GuardClient, service: &ServiceName, units: &Units) -> bool {
+/// Whether the guard says at once that nothing of the units runs. If so their stop goes on to its own proof, and nothing is
+/// released before that; meanwhile the guard kills whatever appears in their control groups.
+async fn are_dead_by_guard(guard: &GuardClient, service: &ServiceName, units: &UnitControl) -> bool {
     let ask = async {
         let Ok(Some(listed)) = guard.lease_of(service).await else { return false };
         units.are_dead_by(&listed).await
@@ -339,7 +341,7 @@ struct Placed {
     unit: UnitName,
     holder: String,
     revision: Revision,
-    term: Term,
+    term: FencingToken,
 }
 
 impl Placed {
@@ -364,8 +366,8 @@ mod tests {
     use super::*;
     use crate::daemon::fake::{Fake, settings, stopped_lease};
     use crate::daemon::machine::ThisMachine;
-    use crate::guard::client::Link;
-    use crate::guard::frame::{ListedLease, Of, Outcome, Reply, Request};
+    use crate::guard_client::client::Link;
+    use crate::guard_client::frame::{ListedLease, Of, Outcome, Reply, Request};
     use crate::types::Time;
 
     /// A guard that lists `listed`; `None`: it falls silent when it is asked for a lease.
@@ -387,7 +389,7 @@ mod tests {
     }
 
     /// Whether `units` are dead by what a guard says that lists `listed`.
-    async fn are_dead(units: &Units, listed: Option<Vec<ListedLease>>) -> bool {
+    async fn are_dead(units: &UnitControl, listed: Option<Vec<ListedLease>>) -> bool {
         let (guard, connection) = GuardClient::over(Duration::from_secs(5), move || {
             let (near, far) = duplex(65_536);
             tokio::spawn(serve(far, listed.clone()));
@@ -402,7 +404,7 @@ mod tests {
     async fn a_host_is_spared_by_the_guards_word_or_the_proof_and_waits_for_neither() {
         let machine = Arc::new(ThisMachine::new(Path::new("/nowhere")));
         let fake = Arc::new(Fake::default());
-        let units = Units::new(&settings(), Vec::new(), BTreeSet::new(), fake, machine);
+        let units = UnitControl::new(&settings(), Vec::new(), BTreeSet::new(), fake, machine);
         let unproven = ListedLease { stopped: false, ..stopped_lease() };
         assert!(are_dead(&units, Some(vec![stopped_lease()])).await);
         assert!(!are_dead(&units, Some(vec![unproven])).await, "the guard has no proof");
@@ -422,7 +424,7 @@ mod tests {
             reason: "putexd is stopped".to_owned(),
             holder: String::new(),
             revision: Revision(0),
-            term: Term(0),
+            term: FencingToken(0),
         };
         let unit = UnitName::new("database.service").expect("a unit's name");
         let stopped = "database.service is stopped on this host".to_owned();

@@ -1,23 +1,25 @@
-//! What has to be done because of the time alone: H4, and whatever can go on.
+//! What has to be done because of the time alone: the end of a lease (lapse, H4), and every step that is permitted by now.
 
 use std::time::Duration;
 
-use super::{BackOff, Election, Forsaken, LapseStep, Phase, ReleaseStep};
+use super::phase::{LapseStep, Phase, ReleaseStep};
+use super::{BackOff, Election, PendingDisarm};
 use crate::election::event::{Action, Alarm, Moment};
-use crate::election::holding::Holding;
+use crate::election::stop_cause::LapseCause;
+use crate::election::tenure::Tenure;
 use crate::types::Time;
 
 impl Election {
-    /// H4: acts on every deadline that has passed.
+    /// Lapse (H4): acts on every deadline that has passed.
     pub(super) fn enforce(&mut self, now: Time) {
-        let Some(holding) = self.holding() else { return };
-        let over = now.has_passed(holding.deadline());
-        let unproven_jump = holding.prove_by.is_some_and(|(_, by)| now.has_passed(by));
+        let Some(tenure) = self.tenure() else { return };
+        let over = now.has_passed(tenure.deadline());
+        let unproven_jump = tenure.prove_by.is_some_and(|(_, by)| now.has_passed(by));
         if self.may_be_running() {
             if over {
-                self.lapse(now, "the lease was not renewed in time");
+                self.lapse(now, &LapseCause::NotRenewed);
             } else if unproven_jump {
-                self.lapse(now, "the clock jumped and no renewal was won since");
+                self.lapse(now, &LapseCause::ClockJumped);
             }
             return;
         }
@@ -27,7 +29,7 @@ impl Election {
             self.give_up("the clock jumped and no renewal of the claim was won since; nothing was started");
         }
         let leaves = self.release_under_way().is_some_and(|release| {
-            release.step == ReleaseStep::Blanking && now.has_passed(self.leave_at(&release.holding))
+            release.step == ReleaseStep::Blanking && now.has_passed(self.leave_at(&release.tenure))
         });
         if leaves {
             self.end_release(now, "the store did not take the release; the record is left to age");
@@ -54,7 +56,7 @@ impl Election {
         }
         match release.killed_by {
             None if goes_down => {
-                release.killed_by = Some(now.plus(release.holding.stop_budget));
+                release.killed_by = Some(now.plus(release.tenure.stop_budget));
                 self.actions.push(Action::Stop { kill_at: Some(now) });
                 self.actions.push(Action::Alarm(Alarm::StopLimit));
             }
@@ -70,9 +72,9 @@ impl Election {
         }
     }
 
-    /// H5: the outcome of the last write is pursued until T after the last won write.
-    pub(super) fn leave_at(&self, holding: &Holding) -> Time {
-        let from = holding.won_sent.unwrap_or(holding.deadline());
+    /// Release (H5): the outcome of the last write is pursued until T after the last won write.
+    pub(super) fn leave_at(&self, tenure: &Tenure) -> Time {
+        let from = tenure.won_sent.unwrap_or(tenure.deadline());
         from.plus(self.settings.timings.lease())
     }
 
@@ -87,17 +89,17 @@ impl Election {
         self.actions.push(Action::Alarm(Alarm::ClockJump { by }));
         self.lock.look_away();
         let by_when = at.now.plus(self.settings.timings.call_limit() * 2);
-        if let Some(holding) = self.holding_mut() {
-            holding.prove_by = Some((at.now, by_when));
-            holding.next_attempt = at.now;
-            holding.in_step = true;
+        if let Some(tenure) = self.tenure_mut() {
+            tenure.prove_by = Some((at.now, by_when));
+            tenure.next_attempt = at.now;
+            tenure.in_step = true;
         }
     }
 
-    /// Whatever can go on, goes on.
+    /// Takes every step that is permitted by now.
     pub(super) fn advance(&mut self, at: &Moment) {
         match &self.phase {
-            Phase::Idle => self.advance_idle(at),
+            Phase::Idle(_) => self.advance_idle(at),
             Phase::Confirming(_) => {
                 self.confirm(at);
                 self.renew(at);
@@ -141,7 +143,7 @@ impl Election {
     /// Stops what may run without the lock.
     pub(super) fn stop_stray(&mut self, now: Time) {
         self.stopping_stray = true;
-        let kill_at = if let Some(Forsaken { kill_at, .. }) = self.to_disarm {
+        let kill_at = if let Some(PendingDisarm { kill_at, .. }) = self.pending_disarm {
             kill_at
         } else {
             let timings = &self.settings.timings;

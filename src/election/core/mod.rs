@@ -1,7 +1,7 @@
 //! The election of one service: when the lock is written, and when the unit is started and stopped.
 //!
-//! State changes only in the `become_*` functions of `change`, which refuse a change that the table in `state` does not
-//! have. The rules that stop a unit are `enforce` in `deadlines`, `lapse` and `release` in `hold`.
+//! `phase` has the state machine: its phases, and the one function that goes from one to another. What can stop a unit is listed
+//! in `stop_cause`; the rules that do so are `lapse` and `release` in `holder`, and `enforce` in `deadlines`.
 
 use std::mem;
 use std::time::Duration;
@@ -9,16 +9,17 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::event::{Action, Event, Memory, Moment, ReadId, Remembered, Settings};
-use super::holding::Holding;
-use super::lock::Lock;
+use super::lock_view::LockView;
 use super::state::State;
-use crate::types::{Instance, NodeId, Revision, Term, Time};
+use super::tenure::Tenure;
+use crate::types::{FencingToken, Instance, NodeId, Revision, Time};
+use phase::{Phase, Release, ReleaseStep, Watch};
 
-mod change;
-mod contend;
+mod contender;
 mod deadlines;
-mod hold;
-mod take_in;
+mod events;
+mod holder;
+mod phase;
 mod tell;
 
 /// The election of one service on this host. See the module `election` for the contract.
@@ -30,16 +31,15 @@ mod tell;
 pub struct Election {
     settings: Settings,
     memory: Memory,
-    lock: Lock,
+    lock: LockView,
     back_off: BackOff,
     phase: Phase,
-    state: State,
     connected: bool,
     guard_up: bool,
     unit_alive: Option<bool>,
     /// A stop of a unit that ran without the lock is under way.
     stopping_stray: bool,
-    to_disarm: Option<Forsaken>,
+    pending_disarm: Option<PendingDisarm>,
     standby_check: Option<Result<(), String>>,
     last_pass: Option<Time>,
     /// Why this host is not to take part.
@@ -49,7 +49,7 @@ pub struct Election {
     /// `CLOCK_REALTIME` minus `CLOCK_BOOTTIME`, in nanoseconds, at the last event.
     wall_offset_ns: Option<i128>,
     last_now: Time,
-    /// For words alone: the last holding has ended without a release, and its record ages.
+    /// For words alone: the last tenure has ended without a release, and its record ages.
     #[serde(skip)]
     aging: bool,
     /// When the operator was last told of a record that is not believed.
@@ -63,89 +63,9 @@ pub struct Election {
     actions: Vec<Action>,
 }
 
-#[derive(Debug, Clone, Serialize)]
-enum Phase {
-    /// Holds nothing.
-    Idle,
-    /// The first write of the lock has not been answered yet.
-    Claiming(Holding),
-    Confirming(Holding),
-    Fencing(Holding),
-    Starting(Holding, StartStep),
-    Active(Holding, Time),
-    Releasing(Release),
-    Lapsing(Lapse),
-    Retired,
-}
-
+/// A tenure whose unit was dead when the guard was not there to forget it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-enum StartStep {
-    Arming,
-    Unfencing,
-    Starting,
-}
-
-/// H5, step by step.
-#[derive(Debug, Clone, Serialize)]
-struct Release {
-    holding: Holding,
-    step: ReleaseStep,
-    reason: String,
-    next: Option<NodeId>,
-    occasion: Occasion,
-    stop_limit_at: Time,
-    /// `stop-limit` is over, and SIGKILL is sent: when that has to be proven, or the host goes down. `None` where it does not go
-    /// down for that.
-    killed_by: Option<Time>,
-    shouted: bool,
-}
-
-/// Why a lock is let go: K9 tells them apart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-enum Occasion {
-    /// Somebody asked for it.
-    Planned,
-    /// Something has failed.
-    Failure,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-enum ReleaseStep {
-    Closing,
-    Stopping,
-    Disarming,
-    Blanking,
-}
-
-/// H4: the lease is over, the unit has to die.
-#[derive(Debug, Clone, Serialize)]
-struct Lapse {
-    instance: Instance,
-    /// From here on SIGKILL.
-    kill_at: Time,
-    stop_budget: Duration,
-    kill_reserve: Duration,
-    step: LapseStep,
-    /// The guard has closed the gate.
-    closed: bool,
-    unproven_at: Time,
-    shouted: bool,
-}
-
-/// As in H5, but for the stop, which waits for nobody.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-enum LapseStep {
-    Stopping,
-    /// The unit was dead before the gate was known to be closed. What was started since has to be stopped as well: when
-    /// the gate is closed, it is `Stopping` again.
-    Dead,
-    /// The unit is dead behind a closed gate.
-    Disarming,
-}
-
-/// A holding whose unit was dead when the guard was not there to forget it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-struct Forsaken {
+struct PendingDisarm {
     instance: Instance,
     /// That of the lapse: what was started after the proof has no longer to live.
     kill_at: Time,
@@ -153,7 +73,7 @@ struct Forsaken {
     closed: bool,
 }
 
-/// K9.
+/// How long this host waits before it claims again (back-off, K9).
 #[derive(Debug, Clone, Default, Serialize)]
 struct BackOff {
     until: Option<Time>,
@@ -197,16 +117,15 @@ impl Election {
     #[must_use]
     pub fn new(settings: Settings, memory: Memory, remembered: Option<Remembered>, now: Time) -> Self {
         let mut election = Self {
-            lock: Lock::new(memory.longest_hold),
+            lock: LockView::new(memory.longest_hold),
             settings,
             memory,
-            phase: Phase::Idle,
-            state: State::NoStore,
+            phase: Phase::Idle(Watch::Blind),
             connected: false,
             guard_up: false,
             unit_alive: None,
             stopping_stray: false,
-            to_disarm: None,
+            pending_disarm: None,
             standby_check: None,
             last_pass: None,
             barred: None,
@@ -232,7 +151,7 @@ impl Election {
         self.last_now = at.now;
         self.notice_clock_jump(at);
         self.enforce(at.now);
-        self.take_in(at, event);
+        self.happened(at, event);
         self.hasten_late_stop(at.now);
         self.advance(at);
         mem::take(&mut self.actions)
@@ -250,7 +169,7 @@ impl Election {
     /// Where the service stands on this host.
     #[must_use]
     pub fn state(&self) -> State {
-        self.state
+        self.phase.state()
     }
 
     /// What should be on disk.
@@ -269,7 +188,7 @@ impl Election {
     #[must_use]
     pub fn holder(&self) -> &str {
         match self.lock.record() {
-            Some(record) => record.token.as_str(),
+            Some(record) => record.holder.as_str(),
             None => "",
         }
     }
@@ -280,39 +199,39 @@ impl Election {
         self.lock.seen().map_or(Revision(0), |seen| seen.revision)
     }
 
-    /// The fencing token of one's own holding, else the highest seen.
+    /// The fencing token of one's own tenure, else the highest seen.
     #[must_use]
-    pub fn term(&self) -> Term {
-        self.holding().map_or(self.memory.term, |holding| holding.term)
+    pub fn term(&self) -> FencingToken {
+        self.tenure().map_or(self.memory.term, |tenure| tenure.term)
     }
 
     /// When one's own lease ends, where there is one.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
-        self.holding().map(Holding::deadline)
+        self.tenure().map(Tenure::deadline)
     }
 
-    fn holding(&self) -> Option<&Holding> {
+    fn tenure(&self) -> Option<&Tenure> {
         match &self.phase {
-            Phase::Claiming(holding)
-            | Phase::Confirming(holding)
-            | Phase::Fencing(holding)
-            | Phase::Starting(holding, _)
-            | Phase::Active(holding, _)
-            | Phase::Releasing(Release { holding, .. }) => Some(holding),
-            Phase::Idle | Phase::Lapsing(_) | Phase::Retired => None,
+            Phase::Claiming(tenure)
+            | Phase::Confirming(tenure)
+            | Phase::Fencing(tenure)
+            | Phase::Starting(tenure, _)
+            | Phase::Active(tenure, _)
+            | Phase::Releasing(Release { tenure, .. }) => Some(tenure),
+            Phase::Idle(_) | Phase::Lapsing(_) | Phase::Retired => None,
         }
     }
 
-    fn holding_mut(&mut self) -> Option<&mut Holding> {
+    fn tenure_mut(&mut self) -> Option<&mut Tenure> {
         match &mut self.phase {
-            Phase::Claiming(holding)
-            | Phase::Confirming(holding)
-            | Phase::Fencing(holding)
-            | Phase::Starting(holding, _)
-            | Phase::Active(holding, _)
-            | Phase::Releasing(Release { holding, .. }) => Some(holding),
-            Phase::Idle | Phase::Lapsing(_) | Phase::Retired => None,
+            Phase::Claiming(tenure)
+            | Phase::Confirming(tenure)
+            | Phase::Fencing(tenure)
+            | Phase::Starting(tenure, _)
+            | Phase::Active(tenure, _)
+            | Phase::Releasing(Release { tenure, .. }) => Some(tenure),
+            Phase::Idle(_) | Phase::Lapsing(_) | Phase::Retired => None,
         }
     }
 
@@ -321,7 +240,7 @@ impl Election {
     }
 
     fn is_mine(&self, instance: Instance) -> bool {
-        self.holding().is_some_and(|holding| holding.instance == instance)
+        self.tenure().is_some_and(|tenure| tenure.instance == instance)
     }
 
     /// Whether the guard may hold a deadline for a unit that may run.
@@ -329,7 +248,7 @@ impl Election {
         match &self.phase {
             Phase::Starting(..) | Phase::Active(..) => true,
             Phase::Releasing(release) => release.step != ReleaseStep::Blanking,
-            Phase::Idle
+            Phase::Idle(_)
             | Phase::Claiming(_)
             | Phase::Confirming(_)
             | Phase::Fencing(_)
@@ -346,22 +265,22 @@ impl Election {
         if let Some(until) = self.back_off.until {
             spans.push(now.until_waited(until));
         }
-        if let Some(holding) = self.holding() {
-            spans.push(now.until_passed(holding.deadline()));
-            spans.push(now.until_passed(holding.next_attempt));
-            spans.extend(holding.prove_by.map(|(_, by)| now.until_passed(by)));
+        if let Some(tenure) = self.tenure() {
+            spans.push(now.until_passed(tenure.deadline()));
+            spans.push(now.until_passed(tenure.next_attempt));
+            spans.extend(tenure.prove_by.map(|(_, by)| now.until_passed(by)));
         }
         match &self.phase {
-            Phase::Idle => {
+            Phase::Idle(_) => {
                 let claim = self.lock.claim(&self.settings.key, &self.settings.node, &self.settings.timings);
                 spans.extend(claim.map(|claim| now.until_waited(claim.take_at)));
                 spans.extend(self.lock.question().map(|(_, due)| now.until_waited(due)));
             }
-            Phase::Confirming(holding) => spans.push(now.until_waited(holding.entitled_at)),
+            Phase::Confirming(tenure) => spans.push(now.until_waited(tenure.entitled_at)),
             Phase::Releasing(release) => {
                 spans.push(now.until_passed(release.stop_limit_at));
                 spans.extend(release.killed_by.map(|by| now.until_passed(by)));
-                spans.push(now.until_passed(self.leave_at(&release.holding)));
+                spans.push(now.until_passed(self.leave_at(&release.tenure)));
             }
             Phase::Lapsing(lapse) => spans.push(now.until_passed(lapse.unproven_at)),
             Phase::Claiming(_) | Phase::Fencing(_) | Phase::Starting(..) | Phase::Active(..) | Phase::Retired => {}

@@ -1,9 +1,10 @@
 //! What there is to tell of an election: why it does not contend, and what it waits for. Nothing here changes anything.
 
-use super::{BackOff, Election, Phase, ReleaseStep, StartStep};
-use crate::election::holding::Holding;
+use super::phase::{Phase, ReleaseStep, StartStep};
+use super::{BackOff, Election};
 use crate::election::record::{Record, Standing};
 use crate::election::state::State;
+use crate::election::tenure::Tenure;
 use crate::election::waiting::{Cause, Hindrance, Waiting};
 use crate::types::{NodeId, Time};
 
@@ -12,7 +13,7 @@ impl Election {
     /// hindered by nothing.
     #[must_use]
     pub fn hindrance(&self, now: Time) -> Option<Hindrance> {
-        if !matches!(self.phase, Phase::Idle | Phase::Retired) {
+        if !matches!(self.phase, Phase::Idle(_) | Phase::Retired) {
             return None;
         }
         let because = |reason: String| Some(Hindrance::Reason(reason));
@@ -25,19 +26,19 @@ impl Election {
         if !self.connected {
             return because("the store is out of reach".to_owned());
         }
-        if self.state == State::NoStore {
+        if self.state() == State::NoStore {
             return because("the store has not answered yet".to_owned());
         }
         if !self.guard_up {
             return because("the guard does not answer".to_owned());
         }
-        if self.to_disarm.is_some() {
+        if self.pending_disarm.is_some() {
             return because("the guard has not forgotten the last lease yet".to_owned());
         }
         if self.unit_alive != Some(false) || self.stopping_stray {
             return because("the unit is not known to be dead".to_owned());
         }
-        if let Some(machine) = self.lock.twin(now, &self.settings.timings) {
+        if let Some(machine) = self.lock.duplicate(now, &self.settings.timings) {
             return because(format!("machine {machine} renews the lock under this node's name"));
         }
         if self.settings.checks_standby {
@@ -54,51 +55,51 @@ impl Election {
     #[must_use]
     pub fn waiting(&self, now: Time) -> Option<Waiting> {
         Some(match &self.phase {
-            Phase::Idle => return self.waiting_idle(now),
+            Phase::Idle(_) => return self.waiting_idle(now),
             Phase::Claiming(_) => Waiting::Claim,
-            Phase::Confirming(holding) if now.has_waited_until(holding.entitled_at) => Waiting::LastWrite,
-            Phase::Confirming(holding) => Waiting::Entitlement { until: holding.entitled_at, why: holding.why.clone() },
-            Phase::Fencing(holding) => {
-                Waiting::Fencing { hosts: holding.unfenced.iter().map(NodeId::to_string).collect() }
+            Phase::Confirming(tenure) if now.has_waited_until(tenure.entitled_at) => Waiting::LastWrite,
+            Phase::Confirming(tenure) => Waiting::Entitlement { until: tenure.entitled_at, why: tenure.why.clone() },
+            Phase::Fencing(tenure) => {
+                Waiting::Fencing { hosts: tenure.unfenced.iter().map(NodeId::to_string).collect() }
             }
             Phase::Starting(_, StartStep::Arming) => Waiting::Arming,
             Phase::Starting(_, StartStep::Unfencing) => Waiting::Unfencing,
             Phase::Starting(_, StartStep::Starting) => Waiting::Starting,
             Phase::Releasing(release) => match release.step {
-                ReleaseStep::Closing => Waiting::Closing { reason: release.reason.clone() },
+                ReleaseStep::Closing => Waiting::Closing { reason: release.cause.to_string() },
                 ReleaseStep::Stopping => {
-                    let (reason, on_stop_failure) = (release.reason.clone(), self.settings.on_stop_failure);
+                    let (reason, on_stop_failure) = (release.cause.to_string(), self.settings.on_stop_failure);
                     match release.killed_by {
                         None => Waiting::Stopping { reason, until: release.stop_limit_at, on_stop_failure },
                         Some(until) => Waiting::Killing { reason, until, on_stop_failure },
                     }
                 }
                 ReleaseStep::Disarming => Waiting::Disarming,
-                ReleaseStep::Blanking => Waiting::Blanking { until: self.leave_at(&release.holding) },
+                ReleaseStep::Blanking => Waiting::Blanking { until: self.leave_at(&release.tenure) },
             },
             Phase::Lapsing(lapse) => Waiting::Lapsing {
                 kill_at: lapse.kill_at,
                 until: lapse.unproven_at,
                 on_stop_failure: self.settings.on_stop_failure,
             },
-            Phase::Active(holding, _) => return self.overdue(holding, now),
+            Phase::Active(tenure, _) => return self.overdue(tenure, now),
             Phase::Retired => return None,
         })
     }
 
-    /// Whether the last holding has ended without a release, so that its record is left to age.
+    /// Whether the last tenure has ended without a release, so that its record is left to age.
     #[must_use]
     pub fn leaves_lock_to_age(&self) -> bool {
         self.aging
     }
 
     /// A renewal that is sent in time is answered within one call limit, or has failed.
-    fn overdue(&self, holding: &Holding, now: Time) -> Option<Waiting> {
+    fn overdue(&self, tenure: &Tenure, now: Time) -> Option<Waiting> {
         let timings = &self.settings.timings;
-        let deadline = holding.deadline();
-        let since = holding.won_sent.unwrap_or(deadline.minus(timings.deadline_after()));
+        let deadline = tenure.deadline();
+        let since = tenure.won_sent.unwrap_or(deadline.minus(timings.deadline_after()));
         let due = since.plus(timings.renew_after());
-        let due = holding.hastened.map_or(due, |hastened| due.latest(hastened)).plus(timings.call_limit());
+        let due = tenure.hastened.map_or(due, |hastened| due.latest(hastened)).plus(timings.call_limit());
         now.has_passed(due).then_some(Waiting::Renewal { since, deadline })
     }
 
@@ -106,11 +107,11 @@ impl Election {
         let timings = &self.settings.timings;
         let held = self.lock.record().filter(|record| Record::is_held(record));
         let is_own = held.is_some_and(|record| {
-            record.token == self.settings.node
+            record.holder == self.settings.node
                 && record.details.as_ref().is_some_and(|details| details.machine == self.settings.machine)
         });
         let heard = held.and(self.lock.seen()).map(|seen| seen.heard);
-        let other = held.zip(heard).filter(|_| !is_own).map(|(record, heard)| (record.token.to_string(), heard));
+        let other = held.zip(heard).filter(|_| !is_own).map(|(record, heard)| (record.holder.to_string(), heard));
         let is_over = is_own && self.unit_alive == Some(false) && !self.stopping_stray;
         // What the store has shown so far it may show no more, and nothing is taken on the strength of it.
         if !is_over && (!self.connected || self.lock.is_unwatched(now, timings)) {
@@ -125,7 +126,7 @@ impl Election {
                 return Some(Waiting::OwnRecord { shown, take_at });
             }
             let is_claim = record.details.as_ref().is_some_and(|details| details.standing == Standing::Confirming);
-            return Some(Waiting::Holder { holder: record.token.to_string(), is_claim, heard, take_at });
+            return Some(Waiting::Holder { holder: record.holder.to_string(), is_claim, heard, take_at });
         }
         if claim.paused && !now.has_waited_until(claim.take_at) {
             return Some(Waiting::Paused { until: claim.take_at });
@@ -140,7 +141,7 @@ impl Election {
         })
     }
 
-    /// K9.
+    /// The wait before the next claim, while it lasts (back-off, K9).
     fn back_off(&self, now: Time) -> Option<Waiting> {
         let BackOff { until, told, reason, .. } = &self.back_off;
         let until = until.filter(|until| !now.has_waited_until(*until))?;

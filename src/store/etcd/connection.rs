@@ -27,7 +27,7 @@ use tonic::codegen::Service;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity, Uri};
 use tonic::{Code, Status};
 
-use crate::store::lost::Lost;
+use crate::store::disconnect::Disconnect;
 use crate::store::secret::Secret;
 use crate::store::{ENCODED_LIMIT_BYTES, StoreError, with_sources};
 use crate::types::store::{EtcdSettings, Login, Tls};
@@ -40,7 +40,7 @@ pub(super) struct Connection {
     pub(super) client: Client,
     pub(super) endpoint: String,
     pub(super) call_limit: Duration,
-    lost: Lost,
+    lost: Disconnect,
 }
 
 impl Connection {
@@ -50,7 +50,7 @@ impl Connection {
         endpoint: &str,
         call_limit: Duration,
     ) -> Result<Self, StoreError> {
-        let lost = Lost::new();
+        let lost = Disconnect::new();
         let line = self::endpoint(endpoint, &settings.tls).await?.connect_timeout(call_limit);
         let channel = line
             .connect_with_connector(Dialer { lost: lost.clone(), used: false })
@@ -182,7 +182,7 @@ pub(super) fn revision_in(header: Option<&ResponseHeader>) -> Result<i64, StoreE
 
 /// Makes one connection, and no other after it.
 struct Dialer {
-    lost: Lost,
+    lost: Disconnect,
     used: bool,
 }
 
@@ -213,7 +213,7 @@ impl Service<Uri> for Dialer {
 /// A socket that tells when it is gone.
 struct Line {
     stream: TcpStream,
-    lost: Lost,
+    lost: Disconnect,
 }
 
 impl AsyncRead for Line {

@@ -15,9 +15,9 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use crate::store::lost::Lost;
+use crate::store::disconnect::Disconnect;
+use crate::store::reconnect::lock;
 use crate::store::secret::{Secret, unusable};
-use crate::store::slot::lock;
 use crate::store::{StoreError, with_sources};
 use crate::types::store::{Login, NatsCredentials, NatsSettings};
 
@@ -45,7 +45,7 @@ pub(super) struct Connection {
 /// What the client's event callback reports. Apart from the connection, because the client keeps the callback alive, and
 /// a callback that kept the client alive would keep both for ever.
 struct Signals {
-    lost: Lost,
+    lost: Disconnect,
     /// The last violation of permissions: the server reports it beside the request, which then just runs out of time.
     violation: watch::Sender<String>,
 }
@@ -53,7 +53,7 @@ struct Signals {
 impl Connection {
     /// Connects once to one server, reading all secrets anew.
     pub(super) async fn open(settings: &NatsSettings, server: &str, call_limit: Duration) -> Result<Self, StoreError> {
-        let signals = Arc::new(Signals { lost: Lost::new(), violation: watch::Sender::default() });
+        let signals = Arc::new(Signals { lost: Disconnect::new(), violation: watch::Sender::default() });
         let connected = Arc::new(AtomicBool::new(false));
         let options = options(settings).await?;
         let options = timing(options, call_limit, &connected);

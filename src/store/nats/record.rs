@@ -3,8 +3,11 @@
 //! putex 0.2.0 reads the body and ignores headers, so the two see the same holder. Field texts are percent-encoded
 //! where a header could not carry them unchanged: header parsers trim spaces, and control characters end the line.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::str::FromStr;
+
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 
 use async_nats::{HeaderMap, HeaderName, HeaderValue, header};
 
@@ -24,7 +27,9 @@ const KV_OPERATION: &str = "KV-Operation";
 /// The header by which servers from 2.11 on mark a deletion of their own.
 const MARKER_REASON: &str = "Nats-Marker-Reason";
 
-const HEXADECIMAL: &[u8; 16] = b"0123456789ABCDEF";
+/// What is escaped, beside all that is not ASCII, and a space at either end.
+const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
+const SPACE: &str = "%20";
 
 /// The headers of one attempt on `stream`: the condition, the write's id, and the fields. The error is what is wrong with
 /// a name or a text that no header can carry.
@@ -91,42 +96,19 @@ fn field_name(header: &str) -> Option<String> {
 }
 
 fn encode(text: &str) -> String {
-    let last = text.len().saturating_sub(1);
-    let mut encoded = String::with_capacity(text.len());
-    for (at, byte) in text.bytes().enumerate() {
-        let inner_space = byte == b' ' && at != 0 && at != last;
-        if inner_space || (byte.is_ascii_graphic() && byte != b'%') {
-            encoded.push(char::from(byte));
-        } else {
-            encoded.push('%');
-            encoded.extend([byte >> 4, byte & 15].map(|digit| char::from(HEXADECIMAL[usize::from(digit)])));
-        }
+    let mut encoded = utf8_percent_encode(text, ESCAPED).to_string();
+    if encoded.starts_with(' ') {
+        encoded.replace_range(..1, SPACE);
+    }
+    if encoded.ends_with(' ') {
+        encoded.replace_range(encoded.len() - 1.., SPACE);
     }
     encoded
 }
 
 /// What cannot be decoded was written by another program and is taken as it is.
 fn decode(text: &str) -> String {
-    if !text.contains('%') {
-        return text.to_owned();
-    }
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, tail)) = rest.split_first() {
-        let hexadecimal = tail.get(..2).and_then(|pair| std::str::from_utf8(pair).ok());
-        let escaped = hexadecimal.and_then(|pair| u8::from_str_radix(pair, 16).ok());
-        match escaped {
-            Some(byte) if first == b'%' => {
-                bytes.push(byte);
-                rest = &tail[2..];
-            }
-            Some(_) | None => {
-                bytes.push(first);
-                rest = tail;
-            }
-        }
-    }
-    String::from_utf8(bytes).unwrap_or_else(|_| text.to_owned())
+    percent_decode_str(text).decode_utf8().map_or_else(|_| text.to_owned(), Cow::into_owned)
 }
 
 #[cfg(test)]

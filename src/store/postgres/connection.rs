@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::hints::Watchers;
 use super::session::{Endpoint, Session};
 use super::table::Table;
-use crate::store::slot::lock;
+use crate::store::reconnect::lock;
 use crate::store::{Hints, StoreError};
 use crate::types::Key;
 

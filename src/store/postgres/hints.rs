@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use tokio::sync::mpsc;
 
 use crate::store::Hints;
-use crate::store::slot::lock;
+use crate::store::reconnect::lock;
 use crate::types::Key;
 
 /// Hints that wait for their reader; more are dropped, because one is as good as many.

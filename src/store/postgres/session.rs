@@ -20,7 +20,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::hints::Watchers;
 use super::table::Table;
 use crate::store::StoreError;
-use crate::store::slot::{Task, lock};
+use crate::store::reconnect::{Task, lock};
 use crate::types::Key;
 
 /// One server, and how to get there.

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use putexd::guard::frame::{
+use putexd::guard::table::{Entry, Table};
+use putexd::guard_client::frame::{
     Inbox, LEASE_LIMIT, ListedLease, Outcome, REPLY_LIMIT_BYTES, REQUEST_LIMIT_BYTES, Reply, Request,
 };
-use putexd::guardian::table::{Entry, Table};
 use putexd::types::Time;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -115,7 +115,7 @@ impl Guard {
         let kept: Vec<Entry> = entries.clone();
         let (mut successor, _) = Table::resume(now, kept);
         assert_eq!(successor.entries().len(), entries.len(), "no lease is forgotten");
-        let (listed, _) = successor.handle(now, putexd::guard::frame::Command::List);
+        let (listed, _) = successor.handle(now, putexd::guard_client::frame::Command::List);
         let Outcome::Leases { leases, .. } = listed else { panic!("a list was asked for") };
         assert!(leases.iter().all(|ListedLease { lease, .. }| lease.closing), "no lease reopens");
     }

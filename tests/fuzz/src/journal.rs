@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use putexd::journal::{Alarm, Entered, Subject, Transition, alarm, transition};
-use putexd::types::{Revision, ServiceName, Term, UnitName};
+use putexd::types::{FencingToken, Revision, ServiceName, UnitName};
 use tracing::field::{Field, Visit};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
@@ -40,13 +40,13 @@ pub fn journal(input: &[u8]) {
             reason,
             holder: Some(holder),
             revision: Some(Revision(u64::MAX - number)),
-            term: Some(Term(number)),
+            term: Some(FencingToken(number)),
         });
         let subject = Subject {
             service: Some((&service, &unit)),
             holder: Some(holder),
             revision: Some(Revision(number)),
-            term: Some(Term(u64::MAX)),
+            term: Some(FencingToken(u64::MAX)),
         };
         for kind in Alarm::ALL {
             alarm(*kind, &subject, reason);

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use putexd::election::{
     Action, Content, Details, Election, Event, GuardDone, GuardRequest, HOLDERS_LIMIT, LONGEST_HOLD, LONGEST_LEASE,
-    Memory, Moment, Observation, Record, Settings, Sight, Timings, UNFENCED_LIMIT, WriteResult,
+    Memory, Moment, Observation, ObservedUnit, Record, Settings, Timings, UNFENCED_LIMIT, WriteResult,
 };
 use putexd::store::refusal;
 use putexd::types::{
-    Incarnation, Key, MachineId, NodeId, OnStopFailure, Revision, Term, Time, UnitName, Value, is_printable,
+    FencingToken, Incarnation, Key, MachineId, NodeId, OnStopFailure, Revision, Time, UnitName, Value, is_printable,
 };
 
 /// Lines such as `lease-ms: 3000`, an empty line, and the body.
@@ -40,8 +40,8 @@ pub fn check(value: &Value) {
     if value.fields.is_empty() {
         assert_eq!(record.details, None, "putex 0.2.0 says nothing of a lease");
     }
-    assert!(record.token.as_str().chars().all(is_printable), "{:?}", record.token);
-    assert!(record.details.is_none() || record.oddity.is_none() && !record.token.is_unknown());
+    assert!(record.holder.as_str().chars().all(is_printable), "{:?}", record.holder);
+    assert!(record.details.is_none() || record.oddity.is_none() && !record.holder.is_unknown());
     survives(&record);
     succeed(record);
 }
@@ -52,7 +52,7 @@ fn survives(record: &Record) {
         return;
     }
     let value = record.encode();
-    assert_eq!(value.body, record.token.as_str().as_bytes());
+    assert_eq!(value.body, record.holder.as_str().as_bytes());
     assert_eq!(&Record::decode(&value), record);
     assert_eq!(refusal(&value), None);
 }
@@ -84,7 +84,7 @@ struct World {
     now: Duration,
     random: u128,
     seen: Observation,
-    found_term: Term,
+    found_term: FencingToken,
     waiting: Vec<Event>,
 }
 
@@ -104,7 +104,7 @@ impl World {
             Action::Write(request) => {
                 let details = request.record.details.as_ref().expect("putexd says of a lease");
                 assert!(details.term > self.found_term, "the token has to grow");
-                assert!(details.term <= Term(HIGHEST_TERM), "a token that nobody can have stays");
+                assert!(details.term <= FencingToken(HIGHEST_TERM), "a token that nobody can have stays");
                 assert!(details.hold <= LONGEST_HOLD && details.lease <= LONGEST_LEASE);
                 assert!(details.unfenced.len() <= UNFENCED_LIMIT);
                 assert!(details.holders.len() <= HOLDERS_LIMIT);
@@ -147,8 +147,8 @@ impl World {
 /// Whoever finds the record goes on from it: it never panics, and what it writes itself is a good record.
 fn succeed(record: Record) {
     // One that is not believed is not kept.
-    let believed = |details: &&Details| details.term < Term(HIGHEST_TERM);
-    let found_term = record.details.as_ref().filter(believed).map_or(Term(0), |details| details.term);
+    let believed = |details: &&Details| details.term < FencingToken(HIGHEST_TERM);
+    let found_term = record.details.as_ref().filter(believed).map_or(FencingToken(0), |details| details.term);
     let seen = Observation {
         incarnation: Incarnation("a".to_owned()),
         revision: Revision(7),
@@ -157,7 +157,7 @@ fn succeed(record: Record) {
     let election = Election::new(settings(), Memory::default(), None, Time::both(Duration::from_secs(1)));
     let now = Duration::from_secs(1);
     let mut world = World { election, now, random: 0, seen, found_term, waiting: Vec::new() };
-    let awake = Event::Unit(Sight::Dead { result: "success".to_owned(), failed: false });
+    let awake = Event::Unit(ObservedUnit::Dead { result: "success".to_owned(), failed: false });
     for event in [Event::GuardUp, awake, Event::StoreUp] {
         world.handle(event);
     }

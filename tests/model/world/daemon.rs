@@ -11,8 +11,8 @@ use super::steps::Step;
 use super::{Unit, World};
 use crate::check::Milestone;
 use crate::election::{Action, Election, Event, GuardDone, GuardRequest, Moment, Settings, State};
-use crate::guard::frame::{Command, Outcome};
-use crate::types::{Instance, Key, MachineId, NodeId, OnStopFailure, Term};
+use crate::guard_client::frame::{Command, Outcome};
+use crate::types::{FencingToken, Instance, Key, MachineId, NodeId, OnStopFailure};
 
 /// The daemon as a process.
 #[derive(Debug, Clone)]
@@ -39,7 +39,7 @@ pub(super) struct Daemon {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(super) enum Start {
     None,
-    Queued { instance: Instance, term: Term },
+    Queued { instance: Instance, term: FencingToken },
     Done { instance: Instance, works: bool },
 }
 
@@ -92,7 +92,7 @@ impl World {
         }
         self.give(n, Event::GuardUp);
         self.give(n, Event::StoreUp);
-        self.take(Step::Sight(n));
+        self.take(Step::ObservedUnit(n));
     }
 
     /// Hands an event to the core and does what it says.

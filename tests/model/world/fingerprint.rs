@@ -8,7 +8,7 @@ use super::{Node, World};
 use crate::canonical::{Canonical, Mixer};
 use crate::election::{Observation, Record};
 use crate::plan::{Fault, TICK};
-use crate::types::{Term, WriteId};
+use crate::types::{FencingToken, WriteId};
 
 impl World {
     fn live_writes(&self) -> Vec<WriteId> {
@@ -98,7 +98,7 @@ impl Hash for World {
         to.number(u64::from(self.calm) | u64::from(self.token_fell) << 1);
         to.number(nanos(self.quiet));
         to.number(if self.plan.exact { nanos(self.elapsed) % nanos(TICK) } else { 0 });
-        to.add(&Term(self.started_term));
+        to.add(&FencingToken(self.started_term));
         to.add(&self.left[..]);
         to.add(&self.store.incarnation());
         to.add(&self.store.history[..]);

@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use super::{Node, Unit, World};
 use crate::election::{Event, GuardDone, GuardRequest, Remembered};
-use crate::guard::frame::{Command, Lease, ListedLease, Outcome};
-use crate::guardian::table::{Effect, Table};
-use crate::types::{NodeId, OnStopFailure, ServiceName, Term, Time};
+use crate::guard::table::{Effect, Table};
+use crate::guard_client::frame::{Command, Lease, ListedLease, Outcome};
+use crate::types::{FencingToken, NodeId, OnStopFailure, ServiceName, Time};
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Guard {
     pub(super) up: bool,
     pub(super) table: Table,
     /// The term and the deadline that the gate reads.
-    pub(super) grant: Option<(Term, Time)>,
+    pub(super) grant: Option<(FencingToken, Time)>,
     /// Until when it lets the unit run, and by when that is dead.
     pub(super) armed: Option<(Time, Time)>,
 }

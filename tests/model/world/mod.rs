@@ -21,7 +21,7 @@ use self::store::Store;
 use crate::check::{Milestone, Milestones};
 use crate::election::{Content, Memory, Timings};
 use crate::plan::{ALWAYS, Fault, Plan};
-use crate::types::{Term, Time};
+use crate::types::{FencingToken, Time};
 
 mod clocks;
 mod daemon;
@@ -96,7 +96,7 @@ impl World {
                 clocks_stand: false,
                 unenforced: false,
                 unkillable: false,
-                disk: Memory { term: Term(FIRST_TERM), ..Memory::default() },
+                disk: Memory { term: FencingToken(FIRST_TERM), ..Memory::default() },
                 timings: host.timings,
                 guard: Guard { up: true, ..Guard::default() },
                 unit: Unit::Dead,
@@ -185,7 +185,7 @@ impl Node {
         self.runs() && self.unit != Unit::Dead
     }
 
-    fn gate_is_open(&self, term: Option<Term>) -> bool {
+    fn gate_is_open(&self, term: Option<FencingToken>) -> bool {
         self.guard.up
             && self.guard.grant.is_some_and(|(granted, deadline)| {
                 term.is_none_or(|term| term == granted) && !self.clock.has_passed(deadline)

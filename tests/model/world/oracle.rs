@@ -43,7 +43,7 @@ impl World {
             Content::Tombstone => "tombstone".to_owned(),
             Content::Record(record) => {
                 let standing = record.details.as_ref().map(|details| details.standing);
-                format!("{:?} {standing:?}", record.token)
+                format!("{:?} {standing:?}", record.holder)
             }
         };
         let nodes: Vec<String> = self.nodes.iter().map(node).collect();

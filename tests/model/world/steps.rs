@@ -5,7 +5,7 @@ use super::daemon::Start;
 use super::network::{Ask, Call};
 use super::{Unit, World};
 use crate::check::Milestone;
-use crate::election::{Event, Sight, WriteResult};
+use crate::election::{Event, ObservedUnit, WriteResult};
 use crate::plan::Fault;
 use crate::types::{NodeId, Time};
 
@@ -36,7 +36,7 @@ pub enum Step {
     Started(usize),
     UnitEnds(usize),
     Proof(usize),
-    Sight(usize),
+    ObservedUnit(usize),
     StartDaemon(usize),
     Boot(usize),
     Thaw(usize),
@@ -63,7 +63,7 @@ impl Step {
             | Self::StartJob(n)
             | Self::Started(n)
             | Self::Proof(n)
-            | Self::Sight(n) => Some(n),
+            | Self::ObservedUnit(n) => Some(n),
             Self::Tick
             | Self::Land(_)
             | Self::ApplyStale(..)
@@ -105,7 +105,7 @@ impl Step {
             | Self::StartJob(_)
             | Self::Started(_)
             | Self::Proof(_)
-            | Self::Sight(_)
+            | Self::ObservedUnit(_)
             | Self::StoreLink(_)
             | Self::Hint(_)
             | Self::UnitEnds(_)
@@ -211,7 +211,7 @@ impl World {
             steps.push(Step::Proof(n));
         }
         if daemon.told_alive != Some(node.unit != Unit::Dead) {
-            steps.push(Step::Sight(n));
+            steps.push(Step::ObservedUnit(n));
         }
         let due = daemon.election.poll_timeout().is_some_and(|at| node.clock.boot >= at.boot);
         if due || (daemon.heartbeat && self.calm) {
@@ -307,13 +307,13 @@ impl World {
                 }
                 self.give(n, Event::Stopped);
             }
-            Step::Sight(n) => {
+            Step::ObservedUnit(n) => {
                 let alive = self.nodes[n].unit != Unit::Dead;
                 if let Some(daemon) = self.daemon(n) {
                     daemon.told_alive = Some(alive);
                 }
-                let dead = Sight::Dead { result: "exit-code".to_owned(), failed: true };
-                self.give(n, Event::Unit(if alive { Sight::Alive } else { dead }));
+                let dead = ObservedUnit::Dead { result: "exit-code".to_owned(), failed: true };
+                self.give(n, Event::Unit(if alive { ObservedUnit::Alive } else { dead }));
             }
             Step::StartDaemon(n) => self.start_daemon(n),
             Step::Boot(n) => {

@@ -7,9 +7,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::crowd;
-use super::throw::SLICES;
+use super::inject::SLICES;
 use crate::cluster::Host;
-use crate::scene::{Scene, UNIT};
+use crate::fixture::{Fixture, UNIT};
 use crate::watch::Event;
 
 const DAEMON: &str = "putexd.service";
@@ -49,11 +49,11 @@ impl Rest {
 }
 
 /// Whether everything is as it should be, or what is amiss. `program` is what the unit's processes are called.
-pub fn look(scene: &Scene, program: &str) -> Result<Good, String> {
-    let live = scene.oracle.live();
+pub fn look(fixture: &Fixture, program: &str) -> Result<Good, String> {
+    let live = fixture.oracle.live();
     let [one] = &live[..] else { return Err(format!("{} copies are alive: {live:?}", live.len())) };
     let mut revision = 0;
-    for host in &scene.hosts {
+    for host in &fixture.hosts {
         let known = look_at(host, one, program).map_err(|amiss| format!("{}: {amiss}", host.name))?;
         if host.name == one.host {
             revision = known;
@@ -94,9 +94,9 @@ fn look_at(host: &Host, one: &Event, program: &str) -> Result<u64, String> {
 }
 
 /// The hosts whose servers are not there, or have not caught up with the others.
-pub fn unwell(scene: &Scene) -> Vec<&Host> {
-    let Some(servers) = scene.locks.servers() else { return Vec::new() };
-    scene.hosts.iter().filter(|host| !servers.is_well(scene, host)).collect()
+pub fn unwell(fixture: &Fixture) -> Vec<&Host> {
+    let Some(servers) = fixture.locks.servers() else { return Vec::new() };
+    fixture.hosts.iter().filter(|host| !servers.is_well(fixture, host)).collect()
 }
 
 fn require(what: &str, expected: &str, found: &str) -> Result<(), String> {
@@ -178,10 +178,10 @@ fn look_at_status(host: &Host, one: &Event) -> Result<u64, String> {
 }
 
 /// Lines of the journals that no fault of a campaign explains.
-pub fn unexpected(scene: &Scene, since_seconds: u64) -> Vec<String> {
+pub fn unexpected(fixture: &Fixture, since_seconds: u64) -> Vec<String> {
     const WORDS: [&str; 4] = ["panicked at", "is a defect", "code=dumped", "has no valid PUTEX"];
     let mut lines = Vec::new();
-    for host in &scene.hosts {
+    for host in &fixture.hosts {
         let journal = host.journal_since(since_seconds);
         let found = journal.lines().filter(|line| line.contains("putex") || line.contains("panicked"));
         lines.extend(found.filter(|line| WORDS.iter().any(|word| line.contains(word))).map(str::to_owned));
@@ -230,10 +230,10 @@ pub const THAW_BOUND: Duration = Duration::from_secs(1);
 const END_LAG: Duration = Duration::from_secs(1);
 
 /// All overlaps in the oracle's log; `standstills` are the freezes so far, all of them over.
-pub fn overlaps(scene: &Scene, standstills: &[Standstill]) -> Vec<Overlap> {
-    let starts = scene.oracle.starts();
-    let ends = scene.oracle.ends();
-    let noticed = scene.oracle.violations();
+pub fn overlaps(fixture: &Fixture, standstills: &[Standstill]) -> Vec<Overlap> {
+    let starts = fixture.oracle.starts();
+    let ends = fixture.oracle.ends();
+    let noticed = fixture.oracle.violations();
     let end_of = |start: &Event| ends.get(&start.id).copied().unwrap_or(Duration::MAX);
     let mut found = Vec::new();
     for (index, newer) in starts.iter().enumerate() {
@@ -278,7 +278,7 @@ fn judge(
     OverlapKind::Violation
 }
 
-/// The first pair of starts, in their order, whose fencing token did not grow from one to the next. A holding starts its
+/// The first pair of starts, in their order, whose fencing token did not grow from one to the next. A tenure starts its
 /// unit once, so that every start has a token of its own; but for those in `moved`, which systemd started in another slice.
 pub fn token_that_did_not_grow(starts: &[Event], moved: &[Event]) -> Option<(Event, Event)> {
     let is_wrong = |pair: &&[Event]| {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::audit::{Standstill, THAW_BOUND};
 use super::number;
 use crate::command::now;
-use crate::scene::{Plan, Scene};
+use crate::fixture::{Fixture, Plan};
 
 /// How many.
 const SERVICES: &str = "PUTEX_CAMPAIGN_SERVICES";
@@ -39,17 +39,17 @@ impl Crowd {
     }
 
     /// Whether each of them runs, or what is amiss.
-    pub fn look(self, scene: &Scene) -> Result<(), String> {
-        let running: usize = scene.hosts.iter().map(|host| host.running_services(PREFIX).len()).sum();
+    pub fn look(self, fixture: &Fixture) -> Result<(), String> {
+        let running: usize = fixture.hosts.iter().map(|host| host.running_services(PREFIX).len()).sum();
         if running == self.0 { Ok(()) } else { Err(format!("{running} of the {} services beside it run", self.0)) }
     }
 }
 
 /// One that runs on two hosts at once though nobody stood still.
-pub fn find_twice(scene: &Scene, standstills: &[Standstill]) -> Option<String> {
+pub fn find_twice(fixture: &Fixture, standstills: &[Standstill]) -> Option<String> {
     let excused = |at: Duration| standstills.iter().any(|still| still.from <= at && at <= still.until + THAW_BOUND);
     let began = now();
-    let look = || -> Vec<Running> { scene.hosts.iter().map(|host| host.first_processes(PREFIX)).collect() };
+    let look = || -> Vec<Running> { fixture.hosts.iter().map(|host| host.first_processes(PREFIX)).collect() };
     let first = look();
     let names: Vec<&String> = first.iter().flat_map(BTreeMap::keys).collect();
     let is_doubled = |name: &&&String| first.iter().filter(|running| running.contains_key(**name)).count() > 1;

@@ -12,7 +12,7 @@
 //! with the same times; what follows from them depends on the machine's real timing, so that a violation may take
 //! several runs of its seed to come back.
 //!
-//! **A step** throws one to three faults within three seconds and undoes each after its time. Then the cluster has to
+//! **A step** injects one to three faults within three seconds and undoes each after its time. Then the cluster has to
 //! come to rest: one copy of the unit alive; unit, lease, grant and fencing token on its host and nowhere else; putexd
 //! and the guard up on all hosts (their units have no start limit, so nobody has to come to their help), all of them
 //! naming the one holder; no failed unit, but for one that was killed, which systemd calls so until its next start;
@@ -28,7 +28,7 @@
 //!   overlaps are reported by themselves.
 //! - putexd and the guard of one host, both gone while PID 1 hangs, leave nobody who could stop the unit (assumption
 //!   c). The guard's successor comes in time only if the lease was fresh when the guard began to hang, and the host
-//!   goes on. So faults of both, with the guard's watcher or without, are thrown at the same moment and as the first of
+//!   goes on. So faults of both, with the guard's watcher or without, are injected at the same moment and as the first of
 //!   their step, or not together; and not with a PID 1 or a host that stands still, or a full /run, on which no successor
 //!   starts. The watcher alone may be gone at any time, and beside any of them.
 //! - A guard that is gone together with a freeze of its host: the time after the thaw would be that of the restart.
@@ -39,16 +39,16 @@
 //!   brings back is between the servers (assumption a). The copy that the store is rolled back to is one of all
 //!   servers, and the services went on after it; or, while a host is cut off or stands still, one of all servers at the
 //!   moment when that began, the server of that host among them.
-//! - A change of holder that is lost with what the store held, and is younger than [`throw::SETTLED`] (assumption a): a
+//! - A change of holder that is lost with what the store held, and is younger than [`inject::SETTLED`] (assumption a): a
 //!   host that was away for no longer cannot know. So the store's own word on who holds the lock is asked that long
 //!   before the store is to go back and again when nobody reaches it any more. If it is another one, or nobody's, the store
 //!   does not go back; how often it did is counted. Servers cannot be asked at that moment, only just before; and it
 //!   takes them longer to elect a leader than a holder without them has left, so that it is on a folder, which is back at
 //!   once, that a host meets the copy while the last holder's unit lives.
 //! - A unit that systemd starts in another slice is covered there as soon as putexd has seen it. So that is the first of
-//!   its step, and what else is thrown waits until the guard knows the new group.
+//!   its step, and what else is injected waits until the guard knows the new group.
 //! - A process that leaves the group of its unit is found by putexd, as a descendant of the unit's, and ended by putexd
-//!   alone. So it is the main process that leaves, which nobody can take for an orphan, what else is thrown waits until
+//!   alone. So it is the main process that leaves, which nobody can take for an orphan, what else is injected waits until
 //!   putexd has seen it, and putexd, guard, PID 1 and bus of that host are left alone. One that leaves its group and its
 //!   parents between two looks is seen by nobody, and not drawn: the promise excludes it.
 //! - An operator's word for another key is not drawn with a store that is away or loses what it held: who says such a
@@ -60,9 +60,9 @@
 
 pub mod audit;
 mod crowd;
+pub mod inject;
 pub mod script;
 mod tally;
-pub mod throw;
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -74,16 +74,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use self::audit::{OverlapKind, Rest, Standstill};
 use self::crowd::Crowd;
+use self::inject::{Injected, Injector};
 use self::rng::Rng;
 use self::script::Fault;
 use self::tally::Tally;
-use self::throw::{Thrower, Thrown};
 use crate::cluster::Host;
 use crate::command::{now, since};
-use crate::ground::BASE;
+use crate::environment::BASE;
+use crate::fixture::{Fixture, Plan, wait_for_line};
 use crate::lockstore::Lockstore;
 use crate::on_hosts;
-use crate::scene::{Plan, Scene, wait_for_line};
 use crate::watch::Event;
 
 #[path = "../../simulator/rng.rs"]
@@ -124,11 +124,11 @@ fn random_faults_on_three_hosts() {
         .servers_on_hosts()
         .small_disk(on_hosts::DATA)
         .file("/etc/systemd/system/putexd.service.d/clock.conf", CLOCK_OF_ITS_OWN)
-        .file(throw::CLOCK, "+0\n");
+        .file(inject::CLOCK, "+0\n");
     let crowd = Crowd::of_this_run();
-    let Some(scene) = crowd.join(plan).begin() else { return };
-    try_clock(&scene.hosts[0]);
-    let mut campaign = Campaign::new(&scene, crowd, seed, store);
+    let Some(fixture) = crowd.join(plan).begin() else { return };
+    try_clock(&fixture.hosts[0]);
+    let mut campaign = Campaign::new(&fixture, crowd, seed, store);
     let began = now();
     campaign.rest();
     while since(began) < length {
@@ -137,11 +137,11 @@ fn random_faults_on_three_hosts() {
     campaign.tell_report(since(began));
 }
 
-/// A clock that does not jump when it is told to would be a fault that is never thrown.
+/// A clock that does not jump when it is told to would be a fault that is never injected.
 fn try_clock(host: &Host) {
-    throw::set_clock(host, 100);
+    inject::set_clock(host, 100);
     wait_for_line(host, &["the wall clock moved by"]);
-    throw::set_clock(host, 0);
+    inject::set_clock(host, 0);
 }
 
 /// The one that was asked for, or any.
@@ -165,14 +165,14 @@ pub fn tell(text: &str) {
 }
 
 struct Campaign<'a> {
-    scene: &'a Scene,
+    fixture: &'a Fixture,
     crowd: Crowd,
     rng: Rng,
     seed: u64,
     store: Lockstore,
     faults: Vec<Fault>,
     began: Duration,
-    thrower: Thrower<'a>,
+    injector: Injector<'a>,
     standstills: Vec<Standstill>,
     tally: Tally,
     steps: usize,
@@ -183,17 +183,17 @@ struct Campaign<'a> {
 }
 
 impl<'a> Campaign<'a> {
-    fn new(scene: &'a Scene, crowd: Crowd, seed: u64, store: Lockstore) -> Self {
-        let copy = scene.shared().with_file_name("copy");
+    fn new(fixture: &'a Fixture, crowd: Crowd, seed: u64, store: Lockstore) -> Self {
+        let copy = fixture.shared().with_file_name("copy");
         Self {
-            scene,
+            fixture,
             crowd,
             rng: Rng::new(seed),
             seed,
             store,
             faults: Fault::with(store),
             began: now(),
-            thrower: Thrower::new(scene, copy),
+            injector: Injector::new(fixture, copy),
             standstills: Vec::new(),
             tally: Tally::default(),
             steps: 0,
@@ -210,28 +210,29 @@ impl<'a> Campaign<'a> {
         let listed = step.iter().fold(String::new(), |all, planned| all + "; " + &planned.to_string());
         self.note(&format!("step {} at {:.1} s, {} is active{listed}", self.steps, self.age(), old.host));
 
-        let thrown = self.thrower.step(&step, self.scene.host_of(&old));
-        for thrown in thrown.iter().filter(|thrown| thrown.planned.fault.freezes_host()) {
-            let (Some(host), Some(until)) = (thrown.host.clone(), thrown.undone) else { continue };
-            self.standstills.push(Standstill { host, from: thrown.at, until });
+        let injected = self.injector.step(&step, self.fixture.host_of(&old));
+        for injected in injected.iter().filter(|injected| injected.planned.fault.freezes_host()) {
+            let (Some(host), Some(until)) = (injected.host.clone(), injected.undone) else { continue };
+            self.standstills.push(Standstill { host, from: injected.at, until });
         }
         let over = now();
         let new = self.rest();
         let settled = since(over);
-        self.thrower.collect();
+        self.injector.collect();
         self.examine();
 
-        let mut starts: Vec<Event> = self.scene.oracle.starts().into_iter().filter(|start| start.at > began).collect();
-        // What was moved is the same holding.
-        let moved = starts.extract_if(.., |start| self.thrower.moved.contains(start)).last();
+        let mut starts: Vec<Event> =
+            self.fixture.oracle.starts().into_iter().filter(|start| start.at > began).collect();
+        // What was moved is the same tenure.
+        let moved = starts.extract_if(.., |start| self.injector.moved.contains(start)).last();
         let old = moved.unwrap_or(old);
-        let end = self.scene.oracle.ends().get(&old.id).copied();
-        self.tally.add_step(&thrown, &old, end, &starts, settled);
+        let end = self.fixture.oracle.ends().get(&old.id).copied();
+        self.tally.add_step(&injected, &old, end, &starts, settled);
         self.note(&format!(
             "    {} is active, at rest after {:.1} s{}",
             new.host,
             settled.as_secs_f64(),
-            hosts_of(&thrown)
+            hosts_of(&injected)
         ));
     }
 
@@ -241,11 +242,12 @@ impl<'a> Campaign<'a> {
         let mut revive_at = now() + CATCH_UP;
         let mut rest = Rest::default();
         loop {
-            if let Some(name) = crowd::find_twice(self.scene, &self.standstills) {
+            if let Some(name) = crowd::find_twice(self.fixture, &self.standstills) {
                 self.fail(&format!("{name} runs on two hosts at once"));
             }
-            let good = audit::look(self.scene, "oracle").and_then(|good| self.crowd.look(self.scene).map(|()| good));
-            let amiss = match (good, audit::unwell(self.scene)) {
+            let good =
+                audit::look(self.fixture, "oracle").and_then(|good| self.crowd.look(self.fixture).map(|()| good));
+            let amiss = match (good, audit::unwell(self.fixture)) {
                 (Ok(good), unwell) if unwell.is_empty() => match rest.confirm(good) {
                     Ok(active) => return active,
                     Err(amiss) => amiss,
@@ -270,25 +272,25 @@ impl<'a> Campaign<'a> {
     /// no writes though each server says that it is well: after a quick series of deaths 2.9.10 comes to both. And with a
     /// lock that all hosts call damaged.
     fn revive(&mut self) {
-        if throw::clear_damaged(self.scene) {
+        if inject::clear_damaged(self.fixture) {
             self.tally.add_revival();
             self.note("    the lock is damaged: cleared");
             return;
         }
-        let mut unwell = audit::unwell(self.scene);
-        if unwell.is_empty() && !throw::takes_writes(self.scene, self.store) {
-            unwell = self.scene.hosts.iter().collect();
+        let mut unwell = audit::unwell(self.fixture);
+        if unwell.is_empty() && !inject::takes_writes(self.fixture, self.store) {
+            unwell = self.fixture.hosts.iter().collect();
         }
         for host in unwell.into_iter().filter(|host| host.is_on()) {
             self.tally.add_revival();
             self.note(&format!("    the server of {} does not recover after {CATCH_UP:?}: restarted", host.name));
-            throw::kill_server(host);
+            inject::kill_server(host);
         }
     }
 
     /// What must never have been.
     fn examine(&mut self) {
-        let overlaps = audit::overlaps(self.scene, &self.standstills);
+        let overlaps = audit::overlaps(self.fixture, &self.standstills);
         if let Some(violation) = overlaps.iter().find(|overlap| overlap.kind == OverlapKind::Violation) {
             self.fail(&format!("two copies were alive at once: {violation}"));
         }
@@ -301,11 +303,11 @@ impl<'a> Campaign<'a> {
                 })
                 .collect(),
         );
-        if let Some(pair) = audit::token_that_did_not_grow(&self.scene.oracle.starts(), &self.thrower.moved) {
+        if let Some(pair) = audit::token_that_did_not_grow(&self.fixture.oracle.starts(), &self.injector.moved) {
             self.fail(&format!("the fencing token has to grow: {pair:#?}"));
         }
         let until = seconds_since_1970();
-        let unexpected = audit::unexpected(self.scene, self.read_until);
+        let unexpected = audit::unexpected(self.fixture, self.read_until);
         if !unexpected.is_empty() {
             self.fail(&format!("the journals have {unexpected:#?}"));
         }
@@ -330,7 +332,7 @@ impl<'a> Campaign<'a> {
 
     fn tell_report(&self, ran: Duration) {
         tell(&self.tally.report(self.seed, ran, 0));
-        tell(&format!("{:<44} {:>7}\n", "times the store went back under a host away", self.thrower.went_back));
+        tell(&format!("{:<44} {:>7}\n", "times the store went back under a host away", self.injector.went_back));
     }
 }
 
@@ -341,8 +343,8 @@ impl Drop for Campaign<'_> {
             return;
         }
         let folder: PathBuf = Path::new(BASE).join(format!("campaign-{}", self.seed));
-        self.scene.keep_journals(&folder);
-        let overlaps = audit::overlaps(self.scene, &self.standstills);
+        self.fixture.keep_journals(&folder);
+        let overlaps = audit::overlaps(self.fixture, &self.standstills);
         let violations = overlaps.iter().filter(|overlap| overlap.kind == OverlapKind::Violation).count();
         let mut text = self.tally.report(self.seed, since(self.began), violations);
         writeln!(text, "\nthe last steps:").expect("a string takes all text");
@@ -353,11 +355,11 @@ impl Drop for Campaign<'_> {
 }
 
 /// Which host each fault befell.
-pub fn hosts_of(thrown: &[Thrown]) -> String {
-    thrown.iter().fold(String::new(), |mut all, thrown| {
-        let host = thrown.host.as_deref().unwrap_or("all");
-        let missed = if thrown.hit { "" } else { " (missed)" };
-        write!(all, ", {} {host}{missed}", thrown.planned.fault.words()).expect("a string takes all text");
+pub fn hosts_of(injected: &[Injected]) -> String {
+    injected.iter().fold(String::new(), |mut all, injected| {
+        let host = injected.host.as_deref().unwrap_or("all");
+        let missed = if injected.hit { "" } else { " (missed)" };
+        write!(all, ", {} {host}{missed}", injected.planned.fault.words()).expect("a string takes all text");
         all
     })
 }

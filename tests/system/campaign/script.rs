@@ -10,7 +10,7 @@ use crate::lockstore::Lockstore;
 const SPREAD_MS: u64 = 3_000;
 /// How long a fault lasts. A daemon that systemd's watchdog misses is killed only after longer than that.
 const SPAN_MS: (u64, u64) = (300, 10_000);
-/// What a host is away for at least, so that the lock changes hands meanwhile and the new holding is old enough to be lost.
+/// What a host is away for at least, so that the lock changes hands meanwhile and the new tenure is old enough to be lost.
 const AWAY: Duration = Duration::from_secs(6);
 /// How often a draw that does not fit to the others is repeated before the step does without it.
 const DRAWS: usize = 20;
@@ -226,7 +226,7 @@ impl Fault {
         matches!(self, Self::HostFrozen | Self::FrozenAndGoneBack)
     }
 
-    /// Nothing may be wrong yet when it is thrown: the lease is fresh, and putexd sees what happens to the unit.
+    /// Nothing may be wrong yet when it is injected: the lease is fresh, and putexd sees what happens to the unit.
     fn comes_first(self) -> bool {
         self.is_of_both() || self.goes_back() || matches!(self, Self::UnitMoved | Self::UnitLeft)
     }
@@ -384,7 +384,7 @@ impl Planned {
         self.role == other.role && !self.fault.is_global() && !other.fault.is_global()
     }
 
-    /// Whether the two may be thrown together; what may not is in the documentation of the campaign.
+    /// Whether the two may be injected together; what may not is in the documentation of the campaign.
     fn fits(&self, other: &Self) -> bool {
         let pair = [self.fault, other.fault];
         let either = |is: fn(Fault) -> bool| pair.into_iter().any(is);

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use super::inject::Injected;
 use super::script::Fault;
-use super::throw::Thrown;
 use crate::watch::Event;
 
 #[derive(Debug, Default)]
 pub struct Tally {
-    thrown: BTreeMap<Fault, usize>,
+    injected: BTreeMap<Fault, usize>,
     uninterrupted: BTreeMap<Fault, usize>,
     alone: BTreeMap<Fault, Vec<Duration>>,
     in_company: BTreeMap<Fault, Vec<Duration>>,
@@ -28,7 +28,7 @@ impl Tally {
     /// last fault was undone. `end` of `old`, if it is gone.
     pub fn add_step(
         &mut self,
-        thrown: &[Thrown],
+        injected: &[Injected],
         old: &Event,
         end: Option<Duration>,
         starts: &[Event],
@@ -36,8 +36,8 @@ impl Tally {
     ) {
         self.steps += 1;
         self.settled.push(settled);
-        for thrown in thrown.iter().filter(|thrown| thrown.hit) {
-            *self.thrown.entry(thrown.planned.fault).or_default() += 1;
+        for injected in injected.iter().filter(|injected| injected.hit) {
+            *self.injected.entry(injected.planned.fault).or_default() += 1;
         }
         let mut before = old;
         for start in starts {
@@ -45,7 +45,7 @@ impl Tally {
             *counter += 1;
             before = start;
         }
-        let Some(cause) = cause(thrown, end) else { return };
+        let Some(cause) = cause(injected, end) else { return };
         let fault = cause.planned.fault;
         let Some(new) = starts.first() else {
             *self.uninterrupted.entry(fault).or_default() += 1;
@@ -54,7 +54,7 @@ impl Tally {
         if let Some(end) = end {
             self.gaps.push(new.after(end));
         }
-        let kind = if thrown.len() == 1 { &mut self.alone } else { &mut self.in_company };
+        let kind = if injected.len() == 1 { &mut self.alone } else { &mut self.in_company };
         kind.entry(fault).or_default().push(new.after(cause.at));
     }
 
@@ -71,7 +71,7 @@ impl Tally {
     pub fn report(&self, seed: u64, ran: Duration, violations: usize) -> String {
         let mut text = String::new();
         let mut line = |line: String| writeln!(text, "{line}").expect("a string takes all text");
-        let faults: usize = self.thrown.values().sum();
+        let faults: usize = self.injected.values().sum();
         line(format!(
             "campaign: seed {seed}, {:.1} minutes, {} steps, {faults} faults, {} hand-overs, {} starts on the same host, \
              {violations} violations",
@@ -83,17 +83,17 @@ impl Tally {
         line(String::new());
         line(format!("{:<40} {:^31}  {:^31}", "seconds from the fault to the next start", "alone", "among others"));
         let columns = format!("{:>7} {:>7} {:>7} {:>7}", "runs", "p50", "p99", "max");
-        line(format!("{:<24} {:>6} {:>8} {columns}  {columns}", "fault", "thrown", "no gap"));
+        line(format!("{:<24} {:>6} {:>8} {columns}  {columns}", "fault", "injected", "no gap"));
         for fault in Fault::ALL {
             let count = |of: &BTreeMap<Fault, usize>| of.get(&fault).copied().unwrap_or_default();
             let spans = |of: &BTreeMap<Fault, Vec<Duration>>| {
                 of.get(&fault).map_or_else(String::new, |spans| columns_of(spans))
             };
-            let (thrown, uninterrupted) = (count(&self.thrown), count(&self.uninterrupted));
-            if thrown > 0 {
+            let (injected, uninterrupted) = (count(&self.injected), count(&self.uninterrupted));
+            if injected > 0 {
                 let (alone, in_company) = (spans(&self.alone), spans(&self.in_company));
                 line(
-                    format!("{:<24} {thrown:>6} {uninterrupted:>8} {alone:>31}  {in_company:>31}", fault.words())
+                    format!("{:<24} {injected:>6} {uninterrupted:>8} {alone:>31}  {in_company:>31}", fault.words())
                         .trim_end()
                         .to_owned(),
                 );
@@ -113,12 +113,12 @@ impl Tally {
     }
 }
 
-/// The fault that a change of hands is put down to: the first that concerns the active host or the store and was thrown
+/// The fault that a change of hands is put down to: the first that concerns the active host or the store and was injected
 /// before the old copy ended; if there is none, the first at all.
-fn cause(thrown: &[Thrown], end: Option<Duration>) -> Option<&Thrown> {
-    let in_time = |thrown: &&Thrown| thrown.hit && end.is_none_or(|end| thrown.at <= end);
-    let concerned = thrown.iter().filter(|thrown| thrown.active || thrown.host.is_none()).filter(in_time);
-    concerned.min_by_key(|thrown| thrown.at).or_else(|| thrown.iter().min_by_key(|thrown| thrown.at))
+fn cause(injected: &[Injected], end: Option<Duration>) -> Option<&Injected> {
+    let in_time = |injected: &&Injected| injected.hit && end.is_none_or(|end| injected.at <= end);
+    let concerned = injected.iter().filter(|injected| injected.active || injected.host.is_none()).filter(in_time);
+    concerned.min_by_key(|injected| injected.at).or_else(|| injected.iter().min_by_key(|injected| injected.at))
 }
 
 fn columns_of(spans: &[Duration]) -> String {

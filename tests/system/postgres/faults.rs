@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use super::{ADDRESS, Database, PROGRAM};
 use crate::campaign::audit::{self, Rest};
+use crate::campaign::inject::{self, Injector};
 use crate::campaign::rng::Rng;
 use crate::campaign::script::{self, Fault};
-use crate::campaign::throw::{self, Thrower};
 use crate::campaign::{MINUTES, PACE, SEED, hosts_of, number, seed, tell};
 use crate::cluster::Host;
 use crate::command::{now, since};
@@ -64,14 +64,14 @@ fn no_acknowledged_row_is_lost_over_random_faults() {
     let seed = seed();
     tell(&format!("PostgreSQL: {SEED}={seed}, for {:.1} minutes\n", length.as_secs_f64() / 60.0));
     let Some(database) = Database::run("postgres", 3, true) else { return };
-    let hosts = &database.scene.hosts[..];
+    let hosts = &database.fixture.hosts[..];
     let power = Power::default();
     thread::scope(|scope| {
         scope.spawn(|| power.keep_on(hosts));
         let _end = power.until_dropped();
-        let copy = database.scene.shared().with_file_name("copy");
-        let thrower = Thrower::new(&database.scene, copy);
-        let mut run = Run { database: &database, thrower, rng: Rng::new(seed), steps: 0, faults: 0, read_until: 0 };
+        let copy = database.fixture.shared().with_file_name("copy");
+        let injector = Injector::new(&database.fixture, copy);
+        let mut run = Run { database: &database, injector, rng: Rng::new(seed), steps: 0, faults: 0, read_until: 0 };
         let began = now();
         let mut active = run.rest();
         while since(began) < length {
@@ -113,7 +113,7 @@ impl Drop for UntilDropped<'_> {
 
 struct Run<'a> {
     database: &'a Database,
-    thrower: Thrower<'a>,
+    injector: Injector<'a>,
     rng: Rng,
     steps: usize,
     faults: usize,
@@ -125,21 +125,21 @@ impl Run<'_> {
     /// Throws faults, and looks at what has become of the rows. Answers with the copy that runs then.
     fn step(&mut self, old: &Event) -> Event {
         self.steps += 1;
-        let scene = &self.database.scene;
+        let fixture = &self.database.fixture;
         let step = script::draw(&mut self.rng, &FAULTS);
         let listed = step.iter().fold(String::new(), |all, planned| all + "; " + &planned.to_string());
         println!("step {}, {} is active{listed}", self.steps, old.host);
-        let thrown = self.thrower.step(&step, scene.host_of(old));
-        self.faults += thrown.iter().filter(|thrown| thrown.hit).count();
+        let injected = self.injector.step(&step, fixture.host_of(old));
+        self.faults += injected.iter().filter(|injected| injected.hit).count();
         let over = now();
         let new = self.rest();
         let settled = since(over);
-        self.thrower.collect();
-        scene.assert_no_violation();
-        let tokens = audit::token_that_did_not_grow(&scene.oracle.starts(), &self.thrower.moved);
+        self.injector.collect();
+        fixture.assert_no_violation();
+        let tokens = audit::token_that_did_not_grow(&fixture.oracle.starts(), &self.injector.moved);
         assert!(tokens.is_none(), "the fencing token has to grow: {tokens:#?}");
         let until = crate::campaign::seconds_since_1970();
-        let unexpected = audit::unexpected(scene, self.read_until);
+        let unexpected = audit::unexpected(fixture, self.read_until);
         assert!(unexpected.is_empty(), "the journals have {unexpected:#?}");
         self.read_until = until;
         self.database.wait_for_rows(&new);
@@ -149,26 +149,26 @@ impl Run<'_> {
             "    {} is active, at rest after {:.1} s, {rows} rows{}",
             new.host,
             settled.as_secs_f64(),
-            hosts_of(&thrown)
+            hosts_of(&injected)
         );
         new
     }
 
     /// Waits until everything is as it should be, and stays so. Answers with the copy that runs.
     fn rest(&self) -> Event {
-        let scene = &self.database.scene;
+        let fixture = &self.database.fixture;
         let end = now() + REST;
         let mut rest = Rest::default();
         loop {
-            let good = audit::look(scene, PROGRAM).and_then(|good| {
-                look_at_address(&scene.hosts, &good.active)?;
+            let good = audit::look(fixture, PROGRAM).and_then(|good| {
+                look_at_address(&fixture.hosts, &good.active)?;
                 rest.confirm(good)
             });
             match good {
                 Ok(active) => return active,
                 Err(amiss) => assert!(now() < end, "not at rest after {REST:?}: {amiss}"),
             }
-            if now() + REST / 2 > end && throw::clear_damaged(scene) {
+            if now() + REST / 2 > end && inject::clear_damaged(fixture) {
                 println!("    the lock is damaged: cleared");
             }
             thread::sleep(PACE);
@@ -178,13 +178,14 @@ impl Run<'_> {
     fn tell_report(&self, seed: u64, active: &Event) {
         let acknowledged = self.database.acknowledged();
         let outside = acknowledged.iter().filter(|row| row.is_of("outside")).count();
-        let hands = self.database.scene.oracle.starts().windows(2).filter(|pair| pair[0].host != pair[1].host).count();
+        let hands =
+            self.database.fixture.oracle.starts().windows(2).filter(|pair| pair[0].host != pair[1].host).count();
         tell(&format!(
             "PostgreSQL: seed {seed}, {} steps, {} faults, {} starts, {hands} changes of hands; acknowledged were {outside} \
              rows from outside and {} on the hosts, {} rows are there, none was lost\n",
             self.steps,
             self.faults,
-            self.database.scene.oracle.starts().len(),
+            self.database.fixture.oracle.starts().len(),
             acknowledged.len() - outside,
             self.database.assert_rows(active),
         ));

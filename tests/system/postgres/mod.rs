@@ -16,9 +16,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::command::{now, said, wait_for, wait_until};
-use crate::ground::{ground, utf8};
+use crate::environment::{environment, utf8};
+use crate::fixture::{Fixture, Plan, SERVICE, TAKE_OVER};
 use crate::lockstore::Lockstore;
-use crate::scene::{Plan, SERVICE, Scene, TAKE_OVER};
 use crate::watch::Event;
 
 /// What its processes are called.
@@ -89,7 +89,7 @@ const SCHEMA: &str = "CREATE TABLE written (id bigserial PRIMARY KEY, writer tex
 
 /// Hosts with a PostgreSQL, and everybody who writes to it.
 struct Database {
-    scene: Scene,
+    fixture: Fixture,
     network: Option<Child>,
 }
 
@@ -108,23 +108,23 @@ impl Database {
                 .file("/etc/systemd/system/database-address.service", ADDRESS_UNIT)
                 .file("/etc/systemd/system/database.service.d/address.conf", WITH_ADDRESS);
         }
-        let (scene, _) = plan.run()?;
-        let mut database = Self { scene, network: None };
+        let (fixture, _) = plan.run()?;
+        let mut database = Self { fixture, network: None };
         database.make_table();
         if with_address {
-            database.network = Some(write_from_outside(&database.scene, utf8(&database.acknowledgements())));
+            database.network = Some(write_from_outside(&database.fixture, utf8(&database.acknowledgements())));
         }
         Some(database)
     }
 
     /// With nothing in it, and nothing acknowledged.
     fn begin_anew(&self) {
-        for host in &self.scene.hosts {
+        for host in &self.fixture.hosts {
             host.exec(&["systemctl", "stop", "writer.service", "putexd.service"]);
         }
         fs::remove_dir_all(self.acknowledgements()).expect("the shared folder can be written to");
-        fs::remove_dir_all(self.scene.shared().join(DATA)).expect("the shared folder can be written to");
-        for host in &self.scene.hosts {
+        fs::remove_dir_all(self.fixture.shared().join(DATA)).expect("the shared folder can be written to");
+        for host in &self.fixture.hosts {
             host.exec(&["systemctl", "start", "putexd.service"]);
         }
         self.make_table();
@@ -135,7 +135,7 @@ impl Database {
         let active = self.wait_for_one_active();
         self.ask(&active, SCHEMA).expect("a new database takes a table");
         fs::create_dir(self.acknowledgements()).expect("the shared folder can be written to");
-        for host in &self.scene.hosts {
+        for host in &self.fixture.hosts {
             host.exec(&["systemctl", "start", "writer.service"]);
         }
     }
@@ -143,9 +143,9 @@ impl Database {
     /// Waits until one copy is alive and its host knows itself active, whatever was before.
     #[track_caller]
     fn wait_for_one_active(&self) -> Event {
-        wait_for(TAKE_OVER, "one host is active", || match &self.scene.oracle.live()[..] {
+        wait_for(TAKE_OVER, "one host is active", || match &self.fixture.oracle.live()[..] {
             [one] => {
-                let status = self.scene.host_of(one).property("putexd.service", "StatusText");
+                let status = self.fixture.host_of(one).property("putexd.service", "StatusText");
                 status.contains("db active").then(|| one.clone())
             }
             _ => None,
@@ -154,12 +154,12 @@ impl Database {
 
     /// The folder in which the writers write down what was acknowledged.
     fn acknowledgements(&self) -> PathBuf {
-        self.scene.shared().join(ACKNOWLEDGED)
+        self.fixture.shared().join(ACKNOWLEDGED)
     }
 
     /// What the database on the host of `active` answers, asked on that host.
     fn ask(&self, active: &Event, statement: &str) -> Result<String, String> {
-        let host = self.scene.host_of(active);
+        let host = self.fixture.host_of(active);
         let quiet = ["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set=ON_ERROR_STOP=1", "--command"];
         let output =
             host.output(&[&["psql", "-h", "/run/postgresql", "-U", "postgres"], &quiet[..], &[statement]].concat());
@@ -226,7 +226,7 @@ impl Database {
     /// Whether tables and indexes are sound, those of the system too, or what `pg_amcheck` says.
     fn check(&self, active: &Event) -> Result<(), String> {
         let check = ["pg_amcheck", "-h", "/run/postgresql", "-U", "postgres", "--install-missing", "--heapallindexed"];
-        let checked = self.scene.host_of(active).output(&[&check[..], &["--database=postgres"]].concat());
+        let checked = self.fixture.host_of(active).output(&[&check[..], &["--database=postgres"]].concat());
         if checked.status.success() { Ok(()) } else { Err(said(&checked)) }
     }
 }
@@ -253,13 +253,13 @@ impl Drop for Database {
 }
 
 /// The same program, in the network of the switch.
-fn write_from_outside(scene: &Scene, folder: &str) -> Child {
-    let program = ground().expect("there are hosts").layer.join("usr/local/bin/writer");
+fn write_from_outside(fixture: &Fixture, folder: &str) -> Child {
+    let program = environment().expect("there are hosts").layer.join("usr/local/bin/writer");
     // A server that is cut off or has moved says nothing.
     let patience = "connect_timeout=1 tcp_user_timeout=2 keepalives_idle=1 keepalives_interval=1 keepalives_retries=2";
     let connection = format!("host={ADDRESS} user=postgres dbname=postgres {patience}");
     let mut command = Command::new("nsenter");
-    command.arg(format!("--net=/run/netns/{}", scene.switch())).arg(program);
+    command.arg(format!("--net=/run/netns/{}", fixture.switch())).arg(program);
     command.args(["outside", &connection, folder]).stdin(Stdio::null());
     command.spawn().expect("nsenter can be run")
 }

@@ -19,7 +19,7 @@ use super::{Acknowledged, Database};
 use crate::campaign::{PACE, number, seconds_since_1970};
 use crate::cluster::Host;
 use crate::command::{now, since, wait_for};
-use crate::scene::{SOON, UNIT, wait_for_standby};
+use crate::fixture::{SOON, UNIT, wait_for_standby};
 use crate::watch::Event;
 
 const THAWS: &str = "PUTEX_THAWS";
@@ -109,23 +109,23 @@ impl Round {
 }
 
 fn freeze(database: &Database) -> Round {
-    let scene = &database.scene;
+    let fixture = &database.fixture;
     let old = database.wait_for_one_active();
-    let host = scene.host_of(&old);
-    wait_for_standby(scene.other(&old));
+    let host = fixture.host_of(&old);
+    wait_for_standby(fixture.other(&old));
     database.wait_for_rows(&old);
     let shots = guards_shot(host);
 
     let frozen = now();
     host.freeze();
     // A host whose copies were killed soon after their start tries it again later each time.
-    let new = scene.oracle.wait_for_start_on(&[scene.other(&old)], frozen, RECOVERY);
+    let new = fixture.oracle.wait_for_start_on(&[fixture.other(&old)], frozen, RECOVERY);
     database.wait_for_rows(&new);
     // The rest of the freeze.
     thread::sleep((frozen + FREEZE).saturating_sub(now()));
     let thawed = now();
     host.thaw();
-    let end = scene.oracle.wait_for_end(&old, SOON);
+    let end = fixture.oracle.wait_for_end(&old, SOON);
     wait_for_standby(host);
     let shots = guards_shot(host) - shots;
     // Read before the crash: the next copy may run on the same host.
@@ -159,17 +159,17 @@ fn guards_shot(host: &Host) -> usize {
 /// Kills the database and all that belongs to it at once. How long that took, and whether a copy takes rows after it, or
 /// what a database said that did not come up.
 fn crash(database: &Database, active: &Event) -> (Duration, Result<(), String>) {
-    let scene = &database.scene;
+    let fixture = &database.fixture;
     let (killed, second) = (now(), seconds_since_1970());
-    scene.host_of(active).kill_service(UNIT);
+    fixture.host_of(active).kill_service(UNIT);
     // Until then the copy that is being killed may acknowledge a row, and counts as the one that is alive.
-    let end = scene.oracle.wait_for_end(active, SOON);
+    let end = fixture.oracle.wait_for_end(active, SOON);
     loop {
-        let up = scene.hosts.iter().any(|host| database.last_of(&host.name) > end.at);
-        if up && scene.oracle.live().len() == 1 {
+        let up = fixture.hosts.iter().any(|host| database.last_of(&host.name) > end.at);
+        if up && fixture.oracle.live().len() == 1 {
             return (end.after(killed), Ok(()));
         }
-        let journals = scene.hosts.iter().map(|host| host.journal_since(second)).collect::<String>();
+        let journals = fixture.hosts.iter().map(|host| host.journal_since(second)).collect::<String>();
         if let Some((_, said)) = journals.lines().find_map(|line| line.split_once(" PANIC: ")) {
             return (end.after(killed), Err(said.trim().to_owned()));
         }
@@ -188,7 +188,7 @@ fn look_into(database: &Database) -> Result<HashSet<String>, String> {
             Err(why) => why,
         };
         let answers = wait_for(RECOVERY, "the copy that was looked into answers or ends", || {
-            let lives = database.scene.oracle.live().contains(&active);
+            let lives = database.fixture.oracle.live().contains(&active);
             if lives { database.ask(&active, "SELECT 1").ok().map(|_| true) } else { Some(false) }
         });
         if answers {

@@ -1,0 +1,374 @@
+//! A service's requests to the guard, carried out one after the other: an `arm` must never overtake a `close`.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::sleep;
+
+use super::service::{Inbox, Told};
+use super::unit_control::UnitControl;
+use crate::config::{BOUND_UNITS_LIMIT, CONTAINS_LIMIT, ServiceSettings};
+use crate::election::{Event, GuardDone, GuardRequest};
+use crate::guard_client::client::{GuardClient, GuardError, Link};
+use crate::guard_client::frame::{CGROUP_LIMIT, Lease, ListedLease, MEMBER_LIMIT};
+use crate::types::{Instance, NodeId, ServiceName};
+
+/// Before the guard is asked again whether it is there.
+const RETRY: Duration = Duration::from_millis(100);
+
+// With the unit itself they have to fit into a lease.
+const _: () = assert!(BOUND_UNITS_LIMIT < MEMBER_LIMIT);
+// And their control groups with those of what they contain, each twice over while a unit moves from one to another.
+const _: () = assert!(2 * (1 + BOUND_UNITS_LIMIT + CONTAINS_LIMIT) <= CGROUP_LIMIT);
+
+/// What the guard needs to know beside the election's words.
+pub(super) struct GuardQueue {
+    pub(super) service: ServiceName,
+    pub(super) node: NodeId,
+    pub(super) guard: GuardClient,
+    pub(super) units: UnitControl,
+    pub(super) settings: watch::Receiver<Arc<ServiceSettings>>,
+    /// The lease as the guard has it, as far as known; `closing` when it has lapsed too.
+    pub(super) armed: Option<Lease>,
+    /// The lease that the guard was told to forget last.
+    pub(super) forgotten: Option<Instance>,
+}
+
+impl GuardQueue {
+    /// Serves until the service is gone. Boxed is what a queue does seldom: it would take its room while nothing is asked,
+    /// too.
+    pub(super) async fn run(mut self, mut requests: mpsc::Receiver<Box<GuardRequest>>, inbox: Inbox) {
+        let mut groups = self.units.watch_groups();
+        let mut begun = self.units.watch_begun();
+        let mut link = self.guard.link();
+        loop {
+            let event = tokio::select! {
+                biased;
+                Ok(()) = link.changed() => {
+                    if *link.borrow_and_update() == Link::Up {
+                        // A guard that is gone again is asked when it comes back.
+                        let _ = Box::pin(self.listed()).await;
+                    }
+                    continue;
+                }
+                request = requests.recv() => {
+                    let Some(request) = request else { return };
+                    Box::pin(self.serve(*request)).await
+                }
+                Ok(()) = groups.changed() => match Box::pin(self.tell_groups()).await {
+                    Some(event) => event,
+                    None => continue,
+                },
+                Ok(()) = begun.changed() => match Box::pin(self.tell_begun()).await {
+                    Some(event) => event,
+                    None => continue,
+                },
+            };
+            let gone = event == Event::GuardDown;
+            if inbox.tell(Told::Event(event)).await.is_err() {
+                return;
+            }
+            if gone && !Box::pin(self.wait_for_guard(&mut requests, &inbox)).await {
+                return;
+            }
+        }
+    }
+
+    /// What was asked of a guard that is gone is asked anew by the election when it is back.
+    async fn wait_for_guard(&mut self, requests: &mut mpsc::Receiver<Box<GuardRequest>>, inbox: &Inbox) -> bool {
+        let listed = loop {
+            if let Ok(listed) = self.listed().await {
+                break listed;
+            }
+            sleep(RETRY).await;
+            if inbox.is_closed() {
+                return false;
+            }
+        };
+        self.armed = listed.as_ref().map(armed);
+        while requests.try_recv().is_ok() {}
+        inbox.tell(Told::Event(Event::GuardUp)).await.is_ok()
+    }
+
+    /// The lease of the service as the guard has it.
+    ///
+    /// A guard that could not write down that it was told to forget a lease leaves it to its successor, which would refuse the
+    /// next one. The units were proven dead behind a closed gate, and none could be started under that lease since.
+    async fn listed(&self) -> Result<Option<ListedLease>, GuardError> {
+        let listed = self.guard.lease_of(&self.service).await?;
+        let Some(instance) = self
+            .forgotten
+            .filter(|forgotten| listed.as_ref().is_some_and(|listed| listed.lease.instance == *forgotten))
+        else {
+            return Ok(listed);
+        };
+        self.guard.disarm(&self.service, instance).await?;
+        Ok(None)
+    }
+
+    async fn serve(&mut self, request: GuardRequest) -> Event {
+        let (instance, asked) = request.subject();
+        match self.ask(request).await {
+            Ok(()) => Event::GuardDone { instance, done: asked },
+            Err(GuardError::Refused(reason)) => Event::GuardRefused { instance, asked, reason },
+            Err(GuardError::Gone) => Event::GuardDown,
+        }
+    }
+
+    async fn ask(&mut self, request: GuardRequest) -> Result<(), GuardError> {
+        match request {
+            GuardRequest::Arm { instance, write, revision, term, deadline, stop_budget, kill_reserve } => {
+                let known = self.units.known().await.map_err(|error| {
+                    GuardError::Refused(format!("the units' control groups are not known: failed to {error}"))
+                })?;
+                let lease = Lease {
+                    service: self.service.clone(),
+                    node: self.node.clone(),
+                    instance,
+                    write,
+                    revision,
+                    term,
+                    deadline,
+                    stop_budget,
+                    kill_reserve,
+                    units: known.iter().map(|unit| unit.name.clone()).collect(),
+                    cgroups: self.units.groups().into_iter().collect(),
+                    inactive: known.iter().filter(|unit| unit.is_effect).map(|unit| unit.name.clone()).collect(),
+                    begun: self.units.begin(&known),
+                    contains: self.units.beyond.contains().to_vec(),
+                    on_stop_failure: self.settings.borrow().on_stop_failure,
+                    closing: false,
+                };
+                self.guard.arm(lease.clone()).await?;
+                self.armed = Some(lease);
+            }
+            GuardRequest::Extend { instance, write, revision, deadline } => {
+                self.guard.extend(&self.service, instance, write, revision, deadline).await?;
+                if let Some(lease) = &mut self.armed {
+                    (lease.write, lease.revision, lease.deadline) = (write, revision, deadline);
+                }
+            }
+            GuardRequest::Close { instance } => {
+                self.guard.close(&self.service, instance).await?;
+                if let Some(lease) = &mut self.armed {
+                    lease.closing = true;
+                }
+            }
+            GuardRequest::Disarm { instance } => {
+                self.guard.disarm(&self.service, instance).await?;
+                (self.armed, self.forgotten) = (None, Some(instance));
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts have come to their end. An open lease is armed anew with the same deadline; of a closed one nothing is ever taken
+    /// away. A guard that refuses only goes on asking for more than it has to.
+    async fn tell_begun(&mut self) -> Option<Event> {
+        let mut lease = self.armed.clone().filter(|lease| !lease.closing)?;
+        let begun = self.units.watch_begun().borrow().units.clone();
+        let count = lease.begun.len();
+        lease.begun.retain(|unit| begun.contains(unit));
+        if lease.begun.len() == count {
+            return None;
+        }
+        match self.guard.arm(lease.clone()).await {
+            Ok(()) => {
+                self.armed = Some(lease);
+                None
+            }
+            Err(GuardError::Refused(reason)) => {
+                tracing::warn!(
+                    "{}: the guard does not hear that the start has succeeded: {reason}, ignoring",
+                    self.service
+                );
+                None
+            }
+            Err(GuardError::Gone) => Some(Event::GuardDown),
+        }
+    }
+
+    /// The control groups of the units are others than those that the guard covers: an open lease is armed anew with the
+    /// same deadline, a closed one is told what it does not cover yet. `None`: there is nothing that the election has to
+    /// know. A guard that refuses does not cover the units, so the lease has to be released.
+    async fn tell_groups(&mut self) -> Option<Event> {
+        let lease = self.armed.as_ref()?;
+        let covered: BTreeSet<String> = lease.cgroups.iter().cloned().collect();
+        let mut groups = self.units.groups();
+        if lease.closing {
+            groups.extend(covered.iter().cloned());
+        }
+        if groups == covered {
+            return None;
+        }
+        let lease = Lease { cgroups: groups.into_iter().collect(), ..lease.clone() };
+        match self.guard.arm(lease.clone()).await {
+            Ok(()) => {
+                tracing::info!(
+                    "{}: the guard now covers the control groups {}",
+                    self.service,
+                    lease.cgroups.join(", ")
+                );
+                self.armed = Some(lease);
+                None
+            }
+            Err(GuardError::Refused(reason)) if lease.closing => {
+                tracing::warn!("{}: the guard does not take up other control groups: {reason}, ignoring", self.service);
+                None
+            }
+            Err(GuardError::Refused(reason)) => {
+                let asked = GuardDone::Armed(lease.deadline);
+                Some(Event::GuardRefused { instance: lease.instance, asked, reason })
+            }
+            Err(GuardError::Gone) => Some(Event::GuardDown),
+        }
+    }
+}
+
+/// A listed lease as the queue keeps it: one that has lapsed is as closed as one can be.
+pub(super) fn armed(listed: &ListedLease) -> Lease {
+    Lease { closing: listed.lease.closing || listed.lapsed, ..listed.lease.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, duplex};
+
+    use super::*;
+    use crate::daemon::fake::{Fake, lease, settings};
+    use crate::daemon::machine::ThisMachine;
+    use crate::guard_client::frame::{Command, Outcome, Reply, Request};
+
+    const REFUSED: &str = "it has its reasons";
+
+    /// The leases that the queue asks for, or has disarmed. The guard grants or refuses all of them, and lists `listed`.
+    async fn serve(stream: DuplexStream, refuses: bool, listed: Option<Lease>, asked: mpsc::UnboundedSender<Lease>) {
+        let mut stream = BufReader::new(stream);
+        let mut line = String::new();
+        while let Ok(1..) = stream.read_line(&mut line).await {
+            let Request { id, command, .. } = serde_json::from_str(&line).expect("a request");
+            line.clear();
+            let result = match command {
+                Command::Arm { lease } => {
+                    asked.send(lease).expect("the test waits for it");
+                    if refuses { Outcome::Refused { reason: REFUSED.to_owned() } } else { Outcome::Done }
+                }
+                Command::Disarm { instance, .. } => {
+                    asked.send(Lease { instance, ..lease(true) }).expect("the test waits for it");
+                    Outcome::Done
+                }
+                Command::List | Command::Extend { .. } | Command::Close { .. } => {
+                    let leases = listed
+                        .iter()
+                        .map(|lease| ListedLease { lease: lease.clone(), lapsed: true, stopped: false })
+                        .collect();
+                    Outcome::Leases { leases, watchdog: None, trouble: None }
+                }
+            };
+            let mut reply = serde_json::to_vec(&Reply { id, result }).expect("a reply");
+            reply.push(b'\n');
+            stream.write_all(&reply).await.expect("putexd reads");
+        }
+    }
+
+    /// A queue whose guard has `armed`, and whose units are in `groups` now; what it asks its guard.
+    async fn guard_queue(armed: Lease, groups: &[&str], refuses: bool) -> (GuardQueue, mpsc::UnboundedReceiver<Lease>) {
+        queue_of(armed, None, groups, refuses).await
+    }
+
+    async fn queue_of(
+        armed: Lease,
+        listed: Option<Lease>,
+        groups: &[&str],
+        refuses: bool,
+    ) -> (GuardQueue, mpsc::UnboundedReceiver<Lease>) {
+        let (asking, asked) = mpsc::unbounded_channel();
+        let (guard, connection) = GuardClient::over(Duration::from_secs(5), move || {
+            let (near, far) = duplex(65_536);
+            tokio::spawn(serve(far, refuses, listed.clone(), asking.clone()));
+            async { Ok(near) }
+        });
+        tokio::spawn(connection);
+        guard.link().wait_for(|link| *link == Link::Up).await.expect("it is there");
+        let groups = groups.iter().map(|&group| group.to_owned()).collect();
+        let machine = Arc::new(ThisMachine::new(Path::new("/nowhere")));
+        let units = UnitControl::new(&settings(), Vec::new(), groups, Arc::new(Fake::default()), machine);
+        let (service, node) = (armed.service.clone(), armed.node.clone());
+        let settings = watch::channel(Arc::new(settings())).1;
+        (GuardQueue { service, node, guard, units, settings, armed: Some(armed), forgotten: None }, asked)
+    }
+
+    #[tokio::test]
+    async fn an_open_lease_covers_what_the_units_have_and_a_closed_one_that_as_well() {
+        for (closing, groups, told) in [
+            (false, &["/b", "/c"][..], Some(&["/b", "/c"][..])),
+            (false, &["/a", "/b"], None),
+            (true, &["/b", "/c"], Some(&["/a", "/b", "/c"])),
+            (true, &["/b"], None),
+        ] {
+            let (mut guard_queue, mut asked) = guard_queue(lease(closing), groups, false).await;
+            for _ in 0..2 {
+                assert_eq!(guard_queue.tell_groups().await, None);
+            }
+            let wanted =
+                told.map(|told| Lease { cgroups: told.iter().map(ToString::to_string).collect(), ..lease(closing) });
+            assert_eq!(asked.try_recv().ok(), wanted, "{closing} {groups:?}");
+            asked.try_recv().expect_err("it is told once");
+            assert_eq!(guard_queue.armed, wanted.or(Some(lease(closing))));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_refusal_ends_an_open_lease_alone() {
+        let (mut open, _asked) = guard_queue(lease(false), &["/c"], true).await;
+        let refused = Event::GuardRefused {
+            instance: Instance(1),
+            asked: GuardDone::Armed(lease(false).deadline),
+            reason: REFUSED.to_owned(),
+        };
+        assert_eq!(open.tell_groups().await, Some(refused));
+        let (mut closed, _asked) = guard_queue(lease(true), &["/c"], true).await;
+        assert_eq!(closed.tell_groups().await, None);
+        assert_eq!(closed.armed, Some(lease(true)), "it is told again at the next change");
+        closed.armed = None;
+        assert_eq!(closed.tell_groups().await, None, "nothing is armed");
+    }
+
+    #[tokio::test]
+    async fn an_open_lease_alone_is_told_that_a_start_has_come_to_its_end() {
+        for (closing, refuses, is_told) in [(false, false, true), (false, true, true), (true, false, false)] {
+            let begun = Lease { begun: vec![settings().unit], ..lease(closing) };
+            let (mut guard_queue, mut asked) = guard_queue(begun.clone(), &["/a", "/b"], refuses).await;
+            guard_queue.units.take_over(&begun.begun);
+            assert_eq!(guard_queue.tell_begun().await, None);
+            asked.try_recv().expect_err("it is not at its end");
+            guard_queue.units.main_is_up();
+            assert_eq!(guard_queue.tell_begun().await, None, "a refusal ends no lease");
+            assert_eq!(asked.try_recv().ok(), is_told.then(|| lease(closing)), "{closing} {refuses}");
+            let wanted = if is_told && !refuses { lease(closing) } else { begun };
+            assert_eq!(guard_queue.armed, Some(wanted));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_guard_that_has_not_kept_what_it_was_told_to_forget_is_told_again() {
+        for (forgotten, told) in [(Some(Instance(1)), true), (Some(Instance(2)), false), (None, false)] {
+            let (mut guard_queue, mut asked) = queue_of(lease(true), Some(lease(true)), &[], false).await;
+            guard_queue.forgotten = forgotten;
+            let listed = guard_queue.listed().await.expect("an answer");
+            assert_eq!((listed.is_none(), asked.try_recv().is_ok()), (told, told), "{forgotten:?}");
+        }
+    }
+
+    #[test]
+    fn a_lease_that_has_lapsed_is_closed() {
+        for (closing, lapsed) in [(false, false), (false, true), (true, false), (true, true)] {
+            let listed = ListedLease { lease: lease(closing), lapsed, stopped: false };
+            assert_eq!(armed(&listed), lease(closing || lapsed));
+        }
+    }
+}

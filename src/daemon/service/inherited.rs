@@ -1,0 +1,61 @@
+//! What another putexd has left to this one: a lease that the guard remembers.
+
+use crate::config::ServiceSettings;
+use crate::daemon::guard_queue;
+use crate::election::{Remembered, Timings};
+use crate::guard_client::frame::{Lease, ListedLease};
+use crate::types::Key;
+
+/// A lease that the guard remembers.
+#[derive(Debug)]
+pub struct InheritedLease {
+    pub(super) remembered: Remembered,
+    /// The whole of it: it may cover units that the configuration names no longer, and control groups that they have left.
+    pub(super) lease: Lease,
+    /// The file of its service is broken, in words for the operator: the settings are the former ones, for this lease alone.
+    pub(super) broken: Option<String>,
+}
+
+impl InheritedLease {
+    /// The lease goes on with the former settings, because of `broken`.
+    pub(in crate::daemon) fn with_broken(self, broken: Option<String>) -> Self {
+        Self { broken, ..self }
+    }
+}
+
+impl From<&ListedLease> for InheritedLease {
+    fn from(listed: &ListedLease) -> Self {
+        let lease = &listed.lease;
+        let remembered = Remembered {
+            instance: lease.instance,
+            write: lease.write,
+            revision: lease.revision,
+            term: lease.term,
+            deadline: lease.deadline,
+            stop_budget: lease.stop_budget,
+            kill_reserve: lease.kill_reserve,
+            closing: lease.closing,
+            lapsed: listed.lapsed,
+            units: lease.units.clone(),
+        };
+        Self { remembered, lease: guard_queue::armed(listed), broken: None }
+    }
+}
+
+/// The settings of a service that the guard holds a lease of and whose file is gone; `None` for a lease of no unit. The lease
+/// does not name the lock: `last_held` is what the host's memory says of that, if it says anything. Without it the record
+/// is left to age.
+pub(in crate::daemon) fn without_file(
+    lease: &Lease,
+    last_held: Option<(Key, Option<Timings>)>,
+) -> Option<ServiceSettings> {
+    let (unit, bound) = lease.units.split_first()?;
+    let mut bound = bound.to_vec();
+    bound.sort();
+    let (key, timings) = match last_held {
+        Some((key, timings)) => (key, timings),
+        None => (Key::new(lease.service.as_str()).ok()?, None),
+    };
+    let units = (unit.clone(), bound);
+    Some(ServiceSettings::without_file(lease.service.clone(), units, key, timings, lease.on_stop_failure))
+}

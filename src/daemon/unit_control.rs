@@ -1,0 +1,972 @@
+//! What is done to units: start, stop and its proof, fence.
+//!
+//! Each function may take as long as it takes; the service runs them in tasks of their own.
+
+use std::collections::BTreeSet;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::{join, join_all};
+use futures_util::stream::{SelectAll, StreamExt as _, select_all};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::beyond::{Beyond, Leftovers};
+use super::machine::Machine;
+use crate::config::{FenceSettings, ServiceSettings};
+use crate::election::{ObservedUnit, rounded};
+use crate::guard_client::frame::ListedLease;
+use crate::host::processes::Process;
+use crate::systemd::{
+    BusError, ChangeHints, JobEnd, Look, Manager, NotDead, PATIENCE, Placement, Purpose, RunResult, insist,
+};
+use crate::types::{NodeId, ServiceName, Time, UnitName};
+
+/// How long a start is waited for. The unit's own TimeoutStartSec= ends it long before; a database that recovers may
+/// rightly take hours, and the lease is renewed meanwhile.
+const START_LIMIT: Duration = Duration::from_secs(86_400);
+/// How long a StopUnit is waited for before the unit is looked at again. Where nothing has to be killed, each is waited for twice
+/// as long as the one before, up to the second: many slow stops at once are not to keep PID 1 from them by asking.
+const STOP_SLICE: Duration = Duration::from_millis(500);
+const STOP_SLICE_MAX: Duration = Duration::from_secs(2);
+/// Between the end of a stop and a look that nobody waits for. A service that is over by then needs none.
+const AFTER_STOP: Duration = Duration::from_millis(250);
+/// Between two looks at a unit that does not die.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// How long a look that a stop waits for may take.
+const LAST_LOOK_LIMIT: Duration = Duration::from_millis(250);
+/// How long the end of the look is waited for that a stop gets whose time is over: it asks for the stop once more before.
+const ONE_MORE_LOOK_LIMIT: Duration = Duration::from_secs(3);
+/// Between two warnings of what is not proven. What may end by itself is warned of from then on.
+const WARN_AGAIN: Duration = Duration::from_secs(10);
+/// How often fencing is tried before the lock is given up.
+const FENCE_TRIES: u32 = 3;
+
+/// The units of a service, and the lease that they are bound to. Clones share all of it.
+#[derive(Clone)]
+pub(super) struct UnitControl(Arc<Shared>);
+
+pub(super) struct Shared {
+    /// Whose life is the service's.
+    pub(super) main: UnitName,
+    /// What follows it.
+    bound: Vec<UnitName>,
+    service: ServiceName,
+    lease: UnitName,
+    pub(super) systemd: Arc<dyn Manager>,
+    machine: Arc<dyn Machine>,
+    known: Mutex<Vec<CachedUnit>>,
+    /// The control groups in which something of the lease may run: those that its units have and would be started in, and
+    /// former ones until they were seen empty. What is told to the guard, killed, and has to be empty for the proof.
+    groups: watch::Sender<BTreeSet<String>>,
+    /// Which starts have begun and not come to their end, which is told to the guard as well.
+    begun: watch::Sender<Begun>,
+    /// Held by whoever asks PID 1 for them: an older answer must not come after a newer one.
+    learning: tokio::sync::Mutex<()>,
+    /// What the units run outside of their own control groups.
+    pub(super) beyond: Beyond,
+    /// Units of an earlier configuration that may still run under the lease.
+    former: Mutex<Vec<UnitName>>,
+    /// What keeps a stop that is under way from being proven, for whoever asks.
+    unproven: Mutex<Option<String>>,
+    work: watch::Sender<Work>,
+}
+
+/// What is under way.
+#[derive(Debug, Clone, Copy, Default)]
+struct Work {
+    /// How many starts.
+    starts: u32,
+    /// How many stops: at times one that is given up beside the one that follows it.
+    stops: u32,
+    /// The looks of a stop for its proof.
+    looks: Looks,
+}
+
+/// A start or a stop that is under way, until this is dropped.
+struct UnderWay {
+    units: UnitControl,
+    count: fn(&mut Work) -> &mut u32,
+}
+
+impl UnderWay {
+    fn begin(units: &UnitControl, count: fn(&mut Work) -> &mut u32) -> Self {
+        units.work.send_modify(|work| *count(work) += 1);
+        Self { units: units.clone(), count }
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.units.work.send_modify(|work| *(self.count)(work) -= 1);
+    }
+}
+
+/// How the looks for the proof of a stop have gone.
+#[derive(Debug, Clone, Copy, Default)]
+struct Looks {
+    /// How many have begun.
+    begun: u64,
+    /// Which was the last that has shown something that is not dead.
+    failed: u64,
+    /// The last stop has its proof.
+    is_proven: bool,
+}
+
+/// The units that can be active without a process and whose start has begun, or is about to, and is not known to have come to
+/// its end.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Begun {
+    pub(super) units: BTreeSet<UnitName>,
+    /// Whether the main unit is started: what is bound to it may be started later, or never.
+    is_up: bool,
+    /// Counts the starts.
+    round: u64,
+}
+
+/// What PID 1 said of a unit before it may fall silent.
+#[derive(Debug, Clone)]
+pub(super) struct CachedUnit {
+    pub(super) name: UnitName,
+    /// Whether it can be active without a process.
+    pub(super) is_effect: bool,
+    /// Its main and its control process.
+    processes: Vec<i32>,
+}
+
+/// What was seen of a service's units at one time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ObservedUnits {
+    /// The main unit alone; `None` when nobody knows.
+    pub(super) main: Option<ObservedUnit>,
+    /// All units: alive if one of them is.
+    pub(super) all: Option<ObservedUnit>,
+    /// Those that are not dead.
+    pub(super) alive: Vec<UnitName>,
+    /// Why the first of them is not, that only an operator can end, or else the first.
+    pub(super) trouble: Option<Trouble>,
+    /// Whether each of them is known to be started or dead, so that nothing changes without a word of PID 1's.
+    pub(super) is_settled: bool,
+}
+
+/// When a stop has taken too long, and the settings that say what follows: they may change while it is under way.
+#[derive(Debug, Clone)]
+pub(super) struct Limit {
+    pub(super) at: Time,
+    pub(super) settings: watch::Receiver<Arc<ServiceSettings>>,
+}
+
+impl Limit {
+    /// What happens to this host; nothing where an alarm is all.
+    fn in_words(&self, now: Time) -> Option<String> {
+        let how = self.settings.borrow().on_stop_failure;
+        let left = now.until_passed(self.at);
+        (how.is_self_fence() && !left.is_zero())
+            .then(|| format!("{} in {} unless it is proven dead before", how.consequence(), rounded(left)))
+    }
+}
+
+/// Why a unit is not dead, as a sentence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Trouble {
+    pub(super) words: String,
+    pub(super) is_for_the_operator: bool,
+}
+
+impl ObservedUnits {
+    /// The main unit is the first.
+    fn of(units: &[UnitName], sights: &[Option<ObservedUnit>]) -> Self {
+        let alive: Vec<UnitName> = units
+            .iter()
+            .zip(sights)
+            .filter(|(_, sight)| **sight == Some(ObservedUnit::Alive))
+            .map(|(name, _)| name.clone())
+            .collect();
+        let main = sights.first().cloned().flatten();
+        let all = if alive.is_empty() {
+            // As long as nobody knows of one of them, it is not said that all are dead.
+            main.clone().filter(|_| sights.iter().all(Option::is_some))
+        } else {
+            Some(ObservedUnit::Alive)
+        };
+        Self { main, all, alive, trouble: None, is_settled: false }
+    }
+}
+
+impl Deref for UnitControl {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+impl UnitControl {
+    /// `former` may still run, though they belong to the service no longer; so may something in the control groups
+    /// `groups`, which a lease of before covers.
+    pub(super) fn new(
+        settings: &ServiceSettings,
+        former: Vec<UnitName>,
+        groups: BTreeSet<String>,
+        systemd: Arc<dyn Manager>,
+        machine: Arc<dyn Machine>,
+    ) -> Self {
+        Self(Arc::new(Shared {
+            main: settings.unit.clone(),
+            bound: settings.bound_units.clone(),
+            service: settings.name.clone(),
+            lease: settings.name.lease_target(),
+            beyond: Beyond::new(settings, Arc::clone(&systemd)),
+            systemd,
+            machine,
+            known: Mutex::default(),
+            groups: watch::Sender::new(groups),
+            begun: watch::Sender::default(),
+            learning: tokio::sync::Mutex::default(),
+            former: Mutex::new(former),
+            unproven: Mutex::default(),
+            work: watch::Sender::default(),
+        }))
+    }
+
+    /// The units that have to be dead before another host may start them, the main one first.
+    fn all(&self) -> Vec<UnitName> {
+        let former = self.former.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        std::iter::once(&self.main).chain(&self.bound).cloned().chain(former).collect()
+    }
+
+    /// What PID 1 said last, where it said something of each unit: a hand-over is not to wait for it to say so again. A
+    /// control group that is another by the time of the start is found out then.
+    pub(super) async fn known(&self) -> Result<Vec<CachedUnit>, BusError> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let complete = known.iter().map(|known| &known.name).eq(self.all().iter());
+        if complete { Ok(known) } else { self.learn().await }
+    }
+
+    /// Asks PID 1 where the units' processes may be, and remembers it. A former control group is forgotten when PID 1 names
+    /// it for none of the units and it is empty.
+    pub(super) async fn learn(&self) -> Result<Vec<CachedUnit>, BusError> {
+        let _turn = self.learning.lock().await;
+        let units = self.all();
+        let said = join_all(self.with_contained(&units).map(|name| self.systemd.placement(name))).await;
+        self.remember(units, said).await
+    }
+
+    /// `units`, and behind them what they contain.
+    fn with_contained<'a>(&'a self, units: &'a [UnitName]) -> impl Iterator<Item = &'a UnitName> {
+        units.iter().chain(self.beyond.contains())
+    }
+
+    /// What PID 1 said of `units`, and behind them of what they contain.
+    async fn remember(
+        &self,
+        units: Vec<UnitName>,
+        said: Vec<Result<Placement, BusError>>,
+    ) -> Result<Vec<CachedUnit>, BusError> {
+        let groups = |said: &[Result<Placement, BusError>]| -> BTreeSet<String> {
+            said.iter().flatten().flat_map(|placement| placement.groups.iter().cloned()).collect()
+        };
+        let (named, contained) = (groups(&said), &said[units.len()..]);
+        self.cover(&named);
+        if contained.iter().all(Result::is_ok) {
+            self.beyond.remember(groups(contained));
+        }
+        let placements = said.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let known = |(name, Placement { is_effect, processes, .. })| CachedUnit { name, is_effect, processes };
+        let known: Vec<CachedUnit> = units.into_iter().zip(placements).map(known).collect();
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&known);
+        for former in self.groups().difference(&named) {
+            if self.systemd.is_group_empty(former).await == Ok(true) {
+                self.groups.send_if_modified(|groups| groups.remove(former));
+            }
+        }
+        Ok(known)
+    }
+
+    fn cover(&self, named: &BTreeSet<String>) {
+        self.groups.send_if_modified(|groups| {
+            let before = groups.len();
+            groups.extend(named.iter().cloned());
+            groups.len() != before
+        });
+    }
+
+    /// The control groups in which something of the lease may run.
+    pub(super) fn groups(&self) -> BTreeSet<String> {
+        self.groups.borrow().clone()
+    }
+
+    /// The same, and each change of it.
+    pub(super) fn watch_groups(&self) -> watch::Receiver<BTreeSet<String>> {
+        self.groups.subscribe()
+    }
+
+    /// The starts that have begun and not come to their end, and each change of them.
+    pub(super) fn watch_begun(&self) -> watch::Receiver<Begun> {
+        self.begun.subscribe()
+    }
+
+    /// Those of a lease that another putexd has armed: what systemd has forgotten of them is no proof.
+    pub(super) fn take_over(&self, begun: &[UnitName]) {
+        for unit in begun {
+            self.systemd.doubt_start(unit);
+        }
+        self.begun.send_modify(|all| all.units.extend(begun.iter().cloned()));
+    }
+
+    /// A lease is about to be armed, and its units to be started behind that.
+    pub(super) fn begin(&self, known: &[CachedUnit]) -> Vec<UnitName> {
+        // What a mount has left is the kernel's to say.
+        let services = known.iter().filter(|unit| unit.is_effect && unit.name.kind() == "service");
+        let units: Vec<UnitName> = services.map(|unit| unit.name.clone()).collect();
+        self.work.send_modify(|work| work.looks.is_proven = false);
+        self.begun.send_modify(|all| {
+            *all = Begun { units: units.iter().cloned().collect(), is_up: false, round: all.round + 1 };
+        });
+        units
+    }
+
+    /// The start of the main unit has come to its end.
+    pub(super) fn main_is_up(&self) {
+        self.begun.send_modify(|all| {
+            all.is_up = true;
+            all.units.remove(&self.main);
+        });
+    }
+
+    /// What is started has come to the end of its start, and so has what is dead beside a main unit that is started. `before`: what
+    /// was begun when the looks began.
+    fn end_begun(&self, before: &Begun, looks: &[(&UnitName, &Look)]) {
+        self.begun.send_if_modified(|all| {
+            let count = all.units.len();
+            for (name, look) in looks {
+                if all.round == before.round && (look.is_started || before.is_up && look.dead.is_ok()) {
+                    all.units.remove(*name);
+                }
+                all.is_up |= all.round == before.round && look.is_started && **name == self.main;
+            }
+            all.units.len() != count
+        });
+    }
+
+    /// Gets a start ready that may follow soon.
+    pub(super) async fn prepare(&self) {
+        self.systemd.prepare(&self.main).await;
+    }
+
+    /// Starts the main unit, which starts what is bound with it, now or when it is due; the lease is started with them,
+    /// because they are bound to it.
+    pub(super) async fn start(&self) -> Result<(), String> {
+        let _under_way = UnderWay::begin(self, |work| &mut work.starts);
+        for bound in &self.bound {
+            // What failed for want of the lease must not be refused now for having failed too often.
+            let reset = insist(Instant::now() + PATIENCE, || self.systemd.reset_failed(bound)).await;
+            reset.map_err(|error| error.to_string())?;
+        }
+        self.systemd.start(&self.main, &self.service, START_LIMIT).await.map_err(|error| error.to_string())?;
+        self.main_is_up();
+        // They may have been started in other control groups than those that the guard was armed with; whoever waits for a
+        // change of them tells it at once. That PID 1 answers late is no failure of a start that has come to its end.
+        match insist(Instant::now() + START_LIMIT, || self.learn()).await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(format!("the units' control groups are not known: failed to {error}")),
+        }
+    }
+
+    /// Stops units and lease, and returns with the proof that nothing of them is left; not before, however long it
+    /// takes. `limit`: what follows if it takes too long. From `kill_at` on it kills, again and again, and asks for the stop
+    /// only behind that: the ExecStop= of a unit may be a program that writes.
+    ///
+    /// The main unit is first, so that a timer or a socket is gone that could start the others again; then those that
+    /// are bound with it; then the lease.
+    pub(super) async fn stop(&self, kill_at: Option<Time>, limit: Option<Limit>) {
+        let mut told = String::new();
+        let mut warn_at = self.machine.now();
+        let patient_until = warn_at.plus(WARN_AGAIN);
+        let mut left = Leftovers::default();
+        let mut patience = STOP_SLICE;
+        let _under_way = UnderWay::begin(self, |work| &mut work.stops);
+        self.work.send_modify(|work| work.looks.is_proven = false);
+        if kill_at.is_none() {
+            self.look_before_stop().await;
+        }
+        loop {
+            let late = kill_at.is_some_and(|at| self.machine.now().has_passed(at));
+            if late {
+                self.kill().await;
+            }
+            let slice = kill_at.map_or(patience, |at| at_most(self.machine.now().until_passed(at), STOP_SLICE));
+            patience = (patience * 2).min(STOP_SLICE_MAX);
+            let attempt = async {
+                self.ask_to_stop(slice, late).await;
+                self.work.send_modify(|work| work.looks.begun += 1);
+                self.proof(&mut left, slice).await
+            };
+            // A PID 1 that does not answer takes the limit of each call, one after another; SIGKILL waits for none of them.
+            let proof = match kill_at.filter(|_| !late) {
+                Some(at) => match timeout(self.machine.now().until_passed(at), attempt).await {
+                    Ok(proof) => proof,
+                    Err(_) => continue,
+                },
+                None => attempt.await,
+            };
+            match proof {
+                Ok(()) => {
+                    self.tell_unproven(None);
+                    self.work.send_modify(|work| work.looks.is_proven = true);
+                    self.former.lock().unwrap_or_else(PoisonError::into_inner).clear();
+                    return;
+                }
+                Err((name, trouble)) => {
+                    self.work.send_modify(|work| work.looks.failed = work.looks.begun);
+                    let for_the_operator =
+                        trouble.is_for_the_operator() || self.machine.now().has_passed(patient_until);
+                    let trouble = trouble.of(&name);
+                    self.tell_unproven(Some(&trouble));
+                    if for_the_operator && self.machine.now().has_passed(warn_at) {
+                        warn_at = self.machine.now().plus(WARN_AGAIN);
+                        let then = limit.as_ref().and_then(|limit| limit.in_words(self.machine.now()));
+                        let then = then.map(|then| format!("; {then}")).unwrap_or_default();
+                        tracing::warn!(OBJECT_SYSTEMD_UNIT = name.as_str(), "{}: {trouble}{then}", self.service);
+                    } else if trouble != told {
+                        tracing::debug!("{trouble}");
+                        told = trouble;
+                    }
+                }
+            }
+            sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    /// What keeps a stop that is under way from being proven.
+    pub(super) fn unproven(&self) -> Option<String> {
+        self.unproven.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether the stop that is under way is not proven by a look that begins from now on, or that does not end for long.
+    pub(super) async fn is_late_for_good(&self) -> bool {
+        let mut work = self.work.subscribe();
+        let begun = work.borrow_and_update().looks.begun;
+        let ended = work.wait_for(|Work { looks, .. }| looks.is_proven || looks.failed > begun);
+        timeout(ONE_MORE_LOOK_LIMIT, ended).await.map_or(true, |work| work.is_ok_and(|work| !work.looks.is_proven))
+    }
+
+    /// Returns once no start is under way, `limit` from now on at the latest: PID 1 is not to wait with one for a look at what it
+    /// has just begun.
+    pub(super) async fn not_starting(&self, limit: Duration) {
+        let mut work = self.work.subscribe();
+        // Both outcomes mean the same.
+        let _ = timeout(limit, work.wait_for(|work| work.starts == 0)).await;
+    }
+
+    /// Returns once no stop is under way, which looks for itself, and a moment later; `limit` from now on at the latest.
+    pub(super) async fn not_stopping(&self, limit: Duration) {
+        let mut work = self.work.subscribe();
+        if work.borrow_and_update().stops == 0 {
+            return;
+        }
+        let over = async {
+            // The sender lives as long as `self` does.
+            let _ = work.wait_for(|work| work.stops == 0).await;
+            sleep(AFTER_STOP).await;
+        };
+        let _ = timeout(limit, over).await;
+    }
+
+    /// Whether the last stop has its proof.
+    pub(super) fn is_proven(&self) -> bool {
+        self.work.borrow().looks.is_proven
+    }
+
+    /// Whether nothing of the units runs, by the word of the guard and by what is known of processes that it does not see. No call
+    /// of PID 1 is needed for it.
+    ///
+    /// The guard asks for as much as [`stop`](Self::stop) does of control groups, units without a process and what they have
+    /// mounted. Its word is not enough where its lease covers less than what is known here by now, nor for what is contained:
+    /// for as long as a slice is active, systemd starts things in it without the lease, and the guard does not know when its
+    /// stop is over.
+    pub(super) async fn are_dead_by(&self, listed: &ListedLease) -> bool {
+        let ListedLease { lease, stopped, .. } = listed;
+        let covers_units = self.all().iter().all(|unit| lease.units.contains(unit));
+        let covers_groups = self.groups.borrow().iter().all(|group| lease.cgroups.contains(group));
+        let covers_effects = {
+            let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            known.iter().all(|unit| !unit.is_effect || lease.inactive.contains(&unit.name))
+        };
+        let contains_nothing = self.beyond.contains().is_empty() && lease.contains.is_empty();
+        *stopped
+            && covers_units
+            && covers_groups
+            && covers_effects
+            && contains_nothing
+            && self.beyond.are_strays_gone().await == Ok(true)
+    }
+
+    fn tell_unproven(&self, trouble: Option<&str>) {
+        *self.unproven.lock().unwrap_or_else(PoisonError::into_inner) = trouble.map(str::to_owned);
+    }
+
+    /// What the calls answer is not what the units do: that is read afterwards. Only a stop that is still under way
+    /// counts, as what is bound to the lease may be needed until it is over; once it is time to kill nothing is waited
+    /// for.
+    async fn ask_to_stop(&self, slice: Duration, late: bool) {
+        let [main, bound @ ..] = &self.all()[..] else { return };
+        let stopped = self.systemd.stop(main, slice).await;
+        if stopped == Ok(JobEnd::StillQueued) && !late {
+            return;
+        }
+        // All at once, so that systemd can keep to an order among them.
+        join_all(bound.iter().map(|name| self.systemd.stop(name, slice))).await;
+        let _ = self.systemd.stop(&self.lease, slice).await;
+    }
+
+    async fn proof(&self, left: &mut Leftovers, slice: Duration) -> Result<(), (UnitName, NotDead)> {
+        let units = self.all();
+        let looks = join_all(units.iter().map(|name| self.systemd.look(name, Purpose::Stop)));
+        let (looks, lease) = join(looks, self.systemd.brief(&self.lease)).await;
+        for (name, look) in units.into_iter().zip(looks) {
+            if let Err(trouble) = look.map_err(NotDead::from).and_then(|look| look.dead) {
+                return Err((name, trouble));
+            }
+        }
+        let lease = lease.map_err(|error| (self.lease.clone(), error.into()))?;
+        // A stop of the target that is queued waits for what only follows the lease, and nobody waits for that. What holds the
+        // units back is the grant, which is gone: each of them asserts it itself.
+        if !lease.active_state.is_stopped() && !lease.has_job {
+            return Err((self.lease.clone(), NotDead::Running(lease.in_words())));
+        }
+        self.prove_groups_empty().await.map_err(|trouble| (self.main.clone(), trouble))?;
+        self.beyond.end(left, self.machine.now(), slice).await
+    }
+
+    /// PID 1 has stopped the units, and looks at the control groups that they have now. What is left in a former one
+    /// nobody else would end, so it gets SIGKILL, however much time the stop still has.
+    async fn prove_groups_empty(&self) -> Result<(), NotDead> {
+        for group in self.groups().difference(&self.beyond.groups()) {
+            if !self.systemd.is_group_empty(group).await? {
+                self.kill_group(group).await;
+                return Err(NotDead::ProcessesLeft(group.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    /// SIGKILL to whatever is left: in the control groups that PID 1 named while it had time, by the kernel alone, and only
+    /// then what is left through PID 1's eyes. Whoever wakes late does the first before anything else.
+    async fn kill(&self) {
+        let (groups, units) = (self.groups(), self.all());
+        let in_groups = join_all(groups.iter().map(|group| self.kill_group(group)));
+        join(in_groups, self.beyond.kill_strays()).await;
+        // At once: where PID 1 is silent, each of them takes its time to find that out. What it refuses is seen by the proof.
+        join_all(units.iter().map(|name| self.systemd.kill(name))).await;
+    }
+
+    async fn kill_group(&self, group: &str) {
+        if let Err(error) = self.systemd.kill_group(group).await {
+            tracing::error!("{}: failed to {error}, trying again", self.main);
+        }
+    }
+
+    /// What the units do now, and where.
+    pub(super) async fn look(&self) -> ObservedUnits {
+        let turn = self.learning.lock().await;
+        let begun = self.begun.borrow().clone();
+        let units = self.all();
+        let looks = join_all(self.with_contained(&units).map(|name| self.systemd.look(name, Purpose::Look))).await;
+        let said = looks.iter().map(|look| look.as_ref().map(|look| look.placement.clone()).map_err(Clone::clone));
+        // What is not known now is found at the next look, or when a lease is to be armed.
+        let _ = self.remember(units.clone(), said.collect()).await;
+        let answers = units.iter().zip(&looks).filter_map(|(name, look)| Some((name, look.as_ref().ok()?)));
+        self.end_begun(&begun, &answers.collect::<Vec<_>>());
+        drop(turn);
+        let looked_at: Vec<UnitName> = self.with_contained(&units).cloned().collect();
+        let sights: Vec<Option<ObservedUnit>> = looks.iter().map(sight_of).collect();
+        let mut sighting = ObservedUnits::of(&looked_at, &sights);
+        let troubles = looked_at.iter().zip(&looks).filter_map(|(name, look)| {
+            let trouble = look.as_ref().ok()?.dead.as_ref().err()?;
+            Some(Trouble { words: trouble.of(name), is_for_the_operator: trouble.is_for_the_operator() })
+        });
+        sighting.is_settled =
+            looks.iter().all(|look| look.as_ref().is_ok_and(|look| look.is_started || look.dead.is_ok()));
+        // The first of those that weigh most.
+        sighting.trouble = troubles.min_by_key(|trouble| !trouble.is_for_the_operator);
+        // It serves nobody any more, so that the holder has to release; what is left of it bars the release until it ends.
+        if let Some(Ok(Look { dead: Err(trouble @ (NotDead::Mounted(_) | NotDead::Forgotten(_))), .. })) = looks.first()
+        {
+            sighting.main = Some(ObservedUnit::Dead { result: trouble.to_string(), failed: true });
+        }
+        sighting
+    }
+
+    /// Looks for processes of the units outside of their control groups, and remembers them for the proof. The units
+    /// themselves are as they were seen last; whose child is whose was read `age` ago at most.
+    pub(super) async fn find_strays(&self, age: Duration) -> Result<Vec<Process>, String> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let processes = known.into_iter().flat_map(|known| known.processes).collect();
+        self.beyond.find_strays(&processes, &self.groups(), age).await
+    }
+
+    /// As [`find_strays`](Self::find_strays), and the units are asked for first: one that was moved to another slice has its
+    /// processes in a group that was not known at the last look.
+    pub(super) async fn find_strays_anew(&self, age: Duration) -> Result<Vec<Process>, String> {
+        self.learn().await.map_err(|error| format!("failed to {error}"))?;
+        self.find_strays(age).await
+    }
+
+    /// Before an orderly stop, which takes the parents away by which strays are found. It does not wait long.
+    async fn look_before_stop(&self) {
+        if self.beyond.is_unit_only() {
+            return;
+        }
+        let look = timeout(LAST_LOOK_LIMIT, self.find_strays_anew(Duration::ZERO));
+        if let Err(error) = look.await.unwrap_or_else(|_| Err("no answer in time".to_owned())) {
+            tracing::debug!("not known whether processes are outside of their control group: {error}");
+        }
+    }
+
+    /// Hints that one of the units may have changed.
+    pub(super) fn changes(&self) -> SelectAll<ChangeHints> {
+        select_all(self.all().iter().map(|name| self.systemd.changes(name)))
+    }
+
+    /// Returns when a unit may have changed, and after `interval` at the latest; if `all_dead`, also when something runs
+    /// in what is contained.
+    pub(super) async fn changed(&self, changes: &mut SelectAll<ChangeHints>, all_dead: bool, interval: Duration) {
+        // All outcomes mean the same: look.
+        tokio::select! {
+            biased;
+            _ = changes.next() => {}
+            () = self.beyond.appears(), if all_dead => {}
+            () = sleep(interval) => {}
+        }
+    }
+}
+
+fn sight_of(look: &Result<Look, BusError>) -> Option<ObservedUnit> {
+    match &look.as_ref().ok()?.dead {
+        Ok(state) => Some(ObservedUnit::Dead { result: state.in_full(), failed: !state.is_orderly() }),
+        // Somebody starts what is stopped, which its gate refuses without the lease, or stops it once more: what comes of it is
+        // seen.
+        Err(NotDead::Unknown(_) | NotDead::JobQueued { .. }) => None,
+        Err(_) => Some(ObservedUnit::Alive),
+    }
+}
+
+/// Fences each of `hosts`, all at once. Those that may fail, may.
+pub(super) async fn fence(systemd: &dyn Manager, settings: &FenceSettings, hosts: &[NodeId]) -> Result<(), String> {
+    let Some(template) = &settings.others else { return Ok(()) };
+    let runs = hosts.iter().map(|host| fence_one(systemd, template, host, settings.timeout));
+    let failures: Vec<String> = join_all(runs).await.into_iter().filter_map(Result::err).collect();
+    if failures.is_empty() {
+        return Ok(());
+    }
+    let reason = failures.join("; ");
+    if settings.required {
+        return Err(reason);
+    }
+    tracing::warn!("{reason}, ignoring");
+    Ok(())
+}
+
+async fn fence_one(systemd: &dyn Manager, template: &str, host: &NodeId, limit: Duration) -> Result<(), String> {
+    let unit = UnitName::from_template(template, host.as_str()).map_err(|error| error.to_string())?;
+    let mut reason = String::new();
+    for _ in 0..FENCE_TRIES {
+        match run(systemd, &unit, limit).await {
+            Ok(()) => return Ok(()),
+            Err(error) => reason = error,
+        }
+    }
+    Err(reason)
+}
+
+/// Runs a unit to its end.
+pub(super) async fn run(systemd: &dyn Manager, unit: &UnitName, limit: Duration) -> Result<(), String> {
+    match systemd.run_unit_to_completion(unit, limit).await {
+        Ok(RunResult::Passed) => Ok(()),
+        Ok(RunResult::Failed(reason)) => Err(format!("{unit}: {reason}")),
+        Ok(RunResult::TimedOut) => Err(format!("{unit} took longer than {limit:?}")),
+        Err(error) => Err(format!("{unit}: failed to {error}")),
+    }
+}
+
+fn at_most(span: Duration, limit: Duration) -> Duration {
+    if span.is_zero() { limit } else { span.min(limit) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::StopProof;
+    use crate::daemon::fake::{Fake, process, settings, stopped_lease, unit};
+    use crate::daemon::machine::ThisMachine;
+    use crate::types::OnStopFailure;
+
+    /// `database.service`, whose lease of before covers `former`.
+    fn units(fake: &Fake, former: &[&str]) -> UnitControl {
+        fake.tell(|told| told.groups.insert(unit("database.service"), vec!["/a".to_owned(), "/b".to_owned()]));
+        let machine = Arc::new(ThisMachine::new(Path::new("/nowhere")));
+        UnitControl::new(&settings(), Vec::new(), set(former), Arc::new(fake.clone()), machine)
+    }
+
+    fn set(groups: &[&str]) -> BTreeSet<String> {
+        groups.iter().map(|&group| group.to_owned()).collect()
+    }
+
+    #[tokio::test]
+    async fn a_former_control_group_is_covered_until_it_is_empty_and_named_by_nobody() {
+        let fake = Fake::default();
+        let units = units(&fake, &["/former", "/b"]);
+        fake.tell(|told| told.full = set(&["/former"]));
+        units.learn().await.expect("an answer");
+        assert_eq!(units.groups(), set(&["/a", "/b", "/former"]));
+        fake.tell(|told| (told.silent, told.full) = (true, BTreeSet::new()));
+        units.learn().await.expect_err("nobody answers");
+        assert_eq!(units.groups(), set(&["/a", "/b", "/former"]), "it may be named still");
+        fake.tell(|told| told.silent = false);
+        units.learn().await.expect("an answer");
+        assert_eq!(units.groups(), set(&["/a", "/b"]));
+    }
+
+    #[tokio::test]
+    async fn an_orderly_stop_kills_what_is_left_in_a_former_control_group_and_waits_for_its_end() {
+        let fake = Fake::default();
+        let units = units(&fake, &["/former"]);
+        fake.tell(|told| told.full = set(&["/former"]));
+        units.stop(None, None).await;
+        let done = fake.done();
+        let at = |what: &str| done.iter().position(|done| done == what);
+        assert!(at("look") < at("stop database.service"), "{done:?}");
+        assert!(at("stop database.service") < at("kill /former"), "{done:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stop_whose_time_is_over_gets_one_more_look() {
+        let fake = Fake::default();
+        let units = units(&fake, &[]);
+        fake.tell(|told| told.not_dead.insert(unit("database.service"), NotDead::Running("it ends".to_owned())));
+        let stop = tokio::spawn({
+            let units = units.clone();
+            async move { units.stop(None, None).await }
+        });
+        sleep(Duration::from_millis(500)).await;
+        assert!(units.is_late_for_good().await, "it was looked at again");
+        fake.tell(|told| told.not_dead.clear());
+        assert!(!units.is_late_for_good().await, "it was dead when it was looked at");
+        stop.await.expect("it ends");
+        assert!(!units.is_late_for_good().await);
+        // A PID 1 that hangs is waited for no longer than that.
+        let since = tokio::time::Instant::now();
+        units.work.send_modify(|work| work.looks.is_proven = false);
+        assert!(units.is_late_for_good().await);
+        assert!(since.elapsed() <= ONE_MORE_LOOK_LIMIT);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_stop_is_asked_for_seldom_and_nothing_else_looks_meanwhile() {
+        let fake = Fake::default();
+        let units = units(&fake, &[]);
+        fake.tell(|told| {
+            told.stops_slowly = true;
+            told.not_dead.insert(unit("database.service"), NotDead::Running("it ends".to_owned()));
+        });
+        units.not_stopping(Duration::MAX).await;
+        let stop = tokio::spawn({
+            let units = units.clone();
+            async move { units.stop(None, None).await }
+        });
+        sleep(Duration::from_secs(20)).await;
+        let asked = fake.done().iter().filter(|done| *done == "stop database.service").count();
+        assert!((8..=12).contains(&asked), "{asked} times in 20 s");
+        let since = tokio::time::Instant::now();
+        units.not_stopping(Duration::from_secs(3)).await;
+        assert_eq!(since.elapsed(), Duration::from_secs(3), "a stop that hangs is looked at");
+        fake.tell(|told| (told.stops_slowly, told.not_dead) = (false, BTreeMap::new()));
+        let quiet = tokio::spawn({
+            let units = units.clone();
+            async move { units.not_stopping(Duration::MAX).await }
+        });
+        stop.await.expect("it ends");
+        assert!(!quiet.is_finished());
+        let since = tokio::time::Instant::now();
+        quiet.await.expect("it ends");
+        assert_eq!(since.elapsed(), AFTER_STOP);
+        // One that is given up is over.
+        fake.tell(|told| told.stops_slowly = true);
+        let stop = tokio::spawn({
+            let units = units.clone();
+            async move { units.stop(None, None).await }
+        });
+        sleep(Duration::from_millis(100)).await;
+        stop.abort();
+        units.not_stopping(Duration::MAX).await;
+    }
+
+    #[test]
+    fn a_stop_that_may_take_the_host_down_says_by_when() {
+        let at = |seconds| Time::both(Duration::from_secs(seconds));
+        let (told, shown) = watch::channel(Arc::new(settings()));
+        let limit = Limit { at: at(40), settings: shown };
+        assert_eq!(limit.in_words(at(10)), None, "an alarm is all");
+        told.send_modify(|settings| Arc::make_mut(settings).on_stop_failure = OnStopFailure::RebootForce);
+        assert_eq!(
+            limit.in_words(at(10)).as_deref(),
+            Some("this host is rebooted in 30s unless it is proven dead before")
+        );
+        assert_eq!(limit.in_words(at(41)), None, "it is going down");
+    }
+
+    /// What a lease lacks.
+    type Lack = fn(&mut ListedLease);
+
+    #[tokio::test]
+    async fn the_guards_word_is_enough_where_its_lease_covers_all_and_nothing_is_outside() {
+        let fake = Fake::default();
+        let units = units(&fake, &[]);
+        units.learn().await.expect("an answer");
+        assert!(units.are_dead_by(&stopped_lease()).await);
+        let lacks: [(Lack, &str); 4] = [
+            (|listed| listed.stopped = false, "they are not dead"),
+            (|listed| listed.lease.units.clear(), "another unit"),
+            (|listed| listed.lease.cgroups.truncate(1), "another control group"),
+            (|listed| listed.lease.contains.push(unit("db.slice")), "systemd may start something in an active slice"),
+        ];
+        for (lack, why) in lacks {
+            let mut listed = stopped_lease();
+            lack(&mut listed);
+            assert!(!units.are_dead_by(&listed).await, "{why}");
+        }
+        units.known.lock().expect("nobody panics")[0].is_effect = true;
+        let mut listed = stopped_lease();
+        assert!(!units.are_dead_by(&listed).await, "it can be active without a process");
+        listed.lease.inactive.push(unit("database.service"));
+        assert!(units.are_dead_by(&listed).await);
+
+        fake.tell(|told| (told.outside, told.alive) = (vec![process(7)], vec![process(7)]));
+        units.find_strays(Duration::ZERO).await.expect("an answer");
+        fake.done();
+        assert!(!units.are_dead_by(&listed).await, "a process outside lives");
+        assert_eq!(fake.done(), [""; 0], "it was only looked for");
+        fake.tell(|told| told.alive.clear());
+        assert!(units.are_dead_by(&listed).await);
+    }
+
+    #[tokio::test]
+    async fn whoever_is_late_kills_by_the_kernel_before_anything_is_asked_for() {
+        let fake = Fake::default();
+        let units = units(&fake, &[]);
+        units.learn().await.expect("an answer");
+        fake.tell(|told| (told.outside, told.alive) = (vec![process(7)], vec![process(7)]));
+        units.find_strays(Duration::ZERO).await.expect("an answer");
+        fake.done();
+        units.stop(Some(Time::default()), None).await;
+        let done = fake.done();
+        assert_eq!(done[..5], ["kill /a", "kill /b", "kill 7", "kill database.service", "stop database.service"]);
+        assert!(!done.contains(&"look".to_owned()), "a look has no time then");
+    }
+
+    #[tokio::test]
+    async fn a_stop_looks_once_more_unless_the_administrator_answers_for_what_is_outside() {
+        let fake = Fake::default();
+        let units = units(&fake, &[]);
+        fake.tell(|told| (told.outside, told.alive) = (vec![process(7)], vec![process(7)]));
+        let seen = async || {
+            units.look_before_stop().await;
+            fake.done();
+            units.beyond.kill_strays().await;
+            fake.tell(|told| told.alive = vec![process(7)]);
+            fake.done()
+        };
+        assert_eq!(seen().await, ["kill 7"]);
+        units.beyond.require(StopProof::UnitOnly);
+        assert_eq!(seen().await, [""; 0]);
+        assert_eq!(units.find_strays(Duration::ZERO).await, Ok(vec![process(7)]), "it is told of all the same");
+        units.beyond.require(StopProof::Whole);
+        assert_eq!(seen().await, ["kill 7"]);
+    }
+
+    #[tokio::test]
+    async fn a_start_is_begun_until_its_unit_is_started_or_dead_beside_a_main_unit_that_is() {
+        let fake = Fake::default();
+        let settings = ServiceSettings { bound_units: vec![unit("a.service")], ..settings() };
+        let machine = Arc::new(ThisMachine::new(Path::new("/nowhere")));
+        let units = UnitControl::new(&settings, Vec::new(), BTreeSet::new(), Arc::new(fake.clone()), machine);
+        let begun = || units.begun.borrow().units.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let known = |name: &str| CachedUnit { name: unit(name), is_effect: true, processes: Vec::new() };
+        units.begin(&[known("database.service"), known("a.service"), known("b.mount")]);
+        units.look().await;
+        assert_eq!(begun(), ["a.service", "database.service"], "they were not started yet");
+        fake.tell(|told| told.started.insert(unit("database.service")));
+        units.look().await;
+        assert_eq!(begun(), ["a.service"], "it may have been looked at before the other was started");
+        fake.tell(|told| told.not_dead.insert(unit("a.service"), NotDead::Running("activating (start)".to_owned())));
+        units.look().await;
+        assert_eq!(begun(), ["a.service"]);
+        fake.tell(|told| told.not_dead.clear());
+        units.look().await;
+        assert_eq!(begun(), [""; 0]);
+    }
+
+    #[tokio::test]
+    async fn what_another_putexd_has_begun_is_doubted() {
+        let fake = Fake::default();
+        let units = units(&fake, &[]);
+        units.take_over(&[unit("database.service")]);
+        assert_eq!(fake.done(), ["doubt database.service"]);
+    }
+
+    #[tokio::test]
+    async fn a_main_unit_that_left_a_mount_or_a_start_half_way_serves_nobody_and_is_not_dead() {
+        let fake = Fake::default();
+        let units = units(&fake, &[]);
+        let forgotten = NotDead::Forgotten("inactive (dead)".to_owned()).to_string();
+        for (trouble, main) in [
+            (NotDead::Mounted("a container has it".to_owned()), Some(dead("a container has it"))),
+            (NotDead::Forgotten("inactive (dead)".to_owned()), Some(dead(&forgotten))),
+            (NotDead::Running("active (running)".to_owned()), Some(ObservedUnit::Alive)),
+            (NotDead::Unknown(BusError::Unreachable(String::new())), None),
+            (NotDead::JobQueued { job: 7, state: "inactive (dead)".to_owned() }, None),
+        ] {
+            let is_known = main.is_some();
+            fake.tell(|told| told.not_dead.insert(unit("database.service"), trouble));
+            let sighting = units.look().await;
+            assert_eq!((sighting.main, sighting.all), (main, is_known.then_some(ObservedUnit::Alive)));
+        }
+    }
+
+    fn sighting(sights: &[Option<ObservedUnit>; 2]) -> ObservedUnits {
+        let units = ["a.timer", "a.service"].map(|name| UnitName::new(name).expect("a unit's name"));
+        ObservedUnits::of(&units, sights)
+    }
+
+    fn dead(result: &str) -> ObservedUnit {
+        ObservedUnit::Dead { result: result.to_owned(), failed: result != "success" }
+    }
+
+    #[test]
+    fn all_are_dead_when_each_of_them_is() {
+        let found = sighting(&[Some(dead("main")), Some(dead("bound"))]);
+        assert_eq!((found.main, found.all, found.alive), (Some(dead("main")), Some(dead("main")), Vec::new()));
+    }
+
+    #[test]
+    fn one_that_lives_is_enough() {
+        let found = sighting(&[Some(dead("main")), Some(ObservedUnit::Alive)]);
+        assert_eq!((found.main, found.all), (Some(dead("main")), Some(ObservedUnit::Alive)));
+        assert_eq!(found.alive.iter().map(UnitName::as_str).collect::<Vec<_>>(), ["a.service"]);
+        assert_eq!(sighting(&[Some(ObservedUnit::Alive), Some(dead("bound"))]).all, Some(ObservedUnit::Alive));
+        assert_eq!(sighting(&[None, Some(ObservedUnit::Alive)]).all, Some(ObservedUnit::Alive));
+    }
+
+    #[test]
+    fn what_nobody_knows_is_not_dead() {
+        let found = sighting(&[Some(dead("main")), None]);
+        assert_eq!((found.main, found.all), (Some(dead("main")), None));
+        let found = sighting(&[None, Some(dead("bound"))]);
+        assert_eq!((found.main, found.all), (None, None));
+    }
+}

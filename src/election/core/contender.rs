@@ -1,0 +1,246 @@
+//! What a contender does: when it writes the lock (taking, K2; verified release, K4; unknown holder, K5), when it may start
+//! (confirming, K3), and when it waits (back-off, K9).
+
+use std::time::Duration;
+
+use super::phase::{Phase, StartStep};
+use super::{BackOff, Election};
+use crate::election::event::{Action, Alarm, Content, GuardRequest, Moment};
+use crate::election::record::{Details, HOLDERS_LIMIT, OperatorNote, Record, Standing, UNFENCED_LIMIT};
+use crate::election::stop_cause::Occasion;
+use crate::election::tenure::{Guarded, Tenure};
+use crate::types::{FencingToken, Instance, NodeId, Time};
+
+impl Election {
+    pub(super) fn claim(&mut self, at: &Moment) {
+        let timings = self.settings.timings;
+        let Some(claim) = self.lock.claim(&self.settings.key, &self.settings.node, &timings) else { return };
+        let Some(seen) = self.lock.seen().cloned() else { return };
+        if self.hindrance(at.now).is_some() || !at.now.has_waited_until(claim.take_at) {
+            return;
+        }
+        if !self.lock.is_up_to_date(at.now, &timings) {
+            return;
+        }
+        let details = seen.content.record().and_then(|record| record.details.as_ref());
+        // Nobody claims before a pause is over, and whoever was named next has had the chance.
+        let carried = |note: &OperatorNote| OperatorNote { next: None, paused_for: None, ..note.clone() };
+        let note = details.map_or_else(OperatorNote::default, |details| carried(&details.note));
+        let entitled_at = match seen.content {
+            Content::Absent => claim.entitled_at.latest(at.now.plus(timings.watch_gap())),
+            Content::Tombstone | Content::Record(_) => claim.entitled_at,
+        };
+        let unfenced = self.hosts_to_fence(&seen.content);
+        let previous_term = details.map_or(0, |details| details.term.0);
+        // Saturating: a number that nobody can exceed was put there by hand, and must not make the token fall to zero.
+        let highest = previous_term.max(self.memory.term.0);
+        // By the clock of the entitlement and not of now: whoever is waited for may have started meanwhile, unheard of.
+        let by_clock = seconds_up(at.wall + at.now.until_waited(entitled_at));
+        let term = highest.saturating_add(1).max(by_clock);
+        let tenure = Tenure {
+            instance: Instance(at.random),
+            term: FencingToken(term),
+            base: seen.revision,
+            base_instance: details.map(|details| details.instance),
+            base_write: None,
+            won_sent: None,
+            won_deadline: at.now.plus(timings.deadline_after()),
+            granted: None,
+            asked: None,
+            guarded: Guarded::No,
+            renewals: 0,
+            attempts: Vec::new(),
+            awaited: None,
+            unresolved: false,
+            conflicted: false,
+            adopted: false,
+            vetted: false,
+            next_attempt: at.now,
+            hastened: None,
+            in_step: false,
+            entitled_at,
+            inherited_hold: claim.hold,
+            why: claim.why,
+            inherited_lease: details.map_or(Duration::ZERO, |details| details.lease),
+            unfenced,
+            units: self.settings.units.clone(),
+            holders: self.holders_with_this(details),
+            stop_budget: timings.stop_budget,
+            kill_reserve: timings.kill_reserve,
+            prove_by: None,
+            note,
+            note_since: at.now,
+            incarnation: seen.incarnation,
+        };
+        // A read that looked before this write must not be taken for an answer about it.
+        self.reads.pending = None;
+        self.become_claiming(tenure);
+        self.renew(at);
+    }
+
+    /// Confirming (K3): the claim was answered, or not made, only after a time without answers, in which the store may have gone
+    /// back to what was claimed: all that may have happened meanwhile is waited out.
+    pub(super) fn doubt_the_claim(&mut self) {
+        let Phase::Claiming(tenure) = &mut self.phase else { return };
+        if self.lock.is_found()
+            && let Some(claim) = self.lock.claim(&self.settings.key, &self.settings.node, &self.settings.timings)
+        {
+            let later = tenure.entitled_at.until_waited(claim.entitled_at);
+            tenure.term = FencingToken(tenure.term.0.saturating_add(seconds_up(later)));
+            tenure.entitled_at = tenure.entitled_at.latest(claim.entitled_at);
+            tenure.inherited_hold = tenure.inherited_hold.max(claim.hold);
+            tenure.why = claim.why;
+        }
+    }
+
+    /// The holder that is taken over from, and those that it had not fenced yet itself.
+    ///
+    /// Whoever writes to the store says who is fenced, which is done as root. So only hosts are that the configuration names, or,
+    /// if it names none, that have held the lock by a record that is believed. One that is not may have been written over that
+    /// of a holder which nothing has shown dead: that one is fenced then.
+    fn hosts_to_fence(&mut self, content: &Content) -> Vec<NodeId> {
+        let Some(record) = content.record().filter(|record| Record::is_held(record)) else { return Vec::new() };
+        let inherited = match &record.details {
+            Some(details) if details.standing == Standing::Confirming => details.unfenced.clone(),
+            Some(_) | None => Vec::new(),
+        };
+        let overwritten = self.last_holder.clone().filter(|_| record.details.is_none());
+        let mut hosts: Vec<NodeId> = Vec::new();
+        for host in inherited.into_iter().chain(overwritten).chain(record.holder.node()) {
+            if host != self.settings.node && !hosts.contains(&host) {
+                hosts.push(host);
+            }
+        }
+        if self.settings.fences {
+            let named = &self.settings.fence_hosts;
+            let have_held = |host: &NodeId| match &record.details {
+                Some(details) => record.holder == *host || details.holders.contains(host),
+                None => self.last_holder.as_ref() == Some(host),
+            };
+            let may_be = |host: &NodeId| if named.is_empty() { have_held(host) } else { named.contains(host) };
+            let (fenced, left): (Vec<NodeId>, _) = hosts.into_iter().partition(may_be);
+            let mut left: Vec<String> = left.iter().map(NodeId::to_string).collect();
+            if record.holder.node().is_none() {
+                left.push(record.holder.to_string());
+            }
+            if !left.is_empty() {
+                self.actions.push(Action::Alarm(Alarm::NotToBeFenced { hosts: left }));
+            }
+            hosts = fenced;
+        }
+        hosts.split_off(hosts.len().saturating_sub(UNFENCED_LIMIT))
+    }
+
+    /// Taking (K2): those that have held the lock as far as its record knows, and this node as the latest.
+    fn holders_with_this(&self, details: Option<&Details>) -> Vec<NodeId> {
+        let node = &self.settings.node;
+        let before = details.into_iter().flat_map(|details| &details.holders).filter(|holder| *holder != node);
+        let mut holders: Vec<NodeId> = before.chain([node]).cloned().collect();
+        holders.split_off(holders.len().saturating_sub(HOLDERS_LIMIT))
+    }
+
+    /// Confirming (K3): the last write before a start is always sent after the entitlement, and the store was asked after the
+    /// first one whether the unit is run under this lock.
+    pub(super) fn confirm(&mut self, at: &Moment) {
+        if let Some(Err(reason)) = self.standby_check.clone() {
+            self.give_up(&format!("the standby check fails: {reason}"));
+            return;
+        }
+        let Phase::Confirming(tenure) = &mut self.phase else { return };
+        if !at.now.has_waited_until(tenure.entitled_at) {
+            return;
+        }
+        let proof = tenure.won_sent.filter(|_| tenure.renewals > 0);
+        if proof.is_some_and(|sent| sent.has_waited_until(tenure.entitled_at)) {
+            if !tenure.vetted {
+                return;
+            }
+            if self.settings.fences && !tenure.unfenced.is_empty() {
+                let (instance, hosts) = (tenure.instance, tenure.unfenced.clone());
+                self.become_fencing(instance, hosts);
+            } else {
+                self.become_starting("entitled, and the lock is still ours");
+            }
+        } else {
+            // One that is under way or in doubt goes first all the same: `may_send` sees to that.
+            tenure.next_attempt = at.now;
+        }
+    }
+
+    /// Arms the guard with the last won write, which was sent after the entitlement.
+    pub(super) fn arm(&mut self) {
+        let Phase::Starting(tenure, _) = &mut self.phase else { return };
+        let Some(write) = tenure.base_write else { return };
+        tenure.guarded = Guarded::Asked;
+        (tenure.granted, tenure.asked) = (Some(tenure.won_deadline), Some(tenure.won_deadline));
+        self.actions.push(Action::Guard(GuardRequest::Arm {
+            instance: tenure.instance,
+            write,
+            revision: tenure.base,
+            term: tenure.term,
+            deadline: tenure.won_deadline,
+            stop_budget: tenure.stop_budget,
+            kill_reserve: tenure.kill_reserve,
+        }));
+    }
+
+    pub(super) fn go_on_starting(&mut self, from: StartStep) {
+        let unfences = self.settings.unfences;
+        let Phase::Starting(tenure, step) = &mut self.phase else { return };
+        if *step != from {
+            return;
+        }
+        let (instance, term) = (tenure.instance, tenure.term);
+        if from == StartStep::Arming && unfences {
+            *step = StartStep::Unfencing;
+            self.actions.push(Action::Unfence { instance });
+        } else {
+            *step = StartStep::Starting;
+            self.actions.push(Action::Start { instance, term });
+        }
+    }
+
+    /// Who may write `proven` (H6): whoever gives up before the start just stops renewing.
+    pub(super) fn give_up(&mut self, reason: &str) {
+        if matches!(self.phase, Phase::Claiming(_) | Phase::Confirming(_) | Phase::Fencing(_)) {
+            self.become_idle(reason);
+        }
+    }
+
+    /// Back-off (K9): what failed waits longer each time, and what somebody asked for does not. Neither makes a longer wait
+    /// shorter.
+    pub(super) fn wait_before_next_claim(&mut self, now: Time, occasion: Occasion, reason: &str) {
+        let timings = &self.settings.timings;
+        let once = timings.renew_interval * 2;
+        let BackOff { until: before, last, failures, .. } = self.back_off;
+        let (wait, last, failures) = match occasion {
+            Occasion::Planned => (once, last, failures),
+            Occasion::Failure => {
+                let wait = (last * 2).clamp(once, timings.lease() * 10);
+                (wait, wait, failures.saturating_add(1))
+            }
+        };
+        if before.is_some_and(|until| !now.plus(wait).has_waited_until(until)) {
+            return;
+        }
+        let told = if occasion == Occasion::Failure { failures } else { 0 };
+        self.back_off = BackOff { until: Some(now.plus(wait)), last, failures, told, reason: reason.to_owned() };
+    }
+
+    /// Unknown holder (K5), and what of it is on disk: a longer hold than is waited for anyway is written when it is seen.
+    pub(super) fn remember_longest_hold(&mut self, now: Time) {
+        let timings = &self.settings.timings;
+        let forgotten = self.lock.forget_longest_hold(now, timings);
+        let longest = self.lock.longest_hold();
+        let has_grown = longest > self.memory.longest_hold && longest > timings.usual_hold();
+        self.memory.longest_hold = longest;
+        if forgotten || has_grown {
+            self.actions.push(Action::Persist(self.memory.clone()));
+        }
+    }
+}
+
+/// Fencing tokens count seconds.
+fn seconds_up(span: Duration) -> u64 {
+    span.as_secs() + u64::from(span.subsec_nanos() > 0)
+}

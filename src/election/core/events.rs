@@ -1,0 +1,380 @@
+//! What each event means for the phase that it meets.
+
+use super::phase::{LapseStep, Phase, ReleaseStep, StartStep};
+use super::{BackOff, Election, PendingDisarm};
+use crate::election::event::{
+    Action, Alarm, Content, Event, GuardDone, GuardRequest, Moment, Observation, ObservedUnit, ReadId, Settings,
+    WriteResult,
+};
+use crate::election::lock_view::News;
+use crate::election::record::Record;
+use crate::election::stop_cause::{LapseCause, Occasion, ReleaseCause};
+use crate::election::tenure::Guarded;
+use crate::election::waiting::ahead;
+use crate::types::{FencingToken, Instance, Time, WriteId};
+
+/// 2026, in seconds since 1970: no clock that shows less is right, and a host whose clock was lost has to believe the others.
+const EARLIEST_CLOCK: u64 = 1_767_225_600;
+
+const TEN_YEARS: u64 = 315_576_000;
+
+/// So far above the highest fencing token that was seen here may the next one be, whatever the clock says.
+const TERM_STEP: u64 = 1 << 16;
+
+impl Election {
+    pub(super) fn happened(&mut self, at: &Moment, event: Event) {
+        match event {
+            Event::Timeout => {}
+            Event::StoreUp => self.store_up(at.now),
+            Event::StoreDown => self.store_down(),
+            Event::Hint => self.hint(at.now),
+            Event::Read { id, answer } => {
+                let answer = answer.map(|shown| self.believed(at, shown));
+                self.read(at.now, id, answer);
+            }
+            Event::Replaced { id, answer } => self.lock.verify(id, answer.as_ref(), at.now.plus(self.pace())),
+            Event::Written { write, result } => self.written(at.now, write, result),
+            Event::GuardUp => self.guard_is_up(),
+            Event::GuardDown => self.guard_is_down(at.now),
+            Event::GuardDone { instance, done } => self.guard_done(at.now, instance, done),
+            Event::GuardRefused { instance, asked, reason } => self.guard_refused(at.now, instance, asked, &reason),
+            Event::Unit(sight) => self.sight(at.now, sight),
+            Event::StandbyCheck(result) => self.standby_check = Some(result),
+            Event::ActiveCheck(result) => self.active_check(at.now, result),
+            Event::Vetted { instance, result } => self.vetted(at.now, instance, result),
+            Event::Fenced { instance, result } => self.fenced(at.now, instance, result),
+            Event::Unfenced { instance, result } => self.unfenced(at.now, instance, result),
+            Event::Started { instance, result } => self.started(at.now, instance, result),
+            Event::Stopped => self.stopped(at.now),
+            Event::Contend(Ok(())) => self.barred = None,
+            Event::Contend(Err(reason)) => {
+                self.barred = Some(reason.clone());
+                self.release(at.now, ReleaseCause::Barred(reason), None);
+            }
+            Event::StepDown { reason, next } => {
+                if self.may_be_running() {
+                    self.release(at.now, ReleaseCause::SteppedDown(reason), next);
+                } else {
+                    self.wait_before_next_claim(at.now, Occasion::Planned, &reason);
+                    self.give_up(&reason);
+                }
+            }
+            Event::Retire { reason } => {
+                self.retiring = Some(reason.clone());
+                self.release(at.now, ReleaseCause::Retired(reason), None);
+            }
+            Event::Reconfigure(settings) => self.reconfigure(settings),
+            Event::TryAgain => self.back_off = BackOff::default(),
+        }
+    }
+
+    pub(super) fn store_up(&mut self, now: Time) {
+        self.connected = true;
+        self.reads.pending = None;
+        self.reads.due = now;
+    }
+
+    pub(super) fn store_down(&mut self) {
+        self.connected = false;
+        if let Some(tenure) = self.tenure_mut().filter(|tenure| tenure.awaited.is_some()) {
+            tenure.doubt(false);
+        }
+        if let Phase::Idle(_) = self.phase {
+            self.settle("the store is out of reach");
+        }
+    }
+
+    pub(super) fn hint(&mut self, now: Time) {
+        if let Phase::Idle(_) = self.phase {
+            self.reads.again = true;
+            self.reads.due = now;
+        }
+    }
+
+    pub(super) fn read(&mut self, now: Time, id: ReadId, answer: Option<Observation>) {
+        if self.reads.pending != Some(id) {
+            return;
+        }
+        self.reads.pending = None;
+        let Some(observation) = answer else {
+            // One that was not answered in time has been waited for already.
+            self.reads.due = now.latest(self.reads.sent.plus(self.pace()));
+            return;
+        };
+        let is_first = self.lock.seen().is_none();
+        let news = self.observe(now, observation.clone());
+        // A regression (K6) is told by two older ones R apart. For all others the time counts from the sending, however long the
+        // answers take.
+        let from = if news == News::Stale { now } else { self.reads.sent };
+        let after = self.settings.timings.read_after(self.reads.hinted);
+        self.reads.due = if self.reads.again { now } else { from.plus(after) };
+        self.resolve(now, &observation);
+        if let Phase::Idle(_) = self.phase {
+            let gap = (!is_first && self.lock.is_found()).then(|| self.found_in_words(now)).flatten();
+            self.settle(gap.as_deref().unwrap_or("the store answered"));
+        }
+    }
+
+    /// Age (K1): what a gap costs, for the journal.
+    fn found_in_words(&self, now: Time) -> Option<String> {
+        let claim = self.lock.claim(&self.settings.key, &self.settings.node, &self.settings.timings)?;
+        let (take, start) = (now.until_waited(claim.take_at), now.until_waited(claim.entitled_at));
+        Some(format!(
+            "the store answered; what it held meanwhile is not known here: unless somebody renews it, the lock may \
+             be taken {}, and the unit started {}",
+            ahead(take),
+            ahead(start)
+        ))
+    }
+
+    /// What the store shows, but for a fencing token that no putexd would have: one above that could never grow again.
+    ///
+    /// The limit moves on with the clock. So of tenures that follow each other at the limit, and of hosts whose clocks differ,
+    /// one may be over it; but whoever has seen the token before goes by that as well. Few steps of that kind do no harm, and
+    /// as many as would take centuries.
+    fn believed(&self, at: &Moment, shown: Observation) -> Observation {
+        let by_clock = at.wall.as_secs().max(EARLIEST_CLOCK).saturating_add(TEN_YEARS);
+        let highest = FencingToken(by_clock.max(self.memory.term.0.saturating_add(TERM_STEP)));
+        let content = match shown.content {
+            Content::Record(record) => Content::Record(record.believed(highest)),
+            content @ (Content::Absent | Content::Tombstone) => content,
+        };
+        Observation { content, ..shown }
+    }
+
+    /// The operator hears of a record that is not believed when it first comes, and again after the lease at the earliest:
+    /// whoever writes it may do so a thousand times a second.
+    fn tell_of_oddity(&mut self, now: Time) {
+        let odd = self.lock.record().and_then(|record| Some((record.holder.to_string(), record.oddity.as_ref()?.what)));
+        let Some((holder, what)) = odd else { return };
+        let lease = self.settings.timings.lease();
+        if self.told_of_oddity.is_some_and(|told| now.since_at_least(told) < lease) {
+            return;
+        }
+        self.told_of_oddity = Some(now);
+        self.actions.push(Action::Alarm(Alarm::OddRecord { holder, what }));
+    }
+
+    /// Whom a record that is not believed may have been written over.
+    fn remember_holder(&mut self) {
+        if let Some(record) = self.lock.record().filter(|record| self.settings.fences && record.details.is_some()) {
+            self.last_holder = record.holder.node().filter(|node| *node != self.settings.node);
+        }
+    }
+
+    pub(super) fn observe(&mut self, now: Time, observation: Observation) -> News {
+        let timings = self.settings.timings;
+        let to = observation.revision;
+        let news = self.lock.observe(observation, self.reads.sent, now, &timings, self.memory.position.as_ref());
+        match news {
+            News::Same | News::Stale => {}
+            News::Newer => {
+                let mine = self.tenure().map(|tenure| tenure.instance);
+                if self.lock.watch_for_duplicate(&self.settings.node, mine, now, &timings)
+                    && let Some(machine) = self.lock.duplicate(now, &timings)
+                {
+                    self.actions.push(Action::Alarm(Alarm::TwoHostsOneName { machine }));
+                }
+            }
+            News::Regressed { from } => self.actions.push(Action::Alarm(Alarm::Regression { from, to })),
+            News::OtherStore => self.actions.push(Action::Alarm(Alarm::NewIncarnation)),
+        }
+        if let Some(Record { details: Some(details), .. }) = self.lock.record() {
+            self.memory.term = self.memory.term.max(details.term);
+        }
+        if !matches!(news, News::Same | News::Stale) {
+            self.tell_of_oddity(now);
+        }
+        self.remember_holder();
+        self.remember_longest_hold(now);
+        news
+    }
+
+    pub(super) fn written(&mut self, now: Time, write: WriteId, result: WriteResult) {
+        let conflicted = match result {
+            WriteResult::Won(revision) => {
+                self.won(now, write, revision);
+                return;
+            }
+            WriteResult::Conflict => true,
+            WriteResult::Unknown => false,
+        };
+        let Some(tenure) = self.tenure_mut().filter(|tenure| tenure.awaited == Some(write)) else { return };
+        tenure.doubt(conflicted);
+        if conflicted {
+            self.lock.existed(now);
+        }
+        self.reads.pending = None;
+        self.reads.due = now;
+    }
+
+    pub(super) fn guard_is_up(&mut self) {
+        self.guard_up = true;
+        if let Some(PendingDisarm { instance, .. }) = self.pending_disarm {
+            self.actions.push(Action::Guard(GuardRequest::Close { instance }));
+        }
+        if let Phase::Lapsing(lapse) = &self.phase {
+            let instance = lapse.instance;
+            let proven = lapse.step == LapseStep::Disarming;
+            let request = if proven { GuardRequest::Disarm { instance } } else { GuardRequest::Close { instance } };
+            self.actions.push(Action::Guard(request));
+        }
+        if let Phase::Releasing(release) = &mut self.phase
+            && release.step != ReleaseStep::Blanking
+        {
+            // Whatever was proven while the guard was away, was proven before a gate that may have been open.
+            release.step = ReleaseStep::Closing;
+            self.close();
+        }
+        self.extend();
+    }
+
+    pub(super) fn guard_is_down(&mut self, now: Time) {
+        self.guard_up = false;
+        match &self.phase {
+            Phase::Claiming(_) | Phase::Confirming(_) | Phase::Fencing(_) | Phase::Starting(..) | Phase::Active(..) => {
+                self.release(now, ReleaseCause::GuardGone, None);
+            }
+            Phase::Releasing(_) => self.stop_for_release(),
+            Phase::Lapsing(lapse) if lapse.step == LapseStep::Dead => self.leave_to_disarm(now),
+            Phase::Lapsing(_) | Phase::Idle(_) | Phase::Retired => {}
+        }
+    }
+
+    pub(super) fn guard_done(&mut self, now: Time, instance: Instance, done: GuardDone) {
+        if self.pending_disarm.is_some_and(|pending| pending.instance == instance) && done == GuardDone::Disarmed {
+            self.pending_disarm = None;
+        }
+        match done {
+            GuardDone::Armed(_) if self.is_mine(instance) => {
+                if let Some(tenure) = self.tenure_mut() {
+                    tenure.guarded = Guarded::Armed;
+                }
+                self.extend();
+                self.go_on_starting(StartStep::Arming);
+            }
+            GuardDone::Extended(deadline) if self.is_mine(instance) => {
+                if let Some(tenure) = self.tenure_mut() {
+                    // Answers may come late, but the guard has never taken back what it granted.
+                    tenure.granted = tenure.granted.map(|granted| granted.latest(deadline));
+                }
+            }
+            GuardDone::Closed => self.closed(now, instance),
+            GuardDone::Disarmed => self.disarmed(now, instance),
+            GuardDone::Armed(_) | GuardDone::Extended(_) => {}
+        }
+    }
+
+    pub(super) fn guard_refused(&mut self, now: Time, instance: Instance, asked: GuardDone, reason: &str) {
+        match asked {
+            GuardDone::Armed(_) if self.is_mine(instance) => {
+                self.release(now, ReleaseCause::GuardRefusedLease(reason.to_owned()), None);
+            }
+            GuardDone::Extended(_) if self.guard_up && self.is_mine(instance) && self.may_be_running() => {
+                self.lapse(now, &LapseCause::GuardRefusedExtension(reason.to_owned()));
+            }
+            // What the guard does not know it need not close or forget. One that is gone has refused nothing.
+            GuardDone::Closed | GuardDone::Disarmed if self.guard_up => self.guard_done(now, instance, asked),
+            GuardDone::Armed(_) | GuardDone::Extended(_) | GuardDone::Closed | GuardDone::Disarmed => {}
+        }
+    }
+
+    pub(super) fn sight(&mut self, now: Time, sight: ObservedUnit) {
+        let alive = sight == ObservedUnit::Alive;
+        self.unit_alive = Some(alive);
+        if alive {
+            self.give_up("the unit is not known to be dead");
+            if let Phase::Lapsing(lapse) = &self.phase
+                && lapse.step == LapseStep::Dead
+            {
+                self.stop_again(now);
+            }
+        }
+        if let (Phase::Active(_, since), ObservedUnit::Dead { result, failed }) = (&self.phase, sight) {
+            // One that ends in good order and at once would be started again and again.
+            let too_soon = now.since_at_least(*since) < self.settings.timings.lease();
+            self.release(now, ReleaseCause::UnitEnded { result, in_order: !failed && !too_soon }, None);
+        }
+    }
+
+    pub(super) fn active_check(&mut self, now: Time, result: Result<(), String>) {
+        match (&self.phase, result) {
+            (Phase::Active(..), Ok(())) => self.last_pass = Some(now),
+            (Phase::Active(..), Err(reason)) => {
+                self.release(now, ReleaseCause::CheckFailed(reason), None);
+            }
+            (_, Ok(()) | Err(_)) => {}
+        }
+    }
+
+    pub(super) fn vetted(&mut self, now: Time, instance: Instance, result: Result<(), String>) {
+        let Phase::Confirming(tenure) = &mut self.phase else { return };
+        if tenure.instance != instance {
+            return;
+        }
+        match result {
+            Ok(()) => tenure.vetted = true,
+            Err(reason) => {
+                self.wait_before_next_claim(now, Occasion::Failure, &reason);
+                self.give_up(&reason);
+            }
+        }
+    }
+
+    pub(super) fn fenced(&mut self, now: Time, instance: Instance, result: Result<(), String>) {
+        if !self.is_mine(instance) || !matches!(self.phase, Phase::Fencing(_)) {
+            return;
+        }
+        match result {
+            Ok(()) => self.become_starting("the previous holders are fenced"),
+            Err(reason) => {
+                let failed = format!("fencing failed: {reason}");
+                self.wait_before_next_claim(now, Occasion::Failure, &failed);
+                self.give_up(&failed);
+                self.actions.push(Action::Alarm(Alarm::FenceFailed { reason }));
+            }
+        }
+    }
+
+    pub(super) fn unfenced(&mut self, now: Time, instance: Instance, result: Result<(), String>) {
+        if !self.is_mine(instance) {
+            return;
+        }
+        match result {
+            Ok(()) => self.go_on_starting(StartStep::Unfencing),
+            Err(reason) => self.failed_start(now, format!("unfencing failed: {reason}")),
+        }
+    }
+
+    pub(super) fn started(&mut self, now: Time, instance: Instance, result: Result<(), String>) {
+        if !self.is_mine(instance) {
+            return;
+        }
+        match result {
+            // Meanwhile the stop may have begun.
+            Ok(()) if matches!(self.phase, Phase::Starting(_, StartStep::Starting)) => self.become_active(now),
+            Ok(()) => {}
+            Err(reason) => self.failed_start(now, format!("the start failed: {reason}")),
+        }
+    }
+
+    pub(super) fn failed_start(&mut self, now: Time, reason: String) {
+        if let Phase::Starting(..) = self.phase {
+            self.release(now, ReleaseCause::StartFailed(reason), None);
+        }
+    }
+
+    pub(super) fn reconfigure(&mut self, settings: Settings) {
+        if settings.checks_standby != self.settings.checks_standby {
+            self.standby_check = None;
+        }
+        if settings.check_validity.is_some() != self.settings.check_validity.is_some() {
+            self.last_pass = Some(self.last_now);
+        }
+        self.settings = settings;
+        let (timings, now) = (self.settings.timings, self.last_now);
+        if let Some(tenure) = self.tenure_mut() {
+            tenure.heed(&timings, now);
+        }
+    }
+}

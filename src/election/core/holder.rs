@@ -1,0 +1,372 @@
+//! What a holder does: renewal to release (H1 to H6), and adoption (K8). The rules that stop a unit are here: `lapse` and
+//! `release`.
+
+use std::time::Duration;
+
+use super::phase::{Lapse, LapseStep, Phase, Release, ReleaseStep};
+use super::{Election, PendingDisarm};
+use crate::election::event::{Action, Alarm, Content, GuardRequest, Moment, Observation, Remembered, WriteRequest};
+use crate::election::record::{Details, OperatorNote, Record, Standing};
+use crate::election::stop_cause::{LapseCause, ReleaseCause};
+use crate::election::tenure::{Attempt, Guarded, Resolution, Tenure};
+use crate::types::{Holder, Instance, NodeId, Revision, Time, WriteId};
+
+impl Election {
+    /// Sends what is due (renewal, H1), or reads what is in doubt (doubt, H2).
+    pub(super) fn renew(&mut self, at: &Moment) {
+        if !self.connected {
+            return;
+        }
+        if let Phase::Active(..) = self.phase
+            && let Some(overdue) = self.overdue_check(at.now)
+        {
+            self.release(at.now, overdue, None);
+            return;
+        }
+        let standing = match &self.phase {
+            Phase::Claiming(_) | Phase::Confirming(_) | Phase::Fencing(_) => Standing::Confirming,
+            Phase::Starting(..) | Phase::Active(..) => Standing::Active,
+            Phase::Releasing(release) => match release.step {
+                ReleaseStep::Closing | ReleaseStep::Stopping => Standing::Active,
+                ReleaseStep::Disarming => return,
+                ReleaseStep::Blanking => Standing::Proven,
+            },
+            Phase::Idle(_) | Phase::Lapsing(_) | Phase::Retired => return,
+        };
+        let Some(tenure) = self.tenure() else { return };
+        if tenure.unresolved && tenure.awaited.is_none() {
+            self.read_when_due(at.now);
+        } else if tenure.may_send(at.now) {
+            self.send(at, standing);
+        }
+    }
+
+    /// Renewal (H1): no renewal on the word of a check that is too old.
+    pub(super) fn overdue_check(&self, now: Time) -> Option<ReleaseCause> {
+        let validity = self.settings.check_validity?;
+        let age = now.since_at_most(self.last_pass?);
+        (age >= validity).then_some(ReleaseCause::CheckOverdue(age))
+    }
+
+    pub(super) fn send(&mut self, at: &Moment, standing: Standing) {
+        let timings = self.settings.timings;
+        let write = WriteId(!at.random);
+        let machine = self.settings.machine;
+        let token = if standing == Standing::Proven { Holder::default() } else { Holder::from(&self.settings.node) };
+        let release_note = match self.release_under_way() {
+            Some(release) if standing == Standing::Proven => Some((release.next.clone(), release.cause.to_string())),
+            Some(_) | None => None,
+        };
+        let Some(tenure) = self.tenure_mut() else { return };
+        let confirming = standing == Standing::Confirming;
+        let mut note = tenure.note_now(at.now);
+        if let Some((next, reason)) = release_note {
+            note = OperatorNote { next, reason: Some(reason), ..note };
+        }
+        let details = Details {
+            machine,
+            instance: tenure.instance,
+            write,
+            standing,
+            lease: tenure.published_lease(&timings, confirming),
+            hold: tenure.published_hold(at.now, &timings, confirming),
+            term: tenure.term,
+            prev: (tenure.base != Revision(0)).then_some((tenure.base, tenure.base_instance)),
+            unfenced: if confirming { tenure.unfenced.clone() } else { Vec::new() },
+            units: tenure.units.clone(),
+            holders: tenure.holders.clone(),
+            note,
+        };
+        let record = Record::new(token, Some(details));
+        let (base, incarnation) = (tenure.base, tenure.incarnation.clone());
+        let deadline = at.now.plus(timings.deadline_after());
+        tenure.send(Attempt { write, sent: at.now, deadline, record: record.clone() });
+        self.lock.sent(write);
+        self.actions.push(Action::Write(Box::new(WriteRequest { base, incarnation, write, record })));
+    }
+
+    pub(super) fn won(&mut self, now: Time, write: WriteId, revision: Revision) {
+        let timings = self.settings.timings;
+        let Some(tenure) = self.tenure_mut() else { return };
+        let Some((sent, record)) = tenure.win(write, revision, &timings) else { return };
+        let (incarnation, term) = (tenure.incarnation.clone(), tenure.term);
+        let proven = record.details.as_ref().is_some_and(|details| details.standing == Standing::Proven);
+        self.lock.wrote(incarnation.clone(), revision, record, sent, now, &timings);
+        self.doubt_the_claim();
+        self.memory.position = Some((incarnation, revision));
+        self.memory.term = self.memory.term.max(term);
+        self.remember_longest_hold(now);
+        if let Phase::Claiming(tenure) = &self.phase {
+            let (instance, entitled_at, why) = (tenure.instance, tenure.entitled_at, tenure.why.clone());
+            self.become_confirming(instance, entitled_at, &why);
+        } else if proven {
+            self.end_release(now, "the unit is dead and the lock is free");
+            self.aging = false;
+        } else if let Phase::Releasing(release) = &mut self.phase
+            && release.step == ReleaseStep::Blanking
+        {
+            // The renewal that was still under way: the blank goes on top of it.
+            release.tenure.next_attempt = now;
+        } else {
+            self.extend();
+        }
+    }
+
+    /// Renewal (H1): a won write counts for a running unit when the guard has acknowledged it.
+    pub(super) fn extend(&mut self) {
+        let disarming = self.release_under_way().is_some_and(|release| release.step == ReleaseStep::Disarming);
+        let heeded = self.guard_up && !disarming && self.may_be_running();
+        let Some(tenure) = self.tenure_mut().filter(|_| heeded) else { return };
+        let later = tenure.granted.is_some_and(|granted| tenure.won_deadline.boot > granted.boot);
+        if tenure.guarded != Guarded::Armed || !later {
+            return;
+        }
+        let Some(write) = tenure.base_write else { return };
+        let deadline = tenure.won_deadline;
+        tenure.asked = Some(tenure.asked.map_or(deadline, |asked| asked.latest(deadline)));
+        let (instance, revision) = (tenure.instance, tenure.base);
+        self.actions.push(Action::Guard(GuardRequest::Extend { instance, write, revision, deadline }));
+    }
+
+    /// What a leader's read says of a write in doubt (doubt, H2; loss, H3).
+    pub(super) fn resolve(&mut self, now: Time, observation: &Observation) {
+        let pace = self.pace();
+        let Some(tenure) = self.tenure_mut().filter(|tenure| tenure.unresolved) else { return };
+        match tenure.resolve(observation, now) {
+            Resolution::Won => {
+                let Content::Record(record) = &observation.content else { return };
+                let Some(write) = record.write() else { return };
+                self.won(now, write, observation.revision);
+                if let Some(tenure) = self.tenure_mut() {
+                    tenure.next_attempt = now;
+                    tenure.in_step = true;
+                }
+            }
+            Resolution::Unchanged => {
+                tenure.unresolved = false;
+                tenure.next_attempt = now;
+                self.doubt_the_claim();
+            }
+            Resolution::Stale => self.reads.due = now.plus(pace),
+            Resolution::Lost => {
+                if tenure.conflicted
+                    && let Some(from) = self.lock.regress(observation, self.reads.sent, now)
+                {
+                    self.actions.push(Action::Alarm(Alarm::Regression { from, to: observation.revision }));
+                }
+                self.lost(now, observation);
+            }
+        }
+    }
+
+    pub(super) fn lost(&mut self, now: Time, observation: &Observation) {
+        let is_own = |record: &Record| {
+            self.tenure()
+                .is_some_and(|tenure| record.instance() == Some(tenure.instance) && observation.revision > tenure.base)
+        };
+        let cause = match &observation.content {
+            Content::Record(record) if is_own(record) => LapseCause::WroteOverAnother,
+            Content::Record(record) if record.is_held() => LapseCause::HeldBy(record.holder.to_string()),
+            Content::Record(_) => LapseCause::Blanked,
+            Content::Absent | Content::Tombstone => LapseCause::Deleted,
+        };
+        if self.may_be_running() {
+            self.lapse(now, &cause);
+        } else if let Phase::Releasing(_) = self.phase {
+            self.end_release(now, "the unit is dead; the lock is another's already");
+            self.aging = false;
+        } else {
+            self.give_up(&cause.to_string());
+        }
+    }
+
+    /// Release (H5), step 1: the guard closes the gate, the deadline stays.
+    pub(super) fn release(&mut self, now: Time, cause: ReleaseCause, next: Option<NodeId>) {
+        if !matches!(self.phase, Phase::Starting(..) | Phase::Active(..)) {
+            self.give_up(&cause.to_string());
+            return;
+        }
+        self.become_releasing(now, cause, next);
+        self.close();
+    }
+
+    pub(super) fn close(&mut self) {
+        let guard_up = self.guard_up;
+        let Phase::Releasing(release) = &mut self.phase else { return };
+        if guard_up {
+            let instance = release.tenure.instance;
+            self.actions.push(Action::Guard(GuardRequest::Close { instance }));
+        } else {
+            // The gate may stand open before a guard that hangs. The stop begins all the same; `guard_is_up` closes the
+            // gate and has the stop proven again, and without that nothing is written.
+            self.stop_for_release();
+        }
+    }
+
+    /// Release (H5), steps 2 to 4: the units, the lease and what the service contains are stopped, and that is proven.
+    pub(super) fn stop_for_release(&mut self) {
+        if let Phase::Releasing(release) = &mut self.phase
+            && release.step == ReleaseStep::Closing
+        {
+            release.step = ReleaseStep::Stopping;
+            // Whoever kills already does not wait again.
+            let kill_at = release.killed_by.map(|_| release.stop_limit_at);
+            self.actions.push(Action::Stop { kill_at });
+        }
+    }
+
+    /// Nothing of the units runs any more: release (H5), step 5, or the end of a lapse (H4).
+    pub(super) fn stopped(&mut self, now: Time) {
+        self.unit_alive = Some(false);
+        self.stopping_stray = false;
+        if let Phase::Releasing(release) = &mut self.phase
+            && release.step == ReleaseStep::Stopping
+        {
+            release.step = ReleaseStep::Disarming;
+            let instance = release.tenure.instance;
+            if self.guard_up {
+                self.actions.push(Action::Guard(GuardRequest::Disarm { instance }));
+            }
+        } else if let Phase::Lapsing(lapse) = &mut self.phase {
+            let instance = lapse.instance;
+            if !self.guard_up {
+                self.leave_to_disarm(now);
+            } else if lapse.closed {
+                lapse.step = LapseStep::Disarming;
+                self.actions.push(Action::Guard(GuardRequest::Disarm { instance }));
+            } else {
+                lapse.step = LapseStep::Dead;
+            }
+        } else if let Some(PendingDisarm { instance, closed: true, .. }) = self.pending_disarm
+            && self.guard_up
+        {
+            self.actions.push(Action::Guard(GuardRequest::Disarm { instance }));
+        }
+    }
+
+    /// The guard has closed the gate: what is proven from now on stays true.
+    pub(super) fn closed(&mut self, now: Time, instance: Instance) {
+        if self.is_mine(instance) {
+            self.stop_for_release();
+        } else if let Phase::Lapsing(lapse) = &mut self.phase
+            && lapse.instance == instance
+            && !lapse.closed
+        {
+            lapse.closed = true;
+            self.stop_again(now);
+        } else if let Some(pending) = &mut self.pending_disarm
+            && pending.instance == instance
+        {
+            pending.closed = true;
+            self.stop_stray(now);
+        }
+    }
+
+    /// Whatever was proven before the gate was closed: somebody may have started the unit once more since.
+    pub(super) fn stop_again(&mut self, now: Time) {
+        let Phase::Lapsing(lapse) = &mut self.phase else { return };
+        if lapse.step == LapseStep::Dead {
+            lapse.step = LapseStep::Stopping;
+            lapse.unproven_at = lapse.proof_due(now);
+        }
+        let kill_at = Some(lapse.kill_at);
+        self.actions.push(Action::Stop { kill_at });
+    }
+
+    /// The guard is not there to forget a lease whose unit is dead.
+    pub(super) fn leave_to_disarm(&mut self, now: Time) {
+        let Phase::Lapsing(lapse) = &mut self.phase else { return };
+        lapse.step = LapseStep::Disarming;
+        let (instance, kill_at) = (lapse.instance, lapse.kill_at);
+        self.pending_disarm = Some(PendingDisarm { instance, kill_at, closed: false });
+        self.disarmed(now, instance);
+    }
+
+    /// The guard has forgotten the lease: release (H5), step 6, writes the empty value; a lapse writes nothing.
+    pub(super) fn disarmed(&mut self, now: Time, instance: Instance) {
+        if let Phase::Releasing(release) = &mut self.phase
+            && release.step == ReleaseStep::Disarming
+            && release.tenure.instance == instance
+        {
+            release.step = ReleaseStep::Blanking;
+            release.tenure.next_attempt = now;
+        } else if let Phase::Lapsing(lapse) = &self.phase
+            && lapse.step == LapseStep::Disarming
+            && lapse.instance == instance
+        {
+            self.become_idle("the unit is dead");
+        }
+    }
+
+    pub(super) fn end_release(&mut self, now: Time, reason: &str) {
+        self.aging = true;
+        if let Phase::Releasing(Release { cause, .. }) = &self.phase {
+            let (occasion, reason) = (cause.occasion(), cause.to_string());
+            self.wait_before_next_claim(now, occasion, &reason);
+        }
+        self.become_idle(reason);
+    }
+
+    /// Loss (H3) and lapse (H4): the unit is to die now. Final; nothing is written, the record ages. The stop does not wait for
+    /// the gate, as that of a release does, so it is begun again when the gate is closed.
+    pub(super) fn lapse(&mut self, now: Time, cause: &LapseCause) {
+        let Some(tenure) = self.tenure() else { return };
+        let lapse = Lapse::begin(tenure.instance, tenure.deadline(), now, tenure.stop_budget, tenure.kill_reserve);
+        if self.guard_up {
+            self.actions.push(Action::Guard(GuardRequest::Close { instance: lapse.instance }));
+        }
+        self.become_lapsing(lapse, cause);
+    }
+
+    /// Adopts a lease that the guard has kept over a restart of the daemon (adoption, K8).
+    pub(super) fn adopt(&mut self, remembered: &Remembered, now: Time) {
+        self.memory.term = self.memory.term.max(remembered.term);
+        // Without a position on disk the incarnation is not known, and the record cannot be told from a copy.
+        let incarnation = self.memory.position.as_ref().map(|(incarnation, _)| incarnation.clone());
+        let over = remembered.lapsed || now.has_passed(remembered.deadline);
+        let Some(incarnation) = incarnation.filter(|_| !over) else {
+            let (budget, reserve) = (remembered.stop_budget, remembered.kill_reserve);
+            let lapse = Lapse::begin(remembered.instance, remembered.deadline, now, budget, reserve);
+            let cause = if over { LapseCause::EndedWhileAway } else { LapseCause::StoreUnknown };
+            self.become_lapsing(lapse, &cause);
+            return;
+        };
+        let tenure = Tenure::adopted(remembered, &self.settings.units, incarnation, now);
+        self.last_pass = Some(now);
+        if remembered.closing {
+            self.adopt_releasing(tenure, now);
+            self.stop_for_release();
+        } else {
+            self.adopt_active(tenure, now);
+        }
+    }
+}
+
+impl Lapse {
+    /// The time of the stop begins now, or began when the deadline passed.
+    fn begin(instance: Instance, deadline: Time, now: Time, stop_budget: Duration, kill_reserve: Duration) -> Self {
+        let from = if now.has_passed(deadline) { deadline } else { now };
+        let kill_at = from.plus(stop_budget.saturating_sub(kill_reserve));
+        let step = LapseStep::Stopping;
+        let mut lapse = Self {
+            instance,
+            kill_at,
+            stop_budget,
+            kill_reserve,
+            step,
+            closed: false,
+            unproven_at: kill_at,
+            shouted: false,
+        };
+        lapse.unproven_at = lapse.proof_due(now);
+        lapse
+    }
+
+    /// When a stop that begins now has to be proven. Whoever wakes late still gets the time that SIGKILL takes, and whoever
+    /// wakes when the budget is over as well the whole of it: the guard has had the unit stopped by then or fences the host
+    /// itself, nobody here has looked yet, and a host on which nothing runs must not be fenced.
+    fn proof_due(&self, now: Time) -> Time {
+        let dead_by = self.kill_at.plus(self.kill_reserve);
+        if now.has_passed(dead_by) { now.plus(self.stop_budget) } else { dead_by.latest(now.plus(self.kill_reserve)) }
+    }
+}

@@ -1,0 +1,550 @@
+//! One tenure of the lock, from the first attempt to write it: attempts, wins, deadlines (renewal, H1, and
+//! doubt, H2).
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::event::{Observation, Remembered};
+use super::record::{OperatorNote, Record};
+use super::timings::Timings;
+use super::waiting::Why;
+use crate::types::{FencingToken, Incarnation, Instance, NodeId, Revision, Time, UnitName, WriteId};
+
+/// Attempts without a win that a tenure remembers. At one attempt per call limit, a lease ends long before.
+const ATTEMPTS_LIMIT: usize = 64;
+
+/// Everything a write rests on, fixed when it is sent.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Attempt {
+    pub(super) write: WriteId,
+    /// `s`: the local time just before the write was sent.
+    pub(super) sent: Time,
+    /// `s + T(1−ρ) − m`, with the T that this write carries.
+    pub(super) deadline: Time,
+    pub(super) record: Record,
+}
+
+/// How the guard stands to this tenure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(super) enum Guarded {
+    /// It knows nothing of it.
+    No,
+    /// It was asked to arm it.
+    Asked,
+    /// It holds the deadline.
+    Armed,
+}
+
+/// What a read said of the tenure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Resolution {
+    /// One of the attempts had been applied.
+    Won,
+    /// The base stands: nothing was applied so far.
+    Unchanged,
+    /// A deposed leader's answer: ask again.
+    Stale,
+    /// Somebody else's record, or a clone of ours.
+    Lost,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, and any may come with any other")]
+pub(super) struct Tenure {
+    pub(super) instance: Instance,
+    pub(super) term: FencingToken,
+    pub(super) incarnation: Incarnation,
+    /// The revision that the next write replaces.
+    pub(super) base: Revision,
+    /// The instance of the record at `base`, for `prev`.
+    pub(super) base_instance: Option<Instance>,
+    /// The write that made `base`, where it was ours.
+    pub(super) base_write: Option<WriteId>,
+    /// `s` of the last won write.
+    pub(super) won_sent: Option<Time>,
+    /// The deadline that the last won write gives.
+    pub(super) won_deadline: Time,
+    /// The deadline that the guard has acknowledged, or was asked to arm.
+    pub(super) granted: Option<Time>,
+    /// The latest deadline that the guard was asked for: the unit may live up to that, acknowledged or not.
+    pub(super) asked: Option<Time>,
+    pub(super) guarded: Guarded,
+    /// Renewals won after the claim itself.
+    pub(super) renewals: u32,
+    /// Attempts since the last win, whose fate is not known for certain.
+    pub(super) attempts: Vec<Attempt>,
+    /// The attempt that has not been answered.
+    pub(super) awaited: Option<WriteId>,
+    /// The last attempt's fate has to be read before the next is sent.
+    pub(super) unresolved: bool,
+    /// The last answer was a conflict: a base that went back is lost, not stale.
+    pub(super) conflicted: bool,
+    /// Taken over from a former daemon and not yet found in the store: any write of our instance is our own (adoption, K8).
+    pub(super) adopted: bool,
+    /// The store has said, since the lock was written, that the unit is run under it.
+    pub(super) vetted: bool,
+    /// No attempt before this.
+    pub(super) next_attempt: Time,
+    /// Since when the next renewal is due sooner than it was: R has become shorter.
+    pub(super) hastened: Option<Time>,
+    /// The last renewal came when it could and not when it was due, as those of all services do when the store is back: the
+    /// next one finds a time of its own.
+    pub(super) in_step: bool,
+    /// No start before this (confirming, K3; verified release, K4; unknown holder, K5).
+    pub(super) entitled_at: Time,
+    /// The hold of the record that was taken, to be published until the start.
+    pub(super) inherited_hold: Duration,
+    /// Its lease.
+    pub(super) inherited_lease: Duration,
+    /// For words alone: why the start has to wait.
+    #[serde(skip)]
+    pub(super) why: Why,
+    /// Hosts to fence before the start.
+    pub(super) unfenced: Vec<NodeId>,
+    /// All that may run under it.
+    pub(super) units: Vec<UnitName>,
+    /// Who has held the lock, this node last; empty as long as an adopted tenure was not found in the store.
+    pub(super) holders: Vec<NodeId>,
+    /// S and k are fixed for a tenure, because the guard was armed with them.
+    pub(super) stop_budget: Duration,
+    pub(super) kill_reserve: Duration,
+    /// After a jump of the wall clock: when it was noticed, and by when a renewal sent since has to be won.
+    pub(super) prove_by: Option<(Time, Time)>,
+    /// An operator's words, to be carried on, and since when their times count.
+    pub(super) note: OperatorNote,
+    pub(super) note_since: Time,
+}
+
+impl Tenure {
+    /// Adoption (K8): a tenure of what the guard remembers. The store is asked before anything is written. `units` may be
+    /// started by now, and what the lease was armed for may run still.
+    pub(super) fn adopted(remembered: &Remembered, units: &[UnitName], incarnation: Incarnation, now: Time) -> Self {
+        let former = remembered.units.iter().filter(|unit| !units.contains(unit));
+        Self {
+            instance: remembered.instance,
+            term: remembered.term,
+            incarnation,
+            base: remembered.revision,
+            base_instance: Some(remembered.instance),
+            base_write: Some(remembered.write),
+            won_sent: None,
+            won_deadline: remembered.deadline,
+            granted: Some(remembered.deadline),
+            asked: Some(remembered.deadline),
+            guarded: Guarded::Armed,
+            renewals: 1,
+            attempts: Vec::new(),
+            awaited: None,
+            unresolved: true,
+            conflicted: false,
+            adopted: true,
+            vetted: true,
+            next_attempt: now,
+            hastened: None,
+            in_step: true,
+            entitled_at: now,
+            inherited_hold: Duration::ZERO,
+            inherited_lease: Duration::ZERO,
+            why: Why::nobody(),
+            unfenced: Vec::new(),
+            units: units.iter().chain(former).cloned().collect(),
+            holders: Vec::new(),
+            stop_budget: remembered.stop_budget,
+            kill_reserve: remembered.kill_reserve,
+            prove_by: None,
+            note: OperatorNote::default(),
+            note_since: now,
+        }
+    }
+
+    /// When this tenure ends unless a write is won: the guard's deadline once it was asked to arm one.
+    pub(super) fn deadline(&self) -> Time {
+        self.granted.unwrap_or(self.won_deadline)
+    }
+
+    /// X of the next record: the unit is dead by then, whatever deadline is in force from before, or may be since the guard
+    /// was asked for it. While the taken record has to be waited out, its hold is published too.
+    pub(super) fn published_hold(&self, now: Time, timings: &Timings, confirming: bool) -> Duration {
+        let own = timings.lease().saturating_sub(timings.margin) + self.stop_budget;
+        let in_force = match self.asked {
+            Some(deadline) => deadline.plus(self.stop_budget).since_at_most(now),
+            None => Duration::ZERO,
+        };
+        let inherited = if confirming { self.inherited_hold } else { Duration::ZERO };
+        own.max(in_force).max(inherited)
+    }
+
+    /// T of the next record.
+    pub(super) fn published_lease(&self, timings: &Timings, confirming: bool) -> Duration {
+        if confirming { timings.lease().max(self.inherited_lease) } else { timings.lease() }
+    }
+
+    /// The operator's words as they stand now: a pause has run on since it was heard.
+    pub(super) fn note_now(&self, now: Time) -> OperatorNote {
+        let elapsed = now.since_at_least(self.note_since);
+        let paused_for = self.note.paused_for.and_then(|span| span.checked_sub(elapsed)).filter(|left| !left.is_zero());
+        OperatorNote { paused_for, ..self.note.clone() }
+    }
+
+    /// Whether a write may be sent now.
+    pub(super) fn may_send(&self, now: Time) -> bool {
+        self.awaited.is_none()
+            && !self.unresolved
+            && self.attempts.len() < ATTEMPTS_LIMIT
+            && now.has_passed(self.next_attempt)
+    }
+
+    /// Remembers an attempt before it is sent.
+    pub(super) fn send(&mut self, attempt: Attempt) {
+        self.awaited = Some(attempt.write);
+        // Mostly the only one, which is answered before the next is sent.
+        self.attempts.reserve_exact(1);
+        self.attempts.push(attempt);
+    }
+
+    /// An attempt was applied at `revision`: its own `s` counts, however late we hear of it. What was sent, and when.
+    pub(super) fn win(&mut self, write: WriteId, revision: Revision, timings: &Timings) -> Option<(Time, Record)> {
+        let position = self.attempts.iter().position(|attempt| attempt.write == write)?;
+        let attempt = self.attempts.swap_remove(position);
+        if self.won_sent.is_some() {
+            self.renewals += 1;
+        }
+        self.base = revision;
+        self.base_instance = Some(self.instance);
+        self.base_write = Some(write);
+        self.won_sent = Some(attempt.sent);
+        self.won_deadline = attempt.deadline;
+        self.next_attempt = attempt.sent.plus(self.renew_after(timings));
+        self.hastened = None;
+        self.attempts.clear();
+        self.awaited = None;
+        self.unresolved = false;
+        self.conflicted = false;
+        if self.prove_by.is_some_and(|(noticed, _)| attempt.sent.has_waited_until(noticed)) {
+            self.prove_by = None;
+        }
+        Some((attempt.sent, attempt.record))
+    }
+
+    /// From the last won write to the next: what is left of R by chance where it was in step with those of other services, and
+    /// R from then on.
+    fn renew_after(&mut self, timings: &Timings) -> Duration {
+        let longest = timings.renew_after();
+        if !std::mem::take(&mut self.in_step) {
+            return longest;
+        }
+        // The instance is drawn anew for each tenure: its first 16 bits choose among 65,536 moments.
+        let earlier = u32::try_from(self.instance.0 >> 112).unwrap_or_default();
+        longest.saturating_sub(longest / (1 << 16) * earlier)
+    }
+
+    /// The unit runs from now on, and only renewals are left to be sent.
+    pub(super) fn settle(&mut self, timings: &Timings) {
+        self.in_step = true;
+        if self.awaited.is_none() && !self.unresolved {
+            let after = self.renew_after(timings);
+            self.next_attempt = self.won_sent.map_or(self.next_attempt, |sent| sent.plus(after));
+        }
+    }
+
+    /// R is another from `now` on. Where it is shorter, the next renewal does not wait for the end of the former one.
+    pub(super) fn heed(&mut self, timings: &Timings, now: Time) {
+        let due = self.won_sent.map(|sent| sent.plus(timings.renew_after()).latest(now));
+        if let Some(due) = due.filter(|due| !due.has_passed(self.next_attempt)) {
+            (self.next_attempt, self.hastened, self.in_step) = (due, Some(now), true);
+        }
+    }
+
+    /// The awaited write was not won, or nobody knows: the store has to be read. What was answered with a conflict never
+    /// counts as won, whatever is read: a store that checks and writes in two steps may hold it all the same, on top of
+    /// the winner's.
+    pub(super) fn doubt(&mut self, conflicted: bool) {
+        let answered = self.awaited.take().filter(|_| conflicted);
+        self.attempts.retain(|attempt| Some(attempt.write) != answered);
+        self.unresolved = true;
+        self.conflicted = conflicted;
+        self.in_step = true;
+    }
+
+    /// Doubt (H2): what a leader's read says of the attempts.
+    pub(super) fn resolve(&mut self, observation: &Observation, now: Time) -> Resolution {
+        if observation.incarnation != self.incarnation {
+            return Resolution::Lost;
+        }
+        let details = observation.content.record().and_then(|record| record.details.as_ref());
+        let write = details.filter(|details| details.instance == self.instance).map(|details| details.write);
+        if self.adopted {
+            let resolution = self.resolve_adopted(observation.revision, write);
+            if !self.adopted {
+                self.holders = details.map(|details| details.holders.clone()).unwrap_or_default();
+            }
+            return resolution;
+        }
+        if let Some(write) = write {
+            if self.attempts.iter().any(|attempt| attempt.write == write) {
+                return Resolution::Won;
+            }
+            // The same write at another revision: an operator's words were added to the record; go on from there.
+            if Some(write) == self.base_write && observation.revision >= self.base {
+                if observation.revision > self.base {
+                    self.note = details.map(|details| details.note.clone()).unwrap_or_default();
+                    self.note_since = now;
+                }
+                self.base = observation.revision;
+                return Resolution::Unchanged;
+            }
+        }
+        let own_base = self.base_write.is_some();
+        // A create that conflicted met a key that a stale read does not show yet: its claim rests on an absence that was none.
+        let existed = self.conflicted && self.base == Revision(0);
+        if observation.revision == self.base && !own_base && !existed {
+            return Resolution::Unchanged;
+        }
+        if observation.revision < self.base && !self.conflicted {
+            return Resolution::Stale;
+        }
+        Resolution::Lost
+    }
+
+    fn resolve_adopted(&mut self, revision: Revision, write: Option<WriteId>) -> Resolution {
+        match write {
+            Some(write) if revision >= self.base => {
+                self.base = revision;
+                self.base_write = Some(write);
+                self.adopted = false;
+                Resolution::Unchanged
+            }
+            Some(_) | None if revision < self.base => Resolution::Stale,
+            Some(_) | None => Resolution::Lost,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::event::Content;
+    use super::super::record::{Details, OperatorNote, Standing};
+    use super::*;
+    use crate::types::{Holder, MachineId};
+
+    fn at(seconds: u64) -> Time {
+        Time::both(Duration::from_secs(seconds))
+    }
+
+    fn timings() -> Timings {
+        Timings::new(Duration::from_secs(1), 3, 1)
+    }
+
+    fn tenure() -> Tenure {
+        let remembered = Remembered {
+            instance: Instance(7),
+            write: WriteId(1),
+            revision: Revision(10),
+            term: FencingToken(5),
+            deadline: at(3),
+            stop_budget: Duration::from_secs(1),
+            kill_reserve: Duration::from_millis(250),
+            closing: false,
+            lapsed: false,
+            units: Vec::new(),
+        };
+        let mut tenure = Tenure::adopted(&remembered, &[], Incarnation("a".to_owned()), at(0));
+        tenure.adopted = false;
+        tenure.unresolved = false;
+        tenure
+    }
+
+    fn record(instance: u128, write: u128) -> Record {
+        let token = Holder::decode(b"h1");
+        Record::new(
+            token,
+            Some(Details {
+                machine: MachineId(1),
+                instance: Instance(instance),
+                write: WriteId(write),
+                standing: Standing::Active,
+                lease: Duration::from_secs(3),
+                hold: Duration::from_secs(4),
+                term: FencingToken(5),
+                prev: None,
+                unfenced: Vec::new(),
+                units: Vec::new(),
+                holders: Vec::new(),
+                note: OperatorNote::default(),
+            }),
+        )
+    }
+
+    fn shows(revision: u64, instance: u128, write: u128) -> Observation {
+        Observation {
+            incarnation: Incarnation("a".to_owned()),
+            revision: Revision(revision),
+            content: Content::Record(record(instance, write)),
+        }
+    }
+
+    fn attempt(write: u128, sent: u64) -> Attempt {
+        Attempt { write: WriteId(write), sent: at(sent), deadline: at(sent + 3), record: record(7, write) }
+    }
+
+    #[test]
+    fn a_lost_acknowledgement_counts_from_when_that_attempt_was_sent() {
+        let mut tenure = tenure();
+        tenure.send(attempt(2, 1));
+        tenure.doubt(false);
+        assert_eq!(tenure.resolve(&shows(11, 7, 2), at(2)), Resolution::Won);
+        tenure.win(WriteId(2), Revision(11), &timings());
+        assert_eq!(tenure.won_deadline, at(4));
+        assert_eq!(tenure.base, Revision(11));
+    }
+
+    #[test]
+    fn a_write_that_conflicted_is_not_won_though_the_store_shows_it() {
+        let mut tenure = tenure();
+        tenure.send(attempt(2, 1));
+        tenure.doubt(true);
+        assert_eq!(tenure.resolve(&shows(11, 7, 2), at(2)), Resolution::Lost);
+    }
+
+    #[test]
+    fn an_earlier_attempt_that_landed_late_explains_the_conflict() {
+        let mut tenure = tenure();
+        tenure.send(attempt(2, 1));
+        tenure.doubt(false);
+        tenure.unresolved = false;
+        tenure.send(attempt(3, 2));
+        tenure.doubt(true);
+        assert_eq!(tenure.resolve(&shows(11, 7, 2), at(2)), Resolution::Won);
+    }
+
+    #[test]
+    fn a_clone_that_writes_with_our_instance_has_taken_the_lock() {
+        let mut tenure = tenure();
+        tenure.send(attempt(2, 1));
+        tenure.doubt(true);
+        assert_eq!(tenure.resolve(&shows(11, 7, 99), at(2)), Resolution::Lost);
+    }
+
+    #[test]
+    fn a_base_that_stands_means_that_nothing_was_applied_yet() {
+        let mut tenure = tenure();
+        tenure.send(attempt(2, 1));
+        tenure.doubt(false);
+        assert_eq!(tenure.resolve(&shows(10, 7, 1), at(2)), Resolution::Unchanged);
+    }
+
+    #[test]
+    fn a_create_is_tried_again_after_silence_and_lost_after_a_conflict() {
+        let absent = Observation { content: Content::Absent, ..shows(0, 0, 0) };
+        let mut tenure = tenure();
+        (tenure.base, tenure.base_write) = (Revision(0), None);
+        tenure.send(attempt(2, 1));
+        tenure.doubt(false);
+        assert_eq!(tenure.resolve(&absent, at(2)), Resolution::Unchanged);
+        tenure.conflicted = true;
+        assert_eq!(tenure.resolve(&absent, at(2)), Resolution::Lost);
+        // A revision that was replaced never comes back: what is read of it is stale, and the next answer tells.
+        tenure.base = Revision(9);
+        assert_eq!(tenure.resolve(&shows(9, 3, 3), at(2)), Resolution::Unchanged);
+    }
+
+    #[test]
+    fn an_older_revision_is_stale_after_silence_and_lost_after_a_conflict() {
+        let mut tenure = tenure();
+        tenure.send(attempt(2, 1));
+        tenure.doubt(false);
+        assert_eq!(tenure.resolve(&shows(9, 3, 3), at(2)), Resolution::Stale);
+        tenure.conflicted = true;
+        assert_eq!(tenure.resolve(&shows(9, 3, 3), at(2)), Resolution::Lost);
+    }
+
+    #[test]
+    fn another_incarnation_is_lost_whatever_it_shows() {
+        let mut tenure = tenure();
+        let observation = Observation { incarnation: Incarnation("b".to_owned()), ..shows(10, 7, 1) };
+        assert_eq!(tenure.resolve(&observation, at(2)), Resolution::Lost);
+    }
+
+    #[test]
+    fn words_added_to_our_record_are_gone_on_from() {
+        let mut tenure = tenure();
+        tenure.send(attempt(2, 1));
+        tenure.doubt(true);
+        assert_eq!(tenure.resolve(&shows(12, 7, 1), at(2)), Resolution::Unchanged);
+        assert_eq!(tenure.base, Revision(12));
+    }
+
+    #[test]
+    fn an_adopted_holding_accepts_its_instances_later_write_once() {
+        let mut tenure = tenure();
+        tenure.adopted = true;
+        assert_eq!(tenure.resolve(&shows(12, 7, 50), at(2)), Resolution::Unchanged);
+        assert_eq!((tenure.base, tenure.base_write), (Revision(12), Some(WriteId(50))));
+        assert_eq!(tenure.resolve(&shows(13, 7, 51), at(2)), Resolution::Lost);
+    }
+
+    #[test]
+    fn an_adopted_holding_waits_for_an_answer_that_is_not_older_than_what_it_knows() {
+        let adopted = || Tenure { adopted: true, ..tenure() };
+        assert_eq!(adopted().resolve(&shows(10, 7, 1), at(2)), Resolution::Unchanged);
+        for instance in [7, 3] {
+            let mut tenure = adopted();
+            assert_eq!(tenure.resolve(&shows(9, instance, 50), at(2)), Resolution::Stale, "instance {instance}");
+            assert_eq!((tenure.base, tenure.adopted), (Revision(10), true));
+        }
+        for revision in [10, 11] {
+            assert_eq!(adopted().resolve(&shows(revision, 3, 50), at(2)), Resolution::Lost, "revision {revision}");
+        }
+    }
+
+    #[test]
+    fn another_record_at_the_revision_of_ours_has_replaced_it() {
+        // Revisions repeat in a store that was wiped or restored.
+        assert_eq!(tenure().resolve(&shows(10, 3, 50), at(2)), Resolution::Lost);
+        // That of the record which the claim is going to replace, on the other hand, is anybody's.
+        let mut claiming = Tenure { base_write: None, ..tenure() };
+        assert_eq!(claiming.resolve(&shows(10, 3, 50), at(2)), Resolution::Unchanged);
+        assert_eq!(claiming.resolve(&shows(11, 3, 51), at(2)), Resolution::Lost);
+    }
+
+    #[test]
+    fn a_pause_is_counted_from_when_its_words_were_heard_and_not_from_each_read_anew() {
+        let paused =
+            |seconds| OperatorNote { paused_for: Some(Duration::from_secs(seconds)), ..OperatorNote::default() };
+        let mut tenure = Tenure { note: paused(60), ..tenure() };
+        let shows_pause = |revision, words| {
+            let mut observation = shows(revision, 7, 1);
+            if let Content::Record(Record { details: Some(details), .. }) = &mut observation.content {
+                details.note = words;
+            }
+            observation
+        };
+        assert_eq!(tenure.resolve(&shows_pause(10, paused(60)), at(20)), Resolution::Unchanged);
+        assert_eq!(tenure.note_now(at(20)), paused(40));
+        // At a later revision they are new.
+        assert_eq!(tenure.resolve(&shows_pause(11, paused(90)), at(30)), Resolution::Unchanged);
+        assert_eq!(tenure.note_now(at(30)), paused(90));
+        assert_eq!(tenure.note_now(at(120)), OperatorNote::default());
+    }
+
+    #[test]
+    fn attempts_without_an_answer_have_an_end() {
+        let mut tenure = tenure();
+        for write in 0..ATTEMPTS_LIMIT {
+            assert!(tenure.may_send(at(1)), "after {write}");
+            tenure.send(attempt(write as u128, 1));
+            tenure.awaited = None;
+        }
+        assert!(!tenure.may_send(at(1)));
+    }
+
+    #[test]
+    fn a_deadline_in_force_is_published_after_the_lease_shrank() {
+        let mut tenure = tenure();
+        tenure.granted = Some(at(40));
+        tenure.asked = Some(at(60));
+        let short = timings();
+        assert_eq!(tenure.published_hold(at(10), &short, false), Duration::from_secs(51));
+    }
+}

@@ -1,0 +1,830 @@
+//! Lapses carried out, by a bounded number of threads, however many leases lapse at once.
+//!
+//! Up to `deadline + S − k` systemd has its chance to stop the units in their order; from then on their control groups
+//! get SIGKILL, again and again; the first of these the main loop has sent already, before it began this, if it woke
+//! so late. Then systemd is told to stop what the units contain, too, in which it would start things anew. Whoever is as
+//! late asks systemd for a stop only once the groups are empty, or half of k is over. It ends with the lease's disarming and
+//! not with the first empty control group: a unit whose gate was passed just before the deadline has an empty group for the
+//! moment between the gate and its own start.
+//!
+//! The lease has the control groups that putexd knew. Where putexd hung while a unit was started again in another slice, or its
+//! main process was moved to a control group that is none of the unit's, these are empty, so that PID 1 is asked as well, once
+//! it has taken on the stop: the groups that it names are killed too, and so are main processes that it has still when all
+//! groups are empty.
+//!
+//! | who | what it does | where it may hang |
+//! | --- | --- | --- |
+//! | the timekeeper | gives each look at the control groups of a lease to the killers when it is due | nowhere |
+//! | the killers | look, SIGKILL, look; they ask nobody | in the kernel, over one group: another killer comes |
+//! | the asker | all that PID 1 is asked, in one connection for all leases, those whose time for SIGKILL has come first | until the end of a connection's time |
+//! | the lookers | what is mounted | in the kernel, over one device: another looker comes |
+//!
+//! So one lease whose group or mount hangs, or PID 1, keeps no other from being killed in time. All but additional killers
+//! and lookers are there before the first lease is armed: a lapse needs nothing that may not be had then.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::agenda::Agenda;
+use super::crew::{Crew, STACK_BYTES};
+use super::mounts::Looker;
+use super::pid1::{self, Systemd, WithoutProcess};
+use super::table::is_below_the_root;
+use super::{Level, say};
+use crate::guard_client::frame::Lease;
+use crate::host::cgroup::Hierarchy;
+use crate::host::clock;
+use crate::types::{ServiceName, Time, UnitName};
+
+/// Between two looks at a control group that is not empty.
+const KILL_INTERVAL: Duration = Duration::from_millis(20);
+/// Between two looks at one that was empty, and at most between two readings of the clock.
+const WATCH_INTERVAL: Duration = Duration::from_millis(100);
+/// How long systemd may take for all that it is asked over one connection.
+const ASK_LIMIT: Duration = Duration::from_secs(1);
+/// Between two complaints about the same processes.
+const COMPLAINT_INTERVAL: Duration = Duration::from_secs(10);
+/// At least so long a stop is under way before it is complained of.
+const FIRST_COMPLAINT_AFTER: Duration = Duration::from_secs(1);
+/// Killers at most: so many groups less one may hang.
+const MOST_KILLERS: usize = 16;
+/// Lookers at most.
+const MOST_LOOKERS: usize = 64;
+
+/// All enforcements.
+#[derive(Debug)]
+pub struct Enforcer {
+    office: Arc<Office>,
+    stopped: Receiver<ServiceName>,
+}
+
+/// One of them. Dropping it ends it.
+#[derive(Debug)]
+pub struct Enforcement {
+    office: Arc<Office>,
+    case: Arc<Case>,
+}
+
+impl Enforcer {
+    /// Has everybody ready who is needed for a lapse.
+    pub fn start(hierarchy: Arc<Hierarchy>, systemd: PathBuf) -> io::Result<Self> {
+        let (tell, stopped) = channel();
+        let killers = Crew::new("killer", MOST_KILLERS)?;
+        let lookers = Crew::new("looker", MOST_LOOKERS).inspect_err(|_| killers.close())?;
+        let (cases, timekeeper, asker) = (Mutex::default(), Condvar::new(), Condvar::new());
+        let office = Arc::new(Office { hierarchy, systemd, killers, lookers, tell, cases, timekeeper, asker });
+        let enforcer = Self { office, stopped };
+        enforcer.spawn("timekeeper", Office::keep_time)?;
+        enforcer.spawn("asker", |office| office.ask())?;
+        Ok(enforcer)
+    }
+
+    fn spawn(&self, name: &str, work: impl FnOnce(Arc<Office>) + Send + 'static) -> io::Result<()> {
+        let office = Arc::clone(&self.office);
+        thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES).spawn(move || work(office)).map(drop)
+    }
+
+    /// Begins to stop the units of a lapsed lease.
+    #[must_use]
+    pub fn begin(&self, lease: Lease) -> Enforcement {
+        let office = &self.office;
+        let now = clock::now();
+        let looker = Looker::begin(&office.lookers, &lease.inactive);
+        let questions = Questions { begun: lease.begun.clone(), looker, empty_at: now, complain_at: now };
+        // A host that stood still may find itself past that already, and the stop has only just begun.
+        let complain_at = lease.dead_by().latest(now.plus(FIRST_COMPLAINT_AFTER));
+        let state = State { complain_at, ..State::default() };
+        let mut cases = office.lock();
+        let number = cases.next;
+        cases.next += 1;
+        let (state, questions) = (Mutex::new(state), Mutex::new(questions));
+        let case = Arc::new(Case { number, target: lease.service.lease_target(), lease, state, questions });
+        let due = case.lease.kill_at();
+        cases.all.insert(number, Arc::clone(&case));
+        office.look_at(&mut cases, due, number);
+        office.asker.notify_one();
+        drop(cases);
+        Enforcement { office: Arc::clone(office), case }
+    }
+
+    /// A service whose units were seen dead, each time that they are; whether they are now, its enforcement knows.
+    pub fn next_stopped(&self) -> Option<ServiceName> {
+        self.stopped.try_recv().ok()
+    }
+}
+
+impl Drop for Enforcer {
+    fn drop(&mut self) {
+        self.office.lock().closed = true;
+        self.office.timekeeper.notify_one();
+        self.office.asker.notify_one();
+        self.office.killers.close();
+        self.office.lookers.close();
+    }
+}
+
+impl Enforcement {
+    /// Whether systemd has accepted the stop.
+    #[must_use]
+    pub fn is_asked(&self) -> bool {
+        self.case.lock().asked
+    }
+
+    /// Whether the units were seen dead since SIGKILL was due.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.case.lock().stopped
+    }
+
+    /// Whether the last looks show the units dead as well, and systemd has taken on their stop: one that hangs may be in the middle
+    /// of a start, of which the control groups show nothing yet.
+    #[must_use]
+    pub fn is_proven(&self) -> bool {
+        let state = self.case.lock();
+        let is_dead = state.empty && (state.inactive || self.case.lease.inactive.is_empty());
+        state.stopped && is_dead && state.asked && state.placed && state.has_main == Some(false)
+    }
+}
+
+impl Drop for Enforcement {
+    fn drop(&mut self) {
+        self.case.lock().over = true;
+        let mut cases = self.office.lock();
+        cases.all.remove(&self.case.number);
+        if let Some(due) = cases.times.remove(&self.case.number) {
+            cases.due.remove((), due, &self.case.number);
+        }
+    }
+}
+
+/// What all threads know. No lock is held over anything that may hang.
+#[derive(Debug)]
+struct Office {
+    hierarchy: Arc<Hierarchy>,
+    systemd: PathBuf,
+    killers: Crew,
+    lookers: Crew,
+    tell: Sender<ServiceName>,
+    cases: Mutex<Cases>,
+    timekeeper: Condvar,
+    asker: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Cases {
+    /// The guard did not start after all.
+    closed: bool,
+    next: u64,
+    all: BTreeMap<u64, Arc<Case>>,
+    /// When a case is looked at next; it is in neither of them while it is.
+    due: Agenda<(), u64>,
+    times: BTreeMap<u64, Time>,
+}
+
+/// A lapsed lease.
+#[derive(Debug)]
+struct Case {
+    number: u64,
+    target: UnitName,
+    lease: Lease,
+    state: Mutex<State>,
+    /// The asker's own.
+    questions: Mutex<Questions>,
+}
+
+#[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is seen by itself, in any order")]
+struct State {
+    over: bool,
+    asked: bool,
+    /// Systemd has said since then which control groups the units have.
+    placed: bool,
+    /// Those that the lease does not have.
+    elsewhere: BTreeSet<String>,
+    /// Whether systemd had a main process of the units when it was last asked, with all groups empty; `None`: it has not said so
+    /// since there were processes in them.
+    has_main: Option<bool>,
+    stopped: bool,
+    /// The groups were empty at the last look.
+    empty: bool,
+    /// So often they were not: what is asked meanwhile counts only if this has not changed.
+    sightings: u64,
+    /// Since the first look at which SIGKILL was due.
+    killing_since: Option<Time>,
+    /// Systemd has accepted the stop of what is contained since there was anything in it.
+    emptied: bool,
+    /// The units without a process were inactive when systemd was last asked.
+    inactive: bool,
+    /// When to say again what cannot be done.
+    complain_at: Time,
+}
+
+#[derive(Debug)]
+struct Questions {
+    /// Of the lease's, those that were not seen active.
+    begun: Vec<UnitName>,
+    /// `None`: there is no mount among the units.
+    looker: Option<Looker>,
+    /// When the stop of what is contained is asked for next.
+    empty_at: Time,
+    /// When to say again what is mounted.
+    complain_at: Time,
+}
+
+/// The timekeeper and the killers.
+impl Office {
+    fn lock(&self) -> MutexGuard<'_, Cases> {
+        self.cases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Enters when a case is to be looked at.
+    fn look_at(&self, cases: &mut Cases, due: Time, number: u64) {
+        let first = cases.due.first(());
+        cases.due.insert((), due, &number);
+        cases.times.insert(number, due);
+        if cases.due.first(()) != first {
+            self.timekeeper.notify_one();
+        }
+    }
+
+    fn keep_time(self: Arc<Self>) {
+        let mut cases = self.lock();
+        while !cases.closed {
+            let now = clock::now();
+            let due: BTreeSet<u64> = cases.due.passed((), now).copied().collect();
+            for number in due {
+                if let Some(due) = cases.times.remove(&number) {
+                    cases.due.remove((), due, &number);
+                }
+                if let Some(case) = cases.all.get(&number) {
+                    let (office, case) = (Arc::clone(&self), Arc::clone(case));
+                    self.killers.give(move || office.look(&case));
+                }
+            }
+            let is_behind = [&self.killers, &self.lookers].map(Crew::look_after).contains(&true);
+            if cases.all.is_empty() && !is_behind {
+                cases = self.timekeeper.wait(cases).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            let most = if is_behind { KILL_INTERVAL } else { WATCH_INTERVAL };
+            let limit = cases.due.first(()).map_or(most, |first| clock::now().until_passed(first).min(most));
+            cases = self.timekeeper.wait_timeout(cases, limit).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn look(&self, case: &Case) {
+        let Some(next) = case.look(&self.hierarchy, &self.tell) else { return };
+        let mut cases = self.lock();
+        if cases.all.contains_key(&case.number) {
+            self.look_at(&mut cases, next, case.number);
+        }
+    }
+}
+
+impl Case {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at the groups, and kills what is in them if that is due. When to look again; `None`: never.
+    fn look(&self, hierarchy: &Hierarchy, tell: &Sender<ServiceName>) -> Option<Time> {
+        let now = clock::now();
+        let kill_at = self.lease.kill_at();
+        let complain = {
+            let mut state = self.lock();
+            if state.over {
+                return None;
+            }
+            if !now.has_passed(kill_at) {
+                return Some(kill_at);
+            }
+            state.killing_since.get_or_insert(now);
+            let complain = now.has_passed(state.complain_at);
+            if complain {
+                state.complain_at = now.plus(COMPLAINT_INTERVAL);
+            }
+            complain
+        };
+        let empty = self.kill(hierarchy, complain)?;
+        let needs_systemd = !self.lease.inactive.is_empty();
+        let stopped = {
+            let mut state = self.lock();
+            state.empty = empty;
+            state.emptied &= empty;
+            empty && self.is_known(&state) && (!needs_systemd || state.inactive)
+        };
+        if stopped && !needs_systemd {
+            self.is_dead(None, tell);
+        }
+        if !stopped && complain {
+            say(Level::Alert, &format!("{}: its units are still not proven dead, trying again", self.lease.service));
+        }
+        Some(clock::now().plus(if stopped { WATCH_INTERVAL } else { KILL_INTERVAL }))
+    }
+
+    /// SIGKILL to everything in the control groups; whether they are empty. `None`: the lease was disarmed meanwhile.
+    fn kill(&self, hierarchy: &Hierarchy, complain: bool) -> Option<bool> {
+        let mut all_empty = true;
+        let elsewhere = self.lock().elsewhere.clone();
+        for path in self.lease.cgroups.iter().chain(&elsewhere) {
+            let empty = hierarchy.is_empty(path).and_then(|empty| {
+                if empty || !self.sees_life(path) {
+                    return Ok(empty);
+                }
+                hierarchy.kill(path)?;
+                hierarchy.is_empty(path)
+            });
+            match empty {
+                Ok(empty) => all_empty &= empty,
+                Err(error) => {
+                    all_empty = false;
+                    if complain {
+                        say(
+                            Level::Alert,
+                            &format!("{}: cannot kill {path}, trying again: {error}", self.lease.service),
+                        );
+                    }
+                }
+            }
+        }
+        (!self.lock().over).then_some(all_empty)
+    }
+
+    /// Whether it is known where the units are, and that systemd has no main process of them. A PID 1 that has taken on the stop is
+    /// waited for until they have to be dead; then the groups are all that is known: one that is busy has not heard of deaths yet.
+    fn is_known(&self, state: &State) -> bool {
+        let is_told = state.placed && state.has_main == Some(false);
+        is_told || !state.asked || clock::now().has_passed(self.lease.dead_by())
+    }
+
+    /// Notes that there are processes; whether they are still this lease's to kill.
+    fn sees_life(&self, path: &str) -> bool {
+        let (was_stopped, over) = {
+            let mut state = self.lock();
+            state.sightings += 1;
+            state.has_main = None;
+            (std::mem::take(&mut state.stopped), state.over)
+        };
+        if was_stopped && !over {
+            say(Level::Alert, &format!("{}: {path} has processes again, killing them", self.lease.service));
+        }
+        !over
+    }
+
+    /// Everything that is to be shown was shown, at a time when processes had been seen `sightings` times.
+    fn is_dead(&self, sightings: Option<u64>, tell: &Sender<ServiceName>) {
+        let is_new = {
+            let mut state = self.lock();
+            let holds =
+                state.empty && self.is_known(&state) && sightings.is_none_or(|sightings| sightings == state.sightings);
+            holds && !std::mem::replace(&mut state.stopped, true)
+        };
+        if is_new {
+            say(Level::Notice, &format!("{}: nothing of its units runs any more", self.lease.service));
+            // Nobody wants to know at the end of the guard.
+            let _ = tell.send(self.lease.service.clone());
+        }
+    }
+}
+
+/// The asker.
+impl Office {
+    fn ask(&self) {
+        let mut grumble_at = clock::now();
+        loop {
+            let mut cases = self.lock();
+            while cases.all.is_empty() && !cases.closed {
+                cases = self.asker.wait(cases).unwrap_or_else(PoisonError::into_inner);
+            }
+            if cases.closed {
+                return;
+            }
+            let mut all: Vec<Arc<Case>> = cases.all.values().cloned().collect();
+            let known = cases.next;
+            drop(cases);
+            all.sort_by_key(|case| case.lease.kill_at().boot);
+            let (began, now) = (Instant::now(), clock::now());
+            let (late, early): (Vec<_>, Vec<_>) =
+                all.into_iter().partition(|case| now.has_passed(case.lease.kill_at()));
+            // Each with a connection of its own, so that those who still have time get some as well.
+            let refusals = [self.ask_for(&late), self.ask_for(&early)];
+            if clock::now().has_passed(grumble_at)
+                && let Some(refusal) = refusals.into_iter().flatten().next()
+            {
+                grumble_at = clock::now().plus(COMPLAINT_INTERVAL);
+                say(Level::Warning, &refusal);
+            }
+            // However many lapse one after the other, PID 1 is not asked more often.
+            thread::sleep(KILL_INTERVAL);
+            if late.iter().chain(&early).all(|case| case.is_settled()) {
+                let next = early.iter().map(|case| clock::now().until_passed(case.lease.kill_at())).min();
+                // What only watches leaves PID 1 most of its time.
+                let pause = (began.elapsed() * 4).clamp(WATCH_INTERVAL, ASK_LIMIT).min(next.unwrap_or(ASK_LIMIT));
+                let cases = self.lock();
+                drop(self.asker.wait_timeout_while(cases, pause, |cases| cases.next == known));
+            }
+        }
+    }
+
+    /// Asks what there is to be asked for each of `cases`. What to say where systemd does not do it.
+    fn ask_for(&self, cases: &[Arc<Case>]) -> Option<String> {
+        let mut connection = Connection::None;
+        let mut refused = None;
+        let mut others = 0;
+        for case in cases {
+            let mut systemd = Asked { socket: &self.systemd, connection: &mut connection };
+            match case.ask(&mut systemd, &self.tell) {
+                Ok(()) => {}
+                Err(error) if refused.is_none() => refused = Some((&case.lease.service, error)),
+                Err(_) => others += 1,
+            }
+        }
+        let (service, error) = refused?;
+        let others = if others == 0 { String::new() } else { format!(" and of {others} other services") };
+        Some(format!("{service}: cannot have systemd stop its units{others}, trying again: {error}"))
+    }
+}
+
+/// Made when something is asked, and not again before the next round.
+enum Connection {
+    None,
+    Open(Systemd),
+    /// It is over, and why.
+    Over(String),
+}
+
+struct Asked<'a> {
+    socket: &'a PathBuf,
+    connection: &'a mut Connection,
+}
+
+impl Asked<'_> {
+    fn call<T>(&mut self, question: impl FnOnce(&mut Systemd) -> Result<T, pid1::Error>) -> Result<T, String> {
+        if matches!(self.connection, Connection::None) {
+            *self.connection = match Systemd::connect(self.socket, ASK_LIMIT) {
+                Ok(systemd) => Connection::Open(systemd),
+                Err(error) => Connection::Over(error.to_string()),
+            };
+        }
+        let error = match self.connection {
+            Connection::Open(systemd) => match question(systemd) {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            },
+            Connection::Over(why) => return Err(why.clone()),
+            Connection::None => return Err(String::new()),
+        };
+        if error.ends_connection() {
+            *self.connection = Connection::Over(error.to_string());
+        }
+        Err(error.to_string())
+    }
+}
+
+impl Case {
+    /// Whether systemd has nothing to do for it any more.
+    fn is_settled(&self) -> bool {
+        let state = self.lock();
+        let is_late = clock::now().has_passed(self.lease.kill_at());
+        let is_dead = state.stopped && state.has_main == Some(false);
+        let is_over = is_dead && (state.emptied || self.lease.contains.is_empty());
+        state.asked && state.placed && (is_over || !is_late)
+    }
+
+    /// Asks what there is to be asked now. `Err`: systemd was not heard to take on a stop.
+    fn ask(&self, systemd: &mut Asked<'_>, tell: &Sender<ServiceName>) -> Result<(), String> {
+        let now = clock::now();
+        let is_late = now.has_passed(self.lease.kill_at());
+        let (asked, placed, emptied, may_ask, empty, has_main, sightings) = {
+            let state = self.lock();
+            // A stop that is asked for before systemd has seen the deaths runs ExecStop=, a program of the unit's.
+            let has_had_time = |since: Time| now.has_passed(since.plus(self.lease.kill_reserve / 2));
+            let may_ask = !is_late || state.killing_since.is_some_and(|since| state.empty || has_had_time(since));
+            if state.over {
+                return Ok(());
+            }
+            (state.asked, state.placed, state.emptied, may_ask, state.empty, state.has_main, state.sightings)
+        };
+        let mut questions = self.questions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outcome = Ok(());
+        if is_late && !emptied && may_ask && now.has_passed(questions.empty_at) && !self.lease.contains.is_empty() {
+            questions.empty_at = now.plus(WATCH_INTERVAL);
+            outcome = systemd.call(|systemd| systemd.stop(&self.lease.contains));
+            let mut state = self.lock();
+            state.emptied = outcome.is_ok() && state.sightings == sightings;
+        }
+        if !asked && may_ask {
+            let stopped = self.stop(&mut questions, systemd);
+            self.lock().asked = stopped.is_ok();
+            outcome = outcome.and(stopped);
+        }
+        // Behind the stops of all others, which are sooner asked for.
+        if asked && !placed {
+            self.find_groups(systemd);
+        }
+        if is_late && asked && empty && has_main != Some(false) {
+            self.end_main(systemd, sightings);
+        }
+        if is_late && empty && !self.lease.inactive.is_empty() {
+            let inactive = self.is_inactive(&mut questions, systemd);
+            self.lock().inactive = inactive;
+            if inactive {
+                self.is_dead(Some(sightings), tell);
+            }
+        }
+        outcome
+    }
+
+    /// Has systemd stop the units. Whether it heard is all that matters: the proof is taken from the kernel.
+    fn stop(&self, questions: &mut Questions, systemd: &mut Asked<'_>) -> Result<(), String> {
+        // Of what is active now the start has come to its end; after the stop systemd may forget that.
+        if !questions.begun.is_empty()
+            && let Ok(started) = systemd.call(|systemd| systemd.started(&questions.begun))
+        {
+            questions.begun.retain(|unit| !started.contains(unit));
+        }
+        // The lease target first: one stop of it takes all that is bound to it along, in the right order.
+        systemd.call(|systemd| systemd.stop(std::iter::once(&self.target).chain(&self.lease.units)))
+    }
+
+    /// Where the units are by what PID 1 says. The gate is closed, so that none of them is started elsewhere from now on.
+    fn find_groups(&self, systemd: &mut Asked<'_>) {
+        // It is asked again.
+        let Ok(said) = systemd.call(|systemd| systemd.groups(&self.lease.units)) else { return };
+        let mut state = self.lock();
+        state.placed = true;
+        let is_elsewhere = |group: &String| !self.lease.cgroups.contains(group) && is_below_the_root(group);
+        let elsewhere: Vec<String> = said.into_iter().filter(is_elsewhere).collect();
+        if !elsewhere.is_empty() {
+            let (service, groups) = (&self.lease.service, elsewhere.join(", "));
+            say(
+                Level::Warning,
+                &format!(
+                    "{service}: its units have the control groups {groups} as well, which its lease does not name"
+                ),
+            );
+            // Nobody has looked there yet.
+            state.sightings += 1;
+            state.empty = false;
+            state.elsewhere.extend(elsewhere);
+        }
+    }
+
+    /// Kills main processes that systemd knows, and that are in none of the groups.
+    fn end_main(&self, systemd: &mut Asked<'_>, sightings: u64) {
+        // It is asked again.
+        let Ok(has_main) = systemd.call(|systemd| systemd.kill_main(&self.lease.units)) else { return };
+        let mut state = self.lock();
+        if state.sightings == sightings {
+            state.has_main = Some(has_main);
+        }
+    }
+
+    fn is_inactive(&self, questions: &mut Questions, systemd: &mut Asked<'_>) -> bool {
+        let of = WithoutProcess { target: &self.target, units: &self.lease.inactive, begun: &questions.begun };
+        let inactive = systemd.call(|systemd| systemd.inactive(&of)).ok().flatten();
+        let Some(looker) = &mut questions.looker else { return inactive.is_some() };
+        let Some(mounts) = inactive else {
+            looker.doubt();
+            return false;
+        };
+        // An answer that is not there yet counts for the next question.
+        let Err(trouble) = looker.check(mounts, Duration::ZERO) else { return true };
+        if !looker.is_looking() && clock::now().has_passed(questions.complain_at) {
+            questions.complain_at = clock::now().plus(COMPLAINT_INTERVAL);
+            say(Level::Alert, &format!("{}: {trouble}", self.lease.service));
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixListener;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::host::cgroup::Version;
+    use crate::types::{FencingToken, Instance, NodeId, OnStopFailure, Revision, ServiceName, WriteId};
+
+    const RESERVE: Duration = Duration::from_secs(2);
+
+    /// A control group that does as it is told, a PID 1 that only listens, and a lease whose time for SIGKILL has passed.
+    struct Bench {
+        folder: tempfile::TempDir,
+        systemd: UnixListener,
+    }
+
+    impl Bench {
+        fn new(events: &str) -> Self {
+            let folder = tempfile::tempdir().expect("a folder");
+            let group = folder.path().join("a.service");
+            fs::create_dir(&group).expect("a folder");
+            for directory in [folder.path(), &group] {
+                fs::write(directory.join("cgroup.procs"), "").expect("a file");
+            }
+            fs::write(group.join("cgroup.kill"), "").expect("a file");
+            let systemd = UnixListener::bind(folder.path().join("systemd")).expect("a socket");
+            let bench = Self { folder, systemd };
+            bench.set(events);
+            bench
+        }
+
+        fn set(&self, events: &str) {
+            fs::write(self.folder.path().join("a.service/cgroup.events"), events).expect("a file");
+        }
+
+        fn wait_for_a_call(&self) {
+            self.systemd.set_nonblocking(true).expect("can be set");
+            wait_until(|| self.systemd.accept().is_ok());
+        }
+
+        fn killed(&self) -> bool {
+            fs::read_to_string(self.folder.path().join("a.service/cgroup.kill")).is_ok_and(|text| text == "1")
+        }
+
+        /// A group whose first look never ends: the open of a pipe that nobody writes to.
+        fn add_hanging(&self, name: &str) {
+            let group = self.folder.path().join(name);
+            fs::create_dir(&group).expect("a folder");
+            let (here, mode) = (rustix::fs::CWD, rustix::fs::Mode::RWXU);
+            let pipe = group.join("cgroup.events");
+            rustix::fs::mknodat(here, &pipe, rustix::fs::FileType::Fifo, mode, 0).expect("a pipe");
+        }
+
+        fn enforcer(&self) -> Enforcer {
+            let hierarchy = Arc::new(Hierarchy::at(self.folder.path(), Version::V2));
+            Enforcer::start(hierarchy, self.folder.path().join("systemd")).expect("threads")
+        }
+
+        fn begin(&self) -> (Enforcer, Enforcement) {
+            let enforcer = self.enforcer();
+            let enforcement = enforcer.begin(Self::lease("a.service"));
+            (enforcer, enforcement)
+        }
+
+        fn lease(group: &str) -> Lease {
+            Lease {
+                service: ServiceName::new("db").expect("a name"),
+                node: NodeId::new("h1").expect("a name"),
+                instance: Instance(1),
+                write: WriteId(1),
+                revision: Revision(1),
+                term: FencingToken(1),
+                deadline: Time::default(),
+                stop_budget: RESERVE,
+                kill_reserve: RESERVE,
+                units: Vec::new(),
+                cgroups: vec![format!("/{group}")],
+                inactive: Vec::new(),
+                begun: Vec::new(),
+                contains: Vec::new(),
+                on_stop_failure: OnStopFailure::Alert,
+                closing: false,
+            }
+        }
+    }
+
+    /// Whatever it is asked, it does; answers with how many stops were asked for in each connection.
+    fn obedient(systemd: UnixListener) -> Arc<Mutex<Vec<usize>>> {
+        let stops = Arc::new(Mutex::new(Vec::new()));
+        let counted = Arc::clone(&stops);
+        thread::spawn(move || {
+            for mut stream in systemd.incoming().flatten() {
+                let mut hello = Vec::new();
+                while !hello.ends_with(b"BEGIN\r\n") {
+                    let mut byte = [0];
+                    stream.read_exact(&mut byte).expect("it says hello");
+                    hello.extend(byte);
+                }
+                stream.write_all(b"OK 1234\r\n").expect("it listens");
+                counted.lock().expect("a list").push(0);
+                let mut head = [0_u8; 16];
+                while stream.read_exact(&mut head).is_ok() {
+                    let number = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+                    let rest = number(12).next_multiple_of(8) + number(4);
+                    let mut body = vec![0; usize::try_from(rest).expect("a length")];
+                    stream.read_exact(&mut body).expect("the rest");
+                    if let Some(stops) = counted.lock().expect("a list").last_mut() {
+                        *stops += 1;
+                    }
+                    // A return without a body, and one field: the call's number.
+                    let mut answer = vec![b'l', 2, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 8, 0, 0, 0, 5, 1, b'u', 0];
+                    answer.extend(&head[8..12]);
+                    stream.write_all(&answer).expect("it listens");
+                }
+            }
+        });
+        stops
+    }
+
+    fn wait_until(holds: impl Fn() -> bool) {
+        let end = Instant::now() + Duration::from_secs(20);
+        while !holds() {
+            assert!(Instant::now() < end, "waited in vain");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn whoever_is_late_asks_for_a_stop_only_when_the_units_are_dead_or_half_of_k_is_over() {
+        let bench = Bench::new("populated 1\n");
+        let begun = Instant::now();
+        let (_enforcer, enforcement) = bench.begin();
+        bench.wait_for_a_call();
+        let asked = begun.elapsed();
+        assert!(asked >= RESERVE / 2, "their ExecStop= would run: {asked:?}");
+        assert!(asked < RESERVE * 3 / 2, "systemd is not to be kept waiting: {asked:?}");
+        assert!(bench.killed() && !enforcement.is_stopped());
+    }
+
+    #[test]
+    fn only_what_is_known_to_be_empty_is_stopped() {
+        let bench = Bench::new("no such line\n");
+        let (_enforcer, enforcement) = bench.begin();
+        bench.wait_for_a_call();
+        assert!(!enforcement.is_stopped(), "nobody knows");
+        bench.set("populated 1\n");
+        wait_until(|| bench.killed());
+        assert!(!enforcement.is_stopped());
+        bench.set("populated 0\n");
+        wait_until(|| enforcement.is_stopped());
+        bench.set("populated 1\n");
+        wait_until(|| !enforcement.is_stopped());
+    }
+
+    #[test]
+    fn the_dead_are_proven_once_systemd_has_taken_on_their_stop_and_for_as_long_as_they_are_dead() {
+        let bench = Bench::new("populated 0\n");
+        let socket = bench.folder.path().join("systemd");
+        fs::remove_file(&socket).expect("removed");
+        let (_enforcer, enforcement) = bench.begin();
+        wait_until(|| enforcement.is_stopped());
+        assert!(!enforcement.is_proven(), "systemd may be in the middle of a start");
+        let _stops = obedient(UnixListener::bind(&socket).expect("a socket"));
+        wait_until(|| enforcement.is_proven());
+        bench.set("populated 1\n");
+        wait_until(|| !enforcement.is_proven());
+    }
+
+    #[test]
+    fn a_group_that_hangs_keeps_no_other_from_being_killed() {
+        let bench = Bench::new("populated 1\n");
+        let enforcer = bench.enforcer();
+        let hanging: Vec<Enforcement> = (0..MOST_KILLERS - 1)
+            .map(|number| {
+                let name = format!("{number}.service");
+                bench.add_hanging(&name);
+                enforcer.begin(Bench::lease(&name))
+            })
+            .collect();
+        let enforcement = enforcer.begin(Bench::lease("a.service"));
+        wait_until(|| bench.killed());
+        bench.set("populated 0\n");
+        wait_until(|| enforcement.is_stopped());
+        assert!(!hanging.iter().any(Enforcement::is_stopped), "nobody knows");
+    }
+
+    #[test]
+    fn systemd_stops_many_units_over_few_connections() {
+        const MANY: usize = 300;
+        let bench = Bench::new("populated 1\n");
+        let enforcer = bench.enforcer();
+        let stops = obedient(bench.systemd.try_clone().expect("a socket"));
+        // Half of them are late, and dead already.
+        let enforcements: Vec<Enforcement> = (0..MANY)
+            .map(|number| {
+                let mut lease = Bench::lease("gone.service");
+                if number % 2 == 0 {
+                    (lease.deadline, lease.stop_budget) = (clock::now(), Duration::from_secs(600));
+                }
+                enforcer.begin(lease)
+            })
+            .collect();
+        wait_until(|| enforcements.iter().all(Enforcement::is_asked));
+        let stops = stops.lock().expect("a list");
+        assert_eq!(stops.iter().sum::<usize>(), MANY, "each is asked for once");
+        assert!(stops.len() < MANY / 10, "{stops:?}");
+    }
+
+    #[test]
+    fn an_enforcement_that_is_dropped_is_forgotten() {
+        let bench = Bench::new("populated 0\n");
+        let (enforcer, enforcement) = bench.begin();
+        wait_until(|| enforcement.is_stopped());
+        wait_until(|| enforcer.next_stopped().is_some());
+        drop(enforcement);
+        assert!(enforcer.office.lock().all.is_empty());
+        bench.set("populated 1\n");
+        thread::sleep(WATCH_INTERVAL * 2);
+        assert!(!bench.killed(), "a disarmed lease kills nothing");
+        assert!(enforcer.next_stopped().is_none());
+    }
+}

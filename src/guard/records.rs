@@ -1,0 +1,287 @@
+//! What a successor needs, on the disk: one file for each lease, so that a change costs the same however many leases there
+//! are, and what goes wrong with one is none of the others'.
+//!
+//! A file is replaced whole, but for an extension: that changes only the [lines](turns) at its beginning. A successor takes the
+//! latest deadline that it finds, which was the one in force when its guard last wrote it down.
+
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use std::{fs, str};
+
+use serde::{Deserialize, Serialize};
+
+use super::files::Files;
+use super::table::Entry;
+use super::{Level, say};
+use crate::guard_client::frame::Lease;
+use crate::guard_client::{grant, turns};
+use crate::types::{BootId, Revision, ServiceName, Time, WriteId};
+
+/// For the owner alone.
+const MODE: u32 = 0o600;
+
+/// What a lease of usual size takes with its grant, and more.
+const ROOM: [u8; 16 * 1024] = [0; 16 * 1024];
+
+/// The file of a lease behind its two lines. It means nothing after a reboot.
+#[derive(Debug, Serialize, Deserialize)]
+struct Saved<E> {
+    boot: BootId,
+    entry: E,
+}
+
+/// The folder with the files.
+#[derive(Debug)]
+pub(super) struct Records {
+    files: Files,
+    boot: BootId,
+}
+
+impl Records {
+    pub(super) fn new(folder: &Path, boot: BootId) -> Self {
+        Self { files: Files::new(folder, MODE), boot }
+    }
+
+    /// What the guard before has left. A file that cannot be read is as good as none: with that guard's end systemd has
+    /// stopped all units already, and the deadlines only make sure.
+    pub(super) fn load(&self) -> Vec<Entry> {
+        let lost = |path: &Path, error: &io::Error| {
+            let path = path.display();
+            say(Level::Alert, &format!("what the guard before has kept is lost, ignoring: {path}: {error}"));
+        };
+        let mut entries = Vec::new();
+        let files = match fs::read_dir(self.files.folder()) {
+            Ok(files) => files,
+            Err(error) if error.kind() == ErrorKind::NotFound => return entries,
+            Err(error) => {
+                lost(self.files.folder(), &error);
+                return entries;
+            }
+        };
+        for file in files {
+            let path = match file {
+                Ok(file) => file.path(),
+                Err(error) => {
+                    lost(self.files.folder(), &error);
+                    break;
+                }
+            };
+            let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+            // One that was not put in its place: whoever wrote it has not answered yet.
+            if name.starts_with('.') {
+                let _ = fs::remove_file(&path);
+                continue;
+            }
+            let found = fs::read(&path).and_then(|text| read(&text));
+            match found {
+                Ok(Saved { boot, entry }) if boot == self.boot && entry.lease().service.as_str() == name => {
+                    entries.push(entry);
+                }
+                Ok(Saved { boot, .. }) if boot == self.boot => lost(&path, &ErrorKind::InvalidData.into()),
+                Ok(_) => drop(fs::remove_file(&path)),
+                Err(error) => lost(&path, &error),
+            }
+        }
+        entries
+    }
+
+    /// Keeps all of an entry.
+    pub(super) fn write(&mut self, entry: &Entry) -> io::Result<()> {
+        let rest = serde_json::to_vec(&Saved { boot: self.boot, entry })?;
+        let prepared = self.files.prepare(&entry.lease().service, &extension(entry.lease()), &rest)?;
+        self.files.put(prepared)
+    }
+
+    /// Keeps what an extension has changed in an entry.
+    pub(super) fn extend(&mut self, entry: &Entry) -> io::Result<()> {
+        let lease = entry.lease();
+        self.files.change(&lease.service, &extension(lease)).or_else(|_| self.write(entry))
+    }
+
+    /// Forgets a lease that is disarmed.
+    pub(super) fn remove(&mut self, service: &ServiceName) -> io::Result<()> {
+        self.files.remove(service)
+    }
+
+    /// Whether another lease could be kept, which has two files open while it begins: its grant, and its record.
+    pub(super) fn has_room(&self) -> io::Result<()> {
+        let path = self.files.folder().join(".room");
+        let other = fs::File::open(self.files.folder())?;
+        let written = fs::write(&path, ROOM);
+        drop(other);
+        // Half of it would take some of the room that there is.
+        let _ = fs::remove_file(&path);
+        written
+    }
+}
+
+/// What an extension changes in a lease; as long for each.
+fn extension(lease: &Lease) -> String {
+    format!("{:032x} {:020} {}", lease.write.0, lease.revision.0, grant::deadline(lease.deadline))
+}
+
+fn parse_extension(text: &str) -> Option<(WriteId, Revision, Time)> {
+    let (write, rest) = text.split_once(' ')?;
+    let (revision, deadline) = rest.split_once(' ')?;
+    let write = WriteId(u128::from_str_radix(write, 16).ok()?);
+    Some((write, Revision(revision.parse().ok()?), grant::parse_deadline(deadline)?))
+}
+
+fn read(text: &[u8]) -> io::Result<Saved<Entry>> {
+    let text = str::from_utf8(text).map_err(|_| ErrorKind::InvalidData)?;
+    let (extension, rest) = turns::latest(text).ok_or(ErrorKind::InvalidData)?;
+    let (write, revision, deadline) = parse_extension(extension).ok_or(ErrorKind::InvalidData)?;
+    let mut saved = serde_json::from_str::<Saved<Entry>>(rest)?;
+    saved.entry.extend(write, revision, deadline);
+    Ok(saved)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::guard::table::Table;
+    use crate::guard_client::frame::Command;
+    use crate::types::{FencingToken, Instance, NodeId, OnStopFailure};
+
+    fn at(seconds: u64) -> Time {
+        Time::both(Duration::from_secs(seconds))
+    }
+
+    fn lease(service: &str) -> Lease {
+        Lease {
+            service: ServiceName::new(service).expect("a good name"),
+            node: NodeId::new("h1").expect("a good name"),
+            instance: Instance(7),
+            write: WriteId(1),
+            revision: Revision(1),
+            term: FencingToken(1),
+            deadline: at(10),
+            stop_budget: Duration::from_secs(4),
+            kill_reserve: Duration::from_secs(1),
+            units: Vec::new(),
+            cgroups: vec!["/db.service".to_owned()],
+            inactive: Vec::new(),
+            begun: Vec::new(),
+            contains: Vec::new(),
+            on_stop_failure: OnStopFailure::Alert,
+            closing: false,
+        }
+    }
+
+    fn boot() -> BootId {
+        serde_json::from_str(&format!("\"{:032x}\"", 5)).expect("a boot's id")
+    }
+
+    /// A folder with the record of one lease, and the table that it is of.
+    struct Bench {
+        folder: tempfile::TempDir,
+        records: Records,
+        table: Table,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().expect("a folder");
+            let records = Records::new(folder.path(), boot());
+            let mut bench = Self { folder, records, table: Table::default() };
+            bench.table.handle(at(1), Command::Arm { lease: lease("db") });
+            bench.records.write(&bench.entry()).expect("writes");
+            bench
+        }
+
+        fn entry(&self) -> Entry {
+            self.table.entry_of(&lease("db").service).expect("there is one").clone()
+        }
+
+        fn extend(&mut self, seconds: u64) -> io::Result<()> {
+            let Lease { service, instance, .. } = lease("db");
+            let (write, revision) = (WriteId(u128::MAX - u128::from(seconds)), Revision(seconds));
+            let command = Command::Extend { service, instance, write, revision, deadline: at(seconds) };
+            self.table.handle(at(1), command);
+            self.records.extend(&self.entry())
+        }
+
+        fn file(&self) -> PathBuf {
+            self.folder.path().join("db")
+        }
+
+        /// What a successor finds.
+        fn found(&self) -> Vec<Entry> {
+            Records::new(self.folder.path(), boot()).load()
+        }
+    }
+
+    #[test]
+    fn a_successor_finds_the_last_extension() {
+        let mut bench = Bench::new();
+        assert_eq!(bench.found(), [bench.entry()]);
+        let file = fs::File::open(bench.file()).expect("is there");
+        for seconds in 11..16 {
+            bench.extend(seconds).expect("writes");
+            assert_eq!(bench.found(), [bench.entry()]);
+        }
+        let text = io::read_to_string(&file).expect("is text");
+        assert!(text.starts_with(&format!("# {:020} ", 4)), "in place: {text}");
+        bench.records.remove(&lease("db").service).expect("removes");
+        bench.records.remove(&lease("db").service).expect("is removed already");
+        assert_eq!(bench.found(), []);
+    }
+
+    #[test]
+    fn another_guard_goes_on_with_a_file_that_it_finds() {
+        let mut bench = Bench::new();
+        bench.extend(11).expect("writes");
+        bench.records = Records::new(bench.folder.path(), boot());
+        for seconds in [12, 13] {
+            bench.extend(seconds).expect("writes");
+            assert_eq!(bench.found(), [bench.entry()]);
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_gone_is_made_anew() {
+        let mut bench = Bench::new();
+        fs::remove_file(bench.file()).expect("removes");
+        bench.extend(11).expect("writes");
+        assert_eq!(bench.found(), [bench.entry()]);
+    }
+
+    #[test]
+    fn what_another_boot_or_nobody_has_finished_is_forgotten() {
+        let bench = Bench::new();
+        fs::write(bench.folder.path().join(".db.new"), "half").expect("writes");
+        fs::write(bench.folder.path().join("torn"), "half").expect("writes");
+        fs::copy(bench.file(), bench.folder.path().join("other")).expect("copies");
+        assert_eq!(bench.found(), [bench.entry()], "one that says another name is none either");
+        assert!(!bench.folder.path().join(".db.new").exists());
+        let next = serde_json::from_str(&format!("\"{:032x}\"", 6)).expect("a boot's id");
+        assert_eq!(Records::new(bench.folder.path(), next).load(), []);
+        assert!(!bench.file().exists());
+    }
+
+    #[test]
+    fn room_is_looked_for_and_given_back() {
+        let bench = Bench::new();
+        bench.records.has_room().expect("there is room");
+        assert_eq!(fs::read_dir(bench.folder.path()).expect("reads").count(), 1);
+        assert!(Records::new(&bench.file(), boot()).has_room().is_err());
+    }
+
+    #[test]
+    fn an_extension_that_was_not_written_to_its_end_counts_as_none() {
+        let mut bench = Bench::new();
+        for seconds in [20, 30, 40] {
+            let before = bench.entry();
+            bench.extend(seconds).expect("writes");
+            let whole = fs::read_to_string(bench.file()).expect("is there");
+            let torn = whole.replace(&format!("{:020} 0", seconds * 1_000_000_000), &format!("{:020} 0", 90));
+            assert_ne!(torn, whole);
+            fs::write(bench.file(), torn).expect("writes");
+            assert_eq!(bench.found(), [before]);
+            fs::write(bench.file(), whole).expect("writes");
+        }
+    }
+}

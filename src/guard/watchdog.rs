@@ -1,0 +1,400 @@
+//! The hardware watchdog: resets the host where nobody can vouch any more that every unit is dead in time.
+//!
+//! A keep-alive is a promise for as long as the device's timeout. So one is written at `t` only if for each lease either
+//! its units are proven dead, or `t` + the timeout is over before `deadline + S`: guard, PID 1 and kernel may all hang from
+//! any moment on, and the host is reset before another may start the unit. While a lease is renewed that is no limit,
+//! since each renewal moves its deadline; once it is not, the last keep-alive ends just before the units have to be dead.
+//!
+//! To open a device is a keep-alive, and to close one without the magic letter as well. So it is opened under the same
+//! rule; and where this process ends, the kernel's last keep-alive may come too late. For that PID 1 has to hang and
+//! putexd to be gone at the same time.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{OFlags, major, minor};
+
+use super::{Level, say};
+use crate::guard_client::frame;
+use crate::host::watchdog::reach;
+use crate::types::Time;
+
+/// Anything but the magic letter.
+const KEEP_ALIVE: &[u8] = b"1";
+/// Written last, it says that the device is not to count on.
+const MAGIC_CLOSE: &[u8] = b"V";
+/// Keep-alives within one timeout.
+const KEEP_ALIVES: u32 = 4;
+/// How long before it may no longer be written the last one is.
+const LAST: Duration = Duration::from_millis(10);
+/// `/dev/watchdog`, which is the first device by its older name; sysfs knows it by the other alone.
+const OLDER_NAME: (u32, u32) = (10, 130);
+
+/// The device, open or not yet.
+#[derive(Debug)]
+pub struct Watchdog {
+    path: PathBuf,
+    timeout: Duration,
+    device: Option<File>,
+    /// When a keep-alive was last tried.
+    tried: Option<Time>,
+    /// When the device resets this host, if no other keep-alive follows.
+    expiry: Option<Time>,
+    /// Why the last one failed.
+    trouble: Option<String>,
+}
+
+impl Watchdog {
+    /// `timeout` is what the device is said to have.
+    #[must_use]
+    pub fn new(path: PathBuf, timeout: Duration) -> Self {
+        Self { path, timeout, device: None, tried: None, expiry: None, trouble: None }
+    }
+
+    /// How it is, for putexd.
+    #[must_use]
+    pub fn status(&self) -> frame::Watchdog {
+        frame::Watchdog { device: self.path.clone(), timeout: self.timeout, trouble: self.trouble.clone() }
+    }
+
+    /// How long until [`Watchdog::tend`] has something to do. `at_stake` is when the first of the units has to be dead that
+    /// are not proven to be. `None`: nothing may be written before that changes.
+    #[must_use]
+    pub fn due_in(&self, now: Time, at_stake: Option<Time>) -> Option<Duration> {
+        let ago = self.tried.map_or(Duration::MAX, |tried| now.since_at_most(tried));
+        let regular = (self.timeout / KEEP_ALIVES).saturating_sub(ago);
+        let Some(dead_by) = at_stake else { return Some(regular) };
+        let may_for = now.until_passed(earlier(dead_by, reach(self.timeout)));
+        if may_for.is_zero() {
+            return None;
+        }
+        if regular < may_for {
+            return Some(regular);
+        }
+        // Once more when it is still allowed, so that a stop that needs all of its time is not cut short.
+        (ago >= LAST * 2).then(|| may_for.saturating_sub(LAST))
+    }
+
+    /// Writes a keep-alive if one is due. `clock` is read again after it, because the device counts from then.
+    pub fn tend(&mut self, clock: impl Fn() -> Time, at_stake: Option<Time>) {
+        let now = clock();
+        if self.due_in(now, at_stake) != Some(Duration::ZERO) {
+            return;
+        }
+        self.tried = Some(now);
+        match self.keep_alive() {
+            Ok(()) => {
+                self.expiry = Some(clock().plus(reach(self.timeout)));
+                if self.trouble.take().is_some() {
+                    say(Level::Notice, &format!("the watchdog {} is served again", self.path.display()));
+                }
+            }
+            Err(trouble) => {
+                self.device = None;
+                if self.trouble.as_ref() != Some(&trouble) {
+                    let path = self.path.display();
+                    say(Level::Alert, &format!("cannot serve the watchdog {path}, trying again: {trouble}"));
+                    self.trouble = Some(trouble);
+                }
+            }
+        }
+    }
+
+    /// Why no lease may be armed whose units have to be dead by `dead_by`. An operator who asks for a watchdog does not
+    /// want units to run without one, so each doubt is a reason.
+    pub fn permits_arming(&self, now: Time, dead_by: Time) -> Result<(), String> {
+        if let Some(trouble) = &self.trouble {
+            return Err(format!("the watchdog {} is not served: {trouble}", self.path.display()));
+        }
+        self.permits_extending(now)?;
+        match self.expiry {
+            Some(expiry) if dead_by.has_waited_until(expiry) => Ok(()),
+            _ => Err(format!(
+                "the watchdog {} with its timeout of {:?} would reset this host only after the units have to be dead, \
+                 which is in {:?}",
+                self.path.display(),
+                self.timeout,
+                now.until_passed(dead_by)
+            )),
+        }
+    }
+
+    /// Why no lease may be extended: a keep-alive that fails is the device's to answer, unless it does not.
+    pub fn permits_extending(&self, now: Time) -> Result<(), String> {
+        match self.expiry {
+            Some(expiry) if !now.has_passed(expiry) => Ok(()),
+            Some(_) => Err(format!("the watchdog {} should have reset this host", self.path.display())),
+            None => Err(format!("the watchdog {} is not open yet", self.path.display())),
+        }
+    }
+
+    /// The end of a guard that has nothing at stake.
+    pub fn close(mut self) {
+        if let Some(mut device) = self.device.take()
+            && let Err(error) = device.write_all(MAGIC_CLOSE)
+        {
+            let path = self.path.display();
+            say(Level::Alert, &format!("cannot close the watchdog {path}, it may reset this host: {error}"));
+        }
+    }
+
+    fn keep_alive(&mut self) -> Result<(), String> {
+        let device = match &mut self.device {
+            Some(device) => device,
+            none => none.insert(open(&self.path, self.timeout)?),
+        };
+        device.write_all(KEEP_ALIVE).map_err(|error| error.to_string())
+    }
+}
+
+fn earlier(time: Time, by: Duration) -> Time {
+    Time { boot: time.boot.saturating_sub(by), raw: time.raw.saturating_sub(by) }
+}
+
+/// Opens the device, which starts it: what can be wrong is looked for before. It never waits: a device takes what is
+/// written at once, and a pipe in its place may be full.
+fn open(path: &Path, timeout: Duration) -> Result<File, String> {
+    let metadata = fs::metadata(path).map_err(|error| explain(&error))?;
+    if metadata.file_type().is_char_device() {
+        let device = metadata.rdev();
+        check_timeout(&timeout_file(major(device), minor(device)), path, timeout)?;
+    } else {
+        say(Level::Warning, &format!("{} is no device: keep-alives are written, and reset nothing", path.display()));
+    }
+    let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
+    OpenOptions::new().append(true).custom_flags(flags).open(path).map_err(|error| explain(&error))
+}
+
+/// What the kernel says of a device's timeout.
+fn timeout_file(major: u32, minor: u32) -> PathBuf {
+    if (major, minor) == OLDER_NAME {
+        PathBuf::from("/sys/class/watchdog/watchdog0/timeout")
+    } else {
+        PathBuf::from(format!("/sys/dev/char/{major}:{minor}/timeout"))
+    }
+}
+
+fn check_timeout(file: &Path, path: &Path, timeout: Duration) -> Result<(), String> {
+    let text = fs::read_to_string(file)
+        .map_err(|error| format!("it is no watchdog that says its timeout: {}: {error}", file.display()))?;
+    let seconds = text.trim().parse().map_err(|_| format!("{} says {text:?}, which is no timeout", file.display()))?;
+    let actual = Duration::from_secs(seconds);
+    if actual > timeout {
+        return Err(format!(
+            "its timeout is {actual:?}, and watchdog-timeout says {timeout:?}: set it with \"wdctl --settimeout {} \
+             {}\" or an option of its driver, or correct watchdog-timeout",
+            timeout.as_secs(),
+            path.display()
+        ));
+    }
+    Ok(())
+}
+
+fn explain(error: &io::Error) -> String {
+    let remedy = if error.kind() == io::ErrorKind::NotFound {
+        "; load its driver, such as softdog, at each boot"
+    } else if error.kind() == io::ErrorKind::ResourceBusy {
+        "; another program has it: for systemd unset RuntimeWatchdogSec=, or name another device"
+    } else {
+        ""
+    };
+    format!("{error}{remedy}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn ms(count: u64) -> Duration {
+        Duration::from_millis(count)
+    }
+
+    fn at(milliseconds: u64) -> Time {
+        Time::both(ms(milliseconds))
+    }
+
+    /// A file in place of the device, and a clock that the test moves.
+    struct Bench {
+        folder: tempfile::TempDir,
+        watchdog: Watchdog,
+        now: Cell<u64>,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().expect("a folder");
+            fs::write(folder.path().join("watchdog"), "").expect("a file");
+            let watchdog = Watchdog::new(folder.path().join("watchdog"), SECOND);
+            Self { folder, watchdog, now: Cell::new(10_000) }
+        }
+
+        fn written(&self) -> String {
+            fs::read_to_string(self.folder.path().join("watchdog")).unwrap_or_default()
+        }
+
+        /// Tends at `milliseconds`; whether something was written.
+        fn tend(&mut self, milliseconds: u64, at_stake: Option<Time>) -> bool {
+            let before = self.written();
+            self.now.set(milliseconds);
+            self.watchdog.tend(|| at(self.now.get()), at_stake);
+            self.written() != before
+        }
+    }
+
+    #[test]
+    fn with_nothing_at_stake_it_is_kept_alive_four_times_in_its_timeout() {
+        let mut bench = Bench::new();
+        assert!(bench.tend(10_000, None));
+        assert_eq!(bench.watchdog.due_in(at(10_000), None), Some(ms(250)));
+        assert!(!bench.tend(10_249, None));
+        assert!(bench.tend(10_250, None));
+        assert_eq!(bench.written(), "11");
+    }
+
+    /// The rule: no keep-alive that lasts to the time when a unit has to be dead.
+    #[test]
+    fn nothing_is_written_that_outlasts_what_is_at_stake() {
+        let mut bench = Bench::new();
+        let dead_by = at(13_000);
+        let mut last = 0;
+        for now in 10_000..14_000 {
+            if bench.tend(now, Some(dead_by)) {
+                last = now;
+                let expiry = bench.watchdog.expiry.expect("it was written");
+                assert!(!expiry.has_passed(dead_by), "written at {now}, the device counts to {expiry:?}");
+            }
+        }
+        // 1 s, a hundredth of it, and 20 ms.
+        assert_eq!(last, 13_000 - 1030 - 10, "and the last one lasts almost until then");
+        assert_eq!(bench.watchdog.due_in(at(13_500), Some(dead_by)), None);
+        assert!(bench.tend(13_500, Some(at(20_000))), "a renewal lets it go on");
+        assert!(bench.tend(14_000, None), "as does a proof");
+    }
+
+    #[test]
+    fn either_clock_ends_it() {
+        let mut bench = Bench::new();
+        for dead_by in [Time { boot: SECOND, raw: ms(99_000) }, Time { boot: ms(99_000), raw: SECOND }] {
+            assert!(!bench.tend(10_000, Some(dead_by)));
+        }
+    }
+
+    #[test]
+    fn it_is_not_even_opened_where_a_predecessor_left_units_alive() {
+        let mut bench = Bench::new();
+        bench.tend(10_000, Some(at(10_500)));
+        assert!(bench.watchdog.device.is_none(), "to open it is a keep-alive");
+        assert!(bench.watchdog.permits_arming(at(10_000), at(99_000)).is_err());
+    }
+
+    #[test]
+    fn leases_are_armed_only_if_the_device_is_faster() {
+        let mut bench = Bench::new();
+        let said = |bench: &Bench, dead_by| bench.watchdog.permits_arming(at(10_000), dead_by).expect_err("refused");
+        assert!(said(&bench, at(99_000)).ends_with("is not open yet"));
+        bench.tend(10_000, None);
+        assert_eq!(bench.watchdog.permits_arming(at(10_000), at(11_030)), Ok(()));
+        let late = said(&bench, at(11_029));
+        assert!(late.contains("its timeout of 1s") && late.contains("in 1.029s"), "{late}");
+    }
+
+    #[test]
+    fn a_device_that_is_missing_arms_nothing_and_is_found_when_it_comes() {
+        let mut bench = Bench::new();
+        let path = bench.folder.path().join("watchdog");
+        fs::remove_file(&path).expect("it is there");
+        bench.tend(10_000, None);
+        let why = bench.watchdog.permits_arming(at(10_000), at(99_000)).expect_err("refused");
+        assert!(why.contains("No such file") && why.contains("load its driver"), "{why}");
+        assert_eq!(bench.watchdog.status().trouble.as_deref().map(|text| why.ends_with(text)), Some(true));
+        assert!(!path.exists(), "it makes no file in place of a device");
+        fs::write(&path, "").expect("a file");
+        assert!(!bench.tend(10_100, None), "not before the next is due");
+        assert!(bench.tend(10_250, None));
+        assert_eq!(bench.watchdog.status().trouble, None);
+    }
+
+    #[test]
+    fn a_write_that_fails_is_told_and_tried_again() {
+        let mut bench = Bench::new();
+        bench.tend(10_000, None);
+        bench.watchdog.device = Some(File::open("/dev/null").expect("it is there"));
+        bench.tend(10_250, None);
+        assert!(bench.watchdog.status().trouble.is_some());
+        assert_eq!(bench.watchdog.permits_extending(at(10_250)), Ok(()), "the device still counts");
+        assert!(bench.watchdog.permits_arming(at(10_250), at(99_000)).is_err());
+        assert!(bench.watchdog.permits_extending(at(11_030)).is_err(), "and has done nothing");
+        assert!(bench.tend(11_030, None));
+        assert_eq!(bench.watchdog.permits_arming(at(11_030), at(99_000)), Ok(()));
+    }
+
+    #[test]
+    fn a_device_that_another_program_has_is_said_to_be_busy() {
+        let busy = io::Error::from(rustix::io::Errno::BUSY);
+        assert!(explain(&busy).contains("for systemd unset RuntimeWatchdogSec="), "{}", explain(&busy));
+    }
+
+    #[test]
+    fn a_pipe_that_nobody_reads_holds_up_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let pipe = folder.path().join("pipe");
+        let mode = rustix::fs::Mode::RWXU;
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).expect("a pipe");
+        let mut watchdog = Watchdog::new(pipe.clone(), SECOND);
+        watchdog.tend(|| at(10_000), None);
+        assert!(watchdog.status().trouble.is_some(), "without a reader");
+        let _reader = OpenOptions::new().read(true).write(true).open(&pipe).expect("a reader");
+        let full = (11..2_000_000).find(|second| {
+            watchdog.tend(|| at(second * 1000), None);
+            *second > 11 && watchdog.status().trouble.is_some()
+        });
+        assert!(full.is_some(), "and with one that does not read");
+    }
+
+    #[test]
+    fn an_orderly_end_has_the_magic_letter_and_no_other_has() {
+        let mut bench = Bench::new();
+        bench.tend(10_000, None);
+        bench.tend(10_250, None);
+        let Bench { folder, watchdog, .. } = bench;
+        watchdog.close();
+        assert_eq!(fs::read_to_string(folder.path().join("watchdog")).expect("text"), "11V");
+        let mut other = Bench::new();
+        other.tend(10_000, None);
+        other.watchdog = Watchdog::new(PathBuf::new(), SECOND);
+        assert_eq!(other.written(), "1");
+    }
+
+    #[test]
+    fn what_is_a_device_and_no_watchdog_is_refused() {
+        let mut watchdog = Watchdog::new("/dev/null".into(), SECOND);
+        watchdog.tend(|| at(10_000), None);
+        assert!(watchdog.device.is_none());
+        let trouble = watchdog.status().trouble.expect("refused");
+        assert!(trouble.contains("no watchdog that says its timeout: /sys/dev/char/1:3/timeout"), "{trouble}");
+    }
+
+    #[test]
+    fn the_device_itself_is_asked_for_its_timeout() {
+        assert_eq!(timeout_file(10, 130), Path::new("/sys/class/watchdog/watchdog0/timeout"));
+        assert_eq!(timeout_file(247, 1), Path::new("/sys/dev/char/247:1/timeout"));
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("timeout");
+        let check = |text: &str| {
+            fs::write(&file, text).expect("a file");
+            check_timeout(&file, Path::new("/dev/watchdog"), SECOND * 3)
+        };
+        assert_eq!((check("3\n"), check("1\n")), (Ok(()), Ok(())));
+        let long = check("60\n").expect_err("refused");
+        assert!(long.contains("its timeout is 60s, and watchdog-timeout says 3s"), "{long}");
+        assert!(long.contains("\"wdctl --settimeout 3 /dev/watchdog\""), "{long}");
+        assert!(check("").is_err());
+    }
+}

@@ -1,0 +1,225 @@
+//! The grants, `/run/putex/leases/SERVICE`: present exactly while a deadline is armed and open.
+//!
+//! The guard writes them. Lease target and unit assert that the file exists; the unit's environment comes from it; the
+//! gate compares it at the moment of the start; and `putexctl token` reads the fencing token from it.
+//!
+//! The deadline is in the [lines](turns) that an extension changes, and the environment behind them.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+use std::{fs, io};
+
+use super::frame::Lease;
+use super::turns;
+use crate::host::clock;
+use crate::types::{FENCING_TOKEN as TOKEN, FencingToken, ServiceName, Time};
+
+/// Why a grant permits nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum GrantError {
+    /// There is no grant, or it cannot be read.
+    #[error("this host does not hold its lease ({0})")]
+    NoGrant(io::Error),
+    /// The grant is not one of this program's.
+    #[error("its grant has no valid {0}")]
+    Malformed(&'static str),
+    /// The deadline has passed.
+    #[error("its lease has passed its deadline")]
+    Passed,
+}
+
+/// Why a unit is not started.
+#[derive(Debug, thiserror::Error)]
+pub enum GateError {
+    /// This host does not hold the lease now.
+    #[error(transparent)]
+    Grant(#[from] GrantError),
+    /// The unit's environment is not that of the grant: the start was decided under another lease.
+    #[error("its environment has the fencing token {found:?}, the lease has {term}")]
+    Token {
+        /// In the environment.
+        found: String,
+        /// In the grant.
+        term: FencingToken,
+    },
+}
+
+/// Whether the unit of `service` may be started now, asked by `ExecCondition=` with the unit's environment.
+///
+/// This catches a start that was decided before a pause and would be carried out after it. What it cannot catch is a
+/// pause of PID 1 between the end of this program and the start of the unit's own: for that the guard goes on killing
+/// until the lease is disarmed.
+pub fn gate(directory: &Path, service: &ServiceName) -> Result<(), GateError> {
+    let grant = read(directory, service)?;
+    let found = std::env::var(TOKEN).unwrap_or_default();
+    judge(&grant, &found, clock::now())
+}
+
+/// The fencing token of the lease that this host holds now.
+///
+/// The deadline in the grant is looked at by the caller's own reading of the clocks, so that a guard that stands still,
+/// or a host that thaws and has its callers go on before its guard, shows no token of a lease that is over.
+pub fn token(directory: &Path, service: &ServiceName) -> Result<FencingToken, GrantError> {
+    term(&read(directory, service)?, clock::now())
+}
+
+/// What the gate says: `grant` is the grant's text, `found` the fencing token in the unit's environment.
+pub fn judge(grant: &str, found: &str, now: Time) -> Result<(), GateError> {
+    let term = term(grant, now)?;
+    if found == term.to_string() { Ok(()) } else { Err(GateError::Token { found: found.to_owned(), term }) }
+}
+
+fn read(directory: &Path, service: &ServiceName) -> Result<String, GrantError> {
+    fs::read_to_string(directory.join(service.as_str())).map_err(GrantError::NoGrant)
+}
+
+fn term(grant: &str, now: Time) -> Result<FencingToken, GrantError> {
+    let (deadline, environment) = turns::latest(grant).ok_or(GrantError::Malformed("deadline"))?;
+    let deadline = parse_deadline(deadline).ok_or(GrantError::Malformed("deadline"))?;
+    let term = environment.lines().find_map(|line| line.strip_prefix(TOKEN)?.strip_prefix('=')?.parse().ok());
+    let term = FencingToken(term.ok_or(GrantError::Malformed(TOKEN))?);
+    if now.has_passed(deadline) { Err(GrantError::Passed) } else { Ok(term) }
+}
+
+/// The text of a grant.
+#[must_use]
+pub fn render(lease: &Lease) -> String {
+    turns::lines(&deadline(lease.deadline)) + &environment(lease)
+}
+
+/// What the lines of a grant say: the deadline on both clocks, in nanoseconds, as long for each. One that they cannot say, of
+/// more than five hundred years, is the latest of those that they can.
+#[must_use]
+pub fn deadline(deadline: Time) -> String {
+    let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+    format!("{:020} {:020}", nanos(deadline.boot), nanos(deadline.raw))
+}
+
+/// The deadline that such a text says.
+#[must_use]
+pub fn parse_deadline(text: &str) -> Option<Time> {
+    let (boot, raw) = text.split_once(' ')?;
+    let span = |nanos: &str| Some(Duration::from_nanos(nanos.parse().ok()?));
+    Some(Time { boot: span(boot)?, raw: span(raw)? })
+}
+
+/// What is behind them: an environment file.
+///
+/// # Panics
+///
+/// Never: writing to a string does not fail.
+#[must_use]
+pub fn environment(lease: &Lease) -> String {
+    let mut node = String::new();
+    for character in lease.node.as_str().chars() {
+        // Within double quotes systemd's EnvironmentFile= unescapes these four and no others.
+        if matches!(character, '"' | '\\' | '`' | '$') {
+            node.push('\\');
+        }
+        node.push(character);
+    }
+    let mut text = String::new();
+    for (name, value) in [
+        (TOKEN, lease.term.to_string()),
+        ("PUTEX_SERVICE", lease.service.to_string()),
+        ("PUTEX_NODE", format!("\"{node}\"")),
+    ] {
+        writeln!(text, "{name}={value}").expect("writing to a string does not fail");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::{Instance, NodeId, OnStopFailure, Revision, WriteId};
+
+    fn lease() -> Lease {
+        Lease {
+            service: ServiceName::new("db").expect("a good name"),
+            node: NodeId::new(r#"a"b\c$d`e'f"#).expect("a good name"),
+            instance: Instance(1),
+            write: WriteId(2),
+            revision: Revision(3),
+            term: FencingToken(42),
+            deadline: Time { boot: Duration::from_millis(10_500), raw: Duration::from_secs(9) },
+            stop_budget: Duration::from_secs(4),
+            kill_reserve: Duration::from_secs(1),
+            units: Vec::new(),
+            cgroups: Vec::new(),
+            inactive: Vec::new(),
+            begun: Vec::new(),
+            contains: Vec::new(),
+            on_stop_failure: OnStopFailure::Alert,
+            closing: false,
+        }
+    }
+
+    #[test]
+    fn the_grant_is_an_environment_file_to_systemd() {
+        let expected = "PUTEX_FENCING_TOKEN=42\nPUTEX_SERVICE=db\nPUTEX_NODE=\"a\\\"b\\\\c\\$d\\`e'f\"\n";
+        let grant = render(&lease());
+        let lines = grant.split_inclusive('\n').filter(|line| !line.starts_with('#'));
+        assert_eq!(lines.collect::<String>(), expected);
+        assert!(grant.starts_with("# 00000000000000000000 00000000010500000000 00000000009000000000 "), "{grant}");
+    }
+
+    #[test]
+    fn a_deadline_is_as_long_as_any_other() {
+        let latest = Time::both(Duration::from_nanos(u64::MAX));
+        for at in [Time::default(), lease().deadline, latest] {
+            assert_eq!(deadline(at).len(), 41);
+            assert_eq!(parse_deadline(&deadline(at)), Some(at));
+        }
+        assert_eq!(deadline(Time::both(Duration::MAX)), deadline(latest));
+    }
+
+    #[test]
+    fn the_gate_opens_before_the_deadline_with_the_right_token() {
+        let grant = render(&lease());
+        let early = Time::both(Duration::from_secs(8));
+        assert!(judge(&grant, "42", early).is_ok());
+        assert!(matches!(term(&grant, early), Ok(FencingToken(42))));
+        for found in ["", "41", "042", "42 "] {
+            assert!(matches!(judge(&grant, found, early), Err(GateError::Token { .. })), "{found:?}");
+        }
+        for late in [
+            Time { boot: Duration::from_millis(10_500), raw: Duration::from_secs(1) },
+            Time { boot: Duration::from_secs(1), raw: Duration::from_secs(9) },
+        ] {
+            assert!(matches!(judge(&grant, "42", late), Err(GateError::Grant(GrantError::Passed))));
+            assert!(matches!(term(&grant, late), Err(GrantError::Passed)));
+        }
+    }
+
+    #[test]
+    fn a_grant_that_is_not_whole_permits_nothing() {
+        let grant = render(&lease());
+        for missing in [TOKEN, "# 0"] {
+            let lines: Vec<&str> = grant.lines().filter(|line| !line.starts_with(missing)).collect();
+            assert!(matches!(term(&lines.join("\n"), Time::default()), Err(GrantError::Malformed(_))));
+        }
+        for said in ["", "1", "1 x", "1 2 3"] {
+            let grant = turns::lines(said) + &environment(&lease());
+            assert!(matches!(term(&grant, Time::default()), Err(GrantError::Malformed("deadline"))), "{said:?}");
+        }
+        assert!(judge("", "", Time::default()).is_err());
+    }
+
+    #[test]
+    fn what_a_host_may_do_now_is_in_the_grant_that_is_there_now() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (path, service) = (directory.path(), lease().service);
+        assert!(matches!(token(path, &service), Err(GrantError::NoGrant(_))));
+        assert!(matches!(gate(path, &service), Err(GateError::Grant(GrantError::NoGrant(_)))));
+        let until = |deadline| fs::write(path.join("db"), render(&Lease { deadline, ..lease() })).expect("writes");
+        until(clock::now().plus(Duration::from_secs(3600)));
+        assert!(matches!(token(path, &service), Ok(FencingToken(42))));
+        // This program was not started with the environment of the grant.
+        assert!(matches!(gate(path, &service), Err(GateError::Token { term: FencingToken(42), .. })));
+        until(clock::now());
+        assert!(matches!(token(path, &service), Err(GrantError::Passed)));
+        assert!(matches!(gate(path, &service), Err(GateError::Grant(GrantError::Passed))));
+    }
+}

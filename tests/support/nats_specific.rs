@@ -1,0 +1,832 @@
+//! What only the store over NATS has: credentials, TLS, clusters, buckets by other hands, and putex 0.2.0.
+
+use std::io::{Read, Write as _};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_nats::HeaderMap;
+use async_nats::jetstream::{self, stream};
+use data_encoding::BASE64URL_NOPAD;
+use futures_util::StreamExt;
+use nkeys::KeyPair;
+use putexd::store::nats::NatsStore;
+use putexd::store::{Administer, Creation, Link, Store, StoreError, WriteOutcome};
+use putexd::types::store::{Login, NatsCredentials, NatsSettings, Tls};
+use putexd::types::{Key, Revision, Value};
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::capture::{Capture, PASSWORD, configured, password_in, with_public_authority};
+use super::certificates::certificate;
+use super::load::renewals_are_measured;
+use super::nats_server::{NatsServer, settings};
+use super::{CALL_LIMIT, attempt, base, key, read, token, turned_away, up, usable, within, won, works, write};
+
+fn open(settings: &NatsSettings) -> NatsStore {
+    NatsStore::new(settings.clone(), CALL_LIMIT)
+}
+
+async fn admin(server: &NatsServer) -> async_nats::jetstream::Context {
+    async_nats::jetstream::new(async_nats::connect(server.url()).await.expect("the administrator connects"))
+}
+
+#[tokio::test]
+async fn a_store_without_a_server_is_there_at_once_and_connects_later() {
+    let mut server = NatsServer::start("");
+    server.die();
+    let since = Instant::now();
+    let store = open(&server.settings());
+    assert!(matches!(store.read(&key(), None).await, Err(StoreError::Unreachable(_))));
+    assert!(since.elapsed() < CALL_LIMIT / 2);
+    server.come_back();
+    works(&store).await;
+}
+
+#[tokio::test]
+async fn a_write_that_meets_a_dying_server_is_not_sent_to_the_next() {
+    let mut server = NatsServer::start("");
+    let store = open(&server.settings());
+    up(&store).await;
+    let now = read(&store, &key()).await;
+    server.die();
+    // The client may not have noticed yet.
+    let outcome = store.compare_and_set(&key(), &attempt(&now, token("a"))).await;
+    assert!(matches!(outcome, WriteOutcome::Unknown(_)), "{outcome:?}");
+    server.come_back();
+    usable(&store, &key()).await;
+    assert_eq!(read(&store, &key()).await, now);
+}
+
+#[tokio::test]
+async fn user_and_password_are_read_at_each_connect() {
+    let server = NatsServer::start("authorization { users: [ { user: putexd, password: \"s3 cret\" } ] }");
+    let password_file = server.folder().join("password");
+    write(&password_file, "wrong\n");
+    let credentials =
+        NatsCredentials::UserPassword(Login { user: "putexd".to_owned(), password_file: password_file.clone() });
+    let store = open(&NatsSettings { credentials, ..server.settings() });
+    let (reason, error) = turned_away(&store).await;
+    assert!(reason.contains("authorization violation"), "{reason}");
+    assert!(matches!(error, StoreError::Denied(_)), "{error}");
+    write(&password_file, "s3 cret\n");
+    works(&store).await;
+}
+
+#[tokio::test]
+async fn credentials_that_cannot_be_read_are_named() {
+    let server = NatsServer::start("");
+    let credentials = NatsCredentials::Creds(server.folder().join("absent.creds"));
+    let (reason, _) = turned_away(&open(&NatsSettings { credentials, ..server.settings() })).await;
+    assert!(reason.contains("absent.creds"), "{reason}");
+}
+
+#[tokio::test]
+async fn an_nkey_logs_in() {
+    let user = KeyPair::new_user();
+    let server = NatsServer::start(&format!("authorization {{ users: [ {{ nkey: {} }} ] }}", user.public_key()));
+    let seed_file = server.folder().join("seed");
+    write(&seed_file, &format!("{}\n", user.seed().expect("a seed")));
+    works(&open(&NatsSettings { credentials: NatsCredentials::NkeySeed(seed_file), ..server.settings() })).await;
+}
+
+#[tokio::test]
+async fn a_creds_file_logs_in() {
+    let (operator, account, user) = (KeyPair::new_operator(), KeyPair::new_account(), KeyPair::new_user());
+    let system = KeyPair::new_account();
+    let limits = json!({
+        "subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": true, "conn": -1, "leaf": -1,
+        "mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1,
+    });
+    let operator_token = jwt(&operator, &operator, &json!({ "type": "operator", "version": 2 }));
+    let account_token = jwt(&operator, &account, &json!({ "type": "account", "version": 2, "limits": limits }));
+    let system_token = jwt(&operator, &system, &json!({ "type": "account", "version": 2 }));
+    let user_limits = json!({ "type": "user", "version": 2, "subs": -1, "data": -1, "payload": -1 });
+    let user_token = jwt(&account, &user, &user_limits);
+
+    let (account, system) = (account.public_key(), system.public_key());
+    let server = NatsServer::start(&format!(
+        "operator: \"{operator_token}\"\nsystem_account: {system}\nresolver: MEMORY\n\
+         resolver_preload {{ {account}: \"{account_token}\", {system}: \"{system_token}\" }}"
+    ));
+    let creds = server.folder().join("user.creds");
+    let seed = user.seed().expect("a seed");
+    write(
+        &creds,
+        &format!(
+            "-----BEGIN NATS USER JWT-----\n{user_token}\n------END NATS USER JWT------\n\n\
+             -----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
+        ),
+    );
+    works(&open(&NatsSettings { credentials: NatsCredentials::Creds(creds), ..server.settings() })).await;
+}
+
+/// A token in the form of NATS: JSON that its issuer signed.
+fn jwt(issuer: &KeyPair, subject: &KeyPair, claims: &serde_json::Value) -> String {
+    let head = json!({ "typ": "JWT", "alg": "ed25519-nkey" });
+    let body = json!({
+        "jti": "test", "iat": 1_600_000_000, "name": "test",
+        "iss": issuer.public_key(), "sub": subject.public_key(), "nats": claims,
+    });
+    let encode = |json: &serde_json::Value| BASE64URL_NOPAD.encode(json.to_string().as_bytes());
+    let signed = format!("{}.{}", encode(&head), encode(&body));
+    let signature = issuer.sign(signed.as_bytes()).expect("a signature");
+    format!("{signed}.{}", BASE64URL_NOPAD.encode(&signature))
+}
+
+#[tokio::test]
+async fn an_account_with_the_least_permissions_holds_locks_and_cannot_create() {
+    let server = NatsServer::start(
+        "authorization { users: [
+            { user: admin, password: a }
+            { user: putexd, password: p, permissions: {
+                publish: [ \"$JS.API.STREAM.INFO.KV_locks\", \"$JS.API.STREAM.MSG.GET.KV_locks\",
+                           \"$JS.API.CONSUMER.CREATE.KV_locks\", \"$KV.locks.>\" ]
+                subscribe: [ \"_INBOX.>\" ]
+            } }
+        ] }",
+    );
+    let login = |user: &str, password: &str| {
+        let password_file = server.folder().join(user);
+        write(&password_file, password);
+        NatsCredentials::UserPassword(Login { user: user.to_owned(), password_file })
+    };
+    let (admins, own) = (login("admin", "a"), login("putexd", "p"));
+    let store = open(&NatsSettings { credentials: own, create_bucket: false, ..server.settings() });
+    up(&store).await;
+    assert!(matches!(store.read(&key(), None).await, Err(StoreError::Missing(why)) if why.contains("putexctl init")));
+    let since = Instant::now();
+    let error = store.init().await.expect_err("not permitted");
+    assert!(matches!(&error, StoreError::Denied(why) if why.contains("STREAM.CREATE")), "{error}");
+    assert!(since.elapsed() < CALL_LIMIT / 2, "a violation is not waited out");
+
+    let init = open(&NatsSettings { credentials: admins, create_bucket: false, ..server.settings() });
+    up(&init).await;
+    assert!(matches!(init.init().await, Ok(Creation::Created(_))));
+    assert!(matches!(init.init().await, Ok(Creation::Existed(_))));
+    works(&store).await;
+}
+
+#[tokio::test]
+async fn tls_with_an_authority_of_ones_own_and_client_certificates() {
+    let folder = TempDir::new().expect("a temporary folder");
+    let path = |name: &str| folder.path().join(name);
+    certificate(folder.path(), "ca", "basicConstraints=critical,CA:TRUE", None);
+    certificate(folder.path(), "server", "subjectAltName=IP:127.0.0.1", Some("ca"));
+    certificate(folder.path(), "client", "extendedKeyUsage=clientAuth", Some("ca"));
+    let tls = Tls { ca_file: Some(path("ca.pem")), client: Some((path("client.pem"), path("client.key"))) };
+    let server = NatsServer::start_in(
+        folder,
+        "tls { cert_file: \"@/server.pem\", key_file: \"@/server.key\", ca_file: \"@/ca.pem\", verify: true }",
+    );
+    let settings = NatsSettings { tls_required: true, tls, ..server.settings() };
+    works(&open(&NatsSettings { servers: vec![server.tls_url()], ..settings.clone() })).await;
+
+    let tls = Tls { ca_file: None, ..settings.tls.clone() };
+    let (reason, _) = turned_away(&open(&NatsSettings { tls, ..settings })).await;
+    assert!(reason.contains("certificate"), "{reason}");
+}
+
+#[tokio::test]
+async fn no_secret_is_seen_on_the_way() {
+    let nkey = KeyPair::new_user();
+    let seed = nkey.seed().expect("a seed");
+    let users = format!(
+        "authorization {{ users: [ {{ user: putexd, password: \"{PASSWORD}\" }}, {{ nkey: {} }} ] }}",
+        nkey.public_key()
+    );
+    let folder = TempDir::new().expect("a temporary folder");
+    certificate(folder.path(), "ca", "basicConstraints=critical,CA:TRUE", None);
+    certificate(folder.path(), "server", "subjectAltName=IP:127.0.0.1", Some("ca"));
+    let open_server = NatsServer::start(&users);
+    let server = NatsServer::start_in(
+        folder,
+        &format!("{users}\ntls {{ cert_file: \"@/server.pem\", key_file: \"@/server.key\" }}"),
+    );
+    password_in(server.folder());
+    let seed_file = server.folder().join("seed");
+    write(&seed_file, &seed);
+    std::fs::set_permissions(&seed_file, std::fs::Permissions::from_mode(0o600)).expect("its mode");
+    let secrets = [PASSWORD, seed.as_str()];
+    let store = |capture: &Capture, keys: &str| {
+        let place = format!("servers = [\"nats://127.0.0.1:{}\"]\nbucket = \"locks\"", capture.port);
+        let text = format!("type = \"nats\"\n{place}\ncreate-bucket = true\nreplicas = 1\n{keys}");
+        putexd::store::open(&configured(server.folder(), &text), CALL_LIMIT).expect("a store")
+    };
+    let password = "user = \"putexd\"\npassword-file = \"@/password\"\n";
+    for (login, shows) in [(password, true), ("nkey-seed = \"@/seed\"\n", false)] {
+        // Without TLS, which the loopback device alone may do.
+        let capture = Capture::before(open_server.port()).await;
+        works(&*store(&capture, login)).await;
+        assert_eq!(!capture.seen(&secrets).is_empty(), shows, "{login}");
+        // Somebody in between says that there is no TLS.
+        let capture = Capture::before(open_server.port()).await;
+        turned_away(&*store(&capture, &format!("{login}tls-ca = \"@/ca.pem\""))).await;
+        assert_eq!(capture.seen(&secrets), Vec::<String>::new(), "{login}");
+
+        let capture = Capture::before(server.port()).await;
+        works(&*store(&capture, &format!("{login}tls-ca = \"@/ca.pem\""))).await;
+        assert_eq!(capture.seen(&secrets), Vec::<String>::new(), "{login}");
+    }
+}
+
+#[tokio::test]
+async fn an_authority_of_ones_own_replaces_the_public_ones() {
+    const NAME: &str = "nats_specific::an_authority_of_ones_own_replaces_the_public_ones";
+    let Some(folder) = with_public_authority(NAME) else { return };
+    certificate(&folder, "server", "subjectAltName=IP:127.0.0.1", Some("public"));
+    let of = folder.display();
+    let server = NatsServer::start(&format!("tls {{ cert_file: \"{of}/server.pem\", key_file: \"{of}/server.key\" }}"));
+    let settings = NatsSettings { tls_required: true, ..server.settings() };
+    works(&open(&settings)).await;
+    let tls = Tls { ca_file: Some(folder.join("own.pem")), client: None };
+    let (reason, _) = turned_away(&open(&NatsSettings { tls, ..settings })).await;
+    assert!(reason.contains("certificate"), "{reason}");
+}
+
+#[tokio::test]
+async fn tls_that_is_required_is_not_done_without() {
+    let server = NatsServer::start("");
+    let (_, error) = turned_away(&open(&NatsSettings { tls_required: true, ..server.settings() })).await;
+    assert!(matches!(error, StoreError::Unreachable(_)), "{error}");
+}
+
+#[tokio::test]
+async fn putex_0_2_0_and_this_read_each_other() {
+    let server = NatsServer::start("");
+    let store = open(&server.settings());
+    up(&store).await;
+    let js = admin(&server).await;
+    let other = js.get_key_value("locks").await.expect("the bucket");
+
+    other.put("database", "node-a".into()).await.expect("putex 0.2.0 takes the lock");
+    let held = read(&store, &key()).await;
+    assert_eq!(held.entry.as_ref().and_then(|entry| entry.value.clone()), Some(plain("node-a")));
+    won(&store, &key(), &attempt(&held, token("node-b"))).await;
+    assert_eq!(other.get("database").await.expect("an answer").expect("a value"), "node-b");
+
+    let now = read(&store, &key()).await;
+    other.update("database", "".into(), base(&now).0).await.expect("putex 0.2.0 releases");
+    let released = read(&store, &key()).await;
+    assert_eq!(released.entry.and_then(|entry| entry.value), Some(plain("")));
+}
+
+#[tokio::test]
+async fn headers_are_as_documented_and_foreign_ones_are_ignored() {
+    let server = NatsServer::start("");
+    let store = open(&server.settings());
+    up(&store).await;
+    let js = admin(&server).await;
+    let now = read(&store, &key()).await;
+    let fields = [("paused-for", "30000"), ("lease", "3000")].map(|(name, text)| (name.to_owned(), text.to_owned()));
+    let value = Value { body: b"node-a".to_vec(), fields: fields.into() };
+    let revision = won(&store, &key(), &attempt(&now, value)).await;
+    let bucket = js.get_stream("KV_locks").await.expect("the stream");
+    let message = bucket.get_raw_message(revision.0).await.expect("the message");
+    assert_eq!(&message.payload[..], b"node-a");
+    for (name, text) in [("Putex-Lease", "3000"), ("Putex-Paused-For", "30000")] {
+        assert_eq!(message.headers.get(name).map(async_nats::HeaderValue::as_str), Some(text));
+    }
+
+    let mut headers = HeaderMap::new();
+    headers.insert("Other-Header", "1");
+    headers.insert("putex-lease", "5000");
+    let publish = js.publish_with_headers("$KV.locks.database", headers, "node-c".into()).await;
+    publish.expect("sent").await.expect("stored");
+    let entry = read(&store, &key()).await.entry.and_then(|entry| entry.value).expect("a value");
+    assert_eq!((entry.body, entry.fields), (b"node-c".to_vec(), [("lease".to_owned(), "5000".to_owned())].into()));
+}
+
+fn plain(token: &str) -> Value {
+    Value { body: token.into(), ..Value::default() }
+}
+
+#[tokio::test]
+async fn a_repeated_write_id_is_not_won_again() {
+    let server = NatsServer::start("");
+    let store = open(&server.settings());
+    up(&store).await;
+    let first = attempt(&read(&store, &key()).await, token("a"));
+    won(&store, &key(), &first).await;
+    // A server before 2.12 looks at the write's id first, a newer one at the revision.
+    let outcome = store.compare_and_set(&key(), &first).await;
+    assert!(matches!(outcome, WriteOutcome::Unknown(_) | WriteOutcome::Conflict), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn what_a_message_put_by_hand_replaced_is_not_known() {
+    let server = NatsServer::start("");
+    let store = open(&server.settings());
+    up(&store).await;
+    let first = won(&store, &key(), &attempt(&read(&store, &key()).await, token("a"))).await;
+    let second = won(&store, &key(), &attempt(&read(&store, &key()).await, token("b"))).await;
+    let replaced = async |revision| store.read(&key(), Some(revision)).await.expect("a snapshot").entry;
+    assert_eq!(replaced(second).await.map(|entry| entry.revision), Some(first));
+
+    let js = admin(&server).await;
+    let stream = js.get_stream("KV_locks").await.expect("the bucket");
+    let old = stream.get_raw_message(second.0).await.expect("the message");
+    let copy_of = |keeps: fn(&str) -> bool| {
+        let headers: HeaderMap = old
+            .headers
+            .iter()
+            .filter(|(name, _)| keeps(name.as_ref()))
+            .map(|(name, texts)| (name.clone(), texts[0].clone()))
+            .collect();
+        js.publish_with_headers("$KV.locks.database", headers, old.payload.clone())
+    };
+    // With its condition the server compares too, and refuses.
+    let ack = copy_of(|name| name != "Nats-Msg-Id").await;
+    ack.expect("it is sent").await.expect_err("the revision is not the latest any more");
+    let ack = copy_of(|name| name.starts_with("Putex-")).await;
+    let copy = Revision(ack.expect("it is sent").await.expect("it is taken").sequence);
+    assert_eq!(
+        read(&store, &key()).await.entry.map(|entry| (entry.revision, entry.value)),
+        Some((copy, Some(token("b"))))
+    );
+    assert_eq!(replaced(copy).await, None);
+    // One that says what the first of them had replaced is found out.
+    let ack = copy_of(|name| name.starts_with("Putex")).await;
+    let copy = Revision(ack.expect("it is sent").await.expect("it is taken").sequence);
+    assert_eq!(replaced(copy).await, None);
+
+    let third = won(&store, &key(), &attempt(&read(&store, &key()).await, token("c"))).await;
+    assert_eq!(replaced(third).await.map(|entry| entry.revision), Some(copy));
+}
+
+#[tokio::test]
+async fn a_missing_bucket_is_not_created_unasked() {
+    let server = NatsServer::start("");
+    let store = open(&NatsSettings { create_bucket: false, ..server.settings() });
+    up(&store).await;
+    let now = store.read(&key(), None).await;
+    assert!(matches!(&now, Err(StoreError::Missing(why)) if why.contains("putexctl init")), "{now:?}");
+    assert!(matches!(store.watch().await, Err(StoreError::Missing(_))));
+    assert!(matches!(store.facts().await, Err(StoreError::Missing(_))));
+    assert!(matches!(store.init().await, Ok(Creation::Created(_))));
+    works(&store).await;
+}
+
+/// An operator who looks at a store does not make one, whatever the configuration lets putexd do.
+#[tokio::test]
+async fn doctor_makes_no_bucket() {
+    let server = NatsServer::start("");
+    let root = TempDir::new().expect("a temporary folder");
+    std::fs::create_dir_all(root.path().join("etc/putex")).expect("a folder");
+    let store = format!(
+        "node = \"h1\"\n[store]\ntype = \"nats\"\nservers = [{:?}]\nbucket = \"locks\"\nreplicas = 1\ncreate-bucket = true\n",
+        server.url()
+    );
+    write(&root.path().join("etc/putex/putexd.toml"), &store);
+    let doctor = || {
+        let arguments = ["doctor", "--root", root.path().to_str().expect("a path in UTF-8")];
+        std::process::Command::new(env!("CARGO_BIN_EXE_putexctl")).args(arguments).output().expect("putexctl runs")
+    };
+    let said = doctor();
+    assert!(String::from_utf8_lossy(&said.stderr).contains("there is no bucket locks"), "{said:?}");
+    let store = open(&NatsSettings { create_bucket: false, ..server.settings() });
+    up(&store).await;
+    assert!(matches!(store.facts().await, Err(StoreError::Missing(_))));
+}
+
+/// A server that is cut off from its cluster answers at once that it cannot answer. Whoever is connected to it leaves it for
+/// one that can.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_cut_off_is_left_for_one_that_answers() {
+    let mut alone = NatsServer::start("");
+    usable(&open(&alone.settings()), &key()).await;
+    let mut servers = NatsServer::cluster();
+    let maker = open(&NatsSettings { replicas: 3, ..settings(servers.iter().map(NatsServer::url).collect()) });
+    usable(&maker, &key()).await;
+    let leader = leader_of(&maker).await;
+    alone.die();
+    let store = open(&NatsSettings { create_bucket: false, ..settings(vec![servers[leader].url(), alone.url()]) });
+    usable(&store, &key()).await;
+    let before = read(&store, &key()).await.incarnation;
+    alone.come_back();
+    (0..3).filter(|other| *other != leader).for_each(|other| servers[other].die());
+    let other = async {
+        loop {
+            match store.read(&key(), None).await {
+                Ok(now) if now.incarnation != before => return,
+                Ok(_) | Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    };
+    within(other).await;
+}
+
+/// A stream that was deleted a moment ago can be made again when its files are gone.
+async fn make(js: &jetstream::Context, config: &stream::Config) {
+    within(async {
+        while js.create_stream(config.clone()).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_bucket_that_could_lose_locks_is_refused() {
+    let server = NatsServer::start("");
+    let js = admin(&server).await;
+    let store = open(&NatsSettings { create_bucket: false, ..server.settings() });
+    up(&store).await;
+    let fit = stream::Config {
+        name: "KV_locks".to_owned(),
+        subjects: vec!["$KV.locks.>".to_owned()],
+        max_messages_per_subject: 1,
+        ..stream::Config::default()
+    };
+    let unfit = [
+        ("expire", stream::Config { max_age: Duration::from_secs(60), ..fit.clone() }),
+        ("memory", stream::Config { storage: stream::StorageType::Memory, ..fit.clone() }),
+        ("retention", stream::Config { retention: stream::RetentionPolicy::Interest, ..fit.clone() }),
+        ("full", stream::Config { max_messages: 10, ..fit.clone() }),
+        ("listen", stream::Config { subjects: vec!["$KV.other.>".to_owned()], ..fit.clone() }),
+    ];
+    for (word, config) in unfit {
+        make(&js, &config).await;
+        let now = store.read(&key(), None).await;
+        assert!(matches!(&now, Err(StoreError::Unfit(why)) if why.contains(word)), "{word}: {now:?}");
+        js.delete_stream("KV_locks").await.expect("the stream is deleted");
+    }
+    make(&js, &fit).await;
+    assert!(matches!(store.init().await, Ok(Creation::Existed(_))));
+    works(&store).await;
+    assert_eq!(store.facts().await.expect("facts").history, 1);
+    let second = won(&store, &key(), &attempt(&read(&store, &key()).await, token("b"))).await;
+    assert_eq!(store.read(&key(), Some(second)).await.expect("a snapshot").entry, None);
+}
+
+#[tokio::test]
+async fn an_empty_bucket_of_an_administrator_is_seeded_before_use() {
+    let server = NatsServer::start("");
+    let js = admin(&server).await;
+    let config = stream::Config {
+        name: "KV_locks".to_owned(),
+        subjects: vec!["$KV.locks.>".to_owned()],
+        ..stream::Config::default()
+    };
+    js.create_stream(config).await.expect("the stream is made");
+    let store = open(&NatsSettings { create_bucket: false, ..server.settings() });
+    up(&store).await;
+    let now = store.read(&key(), None).await;
+    assert!(matches!(&now, Err(StoreError::Unfit(why)) if why.contains("putexctl init")), "{now:?}");
+    assert!(matches!(store.init().await, Ok(Creation::Existed(_))));
+    let revision = won(&store, &key(), &attempt(&read(&store, &key()).await, token("a"))).await;
+    assert!(is_seeded(revision), "{revision}");
+}
+
+/// Revisions begin at the time of creation in milliseconds: later than 2020, that is.
+fn is_seeded(revision: Revision) -> bool {
+    revision.0 > 1_577_000_000_000
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_hosts_create_the_bucket_at_once() {
+    let server = NatsServer::start("");
+    let stores: Vec<NatsStore> = (0..8).map(|_| open(&server.settings())).collect();
+    let mut tasks = Vec::new();
+    for (number, store) in stores.iter().cloned().enumerate() {
+        tasks.push(tokio::spawn(async move {
+            up(&store).await;
+            let key = Key::new(&format!("key-{number}")).expect("a key");
+            usable(&store, &key).await;
+            let now = read(&store, &key).await;
+            (key.clone(), now.incarnation.clone(), won(&store, &key, &attempt(&now, token("a"))).await)
+        }));
+    }
+    let mut written = Vec::new();
+    for task in tasks {
+        written.push(task.await.expect("the host ends"));
+    }
+    for (key, incarnation, revision) in written {
+        let now = read(&stores[0], &key).await;
+        assert_eq!((base(&now), &now.incarnation), (revision, &incarnation));
+        assert!(is_seeded(revision), "{revision}");
+    }
+}
+
+#[tokio::test]
+async fn revisions_and_incarnation_survive_a_restart() {
+    let mut server = NatsServer::start("");
+    let store = open(&server.settings());
+    up(&store).await;
+    let empty = read(&store, &key()).await;
+    server.die();
+    server.come_back();
+    usable(&store, &key()).await;
+    assert_eq!(read(&store, &key()).await, empty);
+    assert!(is_seeded(won(&store, &key(), &attempt(&empty, token("a"))).await));
+}
+
+#[tokio::test]
+async fn a_watch_ends_when_its_bucket_is_deleted() {
+    let server = NatsServer::start("");
+    let store = open(&server.settings());
+    up(&store).await;
+    let mut hints = store.watch().await.expect("a watch");
+    admin(&server).await.delete_stream("KV_locks").await.expect("the stream is deleted");
+    assert_eq!(within(hints.next()).await, None);
+}
+
+#[tokio::test]
+async fn a_watch_ends_when_its_server_hangs_although_nobody_calls() {
+    let server = NatsServer::start("");
+    let store = open(&server.settings());
+    up(&store).await;
+    let mut hints = store.watch().await.expect("a watch");
+    server.hang();
+    assert_eq!(within(hints.next()).await, None);
+    within(store.link().wait_for(|link| *link != Link::Up)).await.expect("the store lives");
+}
+
+#[tokio::test]
+async fn a_bucket_that_cannot_be_made_is_missing_and_init_says_why() {
+    let server = NatsServer::start("");
+    let store = open(&NatsSettings { replicas: 3, ..server.settings() });
+    up(&store).await;
+    assert!(matches!(store.read(&key(), None).await, Err(StoreError::Missing(_))));
+    let error = store.init().await.expect_err("one server cannot keep three copies");
+    assert!(matches!(&error, StoreError::Unfit(why) if why.contains("replicas")), "{error}");
+}
+
+#[tokio::test]
+async fn the_facts_are_those_of_the_server() {
+    let server = NatsServer::start("server_name: alone");
+    let store = open(&server.settings());
+    up(&store).await;
+    let facts = store.facts().await.expect("facts");
+    // From 2.10 on a server that is alone calls itself the leader.
+    assert_eq!((facts.server.as_str(), facts.cluster), ("alone", None));
+    assert!(facts.leader.is_none_or(|leader| leader == "alone"));
+    assert_eq!((facts.replicas, facts.current, facts.history), (1, 1, 2));
+    assert!(facts.sound_compare_and_set, "one replica on {}", facts.version);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_of_three_rides_through_the_death_of_its_leader() {
+    let mut servers = NatsServer::cluster();
+    let urls: Vec<String> = servers.iter().map(NatsServer::url).collect();
+    let store = open(&NatsSettings { replicas: 3, ..settings(urls) });
+    up(&store).await;
+    usable(&store, &key()).await;
+    let first = won_in_the_end(&store, "a").await;
+    assert!(!is_seeded(first), "replicas that were purged disagree on revisions: {first}");
+
+    let facts = store.facts().await.expect("facts");
+    assert_eq!((facts.cluster.as_deref(), facts.replicas), (Some("test"), 3));
+    let before = read(&store, &key()).await;
+    // Each leader in turn dies and comes back, so that one that came back leads at last: it has the same revisions.
+    let mut last = before.clone();
+    for body in ["b", "c"] {
+        let index = leader_of(&store).await;
+        servers[index].die();
+        usable(&store, &key()).await;
+        assert_eq!(read(&store, &key()).await, last);
+        let revision = won_in_the_end(&store, body).await;
+        assert!(revision > base(&last));
+        let replaced = store.read(&key(), Some(revision)).await.expect("a snapshot");
+        assert_eq!(replaced, last, "a planned hand-over hangs on it");
+        last = read(&store, &key()).await;
+        servers[index].come_back();
+        let all_current = async {
+            while store.facts().await.map_or(0, |facts| facts.current) < 3 {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        within(all_current).await;
+    }
+
+    let js = admin(&servers[0]).await;
+    let anew = async {
+        loop {
+            match store.read(&key(), None).await {
+                Ok(now) if now.incarnation != before.incarnation => return now,
+                // While the cluster elects the leader that takes such orders, nobody answers: asked again.
+                Ok(_) => drop(js.delete_stream("KV_locks").await),
+                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    };
+    let now = within(anew).await;
+    assert_eq!(now.entry, None);
+    won_in_the_end(&store, "d").await;
+    let stale = store.compare_and_set(&key(), &attempt(&last, token("of the former life"))).await;
+    assert!(!matches!(stale, WriteOutcome::Won(_)), "{stale:?}");
+}
+
+/// The number of the server that leads the bucket. The store is connected to whichever server it found, and on a busy
+/// machine that one may be between two leaders.
+async fn leader_of(store: &NatsStore) -> usize {
+    let leader = async {
+        loop {
+            if let Some(leader) = store.facts().await.ok().and_then(|facts| facts.leader) {
+                return leader;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    within(leader).await.trim_start_matches('n').parse().expect("the number of a server")
+}
+
+/// Reads and writes until it wins: while a leader is elected, nobody does.
+async fn won_in_the_end(store: &NatsStore, body: &str) -> Revision {
+    let winning = async {
+        loop {
+            if let Ok(now) = store.read(&key(), None).await {
+                let outcome = store.compare_and_set(&key(), &attempt(&now, token(body))).await;
+                if let WriteOutcome::Won(revision) = outcome {
+                    return revision;
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    within(winning).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_of_three_never_lets_two_writers_win() {
+    let servers = NatsServer::cluster();
+    never_two_winners(servers.iter().map(NatsServer::url).collect()).await;
+}
+
+/// In a rolling update the leader may be older than the server that one is connected to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_newer_than_the_leader_lets_no_two_writers_win() {
+    let servers = NatsServer::cluster();
+    never_two_winners(servers.iter().map(|server| looks_newer(server.port())).collect()).await;
+}
+
+/// A way to a server of 2.9.10 on which it says that it is 2.12.0; where it is another one, what it says is left alone.
+fn looks_newer(port: u16) -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let address = listener.local_addr().expect("it has an address");
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let Ok(mut client) = client else { return };
+            let Ok(mut server) = TcpStream::connect(("127.0.0.1", port)) else { continue };
+            let (Ok(mut from_client), Ok(mut to_server)) = (client.try_clone(), server.try_clone()) else { continue };
+            std::thread::spawn(move || std::io::copy(&mut from_client, &mut to_server));
+            std::thread::spawn(move || {
+                let mut bytes = vec![0; 65536];
+                while let Ok(length @ 1..) = server.read(&mut bytes) {
+                    let answer = &mut bytes[..length];
+                    let old = b"\"version\":\"2.9.10\"";
+                    if let Some(at) = answer.windows(old.len()).position(|window| window == old) {
+                        answer[at..at + old.len()].copy_from_slice(b"\"version\":\"2.12.0\"");
+                    }
+                    if client.write_all(answer).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    format!("nats://{address}")
+}
+
+async fn never_two_winners(urls: Vec<String>) {
+    const WRITERS: usize = 16;
+    const ROUNDS: u32 = 100;
+    let store = open(&NatsSettings { replicas: 3, ..settings(urls) });
+    up(&store).await;
+    usable(&store, &key()).await;
+    won_in_the_end(&store, "x").await;
+    let mut decided = 0;
+    for round in 0..ROUNDS {
+        let now = read(&store, &key()).await;
+        let tasks: Vec<_> = (0..WRITERS)
+            .map(|number| {
+                let (store, attempt) = (store.clone(), attempt(&now, token(&format!("{number}"))));
+                tokio::spawn(async move { store.compare_and_set(&key(), &attempt).await })
+            })
+            .collect();
+        let mut winners = 0;
+        for task in tasks {
+            winners += u32::from(matches!(task.await.expect("the writer ends"), WriteOutcome::Won(_)));
+        }
+        assert!(winners <= 1, "round {round}: {winners} writers won");
+        decided += winners;
+    }
+    // A round without a winner is no harm, but it must not be the rule.
+    assert!(decided > ROUNDS / 2, "{decided} of {ROUNDS} rounds were won");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_round_trip_is_measured() {
+    const ROUNDS: usize = 200;
+    let servers = NatsServer::cluster();
+    let urls: Vec<String> = servers.iter().map(NatsServer::url).collect();
+    let store = open(&NatsSettings { replicas: 3, ..settings(urls) });
+    up(&store).await;
+    usable(&store, &key()).await;
+    won_in_the_end(&store, "x").await;
+    let mut spans = Vec::new();
+    while spans.len() < ROUNDS {
+        let attempt = attempt(&read(&store, &key()).await, token("a"));
+        let since = Instant::now();
+        if let WriteOutcome::Won(_) = store.compare_and_set(&key(), &attempt).await {
+            spans.push(since.elapsed());
+        }
+    }
+    spans.sort();
+    println!("NATS, three servers: a compare-and-set takes {:?}, the median of {ROUNDS}", spans[ROUNDS / 2]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "measures, on a machine that does nothing else"]
+async fn renewals() {
+    let servers = NatsServer::cluster();
+    let urls: Vec<String> = servers.iter().map(NatsServer::url).collect();
+    let settings = NatsSettings { replicas: 3, ..settings(urls) };
+    let stores = [(); 3].map(|()| Arc::new(open(&settings)) as Arc<dyn Store>);
+    renewals_are_measured("NATS, three servers", stores).await;
+}
+
+/// How many writes are under way at once, and for how long each of the two writes in a round.
+const UNDER_WAY: u32 = 1000;
+const ROUND: Duration = Duration::from_secs(2);
+const ROUNDS_OF_BOTH: usize = 5;
+
+/// As long as that of a holder.
+fn record() -> Value {
+    let field = |letter: u8| (format!("field-{}", char::from(letter)), "0".repeat(40));
+    Value { body: b"host-1".to_vec(), fields: (b'a'..b'k').map(field).collect() }
+}
+
+/// How often the store renews a key until then.
+async fn renew(store: Arc<NatsStore>, key: Key, until: Instant) -> u32 {
+    let mut now = read(&*store, &key).await;
+    let mut count = 0;
+    while Instant::now() < until {
+        let is_new = now.entry.is_none();
+        let revision = won(&*store, &key, &attempt(&now, record())).await;
+        now.entry.iter_mut().for_each(|entry| entry.revision = revision);
+        if is_new {
+            now = read(&*store, &key).await;
+        }
+        count += 1;
+    }
+    count
+}
+
+/// How often a client does that which only sends the same message, and looks at the acknowledgement.
+async fn renew_barely(context: jetstream::Context, key: String, until: Instant) -> u32 {
+    let subject = format!("$KV.locks.{key}");
+    let stream = context.get_stream("KV_locks").await.expect("the bucket");
+    let mut revision = stream.get_last_raw_message_by_subject(&subject).await.map_or(0, |message| message.sequence);
+    let mut count = 0;
+    while Instant::now() < until {
+        let mut headers = HeaderMap::new();
+        headers.insert("Nats-Expected-Last-Subject-Sequence", revision.to_string());
+        for (name, text) in record().fields {
+            headers.insert(name, text);
+        }
+        let sent = context.publish_with_headers(subject.clone(), headers, "host-1".into()).await;
+        revision = sent.expect("it is sent").await.expect("nobody else writes it").sequence;
+        count += 1;
+    }
+    count
+}
+
+/// The store beside a bare client of the same library, by turns: the share of its writes that the store gets done.
+async fn compare_with_a_bare_client(servers: &[NatsServer]) {
+    let urls: Vec<String> = servers.iter().map(NatsServer::url).collect();
+    let store = Arc::new(open(&NatsSettings { replicas: servers.len(), ..settings(urls.clone()) }));
+    up(&*store).await;
+    usable(&*store, &key()).await;
+    let bare = async_nats::jetstream::new(async_nats::connect(&urls).await.expect("the bare client connects"));
+    let mut shares = Vec::new();
+    for _ in 0..ROUNDS_OF_BOTH {
+        let until = Instant::now() + ROUND;
+        let key = |number: u32| Key::new(&format!("ours-{number}")).expect("a key");
+        let ours = sum((0..UNDER_WAY).map(|number| tokio::spawn(renew(Arc::clone(&store), key(number), until)))).await;
+        let until = Instant::now() + ROUND;
+        let its = (0..UNDER_WAY).map(|number| tokio::spawn(renew_barely(bare.clone(), format!("its-{number}"), until)));
+        let its = sum(its).await;
+        shares.push(f64::from(ours) / f64::from(its));
+        println!("{} servers: the store {} a second, the bare client {}", servers.len(), ours / 2, its / 2);
+    }
+    shares.sort_by(f64::total_cmp);
+    println!("{} servers: {:.0} % of a bare client, the median", servers.len(), shares[ROUNDS_OF_BOTH / 2] * 100.0);
+}
+
+async fn sum(tasks: impl Iterator<Item = tokio::task::JoinHandle<u32>>) -> u32 {
+    let tasks: Vec<_> = tasks.collect();
+    let mut sum = 0;
+    for task in tasks {
+        sum += task.await.expect("it ends");
+    }
+    sum
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "measures, on a machine that does nothing else"]
+async fn renewals_beside_a_bare_client() {
+    compare_with_a_bare_client(&[NatsServer::start("")]).await;
+    compare_with_a_bare_client(&NatsServer::cluster()).await;
+}

@@ -1,0 +1,282 @@
+//! What the hosts stand on: the Debian root, the layer with the programs under test, the cgroups of this machine, and
+//! the traces of earlier runs.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::command::{output, run, said};
+
+pub const BASE: &str = "/var/tmp/putexd-tests";
+
+/// Hosts mostly wait, but each boot takes a core for a second: more clusters at once would disturb each other. For as many
+/// the test harness has to have threads: `tests/run` sees to it.
+const CLUSTERS_AT_ONCE: usize = 4;
+
+/// The tests' own programs on the hosts. One writes to a PostgreSQL, whose client is there with the store of that name.
+const EXAMPLES: &[&str] = if cfg!(feature = "postgres") { &["oracle", "writer"] } else { &["oracle"] };
+
+/// A folder with the programs to install on the hosts, in place of those that were built with the tests: built for release, say.
+const PROGRAMS: &str = "PUTEX_PROGRAMS";
+
+/// The path of another nats-server that the hosts, and the network beside them, are to run instead of Debian's.
+const NATS_SERVER: &str = "PUTEX_NATS_SERVER";
+
+/// What all clusters of this process share.
+pub struct Environment {
+    /// The Debian root, read-only.
+    pub root: PathBuf,
+    /// putexd as `packaging/install` lays it out, and the tests' own programs; read-only.
+    pub layer: PathBuf,
+    /// Everything of this process; whoever can lock its `owner` knows that the process is gone.
+    pub dir: PathBuf,
+    /// Names of network namespaces and cgroups begin with it.
+    pub prefix: String,
+    _owner: File,
+}
+
+/// The environment, made at the first call. `None`: this machine cannot carry hosts; said once on stderr, and where CI=true
+/// is set a failure instead, because a test that is skipped in silence is worth nothing.
+pub fn environment() -> Option<&'static Environment> {
+    static GROUND: OnceLock<Result<Environment, String>> = OnceLock::new();
+    match GROUND.get_or_init(make) {
+        Ok(environment) => Some(environment),
+        Err(missing) => {
+            assert!(std::env::var("CI").as_deref() != Ok("true"), "{missing}, and CI=true allows no skipping");
+            None
+        }
+    }
+}
+
+fn make() -> Result<Environment, String> {
+    find_prerequisites().inspect_err(|missing| {
+        // Not eprintln!: the test harness would keep it for itself.
+        let _ = writeln!(std::io::stderr(), "\n*** ALL TESTS ON REAL HOSTS ARE SKIPPED: {missing} ***\n");
+    })?;
+    // The PID 1 of a killed host comes to this process rather than to this machine's init, which may take its time.
+    let own = rustix::process::getpid();
+    rustix::process::set_child_subreaper(Some(own)).expect("every process may adopt its descendants");
+    remove_leftovers();
+
+    let pid = std::process::id();
+    let dir = Path::new(BASE).join(format!("run-{pid}"));
+    // Owned before it gets its name, so that no other run takes it for a leftover.
+    let unnamed = Path::new(BASE).join(format!("new-{pid}"));
+    fs::create_dir_all(&unnamed).expect("/var/tmp can be written to");
+    let owner = File::create(unnamed.join("owner")).expect("the run's folder can be written to");
+    flock(&owner, FlockOperation::LockExclusive).expect("nobody else owns this run");
+    fs::rename(&unnamed, &dir).expect("an earlier run with this process id was removed");
+
+    let layer = dir.join("layer");
+    let top = env!("CARGO_MANIFEST_DIR");
+    let bin_dir = Path::new(env!("CARGO_BIN_EXE_putexd")).parent().expect("a program lies in a folder");
+    let install = Path::new(top).join("packaging/install");
+    let shipped = std::env::var_os(PROGRAMS).map(PathBuf::from);
+    run(install, &["--bin-dir", utf8(shipped.as_deref().unwrap_or(bin_dir)), utf8(&layer)]);
+    add_users(&layer);
+    build_examples(bin_dir);
+    let programs = layer.join("usr/local/bin");
+    fs::create_dir_all(&programs).expect("the layer can be written to");
+    for example in EXAMPLES {
+        fs::copy(bin_dir.join("examples").join(example), programs.join(example)).expect("the example is built");
+    }
+    if let Some(server) = std::env::var_os(NATS_SERVER) {
+        let place = layer.join("usr/sbin");
+        fs::create_dir_all(&place).expect("the layer can be written to");
+        fs::copy(&server, place.join("nats-server")).unwrap_or_else(|error| panic!("{NATS_SERVER}: {error}"));
+    }
+
+    Ok(Environment { root: debian_root(), layer, dir, prefix: format!("px{pid}c"), _owner: owner })
+}
+
+/// The users of the Debian root, and those of putexd, as the package's installation makes them.
+fn add_users(layer: &Path) {
+    fs::create_dir_all(layer.join("etc")).expect("the layer can be written to");
+    for file in ["passwd", "group", "shadow", "gshadow"] {
+        let path = Path::new("etc").join(file);
+        fs::copy(debian_root().join(&path), layer.join(&path)).expect("the Debian root has users");
+    }
+    let definition = layer.join("usr/lib/sysusers.d/putexd.conf");
+    run("systemd-sysusers", &[&format!("--root={}", utf8(layer)), utf8(&definition)]);
+}
+
+/// What runs as the NATS server beside the hosts.
+pub fn nats_server() -> PathBuf {
+    std::env::var_os(NATS_SERVER).map_or_else(|| PathBuf::from("/usr/sbin/nats-server"), PathBuf::from)
+}
+
+/// `cargo test --test system` alone does not build examples.
+fn build_examples(bin_dir: &Path) {
+    let target_dir = bin_dir.parent().expect("the profile's folder lies in the target folder");
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--target-dir"]).arg(target_dir);
+    for example in EXAMPLES {
+        cargo.args(["--example", example]);
+    }
+    cargo.args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")]);
+    if bin_dir.ends_with("release") {
+        cargo.arg("--release");
+    }
+    // As the programs were built, or everything beside them would be built anew without.
+    for (feature, enabled) in [("etcd", cfg!(feature = "etcd")), ("postgres", cfg!(feature = "postgres"))] {
+        if enabled {
+            cargo.args(["--features", feature]);
+        }
+    }
+    // What `cargo test` told this process about its package would have build scripts run again, and half of the
+    // dependencies be built anew.
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")) {
+            cargo.env_remove(name);
+        }
+    }
+    let built = cargo.output().expect("cargo started this test, so it can be run");
+    assert!(built.status.success(), "failed to build the examples: {}", said(&built));
+}
+
+fn debian_root() -> PathBuf {
+    let prepare = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/system/prepare");
+    PathBuf::from(run(prepare, &["--path"]).trim())
+}
+
+fn find_prerequisites() -> Result<(), String> {
+    if !rustix::process::geteuid().is_root() {
+        return Err("they need root".to_owned());
+    }
+    let root = debian_root();
+    if !root.is_dir() {
+        return Err(format!("{} is missing; tests/system/prepare makes it", root.display()));
+    }
+    for (program, option) in
+        [("systemd-nspawn", "--version"), ("ip", "-V"), ("nft", "-v"), ("nsenter", "-V"), ("bindfs", "-V")]
+    {
+        let found = Command::new(program).arg(option).output();
+        if !found.is_ok_and(|output| output.status.success()) {
+            return Err(format!("{program} is missing; tests/system/prepare installs it"));
+        }
+    }
+    if Hierarchies::of_this_machine().unified.is_none() {
+        return Err("no cgroup2 file system is mounted".to_owned());
+    }
+    Ok(())
+}
+
+/// Where this machine has its cgroups.
+pub struct Hierarchies {
+    /// cgroup2: the whole of it, or beside cgroup v1. Killing and freezing a host needs it.
+    pub unified: Option<PathBuf>,
+    /// v1's name=systemd.
+    pub named: Option<PathBuf>,
+}
+
+impl Hierarchies {
+    pub fn of_this_machine() -> Self {
+        let mounts = fs::read_to_string("/proc/self/mounts").expect("/proc is mounted");
+        let find = |wanted: &dyn Fn(&str, &str) -> bool| {
+            mounts.lines().find_map(|line| {
+                let mut words = line.split(' ').skip(1);
+                let (place, kind, options) = (words.next()?, words.next()?, words.next()?);
+                (place.starts_with("/sys/fs/cgroup") && wanted(kind, options)).then(|| PathBuf::from(place))
+            })
+        };
+        Self {
+            unified: find(&|kind, _| kind == "cgroup2"),
+            named: find(&|kind, options| kind == "cgroup" && options.contains("name=systemd")),
+        }
+    }
+
+    pub fn all(self) -> impl Iterator<Item = PathBuf> {
+        self.unified.into_iter().chain(self.named)
+    }
+}
+
+/// One of the places for clusters; waits until one is free, over all processes.
+pub fn take_place() -> File {
+    loop {
+        for place in 0..CLUSTERS_AT_ONCE {
+            let path = Path::new(BASE).join(format!("place-{place}"));
+            let file = File::create(path).expect("the tests' folder can be written to");
+            if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+                return file;
+            }
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// What earlier runs left behind because they crashed or were interrupted.
+fn remove_leftovers() {
+    let Ok(runs) = fs::read_dir(BASE) else { return };
+    for run in runs.flatten() {
+        let name = run.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.strip_prefix("run-")) else { continue };
+        let Ok(owner) = File::create(run.path().join("owner")) else { continue };
+        if flock(&owner, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            clear(&run.path(), &format!("px{pid}c"));
+        }
+    }
+}
+
+/// Kills, unmounts and removes everything whose name begins with `prefix`, and `dir`.
+pub fn clear(dir: &Path, prefix: &str) {
+    for hierarchy in Hierarchies::of_this_machine().all() {
+        for group in fs::read_dir(hierarchy).into_iter().flatten().flatten() {
+            if group.file_name().to_str().is_some_and(|name| name.starts_with(prefix)) {
+                remove_cgroup(&group.path());
+            }
+        }
+    }
+    for namespace in fs::read_dir("/run/netns").into_iter().flatten().flatten() {
+        if let Some(name) = namespace.file_name().to_str().filter(|name| name.starts_with(prefix)) {
+            let pids = output("ip", &["netns", "pids", name]);
+            for pid in String::from_utf8_lossy(&pids.stdout).split_whitespace() {
+                output("kill", &["-KILL", pid]);
+            }
+            output("ip", &["netns", "delete", name]);
+        }
+    }
+    let mounts = fs::read_to_string("/proc/self/mounts").expect("/proc is mounted");
+    for place in mounts.lines().filter_map(|line| line.split(' ').nth(1)) {
+        if Path::new(place).starts_with(dir) {
+            output("umount", &["--lazy", place]);
+        }
+    }
+    let _ = fs::remove_dir_all(dir);
+}
+
+/// A cgroup stays busy until the last zombie in it has been collected, by whoever inherits it.
+fn remove_cgroup(group: &Path) {
+    let _ = fs::write(group.join("cgroup.kill"), "1");
+    let end = Instant::now() + Duration::from_secs(10);
+    while group.exists() && Instant::now() < end {
+        output("find", &[utf8(group), "-depth", "-type", "d", "-exec", "rmdir", "{}", "+"]);
+        if group.exists() {
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Paths of the tests are made by the tests.
+pub fn utf8(path: &Path) -> &str {
+    path.to_str().expect("paths of the tests are UTF-8")
+}
+
+/// Mounts `root`, the layer and a host's own changes over each other.
+pub fn mount_overlay(environment: &Environment, upper: &Path, work: &Path, place: &Path) {
+    // Hosts lose their power here without this machine losing its page cache, so nothing is gained by syncing.
+    let options = format!(
+        "lowerdir={}:{},upperdir={},workdir={},volatile",
+        utf8(&environment.layer),
+        utf8(&environment.root),
+        utf8(upper),
+        utf8(work)
+    );
+    let mounted = output("mount", &["-t", "overlay", "overlay", "-o", &options, utf8(place)]);
+    assert!(mounted.status.success(), "failed to mount the root of a host: {}", said(&mounted));
+}

@@ -1,0 +1,344 @@
+//! What every fault needs first: hosts, a lock store, putexd, and one host that runs the unit.
+
+use std::ops::Deref;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::cluster::{Cgroups, Cluster, Host, Setup};
+use crate::command::{holds_for, now, wait_for, wait_until};
+use crate::disk::Disk;
+use crate::lockstore::{Locks, Lockstore};
+use crate::watch::{Event, Kind};
+
+/// T = 3 s and W = 1 s.
+pub const SERVICE: &str = r#"unit = "database.service"
+renew-interval = "1s"
+failures = 3
+confirmations = 1
+"#;
+pub const UNIT: &str = "database.service";
+
+/// T + W of [`SERVICE`]: the time without the unit after a host was lost.
+pub const WAIT: Duration = Duration::from_secs(4);
+/// Within it one host is active after a fault that costs T + W, on a machine that is busy with other things.
+pub const TAKE_OVER: Duration = Duration::from_secs(15);
+/// As [`TAKE_OVER`], after a release.
+pub const HAND_OVER: Duration = Duration::from_secs(8);
+/// Within it what needs no waiting is done.
+pub const SOON: Duration = Duration::from_secs(10);
+/// As [`TAKE_OVER`], with the elections of the store's servers in it.
+pub const ELECTED: Duration = Duration::from_secs(60);
+
+/// What is set up before putexd is started.
+pub struct Plan {
+    name: &'static str,
+    store: Lockstore,
+    setup: Setup,
+    servers_on_hosts: bool,
+    services: Vec<(&'static str, String)>,
+    oracle: &'static [&'static str],
+    files: Vec<(String, String)>,
+    host_file: &'static str,
+    without_store: bool,
+    disk: bool,
+}
+
+impl Plan {
+    /// One service, `db`, with the timings of [`SERVICE`], and the store's server beside the hosts.
+    pub fn hosts(name: &'static str, hosts: u8, store: Lockstore) -> Self {
+        Self {
+            name,
+            store,
+            setup: Setup::hosts(hosts).share(store == Lockstore::Directory),
+            servers_on_hosts: false,
+            services: vec![("db", SERVICE.to_owned())],
+            oracle: &[],
+            files: Vec::new(),
+            host_file: "",
+            without_store: false,
+            disk: false,
+        }
+    }
+
+    /// A disk that all hosts reach.
+    pub fn disk(self) -> Self {
+        Self { disk: true, ..self }
+    }
+
+    /// The store is not there while the hosts start.
+    pub fn without_store(self) -> Self {
+        Self { without_store: true, ..self }
+    }
+
+    /// A server on each host, which is lost with it, if the servers of the store form clusters.
+    pub fn servers_on_hosts(self) -> Self {
+        Self { servers_on_hosts: true, ..self }
+    }
+
+    pub fn cgroups(self, cgroups: Cgroups) -> Self {
+        Self { setup: self.setup.cgroups(cgroups), ..self }
+    }
+
+    /// A folder of each host as a small disk of its own.
+    pub fn small_disk(self, folder: &'static str) -> Self {
+        Self { setup: self.setup.small_disk(folder), ..self }
+    }
+
+    /// The oracle's environment.
+    pub fn oracle(self, environment: &'static [&'static str]) -> Self {
+        Self { oracle: environment, ..self }
+    }
+
+    /// A service file, instead of the one of the same name.
+    pub fn service(mut self, name: &'static str, text: impl Into<String>) -> Self {
+        self.services.retain(|(known, _)| *known != name);
+        self.services.push((name, text.into()));
+        self
+    }
+
+    /// A file on every host.
+    pub fn file(mut self, path: &str, text: &str) -> Self {
+        self.files.push((path.to_owned(), text.to_owned()));
+        self
+    }
+
+    /// A service unit on every host, by its name without the suffix.
+    pub fn unit(self, name: &str, text: &str) -> Self {
+        self.file(&format!("/etc/systemd/system/{name}.service"), text)
+    }
+
+    /// More of putexd.toml, behind `[store]`.
+    pub fn host_file(self, text: &'static str) -> Self {
+        Self { host_file: text, ..self }
+    }
+
+    /// Boots, and starts putexd everywhere. `None` where this machine cannot carry hosts.
+    pub fn begin(self) -> Option<Fixture> {
+        let fixture = self.prepare()?;
+        fixture.cluster.start_putexd();
+        Some(fixture)
+    }
+
+    /// As [`begin`](Self::begin), and leaves the start of putexd to the test.
+    pub fn prepare(self) -> Option<Fixture> {
+        let cluster = self.setup.boot(self.name)?;
+        let disk = if self.disk { Some(Disk::attach(&cluster)?) } else { None };
+        let locks = Locks::start(self.store, &cluster, self.servers_on_hosts);
+        let store = locks.configuration(&cluster);
+        for host in &cluster.hosts {
+            for (path, text) in &self.files {
+                host.write_file(path, text);
+            }
+        }
+        cluster.install_database(self.oracle);
+        let services: Vec<(&str, &str)> = self.services.iter().map(|(name, text)| (*name, text.as_str())).collect();
+        let more = self.host_file;
+        cluster.configure(|host| format!("node = \"{}\"\n{store}{more}", host.name), &services);
+        locks.init(&cluster);
+        if self.without_store {
+            locks.lose(&cluster);
+        }
+        Some(Fixture { locks, cluster, disk })
+    }
+
+    /// As [`begin`](Self::begin), and waits until one host runs the unit and the others know it.
+    pub fn run(self) -> Option<(Fixture, Event)> {
+        let began = now();
+        let (name, store) = (self.name, self.store);
+        let limit = if self.servers_on_hosts { ELECTED } else { TAKE_OVER };
+        let fixture = self.begin()?;
+        let configured = now();
+        let first = fixture.wait_for_start(began, limit);
+        println!("{name} on {store:?}: first start {:?} after putexd's, on {}", first.after(configured), first.host);
+        for host in fixture.others(&first) {
+            wait_for_standby(host);
+        }
+        Some((fixture, first))
+    }
+}
+
+/// A cluster that runs.
+pub struct Fixture {
+    // Ends before the network that it is in.
+    pub locks: Locks,
+    cluster: Cluster,
+    // Ends after the hosts that have it mounted.
+    disk: Option<Disk>,
+}
+
+impl Deref for Fixture {
+    type Target = Cluster;
+
+    fn deref(&self) -> &Cluster {
+        &self.cluster
+    }
+}
+
+/// A daemon that dies of a defect is restarted and adopts its unit, so that no other assertion would notice.
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            return;
+        }
+        for host in &self.cluster.hosts {
+            let journal = host.journal(&["putexd.service", "putex-guard.service"]);
+            let defect = journal.lines().find(|line| line.contains("panicked at") || line.contains("is a defect"));
+            assert!(defect.is_none(), "{}: {}", host.name, defect.unwrap_or_default());
+        }
+    }
+}
+
+impl Fixture {
+    /// The disk that all hosts reach.
+    pub fn disk(&self) -> &Disk {
+        self.disk.as_ref().expect("the plan has one")
+    }
+
+    pub fn host_of(&self, event: &Event) -> &Host {
+        self.hosts.iter().find(|host| host.name == event.host).expect("the oracle runs on a host")
+    }
+
+    pub fn others(&self, event: &Event) -> Vec<&Host> {
+        self.hosts.iter().filter(|host| host.name != event.host).collect()
+    }
+
+    /// The other one of two hosts.
+    pub fn other(&self, event: &Event) -> &Host {
+        let others = self.others(event);
+        assert_eq!(others.len(), 1, "there are two hosts");
+        others[0]
+    }
+
+    /// Waits for the first start later than `after`, wherever.
+    #[track_caller]
+    pub fn wait_for_start(&self, after: Duration, limit: Duration) -> Event {
+        let hosts: Vec<&Host> = self.hosts.iter().collect();
+        self.oracle.wait_for_start_on(&hosts, after, limit)
+    }
+
+    /// Waits for the unit to start on another host than that of `old`, and for the proof that `old` was gone before.
+    /// Answers with the new start; the copy that is alive is the only one.
+    #[track_caller]
+    pub fn wait_for_takeover(&self, old: &Event, since: Duration, limit: Duration, what: &str) -> Event {
+        let new = self.oracle.wait_for_start_on(&self.others(old), since, limit);
+        let end = self.oracle.wait_for_end(old, SOON);
+        let dead_first = new.at.checked_sub(end.at);
+        println!(
+            "{what}: {} started {:?} after the fault, {dead_first:?} after the end on {}",
+            new.host,
+            new.after(since),
+            old.host
+        );
+        assert!(dead_first.is_some(), "{what}: {} started before {} had ended", new.host, old.host);
+        assert!(old.term < new.term, "{what}: the fencing token must grow: {:?}, {:?}", old.term, new.term);
+        // The watch writes an end down a moment after it.
+        wait_until(SOON, "one copy is alive", || self.oracle.live() == [new.clone()]);
+        self.assert_no_violation();
+        new
+    }
+
+    /// Waits until exactly one copy is alive and its host's putexd knows itself active. With servers on the hosts a host
+    /// that comes back may cost an election, which a lease of three seconds does not ride through.
+    #[track_caller]
+    pub fn wait_for_one_active(&self, limit: Duration) -> Event {
+        let one = wait_for(limit, "one host is active", || match &self.oracle.live()[..] {
+            [one] => {
+                let status = self.host_of(one).property("putexd.service", "StatusText");
+                status.contains("db active").then(|| one.clone())
+            }
+            _ => None,
+        });
+        self.assert_no_violation();
+        one
+    }
+
+    /// The copy of `start` lives, and no other.
+    #[track_caller]
+    pub fn assert_alone(&self, start: &Event) {
+        assert_eq!(self.oracle.live(), std::slice::from_ref(start));
+    }
+
+    /// The unit's processes, by what systemd calls this run of it.
+    pub fn invocation(&self, start: &Event) -> String {
+        let host = self.host_of(start);
+        host.exec(&["systemctl", "show", "--property=MainPID,InvocationID,ActiveState,NRestarts", UNIT])
+    }
+
+    /// Does `work`, and watches for `span` after it that the copy of `start` runs on, as the same run of the unit.
+    #[track_caller]
+    pub fn uninterrupted<T>(&self, start: &Event, span: Duration, what: &str, work: impl FnOnce() -> T) -> T {
+        let before = self.invocation(start);
+        let starts = self.oracle.starts();
+        let done = work();
+        holds_for(span, what, || self.oracle.starts() == starts);
+        assert_eq!(self.invocation(start), before, "{what}: the unit was interrupted");
+        self.assert_alone(start);
+        self.assert_no_violation();
+        println!("{what}: not interrupted");
+        done
+    }
+
+    /// When the copy of `start` was told to stop; `None`: it never was.
+    pub fn stop_of(&self, start: &Event) -> Option<Duration> {
+        let stop = self.oracle.events().into_iter().find(|event| event.kind == Kind::Stop && event.id == start.id);
+        stop.map(|stop| stop.at)
+    }
+}
+
+/// Waits until putexd on `host` says of the service `db` that it stands by while another holds the lock.
+#[track_caller]
+pub fn wait_for_standby(host: &Host) {
+    wait_for_status(host, |status| status.contains("db standby (h"));
+}
+
+#[track_caller]
+pub fn wait_for_status(host: &Host, wanted: impl Fn(&str) -> bool) {
+    let mut last = String::new();
+    let end = now() + ELECTED;
+    while !wanted(&last) {
+        assert!(now() < end, "{}'s putexd says {last:?}", host.name);
+        last = wait_for(SOON, "systemd answers", || Some(host.property("putexd.service", "StatusText")));
+    }
+}
+
+/// Waits for a line in the journal of `host` that contains all of `words`, and returns it.
+#[track_caller]
+pub fn wait_for_line(host: &Host, words: &[&str]) -> String {
+    wait_for(SOON, &format!("a line with {words:?} in the journal of {}", host.name), || {
+        let journal = host.journal(&[]);
+        journal.lines().find(|line| words.iter().all(|word| line.contains(word))).map(str::to_owned)
+    })
+}
+
+/// The entries of putexd in the unit's own journal on `host`.
+pub fn entries(host: &Host) -> Vec<Value> {
+    entries_of(host, UNIT).into_iter().filter(|entry| entry.get("PUTEX_SERVICE").is_some()).collect()
+}
+
+/// All entries in the journal of `unit` on `host`.
+pub fn entries_of(host: &Host, unit: &str) -> Vec<Value> {
+    let text = host.exec(&["journalctl", "--no-pager", "--output=json", "--unit", unit]);
+    text.lines().map(|line| serde_json::from_str(line).expect("journalctl writes JSON")).collect()
+}
+
+/// The main process of putexd or of the guard.
+pub fn main_pid(host: &Host, unit: &str) -> String {
+    host.property(unit, "MainPID")
+}
+
+/// Sends a signal to the main process of a unit, without systemd having a hand in it.
+pub fn signal(host: &Host, unit: &str, signal: &str) {
+    let pid = main_pid(host, unit);
+    assert_ne!(pid, "0", "{unit} does not run on {}", host.name);
+    host.exec(&["kill", &format!("-{signal}"), &pid]);
+}
+
+/// Waits until a unit has another main process than `before`, and is up.
+#[track_caller]
+pub fn wait_for_restart(host: &Host, unit: &str, before: &str, limit: Duration) {
+    wait_until(limit, &format!("{unit} is started anew on {}", host.name), || {
+        main_pid(host, unit) != before && host.property(unit, "ActiveState") == "active"
+    });
+}
