@@ -1,9 +1,9 @@
-//! The journal: each transition one entry, with its MESSAGE_ID and fields.
+//! The journal: each change of state is one entry, with its MESSAGE_ID and fields.
 //!
-//! Two kinds of entries have a MESSAGE_ID, and so an explanation in `packaging/usr/lib/systemd/catalog/putexd.catalog` that `journalctl -x`
-//! shows: a service that has entered a state ([`Entered`]), and an [`Alarm`]. Both carry OBJECT_SYSTEMD_UNIT, which
-//! `journalctl -u` takes for the unit's own when root has written it; so `journalctl -u database.service` tells the
-//! whole story. An entry that is of several services has these fields for each of them ([`transitions`]).
+//! Two kinds of entries have a MESSAGE_ID, and so an explanation in `packaging/usr/lib/systemd/catalog/putexd.catalog` that
+//! `journalctl -x` shows: that a service has entered a state ([`Entered`]), and an [`Alarm`]. Both carry OBJECT_SYSTEMD_UNIT.
+//! Where root has written such an entry, journalctl counts it as the unit's own, so that all that has happened is shown by
+//! `journalctl -u database.service`. An entry for several services has these fields for each of them ([`transitions`]).
 //!
 //! tracing-journald turns a field's name into upper case and, without a prefix, leaves it otherwise alone. So the fields
 //! of *any* tracing event of the program become journal fields: do not name one `priority`, `message_id` or like another
@@ -24,14 +24,14 @@ use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
 use crate::types::{FencingToken, Revision, ServiceName, UnitName, printable, printable_lines};
 
-/// The variable with a filter such as `debug` or `info,putexd::store=trace`.
+/// The environment variable with a filter such as `debug` or `info,putexd::store=trace`.
 const FILTER_VARIABLE: &str = "PUTEX_LOG";
-/// The libraries tell at `info` what putexd says better itself.
+/// The libraries log at `info` what putexd itself logs better.
 const DEFAULT_FILTER: &str = "info,async_nats=warn,zbus=warn";
 
-/// The most services of one entry: the journal takes 1024 fields, and two are of each service.
+/// The most services of one entry: the journal takes 1024 fields, and each service needs two.
 const SERVICES_LIMIT: usize = 256;
-/// So many of them are named in its message.
+/// The most services that the message of such an entry names.
 const SERVICES_NAMED: usize = 3;
 
 /// Sends the program's messages to the journal when stderr is the journal, else as text to stderr.
@@ -44,7 +44,7 @@ pub fn init(program: &str) -> Result<(), TryInitError> {
         Err(error) => (EnvFilter::new(DEFAULT_FILTER), Some(error)),
     };
     let registry = tracing_subscriber::registry().with(filter);
-    // A journal that does not answer is no reason to be silent: stderr is tried then.
+    // A journal that does not answer is no reason to be silent: stderr is used then.
     match journal_layer(program) {
         Some(layer) => registry.with(layer).try_init()?,
         None => registry
@@ -71,13 +71,13 @@ pub struct Transition<'a> {
     pub service: &'a ServiceName,
     /// Its unit.
     pub unit: &'a UnitName,
-    /// The state it was in, by its name.
+    /// The name of the state that it was in.
     pub from: &'a str,
-    /// The state it is in now, by its name: one of [`Entered`]'s.
+    /// The name of the state that it is in now: one of [`Entered`]'s.
     pub to: &'a str,
-    /// Why, in words that fit behind a colon.
+    /// Why it has changed, in words that fit behind a colon.
     pub reason: &'a str,
-    /// The node in the lock, as last read; `None` when it is empty or unknown.
+    /// The holder of the lock, as last read; `None` when there is none or it is unknown.
     pub holder: Option<&'a str>,
     /// The lock's revision, as last read.
     pub revision: Option<Revision>,
@@ -105,11 +105,12 @@ pub fn transition(transition: &Transition<'_>) {
 }
 
 /// Writes the entry of a transition that several services have made for the same reason. It has PUTEX_SERVICE and
-/// OBJECT_SYSTEMD_UNIT of each of them, so that whoever looks for one finds it, and nothing else that is a service's own.
+/// OBJECT_SYSTEMD_UNIT of each of them, so that a search for any of them finds it, and no other field that belongs to one
+/// service.
 pub fn transitions(services: &[(&ServiceName, &UnitName)], from: &str, to: &str, reason: &str) {
     let entered = Entered::named(to);
     for services in services.chunks(SERVICES_LIMIT) {
-        // An event has each field once. tracing-journald adds what is recorded in a span to what was recorded before.
+        // An event has each field once. In a span tracing-journald adds each value that is recorded to those recorded before.
         let span = tracing::error_span!(
             target: "putexd",
             "together",
@@ -148,7 +149,7 @@ pub fn transitions(services: &[(&ServiceName, &UnitName)], from: &str, to: &str,
 pub struct Subject<'a> {
     /// The service and its unit; `None` when it concerns the host as a whole.
     pub service: Option<(&'a ServiceName, &'a UnitName)>,
-    /// The node in the lock, or the other host that is concerned.
+    /// The holder of the lock, or the other host that is concerned.
     pub holder: Option<&'a str>,
     /// The lock's revision.
     pub revision: Option<Revision>,
@@ -184,10 +185,10 @@ macro_rules! messages {
         }
 
         impl $table {
-            /// All of them.
+            /// All values, in the order of their declaration.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
-            /// As an operator reads it.
+            /// The name, as an operator reads it.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -195,7 +196,7 @@ macro_rules! messages {
                 }
             }
 
-            /// The key of its explanation in the catalog.
+            /// The MESSAGE_ID: the key of the explanation in the catalog.
             #[must_use]
             pub const fn message_id(self) -> &'static str {
                 match self {
@@ -203,7 +204,7 @@ macro_rules! messages {
                 }
             }
 
-            /// ERROR: somebody has to act. WARN: putexd acts, and somebody should look. INFO: as it should be.
+            /// ERROR: somebody has to act. WARN: putexd acts, and somebody should look. INFO: all is as it should be.
             #[must_use]
             pub const fn level(self) -> Level {
                 match self {
@@ -215,7 +216,7 @@ macro_rules! messages {
 }
 
 messages! {
-    /// The states that a service can enter, by the election's names for them.
+    /// The states that a service can enter, by the names that the election has for them.
     Entered {
         /// The store cannot be reached.
         NoStore = "no-store", "0b419e0b897f411093b83a4a1cc49268", WARN;
@@ -229,7 +230,7 @@ messages! {
         Starting = "starting", "572f07d3dbbb4c5d8748e1b11528180a", INFO;
         /// The unit runs here.
         Active = "active", "8393ed64d4eb429fb2b6001fe2bde5cf", INFO;
-        /// The unit is being stopped, the lock given back after it.
+        /// The unit is being stopped, and the lock is let go after that.
         Releasing = "releasing", "be8bad596007420c801dfa778bf686ef", INFO;
         /// The lease is over without a renewal: the unit is being stopped by force.
         Lapsing = "lapsing", "8b4034494734414dba01b5ec3d9fb529", ERROR;
@@ -239,7 +240,7 @@ messages! {
 }
 
 impl Entered {
-    /// The state of a name.
+    /// The state with this name, if there is one.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|entered| entered.name() == name)
@@ -247,13 +248,13 @@ impl Entered {
 }
 
 messages! {
-    /// What an operator should know beside the states.
+    /// What an operator should know beside the changes of state.
     Alarm {
-        /// The store gives no answer; whoever is active goes on until the lease ends.
+        /// The store gives no answer. An active host goes on until its lease ends.
         StoreLost = "the store is lost", "07d21fdefdff481f9acc84901398a646", WARN;
         /// The store answers again.
         StoreFound = "the store is found", "a4bb0980580f4d769de81e8a2daab5d5", INFO;
-        /// Two hosts with one name (K7): a record with this node's name changes without this node.
+        /// Two hosts with one name (K7): a record with this node's name changes without a write of this node.
         SharedName = "two hosts use one name", "2c82915d2ada43ff86e7dc5d99ece7e4", ERROR;
         /// Regression (K6): the store has gone back to an earlier revision.
         Regression = "the store has gone back in time", "40c964e3695047948c83c8d574dbe5cf", ERROR;
@@ -265,30 +266,30 @@ messages! {
         LeftControlGroup = "a process has left its control group", "048ce3eabad14d69b26f25ae714d4a99", ERROR;
         /// The wall clock moved against the time since boot.
         ClockJump = "the clock jumped", "d5c90c2baec24517a030a3eae78486bb", WARN;
-        /// A stop could not be proven within stop-limit.
+        /// A stop could not be proven in time: not within `stop-limit`, or not by the end of its stop budget.
         StopFailed = "the stop cannot be proven", "23c22031c9be49748ff121ccbf1bd302", ERROR;
         /// This host takes itself down.
         SelfFence = "this host takes itself down", "93b50776cacc4856ade1697695d23a4c", ERROR;
-        /// A file is wrong; what ran with it before runs on as it was.
+        /// A configuration file is wrong. What ran by its former text goes on as it was.
         ConfigurationBroken = "the configuration is broken", "addfd2a5f1f04e3082106f0d1d42afba", ERROR;
         /// The configuration was read anew.
         ConfigurationReloaded = "the configuration is reloaded", "e3ba308627d1406fb454bb6e319f48be", INFO;
-        /// The store holds what no putexd would write.
+        /// The store holds a record that no putexd would write.
         OddRecord = "the lock's record is not believed", "5f1de39cf4f74b2f9d8c4a60f1f3f7d2", ERROR;
-        /// The previous holder could not be fenced.
+        /// A previous holder could not be fenced, or must not be.
         FenceFailed = "fencing has failed", "ed2b988e00da4c9aa1becce287448c2a", ERROR;
-        /// The health check has failed `fall` times.
+        /// The health check has failed `fall` times in a row.
         CheckFailed = "the health check has failed", "35fea88bae6546ea8c01b69e47aab897", WARN;
-        /// The health check has passed `rise` times again.
+        /// The health check has passed `rise` times in a row again.
         CheckRecovered = "the health check passes again", "c58af35dbe704b1cb4302365e384402f", INFO;
         /// The unit is run under another key or in another store than this host's configuration says.
         OtherLock = "the unit is not run under this lock", "75fa00572ce64f6d817c697473ef501c", ERROR;
-        /// It is run under this host's key again, or an operator has said that this key is meant.
+        /// The unit is run under this host's key again, or an operator has said that this key is meant.
         OneLock = "the unit is run under this lock", "4f90ec9c41694e669d9d4c18c6e66804", INFO;
     }
 }
 
-/// The fields of an entry; the absent ones are left out of it.
+/// The fields of an entry. Those that are `None` are left out of it.
 struct Entry<'a> {
     level: Level,
     message: fmt::Arguments<'a>,
@@ -334,7 +335,7 @@ fn write(entry: &Entry<'_>) {
     }
 }
 
-/// The way to the journal, if stderr is the journal and it answers.
+/// The layer that writes to the journal, if stderr is the journal and the journal answers.
 fn journal_layer(program: &str) -> Option<tracing_journald::Layer> {
     if !stderr_is_the_journal() {
         return None;
@@ -342,7 +343,7 @@ fn journal_layer(program: &str) -> Option<tracing_journald::Layer> {
     let layer = tracing_journald::layer().ok()?;
     Some(
         layer
-            // With a prefix MESSAGE_ID would not be MESSAGE_ID.
+            // With a prefix the field MESSAGE_ID would have another name.
             .with_field_prefix(None)
             .with_syslog_identifier(program.to_owned())
             // `notice` stands out from the informational lines of PID 1: a transition is normal, but worth seeing.
@@ -356,13 +357,13 @@ fn journal_layer(program: &str) -> Option<tracing_journald::Layer> {
     )
 }
 
-/// systemd tells in JOURNAL_STREAM which device and inode its own stream has; stderr may have been redirected since.
+/// systemd gives device and inode of the stream to the journal in JOURNAL_STREAM. stderr may have been redirected since.
 fn stderr_is_the_journal() -> bool {
     let Ok(stream) = env::var("JOURNAL_STREAM") else { return false };
     rustix::fs::fstat(io::stderr().as_fd()).is_ok_and(|stat| stream == format!("{}:{}", stat.st_dev, stat.st_ino))
 }
 
-/// Text for people: the journal's own fields repeat what the message says, and are left out.
+/// Fields for people: the journal's own fields, whose names are in capitals, repeat what the message says, and are left out.
 struct PlainFields;
 
 impl<'writer> FormatFields<'writer> for PlainFields {
@@ -470,7 +471,7 @@ mod tests {
         assert_eq!(entries, [(Level::INFO, expected)]);
     }
 
-    /// Keeps what is recorded in spans, all of it, as tracing-journald does.
+    /// Keeps everything that is recorded in spans, as tracing-journald does.
     #[derive(Clone, Default)]
     struct Spans(Arc<Mutex<Vec<(String, String)>>>);
 

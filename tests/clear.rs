@@ -1,4 +1,4 @@
-//! `putexctl clear`, on locks in a directory.
+//! `putexctl clear`, on locks in a shared directory.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 const LEASE: Duration = Duration::from_secs(1);
 
-/// A host with a service `db` and a store that was made.
+/// A host with a service `db` and a store that has been made.
 struct Host {
     root: TempDir,
     store: DirectoryStore,
@@ -103,7 +103,7 @@ async fn a_stale_lock_is_cleared_and_its_holder_is_told() {
     let now = host.read().await;
     let entry = now.entry.expect("an entry");
     assert_eq!(entry.revision, Revision(2));
-    // Nobody's, and without a proof: contenders wait their whole time.
+    // The lock is nobody's, but without a proof, so contenders wait their whole time.
     let record = Record::decode(&entry.value.expect("a value"));
     assert!(!record.is_held() && record.details.is_none());
 
@@ -123,7 +123,7 @@ async fn a_lock_that_is_renewed_is_refused_and_left_alone() {
         let arguments = ["clear", "--key", "the/lock", "--root"];
         Command::new(program).args(arguments).arg(path).output().expect("the program starts")
     });
-    // Renewed until it is noticed: when it begins to watch is not known here.
+    // The record is renewed until `putexctl` notices it, because the test does not know when it begins to watch.
     while !clearing.is_finished() {
         tokio::time::sleep(Duration::from_millis(100)).await;
         host.write(&host.read().await, &record).await;

@@ -1,4 +1,4 @@
-//! The programs as a person calls them: exit statuses, and what they say.
+//! The programs as a person calls them: exit statuses and output.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -66,7 +66,7 @@ fn a_good_configuration_is_checked_with_0() {
     let output = check("unit = \"database.service\"\n");
     assert_eq!(status(&output), 0, "{}", text(&output.stdout));
     assert!(text(&output.stdout).contains("1 good service, 0 errors"), "{}", text(&output.stdout));
-    // As resolved: the store decides what F is where nobody says it.
+    // The timings are shown as resolved: the store decides the default of F.
     let resolved = "db: R = 3s, F = 6, C = 2: the lease T = R·F is 18s";
     assert!(text(&output.stdout).contains(resolved), "{}", text(&output.stdout));
 }
@@ -100,7 +100,7 @@ fn token(root: &TempDir, service: &str) -> Output {
     run(PROGRAMS[1], &["token", service, "--root", root.path().to_str().expect("a path in UTF-8")])
 }
 
-/// A grant as the guard writes it, with a deadline so long after this host's boot.
+/// Writes a grant as the guard does, with a deadline that many seconds after this host's boot.
 fn grant(root: &TempDir, seconds: u64) {
     let leases = root.path().join("run/putex/leases");
     fs::create_dir_all(&leases).expect("a folder");
@@ -109,7 +109,7 @@ fn grant(root: &TempDir, seconds: u64) {
     fs::write(leases.join("db"), text).expect("a file");
 }
 
-/// Longer than any host is up.
+/// Longer than any host is up, in seconds.
 const FOR_EVER: u64 = 10_000_000_000;
 
 #[test]
@@ -133,7 +133,7 @@ fn no_token_is_printed_without_a_lease_or_after_its_deadline() {
     };
     refused("db", "db: this host does not hold its lease");
     refused("web", "no service is called web on this host");
-    // A guard that stands still has not removed the grant.
+    // A guard that hangs has not removed the grant after its deadline.
     grant(&root, 0);
     refused("db", "db: the grant could not be renewed, or the lease has ended: see \"putexctl status db\"");
 }

@@ -1,4 +1,4 @@
-//! The configuration as an operator meets it: files in directories, and what is said about them.
+//! The configuration as an operator writes it: files in directories, and the messages about them.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
@@ -29,7 +29,8 @@ fn root(files: &[(&str, &str)]) -> TempDir {
     root
 }
 
-/// Whatever the umask of whoever runs the tests, others than the owner write none of it.
+/// Writes a file, and makes its directories. Only the owner may write to them, whatever the umask of the test's process
+/// is.
 fn write(root: &Path, path: &str, text: &str) {
     let path = root.join(path);
     let folder = path.parent().expect("a file has a directory");
@@ -38,7 +39,7 @@ fn write(root: &Path, path: &str, text: &str) {
     set_mode(&path, 0o644);
 }
 
-/// A file that its owner alone may read.
+/// Writes a file that only its owner may read.
 fn write_secret(root: &Path, path: &str, text: &str) {
     write(root, path, text);
     set_mode(&root.join(path), 0o600);
@@ -48,7 +49,7 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("the mode can be set");
 }
 
-/// A root with a good host file and the service files given by their names.
+/// A root with a valid host file, and with service files given by their names and texts.
 fn with_services(services: &[(&str, &str)]) -> TempDir {
     let root = root(&[("etc/putex/putexd.toml", HOST)]);
     for (name, text) in services {
@@ -61,7 +62,7 @@ fn load(root: &TempDir) -> Loaded {
     load_as(root.path(), "named-by-the-host")
 }
 
-/// What `putexd --check` prints, the temporary directory left out.
+/// What `putexd --check` prints, without the path of the temporary directory.
 fn shown(root: &TempDir) -> String {
     load(root).to_string().replace(&root.path().display().to_string(), "")
 }
@@ -85,7 +86,7 @@ fn broken(loaded: &Loaded) -> Vec<&str> {
     loaded.broken.keys().map(ServiceName::as_str).collect()
 }
 
-/// The messages about a service file of one kind, without their places.
+/// The messages about a single service file, with their places.
 fn messages(text: &str) -> String {
     shown(&with_services(&[("db", text)]))
 }
@@ -126,7 +127,7 @@ fn the_smallest_service_has_all_defaults() {
     assert!(service.fence.required);
 }
 
-/// An election of a NATS cluster takes 4 to 9 s, and an ordinary update of its servers must stop no unit.
+/// An election of a NATS cluster takes 4 to 9 s, and an ordinary update of its servers must not stop a unit.
 #[test]
 fn with_nats_a_lease_rides_through_an_election_unless_failures_is_said() {
     let nats = "node = \"h1\"\n[store]\ntype = \"nats\"\nservers = [\"nats://h1:4222\"]\nbucket = \"locks\"\n";
@@ -145,7 +146,8 @@ fn with_nats_a_lease_rides_through_an_election_unless_failures_is_said() {
     assert_eq!(failures(&format!("{nats}[defaults]\nfailures = 4\n"), service), 4);
     assert_eq!(failures(nats, &format!("{service}failures = 3\n")), 3);
     assert_eq!(failures("node = \"h1\"\n[store]\ntype = \"directory\"\npath = \"/srv\"\n", service), 3);
-    // Whatever else is wrong in the file: a check for whose interval a lease of 9 s would be too short.
+    // F = 6 is the default even when something else in the host file is wrong. Otherwise a lease of 9 s would be reported
+    // as too short for the interval of this check.
     let broken = loaded(
         &nats.replace("locks", "lo cks"),
         &format!("{service}[health]\ntcp = \"h1:1\"\ninterval = \"12s\"\nfall = 1\n"),
@@ -237,7 +239,7 @@ tls-key = "/etc/putex/client.key"
     assert_eq!(nats.tls.client, Some(("/etc/putex/client.pem".into(), "/etc/putex/client.key".into())));
 }
 
-/// A host file with `[guard]`, and a service with the keys.
+/// A root whose host file has `[guard]` with the lines of `guard`, and with one service that has the keys of `service`.
 fn with_guard(guard: &str, service: &str) -> TempDir {
     let host = format!("{HOST}[guard]\n{guard}\n");
     let service = format!("unit = \"database.service\"\n{service}\n");
@@ -279,7 +281,7 @@ fn what_is_wrong_with_a_watchdog_is_said() {
     }
 }
 
-/// The other services go on.
+/// Only the service with the short lease is refused.
 #[test]
 fn a_watchdog_that_is_slower_than_a_lease_is_refused_there_with_the_numbers() {
     let keys = "watchdog-device = \"/dev/watchdog\"\nwatchdog-timeout = \"3s\"";
@@ -858,7 +860,7 @@ fn a_lease_that_does_not_ride_through_an_election_of_nats_is_warned_of() {
     let expected = "a lease of 3.0s does not ride through an election of the NATS servers, 4 to 9 s: the unit is stopped each \
                     time a server is updated; failures = 11 does";
     assert_eq!(warnings(&several, short), [expected]);
-    // One server elects nobody, and no other store takes so long.
+    // A single server holds no elections, and no other store takes so long for one.
     assert_eq!(warnings(HOST, short), Vec::<String>::new());
     let directory = "node = \"h1\"\n[store]\ntype = \"directory\"\npath = \"/srv\"\n";
     assert_eq!(warnings(directory, short), Vec::<String>::new());
@@ -869,7 +871,7 @@ fn a_lease_that_does_not_ride_through_an_election_of_nats_is_warned_of() {
     assert!(warnings(&defaults, "unit = \"x.service\"\n")[0].starts_with("a lease of 2.0s "));
 }
 
-/// A host that logs in to a store on itself.
+/// A host file with a login to a store on the host itself.
 const LOGIN: &str = r#"node = "h1"
 [store]
 type = "nats"
@@ -972,7 +974,8 @@ fn a_seal_key_is_a_secret_of_a_certain_length() {
     assert_eq!(settings(&root).seal_key.as_deref(), Some(expected));
 }
 
-/// systemd tells a service where its credentials are. The environment is a process's own, so the test starts itself again.
+/// systemd tells a service in its environment where its credentials are. The environment belongs to a whole process, so
+/// the test starts itself again in another one.
 #[test]
 fn a_credential_is_found_where_the_environment_says() {
     const NAME: &str = "a_credential_is_found_where_the_environment_says";
@@ -992,7 +995,7 @@ fn a_credential_is_found_where_the_environment_says() {
     assert!(ended.status.success() && said.contains("1 passed"), "{said}");
 }
 
-/// What is refused where it leaves the host, and what makes it good.
+/// Which logins are refused because they leave the host without TLS, and which changes make them acceptable.
 #[test]
 fn a_login_that_goes_over_the_network_without_tls_is_refused() {
     let said = |store: &str| {
@@ -1091,7 +1094,7 @@ fn what_others_may_change_is_refused_as_broken() {
         assert_eq!(loaded.settings, None, "{said}");
         assert!(loaded.for_all.is_some() && said.contains(&format!("run \"chmod go-w /{name}\"")), "{said}");
     }
-    // One that somebody else has emptied masks nothing.
+    // A file that somebody else may have emptied does not mask one of the same name.
     write(root.path(), "etc/putex.d/db.toml", "");
     set_mode(&path("etc/putex.d/db.toml"), 0o666);
     assert_eq!(broken(&load(&root)), ["db"]);
@@ -1126,12 +1129,13 @@ fn a_lease_goes_on_although_others_may_change_its_file_or_folder() {
     }
 }
 
-/// Without a change of the mode.
+/// Writes a file without changing its mode.
 fn write_as_others_do(path: &Path, text: &str) {
     fs::write(path, text).expect("the file is written");
 }
 
-/// A host that was good before these rules, or whose secret somebody has made public by mistake.
+/// A host that was accepted before these rules, or whose secret somebody has made readable for others by mistake, keeps
+/// its leases.
 #[test]
 fn a_lease_goes_on_although_its_secret_is_not_safe() {
     let far = LOGIN.replace("127.0.0.1", "h1");
@@ -1172,7 +1176,7 @@ fn a_host_has_no_more_services_than_its_guard_holds_leases() {
     assert_eq!(broken(&loaded), ["m4095", "z"], "the others carry on");
     assert_eq!(loaded.settings.as_ref().expect("there are some").services.len(), LEASE_LIMIT);
     assert!(loaded.to_string().contains("z.toml: error: a host can have 4096 services"), "{loaded}");
-    // What runs keeps its place.
+    // Services that hold a lease are kept, and others are refused instead.
     let leased = ["z", "m0007"].map(|name| ServiceName::new(name).expect("a name")).into();
     let loaded = load_keeping(root.path(), &Texts::default(), &leased);
     assert_eq!(broken(&loaded), ["m4094", "m4095"]);
@@ -1250,7 +1254,8 @@ fn files_that_are_no_files_or_no_text_break_one_service_only() {
     assert_eq!(names(&loaded.settings.expect("the host file is good")), ["good"]);
 }
 
-/// A check that fails for want of a right stops a healthy service, so it is said before.
+/// A check that fails for want of a permission would stop a healthy service, so a warning is given when the
+/// configuration is loaded.
 #[test]
 fn a_check_that_its_user_cannot_run_is_warned_of() {
     let warnings = |user: &str, users: &str, mode: u32| {
@@ -1281,12 +1286,12 @@ fn a_comment_alone_does_not_mask() {
 fn every_shipped_sample_is_valid() {
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
     let host = fs::read_to_string(shipped.join("putexd.toml")).expect("the sample is there");
-    // The program of one of them is the reader's own.
+    // This program, which one of the samples names, is to be written by the reader.
     let root = root(&[("etc/putex/putexd.toml", &host), ("usr/lib/scheduler/check", "")]);
     let mut count = 0;
     for entry in fs::read_dir(shipped.join("examples")).expect("the samples are there") {
         let path = entry.expect("the directory can be read").path();
-        // Beside them are samples of units.
+        // The folder also has samples of units.
         if path.extension().is_none_or(|ending| ending != "toml") {
             continue;
         }
@@ -1302,7 +1307,8 @@ fn every_shipped_sample_is_valid() {
     assert_eq!(loaded.settings.expect("it is good").services.len(), count);
 }
 
-/// The commented lines of the sample name each key with its default: taken out of their comments they change nothing.
+/// The commented lines of the sample name each key with its default. When they are uncommented, the settings stay the
+/// same.
 #[test]
 fn the_sample_names_the_true_defaults() {
     let text = sample();
@@ -1315,7 +1321,7 @@ fn the_sample_names_the_true_defaults() {
     assert!(uncommented.contains("\nstop-limit ="), "the keys of [defaults] are named");
 }
 
-/// The other stores are blocks of comments, each of which can take the place of the first.
+/// The other stores are blocks of comments. Each of them can take the place of the first block.
 #[test]
 fn each_store_of_the_sample_is_accepted() {
     let text = sample();
@@ -1349,7 +1355,7 @@ fn sample() -> String {
     fs::read_to_string(shipped).expect("the sample is there")
 }
 
-/// Every key that is named in a comment taken out of it.
+/// The text with every comment line uncommented that names a key.
 fn spelled_out(text: &str) -> String {
     text.lines()
         .map(|line| match line.strip_prefix('#') {
@@ -1359,7 +1365,7 @@ fn spelled_out(text: &str) -> String {
         .collect()
 }
 
-/// An unknown key is answered with the list of the known ones, so that there is no list to keep here.
+/// The message about an unknown key lists the known ones, so the test needs no list of its own.
 #[test]
 fn the_manual_names_each_key() {
     let root =
@@ -1424,7 +1430,7 @@ fn load_anywhere(text: &str, host: bool) {
     drop(shown(&root));
 }
 
-/// A lease whose service's file is broken goes on with the former text.
+/// A lease whose service's file is broken goes on with the former text of that file.
 #[test]
 fn a_broken_file_is_replaced_by_its_former_text_where_a_lease_lives() {
     let root = with_services(&[("db", "unit = \"a.service\"\n"), ("web", "unit = \"web.service\"\n")]);
@@ -1437,7 +1443,7 @@ fn a_broken_file_is_replaced_by_its_former_text_where_a_lease_lives() {
     };
     let keeping = |names: &[&str]| load_keeping(root.path(), &former, &leased(names));
 
-    // Broken in itself; without a lease, or without a text, it is not used.
+    // The file is broken by itself. Without a lease, or without a former text, nothing replaces it.
     write(root.path(), "etc/putex.d/db.toml", "unit = \"a.service\"\nrenew-interval = 5\n");
     assert_eq!(units(&keeping(&["db"])), ["db a.service", "web web.service"]);
     assert_eq!(broken(&keeping(&["db"])), ["db"]);
@@ -1447,23 +1453,24 @@ fn a_broken_file_is_replaced_by_its_former_text_where_a_lease_lives() {
     assert_eq!(units(&keeping(&["web"])), ["web web.service"]);
     assert_eq!(units(&load_keeping(root.path(), &Texts::default(), &leased(&["db"]))), ["web web.service"]);
 
-    // Refused because of another file, which is then the one that has to wait.
+    // The file is refused because of another file that names the same unit. That other file is then the one that has to
+    // wait.
     write(root.path(), "etc/putex.d/db.toml", "unit = \"a.service\"\n");
     write(root.path(), "etc/putex.d/late.toml", "unit = \"a.service\"\n");
     assert_eq!(units(&keeping(&["db"])), ["db a.service", "web web.service"]);
     assert_eq!(broken(&keeping(&["db"])), ["db", "late"]);
-    // So has one that names the unit of a service whose own file says nothing any more.
+    // The other file also has to wait when the service's own file can no longer be read as TOML.
     write(root.path(), "etc/putex.d/db.toml", "unit = ");
     assert_eq!(units(&keeping(&["db"])), ["db a.service", "web web.service"]);
     assert_eq!(broken(&keeping(&["db"])), ["db", "late"]);
 
-    // A file that is gone is not broken.
+    // A file that is gone does not count as broken.
     fs::remove_file(root.path().join("etc/putex.d/db.toml")).expect("removed");
     fs::remove_file(root.path().join("etc/putex.d/late.toml")).expect("removed");
     assert_eq!(units(&keeping(&["db"])), ["web web.service"]);
     assert_eq!(broken(&keeping(&["db"])), [""; 0]);
 
-    // putexd.toml: whatever has a lease goes on, with the defaults of then, and nothing else.
+    // A broken putexd.toml: services with a lease go on with the former defaults, and no others are loaded.
     write(root.path(), "etc/putex.d/db.toml", "unit = \"a.service\"\n");
     write(root.path(), "etc/putex/putexd.toml", "node = 5\n");
     let kept = keeping(&["db"]);

@@ -1,4 +1,4 @@
-//! The corpora of the fuzz targets, run by the same functions: every input that ever showed something, and the seeds.
+//! Runs the corpora of the fuzz targets with the same functions: every input that ever found a defect, and the seeds.
 
 #[path = "support/hostile.rs"]
 mod hostile;
@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use putexd::store::Attempt;
 use putexd::types::{Incarnation, Revision, Value, WriteId};
 
-/// More belongs into a fuzzer's own memory: these are run by everybody who changes something.
+/// Limits of a corpus. It is kept small because everybody who changes something runs it; a fuzzer keeps more inputs
+/// elsewhere.
 const MOST_FILES: usize = 200;
 const MOST_BYTES: u64 = 300 * 1024;
 
@@ -29,7 +30,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 
 fn run(name: &str) {
     for path in files(&corpora().join(name)) {
-        // Shown if it fails.
+        // The test harness shows this name only if the input fails.
         println!("{}", path.display());
         targets::run(name, &fs::read(&path).expect("an input"));
     }
@@ -77,8 +78,8 @@ fn record() {
     run("record");
 }
 
-/// Every hostile value as each target takes it. With `PUTEX_SEEDS` set they are left in a folder of that one's for each target,
-/// for a fuzzer to begin with.
+/// Runs every hostile value in the encoding of each target. With `PUTEX_SEEDS` set to a folder, the inputs are also written
+/// there, in a folder for each target, for a fuzzer to begin with.
 #[test]
 fn hostile_values() {
     let seeds = std::env::var_os("PUTEX_SEEDS").map(PathBuf::from);
@@ -118,7 +119,7 @@ fn encodings(value: &Value) -> Vec<(&'static str, Vec<u8>)> {
     all
 }
 
-/// The headers as lines, an empty line, and the payload.
+/// A message as text: the headers as lines, an empty line, and the payload.
 fn message(value: &Value) -> Vec<u8> {
     let incarnation = Incarnation("a".to_owned());
     let attempt = Attempt { base: Revision(1), incarnation, write: WriteId(1), value: value.clone() };

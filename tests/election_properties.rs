@@ -1,6 +1,6 @@
 //! Random worlds: two units are never alive at once, and after the last fault the service comes back.
 //!
-//! A failure names its seed; `PUTEX_SEED=N cargo test --test election_properties -- one_seed --nocapture` shows that run.
+//! A failure names its seed. `PUTEX_SEED=N cargo test --test election_properties -- one_seed --nocapture` shows that run.
 
 mod simulator;
 
@@ -17,7 +17,7 @@ fn climate_of(seed: u64) -> Climate {
     CLIMATES[usize::try_from(seed % 4).expect("small")]
 }
 
-/// How many runs: `PUTEX_RUNS`, for a longer search than CI has time for.
+/// The number of runs: `PUTEX_RUNS`, for a longer search than CI has time for, or 1000.
 fn runs() -> u64 {
     std::env::var("PUTEX_RUNS").ok().and_then(|text| text.parse().ok()).unwrap_or(1000)
 }

@@ -1,4 +1,4 @@
-//! Single rules of the core, where a scenario would show them only by the way. One host, step by step.
+//! Tests of single rules of the core, which a scenario would show only in passing. Each drives one host, step by step.
 
 #[path = "support/hostile.rs"]
 mod hostile;
@@ -48,14 +48,14 @@ fn a() -> Incarnation {
     Incarnation("a".to_owned())
 }
 
-/// The election with its clocks, and what it has asked for and was not given yet.
+/// An election with its clocks, and the store that it talks to.
 struct Host {
     election: Election,
     now: Duration,
-    /// The wall clock is so much ahead.
+    /// How far the wall clock is ahead.
     wall: Duration,
     random: u128,
-    /// What the store holds, and what it has held before.
+    /// What the store holds (the last element), and what it has held before.
     store: Vec<(Revision, Content)>,
 }
 
@@ -67,7 +67,8 @@ impl Host {
         Self { election, now, wall: ms(1_000_000), random: 100, store }
     }
 
-    /// Every unit is run under the key that this host has for it.
+    /// Gives an event to the election, and answers each vetting (N2) that it asks for: every unit is run under the key
+    /// that this host has for it.
     fn handle(&mut self, event: Event) -> Vec<Action> {
         let mut actions = self.handle_unvetted(event);
         while let Some(position) = actions.iter().position(|action| matches!(action, Action::Vet { .. })) {
@@ -83,20 +84,20 @@ impl Host {
         self.election.handle(&moment, event)
     }
 
-    /// Time goes by, and the election is told.
+    /// Lets `span` go by, and tells the election.
     fn after(&mut self, span: Duration) -> Vec<Action> {
         self.now += span;
         self.handle(Event::Timeout)
     }
 
-    /// Everything is in order, and the store has not answered yet; the read that asks it.
+    /// Brings guard and unit in order, and connects the store. Returns the read that the election asks for first.
     fn ready(&mut self) -> ReadId {
         self.handle(Event::GuardUp);
         self.handle(Event::Unit(ObservedUnit::Dead { result: "success".to_owned(), failed: false }));
         read(&self.handle(Event::StoreUp)).expect("the store is asked")
     }
 
-    /// Time goes by until the store is asked again.
+    /// Lets time go by until the election asks the store again.
     fn until_asked(&mut self) -> ReadId {
         for _ in 0..100 {
             if let Some(id) = read(&self.after(ms(50))) {
@@ -106,14 +107,14 @@ impl Host {
         panic!("nothing is asked for")
     }
 
-    /// The store shows `content` at a revision.
+    /// Answers the read `id`: the store shows `content` at `revision`.
     fn shown(&mut self, id: ReadId, revision: u64, content: Content) -> Vec<Action> {
         self.store.push((Revision(revision), content.clone()));
         let answer = Some(Observation { incarnation: a(), revision: Revision(revision), content });
         self.handle(Event::Read { id, answer })
     }
 
-    /// The store answers whatever it is asked; what was asked of others.
+    /// Answers every read from the store's content. Returns the other actions.
     fn answered(&mut self, actions: Vec<Action>) -> Vec<Action> {
         let mut asked = VecDeque::from(actions);
         let mut others = Vec::new();
@@ -139,7 +140,7 @@ impl Host {
         self.handle(Event::Written { write: write.write, result: WriteResult::Won(revision) })
     }
 
-    /// From a key that is not there to a running unit; the instance.
+    /// A host that has taken a key that was absent, and runs the unit. Returns the instance of its tenure, too.
     fn activated() -> (Self, Instance) {
         let mut host = Self::new(settings(), Memory::default(), None);
         let instance = host.activate();
@@ -166,7 +167,7 @@ impl Host {
         panic!("it never became active: {}", self.election.state());
     }
 
-    /// Time goes by with the store and the guard in order; everything else that was asked for.
+    /// Lets `span` go by while the store and the guard answer at once. Returns all other actions.
     fn goes_on(&mut self, span: Duration) -> Vec<Action> {
         let until = self.now + span;
         let mut others = Vec::new();
@@ -198,7 +199,8 @@ impl Host {
         others
     }
 
-    /// A unit that runs is let go for what happens, stopped and disarmed, and the store takes it.
+    /// Releases (H5) a unit that runs, because of `event`: the unit is stopped, the lease disarmed, and the release
+    /// written.
     fn let_go_for(&mut self, instance: Instance, event: Event) {
         self.handle(event);
         self.handle(Event::GuardDone { instance, done: GuardDone::Closed });
@@ -210,13 +212,13 @@ impl Host {
         assert_eq!(self.election.state(), State::Standby);
     }
 
-    /// Why it does not contend, in words.
+    /// Why the host does not contend, in words.
     fn hindrance(&self) -> Option<String> {
         let now = Time::both(self.now);
         self.election.hindrance(now).map(|hindrance| hindrance.in_words(now))
     }
 
-    /// How long it waits before it tries again, if that is all that keeps it from contending.
+    /// How long the host waits before it tries again, if back-off (K9) is all that keeps it from contending.
     fn back_off(&self) -> Duration {
         let hindered = |after: Duration| {
             matches!(self.election.hindrance(Time::both(self.now + after)), Some(Hindrance::BackOff(_)))
@@ -224,8 +226,8 @@ impl Host {
         (0..100_000).map(ms).find(|after| !hindered(*after)).expect("it ends")
     }
 
-    /// The guard comes back to a lease that was left to it: its gate is closed, the unit is stopped again, the lease is
-    /// forgotten, and nothing is claimed before.
+    /// The guard comes back to a lease that was left to it: its gate is closed, the unit is stopped again, and the
+    /// lease is forgotten. The host claims nothing before that.
     fn comes_back(&mut self, instance: Instance, again: Action) {
         let actions = self.handle(Event::StoreUp);
         self.answered(actions);
@@ -247,7 +249,7 @@ impl Host {
         assert_eq!(self.election.hindrance(Time::both(self.now)), None);
     }
 
-    /// The next write, at its time.
+    /// Lets time go by until the next write.
     fn next_write(&mut self) -> WriteRequest {
         for _ in 0..1000 {
             let actions = self.after(ms(100));
@@ -295,7 +297,7 @@ fn held_by(token: &str, instance: u128, write: u128) -> Content {
     ))
 }
 
-/// What the guard remembers of instance 7.
+/// What the guard remembers of the lease of instance 7.
 fn remembered(deadline: Duration, lapsed: bool) -> Remembered {
     Remembered {
         instance: Instance(7),
@@ -311,8 +313,8 @@ fn remembered(deadline: Duration, lapsed: bool) -> Remembered {
     }
 }
 
-/// A `proven` of this instance that replaced its record at this revision. Of those that held the lock before, this host is
-/// the only one, and so the first in turn.
+/// A `proven` of this instance that replaced its record at revision `prev`. This host is the only other one in `holders`,
+/// and so the first in turn.
 fn let_go_by(instance: u128, prev: u64) -> Content {
     let mut let_go = held_by("", instance, u128::from(prev) + 1);
     if let Content::Record(Record { details: Some(details), .. }) = &mut let_go {
@@ -343,7 +345,8 @@ fn what_the_store_shows_can_be_read_off() {
 #[test]
 fn what_is_held_can_be_read_off() {
     let (mut host, instance) = Host::activated();
-    // By the clock of the entitlement: an absent key is waited out for 4.004 s, and seconds are rounded up.
+    // The term comes from the clock at the entitlement: an absent key is waited out for 4.004 s, and seconds are
+    // rounded up.
     let term = FencingToken((host.wall + ms(100_000)).as_secs() + 5);
     assert_eq!(host.election.term(), term);
     let written = host.next_write();
@@ -380,7 +383,7 @@ fn nobody_contends_before_the_unit_is_known_to_be_dead() {
     host.shown(id, 0, Content::Absent);
     assert_eq!(host.hindrance().as_deref(), Some("the unit is not known to be dead"));
     assert_eq!(write(&host.after(ms(60_000))), None);
-    // A stray unit is dead only when its stop is proven, whatever is seen meanwhile.
+    // A stray unit counts as dead only when its stop is proven, whatever is observed meanwhile.
     let stray = host.handle(Event::Unit(ObservedUnit::Alive));
     assert!(stray.contains(&Action::Alarm(Alarm::StrayUnit)), "{stray:?}");
     host.handle(Event::Unit(ObservedUnit::Dead { result: "success".to_owned(), failed: false }));
@@ -430,7 +433,7 @@ fn a_stop_that_is_not_proven_in_time_is_told_once() {
     }
 }
 
-/// The proof may be there before the one who waits for it has looked at the clock.
+/// The proof may come before the election has looked at the clock again.
 #[test]
 fn a_stop_that_is_proven_by_the_time_it_is_late_is_not_told_of() {
     let (mut lapsing, _) = Host::activated();
@@ -453,7 +456,7 @@ fn a_stop_that_is_proven_by_the_time_it_is_late_is_not_told_of() {
 
 #[test]
 fn whoever_wakes_after_the_deadline_still_waits_for_sigkill() {
-    // Within S = 1 s what is left of it, and k = 250 ms at least; when it is over, nobody has looked yet: all of it again.
+    // What is left of S = 1 s, but at least k = 250 ms. If S is over and nobody has looked yet, all of S again.
     for (late, left) in [(0, 1000), (700, 300), (750, 250), (900, 250), (999, 250), (1000, 1000), (5000, 1000)] {
         let (mut host, _) = Host::activated();
         let deadline = host.election.deadline().expect("it is held").boot;
@@ -548,7 +551,8 @@ fn no_renewal_goes_out_on_the_word_of_an_old_check() {
     assert_eq!(host.election.state(), State::Releasing);
 }
 
-/// K2: what is asked on the active host alone keeps no standby from contending, and is no reason that a standby gives.
+/// Taking (K2): a check of the active host alone does not keep a standby from contending, and a standby does not give
+/// it as a reason.
 #[test]
 fn a_check_of_the_active_host_alone_is_not_waited_for_by_a_standby() {
     let mut host = Host::new(Settings { check_validity: Some(ms(3000)), ..settings() }, Memory::default(), None);
@@ -597,7 +601,7 @@ fn who_takes_the_lock_carries_on_what_was_said_but_not_what_is_over() {
     assert_eq!((note.reason.as_deref(), note.by.as_deref()), (Some("maintenance"), Some("root")));
     let seconds = u64::try_from(host.now.as_millis().div_ceil(1000)).expect("of now");
     assert_eq!((term, prev), (FencingToken(seconds + 1000), Some((Revision(41), Some(Instance(9))))));
-    // What it found may live as long as any record that is known.
+    // The former holder's unit may live as long as the longest hold that is known.
     assert_eq!((lease, hold, unfenced), (ms(3000), ms(3900), vec![node("h2")]));
 }
 
@@ -611,7 +615,7 @@ fn a_record_names_all_that_may_run_under_the_lock() {
     host.shown(id, 41, let_go_by(9, 40));
     assert_eq!(units(host.next_write()), settings.units);
 
-    // Under a lease of before, what it was armed for may run still.
+    // An adopted lease may still have units running that it was armed for before.
     let memory = Memory { position: Some((a(), Revision(10))), ..Memory::default() };
     let remembered = remembered(Duration::from_secs(102), false);
     let armed = Remembered { units: ["a.timer", "b.service"].map(unit).to_vec(), ..remembered };
@@ -649,7 +653,7 @@ fn a_key_that_was_absent_for_long_is_still_not_started_on_before_the_gap_is_over
     let mut host = Host::new(settings(), Memory::default(), None);
     let mut id = host.ready();
     host.handle(Event::Contend(Err("drained".to_owned())));
-    // Watched for a minute, every R.
+    // The host watches for a minute, with a read every R.
     for _ in 0..60 {
         let actions = host.shown(id, 0, Content::Absent);
         id = read(&actions).or_else(|| read(&host.after(ms(1000)))).expect("it is read every R");
@@ -657,7 +661,8 @@ fn a_key_that_was_absent_for_long_is_still_not_started_on_before_the_gap_is_over
     host.shown(id, 0, Content::Absent);
     let claim = write(&host.handle(Event::Contend(Ok(())))).expect("it is taken at once");
     let claimed = host.now;
-    // Nobody knows what became of it, and the key is absent still: that it was absent for long makes it no earlier.
+    // The outcome of the claim is unknown, and the key is still absent. That it was absent for long does not make the
+    // start any earlier.
     let doubt = host.handle(Event::Written { write: claim.write, result: WriteResult::Unknown });
     let claim = write(&host.answered(doubt)).expect("it is tried again");
     host.won(&claim);
@@ -685,18 +690,19 @@ fn what_fails_waits_longer_each_time_until_the_unit_was_healthy_for_long() {
         waits.push(host.back_off().as_secs());
         host = again(host, &mut instance);
     }
-    // 2R, doubling up to 10·T, and 2R again after 10·T of health.
+    // The wait is 2R, doubles up to 10·T, and is 2R again after 10·T of health.
     assert_eq!(waits, [2, 4, 8, 2, 4, 8, 16, 30]);
 }
 
-/// K9: an operator's word waits once, whatever failed before it, and what fails after it waits as if it had not been.
+/// Back-off (K9): what an operator asked for costs one wait, whatever failed before it, and a failure after it waits as
+/// if the operator had not asked.
 #[test]
 fn what_somebody_asked_for_waits_once_each_time() {
     let step_down = || Event::StepDown { reason: "an operator said so".to_owned(), next: None };
     let (mut host, mut instance) = Host::activated();
     let mut waits = Vec::new();
     for event in [step_down(), dies(false), step_down(), dies(true), dies(true), step_down(), dies(false), dies(true)] {
-        // Long enough to have been stopped by somebody, and not long enough to have been healthy.
+        // Long enough to count as stopped by somebody, and not long enough to count as healthy.
         host.goes_on(ms(4000));
         let planned = event != dies(true);
         host.let_go_for(instance, event);
@@ -706,15 +712,15 @@ fn what_somebody_asked_for_waits_once_each_time() {
         host = again(host, &mut instance);
     }
     assert_eq!(waits, [2, 2, 2, 2, 4, 2, 2, 8]);
-    // One that ends in good order and at once is not started again and again.
+    // A unit that ends in good order, but at once, is not started again and again.
     host.let_go_for(instance, dies(false));
     assert_eq!(host.back_off().as_secs(), 16);
-    // Nobody makes a longer wait shorter.
+    // A step-down does not make a longer wait shorter.
     host.handle(step_down());
     assert_eq!(host.back_off().as_secs(), 16);
 }
 
-/// K9: whoever has mended what failed need not wait, and what fails then is the first again.
+/// Back-off (K9): an administrator who has mended what failed need not wait. The next failure is the first one again.
 #[test]
 fn an_administrator_ends_the_wait_after_a_failure() {
     let (mut host, mut instance) = Host::activated();
@@ -732,7 +738,7 @@ fn an_administrator_ends_the_wait_after_a_failure() {
     assert_eq!(host.back_off().as_secs(), 2);
 }
 
-/// What runs is not touched by that.
+/// A unit that runs is not affected by the administrator's order to try again.
 #[test]
 fn an_administrator_who_asks_for_another_try_leaves_alone_what_runs() {
     let (mut host, _) = Host::activated();
@@ -757,21 +763,21 @@ fn each_state_that_waits_says_for_what_and_how_long() {
     assert_eq!(said(&active), "the unit is dead; waits for putex-guard to forget the lease");
     active.handle(Event::GuardDone { instance: instance_active, done: GuardDone::Disarmed });
     assert!(said(&active).contains("waits for the store to take the release"));
-    // A claim that is given up is no lease that was not renewed.
+    // A claim that is given up is not reported as a lease that was not renewed.
     host.now += ms(10_000);
     let actions = host.handle(Event::Timeout);
     let given_up = actions.iter().find_map(|action| {
         if let Action::Report(transition) = action { Some(transition.reason.clone()) } else { None }
     });
     assert!(given_up.is_some_and(|reason| reason.contains("nothing was started")), "{actions:?} {instance:?}");
-    // A standby says who holds the lock, since when it is silent, and when it may be taken.
+    // A standby says who holds the lock, since when the holder is silent, and when the lock may be taken.
     let mut standby = about_to_take();
     standby.now += ms(100);
     assert!(said(&standby).starts_with("h2 holds the lock; "), "{}", said(&standby));
     assert!(said(&standby).contains("if it stays silent, the lock may be taken in "));
 }
 
-/// K4: a host that has just begun to watch does not believe a release, and says so.
+/// Verified release (K4): a host that has just begun to watch does not believe a release, and says so.
 #[test]
 fn a_release_that_was_not_followed_is_no_matter_of_turns() {
     let mut host = Host::new(settings(), Memory::default(), None);
@@ -779,12 +785,12 @@ fn a_release_that_was_not_followed_is_no_matter_of_turns() {
     host.shown(id, 42, let_go_by(9, 41));
     host.now += ms(100);
     let words = said(&host);
-    // T, and T + C·R.
+    // T, and T + C·R, after 100 ms.
     assert!(words.contains("this one takes it in 2.9s") && words.contains("starts the unit in 3.9s: "), "{words}");
     assert!(words.contains("this host has just begun to watch, and another may have held the lock since"), "{words}");
 }
 
-/// What it waits for, in words.
+/// What the host waits for, in words.
 fn said(host: &Host) -> String {
     let now = Time::both(host.now);
     host.election.waiting(now).map(|waiting| waiting.in_words(now)).unwrap_or_default()
@@ -803,7 +809,7 @@ fn a_host_without_a_store_says_what_it_waits_for_and_that_nothing_is_started() {
     assert_eq!(standby.election.state(), State::NoStore);
     let last = format!("{waits}; before, h2 held the lock");
     assert!(said(&standby).starts_with(&last), "{}", said(&standby));
-    // It is connected, and no read is answered: what was seen is no longer what is.
+    // The host is connected, but no read is answered: what it saw is no longer current.
     let mut silent = about_to_take();
     for _ in 0..40 {
         silent.after(ms(100));
@@ -812,7 +818,7 @@ fn a_host_without_a_store_says_what_it_waits_for_and_that_nothing_is_started() {
     assert!(said(&silent).starts_with(&last), "{}", said(&silent));
 }
 
-/// That the store answers again is no word of the holder.
+/// An answer of the store does not count as a sign of life of the holder.
 #[test]
 fn the_holder_was_heard_of_when_its_record_was_seen_to_change() {
     let mut host = Host::new(settings(), Memory::default(), None);
@@ -839,14 +845,14 @@ fn the_holder_was_heard_of_when_its_record_was_seen_to_change() {
     again(&mut host, 42, 10);
     let old = "h2 holds the lock and was heard of 61s ago";
     assert!(said(&host).starts_with(old), "{}", said(&host));
-    // It has renewed it since, and nobody here knows when.
+    // The record was renewed while this host did not watch, so nobody here knows when.
     again(&mut host, 43, 11);
     assert!(said(&host).starts_with(unknown), "{}", said(&host));
     renewed(&mut host, 44, 12);
     assert!(said(&host).starts_with(heard), "{}", said(&host));
 }
 
-/// Whoever has claimed the lock runs nothing yet.
+/// A host that has only claimed the lock does not run anything yet.
 #[test]
 fn a_standby_tells_a_claim_from_a_lease() {
     let mut host = Host::new(settings(), Memory::default(), None);
@@ -859,7 +865,7 @@ fn a_standby_tells_a_claim_from_a_lease() {
     assert!(said(&host).starts_with("h2 has claimed the lock and is about to start the unit; "), "{}", said(&host));
 }
 
-/// A holder that is cut off says how long it has left, and that it has nothing to contend for.
+/// A holder that cannot renew says how long it has left, and does not give a reason for not contending.
 #[test]
 fn a_holder_that_cannot_renew_counts_down_to_its_stop() {
     let (mut host, _) = Host::activated();
@@ -887,7 +893,7 @@ fn a_holder_that_cannot_renew_counts_down_to_its_stop() {
     assert_eq!(host.election.hindrance(Time::both(host.now)), None);
 }
 
-/// A host whose own record is the last that it saw holds nothing: it does not say that it does.
+/// The last record that this host saw is its own, but its lease is over: it must not say that it holds the lock.
 #[test]
 fn a_host_that_has_lost_its_lease_does_not_say_that_it_holds_the_lock() {
     let (mut host, instance) = Host::activated();
@@ -900,13 +906,13 @@ fn a_host_that_has_lost_its_lease_does_not_say_that_it_holds_the_lock() {
     let waiting = |host: &Host| host.election.waiting(Time::both(host.now));
     assert_eq!(waiting(&host), Some(Waiting::OwnRecord { shown: false, take_at: None }));
     let actions = host.handle(Event::StoreUp);
-    // The store has not said anything yet.
+    // The store has not answered yet.
     assert!(matches!(waiting(&host), Some(Waiting::OwnRecord { shown: false, .. })), "{:?}", waiting(&host));
     host.answered(actions);
     assert!(matches!(waiting(&host), Some(Waiting::OwnRecord { shown: true, .. })), "{:?}", waiting(&host));
 }
 
-/// The host that let go takes the lock again, its `proven` verified by the store, and is active.
+/// Lets the host take the lock again after its own release, which the store verifies, until it is active.
 fn again(mut host: Host, instance: &mut Instance) -> Host {
     for _ in 0..2000 {
         let actions = host.after(ms(100));
@@ -951,7 +957,7 @@ fn stops(actions: &[Action]) -> usize {
     actions.iter().filter(|action| matches!(action, Action::Stop { .. })).count()
 }
 
-/// The guard was asked to arm the lease, and has not answered.
+/// A host that has asked the guard to arm its lease, and has no answer yet.
 fn arming() -> (Host, Instance, Time) {
     let mut host = Host::new(settings(), Memory::default(), None);
     let id = host.ready();
@@ -996,7 +1002,7 @@ fn the_guards_answer_about_another_lease_says_nothing_of_this_one() {
     assert_eq!(stops(&host.handle(Event::GuardDone { instance: other, done: GuardDone::Closed })), 0);
     assert_eq!(stops(&host.handle(Event::GuardDone { instance, done: GuardDone::Closed })), 1);
     assert_eq!(stops(&host.handle(Event::GuardDone { instance, done: GuardDone::Closed })), 0, "it is stopped once");
-    // Neither the disarming of another nor one that nobody asked for lets the lock go.
+    // The lock is not released by the disarming of another lease, nor by a disarming that nobody asked for.
     assert_eq!(write(&host.handle(Event::GuardDone { instance, done: GuardDone::Disarmed })), None);
     let disarm = host.handle(Event::Stopped);
     assert!(disarm.contains(&Action::Guard(GuardRequest::Disarm { instance })), "{disarm:?}");
@@ -1014,7 +1020,8 @@ fn what_the_guard_refuses_ends_the_lease() {
     host.handle(refused(GuardDone::Armed(deadline), "there are 256 leases already")(instance));
     assert_eq!(host.election.state(), State::Releasing);
 
-    // It is armed anew when the unit has moved to another control group: what is not covered must not run on.
+    // The lease is armed anew when the unit has moved to another control group. If the guard refuses, the unit must not
+    // run on uncovered.
     let (mut host, instance) = Host::activated();
     let armed = GuardDone::Armed(host.election.deadline().expect("it is armed"));
     let actions = host.handle(refused(armed, "the lease of other still covers /app.slice/db.service")(instance));
@@ -1025,7 +1032,7 @@ fn what_the_guard_refuses_ends_the_lease() {
     let lapse = host.handle(refused(GuardDone::Extended(Time::both(host.now)), "a lapse is final")(instance));
     assert_eq!((host.election.state(), stops(&lapse)), (State::Lapsing, 1));
 
-    // A guard that is gone has refused nothing, and what is not running has nothing to lapse.
+    // An answer of a guard that is gone is not a refusal, and a lease whose unit does not run need not lapse.
     let (mut host, instance) = Host::activated();
     host.handle(Event::GuardDown);
     assert_eq!(host.election.state(), State::Releasing);
@@ -1040,7 +1047,7 @@ fn what_the_guard_refuses_ends_the_lease() {
     let blank = write(&host.handle(refused(GuardDone::Disarmed, "the guard does not answer")(instance)));
     assert_eq!(blank, None, "it may still act on the lease");
 
-    // What the guard does not know it need not close or forget.
+    // A lease that the guard does not know need not be closed or disarmed.
     let (mut host, instance) = Host::activated();
     host.handle(Event::StepDown { reason: "an operator said so".to_owned(), next: None });
     assert_eq!(stops(&host.handle(refused(GuardDone::Closed, "there is no such lease")(instance))), 1);
@@ -1054,14 +1061,14 @@ fn an_extension_is_asked_for_once_and_only_of_an_armed_lease() {
     let extensions =
         |actions: &[Action]| actions.iter().filter(|a| matches!(a, Action::Guard(GuardRequest::Extend { .. }))).count();
     let (mut host, instance, deadline) = arming();
-    // A renewal that is won while the guard arms is told to it afterwards.
+    // When a renewal is won while the guard arms the lease, the guard is told of it afterwards.
     let renewal = host.next_write();
     assert_eq!(extensions(&host.won(&renewal)), 0);
     assert_eq!(extensions(&host.handle(Event::GuardDone { instance, done: GuardDone::Armed(deadline) })), 1);
     let (mut host, instance, deadline) = arming();
     let armed = host.handle(Event::GuardDone { instance, done: GuardDone::Armed(deadline) });
     assert_eq!(extensions(&armed), 0, "it has the deadline already, and would refuse");
-    // While it is disarmed nothing is extended any more.
+    // While the lease is being disarmed, it is not extended any more.
     host.handle(Event::Started { instance, result: Ok(()) });
     host.handle(Event::StepDown { reason: "an operator said so".to_owned(), next: None });
     host.handle(Event::GuardDone { instance, done: GuardDone::Closed });
@@ -1146,7 +1153,7 @@ fn what_a_proven_replaced_is_asked_for_when_there_is_a_store_to_ask() {
         .find_map(|a| if let Action::Read { id, before: Some(before) } = a { Some((*id, *before)) } else { None })
         .expect("it is asked");
     assert_eq!(revision, Revision(42));
-    // Without an answer it is asked again at the pace of failed calls, while there is a store.
+    // Without an answer it is asked again at the pace of failed calls, as long as the store is connected.
     host.handle(Event::Replaced { id: question, answer: None });
     host.handle(Event::StoreDown);
     assert_eq!(reads_before(&host.after(ms(1000))), 0);
@@ -1160,7 +1167,7 @@ fn a_check_that_a_reload_brings_has_its_time_to_pass() {
     host.handle(Event::Reconfigure(Settings { check_validity: Some(ms(3000)), ..settings() }));
     host.goes_on(ms(2999));
     assert_eq!(host.election.state(), State::Active);
-    // A reload that changes something else gives no more of it.
+    // A reload that changes something else does not give the check more time.
     let longer = Settings { check_validity: Some(ms(3000)), stop_limit: ms(60_000), ..settings() };
     host.handle(Event::Reconfigure(longer));
     host.goes_on(ms(1));
@@ -1202,7 +1209,7 @@ fn a_clock_that_jumps_while_the_lock_is_confirmed_has_to_be_proven_harmless_too(
     assert_eq!(host.election.state(), State::Standby);
 }
 
-/// putexd knows nothing of its former life's list, which the others need at the next release.
+/// putexd has lost its list of former holders with its restart. The other hosts need it at the next release.
 #[test]
 fn an_adopted_holding_carries_on_who_has_held_the_lock() {
     let memory = Memory { position: Some((a(), Revision(10))), ..Memory::default() };
@@ -1252,7 +1259,7 @@ fn a_guard_that_is_gone_holds_up_no_stop_and_nobody_contends_before_it_has_forgo
     host.next_write();
 }
 
-/// A unit that runs and its lease, the moment it lapses: the guard is asked to close, and has not answered.
+/// A lease that has just lapsed while its unit runs: the guard was asked to close it, and has not answered.
 fn lapsing() -> (Host, Instance, Action) {
     let (mut host, instance) = Host::activated();
     host.handle(Event::StoreDown);
@@ -1327,7 +1334,7 @@ fn a_guard_that_never_closes_fences_no_host_on_which_nothing_runs_and_lets_nobod
     let actions = host.handle(Event::StoreUp);
     assert_eq!(host.answered(actions), [], "nothing is read or written in a lapse");
     assert_eq!((host.after(ms(60_000)), host.election.state()), (vec![], State::Lapsing));
-    // Late as it is, it is an answer.
+    // The guard's answer counts, however late it comes.
     assert_eq!(host.handle(closed(instance)), [stop]);
     assert_eq!(host.handle(Event::Stopped), disarm(instance));
 }
@@ -1369,7 +1376,7 @@ fn a_guard_that_goes_down_before_any_proof_leaves_the_unit_to_be_stopped_in_its_
 
 #[test]
 fn a_guard_that_comes_back_in_a_lapse_is_asked_what_is_still_to_do() {
-    // Whatever it had answered before.
+    // The same holds whether or not the guard had answered before.
     for behind in [true, false] {
         let (mut host, instance, stop) = lapsing();
         if behind {
@@ -1404,7 +1411,7 @@ fn a_lease_that_was_left_is_closed_and_the_unit_stopped_again_each_time_the_guar
 #[test]
 fn whoever_stood_still_reads_before_it_writes() {
     let instant = Duration::from_nanos(1);
-    // The last read that was answered was sent at 3 s; from 3003 to 3503 ms on it is this host's turn.
+    // The last answered read was sent at 3 s. This host's turn is somewhere from 3003 to 3503 ms on.
     let stood_still = || {
         let mut host = Host::new(settings(), Memory::default(), None);
         let mut id = host.ready();
@@ -1415,7 +1422,8 @@ fn whoever_stood_still_reads_before_it_writes() {
         }
         (host, id, begun)
     };
-    // R + m later it has to read first; R + call limit + m later nobody knows what came before what it reads then.
+    // After more than R + m it has to read before it claims. After more than R + call limit + m nobody knows what came
+    // before the record that it reads then.
     let watched = ms(3000) + settings().timings.watch_gap();
     for (still, claims, follows) in [
         (ms(4100), true, true),
@@ -1439,13 +1447,13 @@ fn whoever_stood_still_reads_before_it_writes() {
             assert!(host.now >= read + ms(3003), "it is waited out anew: the store may have gone back to it");
         }
     }
-    // It is the sending that counts: such an answer may have been on its way while this host stood still.
+    // The time of sending counts: such an answer may have been on its way while this host stood still.
     let (mut host, id, begun) = stood_still();
     host.now = begun + ms(4100) + instant;
     let actions = host.shown(id, 41, held_by("h2", 9, 9));
     assert_eq!(write(&actions), None);
     assert_eq!(write(&host.answered(actions)), None, "what it reads at once is found as well");
-    // What the store has now is claimed, and not what it had then.
+    // The claim is based on what the store has now, and not on what it had before the pause.
     let (mut host, id, _) = stood_still();
     host.shown(id, 41, held_by("h2", 9, 9));
     host.store.push((Revision(43), held_by("h3", 8, 8)));
@@ -1454,10 +1462,10 @@ fn whoever_stood_still_reads_before_it_writes() {
     assert_eq!(host.next_write().base, Revision(43));
 }
 
-/// A host that follows the lock of h2, with F = 10, up to where it is let go, at revision 42: the claim.
+/// A host that follows the lock of h2, with F = 10, until h2 releases it at revision 42. Returns the claim, too.
 fn claims_at_once() -> (Host, WriteRequest) {
     let timings = Timings::new(ms(1000), 10, 1);
-    // Somebody's hold was longer than that of any record here.
+    // Some former hold was longer than that of any record here.
     let memory = Memory { longest_hold: ms(20_000), ..Memory::default() };
     let mut host = Host::new(Settings { timings, ..settings() }, memory, None);
     let mut id = host.ready();
@@ -1471,7 +1479,7 @@ fn claims_at_once() -> (Host, WriteRequest) {
     (host, claim)
 }
 
-/// What is written next, and whether the guard is asked to arm once that is won.
+/// Whether the next write, once it is won, has the guard asked to arm the lease.
 fn is_entitled(host: &mut Host, actions: &[Action]) -> bool {
     let Some(second) = write(actions) else { return false };
     matches!(guard(&host.won(&second)), Some(GuardRequest::Arm { .. }))
@@ -1483,7 +1491,7 @@ fn a_claim_that_is_answered_after_a_gap_waits_as_if_it_were_made_then() {
     let gap = Timings::new(ms(1000), 10, 1).watch_gap();
     assert_eq!(gap, ms(2100));
     for (late, entitled) in [(Duration::ZERO, true), (gap, true), (gap + instant, false), (ms(6000), false)] {
-        // The claim's own answer is late.
+        // The answer to the claim itself is late.
         let (mut host, claim) = claims_at_once();
         host.now += late;
         let actions = host.won(&claim);
@@ -1497,13 +1505,14 @@ fn a_claim_that_is_answered_after_a_gap_waits_as_if_it_were_made_then() {
             assert!(host.now >= won + ms(20_000), "whoever came in the gap has its whole time");
         }
         let hold = |write: &WriteRequest| write.record.details.as_ref().expect("of putexd").hold;
-        // Nobody knows what became of it, and the store shows what it was to replace, or the claim itself.
+        // The outcome of the claim is unknown, and the store shows either the record that the claim was to replace, or
+        // the claim itself.
         for applied in [false, true] {
             let (mut host, claim) = claims_at_once();
             let doubt = host.handle(Event::Written { write: claim.write, result: WriteResult::Unknown });
             let id = read(&doubt).expect("the store is asked");
             host.now += late;
-            // That read is lost as well, and the next one answered at once.
+            // The read is lost as well, and the next one is answered at once.
             let again = host.handle(Event::Read { id, answer: None });
             let id = read(&again).or_else(|| read(&host.after(ms(500)))).expect("it is asked again");
             let actions = if applied {
@@ -1531,7 +1540,8 @@ fn an_answer_that_was_under_way_while_the_host_stood_still_is_found_and_so_is_th
     let id = host.ready();
     host.shown(id, 40, held_by("h2", 9, 8));
     let id = read(&host.after(ms(1000))).expect("it is read every R");
-    // The answer of before the pause comes at its end, and the next one shows a `proven` that would be its successor.
+    // The answer to a read from before the pause comes at the end of the pause. The next answer shows a `proven` that
+    // looks like its successor.
     host.now += ms(60_000);
     let actions = host.shown(id, 41, held_by("h2", 9, 9));
     let id = read(&actions).expect("it is read again at once");
@@ -1595,7 +1605,7 @@ fn a_hand_over_is_immediate_though_a_read_is_lost_and_its_hint_as_well() {
 
 #[test]
 fn a_write_that_was_won_and_a_read_that_showed_an_older_record_were_watched_when_they_were_sent() {
-    // A holder's last renewal is answered late, and its lease ends before the next.
+    // The last renewal of a holder is answered late, and its lease ends before the next renewal.
     let (mut host, instance) = Host::activated();
     let renewal = host.next_write();
     let sent = host.now;
@@ -1612,7 +1622,7 @@ fn a_write_that_was_won_and_a_read_that_showed_an_older_record_were_watched_when
     let from = renewal.base.0 + 1;
     assert_eq!(reads_before(&host.shown(id, from + 2, let_go_by(9, from + 1))), 0, "it is found");
 
-    // A contender's claim conflicts, and the store is seen to have gone back.
+    // A contender's claim conflicts, and then the store shows that it has gone back.
     let mut host = Host::new(settings(), Memory::default(), None);
     let id = host.ready();
     host.shown(id, 41, held_by("h2", 9, 9));
@@ -1635,7 +1645,7 @@ fn a_standby_whose_clock_jumps_has_not_watched() {
             host.shown(id, revision, held_by("h2", 9, revision.into()));
             id = read(&host.after(ms(1000))).expect("it is read every R");
         }
-        // As if the whole machine had stood still, and both clocks with it.
+        // As if the whole machine, and both clocks with it, had stood still.
         host.wall += by;
         let actions = host.shown(id, 42, let_go_by(9, 41));
         assert_eq!(write(&host.answered(actions)).is_some(), follows);
@@ -1644,7 +1654,7 @@ fn a_standby_whose_clock_jumps_has_not_watched() {
 
 #[test]
 fn a_conflict_and_a_lower_revision_are_a_regression_at_once_and_told_once() {
-    // The holder has written revisions 1 and 2 at least.
+    // The holder has written at least revisions 1 and 2.
     let (mut host, _) = Host::activated();
     let from = host.election.revision();
     let renewal = host.next_write();
@@ -1656,7 +1666,8 @@ fn a_conflict_and_a_lower_revision_are_a_regression_at_once_and_told_once() {
     assert!(kill_at(&lapse).is_some());
     assert_eq!((host.election.holder(), host.election.revision()), ("h2", Revision(1)));
 
-    // A conflict alone is another's record, silence and a lower revision a deposed leader's answer.
+    // A conflict alone means another host's record. An unknown outcome with a lower revision is the answer of a deposed
+    // leader.
     for (result, shown, state) in [
         (WriteResult::Conflict, from.0 + 1, State::Lapsing),
         (WriteResult::Conflict, from.0, State::Lapsing),
@@ -1669,7 +1680,7 @@ fn a_conflict_and_a_lower_revision_are_a_regression_at_once_and_told_once() {
         assert_eq!((alarms(&actions), host.election.state()), (vec![], state), "{result:?} {shown}");
     }
 
-    // Who contends has all to wait out anew, and tells it as well.
+    // A contender has to wait out everything anew, and reports the regression as well.
     let mut host = Host::new(settings(), Memory::default(), None);
     let id = host.ready();
     host.shown(id, 41, held_by("h2", 9, 9));
@@ -1687,7 +1698,8 @@ fn a_conflict_and_a_lower_revision_are_a_regression_at_once_and_told_once() {
 
 #[test]
 fn a_unit_that_was_started_before_the_gate_was_closed_has_to_be_proven_dead_as_well() {
-    // As for whoever wakes late: k at least, and all of S once it is over. Without an early proof nothing begins anew.
+    // The limits are as for a host that wakes late: at least k, and all of S once it is over. Without an early proof
+    // the budget does not begin anew.
     for (early, late, due) in [
         (true, 0, 1000),
         (true, 900, 1150),
@@ -1716,7 +1728,8 @@ fn a_unit_that_was_started_before_the_gate_was_closed_has_to_be_proven_dead_as_w
 
 #[test]
 fn what_is_started_after_an_early_proof_has_no_longer_to_live_than_the_lease_had() {
-    // Another's record is seen before the deadline, the gate stays open before a guard that hangs, and somebody starts it.
+    // Another host's record is seen before the deadline. The gate stays open because the guard hangs, and somebody starts
+    // the unit.
     let (mut host, instance) = Host::activated();
     let renewal = host.next_write();
     let conflict = Event::Written { write: renewal.write, result: WriteResult::Conflict };
@@ -1755,7 +1768,7 @@ fn a_unit_that_is_seen_alive_before_the_gate_is_closed_is_stopped_again_at_once(
     host.comes_back(instance, stop);
 }
 
-/// A key that is absent is taken; the claim's answer has not come yet.
+/// A host that takes an absent key. The answer to its claim has not come yet.
 fn taking_over() -> (Host, Box<WriteRequest>) {
     let mut host = Host::new(settings(), Memory::default(), None);
     let id = host.ready();
@@ -1771,7 +1784,7 @@ fn taking_over() -> (Host, Box<WriteRequest>) {
     panic!("it never claims the lock: {}", host.election.state());
 }
 
-/// The claim is won; the store is asked about the unit after that, and not before.
+/// A host whose claim is won. The store is asked about the unit after the win, and not before.
 fn claimed() -> (Host, Instance) {
     let (mut host, claim) = taking_over();
     let revision = Revision(claim.base.0 + 1);
@@ -1787,7 +1800,7 @@ fn vetting(action: &Action) -> Option<Instance> {
     if let Action::Vet { instance } = action { Some(*instance) } else { None }
 }
 
-/// Renewals are won for `span`; whether the guard was asked to arm the lease, and how many writes were sent.
+/// Wins all renewals for `span`. Returns whether the guard was asked to arm the lease, and how many writes were sent.
 fn renews(host: &mut Host, span: Duration) -> (bool, usize) {
     let (until, mut armed, mut writes) = (host.now + span, false, 0);
     while host.now < until {
@@ -1806,11 +1819,11 @@ fn renews(host: &mut Host, span: Duration) -> (bool, usize) {
 #[test]
 fn nothing_is_started_before_the_store_has_said_that_the_unit_is_run_under_this_lock() {
     let (mut host, instance) = claimed();
-    // Entitled for long, and renewing at its usual pace meanwhile.
+    // The host has been entitled for long, and renews at its usual pace meanwhile.
     let (armed, writes) = renews(&mut host, ms(20_000));
     assert!(!armed && (15..=45).contains(&writes), "{armed}, {writes} writes");
     assert_eq!(host.election.state(), State::Confirming);
-    // What is said of another tenure says nothing of this one.
+    // A vetting of another tenure does not count for this one.
     host.handle(Event::Vetted { instance: Instance(1), result: Ok(()) });
     assert!(!renews(&mut host, ms(3000)).0);
     host.handle(Event::Vetted { instance: Instance(1), result: Err("of another".to_owned()) });
@@ -1818,7 +1831,7 @@ fn nothing_is_started_before_the_store_has_said_that_the_unit_is_run_under_this_
     let armed_at_once = guard(&host.handle(Event::Vetted { instance, result: Ok(()) })).is_some();
     assert!(armed_at_once || renews(&mut host, ms(1000)).0, "it is armed");
     assert_eq!(host.election.state(), State::Starting);
-    // It comes too late to be said again.
+    // A second answer comes too late to change anything.
     host.handle(Event::Vetted { instance, result: Err("too late".to_owned()) });
     assert_eq!(host.election.state(), State::Starting);
 }
@@ -1833,7 +1846,7 @@ fn whoever_is_refused_after_its_claim_lets_the_record_age_and_waits_before_the_n
     assert!(!armed && writes == 0, "{armed}, {writes} writes");
 }
 
-/// h2 holds the lock at revision 41 and does not renew it any more: it may be taken soon.
+/// A host that sees h2's record at revision 41, which h2 does not renew any more: the lock may be taken soon.
 fn about_to_take() -> Host {
     let mut host = Host::new(settings(), Memory::default(), None);
     let id = host.ready();
@@ -1845,7 +1858,7 @@ fn about_to_take() -> Host {
     host
 }
 
-/// The store answers with this from now on; the first claim, and after how long.
+/// Answers all reads with `content` at `revision` from now on. Returns the first claim, and after how long it came.
 fn claims_within(mut host: Host, revision: u64, content: &Content, span: Duration) -> Option<(WriteRequest, Duration)> {
     let since = host.now;
     while host.now < since + span {
@@ -1879,7 +1892,7 @@ fn claims_within(mut host: Host, revision: u64, content: &Content, span: Duratio
 fn a_store_that_went_back_and_grew_to_the_same_revision_shows_a_new_record() {
     let (_, after) = claims_within(about_to_take(), 41, &held_by("h2", 9, 9), ms(5000)).expect("it is taken");
     assert!(after < ms(1000), "after {after:?}");
-    // Another's record at the same revision was never seen before, however long the former was.
+    // Another host's record at the same revision was never seen before, however long the former record was.
     let (claim, after) = claims_within(about_to_take(), 41, &held_by("h3", 8, 8), ms(8000)).expect("it is taken");
     assert!(claim.base == Revision(41) && after > ms(3000), "after {after:?}");
 }
@@ -1890,7 +1903,7 @@ fn nobody_claims_on_what_it_saw_while_the_store_shows_a_lower_revision() {
     assert!(claim.base == Revision(40) && after > ms(3000), "after {after:?}, at {:?}", claim.base);
 }
 
-/// 2026, below which no clock of a host is believed, and ten years.
+/// In seconds: 2026, below which no clock of a host is believed, and ten years.
 const EARLIEST: u64 = 1_767_225_600;
 const TEN_YEARS: u64 = 315_576_000;
 
@@ -1912,7 +1925,7 @@ fn whatever_is_put_over_a_lock_is_taken_within_the_lease_and_nothing_of_it_stays
         assert!(alarms(&actions).is_empty(), "{name}: {actions:?}");
         let id = read(&host.after(ms(1000))).expect("the store is asked");
         let actions = host.shown(id, 42, Content::Record(record.clone()));
-        // A fencing token that is odd for its height is told by the election alone.
+        // A fencing token that is out of reach is detected by the election alone, and not by the decoding.
         let is_odd = record.oddity.is_some() || name == "a term of 2^64-1";
         let told = matches!(alarms(&actions)[..], [Alarm::OddRecord { .. }]);
         assert_eq!((told, alarms(&actions).len()), (is_odd, usize::from(is_odd)), "{name}: {actions:?}");
@@ -1953,11 +1966,12 @@ fn a_fencing_token_at_the_limit_is_believed_by_whoever_has_seen_the_one_before()
     let id = host.ready();
     host.shown(id, 41, with_term(limit, 9));
     assert_eq!(believes(&host), FencingToken(limit));
-    // Its successors follow each other more quickly than this clock goes on.
+    // The next tenures follow each other more quickly than this clock advances.
     let id = read(&host.after(ms(1000))).expect("the store is asked");
     host.shown(id, 42, with_term(limit + 5, 10));
     assert_eq!(believes(&host), FencingToken(limit + 5));
-    // One that comes back to it later does not believe what it never saw come, and goes on from what it knows.
+    // A host that sees only a later term, without those in between, does not believe it, and goes on from the term that
+    // it knows.
     let id = read(&host.after(ms(1000))).expect("the store is asked");
     let actions = host.shown(id, 43, with_term(limit + 1_000_000, 11));
     assert!(matches!(alarms(&actions)[..], [Alarm::OddRecord { .. }]), "{actions:?}");
@@ -1979,7 +1993,7 @@ fn a_host_whose_clock_was_lost_believes_the_fencing_tokens_of_the_others() {
 #[test]
 fn a_clock_that_is_set_back_by_years_costs_no_holder_its_own_record() {
     let mut host = Host::new(settings(), Memory::default(), None);
-    // 2040.
+    // The year 2040.
     host.wall = Duration::from_secs(2_208_988_800);
     host.activate();
     host.wall = Duration::from_secs(1_000_000);
@@ -2003,7 +2017,7 @@ proptest! {
         let mut highest = EARLIEST + TEN_YEARS;
         for (revision, (term, smaller, wall)) in (41..).zip(shown) {
             host.wall = Duration::from_secs(wall);
-            // The clock of the host goes on beside it, and each step may add a little.
+            // The clock of the host sets a limit as well, and each step may add a little to it.
             highest = highest.max(wall + TEN_YEARS + 1_000_000) + (1 << 16);
             host.shown(id, revision, with_term(term >> smaller, u128::from(revision)));
             let seen = host.election.memory().term;
@@ -2056,21 +2070,21 @@ fn only_hosts_that_are_configured_or_have_held_the_lock_are_fenced() {
         (unfenced.iter().map(NodeId::to_string).collect::<Vec<_>>().join(" "), left.join(" "))
     };
     let said = |fenced: &str, left: &str| (fenced.to_owned(), left.to_owned());
-    // Without a list, those that have held it.
+    // Without a configured list, the hosts that have held the lock are fenced.
     assert_eq!(fenced(&[], vec![confirming(&["h9", "h4"])]), said("h4 h2", "h9"));
-    // With a list, these and no others.
+    // With a list, the hosts in it are fenced and no others.
     assert_eq!(fenced(&["h1", "h4"], vec![confirming(&["h9", "h4"])]), said("h4", "h9 h2"));
     assert_eq!(fenced(&["h1", "h2"], vec![held_by("h2", 8, 8)]), said("h2", ""));
-    // What is put over a holder's record does not keep that one from being fenced.
+    // A value that is put over a holder's record does not save that holder from being fenced.
     assert_eq!(fenced(&[], vec![held_by("h2", 8, 8), foreign("h9")]), said("h2", "h9"));
     assert_eq!(fenced(&["h1", "h2", "h9"], vec![held_by("h2", 8, 8), foreign("h9")]), said("h2 h9", ""));
     assert_eq!(fenced(&[], vec![held_by("h2", 8, 8), foreign("h9\n")]), said("h2", "h9"));
     assert_eq!(fenced(&[], vec![held_by("h2", 8, 8), foreign("x\ny")]), said("h2", "x\\ny"));
-    // One that was shown dead needs no fence.
+    // A holder whose unit was shown dead need not be fenced.
     assert_eq!(fenced(&[], vec![held_by("h2", 8, 8), let_go_by(8, 41), foreign("h9")]), said("", "h9"));
 }
 
-/// When the renewals within `span` are sent, from now on, with a store that answers.
+/// Times from now at which renewals are sent within `span`, with a store that answers at once.
 fn renewals(host: &mut Host, span: Duration) -> Vec<Duration> {
     let began = host.now;
     let mut sent = Vec::new();
@@ -2087,13 +2101,14 @@ fn renewals(host: &mut Host, span: Duration) -> Vec<Duration> {
     sent
 }
 
-/// Of each of these hosts, when it renews for the second time within R: never later than R after the time before.
+/// Checks that the renewals of these hosts are spread over R, and that no renewal comes later than R after the one
+/// before.
 fn assert_spread(hosts: &mut [Host], since: &str) {
     let mut times = Vec::new();
     for host in hosts.iter_mut() {
         let sent = renewals(host, ms(5000));
         let apart: Vec<Duration> = sent.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).collect();
-        // The first is what is left of R by chance, or R.
+        // The first renewal comes after what is left of R, which is random, or after R.
         assert!(sent[0] <= ms(1005), "{since}: {sent:?}");
         assert!(apart.iter().all(|apart| *apart <= ms(1005)), "{since}: {sent:?}");
         let regular = apart[1..].iter().all(|apart| *apart >= ms(995));
@@ -2125,7 +2140,7 @@ fn renewals_of_services_that_began_together_or_were_in_doubt_together_are_spread
         };
         host.handle(Event::Written { write: sent.write, result: WriteResult::Unknown });
     }
-    // The store is back for all of them at the same moment.
+    // The store comes back for all hosts at the same moment.
     let back = hosts.iter().map(|host| host.now).max().expect("a host");
     for host in &mut hosts {
         host.now = back;
@@ -2148,7 +2163,8 @@ fn a_standby_reads_once_for_each_renewal_that_is_hinted_at() {
     host.shown(id, 10, held_by("h2", 9, 10));
     let mut reads = 0;
     for renewal in 11..31_u64 {
-        // A little later than R after the one before, as it takes a while to be sent and to be heard of.
+        // The renewal comes a little later than R after the one before, because it takes time to be sent and to be
+        // noticed.
         for _ in 0..202 {
             if let Some(id) = read(&host.after(ms(5))) {
                 reads += 1;

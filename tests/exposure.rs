@@ -1,4 +1,4 @@
-//! How much of a host the units may reach, as systemd itself counts it.
+//! How much of a host the units can reach, as `systemd-analyze security` counts it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,11 +7,12 @@ use std::process::Command;
 
 use putexd::systemd::check_confinement;
 
-/// In tenths. What remains of putexd's is what its work needs: root and the network, the control groups, and block devices
-/// for the proof of a mount. SECURITY.md has the table.
+/// The highest exposure level permitted for each unit, in tenths. What remains of putexd's is needed for its work: root
+/// and the network, the control groups, and block devices for the proof of a mount. SECURITY.md has the table.
 const LIMITS: [(&str, u32); 3] = [("putexd", 25), ("putex-guard", 27), ("putex-guard-watch", 24)];
 
-/// The same for a health command, by who runs it. Root keeps what root is for: its capabilities, and all system calls.
+/// The same limits for a health command, by the user that runs it. Root keeps its capabilities and all system calls,
+/// because that is what it is used for.
 const CHECKS: [(&str, u32); 3] = [("putex-check", 15), ("postgres", 15), ("root", 76)];
 
 #[test]
@@ -39,7 +40,8 @@ fn nor_may_a_fence_that_is_written_as_its_sample_is() {
     assert_exposure(&samples.join("fence-power@.service"), "the sample of a fence", 15);
 }
 
-/// SECURITY.md has a row for `what`.
+/// Checks that the exposure of a unit is within `limit` and close to it, and that SECURITY.md has a row with it for
+/// `what`.
 fn assert_exposure(file: &Path, what: &str, limit: u32) {
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
         assert!(std::env::var_os("CI").is_none(), "systemd-analyze has to be there (Debian: systemd)");
@@ -53,10 +55,10 @@ fn assert_exposure(file: &Path, what: &str, limit: u32) {
     let level = table.lines().find(|line| line.contains("Overall exposure level")).unwrap_or_default();
     println!("{level}");
     assert!(output.status.success(), "{table}");
-    // A line that systemd does not understand protects nothing.
+    // A setting that systemd does not understand protects nothing.
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!said.contains("Unknown key") && !said.contains("ailed to parse"), "{said}");
-    // A limit that has become too generous is no limit.
+    // A limit that is far above the level protects nothing.
     let level = level.split_whitespace().find_map(|word| word.parse::<f64>().ok()).expect("a level");
     assert!(level * 10.0 + 1.5 > f64::from(limit), "{what} has {level} only: lower its limit");
     let row = format!("\n| {what} | {level:.1} |");

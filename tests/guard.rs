@@ -1,6 +1,6 @@
-//! The real putex-guard on a directory of its own, driven through the client that putexd uses.
+//! Tests of the real putex-guard on a directory of its own, driven through the client that putexd uses.
 //!
-//! What needs control groups runs where the tests may make one (as root) and says so where they may not.
+//! Tests that need control groups run where they may make one (as root), and are skipped with a message elsewhere.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -23,7 +23,8 @@ fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
 }
 
-/// The tests look at tenths of a second, which a thousand processes that begin would not leave them.
+/// Most tests share this lock. Those with a thousand processes take it alone, because the others measure tenths of a
+/// second.
 static TURNS: RwLock<()> = RwLock::new(());
 
 struct Guard {
@@ -37,7 +38,7 @@ impl Guard {
         Self::start_with(Stdio::piped())
     }
 
-    /// With another journal.
+    /// Starts a guard with another journal.
     fn start_with(stderr: Stdio) -> Self {
         let turn = turn();
         let root = in_memory();
@@ -45,14 +46,14 @@ impl Guard {
         Self { root, child, _turn: Some(turn) }
     }
 
-    /// For whoever has the turn of all.
+    /// Starts a guard in a test that holds the lock [`TURNS`] alone.
     fn alone(stderr: Stdio) -> Self {
         let root = in_memory();
         let child = Self::spawn(root.path(), stderr);
         Self { root, child, _turn: None }
     }
 
-    /// With a file in place of the device; `None`: there is no such file.
+    /// Starts a guard with a file in place of the watchdog device. With `None` the file does not exist.
     fn with_watchdog(content: Option<&str>) -> Self {
         let root = tempfile::tempdir().expect("a directory");
         if let Some(content) = content {
@@ -68,7 +69,7 @@ impl Guard {
         Self::spawn_with(root, Stdio::piped(), &["--watchdog-device", &device, "--watchdog-timeout", "1s"])
     }
 
-    /// What the device was sent.
+    /// What was written to the device.
     fn keep_alives(&self) -> String {
         fs::read_to_string(self.root.path().join("watchdog")).unwrap_or_default()
     }
@@ -82,7 +83,7 @@ impl Guard {
     }
 
     fn spawn_with(root: &Path, stderr: Stdio, arguments: &[&str]) -> Child {
-        // Every path is given: above all the trigger that takes the host down must not be the host's.
+        // Every path is given. In particular, the trigger that takes the host down must not be the host's own.
         Command::new(env!("CARGO_BIN_EXE_putex-guard"))
             .arg("--socket")
             .arg(root.join("guard.sock"))
@@ -107,7 +108,7 @@ impl Guard {
         self.ended().1
     }
 
-    /// The exit status and the log of a guard that ends.
+    /// Waits for the end of the guard. Returns its exit status and its log.
     fn ended(&mut self) -> (Option<i32>, String) {
         let log = std::io::read_to_string(self.child.stderr.take().expect("is piped")).expect("is text");
         (self.child.wait().expect("ends").code(), log)
@@ -144,17 +145,18 @@ impl Drop for Guard {
     }
 }
 
-/// Together with others.
+/// Takes the lock for a test that can run together with others.
 fn turn() -> RwLockReadGuard<'static, ()> {
     TURNS.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// As /run is: a disk would take longer for a thousand files than leases do that are that short.
+/// A temporary directory in memory, as /run is. A thousand files on a disk would take longer than such short leases
+/// last.
 fn in_memory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory")
 }
 
-/// A client whose connection is up.
+/// A client with an established connection.
 async fn client_of(socket: &Path) -> GuardClient {
     let client = GuardClient::new(socket, LIMIT);
     up(&client, Link::Up).await;
@@ -272,7 +274,7 @@ async fn a_new_connection_ends_the_old_one() {
     old.set_read_timeout(Some(LIMIT)).expect("a limit");
     let mut new = UnixStream::connect(guard.socket()).expect("connects");
     assert!(matches!(BufReader::new(&old).read_line(&mut String::new()), Ok(0) | Err(_)));
-    // The client has been pushed out, and comes back; whoever speaks is answered until then.
+    // The client has lost its connection to this one, and comes back. Until then the guard answers this connection.
     let _ = new.write_all(b"{\"id\":7,\"command\":\"list\"}\n");
     up(&client, Link::Up).await;
 }
@@ -325,7 +327,7 @@ async fn a_guard_that_hangs_is_gone() {
     client.list().await.expect("lists");
 }
 
-/// A control group with a process that ignores SIGTERM. `None` where groups cannot be made.
+/// A control group with a process that ignores SIGTERM. `None`, with a message, where groups cannot be made.
 struct Victim {
     directory: PathBuf,
     path: String,
@@ -335,7 +337,7 @@ struct Victim {
 impl Victim {
     fn new(name: &str) -> Option<Self> {
         let path = format!("/putex-test-{name}-{}", std::process::id());
-        // In the order in which the guard looks: beside a mounted version 2 the older hierarchy says nothing.
+        // The order is the one in which the guard looks: beside a mounted version 2 the older hierarchy does not count.
         let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd"];
         let root = roots.into_iter().find(|root| Path::new(root).join("cgroup.procs").exists())?;
         let directory = PathBuf::from(format!("{root}{path}"));
@@ -352,7 +354,7 @@ impl Victim {
         self.child.try_wait().expect("can be asked").is_none()
     }
 
-    /// The signal was sent; a process takes a moment to die of it.
+    /// Waits until the process is dead, which takes a moment after the signal.
     async fn wait_for_end(&mut self) {
         let ended = async {
             while self.is_alive() {
@@ -386,7 +388,7 @@ async fn units_are_killed_between_the_kill_time_and_the_end_of_s_and_again_after
     assert!(victim.is_alive(), "systemd has its chance first");
     sleep(clock::now().until_passed(dead_by).saturating_sub(ms(100))).await;
     assert!(!victim.is_alive());
-    // A start that systemd had decided before is carried out after: it does not live either.
+    // A start that systemd had decided before is carried out after the kill. Its process is killed too.
     let mut late = Command::new("sleep").arg("60").spawn().expect("starts");
     fs::write(victim.directory.join("cgroup.procs"), late.id().to_string()).expect("moves");
     sleep(ms(400)).await;
@@ -404,7 +406,8 @@ async fn units_are_killed_between_the_kill_time_and_the_end_of_s_and_again_after
     assert!(log.contains("has processes again"), "{log}");
 }
 
-/// The unit was started again in another slice, once while its lease was open, and once when it had lapsed already.
+/// The unit is started again in another slice, once while its lease is open, and once when the lease has already
+/// lapsed.
 #[tokio::test]
 async fn units_are_killed_in_every_control_group_that_the_guard_heard_of() {
     let (Some(mut first), Some(mut second), Some(mut third)) =
@@ -438,7 +441,7 @@ async fn units_are_killed_in_every_control_group_that_the_guard_heard_of() {
     client.arm(other).await.expect("it is free");
 }
 
-/// A guard whose lease lapses soon, whom it has to kill then, and when at the latest.
+/// A guard whose lease lapses soon, the process that it has to kill then, and the latest time for that.
 async fn about_to_lapse(name: &str) -> Option<(Guard, Victim, Time)> {
     let victim = Victim::new(name)?;
     let guard = Guard::start();
@@ -449,7 +452,7 @@ async fn about_to_lapse(name: &str) -> Option<(Guard, Victim, Time)> {
     Some((guard, victim, kill_at))
 }
 
-/// Whatever else a guard has to do when it wakes may fail or take its time: the first thing that it does then is made to fail.
+/// Whatever else a guard does when it wakes may fail or be slow. So the first of these steps is made to fail.
 #[tokio::test]
 async fn a_guard_that_wakes_late_kills_before_it_does_anything_else() {
     let Some((mut guard, mut victim, kill_at)) = about_to_lapse("wakes").await else { return };
@@ -465,7 +468,7 @@ async fn a_guard_that_wakes_late_kills_before_it_does_anything_else() {
     victim.wait_for_end().await;
 }
 
-/// It cannot even make its socket.
+/// The successor cannot even make its socket.
 #[tokio::test]
 async fn a_successor_kills_before_it_does_anything_else() {
     let Some((mut guard, mut victim, kill_at)) = about_to_lapse("successor").await else { return };
@@ -481,7 +484,7 @@ async fn a_successor_kills_before_it_does_anything_else() {
     victim.wait_for_end().await;
 }
 
-/// The kill asks nobody what is in the group, so what must never be killed must not be in it.
+/// The kill does not check what is in a group, so a group must not contain a process that must never be killed.
 #[tokio::test]
 async fn a_group_that_holds_the_guard_or_putexd_is_not_armed() {
     let Some(victim) = Victim::new("holds") else { return };
@@ -512,7 +515,7 @@ async fn a_group_that_holds_the_guard_or_putexd_is_not_armed() {
     fs::remove_dir(&inner).expect("is empty");
 }
 
-/// A process of its own, because the whole of it is moved to another control group.
+/// This runs in a process of its own, because the whole process is moved to another control group.
 #[tokio::test]
 #[ignore = "a_group_that_holds_the_guard_or_putexd_is_not_armed runs it"]
 async fn a_putexd_in_the_group_of_its_unit() {
@@ -528,7 +531,7 @@ async fn a_putexd_in_the_group_of_its_unit() {
     assert!(why.contains("holds putexd"), "{why}");
 }
 
-/// journald hangs with the rest of the host, or does not get to read in time.
+/// journald may hang with the rest of the host, or not read in time.
 #[tokio::test]
 async fn a_journal_that_does_not_read_holds_up_nothing() {
     let Some(mut victim) = Victim::new("journal") else { return };
@@ -547,7 +550,7 @@ async fn a_journal_that_does_not_read_holds_up_nothing() {
     drop(journal);
 }
 
-/// A lease of its own, the groups of which are below `parent`.
+/// A lease for a service of its own, whose control group is below `parent`.
 fn lease_of_many(parent: &str, number: usize, deadline: Time) -> Lease {
     let service = format!("s{number}");
     let mut lease = lease(number as u128, Duration::ZERO);
@@ -559,7 +562,7 @@ fn lease_of_many(parent: &str, number: usize, deadline: Time) -> Lease {
     lease
 }
 
-/// Does something for each of many leases, some at a time.
+/// Asks something for each of many leases, up to 32 at a time.
 async fn for_all<F>(leases: &[Lease], ask: impl Fn(Lease) -> F)
 where
     F: Future<Output = Result<(), GuardError>> + Send + 'static,
@@ -584,7 +587,7 @@ async fn arm_all(client: &GuardClient, leases: &[Lease]) {
     .await;
 }
 
-/// Each to the deadline that it has in `leases`.
+/// Extends each lease to the deadline that it has in `leases`.
 async fn extend_all(client: &GuardClient, leases: &[Lease]) {
     for_all(leases, |lease| {
         let client = client.clone();
@@ -594,7 +597,7 @@ async fn extend_all(client: &GuardClient, leases: &[Lease]) {
     .await;
 }
 
-/// Control groups with a process each, while no other guard runs. `None` where groups cannot be made.
+/// Control groups with one process each. No other guard runs meanwhile. `None` where groups cannot be made.
 struct Many {
     victim: Victim,
     children: Vec<Child>,
@@ -620,7 +623,7 @@ impl Many {
         self.victim.directory.join(format!("s{number}.service"))
     }
 
-    /// How many of them have been killed.
+    /// The number of processes that have been killed.
     fn dead(&mut self) -> usize {
         self.children.iter_mut().filter_map(|child| child.try_wait().expect("can be asked")).count()
     }
@@ -643,7 +646,7 @@ async fn a_thousand_leases_are_kept_and_end_in_time_though_pid_1_hangs() {
     let journal = tempfile::tempfile().expect("a file");
     let Some(mut units) = Many::new("many", MANY) else { return };
     let mut guard = Guard::alone(Stdio::from(journal));
-    // It takes connections, and never answers.
+    // This stand-in for PID 1 accepts connections, and never answers.
     let _pid1 = UnixListener::bind(guard.root.path().join("no-systemd")).expect("listens");
     let client = guard.client().await;
     let armed_until = clock::now().plus(ms(600_000));
@@ -694,7 +697,7 @@ async fn a_thousand_leases_are_kept_and_end_in_time_though_pid_1_hangs() {
 }
 
 impl Guard {
-    /// What all of its threads have had of a core.
+    /// The processor time of all threads of the guard.
     fn cpu_time(&self) -> Duration {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("it runs");
         let stats = tasks.map(|task| fs::read_to_string(task.expect("a thread").path().join("schedstat")));
@@ -703,7 +706,7 @@ impl Guard {
         Duration::from_nanos(stats.flatten().map(nanos).sum())
     }
 
-    /// A line of what the kernel says of its memory.
+    /// The line `name` of the guard's /proc/PID/status.
     fn memory(&self, name: &str) -> String {
         let text = fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
         text.lines().find(|line| line.starts_with(name)).unwrap_or_default().to_owned()
@@ -722,7 +725,7 @@ async fn a_thousand_leases_measured() {
     let mut leases: Vec<Lease> = (0..MANY).map(|number| lease_of_many(&units.victim.path, number, until)).collect();
     arm_all(&client, &leases).await;
     let (rounds, interval) = (4, ms(3000));
-    // Spread as those of a host are, or some that come at once. The client sends them in groups.
+    // The renewals are spread as those of a host are, or several come at once. The client sends those in groups.
     for at_once in [1, 8, 25] {
         let (before, began) = (guard.cpu_time(), clock::now());
         let mut asked = tokio::task::JoinSet::new();
@@ -763,7 +766,7 @@ async fn a_thousand_leases_measured() {
     println!("after it: {} {}", guard.memory("VmRSS"), guard.memory("VmHWM"));
 }
 
-/// The other process that watches a guard, with a stand-in for systemd that answers whoever asks whether it is there.
+/// The process that watches a guard. Its systemd is a stand-in, see [`systemd_of`].
 struct Watcher {
     child: Child,
 }
@@ -771,7 +774,7 @@ struct Watcher {
 impl Watcher {
     fn of(guard: &Guard) -> Self {
         let root = guard.root.path();
-        // Every path is given here too.
+        // Every path is given here, too.
         let mut watcher = Command::new(env!("CARGO_BIN_EXE_putex-guard"));
         watcher.args(["watch", "--socket"]).arg(root.join("watch.sock"));
         watcher.arg("--systemd").arg(root.join("systemd"));
@@ -792,7 +795,7 @@ impl Drop for Watcher {
     }
 }
 
-/// It answers for as long as the test runs.
+/// Starts a stand-in for systemd that answers everybody, for as long as the test runs.
 fn systemd_of(guard: &Guard) {
     let listener = UnixListener::bind(guard.root.path().join("systemd")).expect("listens");
     std::thread::spawn(move || {
@@ -835,7 +838,8 @@ async fn a_guard_that_hangs_is_killed_in_time_for_a_successor() {
     assert!(clock::now().until_passed(kill_at) > ms(600), "a successor needs its time");
 }
 
-/// As on a host that is paused: nobody is awake, and whoever goes on first has waited for longer than any patience.
+/// As on a host that is paused, all processes stand still. The one that goes on first has waited for longer than its
+/// limit.
 #[tokio::test]
 async fn a_guard_that_stood_still_with_its_watcher_is_not_killed() {
     let mut guard = Guard::start();
@@ -856,7 +860,7 @@ async fn a_guard_that_stood_still_with_its_watcher_is_not_killed() {
     assert!(client.list().await.expect("lists")[0].lapsed);
 }
 
-/// The watcher hung as well, and systemd has put another in its place.
+/// The first watcher hangs as well, and systemd has started another one.
 #[tokio::test]
 async fn a_new_watcher_kills_a_guard_that_does_not_speak_once_systemd_can_start_another() {
     let mut guard = Guard::start();
@@ -892,7 +896,7 @@ async fn the_watcher_takes_the_host_down_when_putexd_asks() {
     let error = ask(OnStopFailure::RebootForce).await.expect_err("it fails");
     assert!(error.to_string().contains("Is a directory"), "{error}");
     fs::remove_dir(&sysrq).expect("is there");
-    // Whoever says something else, or nothing, gets no reply and keeps nobody from being heard.
+    // A client that says something else, or nothing, gets no reply, and does not keep others from being heard.
     for said in [&b"\"poweroff\"\n"[..], &[b'x'; 4096], b""] {
         let mut stream = UnixStream::connect(&socket).expect("connects");
         stream.write_all(said).expect("is taken");
@@ -904,7 +908,7 @@ async fn the_watcher_takes_the_host_down_when_putexd_asks() {
         let _ = stream.read_to_end(&mut reply);
         assert_eq!(reply, b"");
     }
-    // One that hangs is replaced, and its successor is asked.
+    // A watcher that hangs is replaced, and its successor is asked.
     first.signal(rustix::process::Signal::STOP);
     let asking = tokio::spawn({
         let socket = socket.clone();
@@ -916,7 +920,7 @@ async fn the_watcher_takes_the_host_down_when_putexd_asks() {
     assert_eq!(fs::read_to_string(&sysrq).expect("was written"), "b");
 }
 
-/// Connections to its other socket do not keep it from its duty.
+/// Connections to the watcher's other socket do not keep it from watching.
 #[tokio::test]
 async fn a_watcher_that_many_connect_to_kills_a_guard_that_hangs() {
     let mut guard = Guard::start();
@@ -937,7 +941,7 @@ async fn a_watcher_that_many_connect_to_kills_a_guard_that_hangs() {
     assert!(!guard.root.path().join("sysrq").exists());
 }
 
-/// What cannot be proven: a mount, say, while there is no systemd to ask.
+/// A lease whose stop cannot be proven: it has a mount, and there is no systemd to ask about it.
 fn unprovable(on_stop_failure: OnStopFailure) -> Lease {
     let mut lease = lease(1, ms(200));
     lease.inactive = vec!["srv-data.mount".parse().expect("a good name")];
@@ -974,7 +978,7 @@ async fn without_systemd_and_without_proof_the_guard_ends_once() {
     assert!(!guard.root.path().join("sysrq").exists());
 }
 
-/// A lease whose units have to be dead so long after its deadline.
+/// A lease of that life, with that stop budget.
 fn lease_with_budget(life: Duration, stop_budget: Duration) -> Lease {
     let mut lease = lease(1, life);
     (lease.stop_budget, lease.kill_reserve) = (stop_budget, ms(100));
@@ -990,7 +994,7 @@ async fn a_watchdog_is_kept_alive_until_an_orderly_end_closes_it() {
     assert_eq!(served.trouble, None);
     client.arm(lease(1, ms(30_000))).await.expect("arms");
     client.disarm(&db(), Instance(1)).await.expect("disarms");
-    // Four in a second; no more is promised here than one in a timeout.
+    // The guard writes four times a second. This test requires only one write in each second, which is the timeout.
     for _ in 0..3 {
         let before = guard.keep_alives().len();
         sleep(ms(1000)).await;
@@ -1003,12 +1007,13 @@ async fn a_watchdog_is_kept_alive_until_an_orderly_end_closes_it() {
     assert!(sent.ends_with("1V") && sent.matches('V').count() == 1, "{sent}");
 }
 
-/// Where guard, PID 1 and kernel hang from any moment on, the device has reset the host when the units have to be dead.
+/// Guard, PID 1 and kernel may all hang from any moment on. The device has reset the host by the time when the units
+/// have to be dead.
 #[tokio::test]
 async fn no_keep_alive_outlasts_a_unit_that_is_not_proven_dead() {
     let guard = Guard::with_watchdog(Some(""));
     let client = guard.client().await;
-    // Without systemd there is no proof for a mount. The host that is to go down is a file here, and so the guard ends.
+    // Without systemd there is no proof for a mount. The trigger for the self-fence is a file here, so the guard ends.
     let mut lease = lease_with_budget(ms(1500), ms(1500));
     lease.inactive = vec!["srv-data.mount".parse().expect("a good name")];
     let last_allowed = lease.deadline.plus(ms(500));
@@ -1020,7 +1025,7 @@ async fn no_keep_alive_outlasts_a_unit_that_is_not_proven_dead() {
     assert_eq!(guard.keep_alives(), sent, "a keep-alive now would last until after the units have to be dead");
 }
 
-/// The proof comes when nothing may be written any more, and before the device would reset the host.
+/// The proof comes when keep-alives have stopped, and before the device would reset the host.
 #[tokio::test]
 async fn a_proof_lets_the_host_live() {
     let Some(victim) = Victim::new("proof") else { return };
@@ -1071,7 +1076,7 @@ async fn without_its_watchdog_the_guard_arms_nothing() {
     timeout(ms(5000), found).await.expect("it is found when it comes");
 }
 
-/// The magic letter would have the device stop, and the units run on.
+/// The magic letter V would stop the device while the units run on.
 #[tokio::test]
 async fn a_guard_that_ends_with_leases_does_not_close_its_watchdog() {
     for signal in [rustix::process::Signal::TERM, rustix::process::Signal::KILL] {
@@ -1083,7 +1088,7 @@ async fn a_guard_that_ends_with_leases_does_not_close_its_watchdog() {
         assert_ne!(status, Some(0), "{log}");
         let sent = guard.keep_alives();
         assert!(!sent.contains('V'), "{sent}");
-        // Its successor serves it again, and closes it once nothing is at stake.
+        // The guard's successor serves the device again, and closes it once there are no leases any more.
         guard.child = Guard::spawn_with_watchdog(guard.root.path());
         up(&client, Link::Down).await;
         up(&client, Link::Up).await;
@@ -1095,7 +1100,7 @@ async fn a_guard_that_ends_with_leases_does_not_close_its_watchdog() {
     }
 }
 
-/// It would fill the journal, and every terminal, if each try were told.
+/// A line for each try would fill the journal, and every terminal.
 #[tokio::test]
 async fn a_guard_that_cannot_start_says_so_once_and_starts_when_it_can() {
     let root = tempfile::tempdir().expect("a directory");
@@ -1107,7 +1112,7 @@ async fn a_guard_that_cannot_start_says_so_once_and_starts_when_it_can() {
     let mut line = String::new();
     log.read_line(&mut line).expect("is text");
     assert!(line.starts_with("<3>the guard cannot start yet: cannot make the directory of the grants"), "{line}");
-    // Some more tries, which say nothing.
+    // The guard tries a few more times, without a message.
     sleep(ms(500)).await;
     fs::remove_file(&leases).expect("is out of its way");
     guard.client().await;

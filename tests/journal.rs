@@ -1,4 +1,4 @@
-//! The table of journal messages and the catalog that explains them.
+//! The table of journal messages, and the catalog that explains them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use putexd::journal::{Alarm, Entered};
 
-/// The fields that an entry may have, and that an explanation may refer to.
+/// The fields that an entry may have, and that an explanation in the catalog may refer to.
 const FIELDS: [&str; 3] = ["PUTEX_SERVICE", "PUTEX_REASON", "OBJECT_SYSTEMD_UNIT"];
 
 fn catalog() -> String {

@@ -1,10 +1,10 @@
-//! Reads the sources: imports point down only.
+//! Reads the sources, and checks that imports point down only.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Each module with those that it may import. What is not listed may not be imported.
+/// Each module with the modules that it may import. Imports that are not listed are forbidden.
 const MAY_IMPORT: [(&str, &[&str]); 14] = [
     ("types", &[]),
     ("command_line", &[]),
@@ -28,7 +28,7 @@ const MAY_IMPORT: [(&str, &[&str]); 14] = [
     ("guard", &["types", "command_line", "host", "systemd", "guard_client", "journal"]),
 ];
 
-/// What the protocol must not know of: clocks, randomness, logs, input and output.
+/// What the protocol must not use: clocks, randomness, logs, input and output.
 const FORBIDDEN_IN_ELECTION: [&str; 9] =
     ["Instant", "SystemTime", "tracing", "tokio", "getrandom", "std::fs", "std::net", "std::env", "println!"];
 
@@ -76,7 +76,7 @@ fn without_comments(source: &str) -> String {
     source.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
 }
 
-/// The top-level module of a file below src: `store/nats.rs` is of `store`.
+/// The top-level module of a file below src: `store/nats.rs` belongs to `store`.
 fn module_of(path: &Path) -> Option<String> {
     let first = path.components().next()?.as_os_str().to_string_lossy().into_owned();
     Some(first.trim_end_matches(".rs").to_owned())

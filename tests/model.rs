@@ -3,37 +3,39 @@
 //!
 //! # How it is run
 //!
-//! `cargo test -p putexd-model` builds nothing but the elections, the guard's table and the world around them;
-//! `-- --nocapture` tells what each search looked at: states, visits, depth, and how often it came by what. The tests take
-//! turns, and each uses up to four processors. Random walks are always the same ones; with `PUTEX_MODEL_MINUTES` they go on
-//! for as long as that, all together. Some searches look at all states and take as long as that takes. What is found is told
-//! step by step. A walk tells its seed as well, which is the same walk again as long as neither its plan nor the sources change.
+//! `cargo test -p putexd-model` builds only the elections, the guard's table and the world around them. `-- --nocapture` prints
+//! the figures of each search: states, visits, depth, and how often it reached each milestone. The tests run one after the
+//! other, and each uses up to four processors. Random walks are the same in each run. With `PUTEX_MODEL_MINUTES` they go on for
+//! that many minutes, all together. Some searches look at all states, for as long as that takes. An overlap that is found is
+//! printed step by step. A walk prints its seed as well, which gives the same walk again as long as neither its plan nor the
+//! sources change.
 //!
 //! # What it covers
 //!
-//! The elections and the guard's table are the sources of putexd itself. `tests/model/world` has the rest: clocks, the
-//! driver of the daemon, its calls, the guard's desk, the store, and faults. Every step of a host but its guard's deadlines
-//! and the kernel's kill may be late for any time, alone or with all others. Two hosts are searched to the end for a late
-//! holder, for a late standby, and for a few faults of punctual hosts; random walks take everything else, on two and three
-//! hosts. Some of the walks look for one kind of mistake each, and more often than the rest come by it: releases and copies of
-//! a store, starts by hand, answers that come after the next write, reloads. Then each assumption of `election` is dropped
-//! once, and the overlap that it rules out has to be found.
+//! The elections and the guard's table are the sources of putexd itself. `tests/model/world` has the rest: clocks, the driver
+//! of the daemon, its calls, the guard's desk, the store, and faults. Every step of a host may be late by any time, alone or
+//! with all others, except the guard's deadlines and the kernel's kill. Two hosts are searched completely for a late holder,
+//! for a late standby, and for a few faults of punctual hosts. Random walks do everything else, on two and three hosts. Some
+//! of the walks look for one kind of mistake each, and meet it more often than the others: releases and copies of a store,
+//! starts by hand, answers that come after the next write, reloads. Then each assumption of `election` is dropped once, and
+//! the overlap that it rules out has to be found.
 //!
-//! That hosts contend for one key at all is another, smaller world, `tests/model/entry.rs`: the rules N1 to N4 for two keys of
-//! one unit on two and three hosts, with what judges and encodes entries in putexd. All its states are looked at, and each
-//! rule is dropped once as well. Any look may show the past there, and the entry may be deleted or go back. It also is two
-//! services that share a unit.
+//! That all hosts contend for one key is checked in another, smaller world, `tests/model/entry.rs`: the rules N1 to N4 for two
+//! keys of one unit on two and three hosts, with putexd's own code that judges and encodes entries. All its states are
+//! searched, and each rule is dropped once as well. Any look may show a past state there, and the entry may be deleted or go
+//! back. The same world also stands for two services that share a unit.
 //!
-//! # What it does not
+//! # What it does not cover
 //!
 //! Fences, health checks, an operator's pause and words on a held record, units without a main process, and self-fencing
-//! are not in this world. The guard's frames come in order and its disk never fails; systemd's jobs are a start that is
-//! late and a stop that is. The proof of a stop belongs to the latest stop, and what is seen of a unit is as it is when it
-//! is told: the driver sees to both. A walk that finds nothing proves nothing beyond what it looked at.
+//! are not in this world. The guard's frames come in order and its disk never fails. systemd's jobs are a start that is
+//! late and a stop that is late. The proof of a stop belongs to the latest stop, and the observed state of a unit is
+//! current when it is reported: the driver ensures both. A walk that finds nothing proves nothing beyond the states that
+//! it visited.
 //!
-//! The world of the entry has no time and takes from the election that it keeps two hosts under one key apart. The steps of
-//! the daemon's `registration` are told again there, and are not its code. It has one store, and two keys; three, and so two
-//! former locks of one unit, with `-- --ignored`.
+//! The world of the entry has no time, and takes for granted that the election keeps two hosts under one key apart. The
+//! steps of the daemon's `registration` are written again there; they are not its code. It has one store, and two keys. With
+//! `-- --ignored` it has three keys, and so two former locks of one unit.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -43,33 +45,33 @@ use putexd_model::election::{Confirmation, Timings};
 use putexd_model::entry::{self, Premise};
 use putexd_model::plan::{ALWAYS, Fault, Plan};
 
-/// How many walks there are in all; the same ones each time, so that a change is judged by what it changed.
+/// The number of walks in all. They are the same in each run, so that a change is judged only by its own effect.
 const WALKS: u64 = 130_000;
-/// How long a search may take that is no walk and has no end of its own.
+/// Minutes, of which a search takes a share that is not a random walk and does not end by itself.
 const MINUTES: f64 = 1.3;
-/// So many visits keep a search below a few gigabytes.
+/// The limit of visits, which keeps a search below a few gigabytes.
 const MOST: usize = 20_000_000;
-/// A search that ends by itself: longer than that it takes on no machine.
+/// Limit for a search that ends by itself. It takes less on any machine.
 const TO_THE_END: Duration = Duration::from_secs(300);
 
-/// One search at a time: each uses all processors, and its figures are told.
+/// Lets one search run at a time: each uses all processors, and its figures are printed.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is to be looked for in instead of [`WALKS`].
+/// The time for all searches together, if it is given. Then it replaces [`WALKS`].
 fn minutes() -> Option<f64> {
     let text = std::env::var("PUTEX_MODEL_MINUTES").ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("PUTEX_MODEL_MINUTES={text} is not a number")))
 }
 
-/// This many hundredths of the time.
+/// This many hundredths of the time for all searches.
 fn share(hundredths: u32) -> Duration {
     Duration::from_secs_f64(minutes().unwrap_or(MINUTES) * 60.0 * f64::from(hundredths) / 100.0)
 }
 
-/// This many hundredths of the walks, or of the time if one was given.
+/// This many hundredths of the walks, or of the time if one is given.
 fn effort(hundredths: u32) -> Effort {
     match minutes() {
         Some(_) => Effort::Time(share(hundredths)),
@@ -81,7 +83,7 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Everything in whole ticks, and nothing to spare: the stop takes as long as the confirmation.
+/// Timings in whole ticks, and without any reserve: the stop takes as long as the confirmation.
 fn tight(failures: u32, confirmations: u32) -> Timings {
     Timings {
         margin: Duration::ZERO,
@@ -91,7 +93,8 @@ fn tight(failures: u32, confirmations: u32) -> Timings {
     }
 }
 
-/// Clocks may be off by the most that can be configured, and the stop takes the most that is safe with that.
+/// Timings with which clocks may be off by the most that can be configured, and with the longest stop budget that is
+/// safe then.
 fn drifting() -> Timings {
     Timings {
         margin: Duration::from_millis(100),
@@ -128,7 +131,7 @@ fn punctual(mut plan: Plan, hosts: &[usize]) -> Plan {
     plan
 }
 
-/// Only the first is late, which holds the lock to begin with.
+/// Only the first host may be late. It holds the lock to begin with.
 fn late_holder() -> Plan {
     punctual(two(), &[1])
 }
@@ -137,7 +140,7 @@ fn complete(outcome: &Outcome) {
     assert!(outcome.complete, "the search has an end, and did not come to it");
 }
 
-// All states.
+// Searches of all states.
 
 #[test]
 fn a_holder_that_is_late() {
@@ -236,7 +239,7 @@ fn clocks_that_differ() {
     check::walk("3 hosts, clocks that differ by 5 % each way", plan, 1, effort(15)).holds(100_000, &ALL);
 }
 
-/// Little else than releases and stores made anew: what lands late is of a store that is gone.
+/// Little else than releases and stores that are made anew, so that late writes belong to a store that is gone.
 #[test]
 fn releases_and_stores_made_anew() {
     let _turn = turn();
@@ -248,14 +251,14 @@ fn releases_and_stores_made_anew() {
     check::walk("3 hosts, releases and stores made anew", plan, 1, effort(10)).holds(50_000, &[Milestone::Release]);
 }
 
-/// A store that goes back in place while a host is away, which stands still or gets no answers. Whoever watched it notices;
-/// whoever was away must take nothing for the successor of what it saw last.
+/// A store goes back while a host is away, which stands still or gets no answers. A host that watched the store notices.
+/// The host that was away must not take any record for the successor of the one that it saw last.
 #[test]
 fn a_store_that_goes_back_while_a_host_is_away() {
     let _turn = turn();
     let faults = [(Fault::StepDown, 2), (Fault::Copy, 2), (Fault::GoBack, 1), (Fault::Loss, 3), (Fault::Orphan, 2)];
     let absences = [(Fault::Freeze, 1), (Fault::Disconnect, 1), (Fault::DaemonCrash, 1)];
-    // With the longer lease a claim may rest on what was seen before a gap.
+    // With the longer lease a claim may rest on a record that was seen before a gap.
     let long = Plan::of(&[tight(6, 1), tight(6, 1)]);
     for (name, plan, hundredths) in [("2 hosts", two(), 4), ("3 hosts", three(), 8), ("2 hosts, F = 6", long, 8)] {
         let name = format!("{name}, one is away while the store goes back");
@@ -264,18 +267,19 @@ fn a_store_that_goes_back_while_a_host_is_away() {
     }
 }
 
-/// Starts by hand while a lease lapses: one that the gate lets through after the stop was proven, and before the guard has
+/// Starts by hand while a lease lapses. A start that the gate permits after the stop was proven, but before the guard has
 /// closed the gate, must be stopped as well.
 #[test]
 fn starts_by_hand_while_a_lease_lapses() {
     let _turn = turn();
     let mut plan = valid(punctual(two(), &[1])).with(&[(Fault::StartByHand, 2), (Fault::Loss, 2), (Fault::Clear, 1)]);
-    // The election lets a lease lapse that the guard has extended already.
+    // The guard may have extended a lease already that the election then lets lapse.
     plan.slow_guard = true;
     check::walk("2 hosts, starts by hand while a lease lapses", plan, 1, effort(5)).holds(100_000, &[Milestone::Lapse]);
 }
 
-/// A lost connection has a renewal given up that is answered after the next one was sent: each counts from its own `s`.
+/// A renewal is given up because the connection is lost, and is answered after the next one was sent. Each counts from
+/// its own `s`.
 #[test]
 fn answers_to_renewals_that_were_given_up() {
     let _turn = turn();
@@ -285,8 +289,8 @@ fn answers_to_renewals_that_were_given_up() {
         .holds(100_000, &[Milestone::Lapse]);
 }
 
-/// What a won write brings was settled when it was sent, whatever was reloaded until its answer came; and a shorter lease
-/// tells of the longer deadline that the guard was asked for and has not acknowledged yet.
+/// The effect of a won write was fixed when it was sent, whatever is reloaded before its answer comes. A record with a
+/// shorter lease still publishes the longer deadline that the guard was asked for and has not acknowledged yet.
 #[test]
 fn reloads_between_a_write_and_its_answer() {
     let _turn = turn();
@@ -322,14 +326,14 @@ fn two_hosts_with_one_name() {
     check::walk("3 hosts, two of one name", plan, 1, effort(10)).holds(100_000, &ALL);
 }
 
-// Each assumption dropped, and what it rules out.
+// Each assumption is dropped, and the overlap that it rules out must be found.
 
-/// Random walks, until one of them comes by the overlap.
+/// Random walks, until one of them finds the overlap.
 fn finds(name: &str, plan: Plan) {
     check::walk(name, plan, 1, Effort::Time(TO_THE_END)).finds(OVERLAP);
 }
 
-/// The stop takes as long as is safe, S = W; a stop that overruns it by one tick is not.
+/// The stop takes the longest time that is safe, S = W. A stop that takes one tick more is not safe.
 #[test]
 fn a_stop_that_overruns_its_budget() {
     let _turn = turn();
@@ -338,8 +342,8 @@ fn a_stop_that_overruns_its_budget() {
     finds("a stop that takes S + 1", plan);
 }
 
-/// S = W + 1 is refused at load. It would do no harm among hosts that read each other's records: the hold that these carry
-/// is waited out whatever it is.
+/// S = W + 1 is refused when the configuration is loaded. It would do no harm among hosts that read each other's records,
+/// because the hold that the records carry is waited out, whatever it is.
 #[test]
 fn a_stop_budget_beyond_the_inequality() {
     let _turn = turn();
@@ -391,7 +395,7 @@ fn assumption_d_the_program_run_outside_of_its_unit() {
     finds("(d) dropped: run outside of systemd", valid(two()).with(&[(Fault::Stray, 1)]));
 }
 
-/// The second host never saw a record of the first, whose T + W is longer, and the store is made anew.
+/// The second host never saw a record of the first, whose T + W is longer, before the store is made anew.
 fn stranger(longest_hold: Option<Duration>) -> Plan {
     let timings = [tight(5, 1), tight(2, 1)].map(|timings| Timings { longest_hold, ..timings });
     let mut plan = valid(Plan::of(&timings)).with(&[(Fault::Wipe, 1)]);
@@ -415,7 +419,7 @@ fn minimal_confirmation_waits_for_the_hold_alone() {
         .holds(100_000, &ALL);
 }
 
-// The entry of a unit: all states, each time.
+// The entry of a unit: all states are searched in each test.
 
 const ENTRY: entry::Plan =
     entry::Plan { hosts: &[0, 1], keys: 2, reconfigured: false, by_hand: false, goes_back: false, dropped: None };
@@ -424,7 +428,7 @@ fn entries(name: &str, plan: entry::Plan) -> Outcome {
     check::exhaust_entries(name, plan, TO_THE_END, MOST)
 }
 
-/// The rules are enough.
+/// Checks that the rules are enough to prevent an overlap.
 fn suffices(name: &str, plan: entry::Plan, least: u64) {
     let outcome = entries(name, plan);
     outcome.holds(
@@ -473,7 +477,8 @@ fn an_entry_that_goes_back() {
     suffices("2 hosts that name 2 keys, and an entry that goes back", entry::Plan { goes_back: true, ..ENTRY }, 10_000);
 }
 
-/// Each rule is needed but one: that the entry is read again after a lost answer only spares a claim that the vet would end.
+/// Each rule is needed, except one: to read the entry again after a lost answer only saves a claim that the vetting would
+/// end.
 #[test]
 fn rules_of_the_entry() {
     let _turn = turn();
@@ -501,7 +506,7 @@ fn rules_of_the_entry() {
     suffices("ReadAgain dropped", without(Premise::ReadAgain), 5_000);
 }
 
-/// (g).
+/// Assumption (g).
 #[test]
 fn an_entry_that_goes_back_unseen() {
     let _turn = turn();

@@ -1,5 +1,5 @@
-//! Holds the protocol's page and the code together: each rule that is cited is there, each that is there is cited, and the picture
-//! of the states is that of the transition table.
+//! Holds the protocol's page and the code together: each cited rule is on the page, each rule of the page is cited, and the
+//! picture of the states is the one of the transition table.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use putexd::election::{EDGES, State};
 const PAGE: &str = include_str!("../src/election/protocol.md");
 const PICTURE: (&str, &str) = ("<!-- the states: begin -->\n", "<!-- the states: end -->");
 
-/// The rules of the page, by number, with their names: `**K4, verified release.**`.
+/// The rules of the page, by number, with their names. A heading looks like `**K4, verified release.**`.
 fn rules() -> BTreeMap<String, String> {
     let heading = |line: &str| {
         let (heading, _) = line.strip_prefix("**")?.split_once("**")?;
@@ -21,7 +21,7 @@ fn rules() -> BTreeMap<String, String> {
     PAGE.lines().filter_map(heading).collect()
 }
 
-/// The rules that `text` cites: a letter of H, K and N with one digit, as a word of its own.
+/// The rules that `text` cites. A citation is a letter H, K or N and one digit, as a word of its own.
 fn numbers(text: &str) -> BTreeSet<String> {
     text.split(|character: char| !character.is_ascii_alphanumeric() && character != '_')
         .filter(|word| {
@@ -69,13 +69,14 @@ fn every_rule_that_is_cited_is_on_the_page_and_every_rule_of_the_page_is_cited()
     }
 }
 
-/// Whoever meets a number in a file finds the name of the rule in the same file; `election/mod.rs` has the page itself.
+/// A reader who meets a number in a file must find the name of the rule in the same file. `election/mod.rs` is left
+/// out, because it has the page itself.
 #[test]
 fn a_rule_is_cited_with_its_name() {
     let rules = rules();
     let mut nameless = Vec::new();
     for (path, text) in sources().into_iter().filter(|(path, _)| !path.ends_with("src/election/mod.rs")) {
-        // A sentence may go over the end of a line.
+        // A name may go over the end of a line of comment.
         let words: Vec<&str> =
             text.split_whitespace().filter(|word| !word.chars().all(|c| c == '/' || c == '!')).collect();
         // "K1 to K7" names a part of the page, not a rule.
@@ -93,7 +94,8 @@ fn a_rule_is_cited_with_its_name() {
     assert!(nameless.is_empty(), "{nameless:#?}");
 }
 
-/// As a diagram that common viewers of Markdown draw, and that can be read as it is.
+/// The picture of the states and their transitions, as a Mermaid diagram, which common viewers of Markdown draw, and as
+/// a table.
 fn picture() -> String {
     let mut text = "```mermaid\nstateDiagram-v2\n".to_owned();
     let id = |state: State| state.as_str().replace('-', "_");

@@ -1,6 +1,6 @@
 //! Scenarios with recorded output, reviewed as diffs: `PUTEX_RECORD=1 cargo test --test scenarios` records them anew.
 //!
-//! Each file of `tests/scenarios` is named after the number of the protocol's list "Each of these is a test".
+//! The name of each file of `tests/scenarios` begins with the number of its subject, from 01 to 25 without 21.
 
 mod simulator;
 
@@ -61,8 +61,8 @@ fn first_difference(recorded: &str, output: &str) -> String {
 }
 
 #[test]
-fn every_number_of_the_protocols_list_has_a_scenario() {
-    // 21 is systemd's own Restart=, which the core never sees.
+fn every_number_from_one_to_the_last_has_a_scenario() {
+    // Number 21 is systemd's own Restart=, which the core never sees.
     let missing: Vec<u32> = (1..=25)
         .filter(|number| *number != 21)
         .filter(|number| {

@@ -1,4 +1,4 @@
-//! One suite for all stores, run unchanged against each of them, and what is one store's alone.
+//! One suite for all stores, run unchanged against each of them, and the tests that apply to a single store.
 
 #[path = "support/capture.rs"]
 mod capture;
@@ -55,27 +55,27 @@ use putexd::types::{self, Incarnation, Key, Revision, Value, WriteId};
 use nats_server::NatsServer;
 use process::PATIENCE;
 
-/// The call limit of all stores here: long enough for a busy machine, short enough to wait for.
+/// The call limit of all stores here: long enough for a busy machine, and short enough to be waited for.
 const CALL_LIMIT: Duration = Duration::from_secs(2);
 
-/// A store together with the means to mistreat it.
+/// A store together with the means to inject faults into it.
 trait Rig: Sized {
     /// An empty store that is ready for use.
     async fn start() -> Self;
     /// Another client of the store.
     fn open(&self, call_limit: Duration) -> Arc<dyn Store>;
-    /// An administrator deletes the key, which leaves a tombstone or nothing.
+    /// Deletes the key as an administrator does, which leaves a tombstone or nothing.
     async fn delete(&self, key: &Key);
-    /// Somebody puts a value there that is larger than putexd takes.
+    /// Puts a value there that is larger than putexd accepts.
     async fn put_too_large(&self, key: &Key);
-    /// Somebody puts something there that is in no form of a value. `false`: this store takes it for damage.
+    /// Puts something there that is not in the form of a value. `false` if this store treats that as damage.
     async fn put_malformed(&self, key: &Key) -> bool;
-    /// Everything is deleted and made anew.
+    /// Deletes everything, and makes the store anew.
     async fn wipe(&self);
-    /// Nothing is answered from now on.
+    /// From now on the store does not answer.
     fn hang(&self);
     fn release(&self);
-    /// Connections break from now on.
+    /// From now on connections break.
     fn die(&mut self);
     fn come_back(&mut self);
 }
@@ -161,7 +161,7 @@ impl Rig for NatsRig {
     }
 }
 
-/// Makes a test of each function for each store.
+/// Makes a test of each function for each store, as `store::function`.
 macro_rules! conformance {
     ($($name:ident),* $(,)?) => {
         mod memory {
@@ -297,7 +297,7 @@ async fn the_replaced_entry_can_be_read<R: Rig>() {
     assert_eq!(store.read(&key, Some(second)).await, Ok(replaced));
     let nothing = Snapshot { entry: None, ..now };
     let never = [Revision(0), Revision(second.0 + 2), Revision(u64::MAX)];
-    // Some stores count the revisions of each key apart.
+    // Some stores count the revisions of each key separately.
     let foreign = [foreign_first, foreign_second].into_iter().filter(|foreign| *foreign != second);
     for revision in [first].into_iter().chain(foreign).chain(never) {
         assert_eq!(store.read(&key, Some(revision)).await, Ok(nothing.clone()), "{revision}");
@@ -306,7 +306,7 @@ async fn the_replaced_entry_can_be_read<R: Rig>() {
 
 async fn what_a_revision_replaced_is_never_told_wrongly<R: Rig>() {
     let (rig, store, key) = ready::<R>().await;
-    // `None`: nothing was left of the key.
+    // `None` where nothing was left of the key.
     let mut made: Vec<Option<Entry>> = Vec::new();
     for round in 0..6 {
         let now = read(&*store, &key).await;
@@ -317,11 +317,11 @@ async fn what_a_revision_replaced_is_never_told_wrongly<R: Rig>() {
         }
         let after = read(&*store, &key).await;
         if after.incarnation != now.incarnation {
-            // What was before is of another life.
+            // The entries from before belong to a former incarnation.
             made.clear();
         }
         made.push(after.entry);
-        // The store may have forgotten what was long ago, but never takes another entry for it.
+        // The store may have forgotten what was long ago, but must never show another entry in its place.
         for (entry, before) in made.iter().skip(1).zip(&made) {
             let Some(entry) = entry else { continue };
             let replaced = store.read(&key, Some(entry.revision)).await.expect("a snapshot").entry;
@@ -409,7 +409,7 @@ async fn what_is_too_large_or_malformed_is_told_and_costs_no_other_key_anything<
             assert_eq!(base(&now), others);
             others = won(&*store, &other, &attempt(&now, token("b"))).await;
         }
-        // It is somebody's, and so can be replaced, but for what it replaced nobody asks.
+        // The entry counts as somebody else's, and can be replaced. The store need not know it as what was replaced.
         let found = read(&*store, &key).await;
         let revision = won(&*store, &key, &attempt(&found, token("c"))).await;
         assert_eq!(read(&*store, &key).await.entry, Some(Entry { revision, value: Some(token("c")) }));
@@ -442,10 +442,10 @@ async fn a_watch_hints_at_every_key_and_ends_with_the_store<R: Rig>() {
 
 async fn one_of_many_writers_wins_each_round<R: Rig>() {
     const WRITERS: u32 = 16;
-    // A store that takes two writers does so within the first rounds; the nightly run looks for what is rare.
+    // A store that accepts two writers shows it within the first rounds. The nightly run looks for rare cases.
     let rounds = if std::env::var("PUTEX_NIGHTLY").is_ok_and(|nightly| nightly == "1") { 1000 } else { 300 };
     let (rig, store, key) = ready::<R>().await;
-    // With all the time that a busy disk takes: this is about who wins.
+    // A busy disk gets all the time that it needs, because this test is about who wins.
     let writers: Vec<Arc<dyn Store>> = (0..4).map(|_| rig.open(PATIENCE)).collect();
     for writer in &writers {
         up(&**writer).await;
@@ -488,7 +488,7 @@ async fn a_hanging_store_is_unknown_within_the_limit<R: Rig>() {
 
     rig.release();
     usable(&*store, &key).await;
-    // The write may have arrived. Whatever is there now is the base of the next.
+    // The write may have been applied. Whatever is there now is the base of the next write.
     let now = read(&*store, &key).await;
     assert!(now.entry.as_ref().is_none_or(|entry| entry.value == Some(token("a"))), "{now:?}");
     won(&*store, &key, &attempt(&now, token("b"))).await;
@@ -511,7 +511,7 @@ async fn a_dead_store_fails_at_once_and_comes_back<R: Rig>() {
 
     rig.come_back();
     up(&*store).await;
-    // Nothing that was asked for while the store was away is carried out later.
+    // A request that was made while the store was away must not be carried out later.
     assert_eq!(read(&*store, &key).await, before);
     won(&*store, &key, &attempt(&before, token("b"))).await;
 }
@@ -555,7 +555,7 @@ fn base(now: &Snapshot) -> Revision {
     now.entry.as_ref().map_or(Revision(0), |entry| entry.revision)
 }
 
-/// An attempt from what was read, with a write id of its own.
+/// An attempt on the base of what was read, with a write id of its own.
 fn attempt(now: &Snapshot, value: Value) -> Attempt {
     static WRITES: AtomicU64 = AtomicU64::new(1);
     let write = WriteId(WRITES.fetch_add(1, Ordering::Relaxed).into());
@@ -577,7 +577,7 @@ async fn within<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, what).await.expect("it happens in time")
 }
 
-/// Waits for the connection.
+/// Waits until the store is connected.
 async fn up(store: &dyn Store) {
     within(store.link().wait_for(|link| *link == Link::Up)).await.expect("the store lives");
 }
@@ -592,7 +592,7 @@ async fn usable(store: &dyn Store, key: &Key) {
     within(usable).await;
 }
 
-/// A whole round: create, read, replace, watch.
+/// A whole round: read, create or replace, and get a hint from the watch.
 async fn works(store: &dyn Store) {
     up(store).await;
     usable(store, &key()).await;
@@ -602,7 +602,7 @@ async fn works(store: &dyn Store) {
     assert_eq!(within(hints.next()).await, Some(key()));
 }
 
-/// Waits until the store has said why it is not connected, and gives the reason and what a read says.
+/// Waits until the store has said why it is not connected. Returns that reason, and the error of a read.
 async fn turned_away(store: &dyn Store) -> (String, StoreError) {
     let mut link = store.link();
     link.mark_unchanged();

@@ -1,5 +1,6 @@
-//! What putexd is built from, held against packaging/deny.toml: licences, sources, crates that are banned, and versions that
-//! are there twice. cargo-deny reads the same file in the nightly run and knows more; this needs neither it nor a network.
+//! Checks what putexd is built from against packaging/deny.toml: licences, sources, banned crates, and crates that are there
+//! in two versions. cargo-deny checks more with the same file in the nightly run; this test needs neither cargo-deny nor a
+//! network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -8,10 +9,10 @@ use std::process::Command;
 use serde::Deserialize;
 use spdx::{Expression, Licensee, ParseMode};
 
-/// With fewer there is less to permit.
+/// With fewer features some of the permissions in the file are not needed.
 const ALL_FEATURES: bool = cfg!(all(feature = "etcd", feature = "postgres"));
 
-/// packaging/deny.toml, as far as it is looked at here.
+/// The parts of packaging/deny.toml that are checked here.
 #[derive(Deserialize)]
 struct Rules {
     licenses: Licenses,
@@ -61,7 +62,7 @@ impl Named {
     }
 }
 
-/// What `cargo metadata` says, as far as it is looked at here.
+/// The parts of the output of `cargo metadata` that are checked here.
 #[derive(Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
@@ -72,7 +73,7 @@ struct Package {
     name: String,
     version: String,
     license: Option<String>,
-    /// `None`: a folder of this repository.
+    /// `None` for a folder of this repository.
     source: Option<String>,
     dependencies: Vec<Wanted>,
 }
@@ -89,8 +90,8 @@ fn rules() -> Rules {
     toml::from_str(&std::fs::read_to_string(path).expect("the rules")).expect("rules that can be read")
 }
 
-/// What `cargo metadata` says of what is built for this machine, with the features that this test was built with. Cargo downloads
-/// what was not needed for a build so far.
+/// The output of `cargo metadata` for what is built for this machine, with the features that this test was built with. Cargo
+/// downloads crates that no build has needed so far.
 fn described() -> Vec<u8> {
     let features = [("etcd", cfg!(feature = "etcd")), ("postgres", cfg!(feature = "postgres"))];
     let features: Vec<&str> = features.into_iter().filter(|(_, is_on)| *is_on).map(|(name, _)| name).collect();
@@ -107,7 +108,7 @@ fn metadata(described: &[u8]) -> Metadata {
     serde_json::from_slice(described).expect("what cargo says")
 }
 
-/// What breaks a rule, and each rule that permits what is not there.
+/// All that breaks a rule, and each rule that permits something that is not there.
 fn faults(metadata: &Metadata, rules: &Rules) -> Vec<String> {
     let mut faults = foreign_licences(metadata, &rules.licenses);
     for package in &metadata.packages {
@@ -131,7 +132,7 @@ fn foreign_licences(metadata: &Metadata, rules: &Licenses) -> Vec<String> {
     let (mut faults, mut used) = (Vec::new(), BTreeSet::new());
     for Package { name, version, license, .. } in &metadata.packages {
         let text = license.as_deref().unwrap_or_default();
-        // Some write `MIT/Apache-2.0`, as crates.io once asked for.
+        // Some crates write `MIT/Apache-2.0`, as crates.io once required.
         let Ok(license) = Expression::parse_mode(text, ParseMode::LAX) else {
             faults.push(format!("{name} {version}: nobody knows what its licence {text:?} is"));
             continue;
@@ -181,7 +182,7 @@ fn putexd_is_built_from_what_is_allowed() {
     assert!(faults.is_empty(), "against packaging/deny.toml:\n{}", faults.join("\n"));
 }
 
-/// The package of this name, to be changed.
+/// The package of this name, for a test to change.
 fn package<'a>(metadata: &'a mut Metadata, name: &str) -> &'a mut Package {
     metadata.packages.iter_mut().find(|package| package.name == name).expect("a package")
 }

@@ -1,4 +1,4 @@
-//! The dead man's switch: see `putexd::guard`.
+//! The guard: ends each lease at its deadline even if putexd is gone. See `putexd::guard`.
 
 use std::process::ExitCode;
 

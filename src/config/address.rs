@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-/// `host:port`, an IPv6 address in brackets.
+/// Whether `text` is `host:port`, with an IPv6 address in brackets and a port from 1 to 65535.
 pub(super) fn is_host_and_port(text: &str) -> bool {
     text.rsplit_once(':').is_some_and(|(host, port)| {
         is_host(host)
@@ -11,7 +11,7 @@ pub(super) fn is_host_and_port(text: &str) -> bool {
     })
 }
 
-/// A host's name or address, an IPv6 address in brackets.
+/// Whether `text` is a host's name or address, with an IPv6 address in brackets.
 pub(super) fn is_host(text: &str) -> bool {
     if let Some(inner) = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
         let address = inner.split_once('%').map_or(inner, |(address, _)| address);
@@ -21,13 +21,13 @@ pub(super) fn is_host(text: &str) -> bool {
         && text.chars().all(|character| character.is_ascii_alphanumeric() || matches!(character, '-' | '_' | '.'))
 }
 
-/// Whether what is sent to a host, written as in [`is_host`], never leaves this one.
+/// Whether traffic to `host`, written as in [`is_host`], never leaves this host.
 pub(super) fn is_loopback(host: &str) -> bool {
     let address = host.trim_matches(['[', ']']);
     host == "localhost" || address.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
-/// The host of what is written as in [`is_host`] or [`is_host_and_port`].
+/// The host part of a text that is written as in [`is_host`] or [`is_host_and_port`].
 pub(super) fn host_of(authority: &str) -> &str {
     if authority.ends_with(']') {
         return authority;

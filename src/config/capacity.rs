@@ -1,17 +1,19 @@
-//! What a store was seen to bear.
+//! The measured capacity of each store.
 
 use super::ServiceSettings;
 use crate::types::store::StoreSettings;
 
-/// So many renewals a second each store took, with two other hosts that read as much, and with at most one in fifty later than
-/// 100 ms: all servers and clients on one machine with two cores. At the next step of the measurement (directory 700, NATS 1000,
-/// the others 1500) many were late. `tests/support/load.rs` says how to measure it again.
+/// The renewals per second that each store handled with at most one in fifty later than 100 ms, while two other hosts
+/// read as many. All servers and clients ran on one machine with two cores. At the next step of the measurement
+/// (directory 700, NATS 1000, the others 1500) many renewals were late. `tests/support/load.rs` says how to repeat the
+/// measurement.
 const NATS: f64 = 700.0;
 const DIRECTORY: f64 = 400.0;
 const ETCD: f64 = 1000.0;
 const POSTGRES: f64 = 1000.0;
 
-/// That these services are more than the store was seen to bear, and what to do.
+/// The warning, with its remedy, if these services renew more often than the store was measured with; `None` if they do
+/// not.
 pub(super) fn warning(store: &StoreSettings, services: &[ServiceSettings]) -> Option<String> {
     let (name, borne) = match store {
         StoreSettings::Nats(_) => ("NATS", NATS),

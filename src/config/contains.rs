@@ -7,10 +7,10 @@ use super::fragment::{UnitList, take};
 use crate::host::group_name::{is_within, slice_path};
 use crate::types::UnitName;
 
-/// The most slices and scopes of a service.
+/// The most slices and scopes that a service may list in `contains`.
 pub const CONTAINS_LIMIT: usize = 15;
 
-/// Those that can be killed as a whole, each once, in the order of the file.
+/// The units of the list that can be killed as a whole, each once, in the order of the file. The others are reported.
 pub(super) fn check_contains(list: Spanned<UnitList>, report: &mut Report) -> Vec<Spanned<UnitName>> {
     let span = list.span();
     let given = list.into_inner().0;
@@ -33,7 +33,7 @@ pub(super) fn check_contains(list: Spanned<UnitList>, report: &mut Report) -> Ve
     units
 }
 
-/// Whether one of two contained units is the other, or has it within.
+/// Whether two contained units are the same, or one lies within the other.
 pub(super) fn overlap(one: &UnitName, other: &UnitName) -> bool {
     let group = |unit: &UnitName| match unit.kind() {
         "slice" => slice_path(unit.as_str()),

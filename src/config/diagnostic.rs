@@ -1,5 +1,5 @@
-//! What is wrong with a configuration, shown so that it can be mended without a manual: where it is, the line itself
-//! with a caret, and a message that names the remedy.
+//! What is wrong with a configuration, shown so that an operator can correct it without a manual: the place, the line
+//! itself with a caret, and a message that names the remedy.
 
 use std::fmt;
 use std::ops::Range;
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use crate::types::kept::Text;
 
-/// How bad it is.
+/// The severity of the finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// It works, but probably not as meant.
+    /// The configuration works, but probably not as intended.
     Warning,
     /// The file is not used.
     Error,
@@ -28,27 +28,27 @@ impl fmt::Display for Severity {
 /// One finding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// How bad it is.
+    /// The severity of the finding.
     pub severity: Severity,
-    /// The file or directory.
+    /// The file or directory that the finding is about.
     pub path: PathBuf,
-    /// Where in the file; `None` when it is about the file as a whole.
+    /// The place in the file; `None` when the finding is about the file as a whole.
     pub place: Option<Place>,
     /// What is wrong, and what to do about it. Lower case, no full stop.
     pub message: String,
 }
 
-/// A place in a file, with its line's text, so that the finding can be shown after the file has changed.
+/// A place in a file, with the text of its line, so that the finding can be shown after the file has changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// Counted from 1.
+    /// The number of the line, counted from 1.
     pub line: usize,
-    /// In characters, counted from 1.
+    /// The column in characters, counted from 1.
     pub column: usize,
-    /// How many characters are meant; at least 1, and not beyond the line.
+    /// The number of characters that the finding is about; at least 1, and not beyond the end of the line.
     pub width: usize,
-    /// The line, control characters and tabs replaced by spaces, what may be a password by asterisks: it is shown in
-    /// the journal, which others read.
+    /// The line, with control characters and tabs replaced by spaces, and what may be a password by asterisks: the line
+    /// is shown in the journal, which others read.
     pub text: String,
 }
 
@@ -79,7 +79,7 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// What to mend first. What is wrong with a file as a whole may follow from what is wrong at a place in it.
+/// The error to correct first. An error at a place comes before one about a file as a whole, which may follow from it.
 pub(super) fn first_error(diagnostics: &[Diagnostic]) -> Option<&Diagnostic> {
     let errors = || diagnostics.iter().filter(|diagnostic| diagnostic.severity == Severity::Error);
     errors().find(|error| error.place.is_some()).or_else(|| errors().next())
@@ -89,7 +89,7 @@ pub(super) fn first_error(diagnostics: &[Diagnostic]) -> Option<&Diagnostic> {
 pub(super) struct Report {
     path: PathBuf,
     text: String,
-    /// What it is when a secret is not safe.
+    /// The severity of the finding that a secret is not safe.
     unsafe_is: Severity,
     diagnostics: Vec<Diagnostic>,
 }
@@ -99,8 +99,9 @@ impl Report {
         Self { path, text, unsafe_is: Severity::Error, diagnostics: Vec::new() }
     }
 
-    /// Of a text that was in force, and goes on with the leases that it has: no unit is stopped because somebody might
-    /// have learnt a secret. What is in the file now is judged in full.
+    /// A report on a text that was in force, and goes on for the leases that exist under it. An unsafe secret is only a
+    /// warning in it: no unit is stopped because somebody might have learnt a secret. The present file is judged in
+    /// full.
     pub(super) fn former(text: Text) -> Self {
         Self { unsafe_is: Severity::Warning, ..Self::new(text.path, text.text) }
     }
@@ -117,7 +118,7 @@ impl Report {
         self.push(Severity::Error, Some(span), message.into());
     }
 
-    /// A secret that others can learn.
+    /// Reports a secret that other users or hosts could learn.
     pub(super) fn unsafe_secret(&mut self, span: &Range<usize>, message: impl Into<String>) {
         self.push(self.unsafe_is, Some(span), message.into());
     }
@@ -140,7 +141,7 @@ impl Report {
         self.diagnostics.iter().any(|diagnostic| diagnostic.severity == Severity::Error)
     }
 
-    /// As [`first_error`].
+    /// The error to correct first, as [`first_error`] chooses it.
     pub(super) fn first_error(&self) -> Option<Diagnostic> {
         first_error(&self.diagnostics()).cloned()
     }
@@ -150,7 +151,7 @@ impl Report {
         Text { path: self.path.clone(), text: self.text.clone() }
     }
 
-    /// `path:line:column` of a span, to name it in another file's message.
+    /// `path:line:column` of a span, to name the place in another file's message.
     pub(super) fn locate(&self, span: &Range<usize>) -> String {
         let place = place(&self.text, span);
         format!("{}:{}:{}", self.path.display(), place.line, place.column)
@@ -186,8 +187,8 @@ fn place(text: &str, span: &Range<usize>) -> Place {
     }
 }
 
-/// Hides `user:password@` in URLs, and what is said to be a password, be it by a key, which does not exist but will be
-/// tried, or within the connection to PostgreSQL.
+/// Replaces secrets by asterisks: `user:password@` in URLs, and what follows `password =`, be it a key, which does not
+/// exist but operators may try it, or a part of the connection to PostgreSQL.
 fn mask_secrets(line: &str) -> String {
     let mut masked: Vec<char> = line.chars().collect();
     let named = line.to_ascii_lowercase().match_indices("password").find_map(|(at, name)| {
@@ -200,7 +201,7 @@ fn mask_secrets(line: &str) -> String {
         masked[start..].fill('*');
     }
     let ends: Vec<usize> = (0..masked.len()).filter(|index| masked[*index] == '@').collect();
-    // The last one of a word first: a password may have the character too.
+    // The last `@` of a word is taken first, because a password may contain the character too.
     for end in ends.into_iter().rev() {
         let word =
             masked[..end].iter().rposition(|c| c.is_whitespace() || matches!(c, '"' | '\'')).map_or(0, |at| at + 1);

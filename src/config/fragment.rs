@@ -1,8 +1,8 @@
 //! The files as they are written: everything optional, every value with its place.
 //!
-//! A wrong value does not end the parse: serde would report the first mistake only, and an operator wants all of them.
-//! So each field takes either a value or the sentence that says what is wrong with it ([`Lenient`]), and unknown keys
-//! are taken out, with a suggestion, before serde would stop at the first one.
+//! A wrong value does not end the parse, because serde would report only the first mistake, and an operator wants to
+//! see all. So each field holds either a value or the sentence that says what is wrong with it ([`Lenient`]). Unknown
+//! keys are removed and reported, with a suggestion, because serde would stop at the first one.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,13 +20,13 @@ use super::settings::StopProof;
 use crate::election::Confirmation;
 use crate::types::{ClusterName, Key, NodeId, OnStopFailure, UnitName, span};
 
-/// Beyond a day a limit limits nothing.
+/// The longest time limit that is accepted. A longer one would limit nothing in practice.
 pub(super) const LONGEST_LIMIT: Duration = Duration::from_secs(86_400);
 
 /// A value that may be absent or wrong.
 pub(super) type Field<T> = Option<Spanned<Lenient<T>>>;
 
-/// A value, or what is wrong with it.
+/// A value, or the message that says what is wrong with it.
 pub(super) enum Lenient<T> {
     Good(T),
     Bad(String),
@@ -56,11 +56,12 @@ pub(super) fn take<T>(field: Field<T>, report: &mut Report) -> Option<Spanned<T>
 
 /// A file's shape.
 pub(super) trait Fragment: for<'de> Deserialize<'de> {
-    /// The tables within it, each with its keys.
+    /// The tables that the file may contain, each with its keys.
     fn tables() -> BTreeMap<&'static str, &'static [&'static str]>;
 }
 
-/// Reads a file's text. Syntax errors are reported alone: what follows from them would only distract.
+/// Parses a file's text; `None` if that fails. Where there are syntax errors, nothing else is reported: their
+/// consequences would only distract.
 pub(super) fn parse<T: Fragment>(report: &mut Report) -> Option<T> {
     let text = report.text().to_owned();
     let (mut table, errors) = DeTable::parse_recoverable(&text);
@@ -105,7 +106,7 @@ macro_rules! store_fragment {
         }
 
         impl StoreFragment {
-            /// The keys that are there and were not taken, with their places.
+            /// The keys that the file contains and that were not taken, with their places.
             pub(super) fn given(&self) -> Vec<(&'static str, Range<usize>)> {
                 let fields = [$(($key, self.$field.as_ref().map(Spanned::span)),)*];
                 fields.into_iter().filter_map(|(key, span)| Some((key, span?))).collect()
@@ -138,8 +139,8 @@ store_fragment! {
     seal_key "seal-key": PathBuf,
 }
 
-/// The keys that a service has and `[defaults]` can set for all. serde's flatten would lose the places, so the fields
-/// are written into both structs.
+/// The keys that a service has and that `[defaults]` can set for all services. serde's flatten would lose the places,
+/// so the fields are written into both structs.
 macro_rules! with_tuning {
     ($(#[$doc:meta])* $name:ident { $($field:ident: $kind:ty,)* } $($tuned:ident: $tuned_kind:ty,)*) => {
         $(#[$doc])*
@@ -151,7 +152,7 @@ macro_rules! with_tuning {
         }
 
         impl $name {
-            /// Takes the shared keys out; bad ones are reported and named in `bad`.
+            /// Takes the shared keys out of the fragment. Bad ones are reported, and set `bad`.
             pub(super) fn take_tuning(&mut self, report: &mut Report) -> Tuning {
                 let mut bad = false;
                 let tuning = Tuning {
@@ -205,7 +206,7 @@ tuned! {
     }
 }
 
-/// The shared keys, checked one by one.
+/// The keys that services and `[defaults]` share, each checked by itself.
 #[derive(Default, Clone)]
 pub(super) struct Tuning {
     pub(super) renew_interval: Option<Spanned<Length>>,
@@ -219,16 +220,16 @@ pub(super) struct Tuning {
     pub(super) confirmation: Option<Spanned<ConfirmationWord>>,
     pub(super) stop_limit: Option<Spanned<Length>>,
     pub(super) on_stop_failure: Option<Spanned<OnStopFailure>>,
-    /// F where nobody says it: what is usual with the host's store.
+    /// The default of F with the host's store, if it differs from that of other stores.
     pub(super) usual_failures: Option<u32>,
-    /// How long the store answers nobody when its servers elect a leader.
+    /// The shortest and the longest time for which the store answers nobody while its servers elect a leader.
     pub(super) election: Option<RangeInclusive<Duration>>,
-    /// Something is wrong with them, and has been reported: no conclusion can be drawn from the rest.
+    /// At least one of the keys is wrong, and was reported: no conclusion can be drawn from the rest.
     pub(super) bad: bool,
 }
 
 impl Tuning {
-    /// Where a timing key stands, by its written name.
+    /// The place of a timing key, by its name in the file.
     pub(super) fn span_of(&self, key: &str) -> Option<Range<usize>> {
         let length = |field: &Option<Spanned<Length>>| field.as_ref().map(Spanned::span);
         let count = |field: &Option<Spanned<Count>>| field.as_ref().map(Spanned::span);
@@ -290,7 +291,7 @@ impl Fragment for ServiceFragment {
     }
 }
 
-/// A span of time, as "3s", "500ms" or "1min 30s".
+/// A span of time, written like "3s", "500ms" or "1min 30s".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Length(pub(super) Duration);
 
@@ -349,7 +350,7 @@ impl<'de> Deserialize<'de> for Count {
     }
 }
 
-/// The error of a clock's rate in millionths, as "1000ppm".
+/// The error of a clock's rate in millionths, written like "1000ppm".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PartsPerMillion(pub(super) u32);
 
@@ -424,7 +425,8 @@ impl<'de> Deserialize<'de> for Command {
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Command, E> {
                 if text.contains(char::is_whitespace) {
-                    // No shell and no quoting rules: a list says without doubt where an argument ends.
+                    // There is no shell and there are no quoting rules: only a list says without doubt where an
+                    // argument ends.
                     return Err(E::invalid_value(de::Unexpected::Str(text), &self));
                 }
                 Ok(Command(vec![text.to_owned()]))
@@ -441,7 +443,7 @@ impl<'de> Deserialize<'de> for Command {
     }
 }
 
-/// Units, each with its place, so that one that is wrong hides nothing of the others.
+/// A list of units, each with its place, so that a wrong one does not hide errors in the others.
 pub(super) struct UnitList(pub(super) Vec<Spanned<Lenient<UnitName>>>);
 
 impl<'de> Deserialize<'de> for UnitList {
@@ -464,7 +466,7 @@ impl<'de> Deserialize<'de> for UnitList {
     }
 }
 
-/// Hosts, each with its place.
+/// A list of hosts, each with its place.
 pub(super) struct HostList(pub(super) Vec<Spanned<Lenient<NodeId>>>);
 
 impl<'de> Deserialize<'de> for HostList {
@@ -529,7 +531,7 @@ fn remove_unknown_from(
     }
 }
 
-/// The known key that is a slip of the hand away.
+/// The known key that is most similar to `name`; `None` if none is similar enough to be a typing error.
 fn nearest(name: &str, known: &[&'static str]) -> Option<&'static str> {
     let written = name.to_lowercase().replace('_', "-");
     known
@@ -540,10 +542,10 @@ fn nearest(name: &str, known: &[&'static str]) -> Option<&'static str> {
         .map(|(_, key)| key)
 }
 
-/// The keys that serde knows of a struct, so that there is no second list to keep.
+/// The keys that serde knows for a struct, so that no second list has to be kept.
 fn keys_of<T: for<'de> Deserialize<'de>>() -> &'static [&'static str] {
     let mut keys: &'static [&'static str] = &[];
-    // Never succeeds: the deserializer gives nothing, it only listens.
+    // This never succeeds: the deserializer gives no value, it only records the keys.
     drop(T::deserialize(KeyListener { keys: &mut keys }));
     keys
 }

@@ -15,11 +15,11 @@ use super::settings::{FenceSettings, HealthSettings, Probe};
 use crate::election::Timings;
 use crate::types::{CHECK_USER, NodeId, UnitName};
 
-/// `rise` and `fall` count checks, of which there are few within a lease.
+/// The largest `rise` and `fall`. They count checks, and only few checks fit into a lease.
 const MOST_CHECKS: u32 = 1000;
 
-/// Validates `[health]`, whose times are bounded by the service's timings; its program is looked for below `root`. `None` has
-/// been reported.
+/// Validates `[health]`, whose times are bounded by the service's timings. Its program is searched for below `root`.
+/// `None`: an error was reported, or the service's timings are unknown.
 pub(super) fn check_health(
     span: Range<usize>,
     fragment: HealthFragment,
@@ -64,7 +64,7 @@ pub(super) fn check_health(
     Some(HealthSettings { probe, interval, timeout, rise, fall })
 }
 
-/// Validates `[fence]` of a service with these units, on the host `node`.
+/// Validates `[fence]` of a service with these units, on the host `node`. Errors are reported.
 pub(super) fn check_fence(
     fragment: FenceFragment,
     units: &[Spanned<UnitName>],
@@ -88,7 +88,7 @@ pub(super) fn check_fence(
             .filter_map(|host| take(Some(host), report))
             .map(Spanned::into_inner)
             .collect();
-        // Whoever is missing in the list would not be fenced, and nobody would notice before that matters.
+        // A host that is missing in the list would not be fenced, and nobody would notice before that matters.
         if node.is_some_and(|node| !fence.hosts.contains(node)) {
             report.error(
                 &span,
@@ -130,7 +130,8 @@ pub(super) fn check_fence(
     fence
 }
 
-/// Renewal (H1): a holder renews only while its last passed check is younger than T.
+/// Checks the interval and the timeout. A holder renews only while its last passed check is younger than T (renewal,
+/// H1).
 fn check_health_times(
     interval: Option<Spanned<Length>>,
     timeout: Option<Spanned<Length>>,
@@ -201,7 +202,7 @@ fn check_command(
         report.error(&span, "the command has a zero byte, which no program can be given");
         return None;
     }
-    // It may be on a file system that is mounted later.
+    // This is only a warning, because the program may be on a file system that is mounted later.
     if !root.join(program.trim_start_matches('/')).exists() {
         report.warning(
             &span,
@@ -225,8 +226,8 @@ fn check_command(
     Some(Probe::Command { argv, user: user.map(Spanned::into_inner) })
 }
 
-/// The part of a program's path that a user without any right may not execute, or pass through; `None` if there is none, or
-/// nobody can tell.
+/// The part of a program's path that a user without special rights may not execute or pass through; `None` if there is
+/// no such part, or it cannot be determined.
 fn closed_to_others(root: &Path, program: &str) -> Option<String> {
     let ancestors = Path::new(program).ancestors().filter(|path| path.parent().is_some());
     let is_closed = |path: &&Path| {
@@ -236,7 +237,7 @@ fn closed_to_others(root: &Path, program: &str) -> Option<String> {
     ancestors.filter(is_closed).last().map(|path| path.display().to_string())
 }
 
-/// `None` has been reported.
+/// Checks the name of the user, and warns if there is no such user. `None`: an error was reported.
 fn check_user(user: Option<&Spanned<String>>, command: &Range<usize>, root: &Path, report: &mut Report) -> Option<()> {
     if let Some(user) = user {
         let name = user.get_ref();
@@ -252,7 +253,7 @@ fn check_user(user: Option<&Spanned<String>>, command: &Range<usize>, root: &Pat
         }
     }
     let name = user.map_or(CHECK_USER, |user| user.get_ref());
-    // A host without the file has its users elsewhere.
+    // A host without this file has its users elsewhere.
     let users = fs::read_to_string(root.join("etc/passwd")).unwrap_or_default();
     let is_known = users.lines().any(|line| line.split(':').next() == Some(name));
     if !users.is_empty() && !is_known {
@@ -266,7 +267,7 @@ fn check_user(user: Option<&Spanned<String>>, command: &Range<usize>, root: &Pat
     Some(())
 }
 
-/// A template whose instance putexd fills in.
+/// Checks the name of a template unit whose instance putexd fills in. `None`: an error was reported.
 fn check_template(template: Spanned<String>, instance: &str, example: &str, report: &mut Report) -> Option<String> {
     let span = template.span();
     let text = template.into_inner();

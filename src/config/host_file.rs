@@ -14,7 +14,7 @@ use super::store;
 use crate::types::store::StoreSettings;
 use crate::types::{ClusterName, NodeId, is_device_path};
 
-/// What a good `putexd.toml` says, but for the defaults.
+/// The validated content of `putexd.toml`, without the defaults for services.
 pub(super) struct Host {
     pub(super) node: NodeId,
     pub(super) store: StoreSettings,
@@ -22,21 +22,21 @@ pub(super) struct Host {
     pub(super) cluster: Option<ClusterName>,
 }
 
-/// What all services have in common, whatever else is wrong in the file.
+/// What the checks of all services need, even if something else in the file is wrong.
 #[derive(Default)]
 pub(super) struct Common {
     pub(super) defaults: Tuning,
     pub(super) watchdog: Option<WatchdogSettings>,
     pub(super) node: Option<NodeId>,
-    /// Programs are looked for below it.
+    /// Programs are searched for below this directory.
     pub(super) root: PathBuf,
 }
 
-/// Devices count in seconds.
+/// The shortest timeout of a watchdog that is accepted, because the devices count in seconds.
 const LEAST_WATCHDOG_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Validates `putexd.toml`. What is `None`, or marked as bad in the defaults, has been reported. Secrets are looked for
-/// below `root`.
+/// Validates `putexd.toml`. An error was reported for everything that is `None`, and for defaults that are marked as
+/// bad. Secrets are searched for below `root`.
 pub(super) fn check(
     root: &Path,
     host_name: &str,
@@ -46,7 +46,8 @@ pub(super) fn check(
     let node = check_node(fragment.node, host_name, report);
     let cluster = take(fragment.cluster, report).map(Spanned::into_inner);
     let given_store = fragment.store.is_some();
-    // Whatever else is wrong with the table: the services are judged by what they will run with.
+    // This holds even if something else in the table is wrong: the services are judged by the values that they will run
+    // with.
     let usual_failures = is_nats(fragment.store.as_ref()).then_some(FAILURES_WITH_NATS);
     let store =
         take(fragment.store, report).and_then(|store| store::check(root, &store.span(), store.into_inner(), report));
@@ -82,7 +83,7 @@ fn is_nats(store: Option<&Spanned<Lenient<StoreFragment>>>) -> bool {
     matches!(store.r#type.as_ref().map(Spanned::get_ref), Some(Lenient::Good(kind)) if kind == "nats")
 }
 
-/// The device is looked at by the guard, not here: its driver may be loaded later.
+/// Validates `[guard]`. The guard checks the device itself, because its driver may be loaded later.
 fn check_guard(table: &Range<usize>, fragment: GuardFragment, report: &mut Report) -> Option<WatchdogSettings> {
     let given = (fragment.watchdog_device.is_some(), fragment.watchdog_timeout.is_some());
     let device = take(fragment.watchdog_device, report);
@@ -129,7 +130,7 @@ fn check_node(field: Field<NodeId>, host_name: &str, report: &mut Report) -> Opt
     if field.is_some() {
         return take(field, report).map(Spanned::into_inner);
     }
-    // These are what a host is called that nobody has named, so that the next one has the same.
+    // These are the names of a host that nobody has named, so another host may have the same.
     if ["", "(none)", "localhost", "localhost.localdomain"].contains(&host_name) {
         report.file_error(format!(
             "the host name is {host_name:?}, which other hosts may have too, and each must have a name of its own in \
@@ -142,7 +143,8 @@ fn check_node(field: Field<NodeId>, host_name: &str, report: &mut Report) -> Opt
         .ok()
 }
 
-/// The defaults have to be safe by themselves: then a service's file that is not has itself to blame.
+/// Checks `[defaults]`. The defaults have to be safe by themselves, so that an unsafe service can be blamed on its own
+/// file.
 fn check_defaults(span: &Range<usize>, mut fragment: DefaultsFragment, usual: Tuning, report: &mut Report) -> Tuning {
     let mut tuning =
         Tuning { usual_failures: usual.usual_failures, election: usual.election, ..fragment.take_tuning(report) };

@@ -1,4 +1,4 @@
-//! From directories to settings: which files count, what is wrong in them, and what is good.
+//! From directories to settings: which files count, what is wrong in them, and which services are good.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -21,48 +21,50 @@ use crate::types::kept::{Made, Text};
 use crate::types::trust;
 use crate::types::{LEASE_LIMIT, ServiceName, UnitName};
 
-/// The host's own file, below the root.
+/// The path of the host's own file, relative to the root.
 const HOST_FILE: &str = "etc/putex/putexd.toml";
-/// Where services are defined, below the root; an earlier directory's file hides those of its name in later ones.
+/// The directories of the services' files, relative to the root. A file in an earlier directory hides those of its name
+/// in later ones.
 const SERVICE_DIRECTORIES: [&str; 3] = ["etc/putex.d", "run/putex.d", "usr/lib/putex.d"];
-/// A definition is a page of text; more is a mistake, and would be held in memory.
+/// The largest file that is read. A definition is a page of text; a much larger file is a mistake, and would be held in
+/// memory.
 const MOST_BYTES: u64 = 256 * 1024;
 
-/// What was found.
+/// The result of reading the configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Loaded {
-    /// `None` when `putexd.toml` is broken or a directory cannot be read: then nothing is known for certain, and a
-    /// running daemon keeps what it has. Otherwise with the good services.
+    /// The settings with the good services. `None` when `putexd.toml` is broken or a directory cannot be read: then
+    /// nothing is known for certain, and a running daemon keeps the settings that it has.
     pub settings: Option<Settings>,
-    /// Services whose file is there but wrong, and the first thing that is wrong with it. A reload leaves one that runs as
-    /// it was, rather than stop it over a slip of the pen.
+    /// Services whose file exists but is wrong, each with its first error. A reload lets such a service run on with its
+    /// former settings rather than stop it for a typing error.
     pub broken: BTreeMap<ServiceName, Diagnostic>,
-    /// What is wrong for every service: with `putexd.toml`, or with a directory.
+    /// The error that concerns every service: in `putexd.toml`, or of a directory.
     pub for_all: Option<Diagnostic>,
-    /// All that is wrong or doubtful, in the order of the files.
+    /// All errors and warnings, in the order of the files.
     pub diagnostics: Vec<Diagnostic>,
-    /// What the settings were made of.
+    /// The texts that the settings were made of.
     pub texts: Texts,
 }
 
-/// The texts that settings were made of.
+/// The texts of the files that settings were made of.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Texts {
-    /// That of `putexd.toml`, where it is good.
+    /// The text of `putexd.toml`; `None` if it has errors.
     pub host: Option<Text>,
-    /// Those of the good services.
+    /// The texts of the good services.
     pub services: BTreeMap<ServiceName, Made>,
 }
 
 impl Loaded {
-    /// Whether anything is wrong: `putexd --check` exits 78 then.
+    /// Whether there is any error: `putexd --check` exits with 78 then.
     #[must_use]
     pub fn has_errors(&self) -> bool {
         first_error(&self.diagnostics).is_some()
     }
 }
 
-/// Each diagnostic, an empty line between them, and a last line that sums up.
+/// Each diagnostic, with an empty line after it, and a last line with the numbers of services, errors and warnings.
 impl fmt::Display for Loaded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for diagnostic in &self.diagnostics {
@@ -80,21 +82,21 @@ impl fmt::Display for Loaded {
     }
 }
 
-/// Reads the configuration below `root`, which is `/` but in tests. Never fails: what is wrong is in the result.
+/// Reads the configuration below `root`, which is `/` except in tests. Never fails: errors are in the result.
 #[must_use]
 pub fn load(root: &Path) -> Loaded {
     load_as(root, &identity::host_name())
 }
 
-/// [`load`] on a host of another name.
+/// As [`load`], with a given host name.
 #[must_use]
 pub fn load_as(root: &Path, host_name: &str) -> Loaded {
     load_with(root, host_name, &Texts::default(), &BTreeSet::new())
 }
 
-/// [`load`] where leases live on: a service of `leased` whose file is broken has the settings that its former text gives,
-/// and is among the broken ones all the same. So it is where `putexd.toml` is broken or a directory cannot be read, which
-/// then hold for every service: those without a lease are not run.
+/// As [`load`], where the services of `leased` have leases. Such a service whose file is broken gets the settings from
+/// its former text, and is listed among the broken ones all the same. The same holds for all leased services where
+/// `putexd.toml` is broken or a directory cannot be read; then services without a lease are not run.
 #[must_use]
 pub fn load_keeping(root: &Path, former: &Texts, leased: &BTreeSet<ServiceName>) -> Loaded {
     load_with(root, &identity::host_name(), former, leased)
@@ -109,9 +111,9 @@ fn load_with(root: &Path, host_name: &str, former: &Texts, leased: &BTreeSet<Ser
             (BTreeMap::new(), false)
         }
     };
-    // What is wrong for every service.
+    // The error that concerns every service.
     let for_all = first_error(&diagnostics).filter(|_| host.is_none() || !is_listed).cloned();
-    // The services are checked even without a good host file, so that one run shows all there is to mend.
+    // The services are checked even without a good host file, so that one run shows everything that is to be corrected.
     let mut candidates = Vec::new();
     for (stem, path) in files.into_iter().filter(|(_, path)| !trust::is_mask(path, identity::user())) {
         match ServiceName::new(&stem) {
@@ -133,7 +135,7 @@ fn load_with(root: &Path, host_name: &str, former: &Texts, leased: &BTreeSet<Ser
     let mut kept = Vec::new();
     if !leased.is_empty() {
         if let Some(error) = &for_all {
-            // What is in a directory that cannot be listed may be there still.
+            // A service's file may still exist in a directory that cannot be listed.
             let unlisted = leased.iter().filter(|_| !is_listed).cloned();
             let all = good.drain(..).map(|candidate| candidate.name).chain(unlisted);
             for name in all {
@@ -143,7 +145,7 @@ fn load_with(root: &Path, host_name: &str, former: &Texts, leased: &BTreeSet<Ser
         let is_leased = |(name, _): &(&ServiceName, &Made)| leased.contains(*name) && broken.contains_key(*name);
         let made = former.services.iter().filter(is_leased);
         kept = made.filter_map(|(name, made)| load_former(root, host_name, name.clone(), made)).collect();
-        // What runs has the better right to its unit and its key: whoever else names them is refused.
+        // A running service has the better right to its unit and its key: another service that names them is refused.
         let (refused, rest) = outrank(&mut kept, good);
         diagnostics.extend(refused.iter().flat_map(|candidate| candidate.report.diagnostics()));
         broken.extend(first_errors(&refused));
@@ -190,7 +192,7 @@ fn first_errors(candidates: &[Candidate]) -> BTreeMap<ServiceName, Diagnostic> {
     candidates.iter().filter_map(|found| Some((found.name.clone(), found.report.first_error()?))).collect()
 }
 
-/// Those of `good` that claim what one of `kept` has, and the others.
+/// The services of `good` that claim a unit or key of one of `kept`, and the other ones of `good`.
 fn outrank(kept: &mut Vec<Candidate>, good: Vec<Candidate>) -> (Vec<Candidate>, Vec<Candidate>) {
     let first_good = kept.len();
     if first_good == 0 {
@@ -201,7 +203,7 @@ fn outrank(kept: &mut Vec<Candidate>, good: Vec<Candidate>) -> (Vec<Candidate>, 
     kept.split_off(first_good).into_iter().partition(|candidate| candidate.report.has_errors())
 }
 
-/// A service's file, read but not yet compared with the others.
+/// A service's file that was read, and not yet compared with the others.
 struct Candidate {
     name: ServiceName,
     report: Report,
@@ -209,18 +211,18 @@ struct Candidate {
     claim: Claim,
 }
 
-/// `putexd.toml`, read.
+/// The result of reading `putexd.toml`.
 struct HostFile {
     host: Option<Host>,
     common: Common,
-    /// Where it is good.
+    /// The text of the file; `None` if it has errors.
     text: Option<Text>,
     diagnostics: Vec<Diagnostic>,
 }
 
 fn load_host(root: &Path, host_name: &str) -> HostFile {
     let path = root.join(HOST_FILE);
-    // Whoever may write to its folder may put another in its place.
+    // A user who may write to the file's folder may replace the file.
     let folder = path.parent().and_then(why_not_obeyed);
     match folder.map_or_else(|| read(&path), Err) {
         Ok(text) => check_host(root, host_name, Report::new(path, text)),
@@ -232,7 +234,7 @@ fn load_host(root: &Path, host_name: &str) -> HostFile {
     }
 }
 
-/// Of a file that cannot be used.
+/// The values in place of those of a `putexd.toml` that cannot be used.
 fn unknown_common(root: &Path) -> Common {
     Common { defaults: Tuning { bad: true, ..Tuning::default() }, watchdog: None, node: None, root: root.to_owned() }
 }
@@ -247,7 +249,7 @@ fn check_host(root: &Path, host_name: &str, mut report: Report) -> HostFile {
     HostFile { host, common, text, diagnostics: report.diagnostics() }
 }
 
-/// Why what is at `path`, if there is anything, is not obeyed.
+/// Why putexd does not obey the file or directory at `path`; `None` if it does, or if there is nothing.
 fn why_not_obeyed(path: &Path) -> Option<String> {
     trust::why_not_obeyed(path, &fs::metadata(path).ok()?, identity::user())
 }
@@ -267,21 +269,22 @@ fn check_service(name: ServiceName, text: Text, common: &Common) -> Candidate {
     let mut report = Report::new(text.path, text.text);
     let (settings, claim) = match parse::<ServiceFragment>(&mut report) {
         Some(fragment) => service::check(&name, fragment, common, &mut report),
-        // What a file that is no TOML claims would be guessed, and a guess must not stop another service.
+        // The claims of a file that is not TOML would be a guess, and a guess must not stop another service.
         None => (None, Claim::default()),
     };
     Candidate { name, report, settings, claim }
 }
 
-/// A service as its former text has it; `None` if that will not do any more either.
+/// A service with the settings from its former text; `None` if that text is not accepted any more either.
 fn load_former(root: &Path, host_name: &str, name: ServiceName, made: &Made) -> Option<Candidate> {
     let HostFile { common, .. } = check_host(root, host_name, Report::former(made.host.clone()?));
     let candidate = check_service(name, made.file.clone(), &common);
     (candidate.settings.is_some() && !candidate.report.has_errors()).then_some(candidate)
 }
 
-/// Two files with one unit would put it under two locks, and two hosts that each read one of them would both run it. So
-/// neither is used, rather than the first: which of them is meant only the operator knows.
+/// Refuses files that claim the same unit or key. Two files with one unit would put it under two locks, and two hosts
+/// that each read one of them would both run it. So both files are refused, and not only the second: only the operator
+/// knows which one is right.
 fn refuse_duplicates(candidates: &mut [Candidate]) {
     let units = |claim: &Claim| claim.units.iter().map(named).collect();
     let keys = |claim: &Claim| claim.key.iter().map(named).collect();
@@ -294,11 +297,11 @@ fn refuse_duplicates(candidates: &mut [Candidate]) {
     refuse_nested(candidates);
 }
 
-/// The guard arms no more leases than it can hold, and a service that is only then found to be one too many would win its
-/// lock and let it go, again and again. Whoever has a lease keeps its place; of the others the last by their names are
-/// refused, so that what is refused is the same at each start.
+/// Refuses services beyond [`LEASE_LIMIT`]. The guard arms no more leases than that, and a service over the limit would
+/// win its lock and let it go, again and again. A service with a lease keeps its place. Of the others the last by name
+/// are refused, so that the same are refused at each start.
 fn refuse_too_many(candidates: &mut [Candidate], leased: &BTreeSet<ServiceName>) {
-    // A service that is broken runs on with its former settings if it has a lease.
+    // A broken service that has a lease runs on with its former settings.
     let counts = |candidate: &Candidate| leased.contains(&candidate.name) || !candidate.report.has_errors();
     let mut counted: Vec<&mut Candidate> = candidates.iter_mut().filter(|candidate| counts(candidate)).collect();
     counted.sort_by_cached_key(|candidate| (!leased.contains(&candidate.name), candidate.name.clone()));
@@ -309,7 +312,7 @@ fn refuse_too_many(candidates: &mut [Candidate], leased: &BTreeSet<ServiceName>)
     }
 }
 
-/// One service's SIGKILL would reach what the other one runs.
+/// Refuses contained units that overlap: one service's SIGKILL would reach the processes of the other.
 fn refuse_nested(candidates: &mut [Candidate]) {
     let contained: Vec<(usize, Spanned<UnitName>)> = candidates
         .iter()
@@ -364,7 +367,7 @@ fn refuse_same(
     }
 }
 
-/// The files that count, by their stems.
+/// The services' files that count, by their names without `.toml`.
 fn service_files(root: &Path) -> Result<BTreeMap<String, PathBuf>, Diagnostic> {
     let mut files = BTreeMap::new();
     for directory in SERVICE_DIRECTORIES {
@@ -384,7 +387,7 @@ fn service_files(root: &Path) -> Result<BTreeMap<String, PathBuf>, Diagnostic> {
     Ok(files)
 }
 
-/// The names in a directory; none if it is not there.
+/// The names in a directory; none if it does not exist.
 fn list(directory: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -393,8 +396,8 @@ fn list(directory: &Path) -> io::Result<Vec<String>> {
     entries.map(|entry| entry.map(|entry| entry.file_name().to_string_lossy().into_owned())).collect()
 }
 
-/// The text of a regular file that is obeyed, or why there is none. A pipe would hold up the daemon for ever, so it is
-/// refused before it is opened.
+/// The text of a regular file that putexd obeys, or why there is none. The type is checked before the file is opened,
+/// because a pipe would block the daemon for ever.
 fn read(path: &Path) -> Result<String, String> {
     let unreadable = |error: &dyn fmt::Display| format!("cannot be read: {error}");
     if !fs::metadata(path).map_err(|error| unreadable(&error))?.is_file() {

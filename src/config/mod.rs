@@ -1,9 +1,10 @@
-//! The configuration: fragments (serde, everything optional), merged with the defaults, validated. Only [`Settings`]
-//! and the [`Diagnostic`]s leave this module.
+//! The configuration: fragments (serde, everything optional), merged with the defaults, validated. The rest of the
+//! program gets [`Settings`], the [`Diagnostic`]s and the [`Texts`] that the settings were made of.
 //!
-//! Read are `/etc/putex/putexd.toml`, and `*.toml` in `/etc/putex.d`, `/run/putex.d` and `/usr/lib/putex.d`, as systemd
-//! reads its own: of two files with one name, that in the earlier directory counts alone, and an empty file or a symlink
-//! to `/dev/null` masks the service. Dot files and other endings are passed over.
+//! These files are read: `/etc/putex/putexd.toml`, and `*.toml` in `/etc/putex.d`, `/run/putex.d` and
+//! `/usr/lib/putex.d`. The rules are those of systemd's own files: of two files with one name, only that in the earlier
+//! directory counts, and an empty file or a symlink to `/dev/null` masks the service. Dot files and files with other
+//! endings are ignored.
 
 mod address;
 mod capacity;

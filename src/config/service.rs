@@ -16,23 +16,24 @@ use crate::election::{Timings, TimingsError};
 use crate::host::watchdog;
 use crate::types::{Key, OnStopFailure, ServiceName, UnitName};
 
-/// R, if nothing is said.
+/// The default of R.
 const RENEW_INTERVAL: Duration = Duration::from_secs(3);
-/// F, if nothing is said and nothing else is usual with the store: elections of etcd and restarts of PostgreSQL take a second
-/// or two.
+/// The default of F with all stores but NATS: elections of etcd and restarts of PostgreSQL take a second or two.
 const FAILURES: u32 = 3;
-/// F with NATS, if nothing is said: an election takes its servers 4 to 9 s, seldom 12, and each update of them costs one.
+/// The default of F with NATS: an election of its servers takes 4 to 9 s, seldom 12, and each update of them causes
+/// one.
 pub(super) const FAILURES_WITH_NATS: u32 = 6;
 /// How long the servers of NATS take to elect a leader.
 pub(super) const NATS_ELECTION: RangeInclusive<Duration> = Duration::from_secs(4)..=Duration::from_secs(9);
-/// C, if nothing is said.
+/// The default of C.
 const CONFIRMATIONS: u32 = 2;
-/// The most bound units of a service.
+/// The most units that a service may list in `bound-units`.
 pub const BOUND_UNITS_LIMIT: usize = 15;
-/// systemd's own default for how long a unit may take to stop.
+/// The default of `stop-limit`: systemd's own default for the time that a unit may take to stop.
 const STOP_LIMIT: Duration = Duration::from_secs(90);
 
-/// The numbers of `own`, else of `defaults`; what follows from R and C follows from the numbers so found.
+/// The timings from `own`, or else from `defaults`. Values that depend on R and C are computed from those that were
+/// found.
 pub(super) fn timings(own: &Tuning, defaults: &Tuning) -> Timings {
     let renew_interval = pick(own.renew_interval.as_ref(), defaults.renew_interval.as_ref()).unwrap_or(RENEW_INTERVAL);
     let usual = || own.usual_failures.or(defaults.usual_failures).unwrap_or(FAILURES);
@@ -61,7 +62,8 @@ pub(super) fn timings(own: &Tuning, defaults: &Tuning) -> Timings {
 }
 
 impl ServiceSettings {
-    /// What is left of a service whose file is gone: enough to stop its units and to let its lock go.
+    /// The settings of a service whose file is gone: enough to stop its units and to release its lock. Without
+    /// `timings`, the default ones are used.
     #[must_use]
     pub fn without_file(
         name: ServiceName,
@@ -78,7 +80,7 @@ impl ServiceSettings {
             source: PathBuf::new(),
             unit,
             bound_units,
-            // The lease covers their control groups, which are killed once the units have stopped.
+            // The lease covers the control groups of contained units, which are killed once the units have stopped.
             contains: Vec::new(),
             stop_proof: StopProof::Whole,
             key,
@@ -91,8 +93,8 @@ impl ServiceSettings {
     }
 }
 
-/// Checks the timings that follow from `own` and `defaults`, reporting at the key of `own` that is to blame.
-/// `fallback` is the place when `own` sets none of them.
+/// Checks the timings that follow from `own` and `defaults`, and reports errors at the responsible key of `own`, or at
+/// `fallback` if `own` sets none of those keys. `None`: the timings are unknown or unsafe.
 pub(super) fn check_timings(
     own: &Tuning,
     defaults: &Tuning,
@@ -100,14 +102,14 @@ pub(super) fn check_timings(
     report: &mut Report,
 ) -> Option<Timings> {
     if own.bad || defaults.bad {
-        // Something of it is unknown, and a conclusion from the rest would mislead.
+        // One of the values is unknown, and a conclusion from the others would mislead.
         return None;
     }
     let timings = timings(own, defaults);
     let blame = |keys: &[&str]| keys.iter().find_map(|key| own.span_of(key)).unwrap_or_else(|| fallback.clone());
     let at_clock_error = || blame(&["clock-error"]);
     if timings.clock_error_ppm == 0 {
-        // No clock is without error, and a promise that rests on one is none.
+        // No clock is without error, so a proof that assumes such a clock is worthless.
         report.error(&at_clock_error(), "clock-error must be greater than zero: \"1000ppm\" is a safe choice");
         return None;
     }
@@ -147,7 +149,7 @@ pub(super) fn check_timings(
     Some(timings)
 }
 
-/// The keys that can mend it, the likeliest first.
+/// The keys that can correct the error, the likeliest first.
 fn responsible(error: &TimingsError) -> &'static [&'static str] {
     match error {
         TimingsError::Zero { name } | TimingsError::TooLarge { name, .. } => match *name {
@@ -167,7 +169,7 @@ fn responsible(error: &TimingsError) -> &'static [&'static str] {
     }
 }
 
-/// How long an orderly stop may take, at least S.
+/// The time that an orderly stop may take, at least S. `None`: an error was reported.
 pub(super) fn check_stop_limit(
     own: &Tuning,
     defaults: &Tuning,
@@ -196,8 +198,9 @@ pub(super) fn check_stop_limit(
     Some(limit)
 }
 
-/// A keep-alive that outlasts the time in which the unit has to be dead is worth nothing, and the guard writes none. A lease is
-/// armed up to R after the write that it counts from.
+/// Checks that a keep-alive of the watchdog does not outlast the time in which the unit has to be dead. Such a
+/// keep-alive is worthless, and the guard would write none. A lease is armed up to R after the write that it counts
+/// from.
 fn check_watchdog(
     own: &Tuning,
     fallback: &Range<usize>,
@@ -232,17 +235,17 @@ fn check_watchdog(
     );
 }
 
-/// What a file says it runs and under which lock, right or wrong otherwise: two files must not say the same.
+/// The units and the key that a file claims, even if the rest of it is wrong: two files must not claim the same.
 #[derive(Default)]
 pub(super) struct Claim {
     /// `unit` and the bound units, each once.
     pub(super) units: Vec<Spanned<UnitName>>,
     pub(super) key: Option<Spanned<Key>>,
-    /// Where the units' processes run beside their own control groups.
+    /// The slices and scopes in which the units' processes run, besides their own control groups.
     pub(super) contains: Vec<Spanned<UnitName>>,
 }
 
-/// Validates one service. `None` has been reported.
+/// Validates one service. `None`: an error was reported.
 pub(super) fn check(
     name: &ServiceName,
     mut fragment: ServiceFragment,
@@ -306,7 +309,7 @@ pub(super) fn check(
     (settings, Claim { units, key, contains })
 }
 
-/// Those that are unit names, each once and unlike `unit`.
+/// The bound units that are valid names and differ from `unit`, each once. The others are reported.
 fn check_bound_units(
     list: Spanned<UnitList>,
     unit: Option<&Spanned<UnitName>>,
@@ -365,7 +368,7 @@ fn check_unit(
     }
 }
 
-/// Why units of a type are refused.
+/// Why units of a type are refused; `None` if they are accepted.
 fn refusal(kind: &str) -> Option<&'static str> {
     match kind {
         "target" => Some(
@@ -383,7 +386,8 @@ fn refusal(kind: &str) -> Option<&'static str> {
     }
 }
 
-/// What NATS refuses beyond the alphabet: an empty part between dots.
+/// Refuses keys with an empty part between dots, which NATS does not accept, and keys below the prefix of units'
+/// entries (the unit's entry, N1).
 fn check_key(key: &Spanned<Key>, report: &mut Report) {
     let text = key.get_ref().as_str();
     if text.split('.').any(str::is_empty) {

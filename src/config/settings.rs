@@ -1,4 +1,5 @@
-//! What the rest of the program sees of the configuration: merged, validated, nothing optional that has a default.
+//! The configuration as the rest of the program sees it: merged and validated; a value that has a default is always
+//! present.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,92 +15,93 @@ pub struct Settings {
     pub node: NodeId,
     /// Where the locks are.
     pub store: StoreSettings,
-    /// What tells this host's cluster from others that share the store.
+    /// The name that distinguishes this host's cluster from others that share the store; `None` if it has none.
     pub cluster: Option<ClusterName>,
-    /// The file with the key that records are sealed with; `None`: they are not.
+    /// The file with the key that seals records; `None` if records are not sealed.
     pub seal_key: Option<PathBuf>,
     /// The hardware watchdog that the guard is to serve, if any.
     pub watchdog: Option<WatchdogSettings>,
-    /// In the order of their names.
+    /// The services, in the order of their names.
     pub services: Vec<ServiceSettings>,
 }
 
 /// `[guard]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WatchdogSettings {
-    /// The device.
+    /// The path of the device.
     pub device: PathBuf,
-    /// How long it waits for a keep-alive before it resets the host.
+    /// How long the device waits for a keep-alive before it resets the host.
     pub timeout: Duration,
 }
 
 /// One file of putex.d.
 ///
-/// Two are equal when a service with the one needs no change to run with the other: where it was read from does not
+/// Two settings are equal when a service needs no change to switch from one to the other. The path of the file does not
 /// count, so that a file moved from one directory to another disturbs nothing at a reload.
 #[derive(Debug, Clone)]
 pub struct ServiceSettings {
-    /// After the file.
+    /// The name of the service, which is that of its file.
     pub name: ServiceName,
     /// The file, for messages.
     pub source: PathBuf,
-    /// What to run on one host.
+    /// The unit that is to run on one host at a time.
     pub unit: UnitName,
-    /// What follows `unit`, because it starts them or cannot do without them: they may run where it runs and nowhere
-    /// else. In the order of their names, so that another order in the file is no change.
+    /// Units that follow `unit`, because it starts them or needs them: they may run where it runs and nowhere else.
+    /// They are sorted by name, so that another order in the file is no change.
     pub bound_units: Vec<UnitName>,
-    /// Slices and scopes in which processes of the units run, as those of a container do, in the order in which they are
-    /// stopped after the units.
+    /// Slices and scopes in which processes of the units run, as those of a container do. They are stopped after the
+    /// units, in this order.
     pub contains: Vec<UnitName>,
-    /// How far a stop has to be proven.
+    /// What a stop has to prove before the lock is released.
     pub stop_proof: StopProof,
-    /// The lock.
+    /// The key of the lock in the store.
     pub key: Key,
-    /// Validated timings.
+    /// The validated timings.
     pub timings: Timings,
-    /// How long an orderly stop may take before an alarm; or, where the host goes down for it, before SIGKILL, and
-    /// `on_stop_failure` S later. At least S, max(S, 90 s) unless said otherwise.
+    /// How long an orderly stop may take before an alarm. Where `on_stop_failure` takes the host down, SIGKILL follows
+    /// at the same time, and `on_stop_failure` S later (release, H5). At least S, by default max(S, 90 s).
     pub stop_limit: Duration,
     /// What to do when a stop cannot be proven.
     pub on_stop_failure: OnStopFailure,
-    /// `None`: the unit's own ActiveState counts.
+    /// The health check; `None`: the unit's own ActiveState counts.
     pub health: Option<HealthSettings>,
-    /// Fencing.
+    /// The settings for fencing.
     pub fence: FenceSettings,
 }
 
 impl ServiceSettings {
-    /// Whether another one is about the same units, in the same places.
+    /// Whether `other` has the same units, the same bound units and the same contained ones.
     #[must_use]
     pub fn has_same_units(&self, other: &Self) -> bool {
         self.units().eq(other.units()) && self.contains == other.contains
     }
 
-    /// From the beginning of an orderly stop until everything that follows a late one has been done.
+    /// The longest time from the beginning of an orderly stop until everything that follows a late one is done:
+    /// `stop_limit` and S.
     #[must_use]
     pub fn longest_stop(&self) -> Duration {
         self.stop_limit + self.timings.stop_budget
     }
 
-    /// All units that may run on one host only: `unit`, then those that are bound with it.
+    /// All units that may run on one host only: `unit`, then the bound units.
     pub fn units(&self) -> impl Iterator<Item = &UnitName> {
         std::iter::once(&self.unit).chain(&self.bound_units)
     }
 }
 
-/// `stop-proof`: what has to be dead before the lock is let go.
+/// `stop-proof`: what has to be dead before the lock is released (H5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StopProof {
     /// The units' control groups, those of `contains`, and every descendant that was seen outside of them.
     #[default]
     Whole,
-    /// The control groups alone: the administrator answers for what the units have others run.
+    /// The control groups alone: the administrator is responsible for what other programs run for the units.
     UnitOnly,
 }
 
 impl PartialEq for ServiceSettings {
     fn eq(&self, other: &Self) -> bool {
-        // Taken apart by name, so that a new field cannot be forgotten here.
+        // The fields are listed by name, so that a new one cannot be forgotten here.
         let Self {
             name,
             source: _,
@@ -131,26 +133,27 @@ impl PartialEq for ServiceSettings {
 /// `[health]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HealthSettings {
-    /// What is asked.
+    /// The question that a check asks.
     pub probe: Probe,
-    /// From one check's start to the next; at most T, min(R, T/3) unless said otherwise.
+    /// The time from the start of one check to the start of the next; at most T, by default min(R, T/3).
     pub interval: Duration,
-    /// A check that takes longer has failed; at most T, min(R, T/3) unless said otherwise.
+    /// The time after which a check has failed; at most T, by default min(R, T/3).
     pub timeout: Duration,
-    /// Passes in a row until healthy; 1 unless said otherwise.
+    /// The number of passed checks in a row until the service is healthy; 1 by default.
     pub rise: u32,
-    /// Failures in a row until unhealthy; 2 unless said otherwise, so that one slow answer does not move the service.
+    /// The number of failed checks in a row until the service is unhealthy; 2 by default, so that one slow answer does
+    /// not move the service.
     pub fall: u32,
 }
 
 /// What a health check asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Probe {
-    /// A program, run as a transient unit.
+    /// A program that is run as a transient unit.
     Command {
-        /// Its full path and its arguments; `active` or `standby` is appended.
+        /// The program's full path and its arguments; `active` or `standby` is appended.
         argv: Vec<String>,
-        /// The user it runs as; `None` for the one that the package makes for checks.
+        /// The user that the program runs as; `None` for the one that the package makes for checks.
         user: Option<String>,
     },
     /// A template such as `check-db@.service`, started as `check-db@active.service` or `check-db@standby.service`.
@@ -162,7 +165,8 @@ pub enum Probe {
 }
 
 impl Probe {
-    /// Whether a standby is asked as well: it has nothing that one could connect to.
+    /// Whether a standby runs this check as well. It has nothing to connect to, so TCP and HTTP checks are not run
+    /// there.
     #[must_use]
     pub fn asks_standby(&self) -> bool {
         match self {
@@ -175,15 +179,15 @@ impl Probe {
 /// `[fence]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FenceSettings {
-    /// A template such as `fence@.service`, started with the previous holder's token as its instance.
+    /// A template such as `fence@.service`, which is started with the previous holder's token as its instance.
     pub others: Option<String>,
-    /// Hosts that `others` may be started for; empty: those that have held the lock by what its record says.
+    /// The hosts that `others` may be started for. Empty: all hosts that have held the lock according to its record.
     pub hosts: Vec<NodeId>,
-    /// Whether `others` must succeed before the start; `true` unless said otherwise.
+    /// Whether `others` must succeed before the start; `true` by default.
     pub required: bool,
-    /// A unit started before one's own start.
+    /// A unit that is started before the service starts on this host.
     pub unfence: Option<UnitName>,
-    /// How long either may take; 30 s unless said otherwise.
+    /// The time limit of `others`, and of `unfence`; 30 s by default.
     pub timeout: Duration,
 }
 

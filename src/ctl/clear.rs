@@ -1,7 +1,8 @@
 //! `putexctl clear`: a lock whose holder is gone for good, or that a disaster left unreadable.
 //!
-//! What it leaves is an empty value without a proof, or a lock of another incarnation. Contenders take either for an
-//! unknown holder's and wait their whole time before they start, so that even a wrong use does not break the promise.
+//! It leaves an empty value without a proof, or a lock of another incarnation. Contenders take either for the record of
+//! an unknown holder and wait their whole time before they start (K5), so that even a wrong use does not let two units
+//! run at once.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use crate::host::identity;
 use crate::store::{Administer, Attempt, Entry, Snapshot, WriteOutcome};
 use crate::types::{Key, Value, WriteId};
 
-/// How often the lock is looked at.
+/// The interval at which the lock is looked at.
 const INTERVAL: Duration = Duration::from_millis(250);
 
 /// Clears the lock, if nobody renews it. `subject` is what the operator called it, `lease` how long its holder is watched
@@ -78,7 +79,7 @@ pub(super) async fn clear(
 pub(super) enum Subject {
     /// A service of this host.
     Service(crate::types::ServiceName),
-    /// A lock by its name.
+    /// A lock by its key.
     Key(Key),
 }
 
@@ -91,7 +92,7 @@ impl std::fmt::Display for Subject {
     }
 }
 
-/// Looks on for the time in which whoever lives must renew.
+/// Watches the lock for `lease`, in which a holder that lives must renew. Fails if the lock changes.
 async fn watch(
     store: &dyn Administer,
     key: &Key,

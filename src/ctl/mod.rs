@@ -1,5 +1,5 @@
-//! `putexctl`: the operator's command. It asks the running putexd over D-Bus, and for what must work without one the store,
-//! or the guard's grants.
+//! `putexctl`: the operator's command. It asks the running putexd over D-Bus. What must work without a running putexd
+//! asks the store, or reads the guard's grants.
 
 mod clear;
 mod store;
@@ -93,7 +93,7 @@ enum Command {
     },
 }
 
-/// What went wrong, and the status to exit with. Nothing is said where there are no words.
+/// The error, and the exit status. With an empty message nothing is printed.
 struct Failure {
     status: u8,
     message: String,
@@ -108,7 +108,7 @@ impl Failure {
         Self::new(exit::UNAVAILABLE, message)
     }
 
-    /// On standard error.
+    /// Prints the message to standard error.
     fn tell(&self) {
         if !self.message.is_empty() {
             eprintln!("putexctl: {}", printable_lines(&self.message));
@@ -136,7 +136,7 @@ impl From<fdo::Error> for Failure {
     }
 }
 
-/// The program.
+/// The program `putexctl`.
 #[must_use]
 pub fn main() -> ExitCode {
     let arguments: Arguments = match command_line::parse() {
@@ -187,10 +187,10 @@ async fn looking() -> Result<StatusProxy<'static>, Failure> {
     Ok(StatusProxy::new(&connection).await?)
 }
 
-/// The services as the putexd of this host has them.
+/// The services as the putexd of this host reports them.
 async fn running() -> Result<Vec<ServiceStatus>, Failure> {
     let services = looking().await?.list_services().await?;
-    // Whoever reads the JSON may show it to a terminal.
+    // The JSON may be shown on a terminal, so that it must not have control characters either.
     Ok(services.into_iter().map(ServiceStatus::printable).collect())
 }
 
@@ -218,7 +218,7 @@ async fn status(service: Option<&ServiceName>, json: bool) -> Result<(), Failure
         print(&format!("{text}\n"))
     } else {
         let mut text = table(&services);
-        // A putexd that was not restarted since this putexctl was installed does not know the question.
+        // A putexd that was not restarted since this putexctl was installed may not know this call.
         if let Ok(store) = store_status().await {
             text.push_str(&store_line(&store));
             text.push('\n');
@@ -227,10 +227,10 @@ async fn status(service: Option<&ServiceName>, json: bool) -> Result<(), Failure
     }
 }
 
-/// On standard output. Whoever reads it may have enough before the end: `putexctl status | head`.
+/// Prints to standard output. The reader may have enough before the end, as in `putexctl status | head`.
 fn print(text: &str) -> Result<(), Failure> {
     let mut output = io::stdout().lock();
-    // A terminal obeys control characters, and what another host or a server says may have any.
+    // A terminal obeys control characters, and text of another host or a server may contain any.
     match output.write_all(printable_lines(text).as_bytes()).and_then(|()| output.flush()) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::new(exit::CLOSED_PIPE, "")),
@@ -238,8 +238,8 @@ fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// The grant is the authority, and not what putexd remembers: it is gone, or its deadline is over, before another host
-/// can have a lease.
+/// Prints the fencing token of the grant. The grant is the authority, and not what putexd remembers: the grant is gone,
+/// or its deadline is over, before another host can have a lease.
 fn token(root: &Path, service: &ServiceName) -> Result<(), Failure> {
     let error = match grant::token(&root.join(LEASES_DIR.trim_start_matches('/')), service) {
         Ok(term) => return print(&format!("{term}\n")),
@@ -265,14 +265,15 @@ fn token(root: &Path, service: &ServiceName) -> Result<(), Failure> {
     })
 }
 
-/// Whether no file defines the service. Where the configuration cannot be read nobody knows.
+/// Whether no file defines the service; `false` where the configuration cannot be read.
 fn is_unknown(root: &Path, service: &ServiceName) -> bool {
     let loaded = config::load(root);
     let known = |settings: &config::Settings| settings.services.iter().any(|known| known.name == *service);
     !loaded.broken.contains_key(service) && loaded.settings.is_some_and(|settings| !known(&settings))
 }
 
-/// Columns as wide as their widest cell; the reason why a host does not contend, and each remark, in lines of their own.
+/// The table of services, with columns as wide as their widest cell. What a service waits for, the reason why a host does
+/// not contend, and each remark are in lines of their own.
 fn table(services: &[ServiceStatus]) -> String {
     let header = ["SERVICE", "UNIT", "STATE", "HOLDER", "REVISION", "TOKEN"].map(str::to_owned);
     let rows = services.iter().map(|status| {
@@ -315,7 +316,8 @@ fn table(services: &[ServiceStatus]) -> String {
     text
 }
 
-/// Why this host does not contend for the lock. Whoever holds it contends for nothing.
+/// Why this host does not contend for the lock; `None` if it does, and in states such as that of a holder, which contends
+/// for nothing.
 fn abstains(status: &ServiceStatus) -> Option<&str> {
     let contends = status.hindrance.is_empty() || !["standby", "no-store", "broken"].contains(&status.state.as_str());
     (!contends).then_some(&*status.hindrance)

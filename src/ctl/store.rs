@@ -1,4 +1,4 @@
-//! What works on the store itself, with or without a running putexd.
+//! The subcommands that work on the store itself, with or without a running putexd.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -23,12 +23,12 @@ use crate::types::{Key, NodeId, ServiceName, UnitName, Value, printable_lines};
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// How long one call may take.
 const CALL_LIMIT: Duration = Duration::from_secs(5);
-/// How long a lock is watched that neither its record nor the configuration has a lease for.
+/// How long a lock is watched for which neither its record nor the configuration gives a lease.
 const FOREIGN_LEASE: Duration = Duration::from_secs(60);
 /// The longest silence that an election or a restart of the store explains.
 const LONGEST_ELECTION: Duration = Duration::from_secs(15);
 
-/// Makes what the configuration names.
+/// Makes the store that the configuration names.
 pub(super) async fn init(root: &Path) -> Result<(), Failure> {
     let store = connect(root).await?;
     match store.init().await {
@@ -36,14 +36,15 @@ pub(super) async fn init(root: &Path) -> Result<(), Failure> {
         Ok(Creation::Existed(what)) => print(&format!("{what} was there already and is left as it is\n"))?,
         Err(error) => return Err(Failure::unavailable(format!("failed to make the store: {error}"))),
     }
-    // It is made; what is doubtful about it can also be asked for later.
+    // An error is ignored: the store is made, and `doctor` also tells what is doubtful about it.
     for warning in store.examine().await.map(|examination| examination.warnings).unwrap_or_default() {
         print(&format!("warning: {warning}\n"))?;
     }
     Ok(())
 }
 
-/// Tells what is wrong with the store now, then what it is and how, then what there is to know of the services of this host.
+/// Prints what is wrong with the store now, then what it is and how, then what there is to know of the services of this
+/// host.
 pub(super) async fn doctor(root: &Path) -> Result<(), Failure> {
     let settings = load(root)?;
     let of_silences = store_status().await.map_or_else(|_| Vec::new(), |store| silences(&settings.services, &store));
@@ -61,7 +62,7 @@ pub(super) async fn doctor(root: &Path) -> Result<(), Failure> {
         }
         Err(failure) => Err(failure),
     };
-    // What is wrong now comes before all advice.
+    // The present fault is printed before all advice.
     let (found, fault) = match examination {
         Ok(mut found) => {
             let fault = found.fault.take().map(Failure::unavailable);
@@ -82,14 +83,14 @@ pub(super) async fn doctor(root: &Path) -> Result<(), Failure> {
     fault.map_or(Ok(()), |fault| Err(Failure::new(fault.status, "")))
 }
 
-/// Whether records are sealed, and which locks have one that is not.
+/// Whether records are sealed, and warnings about locks whose record has no valid seal.
 async fn seals(store: &dyn Administer, settings: &Settings) -> Vec<(&'static str, String)> {
     let Some(key_file) = &settings.seal_key else {
         return vec![("seal", "records are not sealed; see seal-key in putexd.toml(5)".to_owned())];
     };
     let mut lines = vec![("seal", format!("records are sealed with the key in {}", key_file.display()))];
     for ServiceSettings { name, key, .. } in &settings.services {
-        // One that cannot be read is told of elsewhere.
+        // A record that cannot be read is reported elsewhere.
         let found = store.read(key, None).await.ok().and_then(|snapshot| snapshot.entry?.value);
         if found.is_some_and(|value| value.is_unsealed()) {
             let text = format!("{name}: the record of the lock {:?} is not believed: {}", key.as_str(), Odd::Seal);
@@ -99,11 +100,12 @@ async fn seals(store: &dyn Administer, settings: &Settings) -> Vec<(&'static str
     lines
 }
 
-/// Which hosts are fenced although anybody may have named them, and which are not although they have held a lock.
+/// Warns of services that fence whichever host is named in the record, and of hosts that are not fenced although they
+/// have held a lock.
 async fn fences(store: &dyn Administer, settings: &Settings) -> Vec<(&'static str, String)> {
     let mut lines = Vec::new();
     for service in settings.services.iter().filter(|service| service.fence.others.is_some()) {
-        // One that cannot be read is told of elsewhere.
+        // A record that cannot be read is reported elsewhere.
         let found = store.read(&service.key, None).await.ok().and_then(|snapshot| snapshot.entry?.value);
         let record = found.as_ref().map(Record::decode);
         lines.extend(fence_doubt(service, &settings.node, record.as_ref()).map(|text| ("warning", text)));
@@ -134,7 +136,7 @@ fn fence_doubt(service: &ServiceSettings, node: &NodeId, record: Option<&Record>
     })
 }
 
-/// Under which keys the hosts run the units of this one's services.
+/// The entries of the units of this host's services: under which key each unit is run (the unit's entry, N1).
 async fn registrations(store: &dyn Administer, settings: &Settings) -> Vec<(&'static str, String)> {
     let mut lines = Vec::new();
     let units = settings.services.iter().flat_map(|service| service.units().map(move |unit| (service, unit)));
@@ -179,8 +181,8 @@ async fn registrations(store: &dyn Administer, settings: &Settings) -> Vec<(&'st
     lines
 }
 
-/// What the operator should know of the services of this host: which of them nothing fences, which of them it would not
-/// run, and what putexd remarks on their units.
+/// What the operator should know of the services of this host: which of them have no fence, which of them this host would
+/// not run, and what putexd remarks on their units.
 async fn services(settings: &Settings) -> Vec<(&'static str, String)> {
     let mut lines = Vec::new();
     let unfenced: Vec<&str> = settings
@@ -208,7 +210,7 @@ async fn services(settings: &Settings) -> Vec<(&'static str, String)> {
     lines
 }
 
-/// Units that a putexd which does not run has left bound to a lease, although no service names them.
+/// Units that a putexd which does not run any more has left bound to a lease, although no service names them.
 fn left_bound(settings: &Settings, directory: &Path) -> Vec<String> {
     let names = |unit: &UnitName| {
         settings.services.iter().any(|service| service.units().chain(&service.contains).any(|named| named == unit))
@@ -228,17 +230,17 @@ fn left_bound(settings: &Settings, directory: &Path) -> Vec<String> {
 fn doubts(status: &ServiceStatus) -> Vec<String> {
     let abstains = abstains(status).map(|hindrance| format!("does not contend: {hindrance}"));
     let doubts = abstains.iter().chain(&status.remarks);
-    // What other hosts wrote into the store may be part of it.
+    // It may contain text that other hosts wrote into the store.
     doubts.map(|doubt| printable_lines(&format!("{}: {doubt}", status.service)).replace('\n', " ")).collect()
 }
 
-/// What there is to say of the times for which the store gave this host no answer. While one lasts nobody knows how long it will
-/// be, and no other lease would end it.
+/// Warnings about the times for which the store gave this host no answer. While such a time lasts nobody knows how long
+/// it will be, and another lease would not end it.
 fn silences(services: &[ServiceSettings], store: &StoreStatus) -> Vec<String> {
     store.trouble().map_or_else(|| too_short(services, store), |trouble| vec![trouble])
 }
 
-/// Where a lease does not ride through the longest time for which the store gave this host no answer: what to do. No lease is
+/// Advice for leases that do not ride through the longest time for which the store gave this host no answer. No lease is
 /// advised that would ride through more than an election or a restart of the store.
 fn too_short(services: &[ServiceSettings], store: &StoreStatus) -> Vec<String> {
     let silence = Duration::from_millis(store.longest_ms);
@@ -273,7 +275,7 @@ fn too_short(services: &[ServiceSettings], store: &StoreStatus) -> Vec<String> {
     short.iter().map(advice).collect()
 }
 
-/// Clears a lock that nobody renews, by the service's name or its own.
+/// Clears a lock that nobody renews, named by its service or by its key.
 pub(super) async fn clear(root: &Path, service: Option<ServiceName>, key: Option<Key>) -> Result<(), Failure> {
     let settings = load(root)?;
     let (subject, key, lease) = match (service, key) {
@@ -302,7 +304,8 @@ fn load(root: &Path) -> Result<Settings, Failure> {
 
 async fn open(settings: &Settings) -> Result<Arc<dyn Administer>, Failure> {
     let mut settings = settings.clone();
-    // Whatever putexd may do: who looks at a store does not make one, and `init` needs no leave.
+    // Even where putexd may make the bucket: a command that looks at a store does not make one, and `init` needs no such
+    // permission.
     if let StoreSettings::Nats(nats) = &mut settings.store {
         nats.create_bucket = false;
     }
@@ -369,7 +372,7 @@ mod tests {
         assert!(cause.contains("look for the cause") && !cause.contains("failures"), "{cause}");
     }
 
-    /// An outage that lasts is no reason to have another lease.
+    /// An outage that goes on is no reason to advise another lease.
     #[test]
     fn a_store_that_is_silent_now_is_what_there_is_to_look_at() {
         let services = [service("db", 3)];

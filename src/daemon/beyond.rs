@@ -1,7 +1,7 @@
-//! What units run outside of their own control groups: in slices and scopes that the configuration names, and where nobody
-//! expected it.
+//! Processes that units run outside of their own control groups: in slices and scopes that the configuration names in
+//! `contains`, and in places that nobody expected.
 //!
-//! PID 1 stops neither with the unit, and the unit's empty control group says nothing of them.
+//! PID 1 stops neither of them with the unit, and the unit's empty control group says nothing about them.
 
 use std::collections::BTreeSet;
 use std::future::pending;
@@ -16,33 +16,35 @@ use crate::host::processes::Process;
 use crate::systemd::{JobEnd, Look, Manager, NotDead, Purpose};
 use crate::types::{Time, UnitName};
 
-/// How long what is left behind an orderly stop has from SIGTERM to SIGKILL: as long as containers have by default.
+/// Time from SIGTERM to SIGKILL for processes that are left after an orderly stop: as long as containers have by default.
 const GRACE: Duration = Duration::from_secs(10);
-/// Between two looks into contained control groups that should be empty.
+/// Time between two looks into contained control groups that should be empty.
 const GLANCE: Duration = Duration::from_millis(250);
 
-/// Shared by whoever looks and whoever stops.
+/// One service's processes outside of its control groups, shared by the tasks that look and that stop.
 pub(super) struct Beyond {
     main: UnitName,
     contains: Vec<UnitName>,
-    /// Whether the administrator answers for what is not in the control groups.
+    /// Whether `stop-proof` is `unit-only`: the administrator answers for what is not in the control groups.
     unit_only: AtomicBool,
     systemd: Arc<dyn Manager>,
-    /// The control groups of `contains`, as PID 1 named them last.
+    /// The control groups of the units in `contains`, as PID 1 named them last.
     groups: Mutex<BTreeSet<String>>,
-    /// Processes that were seen outside. Their parents may be gone by now, so that only their numbers find them again.
+    /// Processes that were seen outside. Their parents may have ended since, so that only the remembered process ids find
+    /// them again.
     strays: Mutex<Vec<Process>>,
 }
 
-/// How far the end of what is left behind a stop has come.
+/// How far the stop has come with ending the processes that the units left behind.
 #[derive(Debug, Default)]
 pub(super) struct Leftovers {
-    /// When they were told to end.
+    /// When SIGTERM was sent to them.
     told: Option<Time>,
 }
 
 impl Leftovers {
-    /// The signal that is due for what is still there. The first one goes out at once.
+    /// The signal that is due now for the processes that are left: SIGTERM at the first call, SIGKILL from [`GRACE`] later
+    /// on.
     fn due(&mut self, now: Time) -> Option<Signal> {
         match self.told {
             None => {
@@ -66,7 +68,7 @@ impl Beyond {
         }
     }
 
-    /// Another `stop-proof`, from the next look on.
+    /// Sets `stop-proof`, as a reload may change it. It counts from the next look on.
     pub(super) fn require(&self, proof: StopProof) {
         let unit_only = proof == StopProof::UnitOnly;
         self.unit_only.store(unit_only, Ordering::Relaxed);
@@ -75,24 +77,25 @@ impl Beyond {
         }
     }
 
-    /// The slices and scopes in which the units have others run.
+    /// The slices and scopes of `contains`, in which the units have other processes run.
     pub(super) fn contains(&self) -> &[UnitName] {
         &self.contains
     }
 
-    /// PID 1 named the control groups of what is contained: a slice's follows from its name, a scope's only once there is
-    /// one.
+    /// Remembers the control groups of contained units as PID 1 named them. A slice's control group follows from its name.
+    /// A scope has one only once it exists.
     pub(super) fn remember(&self, groups: BTreeSet<String>) {
         *self.groups.lock().unwrap_or_else(PoisonError::into_inner) = groups;
     }
 
-    /// The control groups that are stopped after the units, and not with them.
+    /// The control groups of contained units. They are stopped after the service's units, and not together with them.
     pub(super) fn groups(&self) -> BTreeSet<String> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns when a process is in a contained control group. PID 1 has a part in what its own clients run there, and refuses
-    /// it without the lease; a control group that somebody makes by hand only the kernel knows of.
+    /// Returns when a process is in a contained control group, and never if there are no such groups. PID 1 refuses without
+    /// the lease what its own clients start there. Only the kernel knows a control group that somebody makes by hand, so
+    /// the groups themselves are looked at.
     pub(super) async fn appears(&self) {
         let groups = self.groups();
         while !groups.is_empty() {
@@ -106,13 +109,14 @@ impl Beyond {
         pending::<()>().await;
     }
 
-    /// Whether the administrator answers for what is not in the control groups.
+    /// Whether `stop-proof` is `unit-only`: the administrator answers for what is not in the control groups.
     pub(super) fn is_unit_only(&self) -> bool {
         self.unit_only.load(Ordering::Relaxed)
     }
 
-    /// Looks for the processes `known`, those in `groups`, and their descendants outside of `groups`, and remembers them for
-    /// the proof. Whose child is whose may have been read up to `age` ago.
+    /// Looks at the processes `known`, at those in `groups`, and at the descendants of both. Returns those that are outside
+    /// of `groups`, and remembers them for the proof unless `stop-proof` is `unit-only`. The table of parents and children
+    /// may have been read up to `age` ago.
     pub(super) async fn find_strays(
         &self,
         known: &BTreeSet<i32>,
@@ -134,13 +138,14 @@ impl Beyond {
         self.strays.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether nothing that is known outside lives any more.
+    /// Whether no process lives that was seen outside.
     pub(super) async fn are_strays_gone(&self) -> Result<bool, String> {
         let strays = self.strays();
         Ok(strays.is_empty() || self.systemd.end_processes(&strays, None).await?.is_empty())
     }
 
-    /// SIGKILL to what is known outside. The contained groups are the caller's to kill, with all others.
+    /// Sends SIGKILL to the processes that were seen outside. The contained groups are killed by the caller, with all other
+    /// groups.
     pub(super) async fn kill_strays(&self) {
         let strays = self.strays();
         if !strays.is_empty()
@@ -150,8 +155,9 @@ impl Beyond {
         }
     }
 
-    /// Ends what the units left behind, once they are dead themselves: what is contained, by PID 1 where it knows of it, and
-    /// the strays. `slice` is how long one StopUnit is waited for.
+    /// Ends what the units left behind, once the units themselves are dead: the contained units, by PID 1 where it knows
+    /// them, and the processes that were seen outside. `slice` is how long one StopUnit is waited for. `Err` names what is
+    /// not dead yet, and the call has to be repeated.
     pub(super) async fn end(
         &self,
         left: &mut Leftovers,
@@ -171,9 +177,9 @@ impl Beyond {
         }
     }
 
-    /// PID 1 stops the units of a slice in its own order and time. A control group that somebody else made in there it does
-    /// not touch, so that is told to end, and killed later. An empty slice is stopped as well: the lease is asserted when
-    /// it is started, and not by what is started in it while it is active.
+    /// PID 1 stops the units of a slice in its own order and time. It does not touch a control group that somebody else
+    /// made in the slice, so that group gets SIGTERM, and SIGKILL later. An empty slice is stopped as well, because the
+    /// lease is asserted when the slice is started, and not for a unit that is started in it while it is active.
     async fn end_contained(&self, left: &mut Leftovers, now: Time, slice: Duration) -> Result<(), (UnitName, NotDead)> {
         for name in &self.contains {
             let trouble = |trouble| (name.clone(), trouble);
@@ -211,7 +217,7 @@ impl Beyond {
     }
 }
 
-/// `PID 36 (/usr/bin/worker) in /user.slice/session-1.scope`.
+/// A process in words, such as `PID 36 (/usr/bin/worker) in /user.slice/session-1.scope`.
 pub(super) fn in_words(process: &Process) -> String {
     format!("PID {} ({}) in {}", process.pid, process.command, process.group)
 }
@@ -235,7 +241,7 @@ mod tests {
         beyond.find_strays(&BTreeSet::new(), &BTreeSet::new(), Duration::ZERO).await
     }
 
-    /// A process outside, which has lost its parent since it was found.
+    /// Has `beyond` see a process outside, whose parent then ends, so that it is not found any more.
     async fn stray(fake: &Fake, beyond: &Beyond) {
         fake.tell(|told| (told.outside, told.alive) = (vec![process(7)], vec![process(7)]));
         for _ in 0..2 {

@@ -1,8 +1,9 @@
 //! The drop-ins that bind units to their leases where systemd gets none from the generator: a /run without inodes at a
-//! daemon-reload, or a service's file that is gone while putexd still supervises the service. They count from the next
-//! daemon-reload on, which is when they are needed, so that putexd asks for none after it has made one.
+//! daemon-reload, or a service's file that is gone while putexd still supervises the service. PID 1 reads them at the next
+//! daemon-reload, which is when they are needed. So putexd asks for no daemon-reload after it has made one, unless PID 1
+//! has loaded no drop-in of putex for the unit at all.
 //!
-//! They stay when putexd ends: nobody else would stop a unit that is started without its lease then.
+//! They stay when putexd ends, because nobody else would then stop a unit that is started without its lease.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,25 +15,25 @@ use super::disk;
 use crate::systemd::bond;
 use crate::types::{ServiceName, UnitName};
 
-/// Which services bind each unit.
+/// The services to whose leases each unit is to be bound.
 pub(super) type Bound = BTreeMap<UnitName, BTreeSet<ServiceName>>;
 
 /// The kept drop-ins.
 #[derive(Debug)]
 pub(super) struct Bonds {
     directory: PathBuf,
-    /// Why not all are as they should be, which is told once.
+    /// Why not all drop-ins are as they should be. The journal hears of it once.
     failed: Option<String>,
 }
 
-/// What PID 1 may have loaded otherwise than it is now.
+/// The units whose drop-ins were changed on the disk, so that PID 1 may have loaded something else.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Replaced {
-    /// The units that nothing was kept of, though it should have been.
+    /// The units whose drop-in was missing and has been made.
     pub made: Vec<UnitName>,
-    /// The units that are bound to other leases than before.
+    /// The units whose drop-in was replaced, or removed because it could not be replaced.
     pub changed: Vec<UnitName>,
-    /// The units that nothing is kept of any more.
+    /// The units whose drop-in was removed because no service binds them any more.
     pub removed: Vec<UnitName>,
 }
 
@@ -41,13 +42,14 @@ impl Bonds {
         Self { directory: directory.to_owned(), failed: None }
     }
 
-    /// Whether it has to be tried again.
+    /// Whether the last [`keep`](Self::keep) failed in part and has to be repeated.
     pub(super) fn have_failed(&self) -> bool {
         self.failed.is_some()
     }
 
-    /// Makes and replaces the drop-ins of `bound`; what is there with the same text is left alone. With `is_all`, removes those
-    /// of all other units. Only what has changed on the disk is told, so that one daemon-reload for it cannot lead to another.
+    /// Makes and replaces the drop-ins of the units in `bound`. A drop-in that has the right text already is left alone.
+    /// With `is_all`, removes those of all other units. Returns only what has changed on the disk, so that a daemon-reload
+    /// for one change cannot lead to another.
     pub(super) fn keep(&mut self, bound: &Bound, is_all: bool) -> Replaced {
         let mut replaced = Replaced::default();
         let mut failed = None;
@@ -59,8 +61,8 @@ impl Bonds {
                 continue;
             }
             let written = write(&path, &text);
-            // What was there would bind the unit to another lease, and so keep it from being started at all. It is found again
-            // if it cannot be removed either.
+            // The former drop-in would bind the unit to another lease, and so keep it from being started at all. If it
+            // cannot be removed either, the next call finds it again.
             let is_other = written.is_ok() || remove(&path).is_ok();
             match (&written, former) {
                 (_, Ok(_)) if is_other => replaced.changed.push(unit.clone()),
@@ -110,7 +112,7 @@ impl Bonds {
     }
 }
 
-/// Readable for all, as files of units are, so that "systemctl cat" shows it to everyone.
+/// Makes the file readable for all, as unit files are, so that "systemctl cat" shows it to everyone.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;
@@ -120,14 +122,14 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o644))
 }
 
-/// With the directory, unless somebody else has a file there.
+/// Removes the file, and its directory unless somebody else has a file there. A missing file is no error.
 fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}
     }
     if let Some(directory) = path.parent() {
-        // One that is not empty stays.
+        // A directory that is not empty stays.
         let _ = fs::remove_dir(directory);
     }
     Ok(())
@@ -167,21 +169,21 @@ mod tests {
         assert_eq!(data("a.service").mode() & 0o777, 0o644);
         let before = (data("a.service").ino(), data("b.slice").ino());
 
-        // As it was.
+        // Nothing has changed.
         assert_eq!(bonds.keep(&both, true), Replaced::default());
         assert_eq!((data("a.service").ino(), data("b.slice").ino()), before);
 
-        // As "systemctl revert" does.
+        // "systemctl revert" removes the directory like this.
         fs::remove_dir_all(directory.join("a.service.d")).expect("removed");
         assert_eq!(bonds.keep(&both, true), made(&["a.service"]));
         assert_eq!(bonds.keep(&both, true), Replaced::default(), "it is told once");
 
-        // As long as not all is known, nothing is taken away.
+        // As long as the settings of some services are not known, no drop-in is removed.
         let replaced = bonds.keep(&bound(&[("a.service", "web")]), false);
         assert_eq!(replaced, Replaced { changed: vec![unit("a.service")], ..Replaced::default() });
         assert_eq!(data("b.slice").ino(), before.1);
 
-        // Another putexd, and a directory that somebody else uses.
+        // A new putexd removes the drop-ins, but not a directory that somebody else uses.
         fs::write(directory.join("b.slice.d/own.conf"), "").expect("written");
         let replaced = Bonds::new(&directory).keep(&bound(&[]), true);
         assert_eq!(replaced.removed, [unit("a.service"), unit("b.slice")]);

@@ -1,4 +1,4 @@
-//! Which files of the configuration are broken, and what becomes of their services, in words.
+//! Which files of the configuration are broken, and what becomes of their services, in words for the operator.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +10,15 @@ use crate::types::ServiceName;
 const STATE: &str = "broken";
 const RELOAD: &str = "run \"systemctl reload putexd\"";
 
-/// What was wrong when the configuration was last read.
+/// The errors that were found when the configuration was last read.
 #[derive(Debug, Default)]
 pub(super) struct Broken {
-    /// With `putexd.toml`, or with a directory: for every service.
+    /// The error of `putexd.toml` or of a directory, which concerns every service.
     for_all: Option<Diagnostic>,
     services: BTreeMap<ServiceName, Diagnostic>,
 }
 
-/// What was broken and is so no longer.
+/// The files that were broken before a reload and are good after it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Mended {
     of_host: Option<Diagnostic>,
@@ -26,7 +26,8 @@ pub(super) struct Mended {
 }
 
 impl Mended {
-    /// One that is gone, too, is not mended; `exists` says which are there.
+    /// One sentence for each file. A service whose file was removed is not mended: `exists` says which services are
+    /// defined.
     pub(super) fn in_words(&self, exists: impl Fn(&ServiceName) -> bool) -> Vec<String> {
         let of_host = self.of_host.iter().map(|error| format!("{} is mended", error.path.display()));
         of_host
@@ -36,13 +37,13 @@ impl Mended {
 }
 
 impl Broken {
-    /// At a start. Where nothing is good but what was kept, each service is among the broken ones.
+    /// The errors at the start of putexd. Where only kept texts could be used, each service is among the broken ones.
     pub(super) fn new(loaded: &Loaded) -> Self {
         Self { for_all: None, services: loaded.broken.clone() }
     }
 
-    /// At a reload. Where nothing is known for certain, all goes on as it was. The files that are good again: that of the
-    /// whole host, and those of these services.
+    /// Takes over the errors that a reload found, and returns the files that are good again: that of the whole host, and
+    /// those of services. Where the error concerns every service, the errors of single services stay as they were.
     pub(super) fn update(&mut self, loaded: &Loaded) -> Mended {
         let before = self.for_all.take();
         self.for_all.clone_from(&loaded.for_all);
@@ -63,7 +64,7 @@ impl Broken {
         self.services.contains_key(name)
     }
 
-    /// What is to be said of a service that goes on although its file, or that of the host, is broken.
+    /// The sentence for a service that goes on although its file, or that of the host, is broken. `None`: neither is.
     pub(super) fn goes_on(&self, name: &ServiceName) -> Option<String> {
         let error = self.services.get(name).or(self.for_all.as_ref())?;
         Some(format!(
@@ -73,7 +74,7 @@ impl Broken {
         ))
     }
 
-    /// Why it does not contend once it has no lease, if it was broken when this putexd was started.
+    /// Why a service whose file was broken when this putexd was started does not contend once it has no lease.
     pub(super) fn bars(&self, name: &ServiceName) -> Option<String> {
         let error = self.services.get(name)?;
         Some(format!(
@@ -83,7 +84,7 @@ impl Broken {
         ))
     }
 
-    /// What a reload has found, of services that run and of those that do not.
+    /// The errors of the last reload, one sentence each. `runs` says which services run here.
     pub(super) fn in_words(&self, runs: impl Fn(&ServiceName) -> bool) -> Vec<String> {
         let for_all = self.for_all.iter().map(|error| {
             format!(
@@ -99,7 +100,7 @@ impl Broken {
         for_all.chain(services).collect()
     }
 
-    /// The services that do not run here.
+    /// Status rows for the services with a broken file that do not run here.
     pub(super) fn rows(&self, runs: impl Fn(&ServiceName) -> bool) -> Vec<ServiceStatus> {
         let absent = self.services.iter().filter(|(name, _)| !runs(name));
         let row = |(name, _): (&ServiceName, &Diagnostic)| ServiceStatus {
@@ -146,7 +147,7 @@ mod tests {
     fn what_is_mended_is_told_once() {
         let mut broken = Broken::new(&loaded(&["db", "web", "gone"], false));
         assert_eq!(broken.update(&loaded(&["db", "web", "gone"], false)), Mended::default());
-        // As long as nothing is known for certain nothing is mended.
+        // As long as an error concerns every service, none counts as mended.
         assert_eq!(broken.update(&loaded(&[], true)), Mended::default());
         let mended = broken.update(&loaded(&["web"], false));
         let words = mended.in_words(|name| name.as_str() != "gone");

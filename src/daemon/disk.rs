@@ -1,8 +1,8 @@
-//! What outlives the daemon: one small JSON file a service in /var/lib/putex, and one a unit.
+//! What outlives the daemon: one small JSON file for each service in /var/lib/putex, and one for each unit.
 //!
-//! Losing that of a service is safe: a host without memory believes nothing that it has not seen itself, and waits longest.
-//! That of a unit says where its lock was, whatever the service was called: without it this host does not notice that its
-//! configuration names another store than before.
+//! Losing the file of a service is safe: a host without memory believes nothing that it has not seen itself, and waits longest
+//! (unknown holder, K5). The file of a unit says where its lock was (what a host remembers, N4), whatever the service was
+//! called. Without it this host does not notice that its configuration names another store than before.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::election::{KeptPlace, LONGEST_HOLD, Memory, Timings};
 use crate::types::{FencingToken, Incarnation, Key, Revision, ServiceName, UnitName};
 
-/// Where one service's memory is.
+/// The file that keeps one service's memory.
 #[derive(Debug, Clone)]
 pub(super) struct Disk {
     path: PathBuf,
@@ -23,20 +23,20 @@ pub(super) struct Disk {
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Stored {
-    /// A position belongs to a key.
+    /// The key of the lock that `position` belongs to.
     key: Key,
     position: Option<(Incarnation, Revision)>,
     term: FencingToken,
     longest_hold_ms: u64,
-    /// For a daemon that finds a lease whose service has no file any more. A file of an earlier version has none.
+    /// For a daemon that finds a lease whose service has no file any more (adoption, K8). Files of earlier versions lack it.
     #[serde(default)]
     timings: Option<Timings>,
 }
 
-/// No clock is as high.
+/// A term from here on is not believed: no clock shows so many seconds.
 const HIGHEST_TERM: FencingToken = FencingToken(1 << 40);
 
-/// Under which key a service was held here last, and with which timings as far as known.
+/// The key under which a service was last held here, and its timings if the file has them.
 pub(super) fn last_held(directory: &Path, service: &ServiceName) -> io::Result<(Key, Option<Timings>)> {
     let stored = read(&path_of(directory, service))?;
     Ok((stored.key, stored.timings))
@@ -55,7 +55,7 @@ impl Disk {
         Self { path: path_of(directory, service), key: key.clone() }
     }
 
-    /// What was kept, or nothing: a file that is missing or not understood is as good as a new host.
+    /// Reads the memory. A file that is missing or not understood gives the empty memory of a new host.
     pub(super) fn load(&self) -> Memory {
         match self.try_load() {
             Ok(memory) => memory,
@@ -67,7 +67,7 @@ impl Disk {
         }
     }
 
-    /// Which file is to hold what.
+    /// The path and the content of the file that keeps `memory` and `timings`.
     pub(super) fn file(&self, memory: &Memory, timings: Timings) -> (PathBuf, Vec<u8>) {
         let stored = Stored {
             key: self.key.clone(),
@@ -83,9 +83,9 @@ impl Disk {
         let stored = read(&self.path)?;
         Ok(Memory {
             position: stored.position.filter(|_| stored.key == self.key),
-            // An earlier version kept whatever a record said.
+            // An earlier version kept any term that a record named.
             term: Some(stored.term).filter(|term| *term < HIGHEST_TERM).unwrap_or_default(),
-            // Rounded down when it was written; a millisecond more never hurts.
+            // The value was rounded down when it was written, and waiting a millisecond longer never hurts.
             longest_hold: Some(Duration::from_millis(stored.longest_hold_ms.saturating_add(1)))
                 .filter(|hold| *hold <= LONGEST_HOLD + Duration::from_millis(1))
                 .unwrap_or_default(),
@@ -95,13 +95,14 @@ impl Disk {
 
 #[derive(Debug, Serialize, Deserialize)]
 struct StoredPlace {
-    /// A long name may share its file with another.
+    /// Tells units with long names apart, because two of them may share a file.
     unit: UnitName,
     #[serde(flatten)]
     kept: KeptPlace,
 }
 
-/// Where a unit's lock was when it was last run here. A file that is not understood is as good as none.
+/// Where a unit's lock was when the unit was last run here (N4). `None`: the file is missing, not understood, or another
+/// unit's.
 pub(super) fn load_place(directory: &Path, unit: &UnitName) -> Option<KeptPlace> {
     let path = path_of_unit(directory, unit);
     let read = fs::read(&path).and_then(|bytes| Ok(serde_json::from_slice::<StoredPlace>(&bytes)?));
@@ -115,12 +116,12 @@ pub(super) fn load_place(directory: &Path, unit: &UnitName) -> Option<KeptPlace>
     }
 }
 
-/// What a unit's file is to hold.
+/// The content of a unit's file.
 pub(super) fn render_place(unit: &UnitName, kept: &KeptPlace) -> Vec<u8> {
     render(&StoredPlace { unit: unit.clone(), kept: kept.clone() })
 }
 
-/// No service's file is called so: their names have no `+`.
+/// The file of a unit. It has a `+` in its name, so that no service's file has the same name.
 pub(super) fn path_of_unit(directory: &Path, unit: &UnitName) -> PathBuf {
     directory.join(format!("{}.json", Key::of_unit(None, unit).as_str().replace('/', "+")))
 }
@@ -129,7 +130,8 @@ fn render(stored: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec_pretty(stored).expect("it has no map with keys other than text")
 }
 
-/// Replaces a file, at once or not at all, and returns when a power loss cannot undo that. One writer of a file at a time.
+/// Replaces a file atomically, and returns when a power loss cannot undo that. Only one writer of a file at a time may call
+/// it.
 pub(super) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
     let written = fs::File::create(&new).and_then(|mut file| {
@@ -137,12 +139,12 @@ pub(super) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
         file.sync_all()
     });
     if let Err(error) = written.and_then(|()| fs::rename(&new, path)) {
-        // Half of a file would take room that is wanted elsewhere.
+        // A half-written file would take space that is needed elsewhere.
         let _ = fs::remove_file(&new);
         return Err(error);
     }
     match fs::File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all() {
-        // Not every file system has it for folders.
+        // Not every file system supports fsync of directories.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
         other => other,
     }
@@ -246,16 +248,16 @@ mod tests {
         for name in names {
             assert_eq!(load_place(directory.path(), &unit(name)), Some(place(name)));
         }
-        // As it was written before positions were kept.
+        // An earlier version wrote the file without a position.
         let path = path_of_unit(directory.path(), &unit(names[0]));
         let mut stored: serde_json::Value = serde_json::from_slice(&fs::read(&path).expect("read")).expect("JSON");
-        // The generator reads these two.
+        // The generator reads these two fields.
         assert_eq!((stored["unit"].as_str(), stored["key"].as_str()), (Some(names[0]), Some("db")));
         stored.as_object_mut().expect("an object").remove("position").expect("a position");
         fs::write(&path, stored.to_string()).expect("written");
         let without = KeptPlace { position: None, ..place(names[0]) };
         assert_eq!(load_place(directory.path(), &unit(names[0])), Some(without));
-        // A service may be called as a unit.
+        // A service and a unit may have the same name.
         store(&disk(directory.path(), "db"));
         assert_eq!(fs::read_dir(directory.path()).expect("a directory").count(), names.len() + 1);
         fs::write(path_of_unit(directory.path(), &unit(names[1])), "{").expect("written");

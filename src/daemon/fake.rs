@@ -1,4 +1,4 @@
-//! A PID 1 for unit tests: it answers what the test has told it, and remembers what was asked of it. And a journal that
+//! A fake PID 1 for unit tests, which gives the answers that the test has set and remembers the calls, and a journal that
 //! remembers what was written to it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,26 +21,26 @@ use crate::types::{
     FencingToken, Instance, Key, NodeId, OnStopFailure, Revision, ServiceName, Time, UnitName, WriteId,
 };
 
-/// What the fake answers, and what was asked of it.
+/// What the fake answers, and the calls that it got.
 #[derive(Debug, Default)]
 pub(super) struct Told {
-    /// Whether it does not answer at all.
+    /// Whether calls to PID 1 fail as if it could not be reached.
     pub(super) silent: bool,
     /// The control groups of units; a unit that is not here has none.
     pub(super) groups: BTreeMap<UnitName, Vec<String>>,
-    /// The control groups that have processes, until they are killed.
+    /// The control groups that have processes, until these are killed.
     pub(super) full: BTreeSet<String>,
-    /// What descends from the units and is outside of their groups.
+    /// The processes that descend from the units and are outside of their control groups.
     pub(super) outside: Vec<Process>,
     /// Processes that run, until they are killed.
     pub(super) alive: Vec<Process>,
-    /// Why units are not dead; the others are.
+    /// Why units are not dead. All other units are dead unless their control group is in `full`.
     pub(super) not_dead: BTreeMap<UnitName, NotDead>,
     /// Units that are started.
     pub(super) started: BTreeSet<UnitName>,
-    /// Whether the job of a stop is still queued when it has been waited for.
+    /// Whether the job of a stop is still queued at the end of the time for which the caller waits.
     pub(super) stops_slowly: bool,
-    /// What was done, in its order.
+    /// The calls that change or look for something, in their order.
     pub(super) done: Vec<String>,
 }
 
@@ -51,7 +51,7 @@ impl Told {
     }
 }
 
-/// Clones share what is told.
+/// Clones share one [`Told`].
 #[derive(Debug, Clone, Default)]
 pub(super) struct Fake(Arc<Mutex<Told>>);
 
@@ -60,7 +60,7 @@ impl Fake {
         tell(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What was done since it was asked last.
+    /// Returns the calls since the last `done`.
     pub(super) fn done(&self) -> Vec<String> {
         self.tell(|told| std::mem::take(&mut told.done))
     }
@@ -81,7 +81,7 @@ pub(super) fn unit(name: &str) -> UnitName {
     UnitName::new(name).expect("a unit's name")
 }
 
-/// `database.service`, which nothing is known of but that.
+/// Settings of the service `db` with `database.service` and nothing else.
 pub(super) fn settings() -> ServiceSettings {
     ServiceSettings {
         name: "db".parse().expect("a service's name"),
@@ -99,7 +99,7 @@ pub(super) fn settings() -> ServiceSettings {
     }
 }
 
-/// A lease of that, with the control groups `/a` and `/b`.
+/// A lease of [`settings`], with the control groups `/a` and `/b`.
 pub(super) fn lease(closing: bool) -> Lease {
     Lease {
         service: settings().name,
@@ -121,7 +121,7 @@ pub(super) fn lease(closing: bool) -> Lease {
     }
 }
 
-/// One whose units the guard has proven dead, and whose host goes down if they are not.
+/// A lapsed lease whose units the guard has proven dead, and whose host would go down if they were not.
 pub(super) fn stopped_lease() -> ListedLease {
     let lease = Lease { on_stop_failure: OnStopFailure::RebootForce, ..lease(true) };
     ListedLease { lease, lapsed: true, stopped: true }
@@ -309,7 +309,7 @@ impl Manager for Fake {
 pub(super) struct Written(Arc<Mutex<Vec<String>>>);
 
 impl Written {
-    /// Those that were written since this was asked last.
+    /// Returns the messages since the last `take`.
     pub(super) fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().expect("nobody panics with it"))
     }
@@ -331,7 +331,7 @@ impl<S: tracing::Subscriber> Layer<S> for Written {
     }
 }
 
-/// What this thread writes to the journal from now on, until the guard is dropped.
+/// Collects what this thread writes to the journal from now on, until the guard is dropped.
 pub(super) fn written() -> (Written, tracing::subscriber::DefaultGuard) {
     let written = Written::default();
     let guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(written.clone()));

@@ -1,5 +1,5 @@
-//! Which control groups belong to which service of this host: what one of them kills must hold nothing of another, and nothing
-//! that the host needs to keep the promise.
+//! Which control groups belong to which service of this host. What a service `contains` is killed as a whole, so it must
+//! hold nothing of another service, and nothing that the host needs to keep its leases.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,11 +9,11 @@ use crate::host::group_name::is_within;
 use crate::systemd::{BusError, Manager};
 use crate::types::{ServiceName, UnitName};
 
-/// Without these no lease is kept or ended; not every host has all of them.
+/// Units that putexd needs in order to keep and to end leases. Not every host has all of them.
 const NEEDED: [&str; 5] =
     ["putexd.service", "putex-guard.service", "dbus.service", "dbus-broker.service", "systemd-journald.service"];
 
-/// The control groups of all services, as each of them told last. Clones share it.
+/// The control groups of all services, as each service reported them last. Clones share one table.
 #[derive(Debug, Clone, Default)]
 pub struct Grounds(Arc<Mutex<BTreeMap<ServiceName, BTreeSet<String>>>>);
 
@@ -26,7 +26,7 @@ impl Grounds {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(service);
     }
 
-    /// Another service that has something in `group`, or around it.
+    /// Another service that has a control group within `group` or around it.
     fn other_in(&self, service: &ServiceName, group: &str) -> Option<ServiceName> {
         let grounds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let touches = |other: &String| is_within(other, group) || is_within(group, other);
@@ -37,7 +37,8 @@ impl Grounds {
     }
 }
 
-/// Whether what the service contains can be killed as a whole, else why not; `Err`: PID 1 did not answer.
+/// Whether the units in `contains` can be killed as a whole, or else why not, for the operator. The outer `Err`: PID 1 did
+/// not answer.
 pub(super) async fn check(
     systemd: &dyn Manager,
     grounds: &Grounds,

@@ -1,4 +1,5 @@
-//! A service's requests to the guard, carried out one after the other: an `arm` must never overtake a `close`.
+//! The task that carries out a service's requests to the guard one after the other, because an `arm` must never overtake a
+//! `close`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,30 +16,31 @@ use crate::guard_client::client::{GuardClient, GuardError, Link};
 use crate::guard_client::frame::{CGROUP_LIMIT, Lease, ListedLease, MEMBER_LIMIT};
 use crate::types::{Instance, NodeId, ServiceName};
 
-/// Before the guard is asked again whether it is there.
+/// Time before the guard is asked again whether it is there.
 const RETRY: Duration = Duration::from_millis(100);
 
-// With the unit itself they have to fit into a lease.
+// The bound units and the unit itself have to fit into one lease.
 const _: () = assert!(BOUND_UNITS_LIMIT < MEMBER_LIMIT);
-// And their control groups with those of what they contain, each twice over while a unit moves from one to another.
+// So have their control groups and those of the contained units, each counted twice, for a unit that moves from one group
+// to another.
 const _: () = assert!(2 * (1 + BOUND_UNITS_LIMIT + CONTAINS_LIMIT) <= CGROUP_LIMIT);
 
-/// What the guard needs to know beside the election's words.
+/// Carries out the requests, and adds what the election does not know: units and control groups.
 pub(super) struct GuardQueue {
     pub(super) service: ServiceName,
     pub(super) node: NodeId,
     pub(super) guard: GuardClient,
     pub(super) units: UnitControl,
     pub(super) settings: watch::Receiver<Arc<ServiceSettings>>,
-    /// The lease as the guard has it, as far as known; `closing` when it has lapsed too.
+    /// The lease as the guard has it, as far as known. `closing` is set for a lapsed one, too.
     pub(super) armed: Option<Lease>,
-    /// The lease that the guard was told to forget last.
+    /// The instance of the lease that was disarmed last.
     pub(super) forgotten: Option<Instance>,
 }
 
 impl GuardQueue {
-    /// Serves until the service is gone. Boxed is what a queue does seldom: it would take its room while nothing is asked,
-    /// too.
+    /// Serves until the service is gone. The futures of rare work are boxed, because they would otherwise take memory while
+    /// the queue is idle.
     pub(super) async fn run(mut self, mut requests: mpsc::Receiver<Box<GuardRequest>>, inbox: Inbox) {
         let mut groups = self.units.watch_groups();
         let mut begun = self.units.watch_begun();
@@ -48,7 +50,7 @@ impl GuardQueue {
                 biased;
                 Ok(()) = link.changed() => {
                     if *link.borrow_and_update() == Link::Up {
-                        // A guard that is gone again is asked when it comes back.
+                        // If the guard is gone again, it is asked when it comes back.
                         let _ = Box::pin(self.listed()).await;
                     }
                     continue;
@@ -76,7 +78,8 @@ impl GuardQueue {
         }
     }
 
-    /// What was asked of a guard that is gone is asked anew by the election when it is back.
+    /// Waits until the guard is back, and drops the requests that were queued meanwhile: the election repeats them.
+    /// `false`: the service is gone.
     async fn wait_for_guard(&mut self, requests: &mut mpsc::Receiver<Box<GuardRequest>>, inbox: &Inbox) -> bool {
         let listed = loop {
             if let Ok(listed) = self.listed().await {
@@ -94,8 +97,9 @@ impl GuardQueue {
 
     /// The lease of the service as the guard has it.
     ///
-    /// A guard that could not write down that it was told to forget a lease leaves it to its successor, which would refuse the
-    /// next one. The units were proven dead behind a closed gate, and none could be started under that lease since.
+    /// A guard that could not keep a `disarm` on the disk leaves the lease to its successor, which would refuse the next
+    /// `arm`. So the lease is disarmed again here. Its units were proven dead behind a closed gate, and none could be
+    /// started under that lease since.
     async fn listed(&self) -> Result<Option<ListedLease>, GuardError> {
         let listed = self.guard.lease_of(&self.service).await?;
         let Some(instance) = self
@@ -164,8 +168,9 @@ impl GuardQueue {
         Ok(())
     }
 
-    /// Starts have come to their end. An open lease is armed anew with the same deadline; of a closed one nothing is ever taken
-    /// away. A guard that refuses only goes on asking for more than it has to.
+    /// Tells the guard that starts have come to their end. An open lease is armed anew with the same deadline. A closed
+    /// lease is left alone, because nothing is ever taken away from it. A guard that refuses asks for more proof than it
+    /// has to, and nothing else.
     async fn tell_begun(&mut self) -> Option<Event> {
         let mut lease = self.armed.clone().filter(|lease| !lease.closing)?;
         let begun = self.units.watch_begun().borrow().units.clone();
@@ -190,9 +195,10 @@ impl GuardQueue {
         }
     }
 
-    /// The control groups of the units are others than those that the guard covers: an open lease is armed anew with the
-    /// same deadline, a closed one is told what it does not cover yet. `None`: there is nothing that the election has to
-    /// know. A guard that refuses does not cover the units, so the lease has to be released.
+    /// Tells the guard that the units' control groups differ from those that its lease covers. An open lease is armed anew
+    /// with the same deadline. To a closed one the groups are added that it does not cover yet. `None`: there is nothing
+    /// that the election has to know. If the guard refuses an open lease it does not cover the units, so the lease has to
+    /// be released (H5).
     async fn tell_groups(&mut self) -> Option<Event> {
         let lease = self.armed.as_ref()?;
         let covered: BTreeSet<String> = lease.cgroups.iter().cloned().collect();
@@ -227,7 +233,7 @@ impl GuardQueue {
     }
 }
 
-/// A listed lease as the queue keeps it: one that has lapsed is as closed as one can be.
+/// A listed lease as the queue keeps it: a lapsed lease counts as closed.
 pub(super) fn armed(listed: &ListedLease) -> Lease {
     Lease { closing: listed.lease.closing || listed.lapsed, ..listed.lease.clone() }
 }
@@ -245,7 +251,8 @@ mod tests {
 
     const REFUSED: &str = "it has its reasons";
 
-    /// The leases that the queue asks for, or has disarmed. The guard grants or refuses all of them, and lists `listed`.
+    /// A guard that reports in `asked` each lease that the queue arms or disarms. It grants or refuses every `arm`, and
+    /// lists `listed`.
     async fn serve(stream: DuplexStream, refuses: bool, listed: Option<Lease>, asked: mpsc::UnboundedSender<Lease>) {
         let mut stream = BufReader::new(stream);
         let mut line = String::new();
@@ -275,7 +282,8 @@ mod tests {
         }
     }
 
-    /// A queue whose guard has `armed`, and whose units are in `groups` now; what it asks its guard.
+    /// A queue whose guard has `armed`, and whose units are in `groups` now. The receiver gets what the queue asks of its
+    /// guard.
     async fn guard_queue(armed: Lease, groups: &[&str], refuses: bool) -> (GuardQueue, mpsc::UnboundedReceiver<Lease>) {
         queue_of(armed, None, groups, refuses).await
     }

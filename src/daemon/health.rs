@@ -1,6 +1,6 @@
-//! Health checks: run at an interval, in a task of their own, with their rise and fall counted.
+//! Health checks. Each service has a task that runs them at an interval and counts their rise and fall.
 //!
-//! A check never holds up a renewal: all that reaches the election is its verdict.
+//! A check never holds up a renewal: only its verdict reaches the election.
 
 mod http;
 
@@ -16,17 +16,17 @@ use crate::election::{Event, State};
 use crate::systemd::{Check, Manager, RunResult};
 use crate::types::{NodeId, ServiceName, UnitName};
 
-/// What a check is asked about.
+/// What a health check has to find out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Does the service work here?
+    /// Whether the service works on this host, which runs it.
     Active,
-    /// Would it work here?
+    /// Whether the service would work on this host if it were started.
     Standby,
 }
 
 impl Role {
-    /// The role that is checked in `state`; none while the unit changes hands.
+    /// The role that is checked in `state`. `None`: nothing is checked, because the unit changes hands.
     pub(super) fn of(state: State) -> Option<Self> {
         match state {
             State::Active => Some(Self::Active),
@@ -50,7 +50,7 @@ impl Role {
     }
 }
 
-/// Checks one service.
+/// Runs the health checks of one service.
 pub(super) struct Checker {
     pub(super) service: ServiceName,
     pub(super) node: NodeId,
@@ -60,7 +60,7 @@ pub(super) struct Checker {
     pub(super) inbox: Inbox,
 }
 
-/// Passes or failures in a row.
+/// Counts passes and failures in a row.
 #[derive(Debug, Default)]
 struct Tally {
     passes: u32,
@@ -68,13 +68,13 @@ struct Tally {
 }
 
 impl Tally {
-    /// What to tell the election after this result, if anything.
+    /// The verdict that the election gets after this result, if any.
     fn count(&mut self, role: Role, settings: &HealthSettings, result: Result<(), String>) -> Option<Event> {
         match result {
             Ok(()) => {
                 self.failures = 0;
                 self.passes = self.passes.saturating_add(1);
-                // On the active host each pass counts, because it keeps the renewals going.
+                // On the active host each pass counts, whatever `rise` is, because passes keep the renewals going (H1).
                 let enough = role == Role::Active || self.passes >= settings.rise;
                 enough.then(|| role.event(Ok(())))
             }
@@ -88,11 +88,12 @@ impl Tally {
 }
 
 impl Checker {
-    /// Checks until the service is gone.
+    /// Runs the checks until the service is gone.
     pub(super) async fn run(mut self) {
         loop {
             let role = *self.role.borrow_and_update();
-            // A verdict without a check would say that something passed.
+            // Where the probe does not ask a standby there is no verdict, because one without a check would say that
+            // something passed.
             let asked = role.filter(|role| *role == Role::Active || self.settings.probe.asks_standby());
             let Some(role) = asked else {
                 if self.role.changed().await.is_err() {
@@ -106,7 +107,7 @@ impl Checker {
         }
     }
 
-    /// Checks for as long as the role lasts. `false`: the service is gone.
+    /// Checks until the role changes. `false`: the service is gone.
     async fn check_as(&mut self, role: Role) -> bool {
         let mut tally = Tally::default();
         loop {
@@ -130,7 +131,7 @@ impl Checker {
         }
     }
 
-    /// One check. `None`: nobody knows, because PID 1 could not be asked.
+    /// Runs one check. `None`: no verdict, because PID 1 could not be asked.
     async fn probe(&self, role: Role) -> Option<Result<(), String>> {
         let limit = self.settings.timeout;
         match &self.settings.probe {

@@ -1,6 +1,6 @@
-//! One watch of the store for all services of the host. A hint makes a service read sooner; nothing depends on it. The same bells
-//! ring when the connection to the store or the guard is lost or found: to wait for that once for all costs less than a thousand
-//! times.
+//! One watch of the store for all services of the host. A hint makes a service read sooner, and nothing depends on it. The
+//! same bells ring when the connection to the store or the guard is lost or made again, because one task that waits for
+//! that costs less than one in each of a thousand services.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -22,12 +22,13 @@ use crate::store::pace::Pace;
 use crate::store::{self, Link as StoreLink, Store};
 use crate::types::Key;
 
-/// Between two watches, doubled each time one ends at once. A host has one for all services, and without it a planned hand-over
-/// takes up to R longer, so that it is not long without one.
+/// Pause between two watches, doubled each time a watch ends without a hint. There is one watch for all services of a host,
+/// and a planned hand-over takes up to R longer without it, so the pause stays short.
 const BACK_OFF_MIN: Duration = Duration::from_millis(100);
 const BACK_OFF_MAX: Duration = Duration::from_secs(1);
 
-/// From one ringing to the next, where many keys change: what is read then is read together, which costs less.
+/// Shortest time between two rings where many keys change: services that are woken together read together, which costs
+/// less.
 const RINGING: Duration = Duration::from_millis(20);
 
 /// What a bell rings for.
@@ -35,11 +36,11 @@ const RINGING: Duration = Duration::from_millis(20);
 pub(super) enum Ring {
     /// Its key may have changed.
     Hint,
-    /// The connection to the store or to the guard is not what it was, or may not be.
+    /// The connection to the store or to the guard has changed, or may have.
     Link,
 }
 
-/// Rings for the one who waits for a key.
+/// Wakes the task that waits for a key.
 #[derive(Debug, Default)]
 pub(super) struct Bell {
     hint: AtomicBool,
@@ -57,7 +58,7 @@ impl Bell {
         self.waker.wake();
     }
 
-    /// What it has rung for since it was last heard. A hint stays until somebody `heeds` hints.
+    /// Takes what the bell has rung for since the last call. A hint is kept until a call with `heeds`.
     pub(super) fn poll(&self, context: &mut Context<'_>, heeds: bool) -> Poll<Ring> {
         self.waker.register(context.waker());
         if self.link.swap(false, Ordering::AcqRel) {
@@ -74,7 +75,7 @@ impl Bell {
 pub(super) async fn hint(bells: &[Arc<Bell>]) {
     poll_fn(|context| {
         let rings = |bell: &Arc<Bell>| {
-            // A connection is nothing to whoever waits here; behind it there may be a hint.
+            // A change of a connection does not matter here, but a hint may be behind it.
             while let Poll::Ready(ring) = bell.poll(context, true) {
                 if ring == Ring::Hint {
                     return true;
@@ -87,23 +88,23 @@ pub(super) async fn hint(bells: &[Arc<Bell>]) {
     .await;
 }
 
-/// Hashed as in every other process, so that a simulation runs again as it ran.
+/// A map with a fixed hasher, so that its order is the same in each process and a simulation can be repeated exactly.
 type Board = HashMap<Key, Arc<Bell>, BuildHasherDefault<DefaultHasher>>;
 
-/// Who wants to hear of which key.
+/// The bells of all services, by key. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Hints {
     board: Arc<Mutex<Board>>,
 }
 
 impl Hints {
-    /// A bell that rings whenever `key` may have changed. One at a time waits for it.
+    /// The bell that rings whenever `key` may have changed. Only one task at a time may wait for it.
     pub(super) fn of(&self, key: &Key) -> Arc<Bell> {
         let mut board = self.board.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(board.entry(key.clone()).or_default())
     }
 
-    /// Watches `store`, and the connections to it and to the guard, for ever.
+    /// Watches `store`, and the connections to it and to the guard. It does not return.
     pub async fn run(self, store: Arc<dyn Store>, guard: watch::Receiver<GuardLink>) {
         join(self.watch(&*store), self.follow(store.link(), guard)).await;
     }
@@ -111,10 +112,10 @@ impl Hints {
     async fn watch(&self, store: &dyn Store) {
         let (mut back_off, mut pace) = (BACK_OFF_MIN, Pace::new(RINGING));
         loop {
-            // The reason is the connection's to tell; the services read every R all the same.
+            // The connection itself reports why a watch failed, and the services read every R all the same.
             if let Ok(hints) = store.watch().await {
                 let mut hints = hints.fuse();
-                // What changed while nobody watched was not hinted at.
+                // There were no hints for changes that were made while nothing was watched.
                 self.ring_all(Ring::Hint);
                 while let Some(key) = hints.next().await {
                     back_off = BACK_OFF_MIN;
@@ -139,7 +140,7 @@ impl Hints {
                 changed = guard.changed() => changed,
             };
             if changed.is_err() {
-                // The daemon ends.
+                // A sender is gone only when the daemon ends.
                 return;
             }
         }
@@ -160,7 +161,7 @@ impl Hints {
     }
 }
 
-/// Takes the hints that come before `end`.
+/// Adds to `keys` the hints that come before `end`.
 async fn gather(hints: &mut Fuse<store::Hints>, keys: &mut Vec<Key>, end: Sleep) {
     tokio::pin!(end);
     loop {

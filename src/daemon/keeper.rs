@@ -1,4 +1,5 @@
-//! Writes what is to outlive the daemon, beside everything else: the newest of each file, never an older one after it.
+//! Writes the files that are to outlive the daemon, in threads of its own. The newest content of each file is written, and
+//! never an older one after it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -10,37 +11,37 @@ use tokio::runtime::Handle;
 
 use super::disk;
 
-/// Before what could not be written is tried again.
+/// Time after which a failed write is tried again.
 const RETRY: Duration = Duration::from_secs(2);
-/// So many files are written at the same time: a disk takes many of them almost as fast as one, and each takes a thread, for as
+/// Files that are written at the same time. A disk takes many of them almost as fast as one, but each takes a thread for as
 /// long as the disk hangs.
 const WRITERS: usize = 16;
 
-/// Clones share what is to be written.
+/// The queue of files to write. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Keeper(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The newest of each file, until it is on the disk.
+    /// The newest content of each file, until it is on the disk.
     waiting: BTreeMap<PathBuf, Vec<u8>>,
-    /// Files that are being written: nobody else writes them.
+    /// Files that a thread is writing now. No other thread writes them.
     writing: BTreeSet<PathBuf>,
-    /// Threads that write until nothing waits any more.
+    /// Number of threads that run. Each ends when no file waits that it could write.
     writers: usize,
-    /// Those whose last write has failed.
+    /// Files whose last write has failed.
     failed: BTreeSet<PathBuf>,
-    /// Those on which something rests that is done next.
+    /// Files that have to be on the disk before a unit is started.
     needed: BTreeSet<PathBuf>,
-    /// Why the last write has failed, and what to do about it.
+    /// Why a write has failed, and what to do about it. `None`: no file is in `failed`.
     trouble: Option<String>,
-    /// Somebody waits in order to try again.
+    /// Whether a task waits for [`RETRY`] in order to try again.
     retries: bool,
 }
 
 impl Keeper {
-    /// Has `content` written. A failure is logged once, and it is tried again until it is written or replaced. `is_needed`:
-    /// something is not to be done before.
+    /// Has `content` written. A failure is logged once, and the write is tried again until it succeeds or the content is
+    /// replaced. `is_needed`: [`has`](Self::has) is `false` until it is on the disk.
     pub(super) fn put(&self, path: PathBuf, content: Vec<u8>, is_needed: bool) {
         let mut state = self.lock();
         if is_needed {
@@ -51,7 +52,8 @@ impl Keeper {
         self.work();
     }
 
-    /// Whether all that is needed of a file is on the disk. `Err`: it cannot be written: what to do about it.
+    /// Whether everything of a file that was put as needed is on the disk. `Err`: it cannot be written, and what to do
+    /// about it.
     pub(super) fn has(&self, path: &Path) -> Result<bool, String> {
         let state = self.lock();
         match &state.trouble {
@@ -61,7 +63,7 @@ impl Keeper {
         }
     }
 
-    /// What cannot be written, and what to do about it.
+    /// What cannot be written, and what to do about it. `None`: nothing has failed.
     pub(super) fn trouble(&self) -> Option<String> {
         self.lock().trouble.clone()
     }
@@ -75,7 +77,7 @@ impl Keeper {
         }
     }
 
-    /// Writes each file that nobody else is writing.
+    /// Writes each waiting file that no other thread is writing. A file that fails is not tried again by this call.
     fn write(&self) {
         let mut tried = BTreeSet::new();
         loop {

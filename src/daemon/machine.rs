@@ -1,5 +1,5 @@
-//! What a service needs of the host that it runs on, beside PID 1, the guard and the store: its clocks, randomness, a
-//! place for its memory, time on a processor.
+//! What a service needs of the host that it runs on, beside PID 1, the guard and the store: clocks, randomness, a place for
+//! its memory, and tasks. Simulated hosts implement it as well.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,77 +22,78 @@ use crate::host::identity;
 use crate::host::self_fence::{SYSRQ_TRIGGER, by_sysrq};
 use crate::types::{Key, OnStopFailure, ServiceName, Time, UnitName};
 
-/// Where putexd's unit shows it the kernel's trigger, which is read-only for it at its own place. Outside of that unit this is
-/// a file that cannot be written.
+/// Where putexd's unit binds /proc/sysrq-trigger for it, which is read-only for it at its own path. Outside of that unit
+/// this is a file that cannot be written.
 const BOUND_TRIGGER: &str = "/proc/version";
 
-/// The work of a task.
+/// The future that a task runs.
 pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A host that is being taken down.
+/// The rest of a self-fence. `Err`: the host could not be taken down.
 pub type Fencing = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
 
-/// A host. Nothing here waits.
+/// What a service needs of its host. No method waits.
 pub trait Machine: Send + Sync + 'static {
-    /// The clocks of leases.
+    /// The time by the clocks that leases are counted by.
     fn now(&self) -> Time;
 
-    /// `CLOCK_REALTIME` since 1970.
+    /// The time by `CLOCK_REALTIME`, since 1970.
     fn wall(&self) -> Duration;
 
-    /// 128 bits that nobody else draws, a clone of this host neither.
+    /// 128 random bits that no other host draws, not even a clone of this one.
     fn random(&self) -> u128;
 
-    /// A timer that is not set.
+    /// Makes a timer, which is not set. `Err`: no file descriptor is left.
     fn timer(&self) -> io::Result<Box<dyn Timer>>;
 
     /// Runs `task` beside all others, as `tokio::spawn` does.
     fn spawn(&self, task: Task) -> JoinHandle<()>;
 
-    /// What was kept for a service; nothing for a new one.
+    /// What this host has kept for a service under this key. A new service has an empty memory.
     fn recall(&self, service: &ServiceName, key: &Key) -> Memory;
 
-    /// Keeps it for the next daemon, and with it what that one needs of the settings should their file be gone by then. A
-    /// failure is [told](Machine::trouble), and nothing waits for it: what is forgotten makes a host wait longer, and the
-    /// fencing token grows by the clock and by the record as well.
+    /// Keeps the memory for the next daemon, and with it the key and the timings, which that daemon needs if the service's
+    /// file is gone by then. A failure is [told](Machine::trouble), and nothing waits for it: a host that forgets waits
+    /// longer (unknown holder, K5), and the fencing token grows by the clock and by the record as well.
     fn keep(&self, settings: &ServiceSettings, memory: Memory);
 
-    /// Where this host has last run a unit; `None`: never.
+    /// The store and the keys under which this host has last run a unit (what a host remembers, N4). `None`: it never has.
     fn recall_place(&self, unit: &UnitName) -> Option<KeptPlace>;
 
-    /// Keeps it for the next daemon. A failure is [told](Machine::trouble).
+    /// Keeps them for the next daemon (N4). A failure is [told](Machine::trouble).
     fn keep_place(&self, unit: &UnitName, kept: KeptPlace);
 
-    /// Whether the store, the key and the former keys that were to be kept last of a unit are on the disk: only then may it be
-    /// started. `Err`: they cannot be written; what to do about it.
+    /// Whether the store, the key and the former keys of a unit that were kept last are on the disk. The unit may be
+    /// started only then (N4). `Err`: they cannot be written, and what to do about it.
     fn has_kept_place(&self, unit: &UnitName) -> Result<bool, String>;
 
-    /// What cannot be kept, and what to do about it.
+    /// What cannot be kept on the disk, and what to do about it. `None`: nothing has failed.
     fn trouble(&self) -> Option<String>;
 
-    /// Takes the host down as `how` says. What this host can do by itself is done on return; the future asks somebody else,
-    /// for a while, and fails if the host is still there then.
+    /// Takes the host down as `how` says. What this host can do by itself is done when this returns. The future asks the
+    /// guard's watcher where that was not possible, and fails if the host is still up after a while.
     fn fence(&self, how: OnStopFailure) -> Fencing;
 }
 
 /// Wakes a task at a point of `CLOCK_BOOTTIME`, also when the host was suspended meanwhile.
 pub trait Timer: Send {
-    /// Fires at `boot` or up to `lateness` later, at once when that is past; never for `None`. Replaces what was set before.
+    /// Sets the timer to fire at `boot` or up to `lateness` later, and at once when `boot` is past. `None`: it never fires.
+    /// What was set before is replaced.
     fn set(&self, boot: Option<Duration>, lateness: Duration) -> io::Result<()>;
 
-    /// Ready when it has fired since it was set, once.
+    /// Ready once for each time that the timer fires after it was set.
     fn poll_fired(&mut self, context: &mut Context<'_>) -> Poll<()>;
 }
 
-/// This host.
+/// The host that putexd runs on.
 #[derive(Debug, Clone)]
 pub(super) struct ThisMachine {
-    /// Where memories are kept.
+    /// The directory of the memories, /var/lib/putex.
     state_directory: PathBuf,
     keeper: Keeper,
-    /// What was to be kept last of each unit.
+    /// What was kept last of each unit. It may not be on the disk yet.
     places: Arc<Mutex<BTreeMap<UnitName, KeptPlace>>>,
-    /// Those of all services, from the first on.
+    /// The timers of all services, made with the first one.
     timers: Arc<Mutex<Option<Timers>>>,
 }
 
@@ -156,7 +157,7 @@ impl Machine for ThisMachine {
     fn keep_place(&self, unit: &UnitName, kept: KeptPlace) {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         let before = places.insert(unit.clone(), kept.clone());
-        // The position alone changes with each claim of any host.
+        // The position alone changes with each claim of any host, and a start does not wait for it.
         let is_needed =
             before.is_none_or(|before| (before.place, before.former) != (kept.place.clone(), kept.former.clone()));
         let content = disk::render_place(unit, &kept);

@@ -4,21 +4,22 @@
 //! | --- | --- |
 //! | [`supervisor`] | signals, reload, readiness, watchdog, status: the daemon as a whole |
 //! | [`service`] | one task per service: feeds the election, carries out its actions |
-//! | [`unit_control`] | start, stop, fence: what is done to units |
-//! | [`beyond`] | what units run outside of their control groups |
-//! | [`bonds`] | what binds units to their leases where systemd gets nothing from the generator |
-//! | [`broken`] | which files are broken, and what is said of their services |
+//! | [`unit_control`] | starts, stops and proves the stop of units; fencing |
+//! | [`beyond`] | processes that units run outside of their control groups |
+//! | [`bonds`] | drop-ins that bind units to their leases where systemd gets none from the generator |
+//! | [`broken`] | which files are broken, and what becomes of their services |
 //! | [`guard_queue`] | the service's requests to the guard, in order |
 //! | [`grounds`] | which control groups belong to which service |
 //! | [`health`] | health checks, their rise and fall |
 //! | [`hints`] | one watch of the store for all services |
 //! | [`machine`] | what a service needs of its host: clocks, timers, tasks, memory |
-//! | [`disk`] | what outlives the daemon |
+//! | [`disk`] | files that outlive the daemon |
+//! | [`keeper`] | the threads that write these files |
 //! | [`timers`] | one timer of the kernel for all services |
-//! | [`texts`] | what the settings in force were made of, for the next putexd |
-//! | [`registration`] | whether a unit is run under the key that this host has for it |
-//! | [`silence`] | when the store gave no answer |
-//! | [`tidings`] | what concerns many services at once, told once |
+//! | [`texts`] | the text of the settings in force, for the next putexd |
+//! | [`registration`] | whether a unit may be run under the key that this host has for it (N1 to N4) |
+//! | [`silence`] | the times in which the store gave no answer |
+//! | [`tidings`] | journal entries that concern many services and are written once |
 //! | [`notify`] | what systemd is told |
 //!
 //! **Architecture invariant:** a service's task never waits for anything but its next event. Whatever can hang runs in a
@@ -57,10 +58,11 @@ use clap::Parser;
 use crate::command_line::{self, exit};
 use crate::{config, journal};
 
-/// Threads that work on what is under way, on a host of any size: the second goes on while the first waits for the journal, and
-/// each more costs awakenings and memory.
+/// Worker threads of the runtime, on a host of any size. With two, one goes on while the other waits for the journal. Each
+/// further thread costs wake-ups and memory.
 const WORKERS: usize = 2;
-/// Threads for what waits for the kernel or the disk. The disk hangs no more than [a part](keeper) of them.
+/// Limit of the runtime's threads for calls that wait for the kernel or the disk. A disk that hangs holds no more than [a
+/// part](keeper) of them.
 const BLOCKING_THREADS: usize = 64;
 
 /// Runs each of its services on one host at a time, over a lock store.
@@ -77,7 +79,7 @@ struct Arguments {
     root: PathBuf,
 }
 
-/// The program.
+/// Runs the program `putexd` and returns its exit code.
 #[must_use]
 pub fn main() -> ExitCode {
     let arguments: Arguments = match command_line::parse() {

@@ -1,5 +1,6 @@
-//! What systemd is told by sd_notify. Failing to tell is logged at debug only: without a NOTIFY_SOCKET nobody listens.
-//! What is said once has to be heard; nobody waits for systemd to hear what is said again and again.
+//! What systemd is told by sd_notify. A failure is logged at debug level only, because without a NOTIFY_SOCKET nobody
+//! listens. A message that is sent once has to arrive, so its sender waits. A message that is repeated is dropped if
+//! systemd does not take it at once.
 
 use std::io;
 use std::time::Duration;
@@ -9,16 +10,17 @@ use sd_notify::NotifyState;
 use crate::election::State;
 use crate::systemd::notify::try_tell;
 
-/// So many services are named in the line of all of them, within what systemd shows; more are counted by their states.
+/// Up to so many services are named in STATUS=, if the line is within STATUS_LIMIT_BYTES, which is what systemd shows. More
+/// services are counted by their states.
 const NAMED: usize = 16;
 const STATUS_LIMIT_BYTES: usize = 900;
 
-/// The bus is reached and every election runs.
+/// Tells that putexd is ready: the bus is reached and every election runs.
 pub(super) fn ready() {
     tell(&[NotifyState::Ready]);
 }
 
-/// A reload has begun. The time stamp is what `Type=notify-reload` waits for.
+/// Tells that a reload has begun. `Type=notify-reload` waits for the time stamp.
 pub(super) fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
@@ -26,20 +28,20 @@ pub(super) fn reloading() {
     }
 }
 
-/// The daemon is about to end.
+/// Tells that the daemon is about to end.
 pub(super) fn stopping(status: &str) {
     tell(&[NotifyState::Stopping, NotifyState::Status(status)]);
 }
 
-/// One line for `systemctl status`.
+/// Sets the line that `systemctl status` shows.
 pub(super) fn status(status: &str) {
     repeat(&[NotifyState::Status(status)]);
 }
 
-/// One line of all services: few are named, each `in_words`, with its state and what is to be said of it, and many are counted.
-/// What somebody may want to know comes first.
+/// The STATUS= line for all services. A few services are named, each by `in_words` with its state, and many are counted by
+/// state. The states that an operator most needs to know of come first.
 pub(super) fn in_one_line<S>(count: &str, mut services: Vec<(State, S)>, in_words: impl Fn(&S) -> String) -> String {
-    // By name within a rank, as they come.
+    // The sort is stable, so services stay in the order of their names within a rank.
     services.sort_by_key(|(state, _)| rank(*state));
     if services.len() <= NAMED {
         let name = |line, (_, service): &(State, S)| format!("{line}, {}", in_words(service));
@@ -53,7 +55,7 @@ pub(super) fn in_one_line<S>(count: &str, mut services: Vec<(State, S)>, in_word
     format!("{count}: {}", counts.join(", "))
 }
 
-/// 0 is what matters most.
+/// The place of a state in the line: 0 matters most.
 fn rank(state: State) -> u8 {
     match state {
         State::Lapsing => 0,
@@ -68,17 +70,17 @@ fn rank(state: State) -> u8 {
     }
 }
 
-/// Every service's loop makes progress.
+/// Tells the watchdog that every service's loop makes progress.
 pub(super) fn watchdog() {
     repeat(&[NotifyState::Watchdog]);
 }
 
-/// A stop is under way and needs this much more time.
+/// Tells that a stop is under way and needs this much more time.
 pub(super) fn extend_timeout(by: Duration) {
     repeat(&[NotifyState::ExtendTimeoutUsec(u32::try_from(by.as_micros()).unwrap_or(u32::MAX))]);
 }
 
-/// How often systemd wants to hear from the watchdog, if at all.
+/// How often systemd expects [`watchdog`]. `None`: it does not.
 pub(super) fn watchdog_interval() -> Option<Duration> {
     sd_notify::watchdog_enabled()
 }

@@ -1,5 +1,6 @@
-//! Whether this host may run its units under the key that its configuration names: it looks at the entry of each in the
-//! store, makes it if it comes first, and changes it on an operator's word. `election::registration` has the rules.
+//! Whether this host may run its units under the key that its configuration names (N1 to N4). A task looks at the entry of
+//! each unit in the store, makes the entry if there is none, and changes it on an operator's word. `election::registration`
+//! has the rules.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,31 +22,35 @@ use crate::store::{Attempt, Entry, Snapshot, Store, StoreError, WriteOutcome};
 use crate::types::store::StoreAddress;
 use crate::types::{Key, Revision, UnitName, Value, WriteId};
 
-/// How often the entry is looked at, unless the store hints at a change of it: at a thousand units, of 25 of them a second.
+/// Time between two looks at an entry, unless the store hints at a change of it. It is `SHARE_OF_LOOKS` for each unit of
+/// the host where that is more: at a thousand units, 25 of them are looked at in a second.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 const SHARE_OF_LOOKS: Duration = Duration::from_millis(40);
-/// Steps of one look: the entry is made, former locks are looked at, the entry is changed, and each may have to be read again.
+/// Limit of the steps of one look. The entry is made, former locks are looked at, the entry is changed, and each may have
+/// to be read again.
 const STEPS_LIMIT: usize = 6;
-/// Between two looks whether something is on the disk.
+/// Time between two looks whether something is on the disk.
 const ON_DISK_INTERVAL: Duration = Duration::from_millis(5);
-/// How often the entry is asked for before a start.
+/// How often an entry is read before a start (vetting, N2).
 const VET_LIMIT: usize = 3;
 
-/// What is known of a unit's entry.
+/// What the entries of a service's units say of the key in the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Standpoint {
-    /// Nothing: the store has not answered. Whoever was cleared before stays so; the store is asked again before a start.
+    /// Nothing is known, because the store has not answered. A service that was cleared before stays so, and the store is
+    /// asked again before a start (N2).
     Unknown(String),
     /// The unit may be run under the key.
     Cleared,
-    /// It must not be, for this reason.
+    /// The unit must not be run under the key, for this reason.
     Refused(String),
 }
 
-/// An operator's word that the place which the configuration names is meant; what became of it.
+/// An operator's word that the place which the configuration names is meant (adoption of another key, N3). It carries the
+/// channel for the answer.
 pub(super) type Adoption = oneshot::Sender<Result<String, String>>;
 
-/// One of them that waits for the one who looks.
+/// At most one operator's word, which waits for the task that looks at the entries.
 #[derive(Debug, Default)]
 pub(super) struct Adoptions {
     waiting: Mutex<Option<Adoption>>,
@@ -53,7 +58,7 @@ pub(super) struct Adoptions {
 }
 
 impl Adoptions {
-    /// `Err`: another one waits.
+    /// Hands an operator's word over. `Err`: another one waits already.
     pub(super) fn say(&self, adoption: Adoption) -> Result<(), Adoption> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if waiting.is_some() {
@@ -75,7 +80,8 @@ impl Adoptions {
     }
 }
 
-/// Something of each of a service's units, mostly of one. A map has room for eleven.
+/// A map with the units of one service as keys. It is a vector, because most services have one unit, and a `BTreeMap`
+/// allocates room for eleven.
 struct OfUnits<T>(Vec<(UnitName, T)>);
 
 impl<T> OfUnits<T> {
@@ -99,7 +105,7 @@ impl<T> Default for OfUnits<T> {
     }
 }
 
-/// What this host remembers of the entries of a service's units. Who looks and who vets go by the same.
+/// What this host remembers of the entries of a service's units. The task that looks and the one that vets share it.
 #[derive(Clone)]
 pub(super) struct Places {
     machine: Arc<dyn Machine>,
@@ -109,7 +115,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// What the disk has.
+    /// Reads what is kept on the disk.
     pub(super) fn new<'a>(machine: &Arc<dyn Machine>, units: impl Iterator<Item = &'a UnitName>) -> Self {
         let places = OfUnits(units.filter_map(|unit| Some((unit.clone(), machine.recall_place(unit)?))).collect());
         Self { machine: Arc::clone(machine), kept: Arc::new(Mutex::new(places)), seen: Arc::default() }
@@ -135,7 +141,8 @@ impl Places {
         }
     }
 
-    /// Waits until what a start of the unit rests on is on the disk. `Err`: it is not; what to do about it.
+    /// Waits until the place of the unit is on the disk, which a start requires (N4). `Err`: it is not, and what to do
+    /// about it.
     async fn are_on_disk(&self, unit: &UnitName, limit: Duration) -> Result<(), String> {
         let kept = async {
             while !self.machine.has_kept_place(unit)? {
@@ -147,7 +154,7 @@ impl Places {
         timeout(limit, kept).await.unwrap_or_else(|_| Err(late()))
     }
 
-    /// The entry as it was shown, whichever key it names, unless a newer one was seen.
+    /// Keeps the entry as the store showed it, whichever key it names, unless a newer one was seen (N4).
     fn keep_entry(&self, unit: &UnitName, store: &StoreAddress, entry: &Registration, at: Position) {
         let place = Place { store: store.clone(), key: entry.key.clone() };
         let kept = KeptPlace { place, former: entry.former.clone(), position: Some(at) };
@@ -158,7 +165,8 @@ impl Places {
     }
 }
 
-/// Keeps looking at the entries of a service's units, which stay the same as long as it lives, and tells each change.
+/// Keeps looking at the entries of a service's units, and tells `inbox` each change. The units of a service stay the same
+/// as long as it lives. It ends when the service is gone.
 pub(super) async fn keep_looking(
     host: Host,
     settings: watch::Receiver<Arc<ServiceSettings>>,
@@ -173,7 +181,7 @@ pub(super) async fn keep_looking(
     let bells: Vec<_> = registrars.iter().map(|registrar| host.hints.of(&registrar.entry)).collect();
     let mut last = None;
     loop {
-        // Boxed: it would take its room between two looks, too.
+        // Boxed, because the future would otherwise take memory between two looks as well.
         let standpoint = Box::pin(look(&mut registrars)).await;
         if last.as_ref() != Some(&standpoint) {
             last = Some(standpoint.clone());
@@ -185,14 +193,14 @@ pub(super) async fn keep_looking(
         let pause = match standpoint {
             Standpoint::Unknown(_) => timings.call_limit(),
             Standpoint::Cleared => LOOK_INTERVAL.max(shared(&*host.systemd, &unit, SHARE_OF_LOOKS)),
-            // A former lock is watched in order to see that it is let go.
+            // A former lock is watched closely, in order to see that it is let go.
             Standpoint::Refused(_) => timings.renew_interval / 2,
         };
         tokio::select! {
-            // In this order, and not in one that is drawn: a simulation runs it again.
+            // The order is fixed and not random, so that a simulation can be repeated exactly.
             biased;
             adoption = adoptions.next() => {
-                // Whoever asked may have gone.
+                // The client may have gone.
                 let _ = adoption.send(Box::pin(adopt(&mut registrars)).await);
             }
             () = hints::hint(&bells) => {}
@@ -201,9 +209,9 @@ pub(super) async fn keep_looking(
     }
 }
 
-/// The first unit that is not cleared speaks for the service. Those after it are not looked at: a host that has the one
-/// wrong is not to be the first that makes an entry for the others. Where the one is right and only waits, the others wait at
-/// the same time.
+/// The first unit that is not cleared decides for the service. The units after it are not looked at, because a host that
+/// has the wrong key for one unit must not be the first that makes an entry for the others. Where the key is right and only
+/// former locks are waited for, all units wait at the same time.
 async fn look(registrars: &mut [Registrar]) -> Standpoint {
     let mut waits = None;
     for registrar in registrars {
@@ -223,11 +231,11 @@ async fn look(registrars: &mut [Registrar]) -> Standpoint {
 #[derive(Debug, PartialEq, Eq)]
 enum Looked {
     Stands(Standpoint),
-    /// The key is right, and this is to be free first.
+    /// The key is right, but a former lock is not free yet (N3). The words say which.
     Waits(String),
 }
 
-/// What an operator says holds for each unit.
+/// Carries out an operator's word for each unit.
 async fn adopt(registrars: &mut [Registrar]) -> Result<String, String> {
     let mut adopted = Vec::new();
     for registrar in registrars {
@@ -236,14 +244,14 @@ async fn adopt(registrars: &mut [Registrar]) -> Result<String, String> {
     Ok(adopted.join("; "))
 }
 
-/// Looks at one unit's entry.
+/// Looks at one unit's entry, and changes it where the rules ask for that.
 struct Registrar {
     host: Host,
     settings: watch::Receiver<Arc<ServiceSettings>>,
     unit: UnitName,
     entry: Key,
     kept: Places,
-    /// Former locks, as they were seen.
+    /// The former locks of the entry, with what was seen of them.
     former: BTreeMap<Key, FormerLock>,
 }
 
@@ -253,7 +261,7 @@ impl Registrar {
         Self { host, settings, unit, entry, kept, former: BTreeMap::new() }
     }
 
-    /// Where the configuration has the lock.
+    /// The store and the key that the configuration names.
     fn here(&self) -> Place {
         Place { store: self.host.store_address.clone(), key: self.settings.borrow().key.clone() }
     }
@@ -263,13 +271,13 @@ impl Registrar {
             let snapshot = self.read(&self.entry).await?;
             let found = found(&snapshot, &self.unit);
             let verdict = judge(&self.here(), self.kept.of(&self.unit).as_ref(), &found, &position(&snapshot), false);
-            // Whatever becomes of a write, the entry is read again.
+            // The entry is read again after a write, whatever its outcome.
             match verdict {
                 Verdict::Cleared => {
                     self.former.clear();
                     self.remember(&found, &snapshot);
                     self.kept.see(&self.unit, snapshot);
-                    // What a host remembers (N4) is what is on the disk when the unit is started.
+                    // What a host remembers (N4) has to be on the disk when the unit is started.
                     let limit = self.settings.borrow().timings.call_limit();
                     return Ok(Looked::Stands(match self.kept.are_on_disk(&self.unit, limit).await {
                         Ok(()) => Standpoint::Cleared,
@@ -297,7 +305,8 @@ impl Registrar {
         Err(StoreError::Unreachable("it does not take what is written".to_owned()))
     }
 
-    /// What an operator says: the place that the configuration names is meant.
+    /// Carries out an operator's word that the place which the configuration names is meant (N3). Returns the answer to
+    /// him.
     async fn adopt(&mut self) -> Result<String, String> {
         let unit = &self.unit;
         let snapshot = self.read(&self.entry).await.map_err(|error| error.to_string())?;
@@ -340,8 +349,8 @@ impl Registrar {
         }
     }
 
-    /// Strikes out the first of these locks under which nobody runs the unit any more, or says why there is none. Whoever
-    /// takes one later looks at the entry before it starts anything.
+    /// Removes from `former` the first lock under which nobody runs the unit any more, or returns why there is none. A host
+    /// that takes such a lock later looks at the entry before it starts anything (N2).
     async fn wait_for(&mut self, former: &mut Vec<Key>) -> Result<Option<String>, StoreError> {
         let (unit, timings) = (&self.unit, self.settings.borrow().timings);
         let mut reason = None;
@@ -356,7 +365,7 @@ impl Registrar {
                 self.former.insert(key.clone(), FormerLock::first(shown, sent, now));
                 false
             };
-            // Only where it is written again as it was read has the read shown what is there.
+            // The read showed the present value only if this write of the unchanged value is won (N3).
             if free && self.rewrite(key, &snapshot).await {
                 former.remove(index);
                 return Ok(None);
@@ -370,7 +379,7 @@ impl Registrar {
         Ok(reason)
     }
 
-    /// What is wrong, and what is to be done about it.
+    /// Why the unit may not be run under the key, and what the operator can do about it.
     async fn explain(&self, refusal: &Refusal) -> String {
         let unit = &self.unit;
         let (name, key, source, is_bound) = {
@@ -439,22 +448,22 @@ impl Registrar {
         replace(&self.host, &self.entry, snapshot, registration.encode(&self.unit), limit).await
     }
 
-    /// Whether `key` held this, and not only in the past.
+    /// Whether `key` has the value of `snapshot` now, and not only in the past.
     async fn rewrite(&self, key: &Key, snapshot: &Snapshot) -> bool {
         let limit = self.settings.borrow().timings.call_limit();
         rewrite(&self.host, key, snapshot, limit).await.is_some()
     }
 }
 
-/// Asked when the lock has been written, and before anything is started: whether the entry of each unit still names this
-/// lock.
+/// Vets a start (N2): whether the entry of each unit still names this lock. It runs after the claim is won and before
+/// anything is started.
 pub(super) async fn vet(host: Host, settings: Arc<ServiceSettings>, kept: Places) -> Result<(), String> {
     let vetted = join_all(settings.units().map(|unit| vet_unit(&host, &settings, &kept, unit))).await;
     vetted.into_iter().collect()
 }
 
-/// What was seen of the entry at the last look is written again at once: that it is won shows that this is still there. Only if
-/// it is not is the entry read first.
+/// First writes the entry again as it was seen at the last look: if that write is won, the entry has not changed since. The
+/// entry is read only if that write is not won.
 async fn vet_unit(host: &Host, settings: &ServiceSettings, kept: &Places, unit: &UnitName) -> Result<(), String> {
     let entry = Key::of_unit(host.cluster.as_ref(), unit);
     let limit = settings.timings.call_limit();
@@ -479,7 +488,7 @@ async fn vet_unit(host: &Host, settings: &ServiceSettings, kept: &Places, unit: 
     Err(format!("whether {unit} is still run under the key \"{}\" is not known: {last}", settings.key))
 }
 
-/// Whether the entry is this, and allows a start. `Err`: it does not allow one if it is this.
+/// Whether the entry still is `snapshot`, which allows a start. `Err`: an entry like `snapshot` does not allow one.
 async fn vouch(
     host: &Host,
     settings: &ServiceSettings,
@@ -508,8 +517,8 @@ fn found(snapshot: &Snapshot, unit: &UnitName) -> Found {
     Registration::decode(value, unit).map_or(Found::Garbled, Found::Entry)
 }
 
-/// Writes `key` as it was read. Only where that is won was the read not one of the past, such as a leader that is deposed or
-/// the cache of a network file system shows.
+/// Writes `key` again as it was read. If that write is won, the read was not one of the past, as a deposed leader or the
+/// cache of a network file system may show. `None`: it was not won.
 async fn rewrite(host: &Host, key: &Key, snapshot: &Snapshot, limit: Duration) -> Option<Revision> {
     let value = snapshot.entry.as_ref().and_then(|entry| entry.value.clone()).unwrap_or_default();
     match replace(host, key, snapshot, value, limit).await {
@@ -574,7 +583,7 @@ mod tests {
         Key::new(name).expect("a key")
     }
 
-    /// Short ones, because a wait is waited here.
+    /// Short timings, because the tests wait for real.
     fn timings() -> Timings {
         settings().timings
     }
@@ -610,7 +619,7 @@ mod tests {
             self.store.put(&entry(), registration.encode(&settings().unit));
         }
 
-        /// The lock `old` as h2 has it.
+        /// Writes the lock `old` as h2 would.
         fn put_old_lock(&self, standing: Standing, hold: Duration) {
             let is_free = standing == Standing::Proven;
             let details = Details {
@@ -636,7 +645,7 @@ mod tests {
             Registrar::new(self.host.clone(), settings, self.places(), self.settings.unit.clone())
         }
 
-        /// As a daemon that begins.
+        /// What a daemon knows that has just begun.
         fn places(&self) -> Places {
             Places::new(&self.host.machine, self.settings.units())
         }
@@ -657,7 +666,7 @@ mod tests {
         }
     }
 
-    /// How long it took until the unit was cleared.
+    /// Looks until the unit is cleared, and returns how long that took.
     async fn cleared(registrar: &mut Registrar) -> Duration {
         let begun = Instant::now();
         while registrar.look().await.expect("it can be read") != Looked::Stands(Standpoint::Cleared) {
@@ -689,7 +698,7 @@ mod tests {
         let hold = timings().hold() * 3;
         bench.put_entry("db", &["old"]);
         for standing in [Standing::Confirming, Standing::Active] {
-            // Each renewal begins the wait anew.
+            // Each new record begins the wait anew.
             bench.put_old_lock(standing, hold);
             assert!(refusal(&mut registrar).await.ends_with("h2 holds it"));
             sleep(hold / 2).await;
@@ -729,7 +738,7 @@ mod tests {
         assert!(bench.vet().await.expect_err("it was given another key").contains("is not known"));
         bench.store.read_from(None);
 
-        // The lock was let go, and taken again since.
+        // The former lock was let go and has been taken again.
         bench.put_entry("db", &["old"]);
         bench.put_old_lock(Standing::Active, Duration::from_secs(60));
         let mut registrar = bench.registrar();
@@ -754,7 +763,7 @@ mod tests {
             bench.vet_by(registrar.kept.clone()).await.expect("it is as it was seen, and as it was written since");
         }
         bench.store.refuse_reads(None);
-        // Who has written since is seen all the same.
+        // A later write by another host is noticed all the same.
         bench.put_entry("db", &[]);
         bench.vet_by(registrar.kept.clone()).await.expect("it says what it said");
         bench.put_entry("other", &["db"]);
@@ -769,7 +778,7 @@ mod tests {
         bench.put_entry("other", &[]);
         assert!(refusal(&mut bench.registrar()).await.contains("run under the key \"other\""));
         bench.store.restore(past);
-        // What is kept is written beside.
+        // The place is written in the background.
         let unit = bench.settings.unit.clone();
         while bench.host.machine.recall_place(&unit).is_none() {
             sleep(Duration::from_millis(5)).await;

@@ -1,4 +1,4 @@
-//! One service: its task feeds the election with what happens, and has its actions carried out.
+//! One service: its task feeds events to the election, and has the election's actions carried out.
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;
@@ -47,56 +47,56 @@ pub(super) use lookout::shared;
 use lookout::{watch_outside, watch_units};
 pub use status::Status;
 
-/// Requests that wait for the guard.
+/// Limit of the requests that wait for the guard.
 const GUARD_LIMIT: usize = 32;
-/// How long a loop to which nothing happens takes to show that it lives: where something is awaited, and at rest.
+/// How long a loop without events takes to show that it lives: where it waits for something, and at rest.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 const HEARTBEAT_AT_REST: Duration = Duration::from_secs(4);
-/// What is due may be done so much later, as a part of R, where there are many services: at rest, or in the midst of something. The
-/// latter no later than half of what the protocol allows a host for being busy.
+/// How much later a due timer may fire, where there are many services: by this part of R at rest, and by `LATENESS_LIMIT`
+/// while something is under way. The latter is half of the slack of scheduling ε (20 ms) that the protocol allows.
 const LATENESS_SHARE: u32 = 64;
 const LATENESS_LIMIT: Duration = Duration::from_millis(10);
-/// The same for a turn, of which the shortest last 30 ms.
+/// The same for a turn (taking, K2), of which the shortest last 30 ms.
 const LATENESS_OF_A_TURN: Duration = Duration::from_millis(2);
-/// How many of them are named.
+/// How many processes outside of their control groups are named.
 const STRAYS_SHOWN: usize = 3;
 
-/// What all services of the host share.
+/// What all services of the host share, and their only way to the world outside.
 #[derive(Clone)]
 pub struct Host {
-    /// Its token.
+    /// The node name, which is the token in this host's records.
     pub node: NodeId,
     /// Its machine id.
     pub machine_id: MachineId,
-    /// Where the locks are.
+    /// The store of the locks.
     pub store: Arc<dyn Store>,
-    /// The address of that.
+    /// The address of the store.
     pub store_address: StoreAddress,
-    /// What tells its cluster from others that share the store.
+    /// The name that tells this host's cluster from others in the same store.
     pub cluster: Option<ClusterName>,
-    /// The way to its guard.
+    /// The connection to the guard.
     pub guard: GuardClient,
-    /// Its PID 1.
+    /// The host's PID 1.
     pub systemd: Arc<dyn Manager>,
-    /// The store's hints; somebody has to run them.
+    /// The bells for the store's hints. They ring only while [`Hints::run`] runs.
     pub hints: Hints,
-    /// Everything else of it.
+    /// Clocks, timers, tasks and memory of the host.
     pub machine: Arc<dyn Machine>,
-    /// Where the processes of each service are.
+    /// The control groups of each service.
     pub grounds: Grounds,
-    /// What is told once for all services.
+    /// The journal entries that are written once for all services.
     pub tidings: Tidings,
-    /// What the guard has to serve before anything is started.
+    /// The hardware watchdog that the guard has to serve before anything is started.
     pub watchdog: Option<WatchdogSettings>,
 }
 
-/// What was seen of the units.
+/// What a look has shown of the units.
 #[derive(Debug)]
 pub(super) struct Seen {
-    /// The epoch in which it was looked at.
+    /// The epoch in which the look began.
     epoch: u64,
     sighting: ObservedUnits,
-    /// The host is going down: PID 1 stops the units itself, and would refuse to start any.
+    /// Whether the host is going down: PID 1 then stops the units itself, and would refuse to start any.
     host_stops: bool,
 }
 
@@ -109,19 +109,20 @@ enum Woken {
 
 /// A running service.
 pub struct Handle {
-    /// What it runs with.
+    /// The settings that it runs with.
     pub settings: Arc<ServiceSettings>,
-    /// Takes orders.
+    /// Takes orders for the service.
     pub orders: Orders,
-    /// What it shows.
+    /// The status that the service shows.
     pub status: watch::Receiver<Status>,
-    /// Grows as long as the loop makes progress.
+    /// A counter that grows as long as the loop makes progress, for the supervisor's watchdog.
     pub progress: Arc<AtomicU64>,
     /// Ends when the service has retired, and not before.
     pub task: JoinHandle<()>,
 }
 
-/// Starts a service's task. `kept` is what the guard knows of its lease; `changed` rings when the status changes.
+/// Starts a service's task. `kept` is the lease of the service that the guard remembers, and `changed` is notified when the
+/// status changes. `Err`: no timer could be made.
 pub fn spawn(
     host: &Host,
     settings: Arc<ServiceSettings>,
@@ -149,7 +150,7 @@ pub fn spawn(
 struct Service {
     host: Host,
     settings: Arc<ServiceSettings>,
-    /// The same, for the tasks that outlast a reload.
+    /// The same settings, for the tasks that go on over a reload.
     shown: watch::Sender<Arc<ServiceSettings>>,
     election: Election,
     units: UnitControl,
@@ -157,63 +158,65 @@ struct Service {
     units_changed: bool,
     /// The units that were alive when they were last looked at.
     alive: Vec<UnitName>,
-    /// Why the first of them was not dead.
+    /// Why one of them was not dead.
     undead: Option<unit_control::Trouble>,
-    /// Since when that is so, or that it has not the lease any more.
+    /// Since when `undead` is set without a lease under which the units may run.
     undead_since: Option<Time>,
-    /// What the journal was told of renewals.
+    /// What the journal was told of missing renewals.
     overdue: tell::Overdue,
-    /// What has it taken up on this host again, once it retires.
+    /// Once the service retires: what has to happen before it is taken up on this host again.
     again: Option<String>,
-    /// When and why the last run here failed, until a start succeeds.
+    /// When and why the last run on this host failed, until a start succeeds.
     failure: Option<(Duration, String)>,
     timer: Box<dyn Timer>,
-    /// Where its tasks tell it something.
+    /// Where the service's tasks send what they have to tell.
     inbox: Inbox,
-    /// What they have told it.
+    /// The receiving end of `inbox`.
     told: mpsc::Receiver<Box<Told>>,
     store_link: watch::Receiver<StoreLink>,
     guard_link: watch::Receiver<GuardLink>,
-    /// Rings when one of the two has changed, and when the lock may have.
+    /// Rings when one of the two links has changed, and when the lock may have.
     bell: Arc<Bell>,
     unreadable: Arc<Unreadable>,
-    /// The processes outside of their control groups that are told of, in words.
+    /// The processes outside of their control groups that the status remarks on, as sentences.
     outside: Vec<String>,
-    /// Why nothing is started though the units were admitted: processes of them went elsewhere when they ran. It stands until
-    /// the configuration is read anew.
+    /// Why nothing is started although the units were admitted: some of their processes left their control groups while
+    /// they ran. It is kept until the configuration is read anew.
     strayed: Option<String>,
-    /// That was so, and the configuration was read anew since.
+    /// Whether `strayed` or `broken` was set when the configuration was last read anew.
     forgiven: bool,
-    /// Why nothing is started although a lease is held: its file was broken when this putexd was started.
+    /// Why nothing is started once the inherited lease has ended: the service's file was broken when this putexd was
+    /// started. It is kept until the configuration is read anew.
     broken: Option<String>,
-    /// Counts the starts and proven stops: what was seen before one says nothing after it.
+    /// Counts the starts and proven stops. A look that began before one of them says nothing after it.
     epoch: Arc<AtomicU64>,
     guard_queue: mpsc::Sender<Box<GuardRequest>>,
     role: watch::Sender<Option<Role>>,
-    /// When a start was got ready last.
+    /// When a start was last prepared.
     prepared: Option<Time>,
     start: Option<JoinHandle<()>>,
     stop: Option<JoinHandle<()>>,
-    /// Counts the stops that were asked for: a proof that was taken for an earlier one says nothing of the gate since.
+    /// Counts the stops that were asked for. A proof that was taken for an earlier stop does not show that the gate has
+    /// been closed since.
     stops: u64,
-    /// The last stop that has its proof; 0 once that is taken.
+    /// The number of the last stop that has its proof; 0 once that proof is taken.
     proven: Arc<AtomicU64>,
-    /// Tasks that end with the service: the guard queue, watcher, checker, admission.
+    /// Tasks that end with the service: the guard queue, both lookouts, the admission, and the registration.
     helpers: Vec<JoinHandle<()>>,
     checker: Option<JoinHandle<()>>,
-    /// Whether the unit's stop can be proven and its start is gated, as far as known; with the remarks on it.
+    /// Whether the units' stop can be proven and their start is gated, as far as known, and the remarks on that.
     admission: Admission,
-    /// The remarks that the journal has: what is remarked on may come and go.
+    /// The remarks that the journal has been told. What is remarked on may come and go, and is told once.
     remarked: BTreeSet<String>,
-    /// Whether the unit is run under this key.
+    /// Whether the units may be run under the key of the configuration (the unit's entry, N1).
     registration: Standpoint,
     places: registration::Places,
-    /// An operator's words on that, for the one who looks.
+    /// An operator's word on the key, for the task that looks at the entries.
     adoptions: Arc<Adoptions>,
-    /// The last verdict of the health check, whatever the role.
+    /// Whether the last verdict of the health check was good, whatever the role.
     healthy: bool,
     status: watch::Sender<Status>,
-    /// The same for what is told once for all services.
+    /// The end of the lease, for what is told once for all services.
     standing: Standing,
     progress: Arc<AtomicU64>,
     changed: Arc<Notify>,
@@ -343,7 +346,8 @@ impl Service {
                 self.handle(Event::Contend(Ok(())));
             }
             self.set_timer();
-            // A holder hears of its own renewals, and whoever has claimed a lock writes instead of reading.
+            // Hints are heeded only by a host that does not hold the lock: a holder would get hints of its own renewals,
+            // and a host that has claimed the lock writes instead of reading.
             let heeds = matches!(self.election.state(), State::NoStore | State::Standby);
             let woken = tokio::select! {
                 biased;
@@ -351,7 +355,7 @@ impl Service {
                 Some(told) = self.told.recv() => Woken::Told(told),
                 ring = poll_fn(|context| self.bell.poll(context, heeds)) => Woken::Rung(ring),
             };
-            // A proof that is there is not late, whatever has come before it; and what was seen before it says nothing any more.
+            // A proof that is there is taken before any other event, and makes what was seen before it invalid.
             if self.takes_proof() {
                 self.handle(Event::Stopped);
             }
@@ -370,7 +374,7 @@ impl Service {
         self.show();
     }
 
-    /// What follows from what it was told; `None`: nothing for the election.
+    /// Takes a message. Returns the event that follows from it for the election, if any.
     fn hear(&mut self, told: Told) -> Option<Event> {
         match told {
             Told::Event(event) => Some(event),
@@ -399,20 +403,22 @@ impl Service {
         }
         let sight = self.judge(seen.sighting)?;
         self.tell_of_end(&sight);
-        // Some fail so soon after their start that it counts as one that succeeded, or does not, by chance.
+        // A unit that fails very soon after its start counts as started or not by chance, so its failure is noted here as
+        // well.
         if let (State::Active, ObservedUnit::Dead { result, failed: true }) = (self.election.state(), &sight) {
             self.failure = Some((self.host.machine.wall(), result.clone()));
         }
         Some(Event::Unit(sight))
     }
 
-    /// Whether the stop that was asked for last has its proof. One that was taken for an earlier stop says nothing.
+    /// Whether the stop that was asked for last has its proof. A proof of an earlier stop is dropped.
     fn takes_proof(&self) -> bool {
         let proven = self.proven.swap(0, Ordering::AcqRel);
         proven != 0 && proven == self.stops
     }
 
-    /// The bell rings when one of them has changed, and they are looked at whatever has rung.
+    /// Tells the election of changes of the connections to the store and the guard. The bell wakes the loop when one has
+    /// changed, and both are looked at after each wake-up.
     fn hear_of_links(&mut self) {
         // The senders are the host's, and last as long as it does.
         if self.store_link.has_changed().is_ok_and(|changed| changed) {
@@ -423,7 +429,8 @@ impl Service {
             let is_up = *self.guard_link.borrow_and_update() == GuardLink::Up;
             self.handle(if is_up { Event::GuardUp } else { Event::GuardDown });
             if is_up && std::mem::take(&mut self.units_changed) && self.election.state() == State::Active {
-                // As at a reload: under the old lease the old units are stopped, under the next one the new ones run.
+                // This is as at a reload: the old units are stopped under the old lease, and the new units run under the
+                // next one.
                 let reason = "its units were changed while putexd was away".to_owned();
                 self.handle(Event::StepDown { reason, next: None });
             }
@@ -435,15 +442,15 @@ impl Service {
         if rests { HEARTBEAT_AT_REST } else { HEARTBEAT }
     }
 
-    /// The administrator has read the configuration anew: its file is good, and he may have mended what the processes went
-    /// elsewhere for.
+    /// The administrator has had the configuration read anew. So the file is good, and he may have mended what let
+    /// processes leave their control groups.
     fn forgive(&mut self) {
         self.forgiven |= self.strayed.take().is_some();
         self.forgiven |= self.broken.take().is_some();
     }
 
-    /// Why this host does not take part. Under a key that is not the unit's a unit does not run. Otherwise it keeps running
-    /// unless it [must end](Self::must_end), and only nothing new is begun.
+    /// Why this host does not contend. A unit does not run under a key that is not its own. Any other reason only keeps new
+    /// starts from being begun, and a running unit goes on unless it [must end](Self::must_end).
     fn bar(&self) -> Option<String> {
         match (&self.registration, &self.admission) {
             (Standpoint::Refused(reason), _) => Some(reason.clone()),
@@ -456,7 +463,7 @@ impl Service {
         }
     }
 
-    /// Whether nothing new is barred either.
+    /// Whether nothing keeps a new start from being begun.
     fn is_clear(&self) -> bool {
         self.registration == Standpoint::Cleared
             && self.admission.is_ok()
@@ -464,7 +471,8 @@ impl Service {
             && self.broken.is_none()
     }
 
-    /// Whoever was cleared stays so while the store does not answer.
+    /// Takes over the standpoint, and raises its alarms. A service that was cleared stays so while the store does not
+    /// answer.
     fn register(&mut self, standpoint: Standpoint) {
         let before = match (&self.registration, standpoint) {
             (Standpoint::Cleared, Standpoint::Unknown(_)) => return,
@@ -484,8 +492,8 @@ impl Service {
         }
     }
 
-    /// Whether a unit may run under the lease. It keeps running without an admission, unless it
-    /// [must end](Self::must_end); only nothing new is begun.
+    /// Whether a unit may run in the present state. Without an admission it goes on, unless it [must end](Self::must_end),
+    /// and only new starts are barred.
     fn may_run(&self) -> bool {
         match self.election.state() {
             State::Starting | State::Active | State::Releasing | State::Lapsing => true,
@@ -493,14 +501,14 @@ impl Service {
         }
     }
 
-    /// Whether a unit that runs is to be stopped for want of an admission. One that has lost its gate would outlive a guard
-    /// that dies, and systemd would start it again after the end of its lease; whatever else is wrong with a unit that runs
-    /// is no worse than it was at its start, as its stop has to be proven all the same.
+    /// Whether a running unit has to be stopped because it is not admitted. A unit that has lost its gate would outlive a
+    /// guard that dies, and systemd would start it again after the end of its lease. Any other fault of a running unit is
+    /// no worse than it was at its start, as its stop has to be proven all the same.
     fn must_end(&self, refusal: &Refusal) -> bool {
         refusal.is_ungated && matches!(self.election.state(), State::Starting | State::Active)
     }
 
-    /// One event, and all that follows from it. Never waits.
+    /// Gives one event to the election, and has all that follows from it carried out. It never waits.
     fn handle(&mut self, event: Event) {
         if event == Event::Stopped {
             self.epoch.fetch_add(1, Ordering::AcqRel);
@@ -531,15 +539,17 @@ impl Service {
         self.show();
     }
 
-    /// When it wakes next by itself, at the latest to show that it lives.
+    /// Sets the timer to what the election has to do next, or to the next heartbeat if that comes first.
     fn set_timer(&self) {
         let at = self.election.poll_timeout();
         let is_before = |deadline: Option<Time>| deadline.zip(at).is_some_and(|(deadline, at)| at.boot < deadline.boot);
         let longest = match self.election.state() {
-            // Hosts that were late for their turns up to a moment that they share would all take a free lock then.
+            // If hosts were late for their turns up to a moment that they share, all of them would take a free lock at that
+            // moment.
             State::Standby if self.election.holder().is_empty() => LATENESS_OF_A_TURN,
             State::Standby => Duration::MAX,
-            // A deadline is not what is due next where all is well.
+            // What is due before the deadline, such as a renewal, may be late. Where all is well the deadline is never due
+            // next.
             State::Active if is_before(self.election.deadline()) => Duration::MAX,
             State::NoStore
             | State::Confirming
@@ -554,7 +564,7 @@ impl Service {
         let beat = self.host.machine.now().boot + self.heartbeat();
         let wake_at = at.map_or(beat, |at| at.boot.min(beat));
         if let Err(error) = self.timer.set(Some(wake_at), lateness) {
-            // The guard has a timer of its own, and the watchdog ends a loop that stands still.
+            // This is no reason to end: the guard has a timer of its own, and the watchdog ends a loop that stands still.
             tracing::error!("failed to set a timer: {error}");
         }
     }
@@ -572,13 +582,13 @@ impl Service {
             Order::StepDown(reason, answer) => {
                 let told = self.told_to_step_down();
                 let steps_down = told.is_ok();
-                // Whoever asked may have gone.
+                // The client may have gone.
                 let _ = answer.send(told);
                 if steps_down { Event::StepDown { reason, next: None } } else { Event::Timeout }
             }
             Order::Adopt(adoption) => {
                 if let Err(adoption) = self.adoptions.say(adoption) {
-                    // Whoever asked may have gone.
+                    // The client may have gone.
                     let _ = adoption.send(Err("another one is under way; say it again".to_owned()));
                 }
                 Event::Timeout
@@ -598,8 +608,8 @@ impl Service {
         }
     }
 
-    /// While the units may run, the life of the service is that of the main one: those that are bound with it come and
-    /// go, as a timer's service does. Without the lease none of them may live.
+    /// Takes what was seen of the units. While they may run, the main unit decides whether the service lives, because bound
+    /// units come and go, as the service of a timer does. Without the lease none of the units may live.
     fn judge(&mut self, sighting: ObservedUnits) -> Option<ObservedUnit> {
         self.alive = sighting.alive;
         self.undead = sighting.trouble;
@@ -609,8 +619,8 @@ impl Service {
         if self.election.state() == State::Active { sighting.main } else { sighting.all }
     }
 
-    /// What is outside of its control group is told, and by default ends the lease: no stop reaches it, and no empty control
-    /// group shows that it is gone. What was seen so far is part of the proof.
+    /// Tells of processes outside of their control groups. By default they end the lease, because no stop reaches them, and
+    /// no empty control group shows that they are gone. What was seen so far is part of the proof.
     fn judge_strays(&mut self, strays: &[Process]) -> Option<Event> {
         let words: Vec<String> = strays.iter().take(STRAYS_SHOWN).map(beyond::in_words).collect();
         let first = words.first().cloned();
@@ -673,7 +683,7 @@ impl Drop for Service {
     }
 }
 
-/// `a.timer`, `a.timer and a.service`.
+/// Joins names with "and", as in `a.timer and a.service`.
 fn names<'a>(units: impl IntoIterator<Item = &'a UnitName>) -> String {
     let names: Vec<&str> = units.into_iter().map(UnitName::as_str).collect();
     names.join(" and ")
@@ -687,7 +697,7 @@ fn election_settings(host: &Host, settings: &ServiceSettings) -> election::Setti
         timings: settings.timings,
         stop_limit: settings.stop_limit,
         on_stop_failure: settings.on_stop_failure,
-        // A pass counts for T, or for as long as it takes to fail `fall` times where that is longer.
+        // A passed check counts for T, or for the time that it takes to fail `fall` times where that is longer.
         check_validity: settings
             .health
             .as_ref()

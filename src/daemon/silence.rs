@@ -1,12 +1,12 @@
-//! When the store gave this host no answer: for the journal, which hears once for all services that the store is lost and that
-//! it is found, and for whoever has to choose T.
+//! Notes when the store gave this host no answer: for the journal, which hears once for all services that the store is lost
+//! and that it is found, and for the administrator, who has to choose T.
 //!
-//! A silence is noticed by a call that fails or a connection that is lost. It began with the last answer before, so that one
-//! which begins between two calls looks longer by up to R, and it ends with the next. An error that only says that the
-//! store cannot be reached is no answer.
+//! A silence is noticed by a call that fails or a connection that is lost. It lasts from the last answer before that to the
+//! next answer, so a silence that begins between two calls looks longer by up to R. An error that only says that the store
+//! cannot be reached is no answer.
 //!
 //! A store may answer reads and take no writes, as a server does that is cut off from the others of its cluster. That is no
-//! silence, and is noted beside them.
+//! silence, and is noted separately.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -21,13 +21,13 @@ use crate::journal;
 use crate::store::{Attempt, Hints, Link, Snapshot, Store, StoreError, StoreFuture, WriteOutcome};
 use crate::types::{Key, Revision};
 
-/// Shorter ones are a lost call or a connection that was made anew, which nobody has to know of.
+/// Shorter silences are a lost call or a connection that was made anew, which nobody has to know of.
 const NOTEWORTHY: Duration = Duration::from_secs(1);
 
-/// After a longer time without a call nobody knows when the silence began, and it begins when it is noticed.
+/// After a longer time without a call it is not known when the silence began, so it counts from when it is noticed.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// What is known of a call that was given up.
+/// The error that is shown for a call that was given up.
 const IN_TIME: &str = "a call was not answered in time";
 
 /// A store whose silences are noted.
@@ -46,39 +46,39 @@ pub(super) struct Silences {
 #[derive(Debug, Default)]
 struct Noted {
     answered: Option<Moment>,
-    /// The first call since the last answer.
+    /// When the first call since the last answer was sent.
     asked: Option<Moment>,
-    /// The one that lasts.
+    /// The silence that lasts now.
     present: Option<Silence>,
-    /// The journal has been told that the store is lost.
+    /// Whether the journal has been told that the store is lost.
     told: bool,
-    /// Why there was no answer since the last one; empty: there was one, or nobody knows.
+    /// Why there was no answer since the last one. Empty: there was an answer, or the reason is not known.
     error: String,
     unwritten: Option<Unwritten>,
     longest: Option<(Silence, Duration)>,
     count: u64,
 }
 
-/// Writes that were not taken, and none that was.
+/// A series of writes that the store did not take, without one between them that it took.
 #[derive(Debug, Clone)]
 struct Unwritten {
-    /// When the first of them was sent.
+    /// When the first of these writes was sent.
     began: Instant,
-    /// When the last of them has failed, how long after it was sent, and why.
+    /// When the last of them failed. `took` is how long after it was sent that was, and `error` is why.
     last: Instant,
     took: Duration,
     error: String,
-    /// The first read that was answered since.
+    /// When the first read since then was answered.
     heard: Option<Instant>,
-    /// One of them was sent after that.
+    /// Whether one of these writes was sent after `heard`, so that reads are answered while writes are not.
     is_alone: bool,
-    /// It has been told.
+    /// Whether the journal has been told.
     told: bool,
 }
 
 impl Unwritten {
-    /// Whether the store answers reads meanwhile, and somebody writes still: whoever has nothing to write any more does not hear
-    /// that the store takes writes again.
+    /// Whether the store still answers reads and this host still tries to write. A host that has nothing to write any more
+    /// does not learn that the store takes writes again.
     fn lasts(&self, answered: Option<Moment>) -> bool {
         let patience = self.took * 2 + NOTEWORTHY * 2;
         let is_heard = answered.is_some_and(|answered| answered.at.elapsed() <= patience);
@@ -89,15 +89,15 @@ impl Unwritten {
 #[derive(Debug, Clone, Copy)]
 struct Moment {
     at: Instant,
-    /// On the wall clock, for people.
+    /// The same by the wall clock, for operators.
     wall: SystemTime,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Silence {
     began: Moment,
-    /// What did not answer was asked then, or lost. From here on it is counted whether the silence is noteworthy, because it may
-    /// have begun only just before.
+    /// When the unanswered call was sent, or the connection was lost. Whether the silence is noteworthy counts from here,
+    /// because it may have begun only just before.
     noticed: Instant,
 }
 
@@ -114,7 +114,7 @@ impl Silence {
 }
 
 impl Noted {
-    /// The silence that is noticed by what was at `moment`.
+    /// The silence that is noticed by a call or a loss of the connection at `moment`.
     fn noticed(&self, moment: Moment) -> Silence {
         let began = self.answered.filter(|answered| moment.at.saturating_duration_since(answered.at) <= IDLE);
         Silence { began: began.unwrap_or(moment), noticed: moment.at }
@@ -122,7 +122,7 @@ impl Noted {
 }
 
 impl Heard {
-    /// Runs on the current tokio runtime.
+    /// Spawns a task on the current tokio runtime that follows the store's connection.
     pub(super) fn new(store: Arc<dyn Store>, silences: Silences) -> Self {
         tokio::spawn(silences.clone().heed(store.link()));
         Self { store, silences }
@@ -157,12 +157,12 @@ impl Store for Heard {
     }
 }
 
-/// The other errors are somebody's answer.
+/// The reason of an error that means that the store did not answer. Other errors are answers.
 fn unreachable(error: &StoreError) -> Option<&String> {
     if let StoreError::Unreachable(reason) = error { Some(reason) } else { None }
 }
 
-/// A call under way. One that is dropped was given up.
+/// A call under way. If it is dropped before it ends, the caller gave it up.
 struct Call<'a> {
     silences: &'a Silences,
     sent: Moment,
@@ -201,7 +201,7 @@ impl Drop for Call<'_> {
 }
 
 impl Silences {
-    /// The journal hears from `tidings` whom a silence concerns.
+    /// Uses `tidings` to tell the journal which services a silence concerns.
     pub(super) fn new(tidings: Tidings) -> Self {
         Self { noted: Arc::default(), tidings }
     }
@@ -216,21 +216,21 @@ impl Silences {
         self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Follows the connection until its store is gone.
+    /// Follows the connection until the store is dropped.
     async fn heed(self, mut link: watch::Receiver<Link>) {
         let state = link.borrow_and_update().clone();
         self.connected(&state);
         while link.changed().await.is_ok() {
             let state = link.borrow_and_update().clone();
             self.connected(&state);
-            // A connection that is being made for the first time is not lost.
+            // A connection that is made for the first time was not lost.
             if let Link::Down(reason) = state {
                 self.lost(&mut self.noted(), &reason);
             }
         }
     }
 
-    /// Tells the journal once in each silence.
+    /// Tells the journal that the store is lost, once in each silence.
     fn lost(&self, noted: &mut Noted, reason: &str) {
         if !std::mem::replace(&mut noted.told, true) {
             self.note(noted);
@@ -238,7 +238,7 @@ impl Silences {
         }
     }
 
-    /// Whoever has something to tell that follows from it knows of it.
+    /// Notes in `tidings` whether the store fails, so that services do not report what follows from that.
     fn note(&self, noted: &Noted) {
         self.tidings.note_store(noted.told || noted.unwritten.as_ref().is_some_and(|unwritten| unwritten.told));
     }
@@ -255,7 +255,7 @@ impl Silences {
             let silence = noted.noticed(noted.asked.unwrap_or_else(Moment::now));
             noted.present.get_or_insert(silence);
         } else if noted.asked.is_none() {
-            // Where nobody asks, the connection is all the answer there is.
+            // If no call was sent since the last answer, the connection itself counts as an answer.
             drop(noted);
             self.answered();
         }
@@ -308,7 +308,7 @@ impl Silences {
             is_alone: false,
             told: false,
         });
-        // Nobody wrote for a while, and what was then says nothing of now.
+        // If nothing was written for a while, earlier failures say nothing of the present.
         if sent.at.saturating_duration_since(unwritten.last) > unwritten.took * 2 + IDLE {
             (unwritten.began, unwritten.heard) = (sent.at, None);
             (unwritten.is_alone, unwritten.told) = (false, false);
@@ -330,7 +330,7 @@ impl Silences {
 
     fn failed(&self, sent: Moment, reason: &str) {
         let mut noted = self.noted();
-        // Somebody else was answered meanwhile.
+        // Another call was answered after this one was sent.
         if noted.answered.is_some_and(|answered| answered.at >= sent.at) {
             return;
         }
@@ -345,11 +345,11 @@ impl Silences {
         }
     }
 
-    /// For clients. `store` is its address.
+    /// The status of the store for D-Bus clients. `store` is its address.
     pub(super) fn status(&self, store: String) -> StoreStatus {
         let noted = self.noted();
         let milliseconds = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
-        // A call that is late may still be answered, and is counted only if it is not.
+        // A late call may still be answered, and its silence is counted only if it is not.
         let late = || noted.asked.map(|asked| noted.noticed(asked)).filter(Silence::is_noteworthy);
         let lasts = |silence: Silence| silence.began.at.elapsed();
         let unwritten = noted.unwritten.as_ref().filter(|unwritten| unwritten.lasts(noted.answered));
@@ -393,7 +393,7 @@ mod tests {
         let (first, early) = (call(), call());
         first.ends(None);
         pass(2500).await;
-        // It was sent before the store answered somebody else.
+        // It was sent before the store answered another call.
         early.ends(Some(&"late".to_owned()));
         assert_eq!(shown(&silences), (0, 0, 0));
         drop(call());
@@ -403,7 +403,7 @@ mod tests {
         pass(4000).await;
         call().ends(None);
         assert_eq!(shown(&silences), (0, 1, 9500));
-        // A shorter one is counted, and one call that failed for less than a second is not.
+        // A shorter silence is counted, but not a call that failed for less than a second.
         for (span, count) in [(2000, 2), (999, 2), (1000, 3)] {
             pass(1000).await;
             drop(call());
@@ -411,7 +411,7 @@ mod tests {
             call().ends(None);
             assert_eq!(shown(&silences), (0, count, 9500), "{span}");
         }
-        // Where nobody asked for long, nobody knows since when nobody would have been answered.
+        // After a long time without calls it is not known since when there would have been no answer.
         pass(60_000).await;
         drop(call());
         pass(2000).await;
@@ -447,13 +447,13 @@ mod tests {
         pass(2000).await;
         assert_eq!(shown(&silences), (3000, 1, 3000));
         assert!(heard.read(&key, None).await.is_err());
-        // That it is connected again is no answer to those who ask.
+        // A new connection is no answer to the calls that are made.
         store.go_up();
         pass(500).await;
         assert_eq!(shown(&silences), (3500, 1, 3500));
         heard.read(&key, None).await.expect("it is there");
         assert_eq!(shown(&silences), (0, 1, 3500));
-        // Where nobody asks, it is.
+        // Without calls it counts as an answer.
         store.go_down("it is away");
         tokio::task::yield_now().await;
         pass(5000).await;
@@ -488,7 +488,7 @@ mod tests {
         let found = "the store is found: it gave no answer for 4.0s, and answers again; 0 services are concerned, none of \
                      them active here";
         assert_eq!(written.take(), [found]);
-        // A connection that is lost is told of at once.
+        // A lost connection is told at once.
         silences.connected(&Link::Down("refused".to_owned()));
         silences.lost(&mut silences.noted(), "refused");
         silences.lost(&mut silences.noted(), "refused again");
@@ -500,7 +500,7 @@ mod tests {
         assert_eq!(written.take(), [lost, found]);
     }
 
-    /// What is told of a silence, of writes that are not taken, and why.
+    /// The time of the present silence, the time in which no write was taken (both in milliseconds), and the error.
     fn trouble(silences: &Silences) -> (u64, u64, String) {
         let status = silences.status("a store".to_owned());
         (status.silent_ms, status.unwritten_ms, status.error)
@@ -544,7 +544,7 @@ mod tests {
             write().await;
         }
         assert_eq!(trouble(&silences), (0, 18_000, IN_TIME.to_owned()));
-        // Then nothing is answered any more.
+        // Now reads are not answered either.
         for _ in 0..4 {
             write().await;
         }
@@ -554,14 +554,14 @@ mod tests {
         assert!(trouble(&silences).1 > 24_000);
         silences.call(true).ends(None);
         assert_eq!(trouble(&silences), (0, 0, String::new()));
-        // A store that was silent altogether, and answers a read first.
+        // The store was completely silent, and answers a read first.
         for _ in 0..3 {
             write().await;
         }
         read();
         assert_eq!(trouble(&silences), (0, 0, String::new()));
         silences.call(true).ends(None);
-        // Nobody hears of the end where nobody writes any more.
+        // When no host writes any more, the end is not noticed.
         write().await;
         read();
         write().await;

@@ -1,4 +1,4 @@
-//! The daemon as a whole: start, reload, stop; what systemd is told of it.
+//! The daemon as a whole: its start, reload and stop, and what systemd is told of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -37,24 +37,25 @@ use crate::systemd::{Changes, JobType, Systemd};
 use crate::types::store::StoreSettings;
 use crate::types::{DAEMON_UNIT, STATE_DIR, ServiceName, Time, UnitName, kept};
 
-/// Where R says nothing because there is no service.
+/// Used in place of R where there is no service.
 const IDLE_LIMIT: Duration = Duration::from_secs(1);
-/// A D-Bus call on a busy host takes a while; less than this would mistake load for death.
+/// Shortest limit of a D-Bus call. A call on a busy host takes a while, and a shorter limit would mistake load for death.
 const BUS_LIMIT_MIN: Duration = Duration::from_millis(500);
-/// Clients that wait for an answer; more of them wait for their turn.
+/// Limit of the D-Bus clients that wait for an answer. Further clients wait for their turn.
 const ASKS_LIMIT: usize = 16;
-/// At least so long it is between two looks at all services for STATUS=, however many of them change.
+/// Shortest time between two looks at all services for STATUS=, however many of them change.
 const SHOWN_AGAIN: Duration = Duration::from_millis(100);
-/// Progress is compared this often where systemd asks for no watchdog, so that STATUS= is fresh.
+/// Time between two comparisons of the services' progress. It is shorter where systemd's watchdog needs that. Where systemd
+/// asks for no watchdog, the comparisons keep STATUS= fresh.
 const TICK: Duration = Duration::from_secs(1);
-/// A stop that is still under way asks systemd for this much more time, every [`TICK`].
+/// Every [`TICK`], a stop that is still under way asks systemd for this much more time.
 const STOP_EXTENSION: Duration = Duration::from_secs(10);
-/// A host that is late by this was not busy but stood still.
+/// A host that is late by so much was not busy but stood still.
 const STANDSTILL_MIN: Duration = Duration::from_secs(1);
-/// How long the guard is waited for where only a lease of its would keep a broken `putexd.toml` from ending putexd: longer
-/// than its restart takes.
+/// How long a start with a broken `putexd.toml` waits for the guard, because putexd ends unless the guard has a lease to go
+/// on with. It is longer than a restart of the guard takes.
 const LEASES_LIMIT: Duration = Duration::from_secs(3);
-/// A daemon-reload waits for every generator.
+/// Limit of a daemon-reload, which waits for every generator.
 const DAEMON_RELOAD_LIMIT: Duration = Duration::from_secs(30);
 
 /// Runs until a signal ends it.
@@ -86,7 +87,7 @@ pub(super) async fn run(root: &Path) -> ExitCode {
                 return ExitCode::from(exit::OS);
             }
         },
-        // Nothing was begun. A unit that a former putexd left running ends with its lease, by the guard.
+        // No service was begun. A unit that a former putexd left running ends with its lease, by the guard.
         () = signals.end() => return ExitCode::SUCCESS,
     };
     supervisor.keep(loaded.texts);
@@ -95,7 +96,7 @@ pub(super) async fn run(root: &Path) -> ExitCode {
     code
 }
 
-/// The services of which the guard has a lease; empty when it need not be asked or does not answer in time.
+/// The services of which the guard has a lease. Empty if the guard need not be asked or does not answer in time.
 async fn leased(loaded: &Loaded, kept: &KeptTexts) -> BTreeSet<ServiceName> {
     let is_lost = loaded.settings.is_none();
     if kept.texts().services.is_empty() || (is_lost && kept.texts().host.is_none()) {
@@ -108,7 +109,7 @@ async fn leased(loaded: &Loaded, kept: &KeptTexts) -> BTreeSet<ServiceName> {
     } else {
         list_leases(&guard).await
     };
-    // What has lapsed is the guard's to end, and no reason to go on without a good putexd.toml.
+    // The guard ends lapsed leases itself, so they are no reason to go on without a good putexd.toml.
     listed.into_iter().filter(|listed| !(is_lost && listed.lapsed)).map(|listed| listed.lease.service).collect()
 }
 
@@ -127,7 +128,7 @@ fn load(root: &Path) -> Loaded {
     loaded
 }
 
-/// Returns when a service has changed, and not before `due`.
+/// Returns when a service's status has changed, but not before `due`.
 async fn changed_and_due(changed: &Notify, due: Instant) {
     changed.notified().await;
     sleep_until(due).await;
@@ -157,7 +158,7 @@ impl Signals {
     }
 }
 
-/// What a SIGTERM is to do with the units.
+/// What a SIGTERM means for the units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
     /// Stop them and release the locks.
@@ -170,7 +171,7 @@ enum Ending {
 #[derive(Debug, Clone, Copy)]
 struct Why {
     reason: &'static str,
-    /// Before what it is not taken up on this host again.
+    /// What has to happen before the service is taken up on this host again. It fits behind the word "before".
     again: &'static str,
 }
 
@@ -193,10 +194,10 @@ impl Why {
     }
 }
 
-/// A service on its way out.
+/// A service that stops its units and releases its lock.
 struct Retiring {
     handle: Handle,
-    /// What takes its place.
+    /// The settings of the service that takes its place.
     successor: Option<ServiceSettings>,
     give_up_at: Instant,
 }
@@ -205,32 +206,32 @@ struct Supervisor {
     root: PathBuf,
     host: Host,
     systemd: Systemd,
-    /// PID 1 has read its files anew.
+    /// Yields each time that PID 1 has read its files anew.
     reloads: Changes,
     store_settings: StoreSettings,
     seal_key: Option<PathBuf>,
     silences: Silences,
     services: BTreeMap<ServiceName, Handle>,
     retiring: Vec<Retiring>,
-    /// Services that begin as soon as the guard has said what it remembers of them, and nothing that retires has their units
-    /// or their lock: a service of the same name may have left while the guard was away, and without its lease nothing could
-    /// ever be armed for the name again.
+    /// Services that begin as soon as the guard has said what it remembers of them, and no retiring service has their units
+    /// or their lock. A former service of the same name may have left its lease behind while the guard was away. A service
+    /// that began without knowing that lease could never have the guard arm another.
     coming: Vec<ServiceSettings>,
     /// Rings when a service's status changed.
     changed: Arc<Notify>,
     shown: String,
-    /// What clients ask over D-Bus.
+    /// The requests of D-Bus clients.
     asks: mpsc::Receiver<Ask>,
     /// Which files are broken.
     broken: Broken,
     texts: KeptTexts,
     bonds: Bonds,
-    /// Some of them may have to be made again or taken away.
+    /// Whether some drop-ins may have to be made again or removed.
     bonds_are_due: bool,
 }
 
 impl Supervisor {
-    /// Reaches bus and guard, however long that takes, and starts every election.
+    /// Waits for the bus and the guard, however long that takes, and starts every election.
     async fn start(root: &Path, settings: Settings, broken: Broken, texts: KeptTexts) -> Result<Self, String> {
         let machine_id = identity::machine_id().map_err(|error| format!("failed to read the machine id: {error}"))?;
         let shortest = |span: fn(&ServiceSettings) -> Duration| settings.services.iter().map(span).min();
@@ -317,7 +318,7 @@ impl Supervisor {
                     self.tidy_bonds().await;
                 }
                 Some(()) = self.reloads.next() => {
-                    // Whoever had PID 1 do that may have taken drop-ins away, as "systemctl revert" does.
+                    // Whoever caused the daemon-reload may have removed drop-ins, as "systemctl revert" does.
                     self.bonds_are_due = true;
                     self.tidy_bonds().await;
                 }
@@ -346,8 +347,8 @@ impl Supervisor {
         }
     }
 
-    /// Has PID 1 run the generators where a unit is not yet bound to its lease, or is bound to a former one. One reload for
-    /// all of them.
+    /// Has PID 1 run the generators if a unit of `services` is not yet bound to its lease, or is bound to a former one. One
+    /// daemon-reload serves all units.
     async fn gate(&mut self, services: &[ServiceSettings]) {
         self.bonds_are_due = true;
         let running = self.services.values().map(|handle| &*handle.settings);
@@ -360,7 +361,8 @@ impl Supervisor {
         }
     }
 
-    /// Whether PID 1 has loaded what was kept of one of these units. One that it tells nothing of counts as loaded.
+    /// Whether PID 1 has loaded a kept drop-in of one of these units. If PID 1 does not answer about a unit, its drop-in
+    /// counts as loaded.
     async fn are_kept_loaded(&self, units: &[UnitName]) -> bool {
         for unit in units {
             if self.systemd.loaded_bonds(unit).await.map_or(true, |loaded| loaded.kept) {
@@ -370,8 +372,9 @@ impl Supervisor {
         false
     }
 
-    /// One that PID 1 tells nothing of counts as free: a reload too many does no harm. It need not be asked about what the
-    /// generator has made; whether all of it is in force is asked before a unit is admitted.
+    /// Whether PID 1 has loaded what binds the units of `services` to their leases. A unit counts as not bound if PID 1
+    /// does not answer about it, because a superfluous daemon-reload does no harm. PID 1 is not asked about what the
+    /// generator has made. Whether all of that is in force is asked before a unit is admitted.
     async fn are_gated(&self, services: &[ServiceSettings]) -> bool {
         let wanted = bound(services, []);
         let directory = Path::new(GENERATED_DIR);
@@ -387,15 +390,15 @@ impl Supervisor {
         true
     }
 
-    /// Has what is kept of units follow what retires and what the guard lets go, and makes again what somebody has taken away;
-    /// costs nothing where there is nothing to do.
+    /// Brings the kept drop-ins in line with the services that retire and the leases that the guard has let go, and makes
+    /// again what somebody has removed. It costs nothing where there is nothing to do.
     ///
-    /// A daemon-reload of its own has it look once more. That finds nothing that has changed, so it is the last.
+    /// Its own daemon-reload makes it look once more. That look finds no change, so no further daemon-reload follows.
     async fn tidy_bonds(&mut self) {
         if !self.bonds_are_due {
             return;
         }
-        // Tried again at the next tick.
+        // It is tried again at the next tick.
         let Ok(leases) = self.host.guard.list().await else { return };
         let successors = self.retiring.iter().filter_map(|retiring| retiring.successor.as_ref());
         let wanted = self.services.values().map(|handle| &*handle.settings).chain(&self.coming).chain(successors);
@@ -408,17 +411,17 @@ impl Supervisor {
         for ListedLease { lease, .. } in &leases {
             bind(&mut all, lease.units.iter().chain(&lease.contains), &lease.service);
         }
-        // What a broken file names is not known.
+        // The units that a broken file names are not known, so nothing is removed then.
         let replaced = self.bonds.keep(&all, self.broken.is_empty());
         self.bonds_are_due = self.bonds.have_failed() || all.len() > supervised;
         let mut is_stale = self.are_kept_loaded(&replaced.changed).await;
         for unit in &replaced.made {
-            // One that PID 1 tells nothing of may be bound to nothing.
+            // A unit that PID 1 does not answer about may be bound to no lease.
             is_stale |= !self.systemd.loaded_bonds(unit).await.is_ok_and(|loaded| loaded.kept || loaded.generated);
         }
         for unit in &replaced.removed {
-            // Where PID 1 still has the generator's it has not been reloaded since the file was taken away, and the unit stays
-            // bound until it is.
+            // Where PID 1 still has the generator's drop-in loaded, there was no daemon-reload since the service's file was
+            // removed, and the unit stays bound until the next one.
             let loaded = self.systemd.loaded_bonds(unit).await;
             is_stale |= loaded.is_ok_and(|loaded| loaded.kept && !loaded.generated);
         }
@@ -435,12 +438,12 @@ impl Supervisor {
         }
     }
 
-    /// A task that is over without having been asked to end.
+    /// A service whose task has ended without having been asked to.
     fn ended_service(&self) -> Option<&ServiceName> {
         self.services.iter().find(|(_, handle)| handle.task.is_finished()).map(|(name, _)| name)
     }
 
-    /// A client that does not wait for its answer gets none.
+    /// Answers a D-Bus client, unless the client does not wait any more.
     fn answer(&self, ask: Ask) {
         match ask {
             Ask::List(answer) => {
@@ -456,7 +459,7 @@ impl Supervisor {
         }
     }
 
-    /// Whoever asks is answered by the service, or hears why there is nobody to answer.
+    /// Hands an order to a service, which answers the client. If that is not possible the client is told why.
     fn order(&self, service: &ServiceName, answer: Answer, order: impl FnOnce(Answer) -> Order) {
         let Some(handle) = self.services.get(service) else {
             let _ = answer.send(Err(format!("no service is called {service}")));
@@ -471,7 +474,7 @@ impl Supervisor {
         self.silences.status(self.store_settings.address().to_string())
     }
 
-    /// All services, and those that are none because their file is broken.
+    /// The status of all services, and of those that do not run because their file is broken.
     fn statuses(&self) -> Vec<ServiceStatus> {
         let now = self.host.machine.now();
         let trouble = self.store_status().trouble();
@@ -510,14 +513,15 @@ impl Supervisor {
     }
 }
 
-/// Reload.
+/// Reloads of the configuration.
 impl Supervisor {
-    /// Compares, and touches only services that changed. A file that is broken now leaves its service as it was.
+    /// Reads the configuration anew, and touches only the services that have changed. A service whose file is broken now
+    /// goes on as it was.
     async fn reload(&mut self) {
         notify::reloading();
         let mut loaded = load(&self.root);
         if loaded.settings.is_some() && !loaded.broken.is_empty() {
-            // What runs has the better right to its unit and its key, whatever its own file says now.
+            // A service that runs has the better right to its unit and its key, whatever its own file says now.
             let running = self.services.keys().cloned().collect();
             loaded = config::load_keeping(&self.root, self.texts.texts(), &running);
         }
@@ -539,8 +543,8 @@ impl Supervisor {
         self.texts.replace(texts);
     }
 
-    /// What a reload leaves as it is goes on with its former text: a service whose file is broken, and the host's own
-    /// settings if they are others.
+    /// The texts to keep after a reload. A service whose file is broken keeps its former text, and so do the host's own
+    /// settings if only a restart can change them.
     fn texts_in_force(&self, mut texts: Texts, settings: &Settings) -> Texts {
         let former = self.texts.texts();
         for (name, made) in former.services.iter().filter(|(name, _)| self.broken.has(name)) {
@@ -552,7 +556,7 @@ impl Supervisor {
         texts
     }
 
-    /// Whether `putexd.toml` says what only a restart can bring about.
+    /// Whether `putexd.toml` has settings that take effect only at a restart.
     fn has_other_host(&self, settings: &Settings) -> bool {
         settings.node != self.host.node
             || settings.store != self.store_settings
@@ -561,7 +565,7 @@ impl Supervisor {
             || settings.watchdog != self.host.watchdog
     }
 
-    /// What was done, in words.
+    /// Applies new settings. Returns what was done, in words.
     async fn apply(&mut self, settings: Settings) -> Vec<String> {
         if self.has_other_host(&settings) {
             tracing::warn!(
@@ -571,7 +575,7 @@ impl Supervisor {
         self.gate(&settings.services).await;
         let mut told = Vec::new();
         for retiring in &mut self.retiring {
-            // A successor that is still wanted is named again below.
+            // A successor that is still wanted is set again below.
             retiring.successor = None;
         }
         self.coming.retain(|service| self.broken.has(&service.name));
@@ -618,7 +622,7 @@ impl Supervisor {
         told
     }
 
-    /// Has a service stop its unit and release its lock. `successor` takes its place after that.
+    /// Has a service stop its units and release its lock (H5). `successor` takes its place after that.
     fn retire(&mut self, name: &ServiceName, why: Why, successor: Option<ServiceSettings>) {
         if let Some(handle) = self.services.remove(name) {
             self.retire_handle(handle, why, successor);
@@ -632,7 +636,8 @@ impl Supervisor {
         self.retiring.push(Retiring { handle, successor, give_up_at });
     }
 
-    /// Has the successors of services that have ended begin; leaves to the guard what does not end.
+    /// Removes the retiring services that have ended, and queues their successors. A service that does not end in time is
+    /// left to the guard.
     fn reap(&mut self) {
         let now = Instant::now();
         let (over, going_on): (Vec<_>, Vec<_>) = std::mem::take(&mut self.retiring)
@@ -650,9 +655,9 @@ impl Supervisor {
     }
 }
 
-/// The beginning of services after that of the daemon.
+/// The beginning of services, also after the start of the daemon.
 impl Supervisor {
-    /// Tried again about each second while the guard does not answer.
+    /// Begins the services in `coming`. While the guard does not answer it is tried again about each second.
     async fn begin(&mut self) {
         if self.coming.is_empty() {
             return;
@@ -682,8 +687,8 @@ impl Supervisor {
         }
     }
 
-    /// Takes leases that no service claims through stop, proof and release. The guard would enforce them for ever, and kill
-    /// whatever is started in their control groups.
+    /// Takes leases that no service claims through stop, proof and release (adoption, K8). Otherwise the guard would enforce
+    /// them for ever, and kill whatever is started in their control groups.
     fn retire_unclaimed(&mut self, leases: &[ListedLease]) {
         for listed in leases {
             let name = &listed.lease.service;
@@ -724,9 +729,9 @@ impl Supervisor {
     }
 }
 
-/// The end.
+/// The end of the daemon.
 impl Supervisor {
-    /// SIGTERM: PID 1 knows whether the daemon is to come back.
+    /// Ends at SIGTERM. Whether the units run on depends on what PID 1 has queued for the daemon's unit.
     async fn end(&mut self) -> ExitCode {
         match self.ending().await {
             Ending::Release => self.release().await,
@@ -749,11 +754,11 @@ impl Supervisor {
                 Err(error) => tracing::debug!("failed to {error}"),
             }
         }
-        // Nobody knows: a unit that is stopped for nothing is better than one that is left alone.
+        // It is not known, and to stop a unit needlessly is better than to leave it unsupervised.
         Ending::Release
     }
 
-    /// Stops every unit and releases every lock, all at once.
+    /// Stops every unit and releases every lock, all at once. What has not stopped in time is left to the guard.
     async fn release(&mut self) -> ExitCode {
         notify::stopping("stopping the units and releasing their locks");
         let mut deadline = Instant::now();
@@ -792,16 +797,16 @@ impl Supervisor {
     }
 }
 
-/// Whether every service's loop makes progress.
+/// Watches whether every service's loop makes progress.
 #[derive(Debug, Default)]
 struct Watchdog {
     seen: BTreeMap<ServiceName, (u64, Option<Instant>)>,
-    /// The last look. A host that stood still since then says nothing against any of them.
+    /// When the watchdog last looked. If the host stood still since then, that says nothing against any service.
     last: Option<Instant>,
 }
 
 impl Watchdog {
-    /// A loop beats every four seconds at least; one that has not for this long stands still.
+    /// A loop shows progress every four seconds at least. A loop without progress for this long stands still.
     const PATIENCE: Duration = Duration::from_secs(8);
 
     fn beat(&mut self, services: &BTreeMap<ServiceName, Handle>) {
@@ -826,7 +831,8 @@ impl Watchdog {
     }
 }
 
-/// What binds the units of `services`, and of those `others` whose units they do not name.
+/// The services that bind each unit: all of `services`, and for units that those do not name, the first of `others` that
+/// names them.
 fn bound<'a>(
     services: impl IntoIterator<Item = &'a ServiceSettings>,
     others: impl IntoIterator<Item = &'a ServiceSettings>,
@@ -843,19 +849,20 @@ fn bound<'a>(
     bound
 }
 
-/// Binds those of `units` that nothing has bound yet.
+/// Binds to `service` those of `units` that are not bound yet.
 fn bind<'a>(bound: &mut Bound, units: impl Iterator<Item = &'a UnitName>, service: &ServiceName) {
     for unit in units {
         bound.entry(unit.clone()).or_insert_with(|| BTreeSet::from([service.clone()]));
     }
 }
 
-/// Whether one of them must have ended before the other begins.
+/// Whether one of the two must have ended before the other begins, because they have a key or a unit in common.
 fn share(one: &ServiceSettings, other: &ServiceSettings) -> bool {
     one.key == other.key || one.units().any(|unit| other.units().any(|same| same == unit))
 }
 
-/// `broken`: what is wrong with its file while it goes on; `trouble`: with the store.
+/// One service's status for D-Bus clients. `broken`: what is wrong with its file while it goes on. `trouble`: what is wrong
+/// with the store.
 fn status_of(
     settings: &ServiceSettings,
     status: &Status,
@@ -865,7 +872,7 @@ fn status_of(
 ) -> ServiceStatus {
     let waits = status.waiting.as_ref().map(|waiting| waiting.in_words(now));
     let unproven = status.unproven.clone();
-    // What to do comes first.
+    // The trouble comes first, because it says what to do.
     let cause = trouble.filter(|_| status.waiting.as_ref().is_some_and(Waiting::is_for_the_store)).map(str::to_owned);
     ServiceStatus {
         service: settings.name.to_string(),
@@ -881,7 +888,7 @@ fn status_of(
     }
 }
 
-/// Writes to the journal that the host stood still. It does nothing else, so that no work of its own makes it late.
+/// Writes to the journal that the host stood still. The task does nothing else, so that no work of its own makes it late.
 async fn tell_of_thaws() {
     loop {
         let before = clock::now();
@@ -892,12 +899,14 @@ async fn tell_of_thaws() {
     }
 }
 
-/// For how long, if so much time has passed over a sleep of one [`TICK`]. A busy host is late by less.
+/// For how long the host stood still, if `passed` is the time that a sleep of one [`TICK`] took. `None`: a busy host may be
+/// late by so much.
 fn stood_still(passed: Duration) -> Option<Duration> {
     passed.checked_sub(TICK).filter(|late| *late >= STANDSTILL_MIN)
 }
 
-/// What the guard remembers, however long it takes to answer: without it no running unit may be judged.
+/// The leases that the guard remembers. It waits for the guard however long that takes, because no running unit may be
+/// judged without them.
 async fn list_leases(guard: &GuardClient) -> Vec<ListedLease> {
     let mut link = guard.link();
     loop {

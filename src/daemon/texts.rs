@@ -1,5 +1,5 @@
-//! The texts that the settings in force were made of, kept in /run for the next putexd of this boot: where a file is broken
-//! by then, a lease is renewed on with what it was armed with.
+//! The texts that the settings in force were made of, kept in /run for the next putexd of this boot. Where a file is broken
+//! by then, its service's lease is renewed with the settings with which it was armed (adoption, K8).
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
@@ -11,16 +11,16 @@ use crate::host::identity;
 use crate::types::kept::{self, Kept, Made};
 use crate::types::{BootId, ServiceName};
 
-/// What is kept, as far as this putexd knows.
+/// The kept texts, as far as this putexd knows.
 pub(super) struct KeptTexts {
     directory: PathBuf,
-    /// `None`: the kernel does not tell, and nothing is kept.
+    /// This boot. `None`: the kernel does not say which it is, and nothing is kept.
     boot: Option<BootId>,
     texts: Texts,
 }
 
 impl KeptTexts {
-    /// Reads what a former putexd has kept. What is not understood, or of another boot, is as good as nothing.
+    /// Reads what a former putexd has kept. A file that is not understood, or of another boot, is ignored.
     pub(super) fn read(directory: &Path) -> Self {
         let boot = identity::boot_id()
             .inspect_err(|error| tracing::warn!("the texts of the configuration are not kept: {error}, ignoring"))
@@ -42,7 +42,8 @@ impl KeptTexts {
         &self.texts
     }
 
-    /// From now on the settings that were made of `texts` are in force, and no others.
+    /// Keeps `texts`, of which the settings in force are made from now on, and removes the texts of all other services. A
+    /// failure is logged.
     pub(super) fn replace(&mut self, texts: Texts) {
         let Some(boot) = self.boot else { return };
         let former = std::mem::take(&mut self.texts);
@@ -75,7 +76,7 @@ impl KeptTexts {
         self.directory.join(format!("{name}.json"))
     }
 
-    /// Not those above it, which are the guard's.
+    /// Makes the directory, but not its parents, which belong to the guard.
     fn make_directory(&self) -> io::Result<()> {
         match DirBuilder::new().mode(0o700).create(&self.directory) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -89,7 +90,7 @@ fn read(path: &Path, boot: Option<BootId>) -> Option<Made> {
     (Some(kept.boot) == boot).then_some(kept.made)
 }
 
-/// At once or not at all, and what is not in force any more never stays.
+/// Replaces a file atomically. If that fails the old file is removed, because its text is not in force any more.
 fn write(path: &Path, boot: BootId, made: Made) -> io::Result<()> {
     let new = path.with_extension("new");
     let written = serde_json::to_vec(&Kept { boot, made }).map_err(io::Error::from).and_then(|bytes| {
@@ -143,7 +144,7 @@ mod tests {
         let mode = |path: &Path| fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
         assert_eq!((mode(&kept), mode(&kept.join("db.json")), mode(&kept.join(kept::HOST))), (0o700, 0o600, 0o600));
 
-        // Another boot's, and what is no text.
+        // A file of another boot, and one that is not understood.
         let text = fs::read_to_string(kept.join("db.json")).expect("it is there");
         let boot = next.boot.expect("the kernel tells").to_string();
         fs::write(kept.join("web.json"), text.replace(&boot, &"0".repeat(32))).expect("written");
@@ -156,7 +157,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let kept = directory.path().join("kept");
         KeptTexts::read(&kept).replace(texts(&[("db", "a")]));
-        // A directory where the new file is to be made.
+        // A directory in the place of the new file makes the write fail.
         fs::create_dir(kept.join("db.new")).expect("made");
         KeptTexts::read(&kept).replace(texts(&[("db", "b")]));
         assert_eq!(*KeptTexts::read(&kept).texts(), texts(&[]));

@@ -1,9 +1,10 @@
-//! What concerns many services of the host at once, told once: that the store is lost, and changes of state that follow from it.
+//! What concerns many services of the host at once and is told once: that the store is lost, and the changes of state that
+//! follow from it.
 //!
-//! When a store is lost, every service that runs elsewhere goes from standby to no-store, and back when it is found. The first
-//! few of such changes are written at once, each in an entry of its own; those that come within a moment behind them wait for
-//! its end, and go in one entry that has the names of all services in its fields. Where a unit runs, or may, each change has
-//! its own entry at once.
+//! When the store is lost, every service that runs elsewhere goes from standby to no-store, and back when the store is
+//! found. The first few of these changes are written to the journal at once, each in an entry of its own. Those that follow
+//! within [`MOMENT`] wait for its end, and go into one entry that has the names of all services in its fields. A change of
+//! a service whose unit runs here, or may run, has its own entry at once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -15,9 +16,9 @@ use crate::election::{State, rounded};
 use crate::journal;
 use crate::types::{FencingToken, Revision, ServiceName, Time, UnitName};
 
-/// So many changes of one kind are told at once.
+/// Number of changes that are written at once in one [`MOMENT`] although they [may wait](Change::may_wait).
 const AT_ONCE: u32 = 4;
-/// The others wait for so long at most.
+/// The other changes wait for at most so long.
 const MOMENT: Duration = Duration::from_secs(1);
 
 /// A change of state of one service.
@@ -34,12 +35,13 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// Nothing runs before it or behind it, and nothing is begun.
+    /// Whether the journal may hear of it later: no unit runs here before or after the change, and none is being started.
     fn may_wait(&self) -> bool {
         matches!((self.from, self.to), (State::Standby, State::NoStore) | (State::NoStore, State::Standby))
     }
 
-    /// What is behind the first semicolon of a reason is of this service alone: how long it waits, say.
+    /// The part of the reason that other services can share. What follows the first semicolon is of this service alone,
+    /// such as how long it waits.
     fn shared_reason(&self) -> &str {
         self.reason.split_once(';').map_or(&*self.reason, |(shared, _)| shared)
     }
@@ -68,13 +70,13 @@ pub struct Tidings(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// The journal has been told that the store does not answer, or takes no writes.
+    /// Whether the journal has been told that the store does not answer, or takes no writes.
     store_fails: AtomicBool,
     known: Mutex<Known>,
 }
 
-/// Where one service stands: the end of its lease, if it is active here. It is gone when this is dropped. One lock of its own for
-/// each, as it changes at every event.
+/// The end of one service's lease, if it is active here. When this is dropped the service is no longer counted. Each
+/// service has a lock of its own, because the value changes at every event.
 #[derive(Debug, Default)]
 pub(super) struct Standing(Arc<Mutex<Option<Time>>>);
 
@@ -86,15 +88,15 @@ impl Standing {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Those of all services, and of some that are gone.
+    /// The standings of all services, and of some that are gone.
     standings: Vec<Weak<Mutex<Option<Time>>>>,
-    /// The end of the present moment, and how many changes were told in it at once.
+    /// The end of the present [`MOMENT`], and how many changes were written at once in it.
     moment: Option<(Instant, u32)>,
     waiting: Vec<Change>,
 }
 
 impl Tidings {
-    /// One more service, which is not active.
+    /// Adds a service, which is not active yet.
     pub(super) fn add(&self) -> Standing {
         let standing = Standing::default();
         let mut known = self.known();
@@ -103,10 +105,10 @@ impl Tidings {
         standing
     }
 
-    /// The journal hears of a change, now or soon. `Some`: what waits is to be [written](Self::write) then.
+    /// Tells the journal of a change, now or soon. `Some`: the caller has to call [`write`](Self::write) at that time.
     pub(super) fn tell(&self, change: Change) -> Option<Instant> {
         let mut known = self.known();
-        // What waits of the same service is older.
+        // A waiting change of the same service is older, so it is written first.
         if known.waiting.iter().any(|waiting| waiting.service == change.service) {
             known.write();
         }
@@ -125,23 +127,23 @@ impl Tidings {
         (known.waiting.len() == 1).then_some(until)
     }
 
-    /// Writes what waits.
+    /// Writes the changes that wait.
     pub(super) fn write(&self) {
         self.known().write();
     }
 
-    /// Whether the journal has been told that the store does not answer, or takes no writes: what follows from that for each
-    /// service need not be told as well.
+    /// Whether the journal has been told that the store does not answer, or takes no writes. What follows from that for
+    /// each service need not be told as well.
     pub(super) fn store_fails(&self) -> bool {
         self.0.store_fails.load(Ordering::Relaxed)
     }
 
-    /// See [`Self::store_fails`].
+    /// Sets [`Self::store_fails`].
     pub(super) fn note_store(&self, fails: bool) {
         self.0.store_fails.store(fails, Ordering::Relaxed);
     }
 
-    /// Whom it concerns that the store does not answer, or answers again, in words that fit behind a semicolon.
+    /// How many services it concerns that the store does not answer, or answers again. The words fit behind a semicolon.
     pub(super) fn concerned(&self, now: Time) -> String {
         let standings: Vec<_> = self.known().standings.iter().filter_map(Weak::upgrade).collect();
         let until = |standing: &Arc<Mutex<Option<Time>>>| *standing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -168,7 +170,7 @@ impl Known {
     fn write(&mut self) {
         let mut waiting = std::mem::take(&mut self.waiting);
         if !waiting.is_empty() {
-            // Many came in this moment, so that those of the next one wait for its end.
+            // Many changes came in this moment, so all changes of the next one wait for its end.
             self.moment = Some((Instant::now() + MOMENT, AT_ONCE));
         }
         while let Some(first) = waiting.first() {
@@ -238,7 +240,7 @@ mod tests {
             "s20: no-store (was standby): for another reason",
         ];
         assert_eq!(written.take(), expected);
-        // Where many come, the next ones wait from the first on.
+        // After a moment with many changes, those of the next one wait from the first on.
         let next = tidings.tell(lost(30)).expect("it waits");
         assert_eq!(next, at + MOMENT);
         sleep_until(next + MOMENT).await;
@@ -262,7 +264,7 @@ mod tests {
         };
         assert!(State::ALL.iter().all(|state| is_told_at_once(*state, State::Lapsing)));
         assert!(is_told_at_once(State::Lapsing, State::NoStore));
-        // What waits of a service is written before what comes behind it.
+        // A waiting change of a service is written before its next one.
         tidings.tell(change(AT_ONCE, State::Standby, State::Retired));
         let own = format!("s{AT_ONCE}: ");
         assert_eq!(

@@ -1,6 +1,6 @@
-//! One timer of the kernel for all services. Where there are many, what is due at about the same time is done at one awakening:
-//! each fires at the next of the moments behind its time that many timers share. These are the multiples of a power of two of
-//! nanoseconds, so that those of a timer that may be later are moments of one that has to be punctual, too.
+//! One kernel timer for all services. On a host with many services, timers that are due at about the same time are served
+//! by one wake-up: each fires at the next shared moment after its time. These moments are multiples of a power of two of
+//! nanoseconds, so that the moments of a timer that may be later are also moments of one that has to be punctual.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -17,26 +17,26 @@ use super::machine::Timer;
 use crate::host::clock::{self, BootTimer};
 use crate::types::Time;
 
-/// A timer may fire so much later for each that there is, where it allows that. The guard has a timer of its own for the
-/// deadlines of leases.
+/// A timer may fire later by this much for each timer that exists, up to the lateness that its owner allows. The deadlines
+/// of leases do not depend on it, because the guard has a timer of its own.
 const LATENESS: Duration = Duration::from_micros(50);
 
-/// A pause may be longer by this part of it, so that those of many services are over together.
+/// A pause may be longer by this part of it (1/64), so that the pauses of many services end together.
 const PAUSE_SHARE: u32 = 64;
 
-/// `pause` from `now` on, and up to the next moment that pauses of about this length share.
+/// Extends `pause`, which begins `now`, to the next moment that pauses of about this length share.
 pub(super) fn shared_pause(now: Time, pause: Duration) -> Duration {
     let end = now.boot.saturating_add(pause);
     next_multiple(end, pause / PAUSE_SHARE).saturating_sub(now.boot)
 }
 
-/// The next multiple of the largest power of two of nanoseconds that is not above `apart`.
+/// Rounds `at` up to a multiple of the largest power of two of nanoseconds that is not above `apart`.
 fn next_multiple(at: Duration, apart: Duration) -> Duration {
     let apart = 1 << apart.as_nanos().max(1).ilog2();
     u64::try_from(at.as_nanos().next_multiple_of(apart)).map_or(at, Duration::from_nanos)
 }
 
-/// Clones share the timer, which ends with the last of them and of what they gave.
+/// The kernel timer of all services. Clones share it, and it ends with the last clone and the last timer made from it.
 #[derive(Debug, Clone)]
 pub(super) struct Timers(Arc<Driver>);
 
@@ -56,9 +56,9 @@ struct Shared {
 struct Table {
     last_id: u64,
     alarms: HashMap<u64, Arc<Alarm>>,
-    /// When each is to fire.
+    /// When each timer is to fire, and its id.
     due: BTreeSet<(Duration, u64)>,
-    /// What the kernel's timer is set to.
+    /// What the kernel timer is set to. `None`: it is not set.
     set: Option<Duration>,
 }
 
@@ -68,7 +68,7 @@ struct Alarm {
     waker: AtomicWaker,
 }
 
-/// One of them.
+/// One service's timer.
 #[derive(Debug)]
 struct Slot {
     timers: Timers,
@@ -90,7 +90,7 @@ impl Timers {
         Ok(Self(Arc::new(Driver { shared, task })))
     }
 
-    /// One that is not set.
+    /// Makes a timer, which is not set.
     pub(super) fn timer(&self) -> impl Timer + 'static {
         let alarm = Arc::new(Alarm::default());
         let mut table = self.0.shared.table();
@@ -134,7 +134,7 @@ impl Shared {
         }
     }
 
-    /// Has the kernel wake us for what is due first.
+    /// Sets the kernel timer to the first timer that is due.
     fn set(&self, table: &mut Table) -> io::Result<()> {
         let at = table.wake_at();
         if table.set != at {
@@ -146,18 +146,18 @@ impl Shared {
 }
 
 impl Table {
-    /// The next moment behind `at`, and at most `lateness` behind it, that many timers share.
+    /// The next shared moment after `at`, at most `lateness` after it.
     fn moment(&self, at: Duration, lateness: Duration) -> Duration {
         let count = u32::try_from(self.alarms.len()).unwrap_or(u32::MAX);
         next_multiple(at, LATENESS.saturating_mul(count).min(lateness))
     }
 
-    /// When the kernel has to wake us.
+    /// When the kernel timer has to fire.
     fn wake_at(&self) -> Option<Duration> {
         self.due.first().map(|(moment, _)| *moment)
     }
 
-    /// The kernel's timer has fired, and is not set any more.
+    /// Fires the timers that are due. The kernel timer has fired, and is not set any more.
     fn ring(&mut self, now: Duration) {
         self.set = None;
         while let Some((_, id)) = self.due.first().copied().filter(|(at, _)| *at <= now) {
@@ -180,7 +180,7 @@ impl Timer for Slot {
         }
         self.alarm.fired.store(false, Ordering::Release);
         table.due.extend(next.map(|next| (next, self.id)));
-        // What is due later than before is found when the kernel's timer fires.
+        // A timer that is now due later is found when the kernel timer fires.
         let wake_at = table.wake_at();
         if table.set.is_some_and(|set| wake_at.is_none_or(|wake_at| set <= wake_at)) {
             return Ok(());

@@ -1,6 +1,6 @@
-//! What is done to units: start, stop and its proof, fence.
+//! Operations on units: start, stop with its proof, and fencing.
 //!
-//! Each function may take as long as it takes; the service runs them in tasks of their own.
+//! Each function may take any time, so the service runs them in tasks of their own.
 
 use std::collections::BTreeSet;
 use std::ops::Deref;
@@ -23,34 +23,35 @@ use crate::systemd::{
 };
 use crate::types::{NodeId, ServiceName, Time, UnitName};
 
-/// How long a start is waited for. The unit's own TimeoutStartSec= ends it long before; a database that recovers may
-/// rightly take hours, and the lease is renewed meanwhile.
+/// Limit of a start. The unit's own TimeoutStartSec= ends it long before. A database that recovers may rightly take hours,
+/// and the lease is renewed meanwhile.
 const START_LIMIT: Duration = Duration::from_secs(86_400);
-/// How long a StopUnit is waited for before the unit is looked at again. Where nothing has to be killed, each is waited for twice
-/// as long as the one before, up to the second: many slow stops at once are not to keep PID 1 from them by asking.
+/// How long a StopUnit is waited for before the unit is looked at again. Where nothing has to be killed, each one is waited
+/// for twice as long as the one before, up to `STOP_SLICE_MAX`, so that the requests of many slow stops do not keep PID 1
+/// from the stops themselves.
 const STOP_SLICE: Duration = Duration::from_millis(500);
 const STOP_SLICE_MAX: Duration = Duration::from_secs(2);
-/// Between the end of a stop and a look that nobody waits for. A service that is over by then needs none.
+/// Time between the end of a stop and a look that nothing waits for. A service that has ended by then needs no look.
 const AFTER_STOP: Duration = Duration::from_millis(250);
-/// Between two looks at a unit that does not die.
+/// Time between two looks at a unit that does not die.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// How long a look that a stop waits for may take.
+/// Limit of the look for processes outside of their control groups, which a stop waits for.
 const LAST_LOOK_LIMIT: Duration = Duration::from_millis(250);
-/// How long the end of the look is waited for that a stop gets whose time is over: it asks for the stop once more before.
+/// How long a stop whose time is over may take for one more look. It asks for the stop once more before that look.
 const ONE_MORE_LOOK_LIMIT: Duration = Duration::from_secs(3);
-/// Between two warnings of what is not proven. What may end by itself is warned of from then on.
+/// Time between two warnings that a stop is not proven. What may end by itself is first warned of after the same time.
 const WARN_AGAIN: Duration = Duration::from_secs(10);
 /// How often fencing is tried before the lock is given up.
 const FENCE_TRIES: u32 = 3;
 
-/// The units of a service, and the lease that they are bound to. Clones share all of it.
+/// Controls the units of a service, and the lease target that they are bound to. Clones share all of it.
 #[derive(Clone)]
 pub(super) struct UnitControl(Arc<Shared>);
 
 pub(super) struct Shared {
-    /// Whose life is the service's.
+    /// The main unit, whose life is that of the service.
     pub(super) main: UnitName,
-    /// What follows it.
+    /// The units that are bound with the main unit.
     bound: Vec<UnitName>,
     service: ServiceName,
     lease: UnitName,
@@ -58,29 +59,29 @@ pub(super) struct Shared {
     machine: Arc<dyn Machine>,
     known: Mutex<Vec<CachedUnit>>,
     /// The control groups in which something of the lease may run: those that its units have and would be started in, and
-    /// former ones until they were seen empty. What is told to the guard, killed, and has to be empty for the proof.
+    /// former ones until they were seen empty. They are told to the guard, killed, and have to be empty for the proof.
     groups: watch::Sender<BTreeSet<String>>,
-    /// Which starts have begun and not come to their end, which is told to the guard as well.
+    /// The starts that have begun and not come to their end. They are told to the guard as well.
     begun: watch::Sender<Begun>,
-    /// Held by whoever asks PID 1 for them: an older answer must not come after a newer one.
+    /// Held while PID 1 is asked for the control groups, so that an older answer does not replace a newer one.
     learning: tokio::sync::Mutex<()>,
-    /// What the units run outside of their own control groups.
+    /// The processes that the units run outside of their own control groups.
     pub(super) beyond: Beyond,
     /// Units of an earlier configuration that may still run under the lease.
     former: Mutex<Vec<UnitName>>,
-    /// What keeps a stop that is under way from being proven, for whoever asks.
+    /// What keeps a stop that is under way from being proven, for the status.
     unproven: Mutex<Option<String>>,
     work: watch::Sender<Work>,
 }
 
-/// What is under way.
+/// The starts, stops and looks that are under way.
 #[derive(Debug, Clone, Copy, Default)]
 struct Work {
-    /// How many starts.
+    /// Number of starts.
     starts: u32,
-    /// How many stops: at times one that is given up beside the one that follows it.
+    /// Number of stops. It may be two for a while, when one that was given up has not ended and the next has begun.
     stops: u32,
-    /// The looks of a stop for its proof.
+    /// The looks by which a stop is proven.
     looks: Looks,
 }
 
@@ -103,54 +104,55 @@ impl Drop for UnderWay {
     }
 }
 
-/// How the looks for the proof of a stop have gone.
+/// The outcomes of the looks for the proof of a stop.
 #[derive(Debug, Clone, Copy, Default)]
 struct Looks {
-    /// How many have begun.
+    /// Number of looks that have begun.
     begun: u64,
-    /// Which was the last that has shown something that is not dead.
+    /// Number of the last look that has shown something that is not dead.
     failed: u64,
-    /// The last stop has its proof.
+    /// Whether the last stop has its proof.
     is_proven: bool,
 }
 
-/// The units that can be active without a process and whose start has begun, or is about to, and is not known to have come to
-/// its end.
+/// The services that can be active without a process and whose start has begun, or is about to, and is not known to have
+/// come to its end ("The proof" in protocol.md).
 #[derive(Debug, Clone, Default)]
 pub(super) struct Begun {
     pub(super) units: BTreeSet<UnitName>,
-    /// Whether the main unit is started: what is bound to it may be started later, or never.
+    /// Whether the main unit is started. Units that are bound to it may be started later, or never.
     is_up: bool,
-    /// Counts the starts.
+    /// Counts the starts, so that a look from before one is not counted for it.
     round: u64,
 }
 
-/// What PID 1 said of a unit before it may fall silent.
+/// What PID 1 last said of a unit, kept because PID 1 may fall silent.
 #[derive(Debug, Clone)]
 pub(super) struct CachedUnit {
     pub(super) name: UnitName,
     /// Whether it can be active without a process.
     pub(super) is_effect: bool,
-    /// Its main and its control process.
+    /// The process ids of its main and its control process.
     processes: Vec<i32>,
 }
 
-/// What was seen of a service's units at one time.
+/// The outcome of one look at a service's units.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ObservedUnits {
-    /// The main unit alone; `None` when nobody knows.
+    /// The state of the main unit alone. `None`: not known.
     pub(super) main: Option<ObservedUnit>,
-    /// All units: alive if one of them is.
+    /// The state of all units together: alive if one of them is. `None`: not known.
     pub(super) all: Option<ObservedUnit>,
-    /// Those that are not dead.
+    /// The units that are not dead.
     pub(super) alive: Vec<UnitName>,
-    /// Why the first of them is not, that only an operator can end, or else the first.
+    /// Why a unit is not dead: the first reason that only an operator can remove, or else the first reason.
     pub(super) trouble: Option<Trouble>,
-    /// Whether each of them is known to be started or dead, so that nothing changes without a word of PID 1's.
+    /// Whether each unit is known to be started or dead, so that a change comes with a hint from PID 1.
     pub(super) is_settled: bool,
 }
 
-/// When a stop has taken too long, and the settings that say what follows: they may change while it is under way.
+/// When a stop has taken too long, and the settings that say what follows. The settings may change while the stop is under
+/// way.
 #[derive(Debug, Clone)]
 pub(super) struct Limit {
     pub(super) at: Time,
@@ -158,7 +160,7 @@ pub(super) struct Limit {
 }
 
 impl Limit {
-    /// What happens to this host; nothing where an alarm is all.
+    /// What happens to this host, and when. `None`: there will only be an alarm, or the time is over.
     fn in_words(&self, now: Time) -> Option<String> {
         let how = self.settings.borrow().on_stop_failure;
         let left = now.until_passed(self.at);
@@ -167,7 +169,7 @@ impl Limit {
     }
 }
 
-/// Why a unit is not dead, as a sentence.
+/// Why a unit is not dead, as a sentence, and whether only an operator can end that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Trouble {
     pub(super) words: String,
@@ -175,7 +177,7 @@ pub(super) struct Trouble {
 }
 
 impl ObservedUnits {
-    /// The main unit is the first.
+    /// Sums up what was seen of `units`, of which the main unit is the first.
     fn of(units: &[UnitName], sights: &[Option<ObservedUnit>]) -> Self {
         let alive: Vec<UnitName> = units
             .iter()
@@ -185,7 +187,7 @@ impl ObservedUnits {
             .collect();
         let main = sights.first().cloned().flatten();
         let all = if alive.is_empty() {
-            // As long as nobody knows of one of them, it is not said that all are dead.
+            // As long as the state of one unit is not known, it is not said that all are dead.
             main.clone().filter(|_| sights.iter().all(Option::is_some))
         } else {
             Some(ObservedUnit::Alive)
@@ -203,8 +205,8 @@ impl Deref for UnitControl {
 }
 
 impl UnitControl {
-    /// `former` may still run, though they belong to the service no longer; so may something in the control groups
-    /// `groups`, which a lease of before covers.
+    /// `former` are units that belong to the service no longer but may still run. Something may also run in the control
+    /// groups `groups`, which an earlier lease covers.
     pub(super) fn new(
         settings: &ServiceSettings,
         former: Vec<UnitName>,
@@ -236,8 +238,8 @@ impl UnitControl {
         std::iter::once(&self.main).chain(&self.bound).cloned().chain(former).collect()
     }
 
-    /// What PID 1 said last, where it said something of each unit: a hand-over is not to wait for it to say so again. A
-    /// control group that is another by the time of the start is found out then.
+    /// What PID 1 said last, if it has said something of each unit: a hand-over is not to wait for another answer. A
+    /// control group that has changed by the time of the start is noticed then. Otherwise PID 1 is asked.
     pub(super) async fn known(&self) -> Result<Vec<CachedUnit>, BusError> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let complete = known.iter().map(|known| &known.name).eq(self.all().iter());
@@ -253,12 +255,12 @@ impl UnitControl {
         self.remember(units, said).await
     }
 
-    /// `units`, and behind them what they contain.
+    /// `units`, followed by the units that they contain.
     fn with_contained<'a>(&'a self, units: &'a [UnitName]) -> impl Iterator<Item = &'a UnitName> {
         units.iter().chain(self.beyond.contains())
     }
 
-    /// What PID 1 said of `units`, and behind them of what they contain.
+    /// Remembers what PID 1 said of `units`, and after them of the units that they contain.
     async fn remember(
         &self,
         units: Vec<UnitName>,
@@ -297,17 +299,18 @@ impl UnitControl {
         self.groups.borrow().clone()
     }
 
-    /// The same, and each change of it.
+    /// Watches [`groups`](Self::groups).
     pub(super) fn watch_groups(&self) -> watch::Receiver<BTreeSet<String>> {
         self.groups.subscribe()
     }
 
-    /// The starts that have begun and not come to their end, and each change of them.
+    /// Watches the starts that have begun and not come to their end.
     pub(super) fn watch_begun(&self) -> watch::Receiver<Begun> {
         self.begun.subscribe()
     }
 
-    /// Those of a lease that another putexd has armed: what systemd has forgotten of them is no proof.
+    /// Takes over the begun starts of a lease that another putexd has armed. That systemd has forgotten such a unit's run
+    /// is no proof.
     pub(super) fn take_over(&self, begun: &[UnitName]) {
         for unit in begun {
             self.systemd.doubt_start(unit);
@@ -315,9 +318,10 @@ impl UnitControl {
         self.begun.send_modify(|all| all.units.extend(begun.iter().cloned()));
     }
 
-    /// A lease is about to be armed, and its units to be started behind that.
+    /// Notes which starts are about to begin, before a lease is armed and its units are started. Returns the units for the
+    /// guard's lease.
     pub(super) fn begin(&self, known: &[CachedUnit]) -> Vec<UnitName> {
-        // What a mount has left is the kernel's to say.
+        // Mounts are left out, because the kernel says what is left of them.
         let services = known.iter().filter(|unit| unit.is_effect && unit.name.kind() == "service");
         let units: Vec<UnitName> = services.map(|unit| unit.name.clone()).collect();
         self.work.send_modify(|work| work.looks.is_proven = false);
@@ -335,8 +339,8 @@ impl UnitControl {
         });
     }
 
-    /// What is started has come to the end of its start, and so has what is dead beside a main unit that is started. `before`: what
-    /// was begun when the looks began.
+    /// Removes from the begun starts the units that are started, and those that are dead beside a main unit that is
+    /// started. `before`: what was begun when the looks began.
     fn end_begun(&self, before: &Begun, looks: &[(&UnitName, &Look)]) {
         self.begun.send_if_modified(|all| {
             let count = all.units.len();
@@ -350,36 +354,37 @@ impl UnitControl {
         });
     }
 
-    /// Gets a start ready that may follow soon.
+    /// Prepares a start that may follow soon.
     pub(super) async fn prepare(&self) {
         self.systemd.prepare(&self.main).await;
     }
 
-    /// Starts the main unit, which starts what is bound with it, now or when it is due; the lease is started with them,
-    /// because they are bound to it.
+    /// Starts the main unit, which starts the units bound with it, now or when they are due. The lease target is started
+    /// with them, because they are bound to it.
     pub(super) async fn start(&self) -> Result<(), String> {
         let _under_way = UnderWay::begin(self, |work| &mut work.starts);
         for bound in &self.bound {
-            // What failed for want of the lease must not be refused now for having failed too often.
+            // A unit that failed for want of the lease must not be refused now for having failed too often.
             let reset = insist(Instant::now() + PATIENCE, || self.systemd.reset_failed(bound)).await;
             reset.map_err(|error| error.to_string())?;
         }
         self.systemd.start(&self.main, &self.service, START_LIMIT).await.map_err(|error| error.to_string())?;
         self.main_is_up();
-        // They may have been started in other control groups than those that the guard was armed with; whoever waits for a
-        // change of them tells it at once. That PID 1 answers late is no failure of a start that has come to its end.
+        // The units may have been started in other control groups than those that the guard was armed with. The guard queue
+        // watches the groups and tells the guard at once. A late answer of PID 1 is no failure of a start that has come to
+        // its end.
         match insist(Instant::now() + START_LIMIT, || self.learn()).await {
             Ok(_) => Ok(()),
             Err(error) => Err(format!("the units' control groups are not known: failed to {error}")),
         }
     }
 
-    /// Stops units and lease, and returns with the proof that nothing of them is left; not before, however long it
-    /// takes. `limit`: what follows if it takes too long. From `kill_at` on it kills, again and again, and asks for the stop
-    /// only behind that: the ExecStop= of a unit may be a program that writes.
+    /// Stops the units and the lease target, and returns with the proof that nothing of them is left, however long that
+    /// takes. `limit`: what follows if it takes too long. From `kill_at` on it sends SIGKILL, again and again, and asks for
+    /// the stop only after that, because the ExecStop= of a unit may be a program that writes.
     ///
-    /// The main unit is first, so that a timer or a socket is gone that could start the others again; then those that
-    /// are bound with it; then the lease.
+    /// The main unit is stopped first, so that a timer or a socket is gone that could start the others again, then the
+    /// units that are bound with it, then the lease target.
     pub(super) async fn stop(&self, kill_at: Option<Time>, limit: Option<Limit>) {
         let mut told = String::new();
         let mut warn_at = self.machine.now();
@@ -403,7 +408,7 @@ impl UnitControl {
                 self.work.send_modify(|work| work.looks.begun += 1);
                 self.proof(&mut left, slice).await
             };
-            // A PID 1 that does not answer takes the limit of each call, one after another; SIGKILL waits for none of them.
+            // A PID 1 that does not answer takes the limit of each call, one after another. SIGKILL waits for none of them.
             let proof = match kill_at.filter(|_| !late) {
                 Some(at) => match timeout(self.machine.now().until_passed(at), attempt).await {
                     Ok(proof) => proof,
@@ -439,12 +444,13 @@ impl UnitControl {
         }
     }
 
-    /// What keeps a stop that is under way from being proven.
+    /// What keeps a stop that is under way from being proven. `None`: nothing, or no stop is under way.
     pub(super) fn unproven(&self) -> Option<String> {
         self.unproven.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether the stop that is under way is not proven by a look that begins from now on, or that does not end for long.
+    /// Whether the stop that is under way stays unproven: a look that begins from now on does not prove it, or does not end
+    /// within [`ONE_MORE_LOOK_LIMIT`].
     pub(super) async fn is_late_for_good(&self) -> bool {
         let mut work = self.work.subscribe();
         let begun = work.borrow_and_update().looks.begun;
@@ -452,15 +458,16 @@ impl UnitControl {
         timeout(ONE_MORE_LOOK_LIMIT, ended).await.map_or(true, |work| work.is_ok_and(|work| !work.looks.is_proven))
     }
 
-    /// Returns once no start is under way, `limit` from now on at the latest: PID 1 is not to wait with one for a look at what it
-    /// has just begun.
+    /// Returns once no start is under way, `limit` from now on at the latest. PID 1 is not to delay a start because of a
+    /// look at a unit that it has just begun to start.
     pub(super) async fn not_starting(&self, limit: Duration) {
         let mut work = self.work.subscribe();
-        // Both outcomes mean the same.
+        // The caller goes on after either outcome.
         let _ = timeout(limit, work.wait_for(|work| work.starts == 0)).await;
     }
 
-    /// Returns once no stop is under way, which looks for itself, and a moment later; `limit` from now on at the latest.
+    /// Returns [`AFTER_STOP`] after no stop is under way any more, `limit` from now on at the latest, and at once if there
+    /// is none. A stop looks at the units itself.
     pub(super) async fn not_stopping(&self, limit: Duration) {
         let mut work = self.work.subscribe();
         if work.borrow_and_update().stops == 0 {
@@ -479,13 +486,13 @@ impl UnitControl {
         self.work.borrow().looks.is_proven
     }
 
-    /// Whether nothing of the units runs, by the word of the guard and by what is known of processes that it does not see. No call
-    /// of PID 1 is needed for it.
+    /// Whether nothing of the units runs, by the word of the guard and by what is known of processes that the guard does
+    /// not see. It needs no call to PID 1.
     ///
-    /// The guard asks for as much as [`stop`](Self::stop) does of control groups, units without a process and what they have
-    /// mounted. Its word is not enough where its lease covers less than what is known here by now, nor for what is contained:
-    /// for as long as a slice is active, systemd starts things in it without the lease, and the guard does not know when its
-    /// stop is over.
+    /// The guard asks for as much proof as [`stop`](Self::stop) does of control groups, of units without a process and of
+    /// what they have mounted. Its word is not enough where its lease covers less than what is known here by now. It is not
+    /// enough for contained units either: systemd starts things in an active slice without the lease, and the guard does
+    /// not know when the slice's stop is over.
     pub(super) async fn are_dead_by(&self, listed: &ListedLease) -> bool {
         let ListedLease { lease, stopped, .. } = listed;
         let covers_units = self.all().iter().all(|unit| lease.units.contains(unit));
@@ -507,16 +514,16 @@ impl UnitControl {
         *self.unproven.lock().unwrap_or_else(PoisonError::into_inner) = trouble.map(str::to_owned);
     }
 
-    /// What the calls answer is not what the units do: that is read afterwards. Only a stop that is still under way
-    /// counts, as what is bound to the lease may be needed until it is over; once it is time to kill nothing is waited
-    /// for.
+    /// Asks PID 1 to stop the units and the lease target. The answers do not show what the units do, so that is read
+    /// afterwards. If the main unit's stop is still queued the others are not stopped yet, as they may be needed until it
+    /// is over. Once it is time to kill, nothing is waited for.
     async fn ask_to_stop(&self, slice: Duration, late: bool) {
         let [main, bound @ ..] = &self.all()[..] else { return };
         let stopped = self.systemd.stop(main, slice).await;
         if stopped == Ok(JobEnd::StillQueued) && !late {
             return;
         }
-        // All at once, so that systemd can keep to an order among them.
+        // They are stopped all at once, so that systemd can keep to an order among them.
         join_all(bound.iter().map(|name| self.systemd.stop(name, slice))).await;
         let _ = self.systemd.stop(&self.lease, slice).await;
     }
@@ -531,8 +538,8 @@ impl UnitControl {
             }
         }
         let lease = lease.map_err(|error| (self.lease.clone(), error.into()))?;
-        // A stop of the target that is queued waits for what only follows the lease, and nobody waits for that. What holds the
-        // units back is the grant, which is gone: each of them asserts it itself.
+        // A queued stop of the target waits for units that only follow the lease, and the proof does not wait for those.
+        // The units are held back by the grant, which is gone: each of them asserts it itself.
         if !lease.active_state.is_stopped() && !lease.has_job {
             return Err((self.lease.clone(), NotDead::Running(lease.in_words())));
         }
@@ -540,8 +547,9 @@ impl UnitControl {
         self.beyond.end(left, self.machine.now(), slice).await
     }
 
-    /// PID 1 has stopped the units, and looks at the control groups that they have now. What is left in a former one
-    /// nobody else would end, so it gets SIGKILL, however much time the stop still has.
+    /// Proves that the control groups of the units are empty. PID 1 has stopped the units, and looks at the control groups
+    /// that they have now. Nobody else would end what is left in a former one, so it gets SIGKILL, however much time the
+    /// stop still has.
     async fn prove_groups_empty(&self) -> Result<(), NotDead> {
         for group in self.groups().difference(&self.beyond.groups()) {
             if !self.systemd.is_group_empty(group).await? {
@@ -552,13 +560,14 @@ impl UnitControl {
         Ok(())
     }
 
-    /// SIGKILL to whatever is left: in the control groups that PID 1 named while it had time, by the kernel alone, and only
-    /// then what is left through PID 1's eyes. Whoever wakes late does the first before anything else.
+    /// Sends SIGKILL to whatever is left: first by the kernel alone, in the control groups that PID 1 named before, and
+    /// then to what PID 1 knows. A host that wakes late does the first before anything else (H4).
     async fn kill(&self) {
         let (groups, units) = (self.groups(), self.all());
         let in_groups = join_all(groups.iter().map(|group| self.kill_group(group)));
         join(in_groups, self.beyond.kill_strays()).await;
-        // At once: where PID 1 is silent, each of them takes its time to find that out. What it refuses is seen by the proof.
+        // All calls are made at once, because each takes its whole limit if PID 1 is silent. The proof shows what PID 1 has
+        // refused.
         join_all(units.iter().map(|name| self.systemd.kill(name))).await;
     }
 
@@ -568,14 +577,14 @@ impl UnitControl {
         }
     }
 
-    /// What the units do now, and where.
+    /// Looks at the units, and remembers where their processes are.
     pub(super) async fn look(&self) -> ObservedUnits {
         let turn = self.learning.lock().await;
         let begun = self.begun.borrow().clone();
         let units = self.all();
         let looks = join_all(self.with_contained(&units).map(|name| self.systemd.look(name, Purpose::Look))).await;
         let said = looks.iter().map(|look| look.as_ref().map(|look| look.placement.clone()).map_err(Clone::clone));
-        // What is not known now is found at the next look, or when a lease is to be armed.
+        // What is not known now is found at the next look, or when a lease is armed.
         let _ = self.remember(units.clone(), said.collect()).await;
         let answers = units.iter().zip(&looks).filter_map(|(name, look)| Some((name, look.as_ref().ok()?)));
         self.end_begun(&begun, &answers.collect::<Vec<_>>());
@@ -589,9 +598,10 @@ impl UnitControl {
         });
         sighting.is_settled =
             looks.iter().all(|look| look.as_ref().is_ok_and(|look| look.is_started || look.dead.is_ok()));
-        // The first of those that weigh most.
+        // The first one that only an operator can end, or else the first one.
         sighting.trouble = troubles.min_by_key(|trouble| !trouble.is_for_the_operator);
-        // It serves nobody any more, so that the holder has to release; what is left of it bars the release until it ends.
+        // Such a main unit serves nobody any more, so the holder has to release. What is left of it bars the release until
+        // it ends.
         if let Some(Ok(Look { dead: Err(trouble @ (NotDead::Mounted(_) | NotDead::Forgotten(_))), .. })) = looks.first()
         {
             sighting.main = Some(ObservedUnit::Dead { result: trouble.to_string(), failed: true });
@@ -599,22 +609,23 @@ impl UnitControl {
         sighting
     }
 
-    /// Looks for processes of the units outside of their control groups, and remembers them for the proof. The units
-    /// themselves are as they were seen last; whose child is whose was read `age` ago at most.
+    /// Looks for processes of the units outside of their control groups, and remembers them for the proof. The units' own
+    /// processes are as the last look has shown them. The table of parents and children was read at most `age` ago.
     pub(super) async fn find_strays(&self, age: Duration) -> Result<Vec<Process>, String> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let processes = known.into_iter().flat_map(|known| known.processes).collect();
         self.beyond.find_strays(&processes, &self.groups(), age).await
     }
 
-    /// As [`find_strays`](Self::find_strays), and the units are asked for first: one that was moved to another slice has its
-    /// processes in a group that was not known at the last look.
+    /// As [`find_strays`](Self::find_strays), after asking PID 1 for the units: one that was moved to another slice has its
+    /// processes in a control group that was not known at the last look.
     pub(super) async fn find_strays_anew(&self, age: Duration) -> Result<Vec<Process>, String> {
         self.learn().await.map_err(|error| format!("failed to {error}"))?;
         self.find_strays(age).await
     }
 
-    /// Before an orderly stop, which takes the parents away by which strays are found. It does not wait long.
+    /// Looks for strays before an orderly stop, because the stop ends the parents by which they are found. It takes
+    /// [`LAST_LOOK_LIMIT`] at most.
     async fn look_before_stop(&self) {
         if self.beyond.is_unit_only() {
             return;
@@ -630,10 +641,10 @@ impl UnitControl {
         select_all(self.all().iter().map(|name| self.systemd.changes(name)))
     }
 
-    /// Returns when a unit may have changed, and after `interval` at the latest; if `all_dead`, also when something runs
-    /// in what is contained.
+    /// Returns when a unit may have changed, and after `interval` at the latest. If `all_dead`, it also returns when
+    /// something runs in a contained control group.
     pub(super) async fn changed(&self, changes: &mut SelectAll<ChangeHints>, all_dead: bool, interval: Duration) {
-        // All outcomes mean the same: look.
+        // The caller looks after any of these.
         tokio::select! {
             biased;
             _ = changes.next() => {}
@@ -646,14 +657,14 @@ impl UnitControl {
 fn sight_of(look: &Result<Look, BusError>) -> Option<ObservedUnit> {
     match &look.as_ref().ok()?.dead {
         Ok(state) => Some(ObservedUnit::Dead { result: state.in_full(), failed: !state.is_orderly() }),
-        // Somebody starts what is stopped, which its gate refuses without the lease, or stops it once more: what comes of it is
-        // seen.
+        // A job is queued: somebody starts a stopped unit, which its gate refuses without the lease, or stops it once more.
+        // The next look shows the outcome.
         Err(NotDead::Unknown(_) | NotDead::JobQueued { .. }) => None,
         Err(_) => Some(ObservedUnit::Alive),
     }
 }
 
-/// Fences each of `hosts`, all at once. Those that may fail, may.
+/// Fences each of `hosts`, all at once. A failure is an error only if fencing is required.
 pub(super) async fn fence(systemd: &dyn Manager, settings: &FenceSettings, hosts: &[NodeId]) -> Result<(), String> {
     let Some(template) = &settings.others else { return Ok(()) };
     let runs = hosts.iter().map(|host| fence_one(systemd, template, host, settings.timeout));
@@ -681,7 +692,7 @@ async fn fence_one(systemd: &dyn Manager, template: &str, host: &NodeId, limit: 
     Err(reason)
 }
 
-/// Runs a unit to its end.
+/// Runs a unit to its end. `Err`: it failed, took longer than `limit`, or could not be run.
 pub(super) async fn run(systemd: &dyn Manager, unit: &UnitName, limit: Duration) -> Result<(), String> {
     match systemd.run_unit_to_completion(unit, limit).await {
         Ok(RunResult::Passed) => Ok(()),
@@ -706,7 +717,7 @@ mod tests {
     use crate::daemon::machine::ThisMachine;
     use crate::types::OnStopFailure;
 
-    /// `database.service`, whose lease of before covers `former`.
+    /// Control of `database.service`, whose earlier lease covers `former`.
     fn units(fake: &Fake, former: &[&str]) -> UnitControl {
         fake.tell(|told| told.groups.insert(unit("database.service"), vec!["/a".to_owned(), "/b".to_owned()]));
         let machine = Arc::new(ThisMachine::new(Path::new("/nowhere")));
@@ -759,7 +770,7 @@ mod tests {
         assert!(!units.is_late_for_good().await, "it was dead when it was looked at");
         stop.await.expect("it ends");
         assert!(!units.is_late_for_good().await);
-        // A PID 1 that hangs is waited for no longer than that.
+        // A PID 1 that hangs is waited for no longer than the limit.
         let since = tokio::time::Instant::now();
         units.work.send_modify(|work| work.looks.is_proven = false);
         assert!(units.is_late_for_good().await);
@@ -795,7 +806,7 @@ mod tests {
         let since = tokio::time::Instant::now();
         quiet.await.expect("it ends");
         assert_eq!(since.elapsed(), AFTER_STOP);
-        // One that is given up is over.
+        // A stop that is given up is no longer under way.
         fake.tell(|told| told.stops_slowly = true);
         let stop = tokio::spawn({
             let units = units.clone();
@@ -820,7 +831,7 @@ mod tests {
         assert_eq!(limit.in_words(at(41)), None, "it is going down");
     }
 
-    /// What a lease lacks.
+    /// Takes from a lease something that the guard's word needs.
     type Lack = fn(&mut ListedLease);
 
     #[tokio::test]

@@ -4,9 +4,9 @@
 //! clients. Who may call what is in `packaging/usr/share/dbus-1/system.d/org.putexd.Putexd1.conf`: everybody may look
 //! (`org.putexd.Putexd1.Status`), root may act (`org.putexd.Putexd1.Manager`).
 //!
-//! Whoever looks, however often, must cost no service anything. The connection is used for nothing else; looks are
-//! answered one after the other, at a bounded pace, from a picture that is taken anew after [`FRESH`]; what waits beyond
-//! zbus's queue of 64 waits in the bus, which limits it for each of its clients.
+//! Clients that look, however often, must cost no service anything. The connection is used for nothing else. Looks are
+//! answered one after the other, at a bounded pace, from a picture that is taken anew after [`FRESH`]. Calls beyond
+//! zbus's queue of 64 wait in the bus, which limits them for each of its clients.
 
 use std::time::Duration;
 
@@ -20,37 +20,37 @@ use zbus::{Connection, MessageStream, fdo};
 use crate::types::span::rounded;
 use crate::types::{ServiceName, printable, printable_lines, shortened};
 
-/// The well-known name.
+/// The well-known name on the bus.
 pub const NAME: &str = "org.putexd.Putexd1";
-/// The one object.
+/// The path of the one object.
 pub const PATH: &str = "/org/putexd/Putexd1";
 
-/// What an operator says is cut here: it goes into the record, which is small.
+/// How many characters of an operator's reason are kept: it goes into the record, which is small.
 const REASON_LIMIT: usize = 256;
 
-/// How old the picture is that a look is answered from, at most.
+/// The greatest age of the picture that a look is answered from.
 const FRESH: Duration = Duration::from_millis(100);
-/// Between two looks, once more of them have come than [`BURST`] allows for: the time that an answer takes, and thrice that
-/// for others.
+/// The time between two looks, once more of them have come than [`BURST`] allows for: the time that an answer takes, and
+/// three times as much for others.
 const PACE: Duration = Duration::from_micros(800);
-/// The same for each service in the answer.
+/// What is added to [`PACE`] for each service in the answer.
 const PACE_OF_SERVICE: Duration = Duration::from_micros(40);
-/// The looks of so much time may come at once.
+/// For how much time the looks may come at once.
 const BURST: Duration = Duration::from_millis(100);
 
-/// Before the name is claimed again on a bus that came back.
+/// The pause before the name is claimed again, as on a bus that came back.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// One service as it stands on this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Type)]
 pub struct ServiceStatus {
-    /// Its name.
+    /// The name of the service.
     pub service: String,
-    /// Its unit.
+    /// The unit of the service.
     pub unit: String,
     /// The lock's key.
     pub key: String,
-    /// Its state on this host; `broken` where it is not run because its file is broken.
+    /// The state of the service on this host; `broken` where it is not run because its file is broken.
     pub state: String,
     /// The lock's holder as last read; empty = nobody, or not known.
     pub holder: String,
@@ -60,14 +60,14 @@ pub struct ServiceStatus {
     pub token: u64,
     /// Why this host would not take the lock if it were free; empty = it would.
     pub hindrance: String,
-    /// What it waits for, why, and how long still; empty = for nothing.
+    /// What the service waits for, why, and how long still; empty = for nothing.
     pub waits: String,
     /// What the operator should know of the service though it is supervised, in whole sentences.
     pub remarks: Vec<String>,
 }
 
 impl ServiceStatus {
-    /// Without a character that a bus or a terminal would take amiss: a bus drops whoever sends it a NUL.
+    /// The same without characters that harm a bus or a terminal: a bus drops a client that sends it a NUL.
     #[must_use]
     pub fn printable(self) -> Self {
         let shown = |text: String| printable(&text).into_owned();
@@ -77,7 +77,7 @@ impl ServiceStatus {
             key: shown(self.key),
             state: shown(self.state),
             holder: shown(self.holder),
-            // What is wrong with a file is told in several lines.
+            // The errors of a file are told in several lines.
             hindrance: printable_lines(&self.hindrance),
             waits: printable_lines(&self.waits),
             remarks: self.remarks.iter().map(|remark| printable_lines(remark)).collect(),
@@ -90,24 +90,24 @@ impl ServiceStatus {
 /// How the store has answered this host since its putexd started.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, Type)]
 pub struct StoreStatus {
-    /// Where it is.
+    /// Where the store is.
     pub store: String,
-    /// For so many milliseconds it has given no answer; 0 = it answers.
+    /// For how many milliseconds it has given no answer; 0 = it answers.
     pub silent_ms: u64,
-    /// For so many milliseconds it has answered reads and taken no write; 0 = it takes them, or nobody writes.
+    /// For how many milliseconds it has answered reads and taken no write; 0 = it takes them, or nobody writes.
     pub unwritten_ms: u64,
-    /// Why, by the last error; empty = it answers and takes writes.
+    /// The last error, which tells why; empty = it answers and takes writes.
     pub error: String,
-    /// How often it gave none for a second or more.
+    /// How often it gave no answer for a second or more.
     pub silences: u64,
-    /// The longest of these, in milliseconds; 0 = there was none.
+    /// The longest of these silences, in milliseconds; 0 = there was none.
     pub longest_ms: u64,
-    /// When that began, in seconds since 1970.
+    /// When the longest silence began, in seconds since 1970.
     pub longest_began: u64,
 }
 
 impl StoreStatus {
-    /// What is wrong with it now, as a sentence without a full stop; what to do about it comes first.
+    /// What is wrong with the store now, as a sentence without a full stop; what to do about it comes first.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         let Self { store, silent_ms, unwritten_ms, error, .. } = self;
@@ -127,7 +127,7 @@ impl StoreStatus {
         }
     }
 
-    /// Without a character that a bus or a terminal would take amiss.
+    /// The same without characters that harm a bus or a terminal.
     #[must_use]
     pub fn printable(self) -> Self {
         let shown = |text: String| printable(&text).into_owned();
@@ -138,29 +138,29 @@ impl StoreStatus {
 /// What a client asks of the daemon.
 #[derive(Debug)]
 pub enum Ask {
-    /// The store.
+    /// How the store has answered.
     Store(oneshot::Sender<StoreStatus>),
-    /// All services, by name.
+    /// All services, sorted by name.
     List(oneshot::Sender<Vec<ServiceStatus>>),
-    /// Let a lock go.
+    /// Release a lock (H5).
     StepDown {
-        /// Whose.
+        /// The service that has the lock.
         service: ServiceName,
-        /// For the journal and the record.
+        /// The operator's reason, for the journal and the record.
         reason: String,
-        /// What was begun; `Err`: why nothing.
+        /// Where to send what was begun; `Err`: why nothing was.
         answer: oneshot::Sender<Result<String, String>>,
     },
-    /// Take the store and the key that the configuration names as meant.
+    /// Take the store and the key that the configuration names as meant (adoption of another key, N3; what a host remembers, N4).
     Adopt {
-        /// Whose.
+        /// The service that has the unit.
         service: ServiceName,
-        /// What was done; `Err`: why nothing.
+        /// Where to send what was done; `Err`: why nothing was.
         answer: oneshot::Sender<Result<String, String>>,
     },
 }
 
-/// Serves the interface for ever, over bus restarts. `asks` leads to the daemon.
+/// Serves the interfaces for ever, over bus restarts. The questions of clients go to the daemon through `asks`.
 pub async fn serve(asks: mpsc::Sender<Ask>) {
     let mut told = false;
     loop {
@@ -187,13 +187,13 @@ async fn claim(asks: mpsc::Sender<Ask>) -> zbus::Result<Connection> {
     bus.serve_at(PATH, status).serve_at(PATH, Manager { asks }).name(NAME).build().await
 }
 
-/// For everybody.
+/// The interface for everybody.
 struct Status {
     asks: mpsc::Sender<Ask>,
     desk: Mutex<Desk>,
 }
 
-/// What those who look share.
+/// What all clients that look share.
 #[derive(Default)]
 struct Desk {
     services: Option<(Instant, Vec<ServiceStatus>)>,
@@ -217,12 +217,12 @@ fn fresh<T: Clone>(picture: Option<&(Instant, T)>, now: Instant) -> Option<T> {
     picture.filter(|(taken, _)| now < *taken + FRESH).map(|(_, picture)| picture.clone())
 }
 
-/// For root.
+/// The interface for root.
 struct Manager {
     asks: mpsc::Sender<Ask>,
 }
 
-/// The daemon no longer takes questions, or dropped one unanswered.
+/// The error when the daemon no longer takes questions, or dropped one unanswered.
 fn gone<T>(_: T) -> fdo::Error {
     fdo::Error::Failed("putexd is about to end".to_owned())
 }
@@ -233,7 +233,7 @@ fn said(answer: Result<String, String>) -> fdo::Result<String> {
     answer.map(shown).map_err(|reason| fdo::Error::Failed(shown(reason)))
 }
 
-// Not each call in a task of its own: those who look wait for each other.
+// Without `spawn` calls do not get a task each, so that clients that look wait for each other.
 #[zbus::interface(
     name = "org.putexd.Putexd1.Status",
     proxy(default_service = "org.putexd.Putexd1", default_path = "/org/putexd/Putexd1"),

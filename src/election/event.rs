@@ -1,4 +1,4 @@
-//! What goes into an [`Election`](super::Election), and what comes out.
+//! The input of an [`Election`](super::Election), and its output.
 
 use std::time::Duration;
 
@@ -11,22 +11,22 @@ use crate::types::{
     FencingToken, Incarnation, Instance, Key, MachineId, NodeId, OnStopFailure, Revision, Time, UnitName, WriteId,
 };
 
-/// The outside, read once for each event: the core has no clock and no randomness of its own.
+/// What an election has to know of the outside, read once for each event: it has no clock and no randomness of its own.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
     /// The host's clocks.
     pub now: Time,
-    /// `CLOCK_REALTIME` since 1970: for the fencing token, and to notice a stopped hypervisor. Never compared with
+    /// `CLOCK_REALTIME` since 1970: for the fencing token, and to notice a hypervisor that stood still. Never compared with
     /// another host's.
     pub wall: Duration,
-    /// Fresh random bits. Drawn anew for each event, because a cloned virtual machine must not draw the same.
+    /// Fresh random bits. They are drawn anew for each event, because a cloned virtual machine must not draw the same.
     pub random: u128,
 }
 
-/// Who takes part, and how.
+/// The settings of one service on this host, as the election needs them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Settings {
-    /// The lock's key, for its part in whose turn it is.
+    /// The lock's key. It is part of the hash that says whose turn it is.
     pub key: Key,
     /// This host's token.
     pub node: NodeId,
@@ -34,61 +34,61 @@ pub struct Settings {
     pub machine: MachineId,
     /// Validated timings.
     pub timings: Timings,
-    /// How long an orderly stop may take.
+    /// How long an orderly stop may take before an alarm, or SIGKILL where the host goes down for an unproven stop.
     pub stop_limit: Duration,
-    /// What happens when the stop is not proven in time, for words alone.
+    /// What happens when a stop is not proven in time. A self-fence makes `stop_limit` end in SIGKILL; else it is for text alone.
     pub on_stop_failure: OnStopFailure,
-    /// `Some`: health checks are configured, and a pass counts this long.
+    /// For how long a passed active check permits renewals. `None`: no health checks are configured.
     pub check_validity: Option<Duration>,
-    /// Whether they are asked on a standby as well, which does not contend then before it has passed.
+    /// Whether a standby is checked as well. It does not contend then before its check has passed.
     pub checks_standby: bool,
     /// Whether the previous holders are fenced before the start.
     pub fences: bool,
-    /// Whom the configuration lets be fenced; empty: those that have held the lock by what its record says.
+    /// The hosts that may be fenced. Empty: those that have held the lock by what its record says.
     pub fence_hosts: Vec<NodeId>,
-    /// Whether a unit is started before one's own.
+    /// Whether the unit of `[fence] unfence` is started before the service's own one.
     pub unfences: bool,
-    /// What runs under the lock, for the record; empty where nobody asks.
+    /// All units that run under the lock, for the record. Empty where nobody asks for them.
     pub units: Vec<UnitName>,
 }
 
-/// What outlives the daemon on disk. Written at a change of tenure, never on the path of a renewal.
+/// What is kept on disk over a restart. It is written at a change of tenure, never on the path of a renewal.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Memory {
     /// The store's incarnation, and the highest revision known of it.
     pub position: Option<(Incarnation, Revision)>,
     /// The highest fencing token seen.
     pub term: FencingToken,
-    /// The longest hold seen in any record of this service.
+    /// The longest hold of a record of this service that was seen and is not forgotten yet (unknown holder, K5).
     pub longest_hold: Duration,
 }
 
 /// A lease that the guard remembers from before this daemon's start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remembered {
-    /// The tenure.
+    /// The tenure that the lease belongs to.
     pub instance: Instance,
     /// The write that the deadline counts from.
     pub write: WriteId,
-    /// Its revision.
+    /// The revision of that write.
     pub revision: Revision,
     /// The fencing token.
     pub term: FencingToken,
     /// The guard's deadline.
     pub deadline: Time,
-    /// S, as armed.
+    /// The stop budget S that the lease was armed with.
     pub stop_budget: Duration,
-    /// k, as armed.
+    /// The part k of it that the lease was armed with.
     pub kill_reserve: Duration,
-    /// A release had begun.
+    /// Whether a release of the lease had begun.
     pub closing: bool,
-    /// The guard saw the deadline pass.
+    /// Whether the guard saw the deadline pass.
     pub lapsed: bool,
-    /// What it was armed for, which the configuration may name no longer.
+    /// The units that the lease was armed for. The configuration may not name them any more.
     pub units: Vec<UnitName>,
 }
 
-/// What the store holds under the key.
+/// What the store holds under the key of the lock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[expect(clippy::large_enum_variant, reason = "almost always a record, and never many at once")]
 pub enum Content {
@@ -116,80 +116,81 @@ impl Content {
 pub struct Observation {
     /// The store's incarnation.
     pub incarnation: Incarnation,
-    /// The revision that made it; 0 when the key does not exist.
+    /// The revision of the latest write to the key; 0 when the key does not exist.
     pub revision: Revision,
-    /// What it holds.
+    /// What the key holds at that revision.
     pub content: Content,
 }
 
-/// What became of a write.
+/// The outcome of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum WriteResult {
-    /// Applied by this attempt, at this revision.
+    /// The write was applied by this attempt, at this revision.
     Won(Revision),
-    /// Not applied: something else is there.
+    /// The write was not applied: something else is there.
     Conflict,
-    /// Nobody knows.
+    /// Nobody knows whether the write was applied.
     Unknown,
 }
 
-/// Tells the answers to reads apart.
+/// The number of a read, by which its answer is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize)]
 pub struct ReadId(pub u64);
 
-/// What the driver tells the core.
+/// What the driver tells the election.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// The time that `poll_timeout` asked for has come; spurious ones do nothing.
+    /// The time that `poll_timeout` asked for has come. A spurious one does nothing.
     Timeout,
     /// Calls to the store can succeed.
     StoreUp,
-    /// No call to the store can succeed now; what was under way is answered `Unknown`.
+    /// No call to the store can succeed now. A write that was under way counts as `Unknown`.
     StoreDown,
     /// The store hints at a change of this key.
     Hint,
     /// The answer to [`Action::Read`] without a revision.
     Read {
-        /// The action's.
+        /// The id of the action.
         id: ReadId,
-        /// `None`: no answer.
+        /// What the leader showed. `None`: it did not answer.
         answer: Option<Observation>,
     },
     /// The answer to [`Action::Read`] with a revision.
     Replaced {
-        /// The action's.
+        /// The id of the action.
         id: ReadId,
-        /// What that revision replaced; absent when it replaced nothing or the store does not know. `None`: no answer.
+        /// What that revision replaced; absent when it replaced nothing or the store does not know. `None`: the store did not
+        /// answer.
         answer: Option<Observation>,
     },
     /// The answer to [`Action::Write`].
     Written {
-        /// The action's.
+        /// The id of the attempt.
         write: WriteId,
-        /// What became of it.
+        /// The outcome.
         result: WriteResult,
     },
     /// The guard answers.
     GuardUp,
     /// The guard is gone, or silent for R.
     GuardDown,
-    /// The guard did what it was asked.
+    /// The guard did what it was asked to do.
     GuardDone {
-        /// The tenure that was named.
+        /// The tenure that the request named.
         instance: Instance,
-        /// What it was asked.
+        /// What it did.
         done: GuardDone,
     },
-    /// The guard refused, and changed nothing.
+    /// The guard refused a request, and changed nothing.
     GuardRefused {
-        /// The tenure that was named.
+        /// The tenure that the request named.
         instance: Instance,
-        /// What it was asked.
+        /// What it was asked to do.
         asked: GuardDone,
-        /// Why.
+        /// Why it refused.
         reason: String,
     },
-    /// What was seen of the unit, when it changed and about every R.
+    /// What was seen of the unit. It comes at each change, and about every R.
     Unit(ObservedUnit),
     /// A check for the standby role: passed `rise` times, or failed `fall` times in a row.
     StandbyCheck(Result<(), String>),
@@ -197,62 +198,62 @@ pub enum Event {
     ActiveCheck(Result<(), String>),
     /// The answer to [`Action::Vet`].
     Vetted {
-        /// The action's.
+        /// The tenure that asked.
         instance: Instance,
-        /// `Err`: why not.
+        /// `Err`: why the unit must not be run under this lock.
         result: Result<(), String>,
     },
     /// The answer to [`Action::Fence`].
     Fenced {
-        /// The action's.
+        /// The tenure that asked.
         instance: Instance,
-        /// `Err`: why not.
+        /// `Err`: why fencing failed.
         result: Result<(), String>,
     },
     /// The answer to [`Action::Unfence`].
     Unfenced {
-        /// The action's.
+        /// The tenure that asked.
         instance: Instance,
-        /// `Err`: why not.
+        /// `Err`: why the unit of `[fence] unfence` was not started.
         result: Result<(), String>,
     },
     /// The answer to [`Action::Start`].
     Started {
-        /// The action's.
+        /// The tenure that asked.
         instance: Instance,
-        /// `Err`: why not.
+        /// `Err`: why the unit was not started.
         result: Result<(), String>,
     },
     /// [`Action::Stop`] has its proof: units and lease target inactive, no job queued, every control group empty.
     Stopped,
-    /// Whether this host takes part; `Err`: why not, and it lets the lock go.
+    /// Whether this host takes part. `Err`: why it does not, and it lets the lock go.
     Contend(Result<(), String>),
-    /// Let the lock go now, with the reason; contend again later.
+    /// This host has to let the lock go now, and contends again later.
     StepDown {
-        /// For the record and the journal.
+        /// Why, for the record and the journal.
         reason: String,
         /// The node that should take over.
         next: Option<NodeId>,
     },
-    /// Let the lock go and take part no longer.
+    /// This host has to let the lock go, and takes part no longer.
     Retire {
-        /// For the record and the journal.
+        /// Why, for the record and the journal.
         reason: String,
     },
-    /// New settings; node, machine and key stay.
+    /// New settings. Node, machine and key are as before.
     Reconfigure(Settings),
-    /// The administrator asks for another try: he may have mended what failed.
+    /// The administrator asks for another try, because what failed may be mended: the back-off (K9) ends.
     TryAgain,
 }
 
-/// What the guard was asked, as it comes back.
+/// What the guard was asked to do, as its answer names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum GuardDone {
     /// The lease is armed with this deadline.
     Armed(Time),
     /// The lease is extended to this deadline.
     Extended(Time),
-    /// The grant is gone for good.
+    /// The grant is removed, and the lease never opens again.
     Closed,
     /// The lease is forgotten.
     Disarmed,
@@ -261,32 +262,32 @@ pub enum GuardDone {
 /// What was seen of the unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ObservedUnit {
-    /// Nothing of it runs.
+    /// Nothing of the unit runs.
     Dead {
-        /// Its Result, for the journal.
+        /// The unit's `Result` property, for the journal.
         result: String,
-        /// Whether it ended otherwise than in good order.
+        /// Whether the unit ended otherwise than in good order.
         failed: bool,
     },
-    /// Something of it runs, or may soon without our doing (`auto-restart`).
+    /// Something of the unit runs, or may soon run without putexd's doing (`auto-restart`).
     Alive,
 }
 
-/// What the driver is asked to do. Every action but the last three is answered by one event, however it ends.
+/// What the driver has to do. Every action but the last three is answered by one event, however it ends.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     /// Ask the store's leader for the latest record, or for the one that a revision replaced.
     Read {
-        /// Comes back.
+        /// The id that the answer carries.
         id: ReadId,
-        /// `None`: the latest.
+        /// The revision whose predecessor is asked for. `None`: the latest record is asked for.
         before: Option<Revision>,
     },
-    /// Compare-and-set.
+    /// Write to the lock by compare-and-set.
     Write(Box<WriteRequest>),
-    /// Ask the guard.
+    /// Send a request to the guard.
     Guard(GuardRequest),
-    /// Ask the store whether the unit is still to be run under this lock. The lock has been written.
+    /// Ask the store whether the unit is still to be run under this lock (vetting, N2). It comes after the lock has been written.
     Vet {
         /// The tenure that asks.
         instance: Instance,
@@ -295,10 +296,10 @@ pub enum Action {
     Fence {
         /// The tenure that asks.
         instance: Instance,
-        /// Their names.
+        /// The names of the hosts.
         hosts: Vec<NodeId>,
     },
-    /// Start the `unfence` unit.
+    /// Start the unit of `[fence] unfence`.
     Unfence {
         /// The tenure that asks.
         instance: Instance,
@@ -307,80 +308,81 @@ pub enum Action {
     Start {
         /// The tenure that this start belongs to.
         instance: Instance,
-        /// Its fencing token.
+        /// The fencing token of that tenure.
         term: FencingToken,
     },
-    /// Stop unit and lease target and prove it, for as long as it takes. Supersedes a start, and an earlier stop's `kill_at`.
+    /// Stop units and lease target, and go on until the stop is proven. It takes the place of a start, and of an earlier stop's
+    /// `kill_at`.
     Stop {
-        /// From here on SIGKILL, again and again; `None`: an orderly stop in the unit's own time.
+        /// From then on SIGKILL is sent, again and again. `None`: an orderly stop in the unit's own time.
         kill_at: Option<Time>,
     },
-    /// Put this on disk; a failure is logged.
+    /// Write this to disk. A failure is logged.
     Persist(Memory),
-    /// Tell the operator.
+    /// Tell the operator of a change of state.
     Report(Transition),
     /// Tell the operator of something that is not a change of state.
     Alarm(Alarm),
 }
 
-/// A compare-and-set.
+/// A compare-and-set to the key of the lock.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct WriteRequest {
-    /// The revision to replace; 0 creates.
+    /// The revision to replace; 0 creates the key.
     pub base: Revision,
-    /// The incarnation that it belongs to.
+    /// The incarnation of the store that the revision belongs to.
     pub incarnation: Incarnation,
-    /// The attempt.
+    /// The id of the attempt.
     pub write: WriteId,
     /// The new record.
     pub record: Record,
 }
 
-/// What the guard is asked. The driver adds unit names and control groups.
+/// A request to the guard. The driver adds unit names and control groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum GuardRequest {
-    /// Set a deadline and open the gate.
+    /// Set a deadline, and open the gate.
     Arm {
-        /// The tenure.
+        /// The tenure that the lease belongs to.
         instance: Instance,
         /// The write that the deadline counts from.
         write: WriteId,
-        /// Its revision.
+        /// The revision of that write.
         revision: Revision,
         /// The fencing token.
         term: FencingToken,
-        /// When the stop begins.
+        /// When the stop of the unit begins.
         deadline: Time,
-        /// S.
+        /// The stop budget S.
         stop_budget: Duration,
-        /// k.
+        /// The part k of the stop budget that is kept for SIGKILL.
         kill_reserve: Duration,
     },
     /// Move the deadline.
     Extend {
-        /// The tenure.
+        /// The tenure that the lease belongs to.
         instance: Instance,
         /// The write that the deadline counts from.
         write: WriteId,
-        /// Its revision.
+        /// The revision of that write.
         revision: Revision,
-        /// Later than the last.
+        /// The new deadline, later than the one before.
         deadline: Time,
     },
-    /// Shut the gate, keep the deadline.
+    /// Close the gate, and keep the deadline.
     Close {
-        /// The tenure.
+        /// The tenure that the lease belongs to.
         instance: Instance,
     },
     /// Forget the lease.
     Disarm {
-        /// The tenure.
+        /// The tenure that the lease belongs to.
         instance: Instance,
     },
 }
 
 impl GuardRequest {
-    /// Which tenure it is about, and what the guard will have done: how it comes back.
+    /// The tenure that the request names, and what the guard will have done: so the answer names the request.
     #[must_use]
     pub fn subject(&self) -> (Instance, GuardDone) {
         match *self {
@@ -392,20 +394,20 @@ impl GuardRequest {
     }
 }
 
-/// A change of state, for journal and status.
+/// A change of state, for the journal and the status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transition {
-    /// Before.
+    /// The state before.
     pub from: State,
-    /// After.
+    /// The state after.
     pub to: State,
-    /// What brought it about, in this case.
+    /// What brought the change about in this case.
     pub reason: String,
-    /// The lock's holder as far as known; empty = nobody.
+    /// The lock's holder as far as it is known; empty = nobody.
     pub holder: String,
-    /// The lock's revision as far as known.
+    /// The lock's revision as far as it is known.
     pub revision: Revision,
-    /// The fencing token of one's own tenure, else the highest seen.
+    /// The fencing token of this host's own tenure, else the highest one seen.
     pub term: FencingToken,
 }
 
@@ -414,44 +416,44 @@ pub struct Transition {
 pub enum Alarm {
     /// Two hosts with one name (K7): another machine renews the lock with this node's name.
     TwoHostsOneName {
-        /// The other's machine id.
+        /// The machine id of the other host.
         machine: MachineId,
     },
     /// Regression (K6): the store showed an older revision than before.
     Regression {
-        /// Before.
+        /// The revision that was seen before.
         from: Revision,
-        /// Now.
+        /// The revision that is shown now.
         to: Revision,
     },
-    /// The store was wiped, restored or made again.
+    /// The store has another incarnation: it was wiped, restored or made again.
     NewIncarnation,
     /// An orderly stop has taken longer than `stop-limit`. Where the host goes down for an unproven stop, SIGKILL is sent now.
     StopLimit,
-    /// A stop that had to be proven by the end of its budget was not: of a lapse, or of SIGKILL at `stop-limit`.
+    /// A stop was not proven by the end of its budget: that of a lapse, or that of SIGKILL at `stop-limit`.
     StopUnproven,
     /// The unit ran on a host that does not hold the lock; it is stopped.
     StrayUnit,
     /// The store holds a record that no putexd would write; it counts as that of an unknown holder.
     OddRecord {
-        /// Whom it names, as it may be shown.
+        /// The holder that the record names, in a form that may be shown.
         holder: String,
         /// What is odd about it.
         what: Odd,
     },
-    /// The record has hosts fenced that are not to be; they are not fenced.
+    /// The record asks for hosts to be fenced that may not be. They are left alone.
     NotToBeFenced {
-        /// Which, as they may be shown.
+        /// The hosts, in a form that may be shown.
         hosts: Vec<String>,
     },
     /// Fencing failed.
     FenceFailed {
-        /// Why.
+        /// Why it failed.
         reason: String,
     },
     /// `CLOCK_REALTIME` moved against `CLOCK_BOOTTIME`: somebody set the clock, or the whole machine stood still.
     ClockJump {
-        /// How far.
+        /// How far it moved.
         by: Duration,
     },
 }

@@ -1,9 +1,9 @@
-//! A lock that a unit was run under before it was given another key, as one host sees it: whether anybody still runs the
-//! unit under it (adoption of another key, N3).
+//! A lock that a unit was run under before it was given another key, as one host sees it: whether anybody still runs the unit
+//! under that lock (adoption of another key, N3).
 //!
-//! Whoever takes that lock reads the unit's entry before it starts anything, and starts nothing once that names another
-//! key. So what matters is who had the lock before. What is shown may be the past; a compare-and-set from what was seen,
-//! which the caller makes, rules that out.
+//! Whoever takes that lock now reads the unit's entry before it starts anything, and starts nothing when the entry names another
+//! key. So only those matter who had the lock before. A read may show the past. A compare-and-set from what was read, which the
+//! caller makes, rules that out.
 
 use std::time::Duration;
 
@@ -12,24 +12,25 @@ use super::record::{Record, Standing};
 use super::timings::Timings;
 use crate::types::{Time, UnitName};
 
-/// What was seen of it.
+/// What this host has seen of a former lock.
 #[derive(Debug, Clone)]
 pub struct FormerLock {
     shown: Observation,
-    /// Since when it is as it was shown, or one free record followed on another.
+    /// Since when the lock has been as it was shown, or one free record has followed on another.
     since: Time,
-    /// When the last read that was answered was sent.
+    /// When the last answered read was sent.
     watched: Time,
 }
 
 impl FormerLock {
-    /// Shown for the first time, or again after it was forgotten. A first look proves nothing.
+    /// The lock is shown for the first time, or again after it was forgotten. A first read proves nothing.
     #[must_use]
     pub fn first(shown: Observation, sent: Time, now: Time) -> Self {
         Self { shown, since: now, watched: sent }
     }
 
-    /// Takes in one more answer. Whether nobody runs `unit` under this lock, if that answer was not the past.
+    /// Takes in one more answer to a read that was sent at `sent`. Returns whether nobody runs `unit` under this lock, if that
+    /// answer did not show the past.
     pub fn see(&mut self, unit: &UnitName, shown: Observation, sent: Time, now: Time, timings: &Timings) -> bool {
         // After a gap the store may have gone back to what was seen before it.
         let follows =
@@ -45,13 +46,13 @@ impl FormerLock {
         let_go || sent.has_waited_until(self.since.plus(self.wait(timings)))
     }
 
-    /// What was seen last.
+    /// The last answer that was taken in.
     #[must_use]
     pub fn shown(&self) -> &Observation {
         &self.shown
     }
 
-    /// As long as a contender waits for the unit of a holder that is gone, or that it knows nothing of.
+    /// How long a contender waits for the unit of a holder that is gone, or that it knows nothing of.
     fn wait(&self, timings: &Timings) -> Duration {
         let details = self.shown.content.record().and_then(|record| record.details.as_ref());
         let known = details.map_or(Duration::ZERO, |details| details.hold);
@@ -59,8 +60,8 @@ impl FormerLock {
     }
 }
 
-/// Whether a tenure that was seen before has let go. Nothing of a tenure comes after its `proven`, so that no store that
-/// went back shows the two in this order.
+/// Whether a tenure that was seen before has let the lock go. Nothing of a tenure comes after its `proven`, so no store that went
+/// back shows the two records in this order.
 fn is_let_go(before: Option<&Record>, now: Option<&Record>) -> bool {
     let standing = |record: Option<&Record>| Some(record?.details.as_ref()?.standing);
     let same =
@@ -68,8 +69,8 @@ fn is_let_go(before: Option<&Record>, now: Option<&Record>) -> bool {
     same && standing(before) != Some(Standing::Proven) && standing(now) == Some(Standing::Proven)
 }
 
-/// Whether, by its record, nobody runs `unit` under a lock. A holder writes what it may run before it starts any of it, and
-/// is active once the units of every earlier holder are dead.
+/// Whether nobody runs `unit` under a lock, by the lock's record. A holder writes what it may run before it starts any of it, and
+/// its record is `active` only once the units of every earlier holder are dead.
 fn is_free_of(unit: &UnitName, record: Option<&Record>) -> bool {
     let Some(details) = record.and_then(|record| record.details.as_ref()) else { return false };
     match details.standing {
@@ -128,14 +129,15 @@ mod tests {
         shows(revision, 7, Standing::Active, &[DATABASE])
     }
 
-    /// Looks every half second at what `shown` makes of the time. When it is free, or never within a minute.
+    /// Reads every half second what `shown` gives for that time. Returns when the lock is free, in milliseconds; `None`: not
+    /// within a minute.
     fn free_after(mut shown: impl FnMut(u64) -> Observation) -> Option<u64> {
         let mut lock = FormerLock::first(shown(0), at(0), at(0));
         let mut looks = (500..60_000).step_by(500);
         looks.find(|time| lock.see(&unit(DATABASE), shown(*time), at(*time), at(*time), &timings()))
     }
 
-    /// The first look behind the wait.
+    /// The time of the first read after the wait is over.
     fn wait() -> u64 {
         let wait = u64::try_from(timings().wait(Duration::from_secs(4)).as_millis()).expect("a short time") + 1;
         wait.next_multiple_of(500)
@@ -146,7 +148,7 @@ mod tests {
         let shown =
             |time| if time < 2_000 { running(time + 1) } else { shows(9_000, 7, Standing::Proven, &[DATABASE]) };
         assert_eq!(free_after(shown), Some(2_000));
-        // Somebody else's: who was seen may not have ended before it.
+        // The release is another tenure's: the tenure that was seen may not have ended before it.
         let shown =
             |time| if time < 2_000 { running(time + 1) } else { shows(9_000, 8, Standing::Proven, &[DATABASE]) };
         assert_eq!(free_after(shown), Some(2_000 + wait()));
@@ -171,7 +173,7 @@ mod tests {
     fn who_runs_other_units_under_it_is_waited_for_while_it_renews() {
         let other = |revision| shows(revision, 9, Standing::Active, &[FRONT]);
         assert_eq!(free_after(|time| other(time + 1)), Some(wait()));
-        // One that may have a predecessor counts from when it is active.
+        // A tenure that is confirming may have a predecessor that lives: the wait counts from when it is active.
         let confirming = |time| shows(time + 1, 9, Standing::Confirming, &[FRONT]);
         let shown = |time| if time < 3_000 { confirming(time) } else { other(time + 1) };
         assert_eq!(free_after(shown), Some(3_000 + wait()));

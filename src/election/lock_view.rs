@@ -1,7 +1,7 @@
-//! What the store has shown of the lock, and what follows from it for a contender (rules K1 to K7).
+//! What the store has shown of the lock, and what a contender may do because of it (rules K1 to K7).
 //!
-//! Nothing here trusts a clock of another host: a record's age is counted from the local time of the answer that first
-//! showed it.
+//! Nothing here trusts a clock of another host: a record's age is counted from the local time of the answer that first showed the
+//! record.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,43 +19,44 @@ use crate::types::{Incarnation, Instance, Key, MachineId, NodeId, Revision, Time
 /// Whether what a record says of its holder's death may be believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 enum Trust {
-    /// This host saw the lock change to it: it has watched the lock all the time since it saw the one before.
+    /// This host saw the lock change to this record: it has watched the lock all the time since it saw the record before.
     Followed,
-    /// The first that this host saw of this incarnation, after a regression, or after a time in which it had no answers.
-    /// The store may have gone back meanwhile, and this be a copy from the past, whose successors are lost (unknown holder, K5).
+    /// This host saw the record as the first of its incarnation, after a regression, or after a gap. The store may have gone back
+    /// meanwhile: then this is a copy from the past, whose successors are lost (unknown holder, K5).
     Found,
 }
 
-/// The latest record, and since when.
+/// The latest record, and the time from which its age counts.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct ObservedLock {
     pub(super) incarnation: Incarnation,
     pub(super) revision: Revision,
     pub(super) content: Content,
-    /// Age (K1): the local time of the answer that first showed it, or showed it again after a time without answers.
+    /// Age (K1): the local time of the answer that first showed the record, or showed it again after a gap.
     pub(super) since: Time,
-    /// The local time of the answer that first showed it: a pause that it asks for counts from then on.
+    /// The local time of the answer that first showed the record. A pause that the record asks for counts from then on.
     shown: Time,
     /// How long that answer took.
     pub(super) round_trip: Duration,
     trust: Trust,
-    /// For words alone: why it is found and not followed.
+    /// Why the record is found and not followed. Only the text for operators uses it.
     #[serde(skip)]
     unseen: Unseen,
-    /// For words alone: when something was heard of its holder, which that it is shown again says nothing of.
+    /// When something was last heard of the holder; a record that is shown again says nothing of that. Only the text for
+    /// operators uses it.
     #[serde(skip)]
     pub(super) heard: Heard,
     question: Question,
 }
 
-/// What an observation brought.
+/// What an observation changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum News {
-    /// The same record still.
+    /// The store shows the same record as before.
     Same,
     /// A newer record.
     Newer,
-    /// An older one, from a stale replica; ignored.
+    /// The record is an older one, from a stale replica. It is ignored.
     Stale,
     /// The lock really went back (regression, K6).
     Regressed { from: Revision },
@@ -63,22 +64,22 @@ pub(super) enum News {
     OtherStore,
 }
 
-/// From when on a contender may write, and may start.
+/// From when on a contender may write its claim, and from when on it may start the unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Claim {
-    /// No write before this (taking, K2; verified release, K4; unknown holder, K5).
+    /// No claim is written before this (taking, K2; verified release, K4; unknown holder, K5).
     pub(super) take_at: Time,
-    /// No start before this (confirming, K3; verified release, K4; unknown holder, K5).
+    /// The unit is not started before this (confirming, K3; verified release, K4; unknown holder, K5).
     pub(super) entitled_at: Time,
     /// The hold that is waited out, and that has to be published until it is.
     pub(super) hold: Duration,
-    /// Why it may not start at once.
+    /// Why this host may not start the unit at once.
     pub(super) why: Why,
-    /// An operator's pause counts, and not what is known of the holder.
+    /// An operator's pause decides `take_at`, and not what is known of the holder.
     pub(super) paused: bool,
 }
 
-/// Whether another machine renews the lock under this node's name.
+/// Another machine that renews the lock under this node's name (two hosts with one name, K7).
 #[derive(Debug, Clone, Copy, Serialize)]
 struct DuplicateNode {
     machine: MachineId,
@@ -86,35 +87,36 @@ struct DuplicateNode {
     last_change: Time,
 }
 
-/// Own attempts that are told from a duplicate's when they show up late.
+/// How many own attempts are remembered, so that one that shows up late is not taken for a duplicate's.
 const OWN_WRITES: usize = 16;
 
-/// Verified release (K4): which record the latest one replaced, as far as it matters.
+/// Verified release (K4): the state of the question to the store which record the latest one replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 enum Question {
-    /// To be put to the store, from then on.
+    /// It is to be put to the store from then on.
     Due(Time),
-    /// The store has not answered yet.
+    /// It was put to the store, which has not answered yet.
     Asked(ReadId),
-    /// Whether it is the one that a `proven` has to replace.
+    /// The store has answered. `true`: it is the record that a `proven` has to replace.
     Answered(bool),
 }
 
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct LockView {
     seen: Option<ObservedLock>,
-    /// When the last read or write was sent whose answer showed the lock, and not an older one than was known: what has
-    /// happened since then, this host does not know.
+    /// When the last read or write was sent whose answer showed the lock, and not an older record than was known. This host does
+    /// not know what has happened since then.
     watched: Option<Time>,
     own_writes: VecDeque<WriteId>,
     lower: Option<(Revision, Time)>,
-    /// Where another store, or one that went back, was found: up to there it may be a copy, whose holder is another's past.
+    /// The revision at which the lock was last found and not followed, but for the first sight of it. Records up to it may be
+    /// copies from the past, and a `proven` that replaced one of them is not believed.
     copied: Option<Revision>,
     duplicate: Option<DuplicateNode>,
     longest: LongestHold,
 }
 
-/// Age (K1): two answers at one revision are the same record if instance and write are.
+/// Age (K1): whether two answers at one revision show the same record, by instance and write.
 fn is_same(a: &Content, b: &Content) -> bool {
     match (a, b) {
         (Content::Record(a), Content::Record(b)) => a.identity() == b.identity(),
@@ -123,7 +125,7 @@ fn is_same(a: &Content, b: &Content) -> bool {
 }
 
 impl LockView {
-    /// Starts with the longest hold that any record of this service is known to have had.
+    /// Starts with the longest hold that a record of this service is known to have had.
     pub(super) fn new(longest_hold: Duration) -> Self {
         Self { longest: LongestHold::new(longest_hold), ..Self::default() }
     }
@@ -136,7 +138,7 @@ impl LockView {
         self.longest.get()
     }
 
-    /// Unknown holder (K5): forgets the longest hold once nobody can live by it any more. Whether it did.
+    /// Unknown holder (K5): forgets the longest hold once nobody can live by it any more. Returns whether it was forgotten.
     pub(super) fn forget_longest_hold(&mut self, now: Time, timings: &Timings) -> bool {
         self.longest.expire(timings.usual_hold(), now, timings)
     }
@@ -146,8 +148,8 @@ impl LockView {
         self.seen.as_ref()?.content.record()
     }
 
-    /// Takes in an answer of the store's leader to a read that was sent at `sent`. `known` is the position from disk, for
-    /// the first answer.
+    /// Takes in an answer of the store's leader to a read that was sent at `sent`. `known` is the position that was kept on disk,
+    /// with which the first answer is compared.
     pub(super) fn observe(
         &mut self,
         observation: Observation,
@@ -170,7 +172,7 @@ impl LockView {
                 News::Same | News::Newer | News::Stale => Unseen::Before,
             };
             self.find(observation, sent, now, unseen);
-            // The first sight alone makes no copy: the holder may let go before its next renewal, and a hand-over soon after a
+            // The first answer alone makes no copy. The holder may let go before its next renewal, and a hand-over soon after a
             // restart of the daemon has to be as quick as any.
             self.copied = (news != News::Newer).then_some(revision);
             return news;
@@ -182,8 +184,8 @@ impl LockView {
         let latest = seen.revision;
         let same = is_same(&seen.content, &observation.content);
         if observation.revision == latest && same {
-            // Unwatched for a while, others may have held the lock meanwhile and the store gone back to just this record; or
-            // the key, whose absence has no revision of its own, may have come and gone.
+            // In a gap others may have held the lock, and the store may then have gone back to just this record. Or the key may
+            // have come and gone: its absence has no revision of its own.
             if trust == Trust::Found {
                 let (shown, heard) = (seen.shown, seen.heard);
                 self.find(observation, sent, now, Unseen::Gap);
@@ -196,7 +198,7 @@ impl LockView {
             self.replace(observation, sent, now, trust);
             return News::Newer;
         }
-        // Two leader's reads R apart that show the lower are a regression; one may come from a deposed leader.
+        // Two leader's reads R apart that show the lower revision are a regression. A single one may come from a deposed leader.
         let lower = observation.revision;
         match self.lower {
             Some((_, first)) if now.since_at_least(first) >= timings.renew_interval => {
@@ -211,8 +213,8 @@ impl LockView {
         }
     }
 
-    /// Regression (K6): a compare-and-set from what was seen conflicted, and the leader shows a lower revision: it need not be
-    /// looked at twice. Says from where the lock went back, if it did.
+    /// Regression (K6): a compare-and-set from what was seen conflicted, and the leader shows a lower revision. Then one read is
+    /// enough. Returns the revision from which the lock went back, if it did.
     pub(super) fn regress(&mut self, observation: &Observation, sent: Time, now: Time) -> Option<Revision> {
         let seen = self.seen.as_ref().filter(|seen| seen.incarnation == observation.incarnation)?;
         let from = seen.revision;
@@ -223,29 +225,30 @@ impl LockView {
         Some(from)
     }
 
-    /// Taking (K2): whoever stood still must read before it writes. Meanwhile the store may have been rolled back and have grown to
-    /// the revision that was seen, which then is another's record. What is left of the gap is the time of the write itself.
+    /// Taking (K2): a host that stood still must read before it writes. Meanwhile the store may have been rolled back and have
+    /// grown again to the revision that was seen, which then has another record. The call limit is left out of the gap here, for
+    /// the write itself.
     pub(super) fn is_up_to_date(&self, now: Time, timings: &Timings) -> bool {
         let limit = timings.watch_gap().saturating_sub(timings.call_limit());
         self.watched.is_some_and(|sent| now.since_at_most(sent) <= limit)
     }
 
-    /// Whether the store has shown nothing for so long that what is seen may not be what is.
+    /// Whether the store has shown nothing for so long that the record may have changed unseen.
     pub(super) fn is_unwatched(&self, now: Time, timings: &Timings) -> bool {
         self.trust(now, timings) == Trust::Found
     }
 
-    /// Whether nobody knows what came before the latest record.
+    /// Whether the latest record is found and not followed, so that nobody knows what came before it.
     pub(super) fn is_found(&self) -> bool {
         self.seen.as_ref().is_some_and(|seen| seen.trust == Trust::Found)
     }
 
-    /// The host may have stood still and its clocks with it: nobody knows for how long.
+    /// The host may have stood still, and its clocks with it, for an unknown time: the next answer is found, not followed.
     pub(super) fn look_away(&mut self) {
         self.watched = None;
     }
 
-    /// A create conflicted: the key was there, whatever was read, and its absence counts anew.
+    /// A create conflicted: the key existed, whatever was read, and its absence counts anew.
     pub(super) fn existed(&mut self, now: Time) {
         if let Some(seen) = self.seen.as_mut().filter(|seen| seen.content == Content::Absent) {
             seen.since = now;
@@ -253,7 +256,7 @@ impl LockView {
         }
     }
 
-    /// One's own won write, which was sent at `sent`, is what the store holds now.
+    /// This host's own write, which was sent at `sent`, was won: the store holds this record now.
     pub(super) fn wrote(
         &mut self,
         incarnation: Incarnation,
@@ -264,7 +267,7 @@ impl LockView {
         timings: &Timings,
     ) {
         let content = Content::Record(record);
-        // What a read has shown already is known, and so is whether it was followed.
+        // A read may have shown the write already; then it is known whether it was followed.
         let is_known = |seen: &ObservedLock| seen.revision == revision && is_same(&seen.content, &content);
         if !self.seen.as_ref().is_some_and(is_known) {
             let trust = self.trust(now, timings);
@@ -272,7 +275,7 @@ impl LockView {
         }
     }
 
-    /// An own attempt was sent. One that was given up on may still show up, and is no duplicate's.
+    /// Remembers an own attempt when it is sent. One that was given up may still show up, and is no duplicate's.
     pub(super) fn sent(&mut self, write: WriteId) {
         if self.own_writes.len() == OWN_WRITES {
             self.own_writes.pop_front();
@@ -280,7 +283,8 @@ impl LockView {
         self.own_writes.push_back(write);
     }
 
-    /// Two hosts with one name (K7), fed with each newer record: counts changes of a record that carries our name but is not ours.
+    /// Two hosts with one name (K7): called with each newer record, counts the changes of a record that has this node's name and
+    /// is not its own. Returns whether this change shows that two hosts use one name.
     pub(super) fn watch_for_duplicate(
         &mut self,
         node: &NodeId,
@@ -311,14 +315,14 @@ impl LockView {
         }
     }
 
-    /// Two hosts with one name (K7): the machine that uses this node's name, while its record keeps changing.
+    /// Two hosts with one name (K7): the other machine that uses this node's name, as long as its record keeps changing.
     pub(super) fn duplicate(&self, now: Time, timings: &Timings) -> Option<MachineId> {
         let duplicate = self.duplicate.filter(|duplicate| duplicate.changes >= 2)?;
         let quiet = now.since_at_least(duplicate.last_change) >= timings.takeover_wait(Duration::ZERO);
         (!quiet).then_some(duplicate.machine)
     }
 
-    /// What a contender may do with the latest record. `None`: nothing has been seen.
+    /// When and why a contender may take the latest record. `None`: nothing has been seen.
     pub(super) fn claim(&self, key: &Key, node: &NodeId, timings: &Timings) -> Option<Claim> {
         let seen = self.seen.as_ref()?;
         let unknown_hold = self.longest.get().max(timings.usual_hold());
@@ -373,8 +377,9 @@ impl LockView {
                 why: Why { cause: Cause::Free, ..unknown.why },
                 ..unknown
             },
-            // The answer may entitle at once, where a claim without it has to wait; and so may another host be that has
-            // followed what this one has found. It costs next to nothing: whoever has to wait is not entitled before about T.
+            // The answer to the question may entitle at once, where a claim without it has to wait. Another host that has
+            // followed what this one has found may be entitled at once, too. Leaving it T costs next to nothing, because a host
+            // that has to wait is not entitled before about T.
             Some(_) if seen.question != Question::Answered(false) => {
                 Claim { take_at: seen.since.plus(timings.takeover_wait(Duration::ZERO)), ..unknown }
             }
@@ -382,10 +387,11 @@ impl LockView {
         }
     }
 
-    /// Verified release (K4): the revision of a `proven` of which the store has to say what it replaced, and when to ask.
+    /// Verified release (K4): the revision of a `proven` of which the store has to say what it replaced, and when to ask. `None`:
+    /// there is nothing to ask.
     ///
-    /// The record's own words do not tell: somebody may have put it again, without comparing, over tenures that this host
-    /// never saw.
+    /// The record's own `prev` is not enough: somebody may have written the record again, without a compare-and-set, over tenures
+    /// that this host never saw.
     pub(super) fn question(&self) -> Option<(Revision, Time)> {
         let (seen, _) = self.followed_proven()?;
         match seen.question {
@@ -394,15 +400,15 @@ impl LockView {
         }
     }
 
-    /// The question was put to the store.
+    /// The question was sent to the store as the read `id`.
     pub(super) fn asked(&mut self, id: ReadId) {
         if let Some(seen) = &mut self.seen {
             seen.question = Question::Asked(id);
         }
     }
 
-    /// The store's answer to the question: the record that the latest one replaced. Without one it is asked again from
-    /// `again` on. Meanwhile another record may have come, of which the answer says nothing.
+    /// Takes in the store's answer to the question: the record that the latest one replaced. If there is no answer, the question
+    /// is due again at `again`. If another record has come meanwhile, the answer says nothing of that one and is ignored.
     pub(super) fn verify(&mut self, id: ReadId, answer: Option<&Observation>, again: Time) {
         let expected =
             self.followed_proven().map(|(seen, (prev, instance))| (seen.incarnation.clone(), prev, instance));
@@ -417,13 +423,13 @@ impl LockView {
         };
     }
 
-    /// A `proven` that may be believed if it replaced its own writer's record directly; and that record's revision and
-    /// instance, as it says itself.
+    /// A `proven` that may be believed if it directly replaced its own writer's record, and the revision and instance of that
+    /// record as the `proven` names them.
     fn followed_proven(&self) -> Option<(&ObservedLock, (Revision, Instance))> {
         let seen = self.seen.as_ref().filter(|seen| seen.trust == Trust::Followed)?;
         let record = seen.content.record().filter(|record| !record.is_held())?;
         let details = record.details.as_ref().filter(|details| details.standing == Standing::Proven)?;
-        // Whoever held in a store that is gone does not hold on in its copy: such a `proven` is copied, or landed late.
+        // A holder of a store that is gone does not hold on in the store's copy: such a `proven` was copied, or landed late.
         let (prev, instance) = details.prev.filter(|(prev, _)| self.copied.is_none_or(|copied| *prev > copied))?;
         (instance == Some(details.instance)).then_some((seen, (prev, details.instance)))
     }
@@ -448,7 +454,7 @@ impl LockView {
         Claim { take_at, paused, ..claim }
     }
 
-    /// What is shown now was not followed: `unseen` says why.
+    /// Takes in a record that was not followed; `unseen` says why.
     fn find(&mut self, observation: Observation, sent: Time, now: Time, unseen: Unseen) {
         self.replace(observation, sent, now, Trust::Found);
         self.seen.as_mut().into_iter().for_each(|seen| seen.unseen = unseen);
@@ -464,7 +470,8 @@ impl LockView {
         let details = content.record().and_then(|record| record.details.as_ref());
         let hold = details.map_or(Duration::ZERO, |details| details.hold);
         self.longest.show(hold, now, trust == Trust::Followed);
-        // What directly replaced another came after all that this host has seen: it need not ask about a copy of the past.
+        // A genuine record directly replaces the one that this host has seen, or a later one. One whose `prev` is older is a copy
+        // from the past, and need not be asked about.
         let seen = self.seen.as_ref().filter(|seen| seen.incarnation == incarnation);
         let prev = details.and_then(|details| details.prev);
         let is_copy = trust == Trust::Followed && seen.zip(prev).is_some_and(|(seen, (prev, _))| prev < seen.revision);
@@ -486,7 +493,8 @@ impl LockView {
         });
     }
 
-    /// Whether an answer that comes now follows on the one before. It may have been under way for as long as its read.
+    /// Whether an answer that comes now follows on the one before. The gap counts from the sending of the read before, because
+    /// its answer may show the store as of then.
     fn trust(&self, now: Time, timings: &Timings) -> Trust {
         let follows = self.watched.is_some_and(|sent| now.since_at_most(sent) <= timings.watch_gap());
         if follows { Trust::Followed } else { Trust::Found }
@@ -503,7 +511,7 @@ mod tests {
     use crate::types::{FencingToken, Holder};
 
     const ASKED: ReadId = ReadId(1);
-    /// Longer than the contender's own.
+    /// Longer than the contender's own hold.
     const HOLD: Duration = Duration::from_secs(4);
 
     fn at(seconds: u64) -> Time {
@@ -537,7 +545,8 @@ mod tests {
         }
     }
 
-    /// A lock that was seen held, then, at 10 s, let go by instance 7, which says that it replaced its revision 5.
+    /// A lock that was seen held, and that instance 7 let go at 10 s with a `proven` that says that it replaced that instance's
+    /// revision 5.
     fn let_go() -> LockView {
         let mut lock = LockView::new(Duration::ZERO);
         lock.observe(shows(4, 7, Standing::Active, 3), at(9), at(9), &timings(), None);
@@ -549,7 +558,7 @@ mod tests {
         lock.claim(&key(), &NodeId::new("h2").expect("a node name"), &timings()).expect("a claim")
     }
 
-    /// Whether the lock may be taken from `earliest` on, or as little later as turns take.
+    /// Whether the lock may be taken from `earliest` on, or later by no more than turns take.
     fn in_turn(claim: &Claim, earliest: Time) -> bool {
         claim.take_at.boot >= earliest.boot && claim.take_at.since_at_most(earliest) < timings().renew_interval / 2
     }
@@ -563,7 +572,7 @@ mod tests {
         lock
     }
 
-    /// Somebody has deleted what came between, and written an old release again.
+    /// Somebody has deleted the records between, and written an old release again.
     #[test]
     fn a_proven_that_replaced_an_older_record_than_was_seen_is_not_verified() {
         let mut lock = LockView::default();
@@ -577,7 +586,7 @@ mod tests {
         assert_eq!(lock.question(), Some((Revision(13), at(10))));
     }
 
-    /// A copy of a store holds a `proven` and what it replaced, and is not shown all at once by every replica.
+    /// A copy of a store holds a `proven` and the record that it replaced, and not every replica shows both at once.
     #[test]
     fn a_proven_that_was_copied_with_its_holder_is_not_verified() {
         let mut lock = LockView::default();
@@ -605,7 +614,7 @@ mod tests {
         lock.observe(absent, at(9), at(9), &timings(), None);
         lock.existed(at(12));
         assert_eq!(claim(&lock).entitled_at, at(12).plus(timings().wait(timings().hold())));
-        // What is seen of a record stays as it is.
+        // The age of a record does not change.
         lock.observe(shows(6, 1, Standing::Active, 5), at(13), at(13), &timings(), None);
         lock.existed(at(15));
         assert_eq!(claim(&lock).entitled_at, at(13).plus(timings().wait(HOLD)));
@@ -626,7 +635,7 @@ mod tests {
         NodeId::new(name).expect("a node name")
     }
 
-    /// A verified `proven` that a read showed which took so long, at this revision, in a lock that these have held.
+    /// A verified `proven` at this revision, shown by a read that took `round_trip`, of a lock that these nodes have held.
     fn handed_over(revision: u64, holders: &[&str], next: Option<&str>, round_trip: Duration) -> LockView {
         let mut lock = LockView::new(Duration::ZERO);
         lock.observe(shows(revision - 2, 7, Standing::Active, 3), at(9), at(9), &timings(), None);
@@ -644,7 +653,7 @@ mod tests {
         lock
     }
 
-    /// How long after it was seen each of these may take it.
+    /// For each of these nodes, how long after 10 s, when the release was seen, it may take the lock.
     fn turns_of<'a>(lock: &LockView, nodes: impl IntoIterator<Item = &'a str>) -> Vec<Duration> {
         let take_at = |name| lock.claim(&key(), &node(name), &timings()).expect("a claim").take_at;
         nodes.into_iter().map(|name| take_at(name).since_at_most(at(10))).collect()
@@ -672,7 +681,7 @@ mod tests {
         let ms = Duration::from_millis;
         let latest = |round_trip| turns_of(&handed_over(20, &["h1", "h2"], None, ms(round_trip)), ["h2"])[0];
         assert_eq!([0, 7, 8, 10].map(latest), [30, 30, 32, 40].map(|turn| ms(turn * 5)));
-        // One that is known, four of new ones, and its own.
+        // The turn of the one other node that is known, the four turns of new nodes, and its own.
         assert_eq!(latest(500), ms(500) / 6 * 5);
         let all: Vec<String> = (0..100).map(|number| format!("h{number}")).collect();
         let all: Vec<&str> = all.iter().map(String::as_str).collect();
@@ -743,7 +752,8 @@ mod tests {
             lock.seen().cloned().expect("a record")
         };
         let time = |boot, raw| Time { boot: Duration::from_millis(boot), raw: Duration::from_millis(raw) };
-        // What is waited after 10 s on one clock and 7 s on the other, and the time in which the turns are.
+        // For each case, how long the claim waits after 10 s on one clock and 7 s on the other, and how long the turns take in
+        // all.
         for (boot, raw, turns) in
             [(9000, 5000, 500), (600, 5000, 300), (9000, 400, 200), (1000, 1000, 500), (9000, 0, 150)]
         {
@@ -779,7 +789,7 @@ mod tests {
         };
         assert_eq!(lock.regress(&short(shows(5, 9, Standing::Active, 4)), at(12), at(12)), Some(Revision(6)));
         assert_eq!(lock.seen().map(|seen| (seen.revision, seen.since)), Some((Revision(5), at(12))));
-        // Whoever held it in between may live as long as anybody's record ever said.
+        // A host that held the lock in between may live for the longest hold of any record that was seen.
         assert_eq!(claim(&lock).entitled_at, at(12).plus(timings().wait(HOLD)));
     }
 
@@ -823,7 +833,7 @@ mod tests {
         assert_eq!(lock.record().and_then(Record::instance), Some(Instance(9)));
     }
 
-    /// The longest gap that counts as watching, and the shortest that does not.
+    /// The longest time between a read and the next answer that counts as watching, and two that do not.
     fn gaps() -> [(Duration, bool); 3] {
         let gap = timings().watch_gap();
         [(gap, true), (gap + Duration::from_nanos(1), false), (Duration::from_secs(100), false)]
@@ -837,7 +847,7 @@ mod tests {
             for (gap, watched) in gaps() {
                 let mut lock = LockView::new(Duration::ZERO);
                 lock.observe(shown.clone(), at(8), at(9), &timings(), None);
-                // What counts is when the last read that was answered was sent, not when its answer came.
+                // The time counts from when the last answered read was sent, not from when its answer came.
                 let now = at(8).plus(gap);
                 assert_eq!(lock.observe(shown.clone(), now, now, &timings(), None), News::Same);
                 let since = if watched { at(9) } else { now };
@@ -859,7 +869,7 @@ mod tests {
                 }
                 record
             };
-            // Whoever held it in the gap may live as long as anybody's record ever said.
+            // A host that held the lock in the gap may live for the longest hold of any record that was seen.
             lock.observe(short(shows(9, 8, Standing::Active, 8)), now.plus(gap), now.plus(gap), &timings(), None);
             let hold = if watched { Duration::from_secs(1) } else { HOLD };
             assert_eq!(claim(&lock).hold, hold, "{gap:?}");
@@ -869,7 +879,7 @@ mod tests {
     #[test]
     fn a_proven_is_asked_about_only_while_it_is_watched_and_found_ones_leave_the_lock_to_others_for_t() {
         for (gap, watched) in gaps() {
-            // Shown for the first time after a gap, or shown again after one, though it had been verified.
+            // One `proven` is first shown after a gap; another one is shown again after a gap, though it had been verified.
             let mut first = LockView::new(Duration::ZERO);
             first.observe(shows(5, 7, Standing::Active, 4), at(9), at(9), &timings(), None);
             first.observe(shows(6, 7, Standing::Active, 5), at(10), at(10), &timings(), None);
@@ -898,7 +908,7 @@ mod tests {
 
     #[test]
     fn the_clock_that_moved_more_says_how_long_a_host_was_away() {
-        // Suspend stops one of them, and chrony bends the other.
+        // Suspend stops one of the clocks, and chrony bends the other.
         let short = Duration::from_millis(500);
         for (boot, raw) in [(Duration::from_secs(60), short), (short, Duration::from_secs(60))] {
             let mut lock = let_go();
@@ -933,19 +943,19 @@ mod tests {
             let mut lock = let_go();
             wrote(&mut lock, 7, at(10).plus(gap), at(10).plus(gap));
             assert_eq!(lock.is_found(), !watched, "{gap:?}");
-            // Answered late, and sent before the last read: neither says that the store was watched any later.
+            // This write was answered late, and sent before the last read: it does not show that the store was watched any later.
             let mut lock = let_go();
             wrote(&mut lock, 7, at(9), at(12));
             let now = at(10).plus(gap);
             lock.observe(shows(8, 9, Standing::Active, 7), now, now, &timings(), None);
             assert_eq!(lock.is_found(), !watched, "{gap:?}");
         }
-        // A read that shows one's own write first has told already whether it was followed.
+        // A read that showed this write first has told already whether it was followed.
         let mut lock = let_go();
         lock.observe(shows(7, 9, Standing::Confirming, 6), at(60), at(60), &timings(), None);
         wrote(&mut lock, 7, at(59), at(60));
         assert!(lock.is_found());
-        // What a read has shown at that revision before the store went back is not what it holds now.
+        // A read showed another record at that revision, before the store went back: that is not what the store holds now.
         let mut lock = let_go();
         lock.observe(shows(7, 8, Standing::Active, 6), at(11), at(11), &timings(), None);
         wrote(&mut lock, 7, at(12), at(12));
@@ -987,8 +997,8 @@ mod tests {
         assert_eq!(LockView::new(HOLD * 2).longest_hold(), HOLD * 2);
     }
 
-    /// A lock whose record, in the name of h1, changes every second as told: machine, instance and write of each change.
-    /// The node is h1 and holds instance 7; its own writes are 1 to 4. Whether each change showed a duplicate.
+    /// A lock whose record, in the name of h1, changes every second; each change has the machine, instance and write given. The
+    /// node is h1 and holds instance 7; its own writes are 1 to 4. Also returns for each change whether it showed a duplicate.
     fn changes(of: &[(u128, u128, u128)]) -> (LockView, Vec<bool>) {
         let node = NodeId::new("h1").expect("a node name");
         let mut lock = LockView::new(Duration::ZERO);
@@ -1017,7 +1027,7 @@ mod tests {
 
     #[test]
     fn own_writes_are_no_twins_whatever_became_of_them() {
-        // Late ones of a tenure that was given up, and those of the instance that is held.
+        // The first are late writes of a tenure that was given up, the second those of the instance that is held.
         for own in [[(1, 8, 1), (1, 8, 2), (1, 8, 3)], [(1, 7, 90), (1, 7, 91), (1, 7, 92)]] {
             let (lock, told) = changes(&own);
             assert_eq!((told, lock.duplicate(at(12), &timings())), (vec![false; 3], None));

@@ -1,4 +1,4 @@
-//! For how long a holder that nobody knows of may live (unknown holder, K5).
+//! For how long the unit of a holder that this host knows nothing of may live (unknown holder, K5).
 
 use std::time::Duration;
 
@@ -7,13 +7,14 @@ use serde::Serialize;
 use super::timings::Timings;
 use crate::types::Time;
 
-/// Unknown holder (K5): the longest hold of any record of this service that was seen here, as long as somebody may live by it.
+/// Unknown holder (K5): the longest hold of any record of this service that was seen here, as long as anybody may live by it.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct LongestHold {
     hold: Duration,
-    /// Since when no record had it, without a gap; `None`: that does not matter, or nothing has been seen yet.
+    /// When a record with this hold or a longer one, or a gap, was last seen. `None`: this hold is not timed, or nothing was seen
+    /// yet.
     since: Option<Time>,
-    /// The longest of the records that were first shown since then.
+    /// The longest hold of the records that were first shown since then.
     next: Duration,
 }
 
@@ -26,8 +27,8 @@ impl LongestHold {
         self.hold
     }
 
-    /// A record was shown first, or shown again after a time in which others may have come and gone. The one that is shown
-    /// at `since` is waited out with those before it.
+    /// Takes in the hold of a record that is shown first, or again after a gap, in which others may have come and gone (`follows`
+    /// is false then). The record that is shown at `since` is waited out with those before it, and is not part of `next`.
     pub(super) fn show(&mut self, hold: Duration, now: Time, follows: bool) {
         if !follows || hold >= self.hold {
             *self = Self { hold: self.hold.max(hold), since: Some(now), next: Duration::ZERO };
@@ -36,7 +37,8 @@ impl LongestHold {
         }
     }
 
-    /// Whoever held with it is dead, or has had a record since then that says otherwise. `usual` is waited for anyway.
+    /// Forgets the hold once each holder that had it is dead, or has written another hold since. Returns whether it did. `usual`
+    /// is waited for anyway.
     pub(super) fn expire(&mut self, usual: Duration, now: Time, timings: &Timings) -> bool {
         if self.hold <= usual {
             *self = Self { hold: self.hold, ..Self::default() };
@@ -66,7 +68,8 @@ mod tests {
         Timings::new(Duration::from_secs(1), 3, 1)
     }
 
-    /// When an odd record that was shown at 0 is forgotten, if `shown` follows: times, holds, and whether it was followed.
+    /// When the hold of a record that was shown at 0 is forgotten. `shown` follows it: time, hold, and whether the host had
+    /// watched.
     fn forgotten_at(shown: &[(u64, Duration, bool)]) -> Option<u64> {
         let mut longest = LongestHold::new(Duration::ZERO);
         longest.show(ODD, at(0), false);
@@ -87,11 +90,11 @@ mod tests {
             move |at: u64| (from..from + 20).contains(&at)
         };
         assert!(forgotten_at(&[]).is_some_and(about(0)));
-        // Others follow.
+        // Records with the usual hold follow.
         assert!(forgotten_at(&[(5000, USUAL, true), (6000, USUAL, true)]).is_some_and(about(0)));
-        // A gap, in which there may have been another.
+        // There is a gap, in which another such record may have been there.
         assert!(forgotten_at(&[(5000, USUAL, true), (9000, USUAL, false)]).is_some_and(about(9000)));
-        // Its holder renews it.
+        // The holder renews the record.
         assert!(forgotten_at(&[(5000, ODD, true), (19_000, ODD, true)]).is_some_and(about(19_000)));
     }
 

@@ -1,16 +1,17 @@
-//! The protocol: pure, no clock, no randomness, no log, no I/O.
+//! The protocol as pure code: nothing in this module reads a clock, draws randomness, logs or does I/O.
 //!
-//! One [`Election`] per service. [`Election::handle`] takes what happened and when, and answers what to do;
-//! [`Election::poll_timeout`] says when to call again. The same state and input give the same output, so that the daemon,
-//! the scenario tests and a model check all run this code.
+//! One [`Election`] per service. [`Election::handle`] takes an event and its time, and returns the actions that the driver has to
+//! carry out; [`Election::poll_timeout`] says when to call it again. The same state and input give the same output, so that the
+//! daemon, the scenario tests and a model check all run this code.
 //!
-//! Where to look for a rule: [`Timings`] has the inequality that makes R, F, C and S safe; `lock_view` what a contender may
-//! believe of the store (K1 to K7), and `stagger` which of several is to take it first; `registration` under which key a unit
-//! is run at all (N1 to N4), and `former_lock` when nobody runs it under another one any more; `tenure` what a holder may
-//! believe of its own writes (H1, H2); `waiting` what is waited for and why, in words; `stop_cause` everything that can stop a
-//! unit; `core` when a unit is started and stopped (H3 to H6, K3, K8, K9).
+//! Where to look for a rule: [`Timings`] has the inequality that makes R, F, C and S safe. `lock_view` says what a contender may
+//! believe of the store (K1 to K7), and `stagger` which of several contenders takes the lock first. `registration` says under
+//! which key a unit is run (N1 to N4), and `former_lock` when nobody runs it under a former key any more. `tenure` says what a
+//! holder may believe of its own writes (H1, H2). `waiting` has the words for what a host waits for, and why. `stop_cause` lists
+//! everything that can stop a unit. `core` says when a unit is started and stopped (H3 to H6, K3, K8, K9).
 //!
-//! What follows is `protocol.md` in this folder: the rules, why they keep two units apart, and on what that rests.
+//! What follows is `protocol.md` in this folder: the rules, why they keep two units apart, and the assumptions that this rests
+//! on.
 //!
 #![doc = include_str!("protocol.md")]
 

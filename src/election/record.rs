@@ -1,12 +1,12 @@
-//! The record: what a lock's key holds, and its encoding.
+//! The record: what the key of a lock holds, and its encoding.
 //!
-//! The body is the token alone, so that putex 0.2.0 can read it; everything else is in named fields beside the body. A
-//! record without our fields was written by another program or by hand: it is somebody's, but says nothing of a lease.
+//! The body is the token alone, so that putex 0.2.0 can read it; everything else is in named fields beside the body. A record
+//! without our fields was written by another program or by hand: somebody holds the lock by it, but it says nothing of a lease.
 //!
-//! Whoever can write to the store may put anything there. So what is read becomes a type here, once: names are names, texts
-//! can be printed, and times are times that a putexd may have. A record that says something else counts as another
-//! program's, whatever else it says, and has an [`Oddity`] to tell the operator of. That is as safe as the unknown holder of
-//! unknown holder (K5), and the next writer puts an end to it.
+//! Whoever can write to the store may put anything there. So what is read is turned into types here, once: names are valid names,
+//! texts can be printed, and times are times that a putexd may have. A record that says something else counts as another
+//! program's, whatever else it says, and has an [`Oddity`] to tell the operator of. That is safe, because its holder counts as an
+//! unknown one, which is waited for longest (unknown holder, K5), and the next writer replaces the record.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,20 +24,20 @@ pub const UNFENCED_LIMIT: usize = 16;
 /// At most this many of the nodes that have held the lock are named; the oldest is forgotten first.
 pub const HOLDERS_LIMIT: usize = 16;
 
-/// T is never longer: an hour's `renew-interval`, a thousand `failures`.
+/// The longest T of a record that is believed: a `renew-interval` of an hour, and a thousand `failures`.
 pub const LONGEST_LEASE: Duration = Duration::from_secs(1000 * 3600);
 
-/// X is never longer: T, and a day's `stop-budget`.
+/// The longest X of a record that is believed: the longest T, and a `stop-budget` of a day.
 pub const LONGEST_HOLD: Duration = Duration::from_secs(1024 * 3600);
 
-/// What its writer was doing.
+/// What the writer of a record was doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub enum Standing {
-    /// Holds the lock, waits for its predecessor's death.
+    /// It holds the lock and waits until its predecessor's unit is dead.
     Confirming,
-    /// Holds the lock, may run the unit.
+    /// It holds the lock and may run the unit.
     Active,
-    /// Let the lock go with its unit shown dead: no earlier holder's unit lives either (who may write `proven`, H6).
+    /// It let the lock go with its unit shown dead: no earlier holder's unit lives either (who may write `proven`, H6).
     Proven,
 }
 
@@ -63,44 +63,44 @@ impl FromStr for Standing {
     }
 }
 
-/// An operator's words, carried on by every writer until they are over.
+/// An operator's words, which every writer carries on until they are over.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize)]
 pub struct OperatorNote {
     /// The node that should take over next.
     pub next: Option<NodeId>,
     /// No take-over for this long, counted from when the record was first seen.
     pub paused_for: Option<Duration>,
-    /// Why.
+    /// Why the operator asks for this.
     pub reason: Option<String>,
-    /// Who said so.
+    /// Who asks for this.
     pub by: Option<String>,
 }
 
-/// What putexd writes beside the token.
+/// What putexd writes into a record beside the token.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Details {
-    /// The writer's host.
+    /// The machine id of the writer's host.
     pub machine: MachineId,
-    /// The tenure.
+    /// The writer's tenure.
     pub instance: Instance,
     /// The attempt that made this record.
     pub write: WriteId,
     /// What the writer was doing.
     pub standing: Standing,
-    /// T, the longest that this record may have to age before it is taken.
+    /// T: the record of a holder has to stand unchanged for at least this long before another host takes it (taking, K2).
     pub lease: Duration,
-    /// X, counted from the write: by then no unit lives that this record answers for.
+    /// X, counted from the write: each unit that this record answers for is dead by then.
     pub hold: Duration,
     /// The fencing token.
     pub term: FencingToken,
-    /// What this write replaced: revision and, where it had one, instance.
+    /// The revision that this write replaced, and the instance of the record there, where it had one.
     pub prev: Option<(Revision, Option<Instance>)>,
-    /// Hosts whose unit this tenure's chain of take-overs has waited out but not fenced.
+    /// Hosts whose units this tenure's chain of take-overs has waited out but not fenced.
     pub unfenced: Vec<NodeId>,
-    /// All that this tenure may run; empty: its writer does not say.
+    /// All units that this tenure may run. Empty where its writer does not say.
     pub units: Vec<UnitName>,
-    /// Which nodes have held the lock, the latest last. It says whose turn it is to take the lock next, and nothing else, so
-    /// that a list by other hands does no harm.
+    /// The nodes that have held the lock, the latest last. The list says whose turn it is to take the lock next, and nothing
+    /// else, so that a list that somebody else wrote does no harm.
     pub holders: Vec<NodeId>,
     /// An operator's words.
     pub note: OperatorNote,
@@ -111,39 +111,40 @@ pub struct Details {
 pub struct Record {
     /// The holder.
     pub holder: Holder,
-    /// `None`: not written by putexd, or not believed.
+    /// `None`: the record was not written by putexd, or is not believed.
     pub details: Option<Details>,
-    /// Why it is not believed, where it says what no putexd would.
+    /// Why the record is not believed, where it says what no putexd would.
     pub oddity: Option<Oddity>,
 }
 
-/// A record that says what no putexd would: which one, and what.
+/// Why a record counts as one that no putexd would write.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Oddity {
-    /// Instance and write that it names: they tell it from another at the same revision, and nothing else.
+    /// The instance and write that the record names. They tell it from another one at the same revision, and are used for nothing
+    /// else.
     pub names: Option<(Instance, WriteId)>,
-    /// What is odd.
+    /// What is odd about the record.
     pub what: Odd,
 }
 
-/// What no putexd says.
+/// What a record says that no putexd would write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub enum Odd {
-    /// The holder has no name.
+    /// The body is neither empty nor a name.
     Name,
-    /// More than a store takes.
+    /// The record is larger than any store takes.
     Size,
-    /// Not as putexd keeps a value in this store.
+    /// The record is not in the form in which putexd keeps a value in this store.
     Form,
-    /// No valid seal, where there has to be one.
+    /// The record has no valid seal, where there has to be one.
     Seal,
-    /// So long a lease.
+    /// The lease is this long, more than [`LONGEST_LEASE`].
     Lease(Duration),
-    /// So long a hold.
+    /// The hold is this long, more than [`LONGEST_HOLD`].
     Hold(Duration),
-    /// So long a pause.
+    /// The pause is this long, more than [`LONGEST_HOLD`].
     Pause(Duration),
-    /// A fencing token so far ahead of this host's clock.
+    /// The fencing token is this one, too far ahead of this host's clock and of the highest one seen here.
     FencingToken(FencingToken),
 }
 
@@ -194,11 +195,11 @@ mod field {
     pub(super) const BY: &str = "by";
 }
 
-/// An operator's free text is cut here, so that a record stays small.
+/// The most characters of an operator's free text, so that a record stays small.
 const TEXT_LIMIT: usize = 256;
 
 impl Record {
-    /// What is believed as it is.
+    /// A record that is believed as it is.
     #[must_use]
     pub fn new(holder: Holder, details: Option<Details>) -> Self {
         Self { holder, details, oddity: None }
@@ -210,13 +211,13 @@ impl Record {
         !self.holder.is_nobody()
     }
 
-    /// What tells it from another record at the same revision.
+    /// What tells this record from another one at the same revision.
     pub(super) fn identity(&self) -> (Option<(Instance, WriteId)>, &Holder) {
         let names = self.details.as_ref().map(|details| (details.instance, details.write));
         (names.or(self.oddity.as_ref().and_then(|oddity| oddity.names)), &self.holder)
     }
 
-    /// As it is believed where no fencing token can be above `highest`.
+    /// The record as it is believed where no fencing token can be above `highest`: without details if its token is.
     pub(super) fn believed(self, highest: FencingToken) -> Self {
         match &self.details {
             Some(details) if details.term > highest => {
@@ -228,19 +229,19 @@ impl Record {
         }
     }
 
-    /// The tenure, where putexd wrote the record.
+    /// The writer's tenure, where putexd wrote the record.
     #[must_use]
     pub fn instance(&self) -> Option<Instance> {
         self.details.as_ref().map(|details| details.instance)
     }
 
-    /// The attempt, where putexd wrote the record.
+    /// The attempt that made the record, where putexd wrote it.
     #[must_use]
     pub fn write(&self) -> Option<WriteId> {
         self.details.as_ref().map(|details| details.write)
     }
 
-    /// For the store. Times are rounded up to milliseconds, which only makes others wait longer.
+    /// The value for the store. Times are rounded up to milliseconds, which only makes others wait longer.
     #[must_use]
     pub fn encode(&self) -> Value {
         let mut fields = BTreeMap::new();
@@ -289,7 +290,7 @@ impl Record {
         Value { body: self.holder.as_str().as_bytes().to_vec(), fields }
     }
 
-    /// From the store. Never fails: fields that are missing or not understood make it a record of another program, whose
+    /// Reads the store's value. Never fails: fields that are missing or not understood make it a record of another program, whose
     /// holder is unknown and is waited for longest.
     #[must_use]
     pub fn decode(value: &Value) -> Self {
@@ -318,7 +319,7 @@ impl Record {
     }
 }
 
-/// What is out of the range that a configuration can have.
+/// The number that is out of the range that a configuration can have, if there is one.
 fn odd_number(details: &Details) -> Option<Odd> {
     let Details { lease, hold, note: OperatorNote { paused_for, .. }, .. } = details;
     if *lease > LONGEST_LEASE {
@@ -374,12 +375,12 @@ fn milliseconds(span: Duration) -> String {
     span.as_nanos().div_ceil(1_000_000).to_string()
 }
 
-/// A list that is not understood whole says nothing.
+/// One name that is not understood makes the list empty: then the writer does not say what it may run.
 fn split_units(text: &str) -> Vec<UnitName> {
     text.split(' ').map(|name| UnitName::new(name).ok()).collect::<Option<_>>().unwrap_or_default()
 }
 
-/// The latest of the nodes that are named, each once. What is no node's name is nobody's.
+/// The latest `limit` of the nodes that `text` names, each once. A word that cannot be a node's name is left out.
 fn split_nodes(text: &str, limit: usize) -> Vec<NodeId> {
     let mut nodes: Vec<NodeId> = Vec::new();
     for node in text.split(' ').rev().filter_map(|name| NodeId::new(name).ok()) {

@@ -1,19 +1,19 @@
-//! Under which key a unit is run: the store's own word on it, the same for all hosts.
+//! Under which key a unit is run: an entry in the store says it, the same for all hosts.
 //!
-//! An election keeps hosts apart that contend for one key. It cannot see a host that contends for another key on behalf of
-//! the same unit, as after a rename on one host. So each unit of a service, the bound ones as well, has an entry in the
-//! store, beside the locks, that names its key. Whoever comes first makes it, by a compare-and-set, so that two who come at
-//! once cannot both; a host whose configuration names another key does not contend (the unit's entry, N1).
+//! An election keeps hosts apart that contend for one key. It cannot see a host that contends for another key on behalf of the
+//! same unit, as after a rename on one host. So each unit of a service, the bound ones as well, has an entry in the store, beside
+//! the locks, that names its key. The first host makes the entry by a compare-and-set, so that of two hosts that try at once only
+//! one succeeds. A host whose configuration names another key does not contend (the unit's entry, N1).
 //!
-//! An operator may give the unit another key (adoption of another key, N3). Then a host under the old key may hold its lock
-//! still. It has *written* that lock and *then* looks at the entry before it starts anything; who has changed the entry *then*
-//! looks at the old lock, and starts nothing before that was free ([`FormerLock`](super::FormerLock)). Of two that each write
-//! first and then look, one sees the other. A look that must not show the past ends with a compare-and-set that writes again
-//! what was read (vetting, N2).
+//! An operator may give the unit another key (adoption of another key, N3). A host under the old key may still hold the old lock
+//! then. That host has *written* the old lock, and reads the entry *after that*, before it starts anything. The host that has
+//! changed the entry reads the old lock *after that*, and starts nothing before the old lock was free
+//! ([`FormerLock`](super::FormerLock)). Of two hosts that each write first and then read, one sees the write of the other. A read
+//! that must not show the past ends with a compare-and-set that writes again what was read (vetting, N2).
 //!
-//! Another store cannot be looked into, and one that went back does not say so. What this host knows itself is kept on its
-//! disk ([`KeptPlace`]): a unit that it has known in another store, or under another key later than the entry says, waits for an
-//! operator's word (what a host remembers, N4).
+//! A host cannot look into another store, and a store that went back does not say so. So each host keeps what it has seen on its
+//! own disk ([`KeptPlace`]): a unit that it has known in another store, or under another key by a later entry than the present
+//! one, waits for an operator's word (what a host remembers, N4).
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::types::store::StoreAddress;
 use crate::types::{Incarnation, Key, Revision, UnitName, Value};
 
-/// At most this many former keys of a unit have not been seen free; then no further change is taken.
+/// The most former keys of a unit that have not been seen free. A change of the key that would add one more is refused.
 const FORMER_LIMIT: usize = 8;
 
 mod field {
@@ -30,16 +30,16 @@ mod field {
     pub(super) const FORMER: &str = "former";
 }
 
-/// The entry of a unit.
+/// The entry of a unit in the store (the unit's entry, N1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registration {
     /// The lock that the unit is run under.
     pub key: Key,
-    /// Locks that it was run under before, and that have not been seen free since.
+    /// The locks that the unit was run under before, and that have not been seen free since.
     pub former: Vec<Key>,
 }
 
-/// What a host remembers of a unit.
+/// What a host keeps on its disk of a unit (what a host remembers, N4).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptPlace {
     /// The store, and the key that the unit's entry named when this host last saw it.
@@ -48,55 +48,57 @@ pub struct KeptPlace {
     /// The former keys that the entry had then.
     #[serde(default)]
     pub former: Vec<Key>,
-    /// Where the entry was then. `None`: not known.
+    /// The position of that entry. `None`: not known.
     #[serde(default)]
     pub position: Option<Position>,
 }
 
-/// The incarnation of a store, and the revision of an entry in it; 0 where there is none.
+/// The incarnation of a store, and the revision of an entry in it. The revision is 0 where there is no entry.
 pub type Position = (Incarnation, Revision);
 
 /// Where a unit's lock is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
-    /// The store. Its incarnation does not tell it from another one: a copy has the same.
+    /// The store, by its address. The incarnation does not tell it from another store, because a copy has the same.
     pub store: StoreAddress,
-    /// The lock.
+    /// The key of the lock in that store.
     pub key: Key,
 }
 
-/// What is to be done about a unit.
+/// Whether a unit may be run under a key, and what has to be done before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// It may be run under the key.
+    /// The unit may be run under the key.
     Cleared,
     /// This entry has to be written first.
     Write(Registration),
-    /// Each of the former keys has to be seen free first.
+    /// Each former key of this entry has to be seen free first.
     Waits(Registration),
-    /// It must not.
+    /// The unit must not be run under the key.
     Refused(Refusal),
 }
 
 /// Why a unit is not run under a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// All other hosts run it under this key.
+    /// The entry names this key, and the other hosts run the unit under it.
     OtherKey(Key),
-    /// It was run under this key, and the store does not say whether it is still.
+    /// There is no entry. This host has known the unit under this key, and the store does not say whether it is still run under
+    /// it.
     FormerKey(Key),
-    /// The entry named this key later than it names the other: it was lost, or the store went back.
+    /// This host saw this key in an entry that the present one is not newer than, and the present entry lacks the key: the entry
+    /// was deleted, or the store went back.
     WentBack(Key),
-    /// This host has run it with another store.
+    /// This host has known the unit in another store.
     OtherStore(Place),
-    /// The entry is not understood.
+    /// What the store holds is not an entry of this unit, or has no valid seal.
     Garbled,
-    /// So many former keys have not been seen free.
+    /// The new entry would have this many former keys that have not been seen free.
     TooMany(usize),
 }
 
 impl Registration {
-    /// For the store.
+    /// The value that the store keeps.
     #[must_use]
     pub fn encode(&self, unit: &UnitName) -> Value {
         let mut fields = BTreeMap::from([(field::UNIT.to_owned(), unit.to_string())]);
@@ -107,7 +109,7 @@ impl Registration {
         Value { body: self.key.as_str().as_bytes().to_vec(), fields }
     }
 
-    /// From the store. `None`: it is not an entry of this unit, or has no valid seal.
+    /// Reads the store's value. `None`: it is not an entry of this unit, or has no valid seal.
     #[must_use]
     pub fn decode(value: &Value, unit: &UnitName) -> Option<Self> {
         if value.is_unsealed() || value.fields.get(field::UNIT).map(String::as_str) != Some(unit.as_str()) {
@@ -125,24 +127,24 @@ impl Registration {
 pub enum Found {
     /// Nothing.
     Nothing,
-    /// Something that is not understood.
+    /// Something that is not an entry of this unit, or has no valid seal.
     Garbled,
     /// The entry.
     Entry(Registration),
 }
 
-/// Whether a host may run a unit at `here`, by the entry that the store shows for it at `position`, and by what the host
-/// remembers. With an operator's word (`adopting`) the place is taken as meant, and only former locks in the same store are
-/// waited for.
+/// Whether a host may run a unit at `here`. `found` is the entry that the store shows for the unit at `position`, and `kept` is
+/// what the host remembers of it. With an operator's word (`adopting`) only too many former keys are refused, and only former
+/// locks in the same store are waited for.
 #[must_use]
 pub fn judge(here: &Place, kept: Option<&KeptPlace>, found: &Found, position: &Position, adopting: bool) -> Verdict {
     let moved = kept.filter(|kept| !here.store.leads_to_that_of(&kept.place.store));
-    // Whom the host has known in another store it does not look for in this one.
+    // Keys that the unit had in another store say nothing about the locks of this one.
     let kept = kept.filter(|_| moved.is_none());
     let keys = kept.into_iter().flat_map(|kept| kept.former.iter().chain([&kept.place.key]));
     let known: Vec<&Key> = keys.filter(|key| **key != here.key).collect();
     let is_older = kept.is_some_and(|kept| !is_newer(position, kept.position.as_ref()));
-    // One that has them as former keys has lost none.
+    // An entry that names the key as a former one has not lost it.
     let lost = |entry: &Registration| {
         known.iter().rev().copied().find(|key| is_older && entry.key == here.key && !entry.former.contains(key))
     };
@@ -176,13 +178,14 @@ pub fn judge(here: &Place, kept: Option<&KeptPlace>, found: &Found, position: &P
     }
 }
 
-/// Whether an entry that was seen at `position` is newer than one at `kept`, as far as that is known.
+/// Whether an entry that was seen at `position` is newer than one at `kept`. Without a `kept` position it is. A position of
+/// another incarnation cannot be compared, and so is not newer.
 #[must_use]
 pub fn is_newer((incarnation, revision): &Position, kept: Option<&Position>) -> bool {
     kept.is_none_or(|(known, last)| known == incarnation && revision > last)
 }
 
-/// The entry that follows on one with these keys.
+/// The entry to be written next, with `keys` as its former keys, or a refusal when these are too many.
 fn succeed<'a>(here: &Place, keys: impl IntoIterator<Item = &'a Key>) -> Verdict {
     let mut former: Vec<Key> = Vec::new();
     for key in keys {
@@ -210,7 +213,7 @@ mod tests {
         UnitName::new(name).expect("a unit's name")
     }
 
-    /// `store` names the servers.
+    /// `store` lists the servers, separated by spaces.
     fn place(store: &str, name: &str) -> Place {
         let servers = store.split(' ').map(str::to_owned).collect();
         Place { store: StoreAddress { what: "nats, bucket putex".to_owned(), servers }, key: key(name) }
@@ -220,12 +223,12 @@ mod tests {
         (Incarnation("a".to_owned()), Revision(revision))
     }
 
-    /// At the tenth revision.
+    /// What a host remembers that saw the entry at revision 10.
     fn kept(place: &Place) -> KeptPlace {
         KeptPlace { place: place.clone(), former: Vec::new(), position: Some(position(10)) }
     }
 
-    /// By an entry that is newer than what is kept.
+    /// Judges by an entry that is newer than what is kept.
     fn judge(here: &Place, kept: Option<&Place>, found: &Found, adopting: bool) -> Verdict {
         super::judge(here, kept.map(self::kept).as_ref(), found, &position(11), adopting)
     }
@@ -279,7 +282,8 @@ mod tests {
         let here = place("a", "new");
         let adopt = |found| judge(&here, None, &found, true);
         assert_eq!(adopt(found("db", &[])), Verdict::Write(entry("new", &["db"])));
-        // One that was never seen free is still waited for; back to it is no change.
+        // A former key that was never seen free is still waited for. Adopting the key that the entry names already changes
+        // nothing.
         assert_eq!(adopt(found("ctl", &["db"])), Verdict::Write(entry("new", &["db", "ctl"])));
         assert_eq!(adopt(found("ctl", &["new", "db"])), Verdict::Write(entry("new", &["db", "ctl"])));
         assert_eq!(adopt(found("new", &["db"])), Verdict::Waits(entry("new", &["db"])));
@@ -302,7 +306,7 @@ mod tests {
             );
             assert!(!refused(&judge(&here, Some(&kept), &found, true)), "{found:?}");
         }
-        // Whatever the former store's lock was called, this one's is another.
+        // The former store's key does not matter: a lock of this store is another one, whatever its key.
         let renamed = place("b", "new");
         assert_eq!(judge(&renamed, Some(&kept), &Found::Nothing, true), Verdict::Write(entry("new", &[])));
     }
@@ -316,7 +320,7 @@ mod tests {
             assert_eq!(judge(&here, Some(&kept), &Found::Nothing, false), Verdict::Write(entry("db", &[])));
             assert_eq!(judge(&here, Some(&kept), &Found::Garbled, false), Verdict::Refused(Refusal::Garbled));
         }
-        // A copy of a store has the entries of the former one.
+        // A copy of a store holds the same entries, and is another store all the same.
         let copied = place("c", "db");
         assert!(refused(&judge(&copied, Some(&kept), &found("db", &[]), false)));
         let mut bucket = kept.clone();
@@ -332,7 +336,7 @@ mod tests {
         for found in [Found::Nothing, Found::Garbled] {
             assert_eq!(judge(&here, Some(&kept), &found, true), Verdict::Write(entry("new", &["db"])));
         }
-        // Where the entry names the new key, an operator has said so on another host.
+        // Where the entry names the new key, an operator has given his word on another host.
         assert_eq!(judge(&here, Some(&kept), &self::found("new", &[]), false), Verdict::Cleared);
     }
 
@@ -346,9 +350,9 @@ mod tests {
             assert_eq!(judge(&here, &found("db", &[]), false), went_back);
             assert_eq!(judge(&here, &found("db", &["old"]), false), went_back);
             assert_eq!(judge(&here, &found("db", &[]), true), Verdict::Write(entry("db", &["ctl"])));
-            // One that waits for the lock under that key has lost nothing.
+            // An entry that names that key as a former one has lost nothing.
             assert_eq!(judge(&here, &found("db", &["ctl"]), false), Verdict::Waits(entry("db", &["ctl"])));
-            // What it names was the last that was seen.
+            // The entry names the key that this host saw last.
             assert_eq!(judge(&seen.place, &found("ctl", &[]), false), Verdict::Cleared);
             let other = judge(&seen.place, &found("db", &[]), false);
             assert_eq!(other, Verdict::Refused(Refusal::OtherKey(key("db"))));
@@ -370,7 +374,7 @@ mod tests {
         assert_eq!(judge(&Found::Garbled, 11, true), Verdict::Write(entry("ctl", &["db"])));
         assert_eq!(judge(&found("ctl", &[]), 9, false), Verdict::Refused(Refusal::WentBack(key("db"))));
         assert_eq!(judge(&found("ctl", &[]), 9, true), Verdict::Write(entry("ctl", &["db"])));
-        // The same, and one that is newer: it was struck out.
+        // An entry that still has the former key has lost nothing. A newer one without it is believed: the key was struck out.
         assert_eq!(judge(&found("ctl", &["db"]), 10, false), Verdict::Waits(entry("ctl", &["db"])));
         assert_eq!(judge(&found("ctl", &["db"]), 9, false), Verdict::Waits(entry("ctl", &["db"])));
         assert_eq!(judge(&found("ctl", &[]), 11, false), Verdict::Cleared);

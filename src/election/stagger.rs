@@ -1,4 +1,4 @@
-//! Whose turn it is to take a lock that is free, or whose lease is over (taking, K2; verified release, K4).
+//! Which contender is the first to take a lock that is free, or whose lease is over (taking, K2; verified release, K4).
 
 use std::time::Duration;
 
@@ -7,14 +7,15 @@ use super::record::HOLDERS_LIMIT;
 use super::timings::Timings;
 use crate::types::{Key, NodeId, Revision, Time};
 
-/// Taking (K2): each node has a turn of its own. Contenders mostly see a renewal or a release at the same moment, and some
-/// stores let two writes through that come at the same moment, of which none may be confirmed then. Whoever comes second sees
-/// the first one's claim instead.
+/// Taking (K2): the time from which this node may write its claim; each node has a turn of its own. Contenders mostly see a
+/// renewal or a release at the same moment. Some stores accept two writes that come at the same moment, and neither of them can
+/// be confirmed then. With turns, the second contender sees the claim of the first before it writes one.
 ///
-/// Those that have held the lock come first, in an order that all compute alike. Where a claim only waits, the turns are in
-/// the first R/2 of that, and the start is no later for them. Where it may start at once, the first in turn waits for
-/// nothing, and each other one for as long as it takes to hear of the claim before its own. That need not be read once more:
-/// the compare-and-set looks at the same place as a read would, and later.
+/// Nodes that have held the lock come first, in an order that all nodes compute alike. Where a claim only begins a wait, the
+/// turns are in the first half of that wait, at most R/2, and the start comes no later because of them. Where a claim may entitle
+/// at once, the first node in turn does not wait, and each other one waits for as long as it takes to hear of the claim before
+/// its own. A node need not read the lock again before its claim: the compare-and-set looks at the same place as a read would,
+/// and later.
 pub(super) fn staggered(claim: &Claim, key: &Key, node: &NodeId, seen: &ObservedLock, timings: &Timings) -> Time {
     let details = seen.content.record().and_then(|record| record.details.as_ref());
     if details.is_some_and(|details| details.note.next.as_ref() == Some(node)) {
@@ -39,30 +40,31 @@ pub(super) fn staggered(claim: &Claim, key: &Key, node: &NodeId, seen: &Observed
     claim.take_at.plus(own)
 }
 
-/// The place of a node among those that have held the lock, in an order that all compute alike, and that is another one at
-/// each revision.
+/// The position of a node among those that have held the lock; `None` if it is not one of them. All nodes compute the same order,
+/// and it is another one at each revision.
 fn rank(holders: &[NodeId], key: &Key, node: &NodeId, revision: Revision) -> Option<u32> {
     let place_of = |holder: &NodeId| (place(key, holder, revision), holder.clone());
     let own = holders.contains(node).then(|| place_of(node))?;
     u32::try_from(holders.iter().filter(|other| place_of(other) < own).count()).ok()
 }
 
-/// Nodes that have not held the lock yet share so many turns behind those that have, each at a moment of its own. The latest
+/// Nodes that have not held the lock yet share this many turns behind those that have, each at a moment of its own. The latest
 /// holder comes after them: it let the lock go, or is dead.
 pub(super) const TURNS_OF_NEW_NODES: u32 = 4;
 
-/// What a turn lasts at least: as long as some stores take to notice that a write has replaced what another rests on, and as
-/// hosts that are busy differ in when they see the release.
+/// The shortest turn. Some stores take this long to notice that a write has replaced what another write rests on, and hosts that
+/// are busy differ by this much in when they see the release.
 pub(super) const SHORTEST_TURN: Duration = Duration::from_millis(30);
 
-/// Until a claim is seen by the next in turn: the question what the release replaced, the claim, its hint, and a read.
+/// Round trips until the next node in turn sees a claim: the question what the release replaced, the claim, its hint, and a read.
 const CLAIM_ROUND_TRIPS: u32 = 4;
 
-/// How many moments new nodes have.
+/// The number of moments that the turns of new nodes are divided into.
 pub(super) const PLACES: u32 = 256;
 
-/// FNV-1a over all three and murmur's last mix, so that nodes of like names part, those that meet in one turn part in the next, and
-/// many services that are free at once, which some stores give the same revision, go to different nodes.
+/// A number below [`PLACES`]: FNV-1a over key, node and revision, with the final mix of murmur. It separates nodes with similar
+/// names, and nodes that meet at one revision part at the next. Many services that are free at once, which some stores give the
+/// same revision, go to different nodes.
 pub(super) fn place(key: &Key, node: &NodeId, revision: Revision) -> u32 {
     let bytes = key.as_str().bytes().chain([0]).chain(node.as_str().bytes()).chain(revision.0.to_le_bytes());
     let mut hash = bytes.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
@@ -121,7 +123,7 @@ mod tests {
                 meet += u32::from(one == other);
                 first += u32::from(one < other);
             }
-            // 16 and 2040 of 4096 are to be expected.
+            // The expected numbers are 16 and 2040 of 4096.
             assert!((4..=32).contains(&meet), "{one} and {other} meet {meet} times");
             assert!((1900..=2180).contains(&first), "{one} is before {other} {first} times");
         }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// Where a service stands on this host.
+/// The state of a service on this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub enum State {
     /// The store has not answered yet, or is out of reach, and this host holds nothing.
@@ -23,12 +23,12 @@ pub enum State {
     Releasing,
     /// The lease is over without a release: stops the unit at once and writes nothing.
     Lapsing,
-    /// Takes part no longer: the service was removed, or the daemon stops.
+    /// This host takes part no longer: the service was removed, or the daemon stops.
     Retired,
 }
 
 impl State {
-    /// All of them, in the order of a life.
+    /// All states, in the order in which a service goes through them.
     pub const ALL: [Self; 9] = [
         Self::NoStore,
         Self::Standby,
@@ -41,7 +41,7 @@ impl State {
         Self::Retired,
     ];
 
-    /// As in the journal, in STATUS= and in `putexctl status`.
+    /// The name of the state in the journal, in STATUS= and in `putexctl status`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -64,14 +64,14 @@ impl fmt::Display for State {
     }
 }
 
-/// One change that may happen, with its reason.
+/// One change of state that may happen, with its reason.
 #[derive(Debug, Clone, Copy)]
 pub struct Edge {
-    /// Before.
+    /// The state before.
     pub from: State,
-    /// After.
+    /// The state after.
     pub to: State,
-    /// Why this can happen: one sentence for the log and the manual.
+    /// Why this change can happen: one sentence for the log and the manual.
     pub because: &'static str,
 }
 
@@ -79,7 +79,7 @@ const fn edge(from: State, to: State, because: &'static str) -> Edge {
     Edge { from, to, because }
 }
 
-/// Every change there is. A change that is not listed is a defect, and ends the daemon.
+/// Every change of state that may happen. A change that is not listed is a defect, and ends the daemon.
 pub const EDGES: [Edge; 25] = [
     edge(State::NoStore, State::Standby, "The store answered."),
     edge(State::NoStore, State::Active, "The guard remembers this host's unexpired lease, so the unit is adopted."),

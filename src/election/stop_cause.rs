@@ -1,4 +1,4 @@
-//! Why the unit of a host that holds the lock is stopped: every cause that there is. The journal gives it as the reason of the
+//! Every cause for which the unit of a host that holds the lock is stopped. The journal gives the cause as the reason of the
 //! change to `releasing` or to `lapsing`, and the section "What stops a unit" of putexd(8) names each of them.
 
 use std::fmt;
@@ -11,11 +11,11 @@ use super::waiting::rounded;
 /// Why the lock is let go by a release (H5): the unit is stopped in good order, and the lease is renewed until it is dead.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub enum ReleaseCause {
-    /// This host is not to take part, and says why.
+    /// This host may not take part in the election; the text says why.
     Barred(String),
-    /// Somebody asked for it, and says why.
+    /// Somebody asked this host to let the lock go; the text says why.
     SteppedDown(String),
-    /// The service is no longer this daemon's, and why.
+    /// The service takes part no longer under this daemon; the text says why.
     Retired(String),
     /// Another putexd had begun a release before this one adopted its lease.
     BegunBefore,
@@ -23,55 +23,55 @@ pub enum ReleaseCause {
     UnitEnded {
         /// How it ended, as systemd calls it.
         result: String,
-        /// In good order, and later than T after its start.
+        /// The unit ended in good order, and later than T after its start.
         in_order: bool,
     },
-    /// The active check has failed `fall` times in a row, the last time for this reason.
+    /// The active check has failed `fall` times in a row; the text is the reason of the last failure.
     CheckFailed(String),
-    /// No active check has passed for so long (renewal, H1).
+    /// No active check has passed for this long, so that no renewal may be sent (renewal, H1).
     CheckOverdue(Duration),
-    /// The unit, or that of `[fence] unfence`, could not be started, and why.
+    /// The unit, or the unit of `[fence] unfence`, could not be started; the text says why.
     StartFailed(String),
-    /// The guard ended, or was silent for R.
+    /// The guard is gone, or was silent for R.
     GuardGone,
-    /// The guard did not take the lease, and why.
+    /// The guard refused to arm the lease; the text says why.
     GuardRefusedLease(String),
 }
 
-/// Why a lease is over (loss, H3; lapse, H4): the unit is stopped at once, with SIGKILL at the end of its budget.
+/// Why a lease is over (loss, H3; lapse, H4): the unit is stopped at once, with SIGKILL k before the end of its stop budget.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub enum LapseCause {
-    /// The store has taken no renewal before the deadline.
+    /// The store took no renewal before the deadline.
     NotRenewed,
-    /// `CLOCK_REALTIME` moved against `CLOCK_BOOTTIME`, and the store has taken no renewal since.
+    /// `CLOCK_REALTIME` moved against `CLOCK_BOOTTIME`, and no renewal that was sent since was won in time.
     ClockJumped,
-    /// The guard did not extend the lease, and why.
+    /// The guard refused to extend the lease; the text says why.
     GuardRefusedExtension(String),
-    /// Another host's record is in the store.
+    /// The record in the store is of this holder, and not of this tenure.
     HeldBy(String),
-    /// An empty record of somebody else's is in the store.
+    /// An empty record that this host did not write is in the store.
     Blanked,
     /// The store has no record of the lock any more.
     Deleted,
-    /// The store took a write of this host's on top of another one.
+    /// The store took a write of this host's on top of another host's; such a write does not count as won.
     WroteOverAnother,
-    /// The deadline had passed before this putexd began.
+    /// The deadline had passed before this putexd started.
     EndedWhileAway,
-    /// This putexd does not know in which store the lease is.
+    /// This putexd does not know in which store the lease's lock is.
     StoreUnknown,
 }
 
-/// Why a release or a lapse begins: K9 waits longer each time for what has failed.
+/// What a wait before the next claim follows: after each failure in a row the wait is longer (back-off, K9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Occasion {
-    /// Somebody asked for it.
+    /// Somebody asked for it, or the unit ended in good order.
     Planned,
     /// Something has failed.
     Failure,
 }
 
 impl ReleaseCause {
-    /// What the back-off (K9) goes by.
+    /// Whether the wait after this release grows (back-off, K9).
     pub(super) fn occasion(&self) -> Occasion {
         match self {
             Self::Barred(_)
@@ -129,8 +129,8 @@ mod tests {
 
     const MANUAL: &str = include_str!("../../packaging/usr/share/man/man8/putexd.8");
 
-    /// Each cause with the words that the manual has in the place of those that differ. A cause that is added has to be added here:
-    /// the matches below do not compile without it.
+    /// Each cause, with the manual's placeholder for the part of its text that varies. A new cause has to be added here: the
+    /// matches in these functions do not compile without it.
     fn release_causes() -> Vec<ReleaseCause> {
         let reason = || "REASON".to_owned();
         let causes = vec![

@@ -1,4 +1,4 @@
-//! One tenure of the lock, from the first attempt to write it: attempts, wins, deadlines (renewal, H1, and
+//! One tenure of the lock, from the first attempt to write it: its attempts, its won writes and its deadlines (renewal, H1, and
 //! doubt, H2).
 
 use std::time::Duration;
@@ -11,10 +11,10 @@ use super::timings::Timings;
 use super::waiting::Why;
 use crate::types::{FencingToken, Incarnation, Instance, NodeId, Revision, Time, UnitName, WriteId};
 
-/// Attempts without a win that a tenure remembers. At one attempt per call limit, a lease ends long before.
+/// The most attempts since the last won write that a tenure remembers. At one attempt per call limit, a lease ends long before.
 const ATTEMPTS_LIMIT: usize = 64;
 
-/// Everything a write rests on, fixed when it is sent.
+/// One attempt to write: everything it rests on, fixed when it is sent.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Attempt {
     pub(super) write: WriteId,
@@ -25,27 +25,27 @@ pub(super) struct Attempt {
     pub(super) record: Record,
 }
 
-/// How the guard stands to this tenure.
+/// Whether the guard has the lease of this tenure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(super) enum Guarded {
-    /// It knows nothing of it.
+    /// The guard was not asked to arm it.
     No,
-    /// It was asked to arm it.
+    /// The guard was asked to arm it.
     Asked,
-    /// It holds the deadline.
+    /// The guard has armed it and holds the deadline.
     Armed,
 }
 
-/// What a read said of the tenure.
+/// What a leader's read says of the tenure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Resolution {
-    /// One of the attempts had been applied.
+    /// One of the attempts was applied.
     Won,
-    /// The base stands: nothing was applied so far.
+    /// The base is still there: no attempt was applied so far.
     Unchanged,
-    /// A deposed leader's answer: ask again.
+    /// The answer is a deposed leader's: read again.
     Stale,
-    /// Somebody else's record, or a clone of ours.
+    /// The record is somebody else's, or that of a clone of this host.
     Lost,
 }
 
@@ -57,9 +57,9 @@ pub(super) struct Tenure {
     pub(super) incarnation: Incarnation,
     /// The revision that the next write replaces.
     pub(super) base: Revision,
-    /// The instance of the record at `base`, for `prev`.
+    /// The instance of the record at `base`, for the field `prev` of the next record.
     pub(super) base_instance: Option<Instance>,
-    /// The write that made `base`, where it was ours.
+    /// The write that made the record at `base`, where this tenure sent it.
     pub(super) base_write: Option<WriteId>,
     /// `s` of the last won write.
     pub(super) won_sent: Option<Time>,
@@ -67,58 +67,59 @@ pub(super) struct Tenure {
     pub(super) won_deadline: Time,
     /// The deadline that the guard has acknowledged, or was asked to arm.
     pub(super) granted: Option<Time>,
-    /// The latest deadline that the guard was asked for: the unit may live up to that, acknowledged or not.
+    /// The latest deadline that the guard was asked for, acknowledged or not: the unit may live up to that.
     pub(super) asked: Option<Time>,
     pub(super) guarded: Guarded,
-    /// Renewals won after the claim itself.
+    /// Won renewals. The claim itself is not counted.
     pub(super) renewals: u32,
-    /// Attempts since the last win, whose fate is not known for certain.
+    /// Attempts since the last won write, whose outcome is not known for certain.
     pub(super) attempts: Vec<Attempt>,
-    /// The attempt that has not been answered.
+    /// The attempt that has not been answered yet.
     pub(super) awaited: Option<WriteId>,
-    /// The last attempt's fate has to be read before the next is sent.
+    /// The outcome of the last attempt has to be read before the next one is sent.
     pub(super) unresolved: bool,
-    /// The last answer was a conflict: a base that went back is lost, not stale.
+    /// The last answer was a conflict: a read that shows a revision below `base` means a loss then, and not a stale answer.
     pub(super) conflicted: bool,
-    /// Taken over from a former daemon and not yet found in the store: any write of our instance is our own (adoption, K8).
+    /// Taken over from a former daemon and not yet found in the store: any write of this instance counts as this host's
+    /// (adoption, K8).
     pub(super) adopted: bool,
-    /// The store has said, since the lock was written, that the unit is run under it.
+    /// The store has said, after the lock was written, that the unit is run under it (vetting, N2).
     pub(super) vetted: bool,
-    /// No attempt before this.
+    /// No attempt is sent before this.
     pub(super) next_attempt: Time,
-    /// Since when the next renewal is due sooner than it was: R has become shorter.
+    /// When R became shorter, so that the next renewal is due sooner than it was.
     pub(super) hastened: Option<Time>,
-    /// The last renewal came when it could and not when it was due, as those of all services do when the store is back: the
-    /// next one finds a time of its own.
+    /// The last renewal was sent when it became possible, and not when it was due. When the store is back, this is so for the
+    /// renewals of all services, and therefore the next one is sent at a moment of its own.
     pub(super) in_step: bool,
-    /// No start before this (confirming, K3; verified release, K4; unknown holder, K5).
+    /// No start is permitted before this (confirming, K3; verified release, K4; unknown holder, K5).
     pub(super) entitled_at: Time,
-    /// The hold of the record that was taken, to be published until the start.
+    /// The hold of the record that was taken, which has to be published until the start.
     pub(super) inherited_hold: Duration,
-    /// Its lease.
+    /// The lease of that record.
     pub(super) inherited_lease: Duration,
-    /// For words alone: why the start has to wait.
+    /// Why the start has to wait. Only the text for operators uses it.
     #[serde(skip)]
     pub(super) why: Why,
     /// Hosts to fence before the start.
     pub(super) unfenced: Vec<NodeId>,
-    /// All that may run under it.
+    /// All units that may run under this tenure.
     pub(super) units: Vec<UnitName>,
-    /// Who has held the lock, this node last; empty as long as an adopted tenure was not found in the store.
+    /// The nodes that have held the lock, this node last. Empty until an adopted tenure is found in the store.
     pub(super) holders: Vec<NodeId>,
     /// S and k are fixed for a tenure, because the guard was armed with them.
     pub(super) stop_budget: Duration,
     pub(super) kill_reserve: Duration,
-    /// After a jump of the wall clock: when it was noticed, and by when a renewal sent since has to be won.
+    /// After a jump of the wall clock: when it was noticed, and by when a renewal that was sent since has to be won.
     pub(super) prove_by: Option<(Time, Time)>,
-    /// An operator's words, to be carried on, and since when their times count.
+    /// An operator's words, which every write carries on, and the time from which their spans count.
     pub(super) note: OperatorNote,
     pub(super) note_since: Time,
 }
 
 impl Tenure {
-    /// Adoption (K8): a tenure of what the guard remembers. The store is asked before anything is written. `units` may be
-    /// started by now, and what the lease was armed for may run still.
+    /// Adoption (K8): makes a tenure of what the guard remembers. The store is read before anything is written. The tenure has
+    /// `units`, which may be started by now, and the units that the lease was armed for, which may still run.
     pub(super) fn adopted(remembered: &Remembered, units: &[UnitName], incarnation: Incarnation, now: Time) -> Self {
         let former = remembered.units.iter().filter(|unit| !units.contains(unit));
         Self {
@@ -158,13 +159,14 @@ impl Tenure {
         }
     }
 
-    /// When this tenure ends unless a write is won: the guard's deadline once it was asked to arm one.
+    /// When this tenure ends unless a write is won: the guard's deadline, or before the guard was asked to arm one that of the
+    /// last won write.
     pub(super) fn deadline(&self) -> Time {
         self.granted.unwrap_or(self.won_deadline)
     }
 
-    /// X of the next record: the unit is dead by then, whatever deadline is in force from before, or may be since the guard
-    /// was asked for it. While the taken record has to be waited out, its hold is published too.
+    /// X of the next record: the unit is dead by then. It covers each deadline that is in force, or may be because the guard was
+    /// asked for it. While the record that was taken has to be waited out, its hold is published too.
     pub(super) fn published_hold(&self, now: Time, timings: &Timings, confirming: bool) -> Duration {
         let own = timings.lease().saturating_sub(timings.margin) + self.stop_budget;
         let in_force = match self.asked {
@@ -175,12 +177,12 @@ impl Tenure {
         own.max(in_force).max(inherited)
     }
 
-    /// T of the next record.
+    /// T of the next record; while confirming at least that of the record that was taken.
     pub(super) fn published_lease(&self, timings: &Timings, confirming: bool) -> Duration {
         if confirming { timings.lease().max(self.inherited_lease) } else { timings.lease() }
     }
 
-    /// The operator's words as they stand now: a pause has run on since it was heard.
+    /// The operator's words as of `now`: of a pause only the rest is left, counted from when the words were heard.
     pub(super) fn note_now(&self, now: Time) -> OperatorNote {
         let elapsed = now.since_at_least(self.note_since);
         let paused_for = self.note.paused_for.and_then(|span| span.checked_sub(elapsed)).filter(|left| !left.is_zero());
@@ -198,12 +200,13 @@ impl Tenure {
     /// Remembers an attempt before it is sent.
     pub(super) fn send(&mut self, attempt: Attempt) {
         self.awaited = Some(attempt.write);
-        // Mostly the only one, which is answered before the next is sent.
+        // Mostly there is no other attempt, because one is answered before the next is sent.
         self.attempts.reserve_exact(1);
         self.attempts.push(attempt);
     }
 
-    /// An attempt was applied at `revision`: its own `s` counts, however late we hear of it. What was sent, and when.
+    /// The attempt `write` was applied at `revision`: its own `s` counts, however late the answer comes. Returns when it was
+    /// sent, and its record; `None` if the tenure does not remember it.
     pub(super) fn win(&mut self, write: WriteId, revision: Revision, timings: &Timings) -> Option<(Time, Record)> {
         let position = self.attempts.iter().position(|attempt| attempt.write == write)?;
         let attempt = self.attempts.swap_remove(position);
@@ -227,19 +230,19 @@ impl Tenure {
         Some((attempt.sent, attempt.record))
     }
 
-    /// From the last won write to the next: what is left of R by chance where it was in step with those of other services, and
-    /// R from then on.
+    /// The time from the last won write to the next. Once, where that write was in step with those of other services, it is
+    /// shorter by a random part; from then on it is the full time.
     fn renew_after(&mut self, timings: &Timings) -> Duration {
         let longest = timings.renew_after();
         if !std::mem::take(&mut self.in_step) {
             return longest;
         }
-        // The instance is drawn anew for each tenure: its first 16 bits choose among 65,536 moments.
+        // The instance is drawn anew for each tenure, and its first 16 bits choose among 65,536 moments.
         let earlier = u32::try_from(self.instance.0 >> 112).unwrap_or_default();
         longest.saturating_sub(longest / (1 << 16) * earlier)
     }
 
-    /// The unit runs from now on, and only renewals are left to be sent.
+    /// The unit runs from now on, and only renewals are left to be sent: the next one gets a moment of its own.
     pub(super) fn settle(&mut self, timings: &Timings) {
         self.in_step = true;
         if self.awaited.is_none() && !self.unresolved {
@@ -248,7 +251,7 @@ impl Tenure {
         }
     }
 
-    /// R is another from `now` on. Where it is shorter, the next renewal does not wait for the end of the former one.
+    /// R has changed at `now`. Where it is shorter, the next renewal does not wait for the end of the former R.
     pub(super) fn heed(&mut self, timings: &Timings, now: Time) {
         let due = self.won_sent.map(|sent| sent.plus(timings.renew_after()).latest(now));
         if let Some(due) = due.filter(|due| !due.has_passed(self.next_attempt)) {
@@ -256,9 +259,9 @@ impl Tenure {
         }
     }
 
-    /// The awaited write was not won, or nobody knows: the store has to be read. What was answered with a conflict never
-    /// counts as won, whatever is read: a store that checks and writes in two steps may hold it all the same, on top of
-    /// the winner's.
+    /// The awaited write was answered with a conflict, or its outcome is unknown: the store has to be read. A write that
+    /// conflicted never counts as won, whatever is read: a store that checks and writes in two steps may hold it all the same, on
+    /// top of the winner's.
     pub(super) fn doubt(&mut self, conflicted: bool) {
         let answered = self.awaited.take().filter(|_| conflicted);
         self.attempts.retain(|attempt| Some(attempt.write) != answered);
@@ -296,7 +299,8 @@ impl Tenure {
             }
         }
         let own_base = self.base_write.is_some();
-        // A create that conflicted met a key that a stale read does not show yet: its claim rests on an absence that was none.
+        // After a create that conflicted the key exists, though a stale read does not show it yet: the claim rested on an absence
+        // that was none.
         let existed = self.conflicted && self.base == Revision(0);
         if observation.revision == self.base && !own_base && !existed {
             return Resolution::Unchanged;
@@ -444,7 +448,7 @@ mod tests {
         assert_eq!(tenure.resolve(&absent, at(2)), Resolution::Unchanged);
         tenure.conflicted = true;
         assert_eq!(tenure.resolve(&absent, at(2)), Resolution::Lost);
-        // A revision that was replaced never comes back: what is read of it is stale, and the next answer tells.
+        // A revision that was replaced never comes back: a read that shows it is stale, and the next answer tells.
         tenure.base = Revision(9);
         assert_eq!(tenure.resolve(&shows(9, 3, 3), at(2)), Resolution::Unchanged);
     }
@@ -502,7 +506,7 @@ mod tests {
     fn another_record_at_the_revision_of_ours_has_replaced_it() {
         // Revisions repeat in a store that was wiped or restored.
         assert_eq!(tenure().resolve(&shows(10, 3, 50), at(2)), Resolution::Lost);
-        // That of the record which the claim is going to replace, on the other hand, is anybody's.
+        // The record that a claim is going to replace, on the other hand, is anybody's.
         let mut claiming = Tenure { base_write: None, ..tenure() };
         assert_eq!(claiming.resolve(&shows(10, 3, 50), at(2)), Resolution::Unchanged);
         assert_eq!(claiming.resolve(&shows(11, 3, 51), at(2)), Resolution::Lost);
@@ -522,7 +526,7 @@ mod tests {
         };
         assert_eq!(tenure.resolve(&shows_pause(10, paused(60)), at(20)), Resolution::Unchanged);
         assert_eq!(tenure.note_now(at(20)), paused(40));
-        // At a later revision they are new.
+        // The words at a later revision are new.
         assert_eq!(tenure.resolve(&shows_pause(11, paused(90)), at(30)), Resolution::Unchanged);
         assert_eq!(tenure.note_now(at(30)), paused(90));
         assert_eq!(tenure.note_now(at(120)), OperatorNote::default());

@@ -7,19 +7,19 @@ use serde::{Deserialize, Serialize};
 /// The most failures that a configuration may name.
 const FAILURES_LIMIT: u32 = 1000;
 
-/// The shortest margin by default: ε, and what clocks may drift apart within the shortest leases.
+/// The shortest default margin: ε, and what clocks may drift apart within the shortest leases.
 const MARGIN_MIN: Duration = Duration::from_millis(25);
 
-/// Whoever renews more often than this is warned.
+/// The log warns of a `renew-interval` below this.
 const FAST: Duration = Duration::from_millis(100);
 
-/// How long a new holder waits beyond the old one's death.
+/// How long a new holder waits before it starts the unit (confirming, K3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum Confirmation {
-    /// At least T + W, as the seed has it.
+    /// At least T + W.
     #[default]
     Full,
-    /// Only until the old holder's published hold is over: the least any lease protocol can do.
+    /// Only until the old holder's published hold is over, which is the least that any lease protocol can do.
     Minimal,
 }
 
@@ -28,15 +28,15 @@ pub enum Confirmation {
 pub struct Timings {
     /// R: a holder renews at least this often, and a contender reads this often.
     pub renew_interval: Duration,
-    /// F: this many R without a renewal, and the lease may be taken.
+    /// F: the lease may be taken after this many R without a renewal.
     pub failures: u32,
-    /// C: this many R a new holder confirms before it starts.
+    /// C: a new holder confirms for this many R before it starts.
     pub confirmations: u32,
-    /// m: a holder's lease ends this much early.
+    /// m: a holder's lease ends this much before T is over.
     pub margin: Duration,
     /// S: from the beginning of a stop to the proof that nothing of the unit runs.
     pub stop_budget: Duration,
-    /// k: the part of S kept for SIGKILL and the emptying of the cgroup.
+    /// k: the part of S that is kept for SIGKILL and for the control groups to become empty.
     pub kill_reserve: Duration,
     /// ρ: the error of a clock's rate against real time, in millionths.
     pub clock_error_ppm: u32,
@@ -57,35 +57,35 @@ pub enum TimingsError {
         /// The configuration key.
         name: &'static str,
     },
-    /// A number is beyond what the arithmetic is meant for.
+    /// A number is above its limit.
     #[error("{name} = {value} is more than the limit of {limit}")]
     TooLarge {
         /// The configuration key.
         name: &'static str,
-        /// As given.
+        /// The value as configured.
         value: String,
-        /// As accepted.
+        /// The largest value that is accepted.
         limit: String,
     },
-    /// The early-stop margin eats the lease.
+    /// The early-stop margin is a third of the lease or more.
     #[error(
         "margin = {margin:?} leaves nothing to renew in: it must be below a third of the lease T = R·F = {lease:?}"
     )]
     Margin {
-        /// m
+        /// The margin m.
         margin: Duration,
-        /// T
+        /// The lease T.
         lease: Duration,
     },
-    /// The part of the budget kept for SIGKILL is not within the budget.
+    /// The part of the stop budget that is kept for SIGKILL is zero, or not below the budget.
     #[error("kill-reserve = {reserve:?} must be above zero and below stop-budget = {budget:?}")]
     KillReserve {
-        /// k
+        /// The kill reserve k.
         reserve: Duration,
-        /// S
+        /// The stop budget S.
         budget: Duration,
     },
-    /// X·γ + ε > T + W: the unit could outlive the wait of its successor.
+    /// X·γ + ε > T + W: the unit could outlive the wait of its successor. The text has the numbers and a remedy.
     #[error("these timings are not safe: {0}")]
     Unsafe(String),
 }
@@ -109,13 +109,14 @@ impl Timings {
         }
     }
 
-    /// R/10, at least 25 ms: with 20 ms, which are as much as ε, a short lease is not safe with the stop budget W.
+    /// The default m: R/10, at least 25 ms. With 20 ms, which is as much as ε, a short lease would not be safe with the stop
+    /// budget W.
     #[must_use]
     pub fn default_margin(renew_interval: Duration) -> Duration {
         (renew_interval / 10).max(MARGIN_MIN)
     }
 
-    /// A quarter of the stop budget.
+    /// The default k: a quarter of the stop budget.
     #[must_use]
     pub fn default_kill_reserve(stop_budget: Duration) -> Duration {
         stop_budget / 4
@@ -139,7 +140,8 @@ impl Timings {
         self.lease().saturating_sub(self.margin) + self.stop_budget
     }
 
-    /// The longest hold that the configuration knows of, of a host that this one knows nothing of (unknown holder, K5).
+    /// The longest hold that the configuration knows of. A holder that this host knows nothing of is assumed to have it (unknown
+    /// holder, K5).
     #[must_use]
     pub fn usual_hold(&self) -> Duration {
         self.hold().max(self.longest_hold.unwrap_or_default())
@@ -169,16 +171,17 @@ impl Timings {
         self.widened(self.lease().max(record_lease))
     }
 
-    /// R: from the sending of a read to that of the next, where no hint comes. R + m/4 behind one that followed a hint: the holder
-    /// renews R after its last renewal, and the record would be read just before it changes, and again at the next hint.
+    /// The time from the sending of a read to that of the next, where no hint comes: R, and R + m/4 behind a read that followed a
+    /// hint. The holder renews R after its last renewal, so that a read after R would come just before the record changes, and be
+    /// followed by another at the next hint.
     #[must_use]
     pub fn read_after(&self, hinted: bool) -> Duration {
         if hinted { self.renew_interval + self.margin / 4 } else { self.renew_interval }
     }
 
-    /// R + call limit + m: the longest time that still counts as having watched the store, from the sending of a read that
-    /// was answered until the next answer. A read is sent R after the one before, or a quarter of m later, and answered within
-    /// the call limit; or it is lost, and made again at once.
+    /// R + call limit + m: the longest time that still counts as having watched the store, from the sending of a read that was
+    /// answered until the next answer. A read is sent R after the one before, or a quarter of m later, and is answered within the
+    /// call limit; or it is lost, and sent again at once.
     #[must_use]
     pub fn watch_gap(&self) -> Duration {
         self.renew_interval + self.call_limit() + self.margin
@@ -220,7 +223,7 @@ impl Timings {
         }
     }
 
-    /// The numbers to choose and what follows from them, for whoever looks at the configuration.
+    /// The configured numbers and what follows from them, as text for whoever looks at the configuration.
     #[must_use]
     pub fn in_words(&self) -> String {
         let (lease, confirm) = (self.lease(), self.confirm());
@@ -235,21 +238,21 @@ impl Timings {
         )
     }
 
-    /// T·(1−ρ) − m − R, less two round trips: for so long the store may answer nobody, and the holder goes on. It has renewed at
-    /// most R before the store falls silent.
+    /// T·(1−ρ) − m − R: for this long, less two round trips, the store may answer nobody, and the holder goes on. The holder has
+    /// sent its last renewal at most R before the store falls silent.
     #[must_use]
     pub fn rides_through(&self) -> Duration {
         self.deadline_after().saturating_sub(self.renew_interval)
     }
 
-    /// The smallest F that would ride through a silence of so long, all else being as it is.
+    /// The smallest F, from the present one up to the limit, that rides through a silence of this length with all else as it is.
     #[must_use]
     pub fn failures_to_ride_through(&self, silence: Duration) -> u32 {
         let enough = |failures: &u32| Self { failures: *failures, ..*self }.rides_through() > silence;
         (self.failures..=FAILURES_LIMIT).find(enough).unwrap_or(FAILURES_LIMIT)
     }
 
-    /// What to be careful with, though it is safe: sentences for the log and for `putexd --check`.
+    /// What to be careful with although the timings are safe: sentences for the log and for `putexd --check`.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
@@ -261,7 +264,7 @@ impl Timings {
         }
         if self.renew_interval < FAST {
             warnings.push(format!(
-                "set renew-interval to at least {FAST:?}, unless neither the store nor a host is ever busy for long: a call to the                  store has {:.1?} and SIGKILL {:.1?}; a lease that rides through {:.1?} without the store is lost often, and the unit                  is stopped each time",
+                "set renew-interval to at least {FAST:?}, unless neither the store nor a host is ever busy for long: a call to the store has {:.1?} and SIGKILL {:.1?}; a lease that rides through {:.1?} without the store is lost often, and the unit is stopped each time",
                 self.call_limit(),
                 self.kill_reserve,
                 self.rides_through()
@@ -306,7 +309,7 @@ impl Timings {
         Ok(())
     }
 
-    /// The largest safe stop budget, or more confirmations where there is none.
+    /// What to change: the largest safe stop budget, or confirmations or margin where none of at least 10 ms is safe.
     fn remedy(&self) -> String {
         let room = (self.lease() + self.confirm()).saturating_sub(self.slack);
         let hold =
@@ -415,7 +418,7 @@ mod tests {
             assert_eq!(!warnings.is_empty(), is_warned_of, "{renew_interval} ms: {warnings:?}");
         }
         assert!(timings(50, 3).warnings()[0].starts_with("set renew-interval to at least 100ms"));
-        // Of T/3 nothing is left to renew in.
+        // The margin, 25 ms at the least, is more than a third of this lease.
         assert!(matches!(timings(20, 3).validate(), Err(TimingsError::Margin { .. })));
     }
 
@@ -426,7 +429,7 @@ mod tests {
             clock_error_ppm,
             ..Timings::new(seconds(1.0), 3, 1)
         };
-        // 3 s − 100 ms + S + 20 ms = 4 s, and with a clock's error as much as 1.001/0.999 makes of it.
+        // 3 s − 100 ms + S + 20 ms = 4 s; a clock's error multiplies the hold by 1.001/0.999.
         assert_eq!(timings(0, 1_080_000_000).validate(), Ok(()));
         assert!(matches!(timings(0, 1_080_000_001).validate(), Err(TimingsError::Unsafe(_))));
         assert_eq!(timings(1000, 1_072_047_952).validate(), Ok(()));

@@ -1,4 +1,4 @@
-//! What a host waits for, and why: as data, and in the words that journal, `putexctl status` and D-Bus have alike.
+//! What a host waits for, and why: as data, and in the text that journal, `putexctl status` and D-Bus have alike.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,31 +6,31 @@ use std::time::Duration;
 pub use crate::types::span::rounded;
 use crate::types::{OnStopFailure, Time};
 
-/// Why a lock that this host takes does not entitle it to start at once: whose unit may live (confirming, K3; verified
+/// Why a lock that this host takes does not entitle it to start at once: whose unit may still live (confirming, K3; verified
 /// release, K4; unknown holder, K5).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cause {
-    /// Nobody's: the last holder's unit was shown dead.
+    /// Nobody's unit: the last holder's one was shown dead.
     Free,
     /// The unit of a holder that has fallen silent.
     Silent {
-        /// Its token.
+        /// The holder's token.
         holder: String,
     },
     /// The lock is empty, and nothing shows that its last holder's unit is dead.
     Unproven,
-    /// The store has no record of the lock.
+    /// The store has no record of the lock, and shows no deletion of one either.
     Absent,
-    /// The record was deleted.
+    /// The record of the lock was deleted.
     Deleted,
 }
 
-/// Why nobody knows what was before the record that is seen.
+/// Why nobody knows what the store held before the record that is seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unseen {
     /// This host has just begun to watch the lock.
     Before,
-    /// It had no answer from the store for a while.
+    /// This host had no answer from the store for a while.
     Gap,
     /// The store was made anew, wiped or restored.
     NewStore,
@@ -41,180 +41,181 @@ pub enum Unseen {
 /// Which hold decides how long the wait is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Longest {
-    /// The usual one of this service.
+    /// The hold of this host's own timings.
     Own,
-    /// That of the record which is seen.
+    /// The hold of the record that is seen.
     Seen,
     /// `longest-hold` in the configuration.
     Configured,
-    /// That of an earlier record.
+    /// The hold of an earlier record that this host remembers.
     Remembered,
 }
 
-/// All of why a claim has to wait.
+/// Everything that explains why a claim has to wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Why {
-    /// Whose unit may live.
+    /// Whose unit may still live.
     pub cause: Cause,
-    /// Why a holder may live that the record does not show; `None`: this host has followed the lock.
+    /// Why a holder may live that the record does not show. `None`: this host has followed the lock.
     pub unseen: Option<Unseen>,
-    /// What decides how long it is.
+    /// Which hold decides how long the wait is.
     pub longest: Longest,
-    /// That hold.
+    /// The length of that hold.
     pub hold: Duration,
 }
 
 impl Why {
-    /// There is nobody to wait for.
+    /// There is no unit to wait for.
     pub(super) fn nobody() -> Self {
         Self { cause: Cause::Free, unseen: None, longest: Longest::Own, hold: Duration::ZERO }
     }
 }
 
-/// Since when nothing was heard of a holder.
+/// When something was last heard of a holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heard {
-    /// Its record was seen to change then.
+    /// The record was seen to change at this time.
     Renewed(Time),
-    /// Its record was found then, by a host that had not watched the lock, and not seen to change since.
+    /// The record was found at this time by a host that had not watched the lock, and was not seen to change since.
     Found(Time),
 }
 
-/// What a service waits for on this host. Points in time, so that what is left is counted when it is told.
+/// What a service waits for on this host. It has points in time and not spans, so that the rest is computed when the text is
+/// made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Waiting {
     /// For the store's answer to the claim.
     Claim,
-    /// Until it may start.
+    /// Until this host may start the unit.
     Entitlement {
-        /// When.
+        /// When it may start.
         until: Time,
-        /// Why.
+        /// Why it may not start before.
         why: Why,
     },
-    /// For the last write before the start, and for the store to say that the unit is run under this lock.
+    /// For the answer to the last write before the start, or for the store to say that the unit is run under this lock.
     LastWrite,
     /// For other hosts to be fenced.
     Fencing {
-        /// Which.
+        /// The names of these hosts.
         hosts: Vec<String>,
     },
-    /// For the guard to take the lease up.
+    /// For the guard to arm the lease.
     Arming,
-    /// For the unit that is started before its own.
+    /// For the unit of `[fence] unfence`, which is started before the service's own one.
     Unfencing,
-    /// For the unit to be started.
+    /// For systemd to start the unit.
     Starting,
-    /// The unit runs, and the store has taken no renewal for longer than one takes.
+    /// For a renewal: the unit runs, and the store has taken none for longer than one takes.
     Renewal {
-        /// When the last one was sent that it took.
+        /// When the last won renewal was sent.
         since: Time,
-        /// When the unit is stopped.
+        /// When the unit is stopped unless a renewal is won.
         deadline: Time,
     },
     /// For the guard to close the gate.
     Closing {
-        /// What is released for.
+        /// Why the lock is let go.
         reason: String,
     },
-    /// For the proof that its unit is dead, in its own time.
+    /// For the proof that the unit is dead, in an orderly stop that takes the unit's own time.
     Stopping {
-        /// What is released for.
+        /// Why the lock is let go.
         reason: String,
-        /// `stop-limit` is over then.
+        /// When `stop-limit` is over.
         until: Time,
-        /// What happens then.
+        /// What happens when it is over and the stop is not proven.
         on_stop_failure: OnStopFailure,
     },
-    /// For the proof that its unit is dead, by force: `stop-limit` is over.
+    /// For the proof that the unit is dead, after `stop-limit`: it gets SIGKILL.
     Killing {
-        /// What is released for.
+        /// Why the lock is let go.
         reason: String,
-        /// By then it should be proven.
+        /// When the stop should be proven.
         until: Time,
-        /// What happens otherwise.
+        /// What happens if it is not proven by then.
         on_stop_failure: OnStopFailure,
     },
     /// For the guard to forget the lease.
     Disarming,
-    /// For the store to take the release.
+    /// For the store to take the release, an empty record.
     Blanking {
-        /// The record is left to age then.
+        /// When this host gives that up and leaves the record to age.
         until: Time,
     },
-    /// For the proof that its unit is dead, by force.
+    /// For the proof that the unit is dead, after a lapse: it gets SIGKILL k before its stop budget ends.
     Lapsing {
-        /// SIGKILL.
+        /// When SIGKILL is sent.
         kill_at: Time,
-        /// By then it should be proven.
+        /// When the stop should be proven.
         until: Time,
-        /// What happens otherwise.
+        /// What happens if it is not proven by then.
         on_stop_failure: OnStopFailure,
     },
     /// For the store to answer.
     Store {
-        /// Who held the lock by the last record that was seen, and when that was heard of.
+        /// Who held the lock by the last record that was seen, and when something was last heard of that holder.
         holder: Option<(String, Heard)>,
     },
     /// For the holder to let the lock go, or to fall silent.
     Holder {
-        /// Its token.
+        /// The holder's token.
         holder: String,
-        /// Whether it waits itself before it starts.
+        /// Whether the holder has only claimed the lock, and waits itself before it starts the unit.
         is_claim: bool,
-        /// When something was last heard of it.
+        /// When something was last heard of the holder.
         heard: Heard,
-        /// When this host may take the lock; `None`: it would not.
+        /// When this host may take the lock. `None`: it does not contend.
         take_at: Option<Time>,
     },
-    /// For word of who holds the lock: the last record seen is this host's own, and nothing runs under it any more.
+    /// For news of who holds the lock: the last record seen is this host's own, and nothing runs under it any more.
     OwnRecord {
-        /// The store shows that record now.
+        /// Whether the store still shows that record.
         shown: bool,
-        /// When this host may take the lock; `None`: it would not.
+        /// When this host may take the lock. `None`: it does not contend.
         take_at: Option<Time>,
     },
-    /// For the moment at which this host takes a lock that is free: the hosts take it one after another.
+    /// For this host's turn to take a lock that is free: the hosts take it one after another.
     Turn {
-        /// When.
+        /// When its turn comes.
         until: Time,
     },
-    /// For the moment at which it takes a lock that has no holder, and may not start at once.
+    /// For the time to take a lock that has no holder, where the start has to wait after that.
     Unproven {
         /// When it takes the lock.
         take_at: Time,
-        /// When it may start.
+        /// When this host may start the unit.
         start_at: Time,
-        /// Why not at once.
+        /// Why it may not start at once.
         why: Why,
     },
     /// For the end of a pause that an operator asked for.
     Paused {
-        /// When.
+        /// When the pause ends.
         until: Time,
     },
-    /// Before it tries again (back-off, K9).
+    /// For the end of the back-off before the next claim (back-off, K9).
     BackOff {
-        /// When.
+        /// When the back-off ends.
         until: Time,
-        /// What happened.
+        /// What the back-off follows.
         reason: String,
-        /// How often in a row something failed; 0 where nothing did.
+        /// How many failures there were in a row; 0 where nothing failed.
         failures: u32,
     },
 }
 
-/// Why a host would not take a lock that is free.
+/// Why a host does not contend for a free lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hindrance {
-    /// As it stands.
+    /// The reason as text.
     Reason(String),
-    /// It waits before it tries again.
+    /// The host waits before its next claim.
     BackOff(Waiting),
 }
 
 impl Hindrance {
-    /// A sentence without a full stop.
+    /// The reason as a sentence without a full stop.
     #[must_use]
     pub fn in_words(&self, now: Time) -> String {
         match self {
@@ -224,12 +225,12 @@ impl Hindrance {
     }
 }
 
-/// When something is to come that lies so far ahead.
+/// Text for something that comes after `span`.
 pub(super) fn ahead(span: Duration) -> String {
     if span.is_zero() { "at once".to_owned() } else { format!("in {}", rounded(span)) }
 }
 
-/// An orderly stop that has time until then.
+/// Text for an orderly stop that has time until `until`.
 fn stopping_in_words(now: Time, until: Time, on_stop_failure: OnStopFailure, reason: &str) -> String {
     let then = if on_stop_failure.is_self_fence() { "it gets SIGKILL" } else { on_stop_failure.consequence() };
     let limit = match now.until_waited(until) {
@@ -239,7 +240,7 @@ fn stopping_in_words(now: Time, until: Time, on_stop_failure: OnStopFailure, rea
     format!("waits until the unit is proven dead, in its own time and {limit}; it is stopped for this reason: {reason}")
 }
 
-/// What happens unless a stop is proven by then.
+/// Text for what happens unless a stop is proven by `until`.
 fn otherwise(now: Time, until: Time, on_stop_failure: OnStopFailure) -> String {
     match now.until_passed(until) {
         Duration::ZERO => "the proof is overdue".to_owned(),
@@ -274,7 +275,7 @@ impl fmt::Display for Why {
             }
             Cause::Deleted => f.write_str("the lock was deleted, and its last holder may live")?,
         }
-        // The record says it all where there is none.
+        // Where there is no record, or the unit was shown dead, the cause has said everything already.
         match (&self.cause, self.unseen) {
             (_, None) | (Cause::Absent | Cause::Deleted | Cause::Free, Some(Unseen::Before | Unseen::Gap)) => {}
             (_, Some(Unseen::Before)) => {
@@ -308,7 +309,7 @@ impl fmt::Display for Why {
 }
 
 impl Heard {
-    /// Fits behind who it was, "holds the lock" or the like.
+    /// Text that fits behind the holder's name with "holds the lock" or the like.
     fn in_words(self, now: Time) -> String {
         match self {
             Self::Renewed(at) => format!(" and was heard of {} ago", rounded(now.since_at_least(at))),
@@ -321,7 +322,7 @@ impl Heard {
 }
 
 impl Waiting {
-    /// Whether it lasts for as long as the store does not answer, or takes no write.
+    /// Whether the wait lasts for as long as the store does not answer, or takes no write.
     #[must_use]
     pub fn is_for_the_store(&self) -> bool {
         match self {

@@ -1,30 +1,31 @@
-//! `putex-generator`: binds each managed unit to its lease before anything can start it, and what it contains.
+//! `putex-generator`: binds each managed unit, and what it contains, to its lease before anything can start it.
 //!
-//! systemd runs it at boot and at each daemon-reload, before it loads a unit. For each service it writes a drop-in of
-//! the unit into the *normal* generator directory: drop-ins of all directories are merged and read in the order of their
-//! names, so the bond holds wherever the unit itself is, and is read after what an administrator writes. Who takes it away
-//! on purpose, by a name that is read later still or by a file of the same name in /etc/systemd/system, is found out by
-//! putexd, which looks at what systemd has loaded.
+//! systemd runs it at boot and at each daemon-reload, before it loads a unit. For each service it writes a drop-in of the
+//! unit into the *normal* generator directory: drop-ins of all directories are merged and read in the order of their
+//! names, so the bond holds wherever the unit itself is, and is read after what an administrator writes. Somebody may
+//! take the bond away on purpose, by a name that is read later still or by a file of the same name in
+//! /etc/systemd/system. putexd finds that out, because it looks at what systemd has loaded.
 //!
-//! It also tells the guard of the hardware watchdog that putexd.toml names, by another drop-in: the guard reads no
-//! configuration, and has to know of the device before putexd is there. And it has systemd keep all the units loaded, by one of
-//! `putex-units.target`, because systemd would read the files of an inactive unit again each time that putexd looks at it.
+//! It also tells the guard, by another drop-in, of the hardware watchdog that putexd.toml names: the guard reads no
+//! configuration, and has to know of the device before putexd is there. And it has systemd keep all the units loaded, by
+//! a drop-in of `putex-units.target`, because systemd would read the files of an inactive unit again each time that
+//! putexd looks at it.
 //!
-//! Contained slices and scopes only assert the grant: that bars the start of whatever is to run in them. `BindsTo=` would have
-//! systemd stop them together with the units and not after these, because there is no order between a unit and the scopes
-//! of a slice, whatever order it has with the slice; a container would get its SIGTERM beside the `ExecStop=` of its client.
-//! An assertion counts at a start alone, so that daemon and guard have to stop each slice at the end of a lease, and they are
-//! bound to the guard: when that ends, nobody would. The drop-in of a
-//! scope is read when somebody makes the scope; systemd does not tell of it before.
+//! Contained slices and scopes only assert the grant, so that nothing can be started in them without it. With `BindsTo=`
+//! of the lease target systemd would stop them together with the units and not after these, because there is no order
+//! between a unit and the scopes of a slice, whatever order the unit has with the slice: a container would get its
+//! SIGTERM beside the `ExecStop=` of its client. As an assertion counts at a start alone, daemon and guard have to stop
+//! each slice at the end of a lease. Slices and scopes are bound to the guard, because nobody would stop them if it
+//! ended. The drop-in of a scope is read when somebody makes the scope; systemd does not tell of it before.
 //!
-//! It fails closed. What a broken file said before, while it was in force, is bound as well, as long as this boot lasts. The
-//! daemon refuses a broken file; here its `unit = "…"`, `bound-units = […]` and `contains = […]` lines are looked for all the
-//! same, because a slip of the pen in another line must not set the units free. Where nothing was in force in this boot, what
-//! the broken file hides is bound as well: the file of the same name in the next directory, and what putexd has run under the
-//! lease before. A file that others may change is refused by the daemon as well; here it binds what it said while it was in
-//! force, and only if there is nothing of that, as at boot, what it says and what it hides: the worst that whoever wrote it
-//! gains is a unit that does not start. A watchdog that the guard was not told of is missed by the daemon, which starts nothing
-//! then.
+//! It fails closed. The daemon refuses a broken file. Here the units that the file named before, while it was in force,
+//! stay bound, as long as this boot lasts; and its `unit = "…"`, `bound-units = […]` and `contains = […]` lines are
+//! looked for all the same, because a typing error in another line must not set the units free. Where nothing was in
+//! force in this boot, what the broken file hides is bound as well: the units of the file of the same name in the next
+//! directory, and those that putexd has run under the lease before. The daemon also refuses a file that others may
+//! change. Here such a file binds the units that it named while it was in force. Only if there are none, as at boot, it
+//! binds those that it names now and those that it hides: the worst that whoever wrote it gains is a unit that does not
+//! start. If the guard was not told of a watchdog the daemon notices, and starts nothing then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -48,21 +49,21 @@ use crate::types::{Key, LEASES_DIR, STATE_DIR, ServiceName, UnitName, is_device_
 /// Where the service files are; the earlier directory wins.
 pub const SERVICE_DIRS: [&str; 3] = ["/etc/putex.d", "/run/putex.d", "/usr/lib/putex.d"];
 
-/// Names the watchdog.
+/// The configuration of the host, which names the watchdog.
 const HOST_FILE: &str = "/etc/putex/putexd.toml";
 
-/// Keeps the units loaded; putexd wants it.
+/// The target that keeps the units loaded; putexd wants it.
 const UNITS_TARGET: &str = "putex-units.target";
 
 /// How long all files together are waited for. systemd gives all generators together 90 s.
 const READ_LIMIT: Duration = Duration::from_secs(3);
-/// No more of a file is read: the daemon refuses a larger one.
+/// How much of a file is read at most: the daemon refuses a larger one.
 const MOST_BYTES: u64 = 1 << 20;
 
 const USAGE: &str = "Usage: putex-generator NORMAL-DIR [EARLY-DIR LATE-DIR]";
 
-/// The program. Its first argument is the directory to write to; systemd gives two more, which are not used. A generator
-/// that fails has no one to tell, so it exits with success and logs.
+/// The program. Its first argument is the directory to write to; systemd gives two more, which are not used. Nobody reads
+/// the exit status of a generator, so one that fails logs, and exits with success.
 #[must_use]
 pub fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -90,16 +91,16 @@ pub fn main() -> ExitCode {
 pub struct Generated {
     /// The units that are bound, and the services they are bound to.
     pub bonds: BTreeMap<UnitName, BTreeSet<ServiceName>>,
-    /// What was wrong, a sentence each.
+    /// The errors, a sentence each.
     pub problems: Vec<String>,
 }
 
-/// What putexd has left for others to know, beside the files.
+/// The folders in which putexd has left for others what it knows, beside the service files.
 #[derive(Debug, Clone)]
 pub struct Known {
-    /// What it has last taken from each file, in this boot.
+    /// The folder of what putexd has last taken from each file, in this boot.
     pub kept: PathBuf,
-    /// What it has run, in any.
+    /// The folder of what putexd has run, in any boot.
     pub state: PathBuf,
 }
 
@@ -140,7 +141,7 @@ pub fn run(directories: &[PathBuf], known: &Known, target: &Path) -> Generated {
         let has_taken =
             |service: &&ServiceName| former_units(&known.kept_of(service)).is_some_and(|former| former.contains(unit));
         let holders: BTreeSet<ServiceName> = services.iter().filter(has_taken).cloned().collect();
-        // Bound to another lease as well, one that runs would be stopped by a file that putexd refuses.
+        // Otherwise a running unit would be bound to a second lease, and stopped because of a file that putexd refuses.
         if !holders.is_empty() {
             for other in services.difference(&holders) {
                 let problem = format!("{other}: {unit} is not bound to its lease, because it is another service's");
@@ -167,9 +168,9 @@ pub fn run(directories: &[PathBuf], known: &Known, target: &Path) -> Generated {
     generated
 }
 
-/// The drop-in of the target that keeps units loaded. Whatever a unit names in such a line stays loaded as long as the unit does,
-/// and this line does nothing else: a target cannot be reloaded. Not scopes: a scope is made by whoever puts processes into
-/// it, and systemd refuses to make one while another of the name is loaded.
+/// The drop-in of the target that keeps units loaded. A unit that another one names in `PropagatesReloadTo=` stays loaded
+/// as long as that one does, and this line does nothing else: a target cannot be reloaded. Scopes are left out: a scope
+/// is made by whoever puts processes into it, and systemd refuses to make one while another of the name is loaded.
 fn references<'a>(units: impl Iterator<Item = &'a UnitName>) -> String {
     let mut text = "# Made by putex-generator: systemd keeps these units loaded.\n[Unit]\n".to_owned();
     for unit in units.filter(|unit| unit.kind() != "scope") {
@@ -178,8 +179,8 @@ fn references<'a>(units: impl Iterator<Item = &'a UnitName>) -> String {
     text
 }
 
-/// Writes the drop-in that tells the guard of its watchdog, if `host_file` names one. What is wrong in the file otherwise is
-/// the daemon's to say.
+/// Writes the drop-in that tells the guard of its watchdog, if `host_file` names one. `Err`: why the guard is told of
+/// none. Other errors in the file are for the daemon to report.
 pub fn run_for_guard(host_file: &Path, target: &Path) -> Result<(), String> {
     let found = match awaited(&begin_to_read(host_file), Instant::now() + READ_LIMIT) {
         Ok(found) => found.unwrap_or_default(),
@@ -210,14 +211,14 @@ pub fn run_for_guard(host_file: &Path, target: &Path) -> Result<(), String> {
     write(target, GUARD_UNIT, &text).map_err(|error| problem(&error.to_string()))
 }
 
-/// The files of each service. A name in an earlier directory hides the same name in a later one, which is listed behind it; an
-/// empty file or a link to /dev/null hides it without putting anything in its place. Those whose name is refused are for no
-/// service.
+/// The files of each service. A name in an earlier directory hides the same name in a later one, which is listed behind
+/// it; an empty file or a link to /dev/null hides it without putting anything in its place. A file whose name is refused
+/// has no service (`None`).
 fn select(directories: &[PathBuf], problems: &mut Vec<String>) -> Vec<(Option<ServiceName>, Vec<PathBuf>)> {
     let mut files: BTreeMap<ServiceName, Vec<PathBuf>> = BTreeMap::new();
     let mut refused = Vec::new();
     for directory in directories {
-        // What is in there is judged by itself.
+        // The files in the directory are judged one by one.
         problems.extend(fs::metadata(directory).ok().and_then(|found| why_not_obeyed(directory, &found)));
         let entries = match fs::read_dir(directory) {
             Ok(entries) => entries,
@@ -244,7 +245,7 @@ fn select(directories: &[PathBuf], problems: &mut Vec<String>) -> Vec<(Option<Se
     files.into_iter().map(|(service, paths)| (Some(service), paths)).chain(refused).collect()
 }
 
-/// The files of a service and what is in them, up to the first that is there to hide the others.
+/// The files of a service and what is in them, up to the first that only hides the others.
 type Files = Vec<(PathBuf, io::Result<Found>)>;
 
 /// The text of each file. All are read at once, and none is waited for longer than until `end`: systemd kills a generator that
@@ -262,17 +263,17 @@ fn begin_to_read(path: &Path) -> Receiver<io::Result<Option<Found>>> {
     begin(move || read(&path))
 }
 
-/// Begins to read what may be in a file system that does not answer: then only a thread waits for that.
+/// Begins to read in a thread of its own, because the file system may not answer: then only that thread waits for it.
 fn begin<T: Send + 'static>(read: impl FnOnce() -> io::Result<T> + Send + 'static) -> Receiver<io::Result<T>> {
     let (sender, reading) = mpsc::channel();
     thread::spawn(move || {
-        // Nobody listens any more when the limit is over.
+        // The receiver is gone when the limit is over.
         let _ = sender.send(read());
     });
     reading
 }
 
-/// What was read until `end`.
+/// The result of a reading; `TimedOut` if there is none until `end`.
 fn awaited<T>(reading: &Receiver<io::Result<T>>, end: Instant) -> io::Result<T> {
     let left = end.saturating_duration_since(Instant::now());
     reading.recv_timeout(left).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
@@ -282,12 +283,12 @@ fn awaited<T>(reading: &Receiver<io::Result<T>>, end: Instant) -> io::Result<T> 
 #[derive(Debug, Default)]
 struct Found {
     text: String,
-    /// Others may have written it.
+    /// Why the file is not obeyed: others may have written it.
     why_not_obeyed: Option<String>,
 }
 
-/// A regular file's text; `None` for one that hides another. A pipe would be waited for without end. A wrong byte in a comment
-/// must not set the unit free.
+/// The text of a regular file; `None` for a file that only hides another. Other kinds are refused: the text of a pipe
+/// would be waited for without end. A byte that is no text, as in a comment, must not set the unit free.
 fn read(path: &Path) -> io::Result<Option<Found>> {
     if trust::is_mask(path, rustix::process::geteuid().as_raw()) {
         return Ok(None);
@@ -306,7 +307,7 @@ fn why_not_obeyed(path: &Path, found: &fs::Metadata) -> Option<String> {
     trust::why_not_obeyed(path, found, rustix::process::geteuid().as_raw())
 }
 
-/// The keys that are read here; everything else is the daemon's to judge.
+/// The keys that are read here; the daemon judges everything else.
 #[derive(Debug, Deserialize)]
 struct HostFile {
     #[serde(default)]
@@ -320,7 +321,7 @@ struct GuardTable {
     watchdog_timeout: Option<String>,
 }
 
-/// The keys that are read here; everything else is the daemon's to judge.
+/// The keys that are read here; the daemon judges everything else.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct ServiceFile {
@@ -331,7 +332,7 @@ struct ServiceFile {
     contains: Vec<String>,
 }
 
-/// What a broken file said before. putexd goes on with that while it has a lease.
+/// What a file said when putexd last took it, in this boot. putexd goes on with that while it has a lease.
 fn read_former(kept: &Path) -> Option<ServiceFile> {
     let Kept { made, .. } = serde_json::from_slice(&fs::read(kept).ok()?).ok()?;
     toml::from_str(&made.file.text).ok()
@@ -350,7 +351,7 @@ struct KeptService {
     key: Key,
 }
 
-/// The same of a unit.
+/// The keys that are read here, of what putexd keeps of a unit.
 #[derive(Debug, Deserialize)]
 struct KeptUnit {
     unit: UnitName,
@@ -375,8 +376,9 @@ fn read_state(directory: &Path) -> BTreeMap<ServiceName, BTreeSet<UnitName>> {
     keys.into_iter().map(|(service, key)| (service, of(&key))).collect()
 }
 
-/// The units of a service with these files, the first of which counts; `ran` are those that putexd has run before. Where the
-/// first is broken, and nothing was taken from it in this boot, those of the next are bound as well.
+/// The units of a service with these files, the first of which counts. `ran` are the units that putexd has run before.
+/// Where the first file is broken, and nothing was taken from it in this boot, the units of the next and `ran` are bound
+/// as well.
 fn units_of_all(
     files: Files,
     kept: Option<&Path>,
@@ -414,12 +416,13 @@ fn units_of(
         }
     }
     let Some(text) = text else { return BTreeSet::new() };
-    // Also in a file that can be read: under a wrong name, or in a wrong table, the list is the daemon's to refuse.
+    // Lists are looked for in a file that can be parsed, too: one under a wrong name, or in a wrong table, is refused by
+    // the daemon, and binds here.
     let mut names = find_listed(&text, &["bound-units", "bound-unit"]);
     let mut contained = find_listed(&text, &["contains", "contain"]);
     match toml::from_str::<ServiceFile>(&text) {
         Ok(file) => {
-            // A name that is none is the daemon's to refuse, and it goes on with the former one.
+            // The daemon refuses a `unit` that is no name of a unit, and goes on with the former one.
             let former = UnitName::new(&file.unit).is_err().then(read_former).flatten();
             for file in former.into_iter().chain([file]) {
                 names.extend(file.bound_units.into_iter().chain([file.unit]));
@@ -443,7 +446,7 @@ fn units_of(
             Ok(unit) if unit.is_part_of_putexd() => {
                 problems.push(format!("{}: {unit} is part of putexd itself", path.display()));
             }
-            // Nor could it in a slice that waits for the lease.
+            // Nor could it start in a slice that waits for the lease.
             Ok(unit) => match unit.why_not_contained().filter(|_| is_contained || bond::is_group(&unit)) {
                 Some(reason) => problems.push(format!("{}: {unit} is not bound: {reason}", path.display())),
                 None => drop(units.insert(unit)),
@@ -454,9 +457,9 @@ fn units_of(
     units
 }
 
-/// The values of all lines that look like `unit = "database.service"`, wherever they are in a file that is broken: `Unit`, a
-/// colon, a missing or another quotation mark, and something behind it are let pass. Not only of the first, which may be in
-/// the midst of another value.
+/// The values of all lines that look like `unit = "database.service"`, wherever they are in a broken file. `Unit`, a
+/// colon, a missing or another quotation mark, and something behind it are accepted. All such lines count, because the
+/// first may be in the midst of another value.
 fn find_unit_lines(text: &str) -> BTreeSet<String> {
     let text = text.trim_start_matches('\u{feff}');
     let mut found = BTreeSet::new();
@@ -477,7 +480,8 @@ fn find_unit_lines(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// The value that `text` begins with, if that is in three quotation marks; and its first word, should the last of them be missing.
+/// The value that `text` begins with, if that is in three quotation marks; and its first word, in case the closing marks
+/// are missing.
 fn of_several_lines(text: &str) -> Vec<String> {
     let marks = ["\"\"\"", "'''"].into_iter().find(|marks| text.starts_with(marks));
     let Some(marks) = marks else { return Vec::new() };
@@ -489,8 +493,8 @@ fn of_several_lines(text: &str) -> Vec<String> {
     whole.into_iter().chain(first.map(unescaped)).collect()
 }
 
-/// What is meant by a word of a string, whose quotation marks may be missing. A backslash before another one or a `u` is an
-/// escape; any other is a part of a unit's name, as systemd writes it.
+/// The text that is meant by a word of a string, whose quotation marks may be missing. A backslash before another one or
+/// a `u` is an escape; any other is a part of a unit's name, as systemd writes it.
 fn unescaped(word: &str) -> String {
     let is_escaped = ["\\\\", "\\u", "\\U"].iter().any(|escape| word.contains(escape));
     let parsed = || toml::from_str::<BTreeMap<String, String>>(&format!("word = \"{word}\"")).ok()?.remove("word");
@@ -521,7 +525,8 @@ fn find_listed(text: &str, keys: &[&str]) -> BTreeSet<String> {
     found
 }
 
-/// For a unit that is named in no file but one whose name is refused: putexd knows no service of it, so nobody has its lease.
+/// The drop-in of a unit that is named in no file but one whose name is refused: putexd knows no service for it, so
+/// nobody has its lease.
 fn drop_in_refused() -> String {
     format!(
         "# Made by putex-generator: this unit does not start, because the file in putex.d that names it has a name that is \
@@ -535,7 +540,7 @@ fn write(target: &Path, unit: &str, text: &str) -> io::Result<()> {
     fs::write(directory.join(DROP_IN), text)
 }
 
-/// At boot nothing but the kernel's log is there yet.
+/// Writes `problems` to the kernel's log, because at boot there is no other log yet; else to standard error.
 fn report(problems: &[String]) {
     let mut log = fs::OpenOptions::new().write(true).open("/dev/kmsg");
     for problem in problems {
@@ -605,7 +610,7 @@ mod tests {
         }
     }
 
-    /// The guard's drop-in for a putexd.toml, or what was wrong.
+    /// The drop-in that is written for the guard from this putexd.toml; `Err`: why there is none.
     fn guard(text: &str) -> Result<Option<String>, String> {
         let host = Host::new();
         host.file("etc/putexd.toml", text);
@@ -793,7 +798,7 @@ mod tests {
         assert_eq!(host.bonds(), "db:db.service");
         let problems = host.run().problems;
         assert_eq!(problems, ["dup: db.service is not bound to its lease, because it is another service's"]);
-        // Its own file gives it to another one.
+        // The service's own file names another unit now.
         host.file("etc/db.toml", "unit = \"other.service\"\n");
         assert_eq!(host.bonds(), "dup:db.service db:other.service");
     }
@@ -840,7 +845,7 @@ mod tests {
         assert_eq!(host.drop_in("machine-db.scope"), asserted);
     }
 
-    /// The host would not boot.
+    /// If one did, the host would not boot.
     #[test]
     fn no_slice_of_the_host_waits_for_a_lease() {
         for key in ["contains", "bound-units"] {

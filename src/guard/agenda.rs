@@ -1,4 +1,4 @@
-//! Points in time, in the order of either clock. What comes next is found without a look at all that comes later.
+//! An index of points in time, ordered by each of the two clocks. The next point is found without a look at the later ones.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,12 +11,12 @@ enum Clock {
     Raw,
 }
 
-/// Each point is entered for `key`, under `mark`, which says what comes then.
+/// Points in time. Each is entered for a `key` under a `mark`, which says what is due at that time.
 ///
-/// The two clocks have an order of their own each: a point has passed as soon as *either* clock has reached it.
+/// Each clock has an order of its own, because a point has passed as soon as *either* clock has reached it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Agenda<M, K> {
-    // `None` is before every key, and never entered.
+    // The key `None` sorts before every key and is never entered: it is the start of a range.
     points: BTreeSet<(M, Clock, Duration, Option<K>)>,
 }
 
@@ -27,26 +27,27 @@ impl<M: Ord, K: Ord> Default for Agenda<M, K> {
 }
 
 impl<M: Ord + Copy, K: Ord + Clone> Agenda<M, K> {
-    /// Enters a point.
+    /// Enters a point in time for `key` under `mark`.
     pub fn insert(&mut self, mark: M, at: Time, key: &K) {
         self.points.insert((mark, Clock::Boot, at.boot, Some(key.clone())));
         self.points.insert((mark, Clock::Raw, at.raw, Some(key.clone())));
     }
 
-    /// Takes out a point that was entered.
+    /// Removes a point that was entered with the same `mark`, `at` and `key`.
     pub fn remove(&mut self, mark: M, at: Time, key: &K) {
         self.points.remove(&(mark, Clock::Boot, at.boot, Some(key.clone())));
         self.points.remove(&(mark, Clock::Raw, at.raw, Some(key.clone())));
     }
 
-    /// The earliest of `mark` on each clock.
+    /// The earliest point of `mark`, separately for each clock: the two values may come from different keys.
     #[must_use]
     pub fn first(&self, mark: M) -> Option<Time> {
         let first = |clock| self.from(mark, clock, Duration::ZERO).next().map(|(at, _)| at);
         Some(Time { boot: first(Clock::Boot)?, raw: first(Clock::Raw)? })
     }
 
-    /// The keys of the points of `mark` that have passed, each of them once or twice.
+    /// The keys of the points of `mark` that have passed on either clock. A key comes twice if both clocks have reached its
+    /// point.
     pub fn passed(&self, mark: M, now: Time) -> impl Iterator<Item = &K> {
         let until = move |clock, end: Duration| {
             self.from(mark, clock, Duration::ZERO).take_while(move |(at, _)| *at <= end).map(|(_, key)| key)

@@ -1,7 +1,7 @@
-//! A bounded number of threads for what may hang, so that what hangs holds up nothing else.
+//! A bounded number of threads for jobs that may hang, so that a job that hangs delays no other job.
 //!
-//! There is one thread at first, and another one only where nobody comes to an end: a thousand short jobs need no more
-//! than one, and a job that hangs has another thread come for those that wait behind it.
+//! A crew begins with one thread. It adds another only when no thread has taken a job for a while: a thousand short jobs need
+//! one thread, and when a job hangs, a new thread does the jobs that wait behind it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,15 +9,15 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// For so long nobody has taken a job, though there is one: those who could hang.
+/// When jobs wait and no thread has taken one for so long, all threads are considered to hang.
 const STUCK_AFTER: Duration = Duration::from_millis(20);
 
-/// More than enough for what is done here.
+/// Stack size of each thread: more than enough for the jobs of the guard.
 pub(super) const STACK_BYTES: usize = 256 * 1024;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The threads, and what they are to do.
+/// The threads and their queue of jobs.
 #[derive(Debug, Clone)]
 pub(super) struct Crew {
     shared: Arc<Shared>,
@@ -40,12 +40,12 @@ struct State {
     closed: bool,
     jobs: VecDeque<Job>,
     threads: usize,
-    /// When a job was taken last, or came to find nobody else waiting.
+    /// When a thread last took a job, or when a job was last put into an empty queue.
     moved_at: Instant,
 }
 
 impl Crew {
-    /// Fails where not even one thread can be had.
+    /// Starts the first thread; `most` is the limit. Fails if that thread cannot be created.
     pub(super) fn new(name: &'static str, most: usize) -> io::Result<Self> {
         let state = State { closed: false, jobs: VecDeque::new(), threads: 0, moved_at: Instant::now() };
         let crew = Self { shared: Arc::new(Shared { name, most, state: Mutex::new(state), bell: Condvar::new() }) };
@@ -53,7 +53,7 @@ impl Crew {
         Ok(crew)
     }
 
-    /// Has a job done, behind those that wait already.
+    /// Queues a job behind those that wait already.
     pub(super) fn give(&self, job: impl FnOnce() + Send + 'static) {
         let mut state = self.shared.lock();
         if state.jobs.is_empty() {
@@ -63,8 +63,8 @@ impl Crew {
         self.shared.bell.notify_one();
     }
 
-    /// Adds a thread where all hang. To be called again and again while there is something to do, by somebody who does not
-    /// hang; where no more can be had, the jobs wait. Whether there are any.
+    /// Adds a thread if all threads hang. A thread that never hangs has to call this again and again while there are jobs. If
+    /// no thread can be added, the jobs wait. Returns whether jobs are waiting.
     pub(super) fn look_after(&self) -> bool {
         let mut state = self.shared.lock();
         let is_stuck = !state.jobs.is_empty() && state.moved_at.elapsed() >= STUCK_AFTER;
@@ -74,7 +74,7 @@ impl Crew {
         !state.jobs.is_empty()
     }
 
-    /// Has the threads end that do not hang.
+    /// Ends the threads; one that hangs ends when its job returns.
     pub(super) fn close(&self) {
         self.shared.lock().closed = true;
         self.shared.bell.notify_all();
@@ -117,7 +117,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(20);
 
-    /// A job that hangs until what is returned is dropped.
+    /// Gives a job that hangs until the returned value is dropped.
     fn hang(crew: &Crew) -> impl Sized + use<> {
         let (holder, end) = channel::<()>();
         let (tell, begun) = channel();

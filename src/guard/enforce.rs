@@ -1,26 +1,27 @@
-//! Lapses carried out, by a bounded number of threads, however many leases lapse at once.
+//! Enforces lapses (H4), by a bounded number of threads, however many leases lapse at once.
 //!
-//! Up to `deadline + S − k` systemd has its chance to stop the units in their order; from then on their control groups
-//! get SIGKILL, again and again; the first of these the main loop has sent already, before it began this, if it woke
-//! so late. Then systemd is told to stop what the units contain, too, in which it would start things anew. Whoever is as
-//! late asks systemd for a stop only once the groups are empty, or half of k is over. It ends with the lease's disarming and
-//! not with the first empty control group: a unit whose gate was passed just before the deadline has an empty group for the
-//! moment between the gate and its own start.
+//! Up to `deadline + S − k` systemd has time to stop the units in their order. From then on their control groups get SIGKILL,
+//! again and again. If the guard woke later than that, the main loop has sent the first SIGKILL before it began the
+//! enforcement. Then systemd is asked to stop what the units contain too, because it would start things in it anew. An
+//! enforcement that begins so late asks systemd for a stop only when the groups are empty, or half of k is over. An enforcement
+//! ends when the lease is disarmed, and not at the first empty control group: a unit that passed its gate just before the
+//! deadline has an empty group until its own program starts.
 //!
-//! The lease has the control groups that putexd knew. Where putexd hung while a unit was started again in another slice, or its
-//! main process was moved to a control group that is none of the unit's, these are empty, so that PID 1 is asked as well, once
-//! it has taken on the stop: the groups that it names are killed too, and so are main processes that it has still when all
+//! The lease names the control groups that putexd knew. They are empty where a unit was started again in another slice while
+//! putexd hung, or where its main process was moved to a control group that is not the unit's. So PID 1 is asked too, once it
+//! has taken on the stop: the groups that it names are killed as well, and so are main processes that it still has when all
 //! groups are empty.
 //!
 //! | who | what it does | where it may hang |
 //! | --- | --- | --- |
-//! | the timekeeper | gives each look at the control groups of a lease to the killers when it is due | nowhere |
-//! | the killers | look, SIGKILL, look; they ask nobody | in the kernel, over one group: another killer comes |
-//! | the asker | all that PID 1 is asked, in one connection for all leases, those whose time for SIGKILL has come first | until the end of a connection's time |
-//! | the lookers | what is mounted | in the kernel, over one device: another looker comes |
+//! | the timekeeper | when a lease's control groups are to be looked at, gives that as a job to the killers | nowhere |
+//! | the killers | look, send SIGKILL, look again; they ask nobody | in the kernel, over one group: another killer is added |
+//! | the asker | asks PID 1, over one connection for leases due for SIGKILL, then one for the others | until its time limit |
+//! | the lookers | check what is mounted | in the kernel, over one device: another looker is added |
 //!
-//! So one lease whose group or mount hangs, or PID 1, keeps no other from being killed in time. All but additional killers
-//! and lookers are there before the first lease is armed: a lapse needs nothing that may not be had then.
+//! So a lease whose group or mount hangs, or a PID 1 that hangs, does not keep any other lease from being killed in time. All
+//! threads but additional killers and lookers exist before the first lease is armed: a lapse needs nothing that the host may be
+//! unable to give then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -41,29 +42,29 @@ use crate::host::cgroup::Hierarchy;
 use crate::host::clock;
 use crate::types::{ServiceName, Time, UnitName};
 
-/// Between two looks at a control group that is not empty.
+/// Time between two looks at a control group that is not empty.
 const KILL_INTERVAL: Duration = Duration::from_millis(20);
-/// Between two looks at one that was empty, and at most between two readings of the clock.
+/// Time between two looks at a control group that was empty, and the longest time between two readings of the clock.
 const WATCH_INTERVAL: Duration = Duration::from_millis(100);
-/// How long systemd may take for all that it is asked over one connection.
+/// How long systemd may take for everything that it is asked over one connection.
 const ASK_LIMIT: Duration = Duration::from_secs(1);
-/// Between two complaints about the same processes.
+/// Time between two complaints in the log of the same kind.
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(10);
-/// At least so long a stop is under way before it is complained of.
+/// How long a stop is under way, at least, before the log complains of it.
 const FIRST_COMPLAINT_AFTER: Duration = Duration::from_secs(1);
-/// Killers at most: so many groups less one may hang.
+/// The limit of killers. All but one of them may hang, each over a group, and SIGKILL is still sent.
 const MOST_KILLERS: usize = 16;
-/// Lookers at most.
+/// The limit of lookers.
 const MOST_LOOKERS: usize = 64;
 
-/// All enforcements.
+/// All enforcements, and the threads that carry them out.
 #[derive(Debug)]
 pub struct Enforcer {
     office: Arc<Office>,
     stopped: Receiver<ServiceName>,
 }
 
-/// One of them. Dropping it ends it.
+/// The enforcement of one lapsed lease. Dropping it ends it.
 #[derive(Debug)]
 pub struct Enforcement {
     office: Arc<Office>,
@@ -71,7 +72,7 @@ pub struct Enforcement {
 }
 
 impl Enforcer {
-    /// Has everybody ready who is needed for a lapse.
+    /// Starts all threads that a lapse needs. Fails if one cannot be started.
     pub fn start(hierarchy: Arc<Hierarchy>, systemd: PathBuf) -> io::Result<Self> {
         let (tell, stopped) = channel();
         let killers = Crew::new("killer", MOST_KILLERS)?;
@@ -96,7 +97,7 @@ impl Enforcer {
         let now = clock::now();
         let looker = Looker::begin(&office.lookers, &lease.inactive);
         let questions = Questions { begun: lease.begun.clone(), looker, empty_at: now, complain_at: now };
-        // A host that stood still may find itself past that already, and the stop has only just begun.
+        // After the host stood still S may be over already, although the stop has only just begun.
         let complain_at = lease.dead_by().latest(now.plus(FIRST_COMPLAINT_AFTER));
         let state = State { complain_at, ..State::default() };
         let mut cases = office.lock();
@@ -112,7 +113,8 @@ impl Enforcer {
         Enforcement { office: Arc::clone(office), case }
     }
 
-    /// A service whose units were seen dead, each time that they are; whether they are now, its enforcement knows.
+    /// The next service whose units were seen dead; each proof is reported once. They may have been started since:
+    /// [`Enforcement::is_stopped`] says what holds now.
     pub fn next_stopped(&self) -> Option<ServiceName> {
         self.stopped.try_recv().ok()
     }
@@ -135,14 +137,14 @@ impl Enforcement {
         self.case.lock().asked
     }
 
-    /// Whether the units were seen dead since SIGKILL was due.
+    /// Whether the units were seen dead after SIGKILL was due, and nothing of them was seen since.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.case.lock().stopped
     }
 
-    /// Whether the last looks show the units dead as well, and systemd has taken on their stop: one that hangs may be in the middle
-    /// of a start, of which the control groups show nothing yet.
+    /// Whether the latest looks show the units dead too, and systemd has taken on their stop. A systemd that hangs may be in
+    /// the middle of a start, of which the control groups show nothing yet.
     #[must_use]
     pub fn is_proven(&self) -> bool {
         let state = self.case.lock();
@@ -162,7 +164,7 @@ impl Drop for Enforcement {
     }
 }
 
-/// What all threads know. No lock is held over anything that may hang.
+/// What all threads share. No lock is held over a call that may hang.
 #[derive(Debug)]
 struct Office {
     hierarchy: Arc<Hierarchy>,
@@ -177,23 +179,23 @@ struct Office {
 
 #[derive(Debug, Default)]
 struct Cases {
-    /// The guard did not start after all.
+    /// The enforcer was dropped, as when the guard did not start after all: the threads are to end.
     closed: bool,
     next: u64,
     all: BTreeMap<u64, Arc<Case>>,
-    /// When a case is looked at next; it is in neither of them while it is.
+    /// When each case is looked at next, for the timekeeper. A case is in neither map while a killer looks at it.
     due: Agenda<(), u64>,
     times: BTreeMap<u64, Time>,
 }
 
-/// A lapsed lease.
+/// The enforcement of one lapsed lease, as the threads see it.
 #[derive(Debug)]
 struct Case {
     number: u64,
     target: UnitName,
     lease: Lease,
     state: Mutex<State>,
-    /// The asker's own.
+    /// Only the asker uses these.
     questions: Mutex<Questions>,
 }
 
@@ -202,47 +204,47 @@ struct Case {
 struct State {
     over: bool,
     asked: bool,
-    /// Systemd has said since then which control groups the units have.
+    /// After it took on the stop, systemd has said which control groups the units have.
     placed: bool,
-    /// Those that the lease does not have.
+    /// The control groups that systemd has named and the lease does not.
     elsewhere: BTreeSet<String>,
-    /// Whether systemd had a main process of the units when it was last asked, with all groups empty; `None`: it has not said so
-    /// since there were processes in them.
+    /// Whether systemd had a main process of the units when it was last asked, with all groups empty. `None`: it was not asked
+    /// since processes were last seen in the groups.
     has_main: Option<bool>,
     stopped: bool,
-    /// The groups were empty at the last look.
+    /// All groups were empty at the last look.
     empty: bool,
-    /// So often they were not: what is asked meanwhile counts only if this has not changed.
+    /// How often a group had processes. An answer counts only if this has not changed since the question.
     sightings: u64,
-    /// Since the first look at which SIGKILL was due.
+    /// When a look first found that SIGKILL was due.
     killing_since: Option<Time>,
-    /// Systemd has accepted the stop of what is contained since there was anything in it.
+    /// Since processes were last seen in a group, systemd has accepted the stop of what is contained.
     emptied: bool,
-    /// The units without a process were inactive when systemd was last asked.
+    /// The units that can be active without a process were inactive when systemd was last asked.
     inactive: bool,
-    /// When to say again what cannot be done.
+    /// When the log may complain again that the units are not dead.
     complain_at: Time,
 }
 
 #[derive(Debug)]
 struct Questions {
-    /// Of the lease's, those that were not seen active.
+    /// The units of the lease's `begun` that were not seen active since.
     begun: Vec<UnitName>,
-    /// `None`: there is no mount among the units.
+    /// Checks the mounts. `None`: there is no mount among the units.
     looker: Option<Looker>,
-    /// When the stop of what is contained is asked for next.
+    /// When systemd is next asked to stop what is contained.
     empty_at: Time,
-    /// When to say again what is mounted.
+    /// When the log may complain again of what is still mounted.
     complain_at: Time,
 }
 
-/// The timekeeper and the killers.
+/// The work of the timekeeper and the killers.
 impl Office {
     fn lock(&self) -> MutexGuard<'_, Cases> {
         self.cases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters when a case is to be looked at.
+    /// Enters the time at which a case is to be looked at.
     fn look_at(&self, cases: &mut Cases, due: Time, number: u64) {
         let first = cases.due.first(());
         cases.due.insert((), due, &number);
@@ -291,7 +293,7 @@ impl Case {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at the groups, and kills what is in them if that is due. When to look again; `None`: never.
+    /// Looks at the groups, and kills what is in them if SIGKILL is due. Returns when to look again; `None`: never.
     fn look(&self, hierarchy: &Hierarchy, tell: &Sender<ServiceName>) -> Option<Time> {
         let now = clock::now();
         let kill_at = self.lease.kill_at();
@@ -327,7 +329,8 @@ impl Case {
         Some(clock::now().plus(if stopped { WATCH_INTERVAL } else { KILL_INTERVAL }))
     }
 
-    /// SIGKILL to everything in the control groups; whether they are empty. `None`: the lease was disarmed meanwhile.
+    /// Sends SIGKILL to everything in the control groups. Returns whether they are empty; `None`: the lease was disarmed
+    /// meanwhile.
     fn kill(&self, hierarchy: &Hierarchy, complain: bool) -> Option<bool> {
         let mut all_empty = true;
         let elsewhere = self.lock().elsewhere.clone();
@@ -355,14 +358,15 @@ impl Case {
         (!self.lock().over).then_some(all_empty)
     }
 
-    /// Whether it is known where the units are, and that systemd has no main process of them. A PID 1 that has taken on the stop is
-    /// waited for until they have to be dead; then the groups are all that is known: one that is busy has not heard of deaths yet.
+    /// Whether PID 1 has said where the units are, and that it has no main process of them. If PID 1 has taken on the stop, its
+    /// answer is waited for until the units have to be dead. After that the groups are all that counts: a busy PID 1 has not
+    /// heard of the deaths yet.
     fn is_known(&self, state: &State) -> bool {
         let is_told = state.placed && state.has_main == Some(false);
         is_told || !state.asked || clock::now().has_passed(self.lease.dead_by())
     }
 
-    /// Notes that there are processes; whether they are still this lease's to kill.
+    /// Notes that a group has processes. Returns whether the lease is still enforced, so that they may be killed.
     fn sees_life(&self, path: &str) -> bool {
         let (was_stopped, over) = {
             let mut state = self.lock();
@@ -376,7 +380,8 @@ impl Case {
         !over
     }
 
-    /// Everything that is to be shown was shown, at a time when processes had been seen `sightings` times.
+    /// Notes that the units are dead, if all conditions still hold. `sightings`: the count when systemd was asked; a change
+    /// since then makes its answer void.
     fn is_dead(&self, sightings: Option<u64>, tell: &Sender<ServiceName>) {
         let is_new = {
             let mut state = self.lock();
@@ -386,13 +391,13 @@ impl Case {
         };
         if is_new {
             say(Level::Notice, &format!("{}: nothing of its units runs any more", self.lease.service));
-            // Nobody wants to know at the end of the guard.
+            // At the end of the guard nobody receives this.
             let _ = tell.send(self.lease.service.clone());
         }
     }
 }
 
-/// The asker.
+/// The work of the asker.
 impl Office {
     fn ask(&self) {
         let mut grumble_at = clock::now();
@@ -411,7 +416,7 @@ impl Office {
             let (began, now) = (Instant::now(), clock::now());
             let (late, early): (Vec<_>, Vec<_>) =
                 all.into_iter().partition(|case| now.has_passed(case.lease.kill_at()));
-            // Each with a connection of its own, so that those who still have time get some as well.
+            // Late and early cases get a connection each, so that the early ones get a part of PID 1's time as well.
             let refusals = [self.ask_for(&late), self.ask_for(&early)];
             if clock::now().has_passed(grumble_at)
                 && let Some(refusal) = refusals.into_iter().flatten().next()
@@ -419,11 +424,11 @@ impl Office {
                 grumble_at = clock::now().plus(COMPLAINT_INTERVAL);
                 say(Level::Warning, &refusal);
             }
-            // However many lapse one after the other, PID 1 is not asked more often.
+            // The pause limits how often PID 1 is asked, however many leases lapse one after the other.
             thread::sleep(KILL_INTERVAL);
             if late.iter().chain(&early).all(|case| case.is_settled()) {
                 let next = early.iter().map(|case| clock::now().until_passed(case.lease.kill_at())).min();
-                // What only watches leaves PID 1 most of its time.
+                // When nothing is left to be asked but to watch, PID 1 keeps most of its time.
                 let pause = (began.elapsed() * 4).clamp(WATCH_INTERVAL, ASK_LIMIT).min(next.unwrap_or(ASK_LIMIT));
                 let cases = self.lock();
                 drop(self.asker.wait_timeout_while(cases, pause, |cases| cases.next == known));
@@ -431,7 +436,7 @@ impl Office {
         }
     }
 
-    /// Asks what there is to be asked for each of `cases`. What to say where systemd does not do it.
+    /// Asks systemd everything that is due for `cases`. Returns the log line for what systemd did not do.
     fn ask_for(&self, cases: &[Arc<Case>]) -> Option<String> {
         let mut connection = Connection::None;
         let mut refused = None;
@@ -450,11 +455,11 @@ impl Office {
     }
 }
 
-/// Made when something is asked, and not again before the next round.
+/// A connection to systemd. It is made for the first question of a round, and not again within that round.
 enum Connection {
     None,
     Open(Systemd),
-    /// It is over, and why.
+    /// The connection has ended, or could not be made, for this reason.
     Over(String),
 }
 
@@ -487,7 +492,7 @@ impl Asked<'_> {
 }
 
 impl Case {
-    /// Whether systemd has nothing to do for it any more.
+    /// Whether systemd has nothing to do for this case now.
     fn is_settled(&self) -> bool {
         let state = self.lock();
         let is_late = clock::now().has_passed(self.lease.kill_at());
@@ -496,13 +501,13 @@ impl Case {
         state.asked && state.placed && (is_over || !is_late)
     }
 
-    /// Asks what there is to be asked now. `Err`: systemd was not heard to take on a stop.
+    /// Asks systemd everything that is due for this case. `Err`: systemd did not confirm a stop.
     fn ask(&self, systemd: &mut Asked<'_>, tell: &Sender<ServiceName>) -> Result<(), String> {
         let now = clock::now();
         let is_late = now.has_passed(self.lease.kill_at());
         let (asked, placed, emptied, may_ask, empty, has_main, sightings) = {
             let state = self.lock();
-            // A stop that is asked for before systemd has seen the deaths runs ExecStop=, a program of the unit's.
+            // If a stop is asked for before systemd has noticed the deaths, it runs ExecStop=, which is a program of the unit.
             let has_had_time = |since: Time| now.has_passed(since.plus(self.lease.kill_reserve / 2));
             let may_ask = !is_late || state.killing_since.is_some_and(|since| state.empty || has_had_time(since));
             if state.over {
@@ -523,7 +528,7 @@ impl Case {
             self.lock().asked = stopped.is_ok();
             outcome = outcome.and(stopped);
         }
-        // Behind the stops of all others, which are sooner asked for.
+        // This comes in a later round than the stop, because the stops of all cases go first.
         if asked && !placed {
             self.find_groups(systemd);
         }
@@ -540,21 +545,21 @@ impl Case {
         outcome
     }
 
-    /// Has systemd stop the units. Whether it heard is all that matters: the proof is taken from the kernel.
+    /// Asks systemd to stop the units. Only whether it accepted matters here: the proof is taken from the kernel.
     fn stop(&self, questions: &mut Questions, systemd: &mut Asked<'_>) -> Result<(), String> {
-        // Of what is active now the start has come to its end; after the stop systemd may forget that.
+        // A unit that is active now has completed its start, which systemd may forget after the stop.
         if !questions.begun.is_empty()
             && let Ok(started) = systemd.call(|systemd| systemd.started(&questions.begun))
         {
             questions.begun.retain(|unit| !started.contains(unit));
         }
-        // The lease target first: one stop of it takes all that is bound to it along, in the right order.
+        // The lease target comes first: its stop takes everything that is bound to it along, in the right order.
         systemd.call(|systemd| systemd.stop(std::iter::once(&self.target).chain(&self.lease.units)))
     }
 
-    /// Where the units are by what PID 1 says. The gate is closed, so that none of them is started elsewhere from now on.
+    /// Asks PID 1 which control groups the units have. The gate is closed, so none of them is started elsewhere from now on.
     fn find_groups(&self, systemd: &mut Asked<'_>) {
-        // It is asked again.
+        // On an error the asker asks again in its next round.
         let Ok(said) = systemd.call(|systemd| systemd.groups(&self.lease.units)) else { return };
         let mut state = self.lock();
         state.placed = true;
@@ -568,16 +573,16 @@ impl Case {
                     "{service}: its units have the control groups {groups} as well, which its lease does not name"
                 ),
             );
-            // Nobody has looked there yet.
+            // No killer has looked at these groups yet.
             state.sightings += 1;
             state.empty = false;
             state.elsewhere.extend(elsewhere);
         }
     }
 
-    /// Kills main processes that systemd knows, and that are in none of the groups.
+    /// Has systemd kill the main processes that it knows, which are in none of the groups.
     fn end_main(&self, systemd: &mut Asked<'_>, sightings: u64) {
-        // It is asked again.
+        // On an error the asker asks again in its next round.
         let Ok(has_main) = systemd.call(|systemd| systemd.kill_main(&self.lease.units)) else { return };
         let mut state = self.lock();
         if state.sightings == sightings {
@@ -593,7 +598,7 @@ impl Case {
             looker.doubt();
             return false;
         };
-        // An answer that is not there yet counts for the next question.
+        // The limit is zero: an answer that is not there yet is used for the next question.
         let Err(trouble) = looker.check(mounts, Duration::ZERO) else { return true };
         if !looker.is_looking() && clock::now().has_passed(questions.complain_at) {
             questions.complain_at = clock::now().plus(COMPLAINT_INTERVAL);
@@ -616,7 +621,8 @@ mod tests {
 
     const RESERVE: Duration = Duration::from_secs(2);
 
-    /// A control group that does as it is told, a PID 1 that only listens, and a lease whose time for SIGKILL has passed.
+    /// A control group that is a folder of the test, a socket of PID 1 that nobody answers on, and a lease that is past its
+    /// time for SIGKILL.
     struct Bench {
         folder: tempfile::TempDir,
         systemd: UnixListener,
@@ -650,7 +656,7 @@ mod tests {
             fs::read_to_string(self.folder.path().join("a.service/cgroup.kill")).is_ok_and(|text| text == "1")
         }
 
-        /// A group whose first look never ends: the open of a pipe that nobody writes to.
+        /// Adds a group whose first look never ends: its file is a pipe that nobody writes to, so that opening it blocks.
         fn add_hanging(&self, name: &str) {
             let group = self.folder.path().join(name);
             fs::create_dir(&group).expect("a folder");
@@ -692,7 +698,7 @@ mod tests {
         }
     }
 
-    /// Whatever it is asked, it does; answers with how many stops were asked for in each connection.
+    /// A PID 1 that confirms every call. Returns the number of calls in each connection.
     fn obedient(systemd: UnixListener) -> Arc<Mutex<Vec<usize>>> {
         let stops = Arc::new(Mutex::new(Vec::new()));
         let counted = Arc::clone(&stops);
@@ -715,7 +721,7 @@ mod tests {
                     if let Some(stops) = counted.lock().expect("a list").last_mut() {
                         *stops += 1;
                     }
-                    // A return without a body, and one field: the call's number.
+                    // A method return without a body. Its only field is the serial number of the call.
                     let mut answer = vec![b'l', 2, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 8, 0, 0, 0, 5, 1, b'u', 0];
                     answer.extend(&head[8..12]);
                     stream.write_all(&answer).expect("it listens");
@@ -798,7 +804,7 @@ mod tests {
         let bench = Bench::new("populated 1\n");
         let enforcer = bench.enforcer();
         let stops = obedient(bench.systemd.try_clone().expect("a socket"));
-        // Half of them are late, and dead already.
+        // Every second lease has lapsed just now. The others are late, and dead already.
         let enforcements: Vec<Enforcement> = (0..MANY)
             .map(|number| {
                 let mut lease = Bench::lease("gone.service");

@@ -1,5 +1,5 @@
-//! The files of the leases: a folder with one for each, named after its service. They are in /run, which is memory, so there
-//! is nothing to sync: what was written is there for whoever comes after a guard that died.
+//! The files of the leases: a folder with one file for each lease, named after its service. The folders are in /run, which is
+//! in memory, so nothing has to be synced: what a guard wrote is still there for its successor.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -12,9 +12,9 @@ use rustix::process::{Resource, getrlimit};
 use crate::guard_client::turns;
 use crate::types::ServiceName;
 
-/// So many files the guard opens beside those of the leases, and more.
+/// How many files the guard opens besides those of the leases, with a reserve.
 const OTHER_FILES: u64 = 256;
-/// There are two folders.
+/// There are two folders with a file for each lease: records and grants.
 const FOLDERS: u64 = 2;
 
 /// A folder whose files begin with two lines that are [written in turn](turns).
@@ -22,22 +22,22 @@ const FOLDERS: u64 = 2;
 pub(super) struct Files {
     folder: PathBuf,
     mode: u32,
-    /// The files that this guard has put in their places.
+    /// The files that this guard has put in their places. [`Files::change`] writes only to these.
     put: BTreeMap<ServiceName, Put>,
-    /// How many of them may stay open. To open and close a file takes as long as all else of an extension.
+    /// How many of the files may stay open. Opening and closing a file takes as long as everything else that an extension does.
     may_be_open: usize,
 }
 
 #[derive(Debug)]
 struct Put {
-    /// The number of the last line.
+    /// The number of the line that was written last.
     number: u64,
-    /// The file, if it stays open.
+    /// The open file. `None`: the limit of open files was reached, so each change opens it.
     file: Option<File>,
 }
 
-/// A file that is written, and not yet in its place, where nobody sees it. Dropped, it leaves nothing behind: where there is
-/// no room, half of a file would take some.
+/// A file that is written under a hidden name and not yet in its place. When it is dropped unused, the file is removed: half of
+/// a file would take space that is scarce already.
 #[derive(Debug)]
 pub(super) struct Prepared {
     beside: PathBuf,
@@ -57,7 +57,7 @@ impl Files {
         &self.folder
     }
 
-    /// Takes the room for a file that says `said`, with `rest` behind its two lines.
+    /// Writes a new file beside its place, which takes the space for it. `said` becomes its two lines, and `rest` follows them.
     pub(super) fn prepare(&self, service: &ServiceName, said: &str, rest: &[u8]) -> io::Result<Prepared> {
         let beside = self.folder.join(format!(".{service}.new"));
         let file = OpenOptions::new().write(true).create(true).truncate(true).mode(self.mode).open(&beside)?;
@@ -65,12 +65,12 @@ impl Files {
         let mut text = turns::lines(said).into_bytes();
         text.extend_from_slice(rest);
         prepared.file.write_all(&text)?;
-        // The umask may have taken some of it.
+        // The umask may have cleared bits of the mode at creation.
         prepared.file.set_permissions(fs::Permissions::from_mode(self.mode))?;
         Ok(prepared)
     }
 
-    /// Replaces what is there, which needs no room.
+    /// Moves a prepared file to its place. It replaces the file that is there, which needs no additional space.
     pub(super) fn put(&mut self, mut prepared: Prepared) -> io::Result<()> {
         fs::rename(&prepared.beside, self.path(&prepared.service))?;
         prepared.is_put = true;
@@ -79,8 +79,9 @@ impl Files {
         Ok(())
     }
 
-    /// Has a file that this guard has put in its place say something else that is as long, which needs no room. Where that
-    /// fails it says what it said before; it fails where somebody has removed the file.
+    /// Overwrites what a file says with `said`, which must have the same length, so it needs no additional space. Only a file
+    /// that this guard has put in its place can be changed. On an error the file says what it said before. It fails if somebody
+    /// has removed the file.
     pub(super) fn change(&mut self, service: &ServiceName, said: &str) -> io::Result<()> {
         let path = self.path(service);
         let put = self.put.get_mut(service).ok_or(ErrorKind::NotFound)?;
@@ -92,12 +93,13 @@ impl Files {
             Some(file) => write(file)?,
             None => write(&OpenOptions::new().write(true).open(path)?)?,
         }
-        // One that was not written to its end is written again: the other is the one that is whole.
+        // After an error the number stays, so that the next change writes the same line again: the other line is the one that
+        // is whole.
         put.number = number;
         Ok(())
     }
 
-    /// Removes all: those of a guard that died.
+    /// Removes all files of the folder, which a guard that died has left.
     pub(super) fn clear(&mut self) -> io::Result<()> {
         self.put.clear();
         for entry in fs::read_dir(&self.folder)? {
@@ -106,7 +108,7 @@ impl Files {
         Ok(())
     }
 
-    /// Removes a file; one that is not there is removed already.
+    /// Removes a file. A file that is not there is no error.
     pub(super) fn remove(&mut self, service: &ServiceName) -> io::Result<()> {
         self.put.remove(service);
         match fs::remove_file(self.path(service)) {
@@ -138,7 +140,7 @@ mod tests {
         ServiceName::new("db").expect("a good name")
     }
 
-    /// A folder with one file, which says `first`.
+    /// A folder with one file, for the service `db`, which says `first `.
     fn files() -> (tempfile::TempDir, Files) {
         let folder = tempfile::tempdir().expect("a folder");
         let mut files = Files::new(folder.path(), MODE);

@@ -1,21 +1,21 @@
 //! `putex-guard`: holds a deadline for each lease; when one passes it has the units stopped, whatever became of putexd.
 //!
-//! The dead man's switch. It reads no configuration, speaks to no store, and draws no conclusions: putexd says until
-//! when a unit may run, and the guard sees to it that it does not run longer.
+//! It is the dead man's switch of the host. It reads no configuration, speaks to no store, and draws no conclusions: putexd
+//! says until when a unit may run, and the guard makes sure that the unit does not run longer.
 //!
 //! | module | what it does |
 //! | --- | --- |
 //! | [`table`] | the leases and their deadlines: pure, time is an argument |
-//! | [`agenda`] | which of them comes next |
-//! | [`records`] | what of it is on the disk for a successor |
-//! | [`files`] | how that and the grants are written |
-//! | [`shell`] | socket, timer, and the carrying out of what the table decides |
-//! | [`enforce`] | what is done about lapsed leases: stop, SIGKILL, look, again |
-//! | [`crew`] | the threads for what may hang |
+//! | [`agenda`] | an index of points in time, which gives the next one |
+//! | [`records`] | the leases on disk, for the guard's successor |
+//! | [`files`] | how records and grants are written |
+//! | [`shell`] | the main loop: socket, timer, and what the table decides |
+//! | [`enforce`] | what is done about lapsed leases: stop, SIGKILL, proof, again and again |
+//! | [`crew`] | threads for calls that may hang |
 //! | [`pid1`] | the calls to systemd, over its private socket |
-//! | [`watch`] | another process: kills a guard that hangs, so that systemd starts the next |
-//! | [`take_down`] | a thread of that process: takes the host down when putexd asks for it |
-//! | [`watchdog`] | the hardware's watchdog, for when all of this hangs |
+//! | [`watch`] | the watcher, another process: kills a guard that hangs, so that systemd starts the next |
+//! | [`take_down`] | a thread of the watcher: takes the host down when putexd asks for it |
+//! | [`watchdog`] | the hardware watchdog, in case guard, watcher and PID 1 hang |
 //!
 //! Where it fails, it fails towards "nothing runs": when it exits, whatever the reason, `BindsTo=` has systemd end every
 //! lease, and `RuntimeDirectory=` has it remove every grant. So an error that leaves a lease in doubt ends the program.
@@ -64,7 +64,7 @@ struct Arguments {
     command: Option<Mode>,
 }
 
-/// Where the guard shows that it lives.
+/// The socket on which the guard sends its beats to the watcher.
 const WATCH_SOCKET: &str = "/run/putex/guard/watch.sock";
 
 /// Where everything is.
@@ -117,7 +117,8 @@ enum Mode {
     },
 }
 
-/// The program. `putex-guard gate SERVICE` exits 0 or 1, which is what `ExecCondition=` skips a unit for.
+/// Runs the program. `putex-guard gate SERVICE` exits 0 or 1. With 1, `ExecCondition=` makes systemd skip the start of the
+/// unit.
 #[must_use]
 pub fn main() -> ExitCode {
     let arguments: Arguments = match command_line::parse() {
@@ -128,13 +129,13 @@ pub fn main() -> ExitCode {
         Some(Mode::Gate { service, leases }) => match grant::gate(&leases, &service) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                // Not as the guard speaks: the unit's system call filter may not permit to send.
+                // `say` is not used here: the unit's system call filter may not permit `send`.
                 let _ = writeln!(io::stderr(), "<{}>{service} is not started: {error}", Level::Warning as u8);
                 ExitCode::FAILURE
             }
         },
         Some(Mode::Watch { socket, systemd, take_down, sysrq }) => {
-            // Without it the watcher is of use all the same.
+            // Without this thread the watcher can still watch the guard.
             if let Err(error) = take_down::begin(&take_down, &sysrq) {
                 say(Level::Warning, &format!("putexd cannot ask for this host to be taken down, ignoring: {error}"));
             }
@@ -151,7 +152,7 @@ pub fn main() -> ExitCode {
             let watchdog = || device.clone().map(|(path, timeout)| Watchdog::new(path, timeout));
             let shell = match shell::begin(&arguments.paths, watchdog) {
                 Ok(shell) => shell,
-                // What this host's leases were ended with was the guard before.
+                // The leases of this host already ended when the previous guard ended.
                 Err(error) => {
                     say(Level::Error, &format!("the guard does not start: {error}"));
                     return ExitCode::from(exit::OS);
@@ -168,7 +169,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// The syslog priorities in use.
+/// The syslog priorities that the guard uses.
 #[derive(Debug, Clone, Copy)]
 enum Level {
     Emergency = 0,
@@ -179,8 +180,8 @@ enum Level {
     Info = 6,
 }
 
-/// One line for the journal, with its priority in front as sd-daemon(3) has it. A journal that does not read must not
-/// stop the guard: the line is lost then, and an error of writing is no reason to do anything.
+/// Writes one line to the journal, with its priority in front as sd-daemon(3) defines it. A journal that does not read must not
+/// block the guard: such a line is lost, and an error of writing is ignored.
 fn say(level: Level, text: &str) {
     let line = format!("<{}>{text}\n", level as u8);
     let unblocked = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;

@@ -1,4 +1,4 @@
-//! Looks at what is mounted, in threads of their own: a device may hang when it is opened, and SIGKILL must not wait for it.
+//! Checks what is mounted, in threads of its own: opening a device may hang, and SIGKILL must not wait for it.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -9,29 +9,29 @@ use super::crew::Crew;
 use crate::host::mounts::{Configured, Mount, check_unmounted, place_of};
 use crate::types::UnitName;
 
-/// How long a look takes at most, where nothing hangs.
+/// How long a check takes at most when nothing hangs.
 const USUAL: Duration = Duration::from_millis(100);
 
-/// How the mounts of a lease were mounted, by their places.
+/// How the mounts of a lease were mounted when the enforcement began, by their mount points.
 type Mounted = HashMap<String, Mount>;
 
-/// What is looked at for one lease.
+/// The checks of the mounts of one lease.
 #[derive(Debug)]
 pub(super) struct Looker {
     crew: Crew,
     were: Arc<OnceLock<Mounted>>,
     tell: Sender<Result<(), String>>,
     found: Receiver<Result<(), String>>,
-    /// An answer is outstanding.
+    /// Whether an answer is outstanding.
     waits: bool,
-    /// Since when.
+    /// When the outstanding answer was asked for.
     asked_at: Instant,
-    /// That answer is not to count.
+    /// Whether the outstanding answer is to be ignored when it comes.
     is_stale: bool,
 }
 
 impl Looker {
-    /// Keeps in mind how the mounts among `units` are mounted now. `None`: there is no mount among them.
+    /// Reads how the mounts among `units` are mounted now, for later checks. `None`: there is no mount among them.
     pub(super) fn begin(crew: &Crew, units: &[UnitName]) -> Option<Self> {
         let places: Vec<String> = units.iter().filter_map(place_of).collect();
         if places.is_empty() {
@@ -41,24 +41,25 @@ impl Looker {
         let were = Arc::new(OnceLock::new());
         let seen = Arc::clone(&were);
         crew.give(move || {
-            // What cannot be read now is looked for by what it is to be.
+            // A mount that cannot be read now is checked later by its configuration alone.
             let mounted = places.into_iter().filter_map(|place| Some((place.clone(), Mount::at(&place).ok()??)));
             let _ = seen.set(mounted.collect());
         });
         Some(Self { crew: crew.clone(), were, tell, found, waits: false, asked_at: Instant::now(), is_stale: false })
     }
 
-    /// Whether an answer is outstanding for no longer than a look usually takes: that is no trouble yet.
+    /// Whether an answer is outstanding for no longer than a check usually takes, so that there is nothing to complain of yet.
     pub(super) fn is_looking(&self) -> bool {
         self.waits && self.asked_at.elapsed() < USUAL
     }
 
-    /// A unit was seen to be active: what is still being looked at counts no more.
+    /// Is called when a unit was seen active: an answer that is outstanding then does not count.
     pub(super) fn doubt(&mut self) {
         self.is_stale = self.waits;
     }
 
-    /// Shows that none of `mounts` is mounted. An answer that comes late counts for the next question.
+    /// Proves that none of `mounts` is mounted; waits for the answer for `limit` at most. A late answer counts for the next
+    /// call.
     pub(super) fn check(&mut self, mounts: Vec<Configured>, limit: Duration) -> Result<(), String> {
         if !self.waits {
             let (were, tell) = (Arc::clone(&self.were), self.tell.clone());
@@ -67,7 +68,7 @@ impl Looker {
                     Some(were) => mounts.iter().try_for_each(|mount| look(mount, were.get(&mount.place))),
                     None => Err("what was mounted is still being looked at".to_owned()),
                 };
-                // Whoever has asked may be gone.
+                // The enforcement that asked may have ended.
                 let _ = tell.send(found);
             });
             (self.waits, self.asked_at) = (true, Instant::now());
@@ -104,7 +105,7 @@ mod tests {
         let limit = Duration::from_secs(20);
         looker.doubt();
         assert_eq!(looker.check(mounts("/nowhere"), limit), Ok(()), "nothing was outstanding");
-        // Not in time, mostly at once.
+        // The first call usually times out, as its limit is zero.
         while looker.check(mounts("/nowhere"), Duration::ZERO).is_ok() {}
         looker.asked_at = Instant::now();
         assert!(looker.is_looking(), "no trouble yet");

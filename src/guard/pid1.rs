@@ -1,10 +1,10 @@
-//! What the guard has to say to PID 1, over its private socket: no bus, no broker, no runtime.
+//! The guard's calls to PID 1, over systemd's private socket: they need no bus, no broker and no async runtime.
 //!
-//! zbus makes the messages but does not carry them. On this socket systemd signs its answers with its well-known name,
-//! which zbus 6 takes for a malformed unique name and refuses to read.
+//! zbus builds the messages but does not carry them. On this socket systemd puts its well-known name into the sender of its
+//! answers, which zbus 6 takes for a malformed unique name and refuses to read.
 //!
-//! Each connection has one time limit over everything: PID 1 may hang, and its socket with it. Much is asked over one
-//! connection, since PID 1 takes longer to make one than to answer, and takes no more than so many.
+//! Each connection has one time limit for everything, because PID 1 may hang, and its socket with it. Many calls go over one
+//! connection, because PID 1 takes longer to make a connection than to answer a call, and it limits their number.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -23,30 +23,30 @@ use crate::types::UnitName;
 const MANAGER: &str = "/org/freedesktop/systemd1";
 const MANAGER_INTERFACE: &str = "org.freedesktop.systemd1.Manager";
 const PROPERTIES_INTERFACE: &str = "org.freedesktop.DBus.Properties";
-/// The types of units that have a control group of their own, but for slices.
+/// The unit types, except slices, that have a control group of their own.
 const WITH_PROCESSES: [&str; 5] = ["service", "socket", "mount", "swap", "scope"];
 const SIGKILL: i32 = 9;
 const NO_SUCH_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
 
-/// The longest message that is read; the answers have a hundred bytes.
+/// The longest body, and the longest header fields, of a message that is read. Usual answers have about a hundred bytes.
 const MESSAGE_LIMIT_BYTES: usize = 64 * 1024;
 
-/// Why there is no answer, or not the one asked for.
+/// Why there is no answer, or not the wanted one.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The connection failed, or the time limit is over.
     #[error("systemd does not answer: {0}")]
     Silent(#[from] io::Error),
-    /// The answer makes no sense.
+    /// The answer is not what the D-Bus call returns.
     #[error("systemd's answer cannot be read: {0}")]
     Garbled(#[from] zbus::Error),
-    /// systemd says no.
+    /// systemd answered with this D-Bus error.
     #[error("systemd refused: {0}")]
     Refused(String),
 }
 
 impl Error {
-    /// Whether the connection is over: nobody knows what an answer would be to that comes after it.
+    /// Whether the connection cannot be used again: it is not known to which call the next answer would belong.
     pub fn ends_connection(&self) -> bool {
         match self {
             Self::Silent(_) | Self::Garbled(_) => true,
@@ -55,18 +55,18 @@ impl Error {
     }
 }
 
-/// What a lease has that can be active without a process.
+/// The units of a lease that can be active without a process.
 #[derive(Debug)]
 pub struct WithoutProcess<'a> {
-    /// The lease's target.
+    /// The lease target, which became active when the lease began.
     pub target: &'a UnitName,
-    /// The units.
+    /// The units: the lease's `inactive`.
     pub units: &'a [UnitName],
-    /// Those of them whose start may have been stopped half-way.
+    /// Those of the units whose start may have been stopped half-way.
     pub begun: &'a [UnitName],
 }
 
-/// Whether systemd answers at all.
+/// Checks that systemd accepts a connection and authenticates it within `limit`.
 pub fn are_you_there(socket: &Path, limit: Duration) -> Result<(), Error> {
     Systemd::connect(socket, limit).map(drop)
 }
@@ -79,7 +79,7 @@ fn known(result: Result<Answer, Error>) -> Result<Option<Answer>, Error> {
     }
 }
 
-/// `Mount` for `srv-data.mount`.
+/// The name of a unit's D-Bus interface, such as `Mount` for `srv-data.mount`.
 fn type_interface(unit: &UnitName) -> String {
     let (first, rest) = unit.kind().split_at(1);
     format!("{}{rest}", first.to_ascii_uppercase())
@@ -88,7 +88,8 @@ fn type_interface(unit: &UnitName) -> String {
 /// The fixed part of a message and its fields, as the D-Bus specification has them.
 type Header = (u8, u8, u8, u8, u32, u32, Vec<(u8, OwnedVariant)>);
 
-/// A command of a service: path, arguments, whether its failure is ignored, four times, process id, and how it ended.
+/// A command of a service, as systemd describes it: path, arguments, whether a failure is ignored, four times, process id, exit
+/// code and status.
 type CommandOfUnit = (String, Vec<String>, bool, u64, u64, u64, u64, u32, i32, i32);
 
 const TYPE_METHOD_RETURN: u8 = 2;
@@ -96,7 +97,7 @@ const TYPE_ERROR: u8 = 3;
 const FIELD_ERROR_NAME: u8 = 4;
 const FIELD_REPLY_SERIAL: u8 = 5;
 
-/// The body of a method's return.
+/// The body of a method return.
 struct Answer {
     bytes: Vec<u8>,
     endian: Endian,
@@ -113,14 +114,14 @@ impl Answer {
     }
 }
 
-/// A connection.
+/// A connection to systemd, with one time limit.
 pub struct Systemd {
     stream: UnixStream,
     until: Instant,
 }
 
 impl Systemd {
-    /// Makes one that ends after `limit`.
+    /// Connects and authenticates. After `limit`, counted from now, every call fails.
     pub fn connect(path: &Path, limit: Duration) -> Result<Self, Error> {
         // When PID 1 hangs, its backlog fills, and a blocking connect would wait for it.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -134,16 +135,16 @@ impl Systemd {
         Ok(systemd)
     }
 
-    /// Queues a stop of each of `units`, in their order. A unit that systemd does not know is stopped.
+    /// Queues a stop of each of `units`, in this order. A unit that systemd does not know counts as stopped.
     pub fn stop<'a>(&mut self, units: impl IntoIterator<Item = &'a UnitName>) -> Result<(), Error> {
         for unit in units {
-            // "replace" overrides a start that is queued, which is what a lapse is about.
+            // "replace" cancels a start that is queued, which must not happen after a lapse.
             known(self.call(MANAGER, MANAGER_INTERFACE, "StopUnit", &(unit.as_str(), "replace")))?;
         }
         Ok(())
     }
 
-    /// Those of `units` that are started now.
+    /// Those of `units` that are active now.
     pub fn started(&mut self, units: &[UnitName]) -> Result<Vec<UnitName>, Error> {
         let mut started = Vec::new();
         for unit in units {
@@ -155,21 +156,21 @@ impl Systemd {
         Ok(started)
     }
 
-    /// The control groups that `units` have now. They are others than putexd knew where a unit was moved to another slice and
-    /// started there while putexd hung.
+    /// The control groups that `units` have now. putexd does not know them if a unit was moved to another slice and started
+    /// there while putexd hung.
     pub fn groups(&mut self, units: &[UnitName]) -> Result<Vec<String>, Error> {
         let mut groups = Vec::new();
         for unit in units.iter().filter(|unit| WITH_PROCESSES.contains(&unit.kind())) {
             let Some(path) = self.find("GetUnit", unit)? else { continue };
             groups.push(self.property(&path, &type_interface(unit), "ControlGroup")?);
         }
-        // It has none before its first start.
+        // A unit has no group before its first start.
         groups.retain(|group| !group.is_empty());
         Ok(groups)
     }
 
-    /// Sends SIGKILL to the main processes that `units` have, wherever these are, as systemd knows them best; whether there is one
-    /// still, dead or not.
+    /// Sends SIGKILL to the main processes of `units`, in whichever control group they are, because systemd knows the processes
+    /// best. Returns whether systemd still has a main process, dead or not.
     pub fn kill_main(&mut self, units: &[UnitName]) -> Result<bool, Error> {
         let mut found = false;
         for unit in units.iter().filter(|unit| unit.kind() == "service") {
@@ -179,7 +180,7 @@ impl Systemd {
             }
             found = true;
             match self.call(MANAGER, MANAGER_INTERFACE, "KillUnit", &(unit.as_str(), "main", SIGKILL)) {
-                // It has died meanwhile.
+                // A refusal means that the process has died meanwhile.
                 Ok(_) | Err(Error::Refused(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -187,17 +188,18 @@ impl Systemd {
         Ok(found)
     }
 
-    /// Whether systemd shows these units as stopped in such a way that nothing of them is left. If so, what the mounts among
-    /// them are to mount, because only the kernel knows of these; else `None`.
+    /// Whether systemd shows these units as stopped in such a way that nothing of them is left, but for mounts. `Some`: it
+    /// does, and these are the mounts among them as they are configured, which only the kernel can prove to be gone. `None`: it
+    /// does not.
     pub fn inactive(&mut self, of: &WithoutProcess<'_>) -> Result<Option<Vec<Configured>>, Error> {
         let mut mounts = Vec::new();
         for unit in of.units {
             let is_begun = of.begun.contains(unit);
             let place = place_of(unit);
-            // One that systemd has forgotten is read anew where more than its state is asked for.
+            // A mount that systemd has forgotten is loaded again, because more than its state is asked for.
             let method = if place.is_some() { "LoadUnit" } else { "GetUnit" };
             let Some(path) = self.find(method, unit)? else {
-                // With the unit systemd has forgotten how its start went.
+                // When systemd forgot the unit, it forgot how its start went.
                 if is_begun {
                     return Ok(None);
                 }
@@ -227,13 +229,13 @@ impl Systemd {
         Ok(Some(mounts))
     }
 
-    /// systemd knows the peer from the socket; the user id is a formality, in hexadecimal digits of its decimal ones.
+    /// systemd knows the peer's user from the socket. The user id is a formality: the hexadecimal codes of its decimal digits.
     ///
-    /// BEGIN goes out together with AUTH, as systemd's own library has it. If it came later, together with the first
-    /// call, systemd would leave the call lying until something else arrives.
+    /// BEGIN is sent together with AUTH, as systemd's own library does. If it were sent later, together with the first call,
+    /// systemd would not read that call until something else arrives.
     fn authenticate(&mut self) -> Result<(), Error> {
         let user = rustix::process::geteuid().as_raw().to_string();
-        // The digits of ASCII are 0x30 to 0x39.
+        // In ASCII the digits have the codes 0x30 to 0x39.
         let user: String = user.chars().flat_map(|digit| ['3', digit]).collect();
         self.send(format!("\0AUTH EXTERNAL {user}\r\nBEGIN\r\n").as_bytes())?;
         let mut line = Vec::new();
@@ -249,7 +251,8 @@ impl Systemd {
         Ok(())
     }
 
-    /// The object of a unit; `None`: systemd does not know it. `method`: whether it is to be loaded.
+    /// The D-Bus object of a unit. `None`: systemd does not know the unit. `method` is `GetUnit`, or `LoadUnit` to load it as
+    /// well.
     fn find(&mut self, method: &str, unit: &UnitName) -> Result<Option<OwnedObjectPath>, Error> {
         let answer = known(self.call(MANAGER, MANAGER_INTERFACE, method, &(unit.as_str())))?;
         answer.map(|answer| answer.body()).transpose()
@@ -264,8 +267,8 @@ impl Systemd {
         self.call(path.as_str(), PROPERTIES_INTERFACE, "Get", &(interface.as_str(), name))?.body()
     }
 
-    /// Whether a service that is inactive after a success has left nothing, though it may have been stopped in the middle of
-    /// its start; `is_begun`: and though systemd may have forgotten that.
+    /// Whether a service that is `inactive` with `success` has left nothing, although systemd also calls it so after it was
+    /// stopped in the middle of its start. `is_begun`: systemd may have forgotten such a start too.
     fn shows_good_end(&mut self, path: &OwnedObjectPath, target: &UnitName, is_begun: bool) -> Result<bool, Error> {
         let mut at = |name| Ok::<u64, Error>(u64::try_from(self.value(path, "Unit", name)?)?);
         let has_ended_early = at("InactiveExitTimestampMonotonic")? > at("ActiveEnterTimestampMonotonic")?;
@@ -294,7 +297,7 @@ impl Systemd {
         Ok(FailedStart { is_oneshot, starts, has_stop, stop_posts, active_since, lease_since })
     }
 
-    /// How the commands of a service have ended in its last run.
+    /// How the commands in the property `name` of a service ended in its last run.
     fn exits(&mut self, path: &OwnedObjectPath, name: &str) -> Result<Vec<Exit>, Error> {
         let commands = Vec::<CommandOfUnit>::try_from(self.value(path, "Service", name)?)?;
         Ok(commands.into_iter().map(|(.., code, status)| Exit { code, status }).collect())
@@ -313,7 +316,9 @@ impl Systemd {
             let (body_length, fields_length) = (number(&bytes, 4, endian), number(&bytes, 12, endian));
             let body = 16 + fields_length.next_multiple_of(8);
             if fields_length > MESSAGE_LIMIT_BYTES || body_length > MESSAGE_LIMIT_BYTES {
-                return Err(Error::Refused("its answer is too long".to_owned()));
+                // What is left of it is still to come on this connection.
+                let limit = format!("an answer of more than {MESSAGE_LIMIT_BYTES} bytes");
+                return Err(Error::Silent(io::Error::new(io::ErrorKind::InvalidData, limit)));
             }
             bytes.extend(self.receive(body + body_length - 16)?);
             let header: Header = Data::new(&bytes[..], Context::new(endian, 0)).deserialize()?.0;
@@ -330,7 +335,7 @@ impl Systemd {
             match kind {
                 TYPE_METHOD_RETURN if answers_to == serial => return Ok(Answer { bytes, endian, body }),
                 TYPE_ERROR if answers_to == serial => return Err(Error::Refused(error)),
-                // Signals, which nobody here has asked for.
+                // Other messages are signals, which are not needed here.
                 _ => {}
             }
         }

@@ -1,8 +1,8 @@
-//! What a successor needs, on the disk: one file for each lease, so that a change costs the same however many leases there
-//! are, and what goes wrong with one is none of the others'.
+//! The leases on the disk for the guard's successor: one file for each lease. So a change costs the same however many leases
+//! there are, and an error with one file does not affect the others.
 //!
-//! A file is replaced whole, but for an extension: that changes only the [lines](turns) at its beginning. A successor takes the
-//! latest deadline that it finds, which was the one in force when its guard last wrote it down.
+//! A file is replaced as a whole, except for an extension, which changes only the [lines](turns) at its beginning. A successor
+//! takes the latest deadline that it finds, which is the one in force when the previous guard last wrote it.
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -17,20 +17,20 @@ use crate::guard_client::frame::Lease;
 use crate::guard_client::{grant, turns};
 use crate::types::{BootId, Revision, ServiceName, Time, WriteId};
 
-/// For the owner alone.
+/// Only the owner may read or write a record.
 const MODE: u32 = 0o600;
 
-/// What a lease of usual size takes with its grant, and more.
+/// More than the record and the grant of a usual lease take together.
 const ROOM: [u8; 16 * 1024] = [0; 16 * 1024];
 
-/// The file of a lease behind its two lines. It means nothing after a reboot.
+/// What follows the two lines in the file of a lease. It is void after a reboot.
 #[derive(Debug, Serialize, Deserialize)]
 struct Saved<E> {
     boot: BootId,
     entry: E,
 }
 
-/// The folder with the files.
+/// The folder of the records.
 #[derive(Debug)]
 pub(super) struct Records {
     files: Files,
@@ -42,8 +42,8 @@ impl Records {
         Self { files: Files::new(folder, MODE), boot }
     }
 
-    /// What the guard before has left. A file that cannot be read is as good as none: with that guard's end systemd has
-    /// stopped all units already, and the deadlines only make sure.
+    /// The leases that the previous guard left. A file that cannot be read is ignored: at the end of that guard systemd has
+    /// stopped all units already, and enforcing the deadlines is an additional safeguard.
     pub(super) fn load(&self) -> Vec<Entry> {
         let lost = |path: &Path, error: &io::Error| {
             let path = path.display();
@@ -67,7 +67,7 @@ impl Records {
                 }
             };
             let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
-            // One that was not put in its place: whoever wrote it has not answered yet.
+            // A hidden file was not put in its place: the guard that wrote it has not confirmed that lease yet.
             if name.starts_with('.') {
                 let _ = fs::remove_file(&path);
                 continue;
@@ -85,37 +85,38 @@ impl Records {
         entries
     }
 
-    /// Keeps all of an entry.
+    /// Writes the record of an entry as a whole.
     pub(super) fn write(&mut self, entry: &Entry) -> io::Result<()> {
         let rest = serde_json::to_vec(&Saved { boot: self.boot, entry })?;
         let prepared = self.files.prepare(&entry.lease().service, &extension(entry.lease()), &rest)?;
         self.files.put(prepared)
     }
 
-    /// Keeps what an extension has changed in an entry.
+    /// Writes only what an extension has changed in an entry. If that fails, the whole record is written.
     pub(super) fn extend(&mut self, entry: &Entry) -> io::Result<()> {
         let lease = entry.lease();
         self.files.change(&lease.service, &extension(lease)).or_else(|_| self.write(entry))
     }
 
-    /// Forgets a lease that is disarmed.
+    /// Removes the record of a disarmed lease. A record that is not there is no error.
     pub(super) fn remove(&mut self, service: &ServiceName) -> io::Result<()> {
         self.files.remove(service)
     }
 
-    /// Whether another lease could be kept, which has two files open while it begins: its grant, and its record.
+    /// Tests whether another lease could begin, which takes two open files at a time, for its grant and its record, and their
+    /// space.
     pub(super) fn has_room(&self) -> io::Result<()> {
         let path = self.files.folder().join(".room");
         let other = fs::File::open(self.files.folder())?;
         let written = fs::write(&path, ROOM);
         drop(other);
-        // Half of it would take some of the room that there is.
+        // Also removed after a failure: half of the file would take space that is scarce.
         let _ = fs::remove_file(&path);
         written
     }
 }
 
-/// What an extension changes in a lease; as long for each.
+/// The text of what an extension changes in a lease. All of these texts have the same length.
 fn extension(lease: &Lease) -> String {
     format!("{:032x} {:020} {}", lease.write.0, lease.revision.0, grant::deadline(lease.deadline))
 }
@@ -175,7 +176,7 @@ mod tests {
         serde_json::from_str(&format!("\"{:032x}\"", 5)).expect("a boot's id")
     }
 
-    /// A folder with the record of one lease, and the table that it is of.
+    /// A folder with the record of one lease, and the table that has this lease.
     struct Bench {
         folder: tempfile::TempDir,
         records: Records,
@@ -208,7 +209,7 @@ mod tests {
             self.folder.path().join("db")
         }
 
-        /// What a successor finds.
+        /// The entries that a successor finds.
         fn found(&self) -> Vec<Entry> {
             Records::new(self.folder.path(), boot()).load()
         }

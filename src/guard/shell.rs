@@ -1,4 +1,5 @@
-//! The one loop of the guard: socket and timers in, the table in the middle, grants and enforcements out.
+//! The main loop of the guard. It takes what comes from socket and timers, asks the table, and carries out what that decides:
+//! grants and enforcements.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -31,48 +32,50 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 use sd_notify::NotifyState;
 
-/// Beats in the time after which they are missed.
+/// How many beats the guard sends within the time after which the watcher misses them.
 const BEATS: u32 = 6;
 
-/// How often a proof is looked for that lets the watchdog be kept alive again: nobody tells of it.
+/// How often the guard looks for a proof that permits the next keep-alive of the watchdog: no event announces one.
 const PROOF_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Everybody may read a grant, as everybody may know the token.
+/// Everybody may read a grant: the fencing token is no secret.
 const GRANT_MODE: u32 = 0o644;
 
-/// How often it is tried whether there is room, at most.
+/// The shortest time between two tests whether /run has space again.
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Whoever has looked at the clock so long ago wakes: the host may have stood still since.
+/// If the clock was last read longer ago than this, the host may have stood still since.
 const AWAKE: Duration = Duration::from_millis(100);
 
-/// Replies wait for no more than so many others that are sent with them.
+/// When replies of more than so many bytes are waiting, they are sent before the next request is executed.
 const REPLIES_AT_ONCE_BYTES: usize = 4096;
 
-/// Between two tries to start, as systemd would leave between two guards.
+/// Time between two attempts to start: the same that systemd leaves between two guards.
 const START_INTERVAL: Duration = Duration::from_millis(100);
-/// For how long it is tried before systemd is to start another guard.
+/// For how long the guard tries to start before it ends, so that systemd starts another one.
 const START_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Why the guard ends.
+/// Why the guard ends, or does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum Fatal {
-    /// The host does not give what the guard cannot do without.
+    /// The host refuses something that the guard cannot do without.
     #[error("cannot {0}: {1}")]
     Host(&'static str, io::Error),
-    /// Only the end of the guard can still have systemd stop the units.
+    /// The units are not proven dead, and systemd did not take on their stop. Only the end of the guard can still make it stop
+    /// them.
     #[error("systemd was not heard to stop the units of {0}, and they are not dead")]
     Unproven(ServiceName),
-    /// It was told to end while units may run; a watchdog goes on counting, and resets the host if nobody takes over.
+    /// The guard got SIGTERM while units may run. A watchdog goes on counting, and resets the host if no other guard takes
+    /// over.
     #[error("it is told to end, and there are leases")]
     Told,
-    /// The host should be down by now.
+    /// The guard has taken this host down, and the host still runs.
     #[error("the stop of {0} is not proven, and the host did not go down")]
     NotFenced(ServiceName),
 }
 
-/// Begins as soon as it can. It says why it cannot once for each reason: a guard that ended each time would be started ten
-/// times a second, and fill the journal.
+/// Tries to start for [`START_PATIENCE`], and logs each reason why it cannot once. A guard that ended at each failure would be
+/// started ten times a second, and would fill the journal.
 pub(super) fn begin(paths: &Paths, watchdog: impl Fn() -> Option<Watchdog>) -> Result<Shell<'_>, Fatal> {
     let began = clock::now();
     let mut told = String::new();
@@ -93,12 +96,12 @@ pub(super) fn begin(paths: &Paths, watchdog: impl Fn() -> Option<Watchdog>) -> R
 /// The control groups of each lease, ready to be killed.
 type AllCondemned = BTreeMap<ServiceName, Vec<Condemned>>;
 
-/// The first act of whoever wakes: where SIGKILL is due, it is sent before a log is written, a file is looked at that is
-/// not the group's, or systemd is asked for a stop, whose `ExecStop=` may be a program that writes. What fails is tried again
-/// by the enforcement, which says so.
+/// What the guard does first when it wakes late: if SIGKILL is due, it is sent before a log is written, before a file other
+/// than the group's is read, and before systemd is asked for a stop, whose `ExecStop=` may be a program that writes. The
+/// enforcement tries again what failed, and reports it.
 #[derive(Debug, Default)]
 struct FirstAct {
-    /// For these it was done since `done_at`: what comes after it is the enforcement's.
+    /// The services that got their first SIGKILL since `done_at`. All further ones are sent by the enforcement.
     done: BTreeSet<ServiceName>,
     done_at: Time,
 }
@@ -121,13 +124,13 @@ impl FirstAct {
     }
 }
 
-/// How its watcher knows that the guard lives.
+/// Sends beats to the watcher, which show that the guard lives.
 #[derive(Debug)]
 struct Heart {
     pulse: Pulse,
-    /// When it was last told so, and for how long.
+    /// When the last beat was sent, and the patience that it gave.
     told: Option<(Time, Duration)>,
-    /// When somebody was last looked for who wants to hear it, while much is done at once.
+    /// When the guard last looked for a new watcher in the middle of other work.
     looked_at: Time,
 }
 
@@ -139,20 +142,19 @@ impl Heart {
         Ok(())
     }
 
-    /// How long the guard may be silent from now on. It is counted on `CLOCK_MONOTONIC`, of which an eighth is left out as
-    /// in [`Shell::wait`].
+    /// How long the guard may be silent from now on. The watcher counts this on `CLOCK_MONOTONIC`, so an eighth of it is left
+    /// out, as in [`Shell::wait`].
     fn patience(table: &Table, now: Time) -> Duration {
         table.patience(now).map_or(IDLE_PATIENCE, |patience| patience.saturating_sub(patience / 8).min(IDLE_PATIENCE))
     }
 
-    /// Says that the guard lives, and when to give it up: where it is time for that, or to be given up sooner than was said
-    /// last.
+    /// Sends a beat with the present patience, if the next beat is due or if the patience ends earlier than the last beat said.
     fn beat(&mut self, table: &Table) {
         let now = clock::now();
         if !self.pulse.is_watched() && now.has_passed(self.looked_at.plus(LEAST_PATIENCE / BEATS)) {
             self.looked_at = now;
             if self.accept().is_err() {
-                // The loop of the guard meets the error too.
+                // The main loop meets the same error, and ends the guard.
                 return;
             }
         }
@@ -167,7 +169,7 @@ impl Heart {
         }
     }
 
-    /// How long until the next beat, if somebody wants to hear it.
+    /// How long until the next beat is due. `None`: there is no watcher.
     fn due_in(&self) -> Option<Duration> {
         let ago = |at| clock::now().since_at_most(at);
         let left = |(at, patience): (Time, Duration)| (patience / BEATS).saturating_sub(ago(at));
@@ -175,34 +177,34 @@ impl Heart {
     }
 }
 
-/// Who waits to be accepted.
+/// Which listeners have connections to accept.
 #[derive(Debug, Clone, Copy, Default)]
 struct Comers {
     clients: bool,
     watchers: bool,
 }
 
-/// What a command is to a lease.
+/// What a command changes in a lease, as far as its record is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
-    /// It may run from now on: this has to be kept.
+    /// The units may run from now on: the command is refused if the record cannot be written.
     Begins,
-    /// It may run for longer.
+    /// The units may run for longer.
     Extends,
-    /// It may not, or is to be stopped in more places.
+    /// The units may run no longer, or there is more to be stopped.
     Ends,
 }
 
-/// Whether what the guard keeps in /run can be written.
+/// Whether records and grants in /run can be written.
 #[derive(Debug, Default)]
 struct Room {
-    /// Why not, and what to do about it.
+    /// Why they cannot be written, and what to do about it.
     trouble: Option<String>,
-    /// Whose grants have a deadline that is not the latest: they exist, and the gate lets nothing start once it is over.
+    /// Services whose grant has an earlier deadline than the lease. The gate lets none of their units start once that is over.
     outdated: BTreeSet<ServiceName>,
-    /// Whose records are not the latest.
+    /// Services whose record is not up to date.
     unkept: BTreeSet<ServiceName>,
-    /// When it was last tried whether they can be.
+    /// When the guard last tested whether /run has space again.
     looked_at: Option<Time>,
 }
 
@@ -210,7 +212,7 @@ pub(super) struct Shell<'a> {
     paths: &'a Paths,
     hierarchy: Arc<Hierarchy>,
     timer: BootTimer,
-    /// What it is set to.
+    /// The time to which the timer is set, on `CLOCK_BOOTTIME`.
     timer_set: Option<Duration>,
     table: Table,
     records: Records,
@@ -221,26 +223,26 @@ pub(super) struct Shell<'a> {
     enforcements: BTreeMap<ServiceName, Enforcement>,
     listener: UnixListener,
     connection: Option<Connection>,
-    /// The control group of who is at its other end.
+    /// The control group of the process at the other end of the connection.
     connection_group: Option<String>,
     heart: Heart,
-    /// The hardware's.
+    /// The hardware watchdog, if the guard is to serve one.
     watchdog: Option<Watchdog>,
-    /// Whether records and grants can be written.
     room: Room,
-    /// Readable at SIGTERM, where there is a watchdog to be closed. Otherwise the signal is the end.
+    /// Becomes readable at SIGTERM. It is there only with a watchdog, which has to be closed; otherwise the signal ends the
+    /// guard.
     told: Option<UnixStream>,
 }
 
 impl<'a> Shell<'a> {
-    /// Enforces what a predecessor left, and only then listens.
+    /// Enforces the leases that the previous guard left, and only then listens.
     fn start(paths: &'a Paths, watchdog: Option<Watchdog>) -> Result<Self, Fatal> {
         let host = |what| move |error| Fatal::Host(what, error);
         let boot = identity::boot_id().map_err(host("read the boot's id"))?;
         let hierarchy = Arc::new(Hierarchy::detect().map_err(host("find the control groups"))?);
         let records = Records::new(&paths.state, boot);
         let (table, effects) = Table::resume(clock::now(), records.load());
-        // The guard before has refused what may not be killed; of what cannot be read now the enforcement speaks.
+        // The previous guard has refused groups that must not be killed. The enforcement reports those that cannot be read now.
         let condemn = |lease: &Lease| -> Vec<_> {
             lease.cgroups.iter().filter_map(|path| hierarchy.condemn(path).ok()).collect()
         };
@@ -251,7 +253,7 @@ impl<'a> Shell<'a> {
             }
         }
         let condemned = table.leases().map(|lease| (lease.service.clone(), condemn(lease))).collect();
-        // A guard that is paged out is late when memory is short, which is when it is needed.
+        // A guard whose memory is paged out is late when memory is short, which is when it is needed.
         if let Err(error) = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT) {
             say(Level::Warning, &format!("cannot keep the guard in memory, ignoring: {error}"));
         }
@@ -259,7 +261,7 @@ impl<'a> Shell<'a> {
         let timer = BootTimer::new().map_err(host("make a timer"))?;
         let told = watchdog.is_some().then(at_sigterm).transpose().map_err(host("listen for SIGTERM"))?;
         fs::create_dir_all(&paths.leases).map_err(host("make the directory of the grants"))?;
-        // Units may run as any user, and the gate with them.
+        // Units may run as any user, and their gate runs as the same user.
         fs::set_permissions(&paths.leases, fs::Permissions::from_mode(0o755))
             .map_err(host("open the directory of the grants"))?;
         let mut grants = Files::new(&paths.leases, GRANT_MODE);
@@ -307,7 +309,7 @@ impl<'a> Shell<'a> {
     }
 
     /// Serves until something fails that leaves a lease in doubt. With a watchdog it also returns at SIGTERM: without an error
-    /// if nothing was at stake, and the device is closed.
+    /// if no unit was at stake, after the device is closed.
     pub(super) fn serve(mut self) -> Result<(), Fatal> {
         loop {
             let comers = self.wait().map_err(|error| Fatal::Host("wait", error))?;
@@ -327,7 +329,7 @@ impl<'a> Shell<'a> {
         }
     }
 
-    /// Keeps the hardware's watchdog from resetting the host, as long as every unit is sure to be dead in time.
+    /// Keeps the hardware watchdog from resetting the host, as long as every unit is sure to be dead in time.
     fn tend(&mut self) {
         if self.watchdog.is_none() {
             return;
@@ -342,7 +344,7 @@ impl<'a> Shell<'a> {
         self.table.at_stake(|service| self.enforcements.get(service).is_some_and(Enforcement::is_stopped))
     }
 
-    /// SIGTERM: at the end of a shutdown, or by the administrator.
+    /// Handles SIGTERM, which comes at the end of a shutdown, or from the administrator.
     fn end(self) -> Result<(), Fatal> {
         if self.at_stake().is_some() {
             return Err(Fatal::Told);
@@ -351,15 +353,16 @@ impl<'a> Shell<'a> {
         Ok(())
     }
 
-    /// Shows that the guard lives. What is done for each of many leases shows it for each of them: nothing of that hangs.
+    /// Shows that the guard lives. Loops over many leases call this for each of them, because none of these steps can hang.
     fn beat(&mut self) {
         self.heart.beat(&self.table);
     }
 
-    /// Until somebody speaks, or a deadline passes on either clock.
+    /// Waits until a descriptor is readable, or until the next deadline, beat or keep-alive is due.
     ///
-    /// The timer is on `CLOCK_BOOTTIME`. The raw clock has no timers: poll(2) counts on `CLOCK_MONOTONIC`, which may be
-    /// slewed against it by a tenth, so seven eighths of the time are waited, and then seven eighths of the rest.
+    /// The timer is on `CLOCK_BOOTTIME`. There are no timers on `CLOCK_MONOTONIC_RAW`. poll(2) counts on `CLOCK_MONOTONIC`,
+    /// which may be slewed against it by a tenth, so the guard waits for seven eighths of the time, and then for seven eighths
+    /// of the rest.
     fn wait(&mut self) -> io::Result<Comers> {
         let next = self.table.wake_at(clock::now());
         self.set_timer(next)?;
@@ -387,8 +390,8 @@ impl<'a> Shell<'a> {
         }
     }
 
-    /// Asks the kernel only for what comes sooner than what it was asked for: a timer that fires too early is set anew then,
-    /// and most leases are extended before that.
+    /// Sets the timer only if it would fire too late. A timer that fires too early is set anew then, which is rare: most leases
+    /// are extended before that.
     fn set_timer(&mut self, next: Option<Time>) -> io::Result<()> {
         let boot = next.map(|at| at.boot);
         let is_early_enough = |set: Duration| set > clock::now().boot && boot.is_none_or(|boot| set <= boot);
@@ -399,7 +402,7 @@ impl<'a> Shell<'a> {
         Ok(())
     }
 
-    /// What the passing of time asks for; does nothing when it is called too early.
+    /// Does what is due by now. It may be called too early, and does nothing then.
     fn expire(&mut self) -> Result<(), Fatal> {
         let mut stopped = Vec::new();
         while let Some(service) = self.enforcer.next_stopped() {
@@ -418,7 +421,7 @@ impl<'a> Shell<'a> {
         if effects.is_empty() {
             return Ok(());
         }
-        // The stop first, then the note of it: a successor comes to the same conclusion without the note.
+        // The stop comes first and the record after it: a successor decides the same without the record.
         let mut changed = BTreeSet::new();
         let mut giving_up = Vec::new();
         for effect in &effects {
@@ -432,7 +435,7 @@ impl<'a> Shell<'a> {
             }
         }
         self.carry_out(effects)?;
-        // A successor that finds the record before enforces the deadline as well, and sooner.
+        // A successor that finds the older record enforces its deadline as well, which is the same or earlier.
         for service in changed {
             let kept = self.keep(&service);
             self.take_note(kept);
@@ -450,14 +453,15 @@ impl<'a> Shell<'a> {
             match effect {
                 Effect::Withdraw(service) => {
                     self.room.outdated.remove(&service);
-                    // A grant that cannot be removed is one that systemd has to remove with the guard.
+                    // If the guard cannot remove a grant, it ends, because systemd then removes the grants with its runtime
+                    // directory.
                     self.grants.remove(&service).map_err(|error| Fatal::Host("remove a grant", error))?;
                 }
                 Effect::Extend(service, deadline) => self.extend_grant(&service, deadline),
                 Effect::Enforce(lease) => self.enforce(lease),
                 Effect::Forget(service) => drop(self.enforcements.remove(&service)),
-                // The one was prepared, and follows when everything else is in place. The other follows when the table is
-                // kept, because the guard may end over it.
+                // A grant was prepared already, and follows when everything else is in place. Giving up follows after the
+                // records are written, because the guard may end over it.
                 Effect::Grant(_) | Effect::GiveUp(_) => {}
             }
         }
@@ -477,8 +481,9 @@ impl<'a> Shell<'a> {
         self.enforcements.insert(service, enforcement);
     }
 
-    /// The stop is not proven in time. The guard ends if that still helps: `BindsTo=` needs nobody to answer. Where
-    /// systemd has taken the stop on already it does not, and would take the other leases of the host along.
+    /// The stop was not proven in time. The guard ends if that still helps, because `BindsTo=` then stops the units without an
+    /// answer from PID 1. It does not help if systemd has taken on the stop already, and it would end the other leases of the
+    /// host too.
     fn give_up(&self, lease: &Lease) -> Result<(), Fatal> {
         let service = lease.service.clone();
         say(
@@ -500,8 +505,8 @@ impl<'a> Shell<'a> {
         Err(Fatal::Unproven(service))
     }
 
-    /// A new connection ends the old one, and what it had not said yet; but nobody else ends putexd's. Whoever is root may
-    /// speak to a guard that putexd does not speak to.
+    /// A new connection replaces the old one, and the unread requests of the old one are dropped. Only putexd may replace a
+    /// connection of putexd. While putexd has none, any process of root may connect.
     fn accept(&mut self) -> io::Result<()> {
         loop {
             match self.listener.accept() {
@@ -527,7 +532,7 @@ impl<'a> Shell<'a> {
         }
     }
 
-    /// Answers what has been said, one line at a time; the clock is looked at before each.
+    /// Executes the requests that have arrived, one line at a time. The clock is read before each.
     fn converse(&mut self) -> Result<(), Fatal> {
         let Some(mut connection) = self.connection.take() else { return Ok(()) };
         connection.is_drained = false;
@@ -551,10 +556,11 @@ impl<'a> Shell<'a> {
         Ok(())
     }
 
-    /// Everything is in place when this returns, or nothing has changed. What a successor and the gate read may be older where
-    /// there is no room for it, and never says more than is so: a lease is begun only when it is kept, its deadline is kept
-    /// before it counts, and all else that a successor may miss (a lease that is closed, over or let go) it finds out itself,
-    /// or enforces in vain.
+    /// Executes one command. When this returns, either everything is in place or nothing has changed. If there is no space in
+    /// /run, the record and the grant may be older than the table, but they never permit more than it does. A lease begins only
+    /// if its record is written, and a later deadline goes into the record, if that is possible, before it counts. A successor
+    /// that misses another change (a lease that is closed, has lapsed or was disarmed) finds it out itself, or enforces in
+    /// vain.
     fn execute(&mut self, command: Command, of: &Of) -> Result<Outcome, Fatal> {
         let (service, deadline) = match &command {
             Command::Arm { lease } => (lease.service.clone(), Some(lease.deadline).filter(|_| !lease.closing)),
@@ -574,7 +580,7 @@ impl<'a> Shell<'a> {
         };
         if let Some(watchdog) = &self.watchdog
             && let Err(reason) = match &command {
-                // What opens nothing needs no watchdog.
+                // Commands that permit nothing need no watchdog.
                 Command::Arm { lease } if lease.closing => Ok(()),
                 Command::Arm { lease } => watchdog.permits_arming(clock::now(), lease.dead_by()),
                 Command::Extend { .. } => watchdog.permits_extending(clock::now()),
@@ -593,7 +599,7 @@ impl<'a> Shell<'a> {
         if outcome != Outcome::Done {
             return Ok(outcome);
         }
-        // Kept before the grant exists: a successor must not miss a lease that somebody may have acted upon.
+        // The record is written before the grant exists: a successor must know every lease that somebody may have acted upon.
         let condemned = self.condemn(&service).map_err(|error| error.to_string());
         let grant = match condemned.and_then(|groups| Ok((groups, self.keep_all(&service, &effects, kind)?))) {
             Ok((groups, grant)) => {
@@ -610,7 +616,7 @@ impl<'a> Shell<'a> {
         if !self.table.holds(&service) {
             self.condemned.remove(&service);
         }
-        // Before the grant too, so that no unit runs under a guard that may hang for longer than its lease.
+        // The beat comes before the grant too, so that no unit runs under a guard that may hang for longer than its lease.
         self.beat();
         self.set_timer(self.table.poll_timeout()).map_err(|error| Fatal::Host("set the timer", error))?;
         self.carry_out(effects)?;
@@ -620,7 +626,7 @@ impl<'a> Shell<'a> {
         if !self.table.holds(&service) {
             self.forget(&service);
         }
-        // The host may have stood still in between.
+        // The host may have stood still since the first look at the clock.
         if let Some(deadline) = deadline
             && clock::now().has_passed(deadline)
         {
@@ -630,7 +636,7 @@ impl<'a> Shell<'a> {
         Ok(outcome)
     }
 
-    /// The control groups of the lease of `service`, ready to be killed; `None`: they are what they were.
+    /// Opens the control groups of the lease of `service` for a later kill. `None`: they have not changed.
     fn condemn(&self, service: &ServiceName) -> io::Result<Option<Vec<Condemned>>> {
         let Some(lease) = self.table.entry_of(service).map(Entry::lease) else { return Ok(None) };
         let known = self.condemned.get(service);
@@ -647,8 +653,9 @@ impl<'a> Shell<'a> {
         lease.cgroups.iter().map(condemn).collect::<io::Result<_>>().map(Some)
     }
 
-    /// Writes what a change of the lease of `service` asks for: the record, and for a lease that begins the grant beside its
-    /// place. `Err`: a lease is not to be begun, as it cannot be kept, and nothing of it is written.
+    /// Writes what a change of the lease of `service` needs: its record, and for a lease that begins the grant, under a hidden
+    /// name beside its place. `Err`: the lease must not begin, because its record or grant cannot be written. Nothing of it is
+    /// on the disk then.
     fn keep_all(
         &mut self,
         service: &ServiceName,
@@ -659,22 +666,23 @@ impl<'a> Shell<'a> {
             (Change::Begins, _) => return self.keep_new(service, effects),
             (Change::Extends, Some(entry)) => self.records.extend(entry),
             (Change::Ends, Some(entry)) => self.records.write(entry),
-            // One that is let go is forgotten when its grant is gone.
+            // The record of a disarmed lease is removed later, after its grant.
             (Change::Extends | Change::Ends, None) => Ok(()),
         };
         self.note_kept(service, kept.is_ok());
-        // It takes less than a lease that begins: that it was written says nothing of whether there is room for that.
+        // A success is not noted: this takes less space than a lease that begins, so it does not show that there is space for
+        // one.
         if kept.is_err() {
             self.take_note(kept);
         }
         Ok(None)
     }
 
-    /// Writes what a lease that begins needs.
+    /// Writes the record and the grant of a lease that begins.
     fn keep_new(&mut self, service: &ServiceName, effects: &[Effect]) -> Result<Option<Prepared>, String> {
         let granted =
             effects.iter().find_map(|effect| if let Effect::Grant(lease) = effect { Some(lease) } else { None });
-        // The room for the grant first: a lease that gets none must not be on the disk either.
+        // The space for the grant is taken first: a lease that gets no grant must not have a record either.
         let prepared = granted.map(|lease| prepare_grant(&self.grants, lease)).transpose();
         let kept = prepared.and_then(|grant| match self.table.entry_of(service) {
             Some(entry) => self.records.write(entry).map(|()| grant),
@@ -694,8 +702,8 @@ impl<'a> Shell<'a> {
         }
     }
 
-    /// Has the gate know of a later deadline, which takes no room. A grant that is gone is made anew; where that fails, or no
-    /// write succeeds, the gate lets nothing start once the deadline before is over.
+    /// Writes a later deadline into the grant, which needs no additional space. A grant that is gone is made anew. If that
+    /// fails as well, the gate lets nothing start once the previous deadline is over.
     fn extend_grant(&mut self, service: &ServiceName, deadline: Time) {
         let changed = self.grants.change(service, &grant::deadline(deadline)).or_else(|_| {
             let lease = self.table.entry_of(service).map(Entry::lease);
@@ -709,7 +717,7 @@ impl<'a> Shell<'a> {
         }
     }
 
-    /// Writes the record of a lease that has changed by itself.
+    /// Writes the record of a lease that has changed without a command.
     fn keep(&mut self, service: &ServiceName) -> io::Result<()> {
         let kept = self.table.entry_of(service).map_or(Ok(()), |entry| self.records.write(entry));
         self.note_kept(service, kept.is_ok());
@@ -724,7 +732,7 @@ impl<'a> Shell<'a> {
         }
     }
 
-    /// Removes the record of a lease that was let go, after its grant.
+    /// Removes the record of a disarmed lease. Its grant is removed before.
     fn forget(&mut self, service: &ServiceName) {
         let removed = self.records.remove(service);
         self.note_kept(service, removed.is_ok());
@@ -733,7 +741,8 @@ impl<'a> Shell<'a> {
         }
     }
 
-    /// Tries to write what could not be written, or whether something could be; not often.
+    /// Tries again to write what could not be written, and tests whether a new lease would find space. At most once in
+    /// [`ROOM_INTERVAL`].
     fn look_for_room(&mut self) {
         let now = clock::now();
         if self.room.looked_at.is_some_and(|before| !now.has_passed(before.plus(ROOM_INTERVAL))) {
@@ -762,7 +771,7 @@ impl<'a> Shell<'a> {
         self.take_note(written);
     }
 
-    /// Says once that there is no room, and once that there is.
+    /// Logs once that /run cannot be written, and once that it can be written again.
     fn take_note(&mut self, written: io::Result<()>) {
         match written {
             Err(error) => {
@@ -795,7 +804,7 @@ fn prepare_grant(grants: &Files, lease: &Lease) -> io::Result<Prepared> {
     grants.prepare(&lease.service, &grant::deadline(lease.deadline), environment.as_bytes())
 }
 
-/// Writes a grant, or replaces it, at once and whole.
+/// Writes a grant, or replaces it, in one step: nobody sees half of it.
 fn write_grant(grants: &mut Files, lease: &Lease) -> io::Result<()> {
     let prepared = prepare_grant(grants, lease)?;
     grants.put(prepared)
@@ -820,7 +829,7 @@ fn at_sigterm() -> io::Result<UnixStream> {
 struct Connection {
     stream: UnixStream,
     inbox: Inbox,
-    /// The last read left nothing behind: what comes later wakes the guard again.
+    /// Whether the last read emptied the socket. What arrives later wakes the guard again.
     is_drained: bool,
     unsent: Vec<u8>,
 }
@@ -830,13 +839,13 @@ fn is_of_putexd(group: Option<&str>) -> bool {
     group.and_then(|group| group.rsplit('/').next()) == Some(DAEMON_UNIT)
 }
 
-/// What is said of a connection that is over. One that putexd has ended, as it does whenever it is stopped, is no trouble.
+/// The log line for a connection that has ended. putexd ends its own whenever it is stopped, which is not worth a warning.
 fn farewell(error: &io::Error) -> (Level, String) {
     let is_end = matches!(
         error.kind(),
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
     );
-    // A request that breaks off in the middle has the error of its reader within.
+    // A request that is cut off in the middle gives an error that contains the one of its parser.
     if is_end && error.get_ref().is_none() {
         (Level::Info, "putexd has ended its connection; its leases are kept to their deadlines".to_owned())
     } else {
@@ -845,8 +854,8 @@ fn farewell(error: &io::Error) -> (Level, String) {
 }
 
 impl Connection {
-    /// The next request; `None` if it is not here yet, or while replies wait to be taken. What was read at once is answered
-    /// at once, unless that is much.
+    /// The next request. `None`: it has not arrived yet, or the client does not take its replies. The replies to all requests
+    /// that were read together are sent together, unless they are long.
     fn next(&mut self) -> io::Result<Option<Request>> {
         loop {
             if self.unsent.len() > REPLIES_AT_ONCE_BYTES {
@@ -858,7 +867,7 @@ impl Connection {
             if let Some(line) = self.inbox.line() {
                 let request = serde_json::from_slice(&line);
                 if request.is_err() {
-                    // It ends the connection, and what is done is answered before.
+                    // This request ends the connection, so the replies to those before it are sent first.
                     self.flush()?;
                 }
                 return Ok(Some(request?));
@@ -896,7 +905,7 @@ impl Connection {
                 Err(error) => return Err(error),
             }
         }
-        // A long list is seldom asked for.
+        // A long list is rare, so its memory is given back.
         self.unsent.shrink_to(REQUEST_LIMIT_BYTES);
         Ok(())
     }

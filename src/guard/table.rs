@@ -1,4 +1,4 @@
-//! The leases and their deadlines. Pure: time is an argument, and what is to be done in the world is returned.
+//! The leases and their deadlines. The table is pure: time is an argument, and it returns what is to be done.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,51 +12,52 @@ use crate::guard_client::frame::{
 };
 use crate::types::{Instance, Revision, ServiceName, Time, UnitName, WriteId};
 
-/// How long it takes until a guard that is silent for longer than [`Table::patience`] has a successor that enforces, where
-/// its watcher hangs as well: systemd misses the watcher, starts another one, that one listens for a guard in vain, and
-/// systemd starts another guard. Three of systemd's timers are up to 250 ms late, `RestartSec=` is 100 ms twice, the watcher
-/// listens for 190 ms, and the rest is for the starts. A watcher that does not hang needs less than half of it.
+/// How long it takes, after a guard was silent for longer than [`Table::patience`], until a successor enforces, if its watcher
+/// hangs as well: systemd misses the watcher and starts another one, that one waits for a guard's beat in vain, and systemd
+/// starts another guard. Three of systemd's timers are up to 250 ms late, `RestartSec=` is 100 ms twice, the watcher waits for
+/// 190 ms, and the rest is for the starts. A watcher that does not hang needs less than half of it.
 const SUCCESSION: Duration = Duration::from_millis(1300);
 
-/// Shorter a patience is never, because a busy host must not look like a guard that hangs.
+/// The shortest patience, because a busy host must not look like a guard that hangs.
 pub(super) const LEAST_PATIENCE: Duration = Duration::from_millis(250);
 
 /// All leases that are not disarmed.
 ///
-/// The caller calls [`Table::expire`] before each [`Table::handle`], and whenever [`Table::poll_timeout`] has passed;
-/// calling it more often does nothing. It carries out the effects in their order, and answers the command afterwards.
+/// The caller calls [`Table::expire`] before each [`Table::handle`], and whenever [`Table::poll_timeout`] has passed; further
+/// calls do nothing. It carries out the effects in their order, and answers the command afterwards.
 ///
-/// Everything beside the entries follows from them, and only [`Table::put`] and an extension change either. What is asked for at
-/// each renewal costs no more for many leases than for a few; what looks at several leases looks at lapsed ones alone.
+/// All other fields follow from the entries, and only [`Table::put`] and an extension change any of them. What is asked for at
+/// each renewal costs no more for many leases than for a few; a loop over several leases covers lapsed ones alone.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Table {
     entries: BTreeMap<ServiceName, Entry>,
     #[serde(skip)]
     agenda: Agenda<Mark, ServiceName>,
-    /// Units and control groups, each with the service whose lease covers it. No unit's name begins as a group's path does.
+    /// Units and control groups, each with the service whose lease covers it. They cannot be confused: a group's path begins
+    /// with a slash, and no unit's name does.
     #[serde(skip)]
     covered: BTreeSet<(String, String)>,
-    /// What all leases take in a list of them, at most.
+    /// An upper limit of what all leases take in a list of them, in bytes.
     #[serde(skip)]
     bytes: usize,
 }
 
-/// What an entry is looked up by its time for.
+/// What is due for an entry at a point in time. The phase of the entry decides which marks it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Mark {
     /// The deadline of a lease that has not lapsed.
     Deadline,
-    /// When SIGKILL is due for it.
+    /// When SIGKILL is due for a lease that has not lapsed.
     Kill,
     /// When to give up a lease that has lapsed.
     GiveUp,
-    /// When SIGKILL is due for that.
+    /// When SIGKILL is due for a lease that has lapsed.
     LapsedKill,
     /// When SIGKILL was due for a lease that was given up.
     LateKill,
-    /// When units have to be dead that were not seen dead.
+    /// When the units have to be dead, if they were not seen dead yet.
     Death,
-    /// When those had to be that were.
+    /// When the units had to be dead, if they were seen dead.
     Dead,
 }
 
@@ -74,19 +75,19 @@ impl Entry {
         &self.lease
     }
 
-    /// Sets the deadline that a later [`Command::Extend`] has.
+    /// Sets the deadline of a later [`Command::Extend`], with the write that it counts from.
     pub fn extend(&mut self, write: WriteId, revision: Revision, deadline: Time) {
         (self.lease.write, self.lease.revision, self.lease.deadline) = (write, revision, deadline);
     }
 
-    /// Enters its points in time.
+    /// Enters the points in time of this entry.
     fn enter(&self, agenda: &mut Agenda<Mark, ServiceName>) {
         for (mark, at) in self.marks() {
             agenda.insert(mark, at, &self.lease.service);
         }
     }
 
-    /// Takes them out.
+    /// Removes the points in time of this entry.
     fn leave(&self, agenda: &mut Agenda<Mark, ServiceName>) {
         for (mark, at) in self.marks() {
             agenda.remove(mark, at, &self.lease.service);
@@ -112,41 +113,41 @@ impl Entry {
     }
 }
 
-/// The life of a lease. There is no way back up this list: a closed lease never reopens, and a lapse is final.
+/// The phases of a lease. None leads back to `Open` or `Closing`: a closed lease never reopens, and a lapse is final.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Phase {
-    /// The grant exists.
+    /// The grant exists, and the units may run.
     Open,
-    /// The grant is gone, the deadline stands.
+    /// The grant is gone, and the deadline still counts.
     Closing,
     /// The deadline has passed; the units are being stopped.
     Lapsed {
-        /// Without a proof by then, the host is fenced.
+        /// When the units are not proven dead by then, `on_stop_failure` is carried out.
         give_up: Time,
     },
-    /// They were seen dead after SIGKILL's time. They are watched until the lease is disarmed all the same: systemd may
+    /// The units were seen dead after SIGKILL was due. They are watched until the lease is disarmed nevertheless: systemd may
     /// have hung in the middle of a start that passed the gate before the deadline.
     Stopped,
-    /// They were not seen dead in time. SIGKILL goes on.
+    /// The units were not proven dead in time. SIGKILL is still sent.
     GivenUp,
 }
 
-/// What is to be done.
+/// What the caller of the table has to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Write the grant, or replace it.
+    /// Write the grant, or replace the one that is there.
     Grant(Lease),
-    /// The grant that there is has a later deadline.
+    /// Write the later deadline into the grant that is there.
     Extend(ServiceName, Time),
     /// Remove the grant, if there is one.
     Withdraw(ServiceName),
-    /// Stop and kill the units, again and again until [`Effect::Forget`]. It replaces an enforcement of the service that is
-    /// under way: the lease covers more now.
+    /// Stop and kill the units, again and again until [`Effect::Forget`]. This replaces an enforcement of the same service that
+    /// is under way, because the lease covers more now.
     Enforce(Lease),
-    /// Stop no longer, if there is something to stop.
+    /// End the enforcement of this service, if there is one.
     Forget(ServiceName),
-    /// The stop is not proven in time: do what `on_stop_failure` says.
+    /// The stop was not proven in time: do what `on_stop_failure` says.
     GiveUp(Lease),
 }
 
@@ -173,20 +174,20 @@ impl Table {
         (table, effects)
     }
 
-    /// What a successor needs.
+    /// All entries, in the order of their services.
     #[must_use]
     pub fn entries(&self) -> Vec<Entry> {
         self.entries.values().cloned().collect()
     }
 
-    /// What a successor needs of the lease of `service`.
+    /// The entry of `service`: its lease and phase, which a successor needs.
     #[must_use]
     pub fn entry_of(&self, service: &ServiceName) -> Option<&Entry> {
         self.entries.get(service)
     }
 
-    /// Puts `entry` in the place of what there is for `service`: what [`Table::entry_of`] has said before a command that
-    /// could not be carried out. But for an extension nothing else changes the entries.
+    /// Replaces the entry of `service`. The caller uses it to put back what [`Table::entry_of`] returned before a command that
+    /// could not be carried out. Apart from an extension nothing else changes the entries.
     pub fn put(&mut self, service: &ServiceName, entry: Option<Entry>) {
         let covers = |entry: &Entry| -> Vec<(String, String)> {
             entry.covers().map(|covered| (covered.to_owned(), service.to_string())).collect()
@@ -211,7 +212,7 @@ impl Table {
         self.entries.insert(service.clone(), new);
     }
 
-    /// The point at which [`Table::expire`] has something to do, as soon as *either* clock reaches it.
+    /// When [`Table::expire`] next has something to do: as soon as *either* clock reaches this point.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         [Mark::Deadline, Mark::GiveUp].into_iter().filter_map(|mark| self.agenda.first(mark)).reduce(Time::earliest)
@@ -222,21 +223,21 @@ impl Table {
         self.entries.values().map(|entry| &entry.lease)
     }
 
-    /// Whether `service` has one of them.
+    /// Whether `service` has a lease that is not disarmed.
     #[must_use]
     pub fn holds(&self, service: &ServiceName) -> bool {
         self.entries.contains_key(service)
     }
 
-    /// The services whose units get SIGKILL before anything else is done: their time for it has passed, and they were not
-    /// seen dead since.
+    /// The services whose units get SIGKILL before anything else is done: SIGKILL is due for them, and they were not seen dead
+    /// since.
     pub fn overdue(&self, now: Time) -> impl Iterator<Item = &ServiceName> {
         let marks = [Mark::Kill, Mark::LapsedKill, Mark::LateKill];
         let overdue: BTreeSet<_> = marks.into_iter().flat_map(|mark| self.agenda.passed(mark, now)).collect();
         overdue.into_iter()
     }
 
-    /// When to wake: at [`Table::poll_timeout`], or earlier for the next time of SIGKILL after a lapse.
+    /// When to wake: at [`Table::poll_timeout`], or earlier when SIGKILL is due for a lapsed lease.
     #[must_use]
     pub fn wake_at(&self, now: Time) -> Option<Time> {
         let lapsed = self.agenda.all(Mark::LapsedKill).filter_map(|service| self.entries.get(service));
@@ -244,8 +245,8 @@ impl Table {
         kills.chain(self.poll_timeout()).reduce(Time::earliest)
     }
 
-    /// The point by which the first of the units has to be dead that are not proven to be. `None`: no unit is at stake.
-    /// `is_dead` says whether units whose lease has lapsed are dead now, as one may have been started again since the proof.
+    /// The earliest time by which a unit has to be dead that is not proven dead. `None`: no unit is at stake. `is_dead` says
+    /// whether the units of a lapsed lease are dead now, because one may have been started again since the proof.
     #[must_use]
     pub fn at_stake(&self, is_dead: impl Fn(&ServiceName) -> bool) -> Option<Time> {
         let revived = self.agenda.all(Mark::Dead).filter(|service| !is_dead(service));
@@ -253,24 +254,24 @@ impl Table {
         revived.chain(self.agenda.first(Mark::Death)).reduce(Time::earliest)
     }
 
-    /// How long the guard may be silent before another has to be put in its place, so that the other sends SIGKILL when it is
-    /// due although putexd is gone as well. `None`: as long as it likes.
+    /// How long the guard may be silent before it is replaced, so that its successor can send SIGKILL when that is due even if
+    /// putexd is gone as well. `None`: nothing limits it.
     ///
-    /// Never less than half of what is left of the shortest lease: a guard that is silent because its host is busy must not
-    /// cost a lease that would be renewed. The successor of a guard that begins to hang too late for that is late itself, by
-    /// no more than [`LEAST_PATIENCE`] and [`SUCCESSION`] together.
+    /// It is never less than half of what is left of the shortest lease: a guard that is silent because its host is busy must
+    /// not cost a lease that would be renewed. If a guard hangs too late for that, its successor is late as well, but by no
+    /// more than [`LEAST_PATIENCE`] and [`SUCCESSION`] together.
     #[must_use]
     pub fn patience(&self, now: Time) -> Option<Duration> {
         let in_time = |mark| Some(now.until_passed(self.agenda.first(mark)?).saturating_sub(SUCCESSION));
         let shortest = self.agenda.first(Mark::Deadline).map(|deadline| now.until_passed(deadline) / 2);
         let armed = in_time(Mark::Kill).zip(shortest).map(|(in_time, least)| in_time.max(least));
-        // For one that was stopped or given up there is nothing left that a successor would do better.
+        // For units that were stopped or given up a successor could do nothing better.
         let patience = [armed, in_time(Mark::LapsedKill)].into_iter().flatten().min();
         patience.map(|patience| patience.max(LEAST_PATIENCE))
     }
 
-    /// The units of a lapsed lease were seen dead, at or after the time of SIGKILL; late is better than never. Whether that is
-    /// new.
+    /// Notes that the units of a lapsed lease were seen dead, at or after the time of SIGKILL; this may also come after the
+    /// lease was given up. Returns whether that is new.
     pub fn stopped(&mut self, service: &ServiceName) -> bool {
         let Some(entry) = self.entries.get(service) else { return false };
         let is_new = matches!(entry.phase, Phase::Lapsed { .. } | Phase::GivenUp);
@@ -281,7 +282,7 @@ impl Table {
         is_new
     }
 
-    /// Lets everything lapse whose deadline has passed, and gives up where the proof did not come in time.
+    /// Lets all leases lapse whose deadline has passed, and gives up those whose proof did not come in time.
     pub fn expire(&mut self, now: Time) -> Vec<Effect> {
         let mut effects = Vec::new();
         let marks = [Mark::Deadline, Mark::GiveUp];
@@ -289,8 +290,8 @@ impl Table {
         for service in due {
             let Some(Entry { mut lease, mut phase }) = self.entries.get(&service).cloned() else { continue };
             if matches!(phase, Phase::Open | Phase::Closing) {
-                // Whoever wakes so late that S is over as well still gets the time that SIGKILL takes: fencing the host
-                // would be no faster.
+                // A guard that wakes after S is over too still gets the time that SIGKILL takes: fencing the host would be no
+                // faster.
                 phase = Phase::Lapsed { give_up: lease.dead_by().latest(now.plus(lease.kill_reserve)) };
                 lease.closing = true;
                 effects.push(Effect::Withdraw(service.clone()));
@@ -307,7 +308,7 @@ impl Table {
         effects
     }
 
-    /// Carries out a command. A refusal changes nothing.
+    /// Executes a command. A refusal changes nothing.
     pub fn handle(&mut self, now: Time, command: Command) -> (Outcome, Vec<Effect>) {
         let result = match command {
             Command::Arm { lease } if lease.closing => self.widen(lease),
@@ -356,8 +357,9 @@ impl Table {
         Ok(effects)
     }
 
-    /// Adds what a closed lease was not known to cover: a unit whose start was under way may have been put into another
-    /// control group. Nothing is ever taken away from it, so that a late word cannot set a group free.
+    /// Adds units and groups to a closed or lapsed lease which it was not known to cover: a unit whose start was under way may
+    /// have been put into another control group. Nothing is ever removed, so that a message that comes late cannot exempt a
+    /// group.
     fn widen(&mut self, new: Lease) -> Result<Vec<Effect>, String> {
         self.check_overlap(&new)?;
         let Entry { lease, phase } = self.entry(&new.service, new.instance)?;
@@ -379,7 +381,7 @@ impl Table {
         Ok(if phase == Phase::Closing { Vec::new() } else { vec![Effect::Enforce(wider)] })
     }
 
-    /// Two leases must not cover one unit: the end of one would kill what runs under the other.
+    /// Refuses a lease that covers a unit or group of another: the end of one lease would kill what runs under the other.
     fn check_overlap(&self, new: &Lease) -> Result<(), String> {
         let unit = new.units.iter().find_map(|unit| self.other_with(new, unit.as_str()).zip(Some(unit.as_str())));
         let group = || new.cgroups.iter().find_map(|group| self.other_around(new, group).zip(Some(group.as_str())));
@@ -389,14 +391,14 @@ impl Table {
         }
     }
 
-    /// The service of another lease that covers just this.
+    /// Another service whose lease covers exactly this unit or group.
     fn other_with(&self, new: &Lease, covered: &str) -> Option<&str> {
         let start = (covered.to_owned(), String::new());
         let same = self.covered.range(start..).take_while(|(other, _)| other == covered);
         same.map(|(_, service)| service.as_str()).find(|service| *service != new.service.as_str())
     }
 
-    /// The service of another lease that covers this group, one above it, or one below it.
+    /// Another service whose lease covers this group, one above it, or one below it.
     fn other_around(&self, new: &Lease, group: &str) -> Option<&str> {
         let ends = group.match_indices('/').map(|(end, _)| end).chain([group.len()]);
         let above = ends.filter_map(|end| group.get(..end)).find_map(|above| self.other_with(new, above));
@@ -408,7 +410,7 @@ impl Table {
         })
     }
 
-    /// Whether a list of all leases can still be sent with `new` among them, in place of the one of its service.
+    /// Checks that a list of all leases still fits into a reply, with `new` in place of the present lease of its service.
     fn check_room(&self, new: &Lease) -> Result<(), String> {
         let old = self.entries.get(&new.service).map_or(0, |entry| entry.lease.listed_bytes());
         if self.bytes - old + new.listed_bytes() > LEASES_LIMIT_BYTES {
@@ -466,8 +468,8 @@ impl Table {
         Ok(vec![Effect::Withdraw(service.clone()), Effect::Forget(service)])
     }
 
-    /// The leases that are asked for, of those that are not disarmed, the lapsed ones too. Units that were seen dead may have been
-    /// started since: that is the caller's to say.
+    /// The leases that `of` selects from those that are not disarmed, lapsed ones included. `stopped` says that units were seen
+    /// dead once; the caller has to correct it where they may have been started since.
     #[must_use]
     pub fn list(&self, of: &Of) -> Vec<ListedLease> {
         let listed = |Entry { lease, phase }: &Entry| ListedLease {
@@ -491,7 +493,7 @@ impl Table {
     }
 }
 
-/// What is wrong with a lease in itself.
+/// Checks a lease by itself, without the other leases.
 fn check(lease: &Lease) -> Result<(), String> {
     if lease.kill_reserve > lease.stop_budget {
         return Err("the time kept for SIGKILL is longer than the stop budget".to_owned());
@@ -512,8 +514,8 @@ fn check(lease: &Lease) -> Result<(), String> {
     }
 }
 
-/// Whether `path` names a control group other than the root, which holds everything, and cannot lead out of the
-/// hierarchy: everything in it is going to be killed.
+/// Whether `path` names a control group other than the root, which holds everything, and cannot lead out of the hierarchy:
+/// everything in this group is going to be killed.
 pub(super) fn is_below_the_root(path: &str) -> bool {
     path.len() <= CGROUP_LIMIT_BYTES
         && path.strip_prefix('/').is_some_and(|path| {
@@ -580,7 +582,7 @@ mod tests {
         lease
     }
 
-    /// The lease of `db` by `instance`, closed, as one that covers another group too.
+    /// A command that adds another group to the closed lease of `db` by `instance`.
     fn wider(instance: u128) -> Command {
         let mut lease = closed(lease("db", instance, 10));
         lease.cgroups = vec!["/app.slice/db.service".to_owned()];
@@ -605,7 +607,7 @@ mod tests {
         Command::Disarm { service: name("db"), instance: Instance(instance) }
     }
 
-    /// A table with the lease of `db` by instance 1 until 10.
+    /// A table with the lease of `db` by instance 1, with its deadline at 10.
     fn armed() -> Table {
         let mut table = Table::default();
         let lease = lease("db", 1, 10);
@@ -663,7 +665,7 @@ mod tests {
             let patience = table.patience(at_ms(milliseconds)).expect("there is a lease");
             assert!(ms(milliseconds) + patience + SUCCESSION <= ms(13_000), "{patience:?} at {milliseconds} ms");
         }
-        // The other lease has longer to go.
+        // The other lease has a later deadline.
         table.handle(at(12), Command::Arm { lease: lease("other", 2, 14) });
         for late in [12_000, 12_900, 13_500] {
             assert_eq!(table.patience(at_ms(late)), Some(LEAST_PATIENCE));
@@ -1159,7 +1161,7 @@ mod tests {
         ]
     }
 
-    /// The questions that are answered by what is kept beside the entries, asked of the entries alone.
+    /// Computes from the entries alone what the table answers with the help of its other fields.
     struct Scan<'a>(&'a Table);
 
     impl Scan<'_> {
@@ -1192,7 +1194,8 @@ mod tests {
             self.entries().filter(lives).map(|entry| entry.lease.dead_by()).reduce(Time::earliest)
         }
 
-        /// What was promised of the patience: the least that a lease leaves, and the most that one bears.
+        /// The least and the greatest patience that is permitted: half of the shortest lease, and what leaves time for a
+        /// successor.
         fn patience(&self, now: Time) -> Option<(Duration, Duration)> {
             let bounds = |Entry { lease, phase }: &Entry| {
                 let half = match phase {
@@ -1218,7 +1221,7 @@ mod tests {
         }
     }
 
-    /// Leases of a few services that reach into each other, with clocks that drift apart.
+    /// Random leases of a few services whose units and groups overlap, with clocks that drift apart.
     fn any_lease() -> impl Strategy<Value = Lease> {
         let spans = (0_u64..4, 0_u64..5, 0_u64..60, 0_u64..60);
         let groups = prop::sample::subsequence(vec!["/a", "/a/b", "/a/b/c", "/a.b", "/ab", "/b", "/b/a"], 0..3);
@@ -1264,7 +1267,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens, what is kept beside the entries answers as a look at all of them would.
+        /// After any commands, what is kept beside the entries gives the same answers as a look at all of them.
         #[test]
         fn what_is_kept_beside_the_entries_follows_from_them(turns in proptest::collection::vec(turn(), 0..40)) {
             let mut table = Table::default();

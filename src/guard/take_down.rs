@@ -1,7 +1,7 @@
-//! The watcher's other duty: to take this host down when putexd asks for it, as `guard::take_down` has it.
+//! The watcher's second task: to take this host down when putexd asks for it, in the protocol of `guard_client::take_down`.
 //!
-//! It has a thread of its own, so that nobody who connects keeps the watcher from its beats. Only root can connect, and who
-//! says nothing is sent away after [`PATIENCE`], so that he keeps putexd waiting for no longer either.
+//! It has a thread of its own, so that no client can keep the watcher from its beats. Only root can connect. A client that
+//! sends nothing is disconnected after [`PATIENCE`], so that it cannot block putexd for longer than that.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -18,13 +18,13 @@ use crate::guard_client::take_down::{REQUEST_LIMIT_BYTES, Reply};
 use crate::host::self_fence::self_fence;
 use crate::types::OnStopFailure;
 
-/// How long a connection may take to say what it wants, and to take the reply.
+/// How long the watcher waits for a client to send its request, and to take the reply.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Between two tries to listen: the guard may not have made the directory yet, or /run may be full.
+/// Time between two attempts to listen, which fail while the guard has not made the directory, or while /run is full.
 const LISTEN_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Serves for ever, in a thread of its own.
+/// Starts the thread, which serves for ever.
 pub(super) fn begin(socket: &Path, sysrq: &Path) -> io::Result<()> {
     let (socket, sysrq) = (socket.to_owned(), sysrq.to_owned());
     thread::Builder::new().name("take-down".to_owned()).spawn(move || serve(&socket, &sysrq)).map(drop)
@@ -57,7 +57,7 @@ fn serve(socket: &Path, sysrq: &Path) {
     }
 }
 
-/// One request. Whoever breaks off, or asks for something else, gets no reply.
+/// Serves one request. A client that breaks off, or sends anything else, gets no reply.
 fn converse(mut stream: UnixStream, sysrq: &Path) {
     let Ok(how) = hear(&mut stream) else { return };
     say(Level::Alert, "putexd asks for it: this host is taken down");
@@ -66,7 +66,7 @@ fn converse(mut stream: UnixStream, sysrq: &Path) {
         say(Level::Emergency, &format!("cannot take this host down: {error}"));
     }
     if let Ok(reply) = serde_json::to_vec(&reply) {
-        // Nobody waits for it any more, and the journal has it.
+        // The client may be gone; the journal has the outcome.
         let _ = stream.write_all(&reply);
     }
 }
@@ -77,7 +77,7 @@ fn hear(stream: &mut UnixStream) -> io::Result<OnStopFailure> {
     if socket_peercred(&*stream)?.uid != geteuid() {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
-    // A request is written whole, so it is read whole.
+    // A request is written with one write, so one read gets all of it.
     let mut request = [0; REQUEST_LIMIT_BYTES];
     let length = stream.read(&mut request)?;
     Ok(serde_json::from_slice(&request[..length])?)

@@ -1,19 +1,19 @@
-//! `putex-guard watch`: puts an end to a guard that hangs, so that systemd starts another.
+//! `putex-guard watch`, the watcher: kills a guard that hangs, so that systemd starts another.
 //!
-//! A watchdog of PID 1's on the guard would do that too, and it would shoot a healthy guard at each thaw: the whole host
-//! stood still, the timer of PID 1 went on, and the guard is the one that has to act at that moment. So PID 1 watches
-//! this program, and this program watches the guard. It does not shoot before it was itself awake for some of the silence,
-//! which it counts in steps: however long the host stood still, that is one step, and there has to be another.
+//! A watchdog of PID 1 on the guard would do that too, but it would kill a healthy guard at each thaw: while the whole host
+//! stood still, the timer of PID 1 went on, and the guard has to act at just that moment. So PID 1 watches this program, and
+//! this program watches the guard. It kills the guard only if it was itself awake for some of the silence. It counts the
+//! silence in steps: a time in which the host stood still is one step, however long, and another step has to follow.
 //!
 //! The guard listens, this program connects, and each beat on the connection says how long the next silence may last. The
-//! kernel says who listens and answers for it, so a guard that hangs can be told from one that is not there, and the
-//! guard's process is known although it says nothing. Where guard and watcher both hang, PID 1 misses the watcher after
-//! the same time; its successor gives the guard a short look to speak.
+//! kernel says which process listens, so a guard that hangs can be told from one that is not there, and its process is known
+//! although it says nothing. Where guard and watcher both hang, PID 1 misses the watcher after the same time; the next watcher
+//! gives the guard a short time to speak.
 //!
-//! A guard is not shot while PID 1 does not answer: nobody would start another one, it could not go on by itself any more,
-//! and as its watchdog's device is closed the kernel would write one more keep-alive.
+//! A guard is not killed while PID 1 does not answer: nothing would start another one, this one could not go on by itself any
+//! more, and as its end closes the device of its watchdog, the kernel would write one more keep-alive.
 //!
-//! What this program does besides is in `take_down`.
+//! The other task of this program is in `take_down`.
 
 use std::convert::Infallible;
 use std::fs;
@@ -39,24 +39,24 @@ use crate::systemd::notify;
 /// How long a guard may be silent while nothing is at stake.
 pub(super) const IDLE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// A patience is waited for in so many steps, and at the end of all but the last the guard is shot. What is left is for
-/// PID 1, which must not lose its patience with the watcher first.
+/// A patience is divided into so many steps. At the end of the last but one the guard is killed. The last step is for PID 1,
+/// which must not lose its patience with the watcher first.
 const STEPS: u32 = 4;
 
-/// A silence has to be heard in so many steps.
+/// Of these steps the watcher must have been awake for at least so many.
 const STEPS_AWAKE: u32 = 2;
 
-/// Between two looks whether a guard listens: at first, and while none does for long.
+/// Pause between two attempts to connect to a guard: the first, and the longest that it doubles to.
 const CONNECT_INTERVAL_MIN: Duration = Duration::from_millis(50);
 const CONNECT_INTERVAL_MAX: Duration = Duration::from_secs(1);
 
-/// How long PID 1 may take to show that it lives.
+/// How long PID 1 may take to answer before a guard is killed.
 const ASK_LIMIT: Duration = Duration::from_millis(100);
 
-/// A beat is the patience in milliseconds.
+/// A beat: the patience in milliseconds, little-endian.
 type Beat = [u8; 4];
 
-/// The guard's end.
+/// The guard's end of the connection to its watcher.
 #[derive(Debug)]
 pub(super) struct Pulse {
     listener: UnixListener,
@@ -64,22 +64,22 @@ pub(super) struct Pulse {
 }
 
 impl Pulse {
-    /// Listens; the socket is for its owner alone.
+    /// Listens on a socket that only its owner may connect to.
     pub(super) fn new(path: &Path) -> io::Result<Self> {
         Ok(Self { listener: listen(path)?, watcher: None })
     }
 
-    /// Readable when a watcher comes.
+    /// The listening socket, which is readable when a watcher connects.
     pub(super) fn listener(&self) -> &UnixListener {
         &self.listener
     }
 
-    /// Whether somebody wants to hear.
+    /// Whether a watcher is connected.
     pub(super) fn is_watched(&self) -> bool {
         self.watcher.is_some()
     }
 
-    /// Takes a new watcher in place of the one before, if there is one. It is waiting for a first beat.
+    /// Accepts a new watcher, which replaces the one before. Returns whether there is one, which then waits for its first beat.
     pub(super) fn accept(&mut self) -> io::Result<bool> {
         let mut is_new = false;
         loop {
@@ -97,8 +97,8 @@ impl Pulse {
         }
     }
 
-    /// Says that the guard lives, and how long it may be silent from now on. Never waits: a watcher that does not read is
-    /// PID 1's to judge, and finds enough beats when it goes on; one that is gone comes again.
+    /// Tells the watcher that the guard lives, and how long it may be silent from now on. It never blocks: a watcher that does
+    /// not read is left to PID 1, and finds enough beats when it goes on. A watcher that is gone connects again.
     pub(super) fn beat(&mut self, patience: Duration) {
         let Some(watcher) = &mut self.watcher else { return };
         let beat: Beat = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX).to_le_bytes();
@@ -110,25 +110,26 @@ impl Pulse {
     }
 }
 
-/// A socket for its owner alone, in place of one that a predecessor left.
+/// Listens on a socket that only its owner may connect to, and replaces one that a predecessor left.
 pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    // The umask has kept others out from the beginning.
+    // Between `bind` and `set_permissions` the umask keeps other users out.
     let listener = UnixListener::bind(path)?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
-/// How long the guard is silent.
+/// The present silence of the guard, and how long it may last.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Vigil {
     patience: Duration,
     silence: Duration,
-    /// Of which somebody was awake to hear it: a step is no longer than it was meant to be.
+    /// The part of the silence in which the watcher was awake. Each wait counts for no more than the step that it was meant to
+    /// be.
     heard: Duration,
 }
 
@@ -152,13 +153,13 @@ impl Vigil {
         self.silence >= self.step() * (STEPS - 1) && self.heard >= look.max(self.step() * STEPS_AWAKE)
     }
 
-    /// How long PID 1 is to bear with a silent watcher.
+    /// How long PID 1 is to wait for the next sign of life of the watcher.
     fn left(&self) -> Duration {
         self.patience.saturating_sub(self.heard).max(LEAST_PATIENCE)
     }
 }
 
-/// Watches for ever.
+/// Runs the watcher for ever. An error ends it.
 pub(super) fn run(socket: &Path, systemd: &Path) -> io::Result<Infallible> {
     if let Err(error) = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT) {
         say(Level::Warning, &format!("cannot keep the guard's watcher in memory, ignoring: {error}"));
@@ -167,7 +168,7 @@ pub(super) fn run(socket: &Path, systemd: &Path) -> io::Result<Infallible> {
     let mut pause = CONNECT_INTERVAL_MIN;
     loop {
         tell_systemd(IDLE_PATIENCE);
-        // Where there is none, or it ended in this moment, systemd knows of it.
+        // If there is no guard, or it ended at this moment, systemd knows of it and starts one.
         if let Ok(guard) = Guard::connect(socket) {
             guard.watch(systemd)?;
             pause = CONNECT_INTERVAL_MIN;
@@ -177,11 +178,11 @@ pub(super) fn run(socket: &Path, systemd: &Path) -> io::Result<Infallible> {
     }
 }
 
-/// A guard that listens.
+/// The connection to a guard that listens.
 struct Guard {
     stream: UnixStream,
     process: Pid,
-    /// Before Linux 5.3 there are no pins.
+    /// A handle on the guard's process. `None`: Linux before 5.3 has no `pidfd_open`.
     pin: Option<OwnedFd>,
 }
 
@@ -189,8 +190,8 @@ impl Guard {
     fn connect(socket: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(socket)?;
         stream.set_nonblocking(true)?;
-        // Of the process that listens, though it may not have accepted. It is pinned while the connection is whole, so
-        // that its number cannot be another's by the time it is shot.
+        // This is the process that listens, even if it has not accepted the connection. It is pinned while the connection
+        // exists, so that its number cannot be that of another process when it is killed.
         let process = socket_peercred(&stream)?.pid;
         let pin = match pidfd_open(process, PidfdFlags::empty()) {
             Ok(pin) => Some(pin),
@@ -200,7 +201,7 @@ impl Guard {
         Ok(Self { stream, process, pin })
     }
 
-    /// Returns when the guard is gone.
+    /// Watches this guard. Returns when it is gone.
     fn watch(mut self, systemd: &Path) -> io::Result<()> {
         let mut vigil = Vigil::begin(LEAST_PATIENCE);
         let mut told = false;
@@ -219,7 +220,7 @@ impl Guard {
             }
             if vigil.is_over() {
                 self.shoot(systemd, &vigil, &mut told);
-                // Should it not die of it, or PID 1 not answer yet.
+                // If the guard did not die of it, or PID 1 does not answer yet, this is tried again.
                 vigil = Vigil::begin(LEAST_PATIENCE);
             }
         }
@@ -236,12 +237,12 @@ impl Guard {
         }
     }
 
-    /// The last beat of those that are here. An error: the connection is over, and the guard with it.
+    /// The latest of the beats that have arrived. An error means that the connection has ended, and so has the guard.
     fn hear(&mut self) -> io::Result<Option<Duration>> {
         let mut heard = None;
         let mut beat: Beat = [0; 4];
         loop {
-            // Beats are written whole, so they are read whole.
+            // A beat is written with one write, so one read gets all of it.
             match self.stream.read(&mut beat) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(_) => heard = Some(Duration::from_millis(u32::from_le_bytes(beat).into())),
@@ -268,7 +269,7 @@ impl Guard {
             }
         }
         if answer.is_ok() {
-            // One that is gone is what is wanted.
+            // An error means that the guard is gone already.
             let _ = match &self.pin {
                 Some(pin) => pidfd_send_signal(pin, Signal::KILL),
                 None => kill_process(self.process, Signal::KILL),
@@ -277,10 +278,10 @@ impl Guard {
     }
 }
 
-/// That the watcher lives, and when to give it up.
+/// Tells systemd that the watcher lives, and how long to wait for its next sign of life.
 fn tell_systemd(patience: Duration) {
     let patience = u32::try_from(patience.as_micros()).unwrap_or(u32::MAX);
-    // A lost beat is systemd's to judge.
+    // If the message is lost, systemd decides whether the watcher is silent for too long.
     let _ = notify::try_tell(&[NotifyState::Watchdog, NotifyState::WatchdogUsec(patience)]);
 }
 

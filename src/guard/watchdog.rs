@@ -1,13 +1,14 @@
-//! The hardware watchdog: resets the host where nobody can vouch any more that every unit is dead in time.
+//! The hardware watchdog: resets the host when it is no longer sure that every unit is dead in time.
 //!
-//! A keep-alive is a promise for as long as the device's timeout. So one is written at `t` only if for each lease either
-//! its units are proven dead, or `t` + the timeout is over before `deadline + S`: guard, PID 1 and kernel may all hang from
-//! any moment on, and the host is reset before another may start the unit. While a lease is renewed that is no limit,
-//! since each renewal moves its deadline; once it is not, the last keep-alive ends just before the units have to be dead.
+//! A keep-alive lets the host run for the whole timeout of the device. So one is written at `t` only if for each lease either
+//! its units are proven dead, or `t` + the timeout is before `deadline + S`: guard, PID 1 and kernel may all hang from any
+//! moment on, and the host has to be reset before another host may start the unit. While a lease is renewed this is no limit,
+//! because each renewal moves its deadline. When it is not renewed, the last keep-alive ends just before the units have to be
+//! dead.
 //!
-//! To open a device is a keep-alive, and to close one without the magic letter as well. So it is opened under the same
-//! rule; and where this process ends, the kernel's last keep-alive may come too late. For that PID 1 has to hang and
-//! putexd to be gone at the same time.
+//! Opening the device is a keep-alive, and so is closing it without the magic letter. So it is opened under the same rule. When
+//! this process ends, the kernel's last keep-alive may come too late, but that matters only if PID 1 hangs and putexd is gone
+//! at the same time.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -22,18 +23,18 @@ use crate::guard_client::frame;
 use crate::host::watchdog::reach;
 use crate::types::Time;
 
-/// Anything but the magic letter.
+/// A keep-alive may be any byte except the magic letter.
 const KEEP_ALIVE: &[u8] = b"1";
-/// Written last, it says that the device is not to count on.
+/// Written before the close, this makes the device stop counting.
 const MAGIC_CLOSE: &[u8] = b"V";
-/// Keep-alives within one timeout.
+/// How many keep-alives are written within one timeout.
 const KEEP_ALIVES: u32 = 4;
-/// How long before it may no longer be written the last one is.
+/// The last keep-alive is written this long before the moment from which none may be written.
 const LAST: Duration = Duration::from_millis(10);
-/// `/dev/watchdog`, which is the first device by its older name; sysfs knows it by the other alone.
+/// The device number of `/dev/watchdog`, the older name of the first device; sysfs has it only under the other number.
 const OLDER_NAME: (u32, u32) = (10, 130);
 
-/// The device, open or not yet.
+/// The watchdog device, which is opened at the first keep-alive.
 #[derive(Debug)]
 pub struct Watchdog {
     path: PathBuf,
@@ -43,25 +44,25 @@ pub struct Watchdog {
     tried: Option<Time>,
     /// When the device resets this host, if no other keep-alive follows.
     expiry: Option<Time>,
-    /// Why the last one failed.
+    /// Why the last keep-alive failed. `None`: it did not.
     trouble: Option<String>,
 }
 
 impl Watchdog {
-    /// `timeout` is what the device is said to have.
+    /// `timeout` is the configured one, which the device's own must not exceed.
     #[must_use]
     pub fn new(path: PathBuf, timeout: Duration) -> Self {
         Self { path, timeout, device: None, tried: None, expiry: None, trouble: None }
     }
 
-    /// How it is, for putexd.
+    /// The state that putexd is told of.
     #[must_use]
     pub fn status(&self) -> frame::Watchdog {
         frame::Watchdog { device: self.path.clone(), timeout: self.timeout, trouble: self.trouble.clone() }
     }
 
-    /// How long until [`Watchdog::tend`] has something to do. `at_stake` is when the first of the units has to be dead that
-    /// are not proven to be. `None`: nothing may be written before that changes.
+    /// How long until [`Watchdog::tend`] has something to do. `at_stake` is the earliest time by which a unit has to be dead
+    /// that is not proven dead. `None`: no keep-alive may be written before that changes.
     #[must_use]
     pub fn due_in(&self, now: Time, at_stake: Option<Time>) -> Option<Duration> {
         let ago = self.tried.map_or(Duration::MAX, |tried| now.since_at_most(tried));
@@ -74,11 +75,11 @@ impl Watchdog {
         if regular < may_for {
             return Some(regular);
         }
-        // Once more when it is still allowed, so that a stop that needs all of its time is not cut short.
+        // The last permitted moment gets one more keep-alive, so that a stop that needs all of its time is not cut short.
         (ago >= LAST * 2).then(|| may_for.saturating_sub(LAST))
     }
 
-    /// Writes a keep-alive if one is due. `clock` is read again after it, because the device counts from then.
+    /// Writes a keep-alive if one is due. `clock` is read again after the write, because the device counts from the write on.
     pub fn tend(&mut self, clock: impl Fn() -> Time, at_stake: Option<Time>) {
         let now = clock();
         if self.due_in(now, at_stake) != Some(Duration::ZERO) {
@@ -103,8 +104,8 @@ impl Watchdog {
         }
     }
 
-    /// Why no lease may be armed whose units have to be dead by `dead_by`. An operator who asks for a watchdog does not
-    /// want units to run without one, so each doubt is a reason.
+    /// Checks whether a lease may be armed whose units have to be dead by `dead_by`. `Err`: the reason why not. An operator who
+    /// configures a watchdog does not want units to run without one, so each doubt is a reason.
     pub fn permits_arming(&self, now: Time, dead_by: Time) -> Result<(), String> {
         if let Some(trouble) = &self.trouble {
             return Err(format!("the watchdog {} is not served: {trouble}", self.path.display()));
@@ -122,7 +123,8 @@ impl Watchdog {
         }
     }
 
-    /// Why no lease may be extended: a keep-alive that fails is the device's to answer, unless it does not.
+    /// Whether a lease may be extended. `Err`: why not. A failed keep-alive is no reason, as the device then resets the host;
+    /// that it should have done so and has not is one.
     pub fn permits_extending(&self, now: Time) -> Result<(), String> {
         match self.expiry {
             Some(expiry) if !now.has_passed(expiry) => Ok(()),
@@ -131,7 +133,7 @@ impl Watchdog {
         }
     }
 
-    /// The end of a guard that has nothing at stake.
+    /// Stops the device, when the guard ends and no unit is at stake.
     pub fn close(mut self) {
         if let Some(mut device) = self.device.take()
             && let Err(error) = device.write_all(MAGIC_CLOSE)
@@ -154,8 +156,8 @@ fn earlier(time: Time, by: Duration) -> Time {
     Time { boot: time.boot.saturating_sub(by), raw: time.raw.saturating_sub(by) }
 }
 
-/// Opens the device, which starts it: what can be wrong is looked for before. It never waits: a device takes what is
-/// written at once, and a pipe in its place may be full.
+/// Opens the device, which starts it. So everything that can be wrong is checked before. It never blocks: a device takes what
+/// is written at once, but there may be a full pipe in its place.
 fn open(path: &Path, timeout: Duration) -> Result<File, String> {
     let metadata = fs::metadata(path).map_err(|error| explain(&error))?;
     if metadata.file_type().is_char_device() {
@@ -168,7 +170,7 @@ fn open(path: &Path, timeout: Duration) -> Result<File, String> {
     OpenOptions::new().append(true).custom_flags(flags).open(path).map_err(|error| explain(&error))
 }
 
-/// What the kernel says of a device's timeout.
+/// The file in sysfs with the timeout of a device, in seconds.
 fn timeout_file(major: u32, minor: u32) -> PathBuf {
     if (major, minor) == OLDER_NAME {
         PathBuf::from("/sys/class/watchdog/watchdog0/timeout")
@@ -239,7 +241,7 @@ mod tests {
             fs::read_to_string(self.folder.path().join("watchdog")).unwrap_or_default()
         }
 
-        /// Tends at `milliseconds`; whether something was written.
+        /// Tends at `milliseconds`. Returns whether something was written.
         fn tend(&mut self, milliseconds: u64, at_stake: Option<Time>) -> bool {
             let before = self.written();
             self.now.set(milliseconds);
@@ -258,7 +260,7 @@ mod tests {
         assert_eq!(bench.written(), "11");
     }
 
-    /// The rule: no keep-alive that lasts to the time when a unit has to be dead.
+    /// The rule: no keep-alive may last beyond the time when a unit has to be dead.
     #[test]
     fn nothing_is_written_that_outlasts_what_is_at_stake() {
         let mut bench = Bench::new();
@@ -271,7 +273,7 @@ mod tests {
                 assert!(!expiry.has_passed(dead_by), "written at {now}, the device counts to {expiry:?}");
             }
         }
-        // 1 s, a hundredth of it, and 20 ms.
+        // The timeout of 1 s, a hundredth of it, and 20 ms; then [`LAST`].
         assert_eq!(last, 13_000 - 1030 - 10, "and the last one lasts almost until then");
         assert_eq!(bench.watchdog.due_in(at(13_500), Some(dead_by)), None);
         assert!(bench.tend(13_500, Some(at(20_000))), "a renewal lets it go on");

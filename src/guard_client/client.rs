@@ -1,13 +1,13 @@
 //! putexd's end of the guard's socket: one connection for all services.
 //!
-//! A task owns the connection. It makes a new one, after a short pause, whenever the old one fails, and takes each
-//! failure as final for the requests that were under way: a request is never sent twice, and since the guard drops what
-//! an ended connection had not said yet, one that was given up is not carried out later behind the caller's back.
+//! A task owns the connection. Whenever the connection fails, it makes a new one after a short pause, and the requests that
+//! were under way have failed for good. A request is never sent twice. And since the guard drops the unread requests of an
+//! ended connection, a request that its caller has given up is not carried out later.
 //!
-//! The guard wakes for each write, and waking costs it more than what an extension asks of it. So the extensions of many
-//! services go in groups: the first at once, and those that come within a few milliseconds of it in one write behind it. What
-//! an extension counts from stays what it is; one that is asked for so shortly before its lease ends may come too late.
-//! Everything else is sent at once, and takes along what waits.
+//! The guard wakes for each write, which costs it more than the extension itself. So the extensions of many services are sent
+//! in groups: the first at once, and those that follow within a few milliseconds in one write after it. The deadline that an
+//! extension asks for does not change by that, but an extension that is asked for so shortly before its lease ends may come too
+//! late. Every other request is sent at once, together with the extensions that wait.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,20 +23,20 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::frame::{Command, Inbox, Lease, ListedLease, Of, Outcome, REPLY_LIMIT_BYTES, Reply, Request, Watchdog};
 use crate::types::{Instance, Revision, ServiceName, Time, WriteId};
 
-/// Requests that wait for their turn; more of them wait in their callers.
+/// How many requests wait in the queue. Further ones wait in their callers.
 const QUEUE_LIMIT: usize = 64;
-/// At least so long it is between two writes of extensions alone, below the shortest margin that a lease has by default, and
-/// at most this part of what a request may take, which is R.
+/// The shortest time between two writes that contain only extensions. It is below the shortest margin that a lease has by
+/// default, and at most the part `1 / GATHER_SHARE` of what a request may take, which is R.
 const GATHER_MAX: Duration = Duration::from_millis(15);
 const GATHER_SHARE: u32 = 64;
-/// So many extensions wait for no others.
+/// When so many requests wait, they are sent at once.
 const GATHERED_LIMIT: usize = 64;
 const BACK_OFF_MIN: Duration = Duration::from_millis(20);
 const BACK_OFF_MAX: Duration = Duration::from_millis(500);
-/// How old an answer may be to why the guard arms no lease, however many services ask.
+/// For how long the answer of [`GuardClient::trouble`] is used again, however many services ask.
 const TROUBLE_AGE: Duration = Duration::from_millis(500);
 
-/// Whether the guard answers.
+/// Whether the guard answers on the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
     /// It answered on the present connection.
@@ -45,18 +45,18 @@ pub enum Link {
     Down,
 }
 
-/// Why a request was not carried out, or not known to be.
+/// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GuardError {
-    /// No connection, or no answer within the time limit: the request may have been carried out or not.
+    /// There is no connection, or no usable answer within the time limit. The request may or may not have been carried out.
     #[error("the guard does not answer")]
     Gone,
-    /// Not carried out, and nothing changed.
+    /// The guard refused the request, for this reason. Nothing changed.
     #[error("the guard refused: {0}")]
     Refused(String),
 }
 
-/// A handle on the connection; clones share it. The connection ends with the last of them.
+/// A handle on the connection to the guard. Clones share the connection, which ends with the last of them.
 #[derive(Debug, Clone)]
 pub struct GuardClient {
     asks: mpsc::Sender<Ask>,
@@ -65,12 +65,12 @@ pub struct GuardClient {
     trouble: Arc<Mutex<Option<Trouble>>>,
 }
 
-/// Why the guard arms no lease, and when it was asked.
+/// The last answer of [`GuardClient::trouble`], and when it came.
 type Trouble = (Instant, Result<Option<String>, GuardError>);
 
 impl GuardClient {
-    /// A client of the guard that listens on `socket`. Each request is given up after `limit`. Must be called within a
-    /// tokio runtime; does not wait for the connection.
+    /// A client of the guard that listens on `socket`. Each request fails after `limit`. This must be called within a tokio
+    /// runtime, and does not wait for the connection.
     #[must_use]
     pub fn new(socket: &Path, limit: Duration) -> Self {
         let socket = socket.to_owned();
@@ -79,8 +79,8 @@ impl GuardClient {
         client
     }
 
-    /// The same over any stream that `connect` makes, once for each connection. Somebody has to run the future that
-    /// comes with the client: it owns the connection, and ends with the last clone.
+    /// A client over any stream that `connect` makes, once for each connection. The caller has to run the future that comes
+    /// with the client: it owns the connection, and ends with the last clone.
     pub fn over<S, F>(
         limit: Duration,
         connect: impl FnMut() -> F + Send + 'static,
@@ -95,8 +95,8 @@ impl GuardClient {
         (Self { asks, link, limit, trouble: Arc::default() }, driver.run())
     }
 
-    /// Whether the guard answers, and each change of it. When it comes up again the leases of before may be closed or
-    /// gone: ask [`GuardClient::list`].
+    /// Whether the guard answers, and each change of that. When the link comes up again, former leases may be closed or gone:
+    /// ask [`GuardClient::list`].
     #[must_use]
     pub fn link(&self) -> watch::Receiver<Link> {
         self.link.clone()
@@ -129,7 +129,7 @@ impl GuardClient {
         self.demand(Command::Disarm { service: service.clone(), instance }).await
     }
 
-    /// See [`Command::List`]. That of one service alone is [`GuardClient::lease_of`].
+    /// All leases, see [`Command::List`]. [`GuardClient::lease_of`] asks for one service alone.
     pub async fn list(&self) -> Result<Vec<ListedLease>, GuardError> {
         Ok(self.look(Of::All).await?.leases)
     }
@@ -140,14 +140,14 @@ impl GuardClient {
         Ok(found.leases.into_iter().find(|listed| listed.lease.service == *service))
     }
 
-    /// The hardware watchdog that the guard serves.
+    /// The state of the hardware watchdog that the guard serves. `None`: it serves none.
     pub async fn watchdog(&self) -> Result<Option<Watchdog>, GuardError> {
         Ok(self.look(Of::None).await?.watchdog)
     }
 
-    /// Why the guard arms no lease, and what to do about it; `None`: it does. The answer may be half a second old.
+    /// Why the guard can arm no lease, and what to do about it. `None`: it can. The answer may be half a second old.
     pub async fn trouble(&self) -> Result<Option<String>, GuardError> {
-        // Whoever comes meanwhile waits for this answer.
+        // While the lock is held, other callers wait for this answer.
         let mut last = self.trouble.lock().await;
         if let Some((_, answer)) = last.as_ref().filter(|(asked, _)| asked.elapsed() < TROUBLE_AGE) {
             return answer.clone();
@@ -169,7 +169,7 @@ impl GuardClient {
         match self.ask(command, Of::All).await? {
             Outcome::Done => Ok(()),
             Outcome::Refused { reason } => Err(GuardError::Refused(reason)),
-            // An answer to another question: as good as none.
+            // This answers another command, so the outcome is unknown.
             Outcome::Leases { .. } => Err(GuardError::Gone),
         }
     }
@@ -185,7 +185,7 @@ impl GuardClient {
     }
 }
 
-/// What a list has.
+/// The answer to `List`.
 struct Found {
     leases: Vec<ListedLease>,
     watchdog: Option<Watchdog>,
@@ -206,7 +206,7 @@ impl Ask {
     }
 }
 
-/// Owns the connection. A request whose `answer` is dropped has failed with [`GuardError::Gone`].
+/// The task that owns the connection. A request whose `answer` is dropped has failed with [`GuardError::Gone`].
 struct Driver<C> {
     connect: C,
     limit: Duration,
@@ -241,7 +241,7 @@ impl<C> Driver<C> {
                 tokio::select! {
                     biased;
                     () = &mut pause => break,
-                    // Without a connection the answer is known at once.
+                    // Without a connection a request fails at once, because it is dropped here.
                     ask = self.asks.recv() => if ask.is_none() { return },
                 }
             }
@@ -249,7 +249,7 @@ impl<C> Driver<C> {
     }
 }
 
-/// The pause after one that did not help.
+/// The next pause after an attempt to connect that failed.
 fn longer(pause: Duration) -> Duration {
     (pause * 2).min(BACK_OFF_MAX)
 }
@@ -262,14 +262,14 @@ struct Session<S> {
     inbox: Inbox,
     next_id: u64,
     pending: BTreeMap<u64, (Instant, oneshot::Sender<Outcome>)>,
-    /// Extensions that are sent together, in the order in which they came.
+    /// Requests that are sent together in the next write, in the order in which they came.
     gathered: Vec<Ask>,
-    /// From when on the next extension need not wait.
+    /// From this time on an extension is sent at once.
     quiet_from: Instant,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
-    /// Connects, and has the guard answer something: a socket alone is no sign of life.
+    /// Connects, and has the guard answer a request: that the socket accepts a connection does not show that the guard lives.
     async fn start(connect: impl Future<Output = io::Result<S>>, limit: Duration) -> io::Result<Self> {
         let mut session = Self {
             stream: connect.await?,
@@ -285,10 +285,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         Ok(session)
     }
 
-    /// Returns without an error when the last client is gone.
+    /// Serves requests. Returns without an error when the last client is gone.
     async fn serve(&mut self, asks: &mut mpsc::Receiver<Ask>) -> io::Result<()> {
         loop {
-            // Requests have the same limit, so the oldest is the first to be late; its lateness condemns the connection.
+            // All requests have the same limit, so the oldest is the first to be late. A late one ends the connection.
             let late = self.pending.values().map(|(until, _)| *until).next();
             let (quiet_from, gathers) = (self.quiet_from, !self.gathered.is_empty());
             tokio::select! {
@@ -310,7 +310,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         }
     }
 
-    /// Sends what waits, in one write. What its caller has given up is not sent.
+    /// Sends all requests that wait, in one write. Those that their callers have given up are left out.
     async fn send(&mut self) -> io::Result<()> {
         let mut lines = Vec::new();
         for ask in self.gathered.drain(..).filter(|ask| !ask.answer.is_closed()) {
@@ -332,7 +332,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         }
     }
 
-    /// The next reply. Nothing is lost when this is dropped half-way.
+    /// The next reply. It is safe to drop this future half-way: nothing that was read is lost.
     async fn receive(&mut self) -> io::Result<Reply> {
         loop {
             if let Some(line) = self.inbox.line() {
@@ -346,7 +346,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
     }
 }
 
-/// A request as it is sent.
+/// A request in the form in which it is sent.
 fn line(id: u64, command: Command, of: Of) -> io::Result<Vec<u8>> {
     let mut line = serde_json::to_vec(&Request { id, command, of })?;
     line.push(b'\n');
@@ -364,10 +364,10 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(3);
 
-    /// What a guard has read at once, since the client began: when, and the commands.
+    /// What the guard has read in one go: the time since the client was made, and the commands.
     type Read = (Duration, Vec<Command>);
 
-    /// A client whose guard tells what it reads at once, and answers everything.
+    /// A client with a guard that reports what it reads in one go, and answers every request with `Done`.
     async fn client() -> (GuardClient, mpsc::UnboundedReceiver<Read>) {
         let (told, mut reads) = mpsc::unbounded_channel();
         let began = Instant::now();
@@ -402,7 +402,7 @@ mod tests {
         ServiceName::new(&format!("s{number}")).expect("a good name")
     }
 
-    /// Has so many extensions asked for at once, or as soon as this is waited for.
+    /// Asks for an extension for each of `numbers`, all at once, as soon as the test waits for something.
     fn extend(client: &GuardClient, numbers: Range<usize>) -> JoinSet<Result<(), GuardError>> {
         let client = client.clone();
         let extension = move |number| {
@@ -428,7 +428,7 @@ mod tests {
         extend(&client, 0..6).join_all().await;
         assert_eq!(counts(reads.recv().await), (ms(0), 1));
         assert_eq!(counts(reads.recv().await), (GATHER_MAX, 5));
-        // One that is alone waits for nothing.
+        // An extension that comes alone is sent at once.
         for _ in 0..3 {
             sleep(ms(100)).await;
             let asked = began.elapsed();

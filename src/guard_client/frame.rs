@@ -1,8 +1,8 @@
-//! What putexd and the guard say to each other: one JSON object a line.
+//! The frames between putexd and the guard: one JSON object in each line.
 //!
-//! Imported by both ends. A guard that is replaced ends every lease, so after an upgrade a new putexd may talk to an old
-//! guard for months: a field is never reused with another meaning, and fields that are not known are ignored. A new
-//! *command* ends the connection to an old guard.
+//! Both ends import this. Replacing the guard ends every lease, so after an upgrade a new putexd may talk to an old guard for
+//! months: a field is never reused with another meaning, and unknown fields are ignored. A new *command* ends the connection to
+//! an old guard.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,20 +12,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::types::{FencingToken, Instance, NodeId, OnStopFailure, Revision, ServiceName, Time, UnitName, WriteId};
 
-/// Where the guard listens.
+/// The socket on which the guard listens.
 pub const SOCKET: &str = "/run/putex/guard.sock";
 
-/// Where systemd listens for those who do without the bus.
+/// The socket on which systemd listens for clients that do not use the bus.
 pub const SYSTEMD_PRIVATE: &str = "/run/systemd/private";
 
-/// The longest request the guard reads, its newline included.
+/// The length of the longest request that the guard reads, its newline included.
 pub const REQUEST_LIMIT_BYTES: usize = 64 * 1024;
 
-/// The longest reply putexd reads, its newline included.
+/// The length of the longest reply that putexd reads, its newline included.
 pub const REPLY_LIMIT_BYTES: usize = 16 * 1024 * 1024;
 
-/// The most bytes that all leases of a guard take in a reply, by [`Lease::listed_bytes`]: what is left is for the rest of
-/// it. So there is room for [`LEASE_LIMIT`] leases of four kilobytes each, which is several times the usual.
+/// The most bytes that all leases of a guard may take in a reply, by [`Lease::listed_bytes`]. The difference is for the rest of
+/// the reply. There is room for [`LEASE_LIMIT`] leases of four kilobytes each, several times the usual size.
 pub const LEASES_LIMIT_BYTES: usize = REPLY_LIMIT_BYTES - 64 * 1024;
 
 pub use crate::types::LEASE_LIMIT;
@@ -33,26 +33,27 @@ pub use crate::types::LEASE_LIMIT;
 /// The most units of one lease.
 pub const MEMBER_LIMIT: usize = 16;
 
-/// The most control groups of one lease: those that its units have and would have, and former ones that are not empty yet.
+/// The most control groups of one lease: those that its units have and would be started in, and former ones that are not empty
+/// yet.
 pub const CGROUP_LIMIT: usize = 64;
 
-/// The longest path of a control group.
+/// The most bytes of the path of one control group.
 pub const CGROUP_LIMIT_BYTES: usize = 1024;
 
-/// The most bytes of the paths of one lease together.
+/// The most bytes of all paths of control groups of one lease.
 pub const CGROUPS_LIMIT_BYTES: usize = 16 * 1024;
 
-/// The most bytes that are read at once.
+/// The most bytes that are read in one go.
 const READ_BYTES: usize = 4096;
 
-/// What was read from a connection and is no whole line yet: no more than its limit, whoever is at the other end.
+/// The bytes that were read from a connection and are not a whole line yet. Their number is limited, whatever the peer sends.
 #[derive(Debug)]
 pub struct Inbox {
-    /// What was read, and behind it room for more.
+    /// The bytes that were read, followed by room for more.
     buffer: Vec<u8>,
-    /// So many bytes of it were read.
+    /// How many bytes of the buffer were read.
     unread: usize,
-    /// So many of them are known to have no newline.
+    /// How many bytes of the buffer are known to have no newline.
     searched: usize,
     limit: usize,
 }
@@ -64,7 +65,7 @@ impl Inbox {
         Self { buffer: Vec::new(), unread: 0, searched: 0, limit }
     }
 
-    /// The next line with its newline; `None` if it is not here yet.
+    /// The next line with its newline. `None`: it has not arrived yet.
     pub fn line(&mut self) -> Option<Vec<u8>> {
         let newline = self.buffer[self.searched..self.unread].iter().position(|byte| *byte == b'\n');
         let Some(newline) = newline else {
@@ -78,7 +79,8 @@ impl Inbox {
         Some(line)
     }
 
-    /// What to read into, before [`Inbox::take`] is told how much was read; fails when a line is longer than the limit.
+    /// Where to read into. [`Inbox::take`] has to be told afterwards how much was read. Fails when a line is longer than the
+    /// limit.
     pub fn room(&mut self) -> io::Result<&mut [u8]> {
         let room = (self.limit - self.unread).min(READ_BYTES);
         if room == 0 {
@@ -88,14 +90,14 @@ impl Inbox {
         if self.buffer.len() < end {
             self.buffer.resize(end, 0);
         } else if self.buffer.len() > end + READ_BYTES {
-            // A long line is seldom sent.
+            // A long line is rare, so its memory is given back.
             self.buffer.truncate(end);
             self.buffer.shrink_to_fit();
         }
         Ok(&mut self.buffer[self.unread..end])
     }
 
-    /// So many bytes of the last [`Inbox::room`] were read; it has to be asked anew for more.
+    /// Adds `count` bytes that were read into the last [`Inbox::room`], which has to be asked for anew before the next read.
     pub fn take(&mut self, count: usize) {
         self.unread += count;
     }
@@ -104,70 +106,71 @@ impl Inbox {
 /// A lease as the guard keeps it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// The service that may run.
+    /// The service whose units may run.
     pub service: ServiceName,
     /// The node's name, for the unit's environment.
     pub node: NodeId,
-    /// The tenure.
+    /// The tenure that the lease belongs to.
     pub instance: Instance,
-    /// The write that the deadline counts from.
+    /// The write to the store that the deadline counts from.
     pub write: WriteId,
-    /// Its revision.
+    /// The revision of that write.
     pub revision: Revision,
-    /// The fencing token.
+    /// The fencing token of the tenure.
     pub term: FencingToken,
-    /// When the gate closes and the stop begins.
+    /// When the gate is closed and the stop begins: `s + T·(1−ρ) − m`, by renewal (H1).
     pub deadline: Time,
-    /// S: by `deadline + stop_budget` nothing of the units may run.
+    /// S, the stop budget: by `deadline + stop_budget` nothing of the units may run.
     pub stop_budget: Duration,
-    /// k: SIGKILL at `deadline + stop_budget − kill_reserve`.
+    /// k, the part of S for SIGKILL, which is sent from `deadline + stop_budget − kill_reserve` on.
     pub kill_reserve: Duration,
-    /// The units to stop. The lease target is stopped first, because one stop of it takes all that is bound to it along
-    /// in the right order; then these, in case that one of them is not bound.
+    /// The units to stop. The lease target is stopped first, because its stop takes everything that is bound to it along, in
+    /// the right order; then these, in case one of them is not bound.
     pub units: Vec<UnitName>,
-    /// Their control groups as PID 1 names them (such as `/system.slice/database.service`): also those that they would be
-    /// started in now, and former ones until they were seen empty.
+    /// The units' control groups as PID 1 names them (such as `/system.slice/database.service`): those that they have, those
+    /// that they would be started in now, and former ones until they were seen empty.
     pub cgroups: Vec<String>,
-    /// Those of the units that can be active without a process (mounts, `RemainAfterExit=`): an empty control group
-    /// proves nothing for them, so PID 1 must say `ActiveState=inactive` and `Result=success` as well.
+    /// Those of the units that can be active without a process (mounts, `RemainAfterExit=`). An empty control group proves
+    /// nothing for them, so PID 1 must show `ActiveState=inactive` and `Result=success` as well.
     #[serde(default)]
     pub inactive: Vec<UnitName>,
-    /// Those of `inactive` whose start under this lease has begun, or is about to, and is not known to have come to its end:
-    /// systemd may have stopped one half-way, called that a success, and forgotten it. An old putexd never says so.
+    /// Those of `inactive` whose start under this lease has begun, or is about to, and is not known to have ended: systemd may
+    /// have stopped one half-way, called that a success, and forgotten it. An old putexd never sends this.
     #[serde(default)]
     pub begun: Vec<UnitName>,
-    /// Slices and scopes in which the units have others run. They are stopped behind SIGKILL: only their start needs the
-    /// lease, so that systemd would start things in them for as long as they are active.
+    /// Slices and scopes in which the units have other programs run. They are stopped after SIGKILL was sent: only their start
+    /// needs the lease, so systemd would start things in them for as long as they are active.
     #[serde(default)]
     pub contains: Vec<UnitName>,
     /// What to do when the stop cannot be proven by `deadline + stop_budget`.
     pub on_stop_failure: OnStopFailure,
-    /// Closed for a release (H5): the grant is gone for good, the deadline stands and can be extended.
+    /// Whether the lease is closed for a release (H5): the grant is gone for good, and the deadline still counts and can be
+    /// extended.
     pub closing: bool,
 }
 
-/// What putexd asks. `id` comes back in the reply.
+/// A request of putexd.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// Chosen by putexd, unique on its connection.
+    /// The number of the request, unique on its connection; the reply has the same.
     pub id: u64,
     /// What to do.
     pub command: Command,
-    /// Which leases a list is to have. An old guard sends all of them.
+    /// Which leases the answer to `List` is to have. An old guard sends all of them.
     #[serde(default, skip_serializing_if = "Of::is_all")]
     pub of: Of,
 }
 
-/// Which leases are asked for: all of them are too many to be sent again and again.
+/// Which leases a list has. All of them are too many to be sent again and again.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Of {
-    /// All.
+    /// All leases.
     #[default]
     All,
-    /// That of one service, if there is one.
+    /// The lease of this service, if there is one.
     One(ServiceName),
-    /// None: only how the guard does.
+    /// No lease: only the state of the guard is asked for.
     None,
 }
 
@@ -177,97 +180,97 @@ impl Of {
     }
 }
 
-/// The five commands.
+/// The five commands of putexd.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Command {
-    /// Set a deadline and write the grant. Refused when the deadline has passed, while another instance's lease of
-    /// the service is not disarmed, when this instance's lease is closing or has lapsed, or while the lease of another
-    /// service covers one of the units or control groups. Asked again while the lease is open, it replaces the lease, but
-    /// never by an earlier deadline: so the guard hears of other control groups. Refused as well when it cannot be kept for
-    /// the guard's successor; all other commands are carried out all the same.
+    /// Sets a deadline and writes the grant. Refused when the deadline has passed, while the lease of another instance of the
+    /// service is not disarmed, when this instance's lease is closing or has lapsed, or while the lease of another service
+    /// covers one of the units or control groups. While the lease is open, the command may be sent again to replace the lease,
+    /// but never by an earlier deadline; so the guard learns of other control groups. It is also refused when the record for
+    /// the guard's successor cannot be written; all other commands are executed nevertheless.
     ///
-    /// With `closing: true` it opens nothing and moves no deadline: it adds units and control groups to this instance's
-    /// lease that is closing or has lapsed. A guard of an earlier version refuses that.
+    /// With `closing: true` it opens nothing and moves no deadline: it adds units and control groups to this instance's lease
+    /// that is closing or has lapsed. A guard of an earlier version refuses that.
     Arm {
-        /// Whole, whatever of it is new.
+        /// The complete lease, whichever parts of it are new.
         lease: Lease,
     },
-    /// Move the deadline of an armed or closing lease of the same instance to a later point.
-    /// Refused when the lease is unknown, of another instance, or has lapsed, or the deadline is not later or has passed.
+    /// Moves the deadline of an armed or closing lease of the same instance to a later time. Refused when the lease is unknown,
+    /// is another instance's or has lapsed, or when the deadline is not later or has passed.
     Extend {
-        /// Whose lease.
+        /// The service of the lease.
         service: ServiceName,
-        /// The tenure.
+        /// The tenure that the lease belongs to.
         instance: Instance,
-        /// The write that the new deadline counts from.
+        /// The write to the store that the new deadline counts from.
         write: WriteId,
-        /// Its revision.
+        /// The revision of that write.
         revision: Revision,
         /// The later deadline.
         deadline: Time,
     },
-    /// Remove the grant, keep the deadline. Done again, it changes nothing.
+    /// Removes the grant and keeps the deadline. Sent again, it changes nothing.
     Close {
-        /// Whose lease.
+        /// The service of the lease.
         service: ServiceName,
-        /// The tenure.
+        /// The tenure that the lease belongs to.
         instance: Instance,
     },
-    /// Forget the lease: its units are proven dead. A service without a lease is fine: the result is the same. Refused
-    /// for another instance's lease.
+    /// Forgets the lease, because its units are proven dead. It succeeds as well if the service has no lease. Refused for
+    /// another instance's lease.
     Disarm {
-        /// Whose lease.
+        /// The service of the lease.
         service: ServiceName,
-        /// The tenure.
+        /// The tenure that the lease belongs to.
         instance: Instance,
     },
-    /// All leases that are not disarmed, the lapsed ones too, or those of them that [`Request::of`] asks for.
+    /// Asks for all leases that are not disarmed, lapsed ones included, or for those of them that [`Request::of`] selects.
     List,
 }
 
-/// What the guard answers, after the timer is set, and table and grant as far as there is room for them.
+/// The guard's reply. It is sent after the timer is set, and record and grant are written as far as /run has space for them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reply {
-    /// The request's.
+    /// The number of the request.
     pub id: u64,
-    /// What became of it.
+    /// The outcome of the command.
     pub result: Outcome,
 }
 
-/// What became of a command.
+/// The outcome of a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// Done as asked.
+    /// The command was executed.
     Done,
-    /// Not done; nothing changed.
+    /// The command was not executed; nothing changed.
     Refused {
-        /// Why, in lower case, fit after "the guard refused: ".
+        /// The reason, in lower case: the end of "the guard refused: ".
         reason: String,
     },
     /// The answer to `List`.
     Leases {
-        /// In no particular order. An old guard sends more than were asked for.
+        /// The leases, in no particular order. An old guard sends more than were asked for.
         leases: Vec<ListedLease>,
-        /// The watchdog that the guard was told to serve; an old guard knows of none.
+        /// The watchdog that the guard was told to serve. An old guard never sends one.
         #[serde(default)]
         watchdog: Option<Watchdog>,
-        /// Why no lease is armed: what the guard keeps in /run cannot be written, and what to do about it. Whole, in lower
-        /// case. An old guard never says so.
+        /// Why no lease can be armed: the guard cannot write to /run, and what to do about it. A whole text, in lower case. An
+        /// old guard never sends this.
         #[serde(default)]
         trouble: Option<String>,
     },
 }
 
-/// The hardware watchdog that a guard serves.
+/// The state of the hardware watchdog that a guard serves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Watchdog {
-    /// Its device.
+    /// The path of its device.
     pub device: PathBuf,
-    /// What the guard was told of its timeout.
+    /// The timeout that the guard was told.
     pub timeout: Duration,
-    /// Why it is not served, in lower case, fit after "the watchdog is not served: "; no lease is armed meanwhile.
+    /// Why it is not served, in lower case: the end of "the watchdog is not served: ". No lease is armed meanwhile.
     pub trouble: Option<String>,
 }
 
@@ -276,33 +279,33 @@ pub struct Watchdog {
 pub struct ListedLease {
     /// The lease. After a restart of the guard it is `closing`: the grants did not outlive the old guard.
     pub lease: Lease,
-    /// Its deadline has passed; the guard is stopping its units, or has.
+    /// The deadline has passed; the guard is stopping the units, or has stopped them.
     pub lapsed: bool,
-    /// The guard has seen its units dead since SIGKILL was due, sees nothing of them now, and systemd has taken on their stop. An
-    /// old guard never says so.
+    /// The guard has seen the units dead after SIGKILL was due, sees nothing of them now, and systemd has taken on their stop.
+    /// An old guard never sends this.
     #[serde(default)]
     pub stopped: bool,
 }
 
 impl Lease {
-    /// From here on SIGKILL.
+    /// When SIGKILL is due: `deadline + S − k`.
     #[must_use]
     pub fn kill_at(&self) -> Time {
         self.deadline.plus(self.stop_budget.saturating_sub(self.kill_reserve))
     }
 
-    /// By here nothing of the units may run.
+    /// When the units have to be dead: `deadline + S`.
     #[must_use]
     pub fn dead_by(&self) -> Time {
         self.deadline.plus(self.stop_budget)
     }
 
-    /// At least what the lease takes in a list.
+    /// An upper limit of the bytes that the lease takes in a list.
     #[must_use]
     pub fn listed_bytes(&self) -> usize {
-        /// What has one length, the numbers with the most digits, and the names of all fields.
+        /// All fields of a fixed length, the numbers with the most digits, and the names of all fields.
         const FIXED_BYTES: usize = 1024;
-        // A backslash takes two bytes in JSON, and nothing else that may be in a name takes more.
+        // A backslash takes two bytes in JSON. No other character that may be in a name takes more.
         let bytes = |length: usize| 2 * length + "\"\",".len();
         let lists = [&self.units, &self.inactive, &self.begun, &self.contains];
         let units = lists.into_iter().flatten().map(|unit| bytes(unit.as_str().len()));
@@ -472,7 +475,8 @@ mod tests {
 
     #[test]
     fn beside_the_leases_a_reply_has_room_for_the_longest_rest() {
-        // A character that takes six bytes in JSON, in the longest path that Linux takes, and in a text that names such a path.
+        // U+0001 takes six bytes in JSON. The longest path that Linux takes consists of it, and so does the path that the text
+        // names.
         let longest = "\u{1}".repeat(4095);
         let rest = Outcome::Leases {
             leases: Vec::new(),
@@ -500,7 +504,7 @@ mod tests {
         assert_eq!(new, r#"{"id":7,"command":"list","of":"none"}"#, "an old guard knows the command");
     }
 
-    /// A lease of the largest size.
+    /// A lease of the largest size that a request can have.
     fn largest() -> Lease {
         let unit = UnitName::new(&format!("{}.service", "\\".repeat(247))).expect("a good name");
         let units = vec![unit; MEMBER_LIMIT];
@@ -557,7 +561,7 @@ mod tests {
             let _ = serde_json::from_slice::<Reply>(&bytes);
         }
 
-        /// Closer to the format than noise: a good frame with some bytes replaced.
+        /// This is closer to the format than random bytes: a valid frame with some bytes replaced.
         #[test]
         fn decoding_a_damaged_frame_never_panics(
             which in 0_usize..5,

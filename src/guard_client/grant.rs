@@ -1,9 +1,9 @@
-//! The grants, `/run/putex/leases/SERVICE`: present exactly while a deadline is armed and open.
+//! The grants, `/run/putex/leases/SERVICE`. A grant exists exactly while a lease is armed and open.
 //!
-//! The guard writes them. Lease target and unit assert that the file exists; the unit's environment comes from it; the
+//! The guard writes the grants. Lease target and unit assert that the file exists; it is an environment file of the unit; the
 //! gate compares it at the moment of the start; and `putexctl token` reads the fencing token from it.
 //!
-//! The deadline is in the [lines](turns) that an extension changes, and the environment behind them.
+//! The deadline is in the [lines](turns) that an extension changes. The environment follows them.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -15,16 +15,16 @@ use super::turns;
 use crate::host::clock;
 use crate::types::{FENCING_TOKEN as TOKEN, FencingToken, ServiceName, Time};
 
-/// Why a grant permits nothing.
+/// Why a grant does not permit a start.
 #[derive(Debug, thiserror::Error)]
 pub enum GrantError {
     /// There is no grant, or it cannot be read.
     #[error("this host does not hold its lease ({0})")]
     NoGrant(io::Error),
-    /// The grant is not one of this program's.
+    /// The grant does not have the form that this program writes. The field says which part is wrong.
     #[error("its grant has no valid {0}")]
     Malformed(&'static str),
-    /// The deadline has passed.
+    /// The deadline of the grant has passed.
     #[error("its lease has passed its deadline")]
     Passed,
 }
@@ -35,21 +35,21 @@ pub enum GateError {
     /// This host does not hold the lease now.
     #[error(transparent)]
     Grant(#[from] GrantError),
-    /// The unit's environment is not that of the grant: the start was decided under another lease.
+    /// The fencing token in the unit's environment is not that of the grant: the start was decided under another lease.
     #[error("its environment has the fencing token {found:?}, the lease has {term}")]
     Token {
-        /// In the environment.
+        /// The token in the unit's environment; empty if there is none.
         found: String,
-        /// In the grant.
+        /// The token in the grant.
         term: FencingToken,
     },
 }
 
-/// Whether the unit of `service` may be started now, asked by `ExecCondition=` with the unit's environment.
+/// Whether the unit of `service` may be started now. `ExecCondition=` runs this with the unit's environment.
 ///
-/// This catches a start that was decided before a pause and would be carried out after it. What it cannot catch is a
-/// pause of PID 1 between the end of this program and the start of the unit's own: for that the guard goes on killing
-/// until the lease is disarmed.
+/// This catches a start that was decided before a pause and would be carried out after it. It cannot catch a pause of PID 1
+/// between the end of this program and the start of the unit's own. Because of that the guard goes on killing until the lease
+/// is disarmed.
 pub fn gate(directory: &Path, service: &ServiceName) -> Result<(), GateError> {
     let grant = read(directory, service)?;
     let found = std::env::var(TOKEN).unwrap_or_default();
@@ -58,13 +58,13 @@ pub fn gate(directory: &Path, service: &ServiceName) -> Result<(), GateError> {
 
 /// The fencing token of the lease that this host holds now.
 ///
-/// The deadline in the grant is looked at by the caller's own reading of the clocks, so that a guard that stands still,
-/// or a host that thaws and has its callers go on before its guard, shows no token of a lease that is over.
+/// The caller compares the deadline in the grant with its own reading of the clocks. So it shows no token of a lease that is
+/// over, even if the guard stands still, or a thawed host runs the caller before its guard.
 pub fn token(directory: &Path, service: &ServiceName) -> Result<FencingToken, GrantError> {
     term(&read(directory, service)?, clock::now())
 }
 
-/// What the gate says: `grant` is the grant's text, `found` the fencing token in the unit's environment.
+/// The decision of the gate. `grant` is the text of the grant, and `found` the fencing token in the unit's environment.
 pub fn judge(grant: &str, found: &str, now: Time) -> Result<(), GateError> {
     let term = term(grant, now)?;
     if found == term.to_string() { Ok(()) } else { Err(GateError::Token { found: found.to_owned(), term }) }
@@ -82,21 +82,21 @@ fn term(grant: &str, now: Time) -> Result<FencingToken, GrantError> {
     if now.has_passed(deadline) { Err(GrantError::Passed) } else { Ok(term) }
 }
 
-/// The text of a grant.
+/// The whole text of a new grant.
 #[must_use]
 pub fn render(lease: &Lease) -> String {
     turns::lines(&deadline(lease.deadline)) + &environment(lease)
 }
 
-/// What the lines of a grant say: the deadline on both clocks, in nanoseconds, as long for each. One that they cannot say, of
-/// more than five hundred years, is the latest of those that they can.
+/// The text in the lines of a grant: the deadline on both clocks, in nanoseconds. All of these texts have the same length. A
+/// deadline of more than five hundred years, which does not fit, becomes the latest one that does.
 #[must_use]
 pub fn deadline(deadline: Time) -> String {
     let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
     format!("{:020} {:020}", nanos(deadline.boot), nanos(deadline.raw))
 }
 
-/// The deadline that such a text says.
+/// The deadline in such a text. `None`: the text has another form.
 #[must_use]
 pub fn parse_deadline(text: &str) -> Option<Time> {
     let (boot, raw) = text.split_once(' ')?;
@@ -104,7 +104,7 @@ pub fn parse_deadline(text: &str) -> Option<Time> {
     Some(Time { boot: span(boot)?, raw: span(raw)? })
 }
 
-/// What is behind them: an environment file.
+/// What follows the lines of a grant: an environment file, with the fencing token, the service and the node.
 ///
 /// # Panics
 ///
@@ -113,7 +113,7 @@ pub fn parse_deadline(text: &str) -> Option<Time> {
 pub fn environment(lease: &Lease) -> String {
     let mut node = String::new();
     for character in lease.node.as_str().chars() {
-        // Within double quotes systemd's EnvironmentFile= unescapes these four and no others.
+        // Within double quotes systemd's EnvironmentFile= removes a backslash before these four characters and no others.
         if matches!(character, '"' | '\\' | '`' | '$') {
             node.push('\\');
         }
@@ -216,7 +216,7 @@ mod tests {
         let until = |deadline| fs::write(path.join("db"), render(&Lease { deadline, ..lease() })).expect("writes");
         until(clock::now().plus(Duration::from_secs(3600)));
         assert!(matches!(token(path, &service), Ok(FencingToken(42))));
-        // This program was not started with the environment of the grant.
+        // The environment of this test program has no fencing token.
         assert!(matches!(gate(path, &service), Err(GateError::Token { term: FencingToken(42), .. })));
         until(clock::now());
         assert!(matches!(token(path, &service), Err(GrantError::Passed)));

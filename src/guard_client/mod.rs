@@ -1,6 +1,5 @@
-//! What others know of the dead man's switch: the frames both ends speak, the client, the grants that it gives,
-//! and how its watcher is asked to take the host down. The
-//! switch itself is [`crate::guard`].
+//! What other programs use of the guard: the frames that both ends exchange, putexd's client, the grants that the guard writes,
+//! and how the watcher is asked to take the host down. The guard itself is [`crate::guard`].
 
 pub mod client;
 pub mod frame;

@@ -1,8 +1,8 @@
-//! What putexd asks of the guard's watcher: to take this host down. putexd may not call reboot(2) itself, because it reads
-//! what others wrote; the watcher reads nothing of the kind, and PID 1 keeps it running beside the guard.
+//! How putexd asks the guard's watcher to take this host down. putexd may not call reboot(2) itself, because it reads what
+//! other hosts and programs wrote. The watcher reads nothing of the kind, and PID 1 keeps it running beside the guard.
 //!
-//! Imported by both ends. A connection carries one request and its reply, a line of JSON each: the [`OnStopFailure`], and
-//! what has failed. A host that goes down gives no reply.
+//! Both ends import this. A connection carries one request and its reply, each as JSON: the [`OnStopFailure`] in a line, and
+//! the [`Reply`]. A host that goes down sends no reply.
 
 use std::io;
 use std::path::Path;
@@ -17,24 +17,24 @@ use crate::types::OnStopFailure;
 /// Where the watcher listens. The guard makes the directory.
 pub const SOCKET: &str = "/run/putex/guard/take-down.sock";
 
-/// The longest request, its newline included.
+/// The length of the longest request, its newline included.
 pub const REQUEST_LIMIT_BYTES: usize = 64;
 
-/// The longest reply that is read.
+/// The length of the longest reply that is read.
 const REPLY_LIMIT_BYTES: u64 = 1024;
 
-/// For how long it is asked again: PID 1 replaces a watcher that hangs within ten seconds.
+/// For how long putexd asks again: PID 1 replaces a watcher that hangs within ten seconds.
 pub const LIMIT: Duration = Duration::from_secs(15);
 
-/// One that does not reply may have been replaced meanwhile.
+/// How long one attempt may take: a watcher that does not reply may have been replaced meanwhile.
 const TRY_LIMIT: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What the watcher replies: nothing, or why the host did not go down.
+/// The watcher's reply: nothing, or why the host does not go down.
 pub type Reply = Result<(), String>;
 
-/// Asks the watcher that listens on `socket` to take this host down, again and again for `limit` while none replies. An error
-/// is its reply, or why there was none.
+/// Asks the watcher that listens on `socket` to take this host down, again and again for `limit` while there is no reply. The
+/// error is the one in the reply, or the reason why there was none.
 pub async fn ask(socket: &Path, how: OnStopFailure, limit: Duration) -> io::Result<()> {
     let until = Instant::now() + limit;
     loop {

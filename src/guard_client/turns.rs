@@ -1,15 +1,17 @@
-//! A file that begins with two lines which are written in turn, in place: that takes no room, and a tenth of the time that it
-//! takes to replace the file. Whoever reads it while it is written, or after its writer has died over it, finds in the other
-//! line what was there before.
+//! A file that begins with two lines which are written in turn, in place. That takes no additional space, and a tenth of the
+//! time that replacing the file takes. If a line is read while it is written, or after its writer died over it, the other line
+//! has what was there before.
 //!
-//! A line has its number, what it says, and a digest of both: of a line that is read while it is written any part may be new,
-//! and numbers at both of its ends would not show it. They are comments to systemd, which reads the grants.
+//! A line has its number, its text, and a digest of both. The digest is needed because any part of a line that is read while it
+//! is written may be new, which numbers at both of its ends would not show. To systemd, which reads the grants, the lines are
+//! comments.
 
 use ring::digest::{SHA256, digest};
 
 const BEGIN: &str = "# ";
 
-/// The line with `number`. All lines of one file have to be as long: `said` has no line break, and one length.
+/// The line with `number`. All lines of one file need the same length, so each `said` must have the same length, and no line
+/// break.
 #[must_use]
 pub fn line(number: u64, said: &str) -> String {
     let content = format!("{number:020} {said}");
@@ -17,7 +19,7 @@ pub fn line(number: u64, said: &str) -> String {
     format!("{BEGIN}{content} {digest}\n")
 }
 
-/// Both lines of a new file, the second with nothing in it yet.
+/// Both lines of a new file. The second has no text yet.
 #[must_use]
 pub fn lines(said: &str) -> String {
     let first = line(0, said);
@@ -25,13 +27,13 @@ pub fn lines(said: &str) -> String {
     format!("{first}{BEGIN}{blank}\n")
 }
 
-/// Where the line with `number` belongs, in a file whose lines are so long.
+/// Where the line with `number` begins in a file whose lines are `length` bytes long.
 #[must_use]
 pub fn place(number: u64, length: usize) -> u64 {
     if number.is_multiple_of(2) { 0 } else { length.try_into().unwrap_or(u64::MAX) }
 }
 
-/// What the last line says that is whole, and what is behind both. `None`: none is.
+/// The text of the latest line that is whole, and what follows both lines. `None`: neither line is whole.
 #[must_use]
 pub fn latest(text: &str) -> Option<(&str, &str)> {
     let (first, rest) = text.split_once('\n')?;
@@ -50,7 +52,7 @@ fn whole(line: &str) -> Option<(u64, &str)> {
 }
 
 fn of(content: &str) -> String {
-    // So much of it tells a whole line from any mixture of two.
+    // These 64 bits of the digest suffice to tell a whole line from any mixture of two lines.
     let first = digest(&SHA256, content.as_bytes()).as_ref().first_chunk().copied().unwrap_or_default();
     format!("{:016x}", u64::from_be_bytes(first))
 }
@@ -61,7 +63,7 @@ mod tests {
 
     use super::*;
 
-    /// A file with the lines 0 to `last`, each of them with what `said` gives.
+    /// A file in which the lines 0 to `last` were written in turn, each with the text that `said` gives for it.
     fn file(last: u64, said: impl Fn(u64) -> String) -> String {
         let mut text = lines(&said(0)) + "rest\n";
         for number in 1..=last {
@@ -92,7 +94,7 @@ mod tests {
     }
 
     proptest! {
-        /// Which bytes a reader finds new while a line is written is the kernel's to choose.
+        /// Any set of bytes may be new to a reader while the kernel writes a line.
         #[test]
         fn a_line_of_which_a_part_is_new_counts_as_none(
             last in 1_u64..5,

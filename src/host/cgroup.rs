@@ -30,35 +30,36 @@ pub struct Hierarchy {
 /// Which interface a hierarchy offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
-    /// `name=systemd`: no events, and no file to kill a group by.
+    /// The hierarchy `name=systemd` of version 1. It has neither events nor a file to kill a group by.
     V1,
     /// The unified hierarchy, alone or beside version 1 controllers ("hybrid").
     V2,
 }
 
-/// A group that can be killed without looking at it first, so that whoever wakes too late can do it before anything else.
+/// A control group that can be killed without looking at it first, so that a process that wakes too late can do this
+/// before anything else (lapse, H4).
 ///
-/// What must not be killed is kept out by the paths of the groups, when this is made: neither the caller nor PID 1 is in
-/// the group or below it. A process that somebody moves there by hand afterwards shares the group's fate.
+/// The paths of the groups are checked when this is made: neither the caller nor PID 1 is in the group or below it. A
+/// process that somebody moves there by hand afterwards is killed with the group.
 #[derive(Debug)]
 pub struct Condemned {
     hierarchy: Hierarchy,
     path: String,
     group: PathBuf,
-    /// Where there is a file to kill a group by, that file.
+    /// The path of `cgroup.kill`, where the kernel may have this file; `None` in version 1.
     kill_file: Option<CString>,
 }
 
 impl Condemned {
-    /// The group, as PID 1 calls it.
+    /// The path of the group, as PID 1 names it.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Sends SIGKILL to every process of the group and of those below it: three calls of the kernel, no allocation. Where
-    /// the kernel has no file for that, which is so in version 1 and before Linux 5.14, the processes are read and each of
-    /// them gets the signal. A group that does not exist is done already.
+    /// Sends SIGKILL to every process of the group and of those below it, by three system calls and without an
+    /// allocation. Where the kernel has no file for that, which is so in version 1 and before Linux 5.14, the processes
+    /// are read and each of them gets the signal. Succeeds for a group that does not exist.
     pub fn kill(&self) -> io::Result<()> {
         let Some(file) = &self.kill_file else { return self.hierarchy.kill_each(&self.group) };
         match rustix::fs::open(file.as_c_str(), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()) {
@@ -72,20 +73,21 @@ impl Condemned {
     }
 }
 
-/// Killing one process at a time is repeated this often before the caller is told to try again.
+/// How many rounds of killing one process at a time are made at most. The caller looks whether the group is empty, and
+/// tries again.
 const KILL_ROUNDS: usize = 64;
 
-/// How many processes are pinned at once: far below the least limit on open files.
+/// How many processes are pinned by a pidfd at once: far below the least limit on open files.
 const PINNED_AT_ONCE: usize = 64;
 
-/// So often a group is looked at that is being removed, before it counts as odd.
+/// How often a group that is being removed is looked at, before a missing file counts as an error.
 const REMOVAL_LOOKS: u32 = 5;
 
-/// Between two of these looks.
+/// The pause between two of these looks.
 const REMOVAL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Whoever makes groups faster than they are looked at does not hold up the rest for ever. Far above what hosts have; the
-/// processes of those that were looked at have had their signal.
+/// How many groups are looked at at most, so that somebody who makes groups faster than that does not hold up the rest
+/// for ever. It is far above what hosts have. The processes of the groups that were looked at have had their signal.
 const VISIT_LIMIT: usize = 1 << 20;
 
 // From linux/magic.h, the same on every architecture.
@@ -96,7 +98,7 @@ impl Hierarchy {
     /// Looks where systemd keeps processes on this host: version 2 at `/sys/fs/cgroup`, else version 2 beside
     /// version 1 controllers, else version 1.
     ///
-    /// The kind of file system decides, not its name: an empty directory must not read as a host without processes.
+    /// The type of the file system decides, not its path: an empty directory must not look like a host without processes.
     pub fn detect() -> io::Result<Self> {
         Self::detect_under(Path::new("/sys/fs/cgroup"))
     }
@@ -107,7 +109,7 @@ impl Hierarchy {
         Self { root: root.to_owned(), version }
     }
 
-    /// Which interface it offers.
+    /// Which interface the hierarchy offers.
     #[must_use]
     pub fn version(&self) -> Version {
         self.version
@@ -123,11 +125,11 @@ impl Hierarchy {
         }
     }
 
-    /// Sends SIGKILL to every process of the group and of those below it, however deep. A group that does not exist is done
-    /// already.
+    /// Sends SIGKILL to every process of the group and of those below it, however deep. Succeeds for a group that does
+    /// not exist.
     ///
-    /// The signal is sent, its effect is not awaited: ask [`is_empty`](Self::is_empty), and call again until it says
-    /// so. Refused for a group that holds PID 1 or the caller.
+    /// The signal is sent, but its effect is not awaited: ask [`is_empty`](Self::is_empty), and call this again until it
+    /// says so. Refused for a group that holds PID 1 or the caller.
     pub fn kill(&self, path: &str) -> io::Result<()> {
         let condemned = self.condemn(path)?;
         if condemned.kill_file.is_none() {
@@ -136,7 +138,7 @@ impl Hierarchy {
         condemned.kill()
     }
 
-    /// Prepares a group to be killed. Refused for one that holds PID 1 or the caller, and where that cannot be told.
+    /// Prepares a group to be killed. Refused for a group that holds PID 1 or the caller, and where that cannot be read.
     pub fn condemn(&self, path: &str) -> io::Result<Condemned> {
         let group = self.locate(path)?;
         for (who, process) in [("PID 1", "1"), ("the caller", "self")] {
@@ -166,16 +168,17 @@ impl Hierarchy {
         self.walk(&group, |directory| self.signal_each(directory, Signal::TERM).map(drop))
     }
 
-    /// Has the kernel wait now for what it waits for before any process changes its group: a grace period of all processors, which
-    /// takes about ten milliseconds. Whoever moves a process within the next ten does not wait for it, and each start of a unit
-    /// moves some. The caller moves into the group that it is in, which changes nothing else.
+    /// Has the kernel wait now for what it has to wait for before a process changes its group: a grace period of all
+    /// processors, which takes about ten milliseconds. A move within the next ten milliseconds does not wait for it
+    /// again, and each start of a unit moves some processes. The caller moves into the group that it is in, which changes
+    /// nothing else.
     pub fn hasten_moves(&self) -> io::Result<()> {
         self.enter(&self.group_of("self")?)
     }
 
     fn enter(&self, path: &str) -> io::Result<()> {
         let file = self.locate(path)?.join("cgroup.procs");
-        // 0 stands for whoever writes it.
+        // 0 stands for the process that writes it.
         let written = OpenOptions::new().write(true).open(&file).and_then(|mut procs| procs.write_all(b"0"));
         written.map_err(|error| named(&file, error))
     }
@@ -245,8 +248,8 @@ impl Hierarchy {
         }
     }
 
-    /// A file of the group is missing: `Ok` when the whole group is gone. The kernel takes the files away a moment before
-    /// the group's own directory.
+    /// Called when a file of the group is missing: `Ok` when the whole group is gone, else `InvalidData`. The kernel
+    /// takes the files away a moment before the group's own directory.
     fn is_removed(&self, group: &Directory) -> io::Result<()> {
         for _ in 0..REMOVAL_LOOKS {
             match group.is_there() {
@@ -262,7 +265,8 @@ impl Hierarchy {
         Err(group.named(io::Error::new(io::ErrorKind::InvalidData, format!("has no {what}"))))
     }
 
-    /// Every process of the tree. 0 stands for one of another PID namespace: it counts, and cannot be signalled.
+    /// The processes of the group and of those below it. 0 stands for one of another PID namespace: it counts, and cannot
+    /// be signalled.
     fn pids(&self, group: &Path) -> io::Result<BTreeSet<i32>> {
         let mut pids = BTreeSet::new();
         self.walk(group, |directory| {
@@ -284,9 +288,9 @@ impl Hierarchy {
         text.lines().map(|line| line.trim().parse().map_err(not_a_pid)).collect()
     }
 
-    /// Looks at the group and at all below it. Those below are listed after the look at the one above, or a process could pass
-    /// unseen from it to a new one. It goes from one to the next, because there may be groups so deep that the kernel takes no
-    /// path that leads to them.
+    /// Visits the group and all below it. The groups below one are listed after the visit to it, or a process could move
+    /// unseen from it to a new group. Each directory is opened from the one before, because there may be groups so deep
+    /// that the kernel takes no path that leads to them.
     fn walk(&self, group: &Path, mut visit: impl FnMut(&Directory) -> io::Result<()>) -> io::Result<()> {
         let mut look = |opened: io::Result<Directory>| match opened {
             Ok(directory) => {
@@ -319,7 +323,7 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// Those in a directory; none if it is removed.
+    /// The names of the groups in a directory; none if it is removed.
     fn names_in(&self, directory: &Directory) -> io::Result<Vec<CString>> {
         match directory.children() {
             Err(error) if is_gone(&error) => self.is_removed(directory).map(|()| Vec::new()),
@@ -327,7 +331,7 @@ impl Hierarchy {
         }
     }
 
-    /// Signals one process at a time, until a round meets no process that the round before had not met.
+    /// Sends SIGKILL to one process at a time, until a round meets no process that the round before had not met.
     fn kill_each(&self, group: &Path) -> io::Result<()> {
         let mut met = BTreeSet::new();
         for _ in 0..KILL_ROUNDS {
@@ -344,7 +348,7 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// Signals the processes of one group, without those below it; which they were.
+    /// Signals the processes of one group, without those below it. Returns these processes.
     fn signal_each(&self, directory: &Directory, signal: Signal) -> io::Result<BTreeSet<i32>> {
         let pids = self.pids_of(directory)?;
         let all: Vec<i32> = pids.iter().copied().collect();
@@ -361,7 +365,8 @@ impl Hierarchy {
         for pid in pids.iter().filter_map(|raw| Pid::from_raw(*raw)) {
             match pidfd_open(pid, PidfdFlags::empty()) {
                 Ok(fd) => pinned.push((pid, Some(fd))),
-                // Before Linux 5.3 there are no pins, and what is left is the race that systemd itself had.
+                // Before Linux 5.3 there are no pins (pidfds): a pid may be given to a stranger in between, as it could
+                // with systemd itself.
                 Err(Errno::NOSYS) => pinned.push((pid, None)),
                 Err(Errno::SRCH) => {}
                 Err(error) => return Err(error.into()),
@@ -385,7 +390,8 @@ impl Hierarchy {
     }
 }
 
-/// The path in a process's list of groups, of which each line is a number, a list of controllers and a path.
+/// The path of the group in the text of `/proc/PID/cgroup`, each line of which has a number, a list of controllers and a
+/// path.
 pub(super) fn group_in(text: &str, version: Version) -> Option<&str> {
     text.lines().find_map(|line| {
         let (_, rest) = line.split_once(':')?;
@@ -401,7 +407,7 @@ pub(super) fn group_in(text: &str, version: Version) -> Option<&str> {
 /// A directory of the hierarchy, without the path that leads to it.
 struct Directory {
     fd: OwnedFd,
-    /// From here or from the root, what it is found by again.
+    /// The path by which the directory is found again, from itself or from the root.
     itself: PathBuf,
 }
 
@@ -420,7 +426,7 @@ impl Directory {
         Ok(Self { fd, itself: Path::new("..").join(OsStr::from_bytes(name.to_bytes())) })
     }
 
-    /// It has been looked at, and is only passed through.
+    /// The directory above, which has been visited before and is only passed through.
     fn parent(&self) -> io::Result<Self> {
         let fd = rustix::fs::openat(&self.fd, "..", Self::FLAGS, Mode::empty())?;
         Ok(Self { fd, itself: PathBuf::from(".") })
@@ -469,7 +475,8 @@ fn is(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno.raw_os_error())
 }
 
-/// A group that is removed while one of its files is open answers ENODEV.
+/// Whether a file or group does not exist any more. Reading from a group that is removed while one of its files is open
+/// fails with ENODEV.
 fn is_gone(error: &io::Error) -> bool {
     is(error, Errno::NOENT) || is(error, Errno::NODEV)
 }
@@ -622,7 +629,7 @@ mod tests {
         let condemned = hierarchy.condemn("/x.service").expect("need not exist yet");
         assert_eq!(condemned.path(), "/x.service");
         condemned.kill().expect("nothing to kill");
-        // Neither readable nor any use: nobody asks.
+        // Both files are broken on purpose: nobody reads them.
         group(root.path(), "x.service", "cgroup.procs", "what\n");
         group(root.path(), "x.service", "cgroup.kill", "");
         condemned.kill().expect("written");

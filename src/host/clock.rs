@@ -21,8 +21,8 @@ pub fn now() -> Time {
     Time { boot, raw }
 }
 
-/// `CLOCK_REALTIME` since 1970. Asked through the C library, unlike the other two, so that a test can put something in
-/// between and have the wall clock of one program jump.
+/// The time of `CLOCK_REALTIME` since 1970; zero before that. It is asked through the C library, unlike the other two
+/// clocks, so that a test can put a library in between that makes the wall clock of one program jump.
 #[must_use]
 pub fn wall() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
@@ -58,7 +58,7 @@ impl BootTimer {
         Ok(())
     }
 
-    /// Whether the timer has fired since it was set; reading it clears it.
+    /// Whether the timer has fired since it was set. Asking clears this.
     #[must_use]
     pub fn take_fired(&self) -> bool {
         let mut count = [0_u8; 8];

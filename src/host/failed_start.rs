@@ -3,36 +3,38 @@
 //! The rule is in `election/protocol.md`, "The proof". putexd and the guard both go by it, each with what it has read of the
 //! unit itself.
 
-/// With which systemd ends a process that could not execute its program, from systemd.exec(5).
+/// The exit status with which systemd ends a process whose program it could not execute, from systemd.exec(5).
 const EXIT_EXEC: i32 = 203;
-/// The same of one that could not be given its user, or namespaces.
+/// The exit statuses with which systemd ends a process that it could not give its user, or its namespaces.
 const EXIT_USER: i32 = 217;
 const EXIT_NAMESPACE: i32 = 226;
 
 /// How a command of a unit has ended in the unit's last run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exit {
-    /// As waitid(2) has it; 1: it has exited, 2: it was killed, 3: it dumped core, 0: it has not been run.
+    /// The code as waitid(2) has it; 1: the command has exited, 2: it was killed, 3: it dumped core, 0: it has not been
+    /// run.
     pub code: i32,
-    /// Its exit status then, or a signal.
+    /// The exit status for code 1, else the number of the signal.
     pub status: i32,
 }
 
 impl Exit {
-    /// Whether it was run and has succeeded, whatever systemd makes of other exit statuses.
+    /// Whether the command was run and has exited with 0. Other exit statuses that systemd takes for success do not
+    /// count.
     #[must_use]
     pub fn has_succeeded(self) -> bool {
         self == Self { code: 1, status: 0 }
     }
 
-    /// Whether systemd could not give it its user, or its namespaces, so that its program was not run; or whether the program
-    /// itself has ended as if that were so.
+    /// Whether systemd could not give the process its user, or its namespaces, so that its program was not run; or
+    /// whether the program itself has ended as if that were so.
     #[must_use]
     pub fn is_not_set_up(self) -> bool {
         self.code == 1 && [EXIT_USER, EXIT_NAMESPACE].contains(&self.status)
     }
 
-    /// `None`: it has not been run, or runs.
+    /// How the command ended, in words; `None` if it has not been run, or runs.
     #[must_use]
     pub fn in_words(self) -> Option<String> {
         let status = self.status;
@@ -55,40 +57,40 @@ impl Exit {
 /// What PID 1 says of a unit whose last run did not come to an orderly end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailedStart {
-    /// `Type=oneshot`: it is active only when all of its commands have succeeded.
+    /// Whether it has `Type=oneshot`: it is active only when all of its commands have succeeded.
     pub is_oneshot: bool,
-    /// `ExecStartPre=`, `ExecStart=` and `ExecStartPost=`.
+    /// How the commands of `ExecStartPre=`, `ExecStart=` and `ExecStartPost=` ended.
     pub starts: Vec<Exit>,
     /// Whether it has an `ExecStop=`, which is not run after a start that failed.
     pub has_stop: bool,
-    /// `ExecStopPost=`, which is.
+    /// How the commands of `ExecStopPost=` ended, which is run after a start that failed.
     pub stop_posts: Vec<Exit>,
     /// When it became active last, in microseconds of `CLOCK_MONOTONIC`; 0: never since systemd has it loaded.
     pub active_since: u64,
-    /// The same of the lease's target, which is started before it.
+    /// When the lease's target became active, which is started before the unit; in microseconds, too, and 0: not known.
     pub lease_since: u64,
 }
 
 impl FailedStart {
-    /// Whether nothing of it is left once its control groups are empty.
+    /// Whether nothing of the run is left once its control groups are empty: one of the two cases of "The proof" holds.
     #[must_use]
     pub fn has_left_nothing(&self) -> bool {
         self.is_undone() || self.is_unbegun()
     }
 
-    /// Whether it was active under this lease, if it is known which that is.
+    /// Whether the unit was active under this lease; `false` if the time of the unit or of the lease is not known.
     #[must_use]
     pub fn was_active(&self) -> bool {
         self.active_since != 0 && self.lease_since != 0 && self.active_since >= self.lease_since
     }
 
-    /// All that an orderly stop would have run was run, and has succeeded.
+    /// Case (1): all that an orderly stop would have run was run, and has succeeded.
     fn is_undone(&self) -> bool {
         !self.has_stop && !self.stop_posts.is_empty() && self.stop_posts.iter().all(|exit| exit.has_succeeded())
     }
 
-    /// No command of it has succeeded in this lease. It has one alone, or an earlier run could have begun what the last one
-    /// says nothing of.
+    /// Case (2): no command of the start has succeeded in this lease. The unit has only one, because with two an earlier
+    /// run could have begun what the last one says nothing of.
     fn is_unbegun(&self) -> bool {
         let may_have_been_active = self.active_since != 0 && self.active_since >= self.lease_since;
         self.is_oneshot && !may_have_been_active && matches!(self.starts[..], [start] if !start.has_succeeded())

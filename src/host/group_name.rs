@@ -1,6 +1,7 @@
 //! Which control group systemd gives to a unit, from its name alone.
 
-/// `a-b.slice` is in `a.slice`; `-.slice` is the root.
+/// The control group of a slice, as PID 1 names it: `/a.slice/a-b.slice` for `a-b.slice`, which is in `a.slice`. Empty
+/// for `-.slice`, which is the root, and for what is no slice.
 #[must_use]
 pub fn slice_path(slice: &str) -> String {
     let Some(stem) = slice.strip_suffix(".slice").filter(|stem| *stem != "-" && !stem.is_empty()) else {
@@ -15,7 +16,8 @@ pub fn slice_path(slice: &str) -> String {
     path
 }
 
-/// Names that could be taken for the kernel's own files get a `_` in front, as in systemd's cg_escape().
+/// The name of the control group of a unit. Names that could be taken for the kernel's own files get a `_` in front, as
+/// in systemd's cg_escape().
 #[must_use]
 pub fn escape(name: &str) -> String {
     const CONTROLLERS: [&str; 13] = [

@@ -1,4 +1,4 @@
-//! Who this host is: machine id, boot id, host name, fresh randomness.
+//! Identities: machine id, boot id, host name, the user of this program, and random bits for new ones.
 
 use std::fs;
 use std::io;
@@ -9,7 +9,7 @@ use crate::types::{BootId, IdError, MachineId};
 ///
 /// # Panics
 ///
-/// When the kernel has no randomness to give, which it always has after boot.
+/// When the kernel gives no random bytes. After boot it always gives them.
 #[must_use]
 pub fn random() -> u128 {
     let mut bytes = [0_u8; 16];
@@ -17,23 +17,23 @@ pub fn random() -> u128 {
     u128::from_ne_bytes(bytes)
 }
 
-/// The user that this program runs as.
+/// The effective user id that this program runs as.
 #[must_use]
 pub fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// `/etc/machine-id`.
+/// The machine id from `/etc/machine-id`. Fails when that cannot be read or understood.
 pub fn machine_id() -> io::Result<MachineId> {
     parse("/etc/machine-id", |text| text.trim().parse())
 }
 
-/// The id of this boot.
+/// The id of this boot, new with each boot. Fails when it cannot be read or understood.
 pub fn boot_id() -> io::Result<BootId> {
     parse("/proc/sys/kernel/random/boot_id", |text| text.trim().replace('-', "").parse())
 }
 
-/// The host's name.
+/// The host's name as uname(2) gives it.
 #[must_use]
 pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()

@@ -30,16 +30,17 @@ const PROC: &str = "/proc";
 const SYS_BLOCK: &str = "/sys/block";
 const AUTOMOUNT: &str = "autofs";
 
-/// A device that is busy is tried again this often before it counts: others claim one for a moment, too.
+/// How often a busy device is tried before it counts as busy, because others claim one for a moment, too.
 const CLAIM_TRIES: u32 = 3;
-/// Between two of these tries.
+/// The pause between two of these tries.
 const CLAIM_INTERVAL: Duration = Duration::from_millis(5);
-/// The first lines of a table, which tell whether it is another's: the kernel writes a page at a time.
+/// How many bytes of a table are read first: the kernel writes a page at a time, and the first line tells whether the
+/// table is that of another process.
 const PAGE_BYTES: usize = 4096;
-/// Of so many processes that have it mounted the operator is told.
+/// How many of the processes that have it mounted the operator is told of.
 const TOLD_LIMIT: usize = 3;
 
-/// What a mount unit is to mount, as PID 1 tells while it is not mounted. Of one that is, PID 1 tells what the kernel
+/// What a mount unit is to mount, as PID 1 tells while it is not mounted. While it is mounted PID 1 tells what the kernel
 /// says, where a bind mount looks like one of the whole device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Configured {
@@ -69,17 +70,17 @@ pub struct Mount {
 /// Why a file system is not known to be unmounted.
 #[derive(Debug, thiserror::Error)]
 pub enum NotUnmounted {
-    /// Who has it, in whole words.
+    /// Its file system is mounted or its device busy; by whom, in words.
     #[error("its file system is still mounted: {0}")]
     StillMounted(String),
-    /// Nobody knows.
+    /// What is mounted could not be read.
     #[error("what is mounted could not be read: {0}")]
     Unreadable(#[from] io::Error),
 }
 
 impl Mount {
-    /// What is mounted at `place` as PID 1 sees it: whoever asks may have a mount namespace of its own. An automount that
-    /// waits there is none.
+    /// The mount at `place` in PID 1's mount namespace, because the caller may have one of its own. An automount that
+    /// waits there does not count.
     pub fn at(place: &str) -> io::Result<Option<Self>> {
         let table = table_of_pid1(Path::new(PROC))?;
         // The last one hides those before it.
@@ -100,13 +101,14 @@ impl Mount {
         })
     }
 
-    /// Whether it is the same part of the same file system. The numbers of those without a device are used again at once.
+    /// Whether it is the same part of the same file system. The number alone does not tell, because the numbers of file
+    /// systems without a device are used again at once.
     fn is_same(&self, other: &Self) -> bool {
         self.number == other.number && self.root == other.root && self.kind == other.kind && self.source == other.source
     }
 
-    /// Whether its source tells one file system from another, as `tmpfs` does not. What is in memory alone is of no use
-    /// to another host, and its number is given to the next one.
+    /// Whether the source tells one file system from another, as `tmpfs` does not. A file system in memory alone is of no
+    /// use to another host, and its number is given to the next one.
     fn has_identity(&self) -> bool {
         self.source != self.kind && self.source != "none"
     }
@@ -159,11 +161,11 @@ pub fn check_unmounted(configured: &Configured, was: Option<&Mount>) -> Result<(
 /// What a unit mounts.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Source {
-    /// Those that it may be on.
+    /// The block devices that it may be on.
     devices: Vec<Device>,
-    /// A file, which the kernel sees as a loop device for as long as it is mounted.
+    /// Whether it is a file, which the kernel sees as a loop device for as long as it is mounted.
     is_file: bool,
-    /// A folder, whose file system is mounted otherwise.
+    /// Whether it is a folder, whose file system is mounted otherwise.
     is_bind: bool,
 }
 
@@ -179,7 +181,7 @@ impl Source {
         if file_type.is_ok_and(|file_type| file_type.is_file()) {
             return Ok(Self { devices: loops_of(Path::new(SYS_BLOCK), &path)?, is_file: true, ..Self::default() });
         }
-        // Two, if the name leads to another one than it did.
+        // There are two, if the name leads to another device than it did.
         let mut devices: Vec<Device> = Device::at(&path).into_iter().collect();
         if let Some(was) = was.and_then(|was| Device::at(Path::new(&was.source)))
             && devices.iter().all(|device| device.number != was.number)
@@ -198,14 +200,14 @@ struct Device {
     number: String,
 }
 
-/// Whether a file system has a device.
+/// Whether a file system uses a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Claim {
-    /// None has.
+    /// No file system uses it.
     Free,
-    /// One has, or something else that wants it for itself.
+    /// A file system uses it, or something else claims it for itself.
     Busy,
-    /// It cannot be opened, as a DRBD device that is secondary, or belongs to another block device.
+    /// It cannot be opened, as a DRBD device that is secondary, or it belongs to another block device.
     Unknown,
 }
 
@@ -230,7 +232,8 @@ impl Device {
         Claim::Unknown
     }
 
-    /// Whether device mapper, md or the like have it: then no file system has it.
+    /// Whether device mapper, md or the like use the device or the disk that it is a part of: then no file system uses
+    /// it.
     fn is_part_of_another(&self) -> bool {
         let Ok(place) = fs::canonicalize(format!("/sys/dev/block/{}", self.number)) else { return false };
         let has_holders = |place: &Path| fs::read_dir(place.join("holders")).is_ok_and(|mut all| all.next().is_some());
@@ -243,8 +246,8 @@ impl Device {
     }
 }
 
-/// Loop devices that show a file. There is none as soon as nothing has it mounted any more, but for those that somebody
-/// set up by hand.
+/// The loop devices that show a file. Once nothing has the file mounted any more there are none, but for those that
+/// somebody set up by hand.
 fn loops_of(sys_block: &Path, file: &Path) -> io::Result<Vec<Device>> {
     let file = fs::canonicalize(file)?;
     let mut found = Vec::new();
@@ -259,7 +262,7 @@ fn loops_of(sys_block: &Path, file: &Path) -> io::Result<Vec<Device>> {
     Ok(found)
 }
 
-/// `UUID=` and the like are links of udev's.
+/// The path of the device that `What=` names: `UUID=` and the like stand for links that udev makes.
 fn device_path(what: &str) -> PathBuf {
     let Some((tag, value)) = what.split_once('=') else { return PathBuf::from(what) };
     let folder = match tag {
@@ -285,7 +288,7 @@ fn device_path(what: &str) -> PathBuf {
 #[derive(Debug, Default)]
 struct Wanted {
     devices: Vec<Device>,
-    /// A mount without a device, as it was, or what it was from.
+    /// A mount that no device identifies, as it was, or the source of one.
     part: Option<Part>,
     /// Where the unit mounts it.
     place: String,
@@ -294,7 +297,8 @@ struct Wanted {
 #[derive(Debug)]
 struct Part {
     of: PartOf,
-    /// Whether it counts wherever it is, and not only at its place, or below where a whole tree is mounted once more.
+    /// Whether a mount of it counts at any place, and not only at the unit's, or below where a whole tree is mounted once
+    /// more.
     anywhere: bool,
 }
 
@@ -309,7 +313,7 @@ impl Wanted {
         if !is_bind && !was.number.starts_with("0:") {
             self.devices.push(Device { path: PathBuf::from(&was.source), number: was.number.clone() });
         } else if is_bind || was.has_identity() {
-            // The same may rightly be mounted elsewhere, and every namespace has a copy of that.
+            // The same part may rightly be mounted elsewhere on the host, and every namespace has a copy of that mount.
             let anywhere = !is_bind && !pid1.iter().any(|mount| mount.is_same(was));
             self.part = Some(Part { of: PartOf::Mount(was.clone()), anywhere });
         }
@@ -333,7 +337,7 @@ impl Wanted {
         self.devices.iter().any(|device| device.has(mount)) || self.part.as_ref().is_some_and(is_part)
     }
 
-    /// One process for each table that shows it.
+    /// The processes that have it mounted, one for each table that shows it.
     fn find(&self, proc: &Path) -> io::Result<Vec<User>> {
         if self.devices.is_empty() && self.part.is_none() {
             return Ok(Vec::new());
@@ -343,7 +347,7 @@ impl Wanted {
         for pid in processes(proc)? {
             let table = match new_table(proc, pid, &mut known) {
                 Ok(table) => table,
-                // It has ended, or has lost its namespace on the way to its end.
+                // The process has ended, or has lost its namespace on the way to its end.
                 Err(error) if has_ended(&error) => continue,
                 Err(error) => return Err(error),
             };
@@ -396,7 +400,7 @@ fn told(users: &[User]) -> String {
 fn table_of_pid1(proc: &Path) -> io::Result<Vec<Mount>> {
     let table: Vec<Mount> =
         fs::read_to_string(proc.join("1/mountinfo"))?.lines().map(parse).collect::<io::Result<_>>()?;
-    // Every namespace has a root.
+    // Every namespace has a root, so an empty table was not read well.
     if table.is_empty() {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "/proc/1/mountinfo is empty"));
     }
@@ -407,7 +411,7 @@ fn parse(line: &str) -> io::Result<Mount> {
     Mount::parse(line).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("odd mountinfo: {line:?}")))
 }
 
-/// In their order, so that PID 1 is the first.
+/// The pids of all processes, in their order, so that PID 1 is the first.
 fn processes(proc: &Path) -> io::Result<BTreeSet<u32>> {
     let mut found = BTreeSet::new();
     for entry in fs::read_dir(proc)? {
@@ -423,10 +427,11 @@ fn processes(proc: &Path) -> io::Result<BTreeSet<u32>> {
     }
 }
 
-/// The mounts that a process can reach; none if they are those of a process before it.
+/// The mounts that a process can reach; none if another process before it had the same table.
 ///
-/// The links under /proc/PID/ns would tell namespaces apart as well, but only to those who may trace the process, and a
-/// changed root, which hides mounts, has the same one. The first line says both: no two mounts have the same number.
+/// The links under /proc/PID/ns would tell namespaces apart as well, but only to those who may trace the process. A
+/// process with a changed root, which hides mounts, also has the same link as others. The first line of the table tells
+/// both apart, because no two mounts have the same number.
 fn new_table(proc: &Path, pid: u32, known: &mut BTreeSet<String>) -> io::Result<Vec<Mount>> {
     let table = fs::File::open(proc.join(format!("{pid}/mountinfo")))?;
     let mut table = BufReader::with_capacity(PAGE_BYTES, table);
@@ -443,7 +448,8 @@ fn has_ended(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::NOENT | Errno::SRCH | Errno::INVAL))
 }
 
-/// Three octal digits after a backslash are a byte of mountinfo, two hexadecimal ones after `\x` are one of a unit's name.
+/// Decodes the escapes in `text`: three octal digits after a backslash are a byte of mountinfo, two hexadecimal ones
+/// after `\x` are one of a unit's name.
 fn unescape(text: &str, mark: &str, digits: usize, radix: u32) -> String {
     let mut bytes = Vec::new();
     let mut rest = text;

@@ -1,6 +1,7 @@
-//! Processes: whose child each is, in which control group it is, and ending one that is known.
+//! Processes: the parent and the control group of each, and signals to a process that is known.
 //!
-//! A process is known by its pid and the time of its start together: a pid is given to another one later.
+//! A process is identified by its pid and the time of its start together, because a pid is given to another process
+//! later.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -36,7 +37,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Whether both are the same process, wherever it was.
+    /// Whether both are the same process, whatever control group it was seen in.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         (self.pid, self.began) == (other.pid, other.began)
@@ -48,24 +49,24 @@ impl Process {
 struct Stat {
     parent: i32,
     began: u64,
-    /// A zombie runs nothing, and can be signalled by nobody.
+    /// Whether it is a zombie, which runs nothing and which nobody can signal.
     is_dead: bool,
-    /// The kernel's own threads belong to no unit.
+    /// Whether it is a thread of the kernel, which belongs to no unit.
     is_kernels: bool,
 }
 
-/// Who is whose child and in which control group each is, read once for all who ask.
+/// The parent and the control group of each process, read once for all callers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Family {
     stats: BTreeMap<i32, Stat>,
-    /// Each with its parent before it, in order.
+    /// Pairs of a parent and its child, sorted.
     children: Vec<(i32, i32)>,
-    /// Each with its control group before it, in order. One whose group could not be read is not among them.
+    /// Pairs of a control group and a process in it, sorted. A process whose group could not be read is missing.
     groups: Vec<(String, i32)>,
 }
 
 impl Family {
-    /// Reads `/proc`, two small files of each process. None of them waits for the process itself.
+    /// Reads `/proc`: two small files of each process, neither of which waits for the process itself.
     pub fn read(version: Version) -> io::Result<Self> {
         Self::read_in(Path::new("/proc"), version)
     }
@@ -78,7 +79,7 @@ impl Family {
             let Some(stat) = proc.stat(pid, &mut text)? else { continue };
             family.stats.insert(pid, stat);
             family.children.push((stat.parent, pid));
-            // Of a process whose group is not known here it is found out, should somebody ask for it.
+            // A group that cannot be read here is read again if somebody asks for its process.
             if !stat.is_kernels
                 && let Ok(Some(group)) = proc.group(pid, version, &mut text)
             {
@@ -93,8 +94,8 @@ impl Family {
         Ok(family)
     }
 
-    /// `known`, the processes in `groups` and all that descends from them, as far as none of `groups` has it; neither zombies nor
-    /// PID 1.
+    /// Of `known`, the processes in `groups` and all their descendants: those that were in none of `groups` when this was
+    /// read. Neither zombies nor PID 1 are among them.
     #[must_use]
     pub fn suspects(&self, known: &BTreeSet<i32>, groups: &BTreeSet<String>) -> Vec<i32> {
         let inside: BTreeSet<i32> = groups.iter().flat_map(|group| self.members(group)).collect();
@@ -114,8 +115,8 @@ impl Family {
         self.children[first..].iter().take_while(move |(parent, _)| *parent == pid).map(|(_, child)| *child)
     }
 
-    /// The processes of a group and of those below it. Between the two, others may be in the order, such as `/a.b` between `/a`
-    /// and `/a/b`.
+    /// The processes of a group and of those below it. In the sort order other groups may lie between the two, such as
+    /// `/a.b` between `/a` and `/a/b`.
     fn members(&self, group: &str) -> impl Iterator<Item = i32> {
         let first = self.groups.partition_point(|(other, _)| other.as_str() < group);
         let behind = self.groups[first..].iter().take_while(move |(other, _)| other.starts_with(group));
@@ -149,10 +150,10 @@ impl Family {
     }
 }
 
-/// How much of a file is read at once. Those of a process fit into it, unless its control group is very deep.
+/// How many bytes of a file are read at once. The files of a process fit into it, unless its control group is very deep.
 const READ_AT_ONCE: usize = 4096;
 
-/// `/proc`, as it is read often: three calls of the kernel for a file.
+/// `/proc`, opened so that reading a file takes only three system calls, because it is read often.
 struct Proc {
     path: PathBuf,
     directory: OwnedFd,
@@ -199,7 +200,7 @@ impl Proc {
         }
     }
 
-    /// `None` when the process is gone.
+    /// What `/proc/PID/stat` says; `None` when the process is gone.
     fn stat(&self, pid: i32, text: &mut Vec<u8>) -> io::Result<Option<Stat>> {
         if !self.read(pid, "stat", text)? {
             return Ok(None);
@@ -209,7 +210,7 @@ impl Proc {
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat cannot be understood")))
     }
 
-    /// Its control group, as PID 1 names it; `None` when the process is gone.
+    /// The control group of a process, as PID 1 names it; `None` when the process is gone.
     fn group(&self, pid: i32, version: Version, text: &mut Vec<u8>) -> io::Result<Option<String>> {
         if !self.read(pid, "cgroup", text)? {
             return Ok(None);
@@ -233,13 +234,14 @@ pub fn alive(processes: &[Process]) -> io::Result<Vec<Process>> {
     Ok(alive)
 }
 
-/// Sends a signal to a process, and to no other that was given its number. One that is gone is fine.
+/// Sends a signal to a process, and to no other that was given its pid. Succeeds if the process is gone.
 pub fn signal(process: &Process, signal: Signal) -> io::Result<()> {
     let Some(pid) = Pid::from_raw(process.pid).filter(|pid| pid.as_raw_nonzero().get() > 1) else { return Ok(()) };
-    // Pinned first and looked at then: what has this number is now either the process itself, or the pin is of a dead one.
+    // The pin is taken before the look: if the process still runs at the look, the pin is of this very process.
     let pin = match pidfd_open(pid, PidfdFlags::empty()) {
         Ok(pin) => Some(pin),
-        // Before Linux 5.3 there are no pins, and what is left is the race that systemd itself had.
+        // Before Linux 5.3 there are no pins (pidfds): the pid may be given to another process in between, as it could
+        // with systemd itself.
         Err(Errno::NOSYS) => None,
         Err(Errno::SRCH) => return Ok(()),
         Err(error) => return Err(error.into()),
@@ -262,8 +264,8 @@ fn runs(process: &Process) -> io::Result<bool> {
     Ok(stat.is_some_and(|stat| stat.began == process.began && !stat.is_dead))
 }
 
-/// The name of the program is in parentheses and may hold any characters, parentheses and newlines too, so that the fields
-/// are counted from the last one on.
+/// The fields of `/proc/PID/stat`. The name of the program is in parentheses and may hold any characters, parentheses and
+/// newlines too, so that the fields are counted from the last closing one on.
 fn stat_in(text: &str) -> Option<Stat> {
     let (_, rest) = text.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
@@ -274,7 +276,8 @@ fn stat_in(text: &str) -> Option<Stat> {
     Some(Stat { parent, began, is_dead: matches!(state, "Z" | "X" | "x"), is_kernels: flags & PF_KTHREAD != 0 })
 }
 
-/// Only those are asked for their command line that are shown: it is read from the memory of the process.
+/// The command line of a process, for messages. It is read only of processes that are shown, because the kernel reads it
+/// from the memory of the process.
 pub(super) fn command_of(proc: &Path, pid: impl Display) -> String {
     let line = fs::read(proc.join(format!("{pid}/cmdline"))).unwrap_or_default();
     let line = if line.is_empty() { fs::read(proc.join(format!("{pid}/comm"))).unwrap_or_default() } else { line };
@@ -300,7 +303,7 @@ mod tests {
 
     const INIT: (i32, i32, &str, &str) = (1, 0, "S", "/init.scope");
 
-    /// Processes as pid, parent, state and control group.
+    /// A `/proc` with these processes, each as pid, parent, state and control group, and what is read of it.
     fn host(processes: &[(i32, i32, &str, &str)]) -> (tempfile::TempDir, Family) {
         let root = tempfile::tempdir().expect("a temporary directory");
         for (pid, parent, state, group) in processes {

@@ -6,14 +6,14 @@ use std::path::Path;
 
 use crate::types::OnStopFailure;
 
-/// The kernel's own lever.
+/// The file through which the kernel reboots or panics at once.
 pub const SYSRQ_TRIGGER: &str = "/proc/sysrq-trigger";
 
 /// Takes the host down as `how` says; returns at once where it says only to alert, or when all failed.
 ///
 /// The sysrq trigger comes first, because it asks neither drivers nor file systems, any of which may be what hangs.
-/// Containers have none: there reboot(2) ends the container. A `sysrq` other than the kernel's own is a test's, and must
-/// not take the host down.
+/// Containers have none: there reboot(2) ends the container. A `sysrq` other than [`SYSRQ_TRIGGER`] is one of a test,
+/// which must not take the host down, so that reboot(2) is not called then.
 pub fn self_fence(how: OnStopFailure, sysrq: &Path) -> io::Result<()> {
     match by_sysrq(how, sysrq) {
         Err(_) if sysrq == Path::new(SYSRQ_TRIGGER) => {

@@ -1,12 +1,12 @@
-//! What the timeout of a hardware watchdog is worth.
+//! How long a host lives at most under the timeout of a hardware watchdog.
 
 use std::time::Duration;
 
-/// Scheduling, and what a device is late.
+/// The slack for scheduling, and for a device that fires late.
 const SLACK: Duration = Duration::from_millis(20);
 
-/// How long this host lives after a keep-alive, at most, by its own clocks: no oscillator is without error, and a hundredth
-/// is more than any has.
+/// The longest time that this host lives after a keep-alive, by its own clocks. A hundredth of the timeout is added,
+/// because no oscillator is without error, and none has more than that.
 #[must_use]
 pub fn reach(timeout: Duration) -> Duration {
     timeout + timeout / 100 + SLACK

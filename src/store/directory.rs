@@ -1,8 +1,8 @@
 //! The store in a directory that all hosts share.
 //!
-//! Of the file system only this is trusted: that making a folder is atomic and fails where there is one, and that
-//! renaming a folder is atomic and fails onto one that is not empty. The rename is tried out at each connect. There are
-//! no lock files, no clocks of other hosts, no locks of the kernel's.
+//! Only two properties of the file system are trusted: making a folder is atomic and fails where there is one, and
+//! renaming a folder is atomic and fails if the target is a folder that is not empty. Each connect tests the rename.
+//! putexd uses no lock files, no clocks of other hosts and no locks of the kernel.
 //!
 //! ```text
 //! /srv/putex/putex-store/value                  the marker: this is a store, with its id
@@ -13,21 +13,23 @@
 //! t-<nonce>, d-<nonce>, x-<key>-<nonce>         being built; being removed; put aside by `putexctl clear`
 //! ```
 //!
-//! - Making the next revision *is* the compare-and-set: it is built beside the others and renamed to the next number,
-//!   which fails if that is there. Then its witness is made in the revision that it replaces; without it, it is not won.
-//!   `steps` says what that proves. The old ones are collected, oldest first.
-//! - No answer of a call is believed that says "no": a call may be repeated on its way and fail although it was carried
-//!   out. After an error it counts what is there, under a name that only its maker knows.
-//! - A crash leaves a draft, which is swept when it has been seen for a minute; or a revision in its place without its
-//!   witness, which then the next who looks makes; or a half collected one, which the next writer collects.
-//! - A lock's folder is made when its key is first read, and has a random id. If it is deleted and made again, that is
-//!   another incarnation. Renaming it into place never replaces one.
-//! - A directory without the marker is no store, and nothing is made in it: where a share is not mounted there is an empty
-//!   directory, and each host would have locks of its own in it.
-//! - Each call into the file system has a thread that is left to itself when the file system hangs; `threads` says how.
+//! - Making the next revision *is* the compare-and-set. The revision is built beside the others and renamed to the next
+//!   number, which fails if that number exists. Then its witness is made in the revision that it replaces; a revision
+//!   without a witness is not won. `steps` says what that proves. Old revisions are collected, the oldest first.
+//! - An error of a call is not believed: the call may be repeated on its way and fail although it was carried out.
+//!   After an error putexd looks for what the call should have made, under a name that only its maker knows.
+//! - A crash leaves one of three things. A draft is swept when it has been seen for a minute. A revision in its place
+//!   without its witness gets the witness from the next reader. The next writer finishes a revision that is half
+//!   collected.
+//! - A lock's folder is made when its key is first read, and has a random id. If the folder is deleted and made again,
+//!   the new one is another incarnation. The rename into place never replaces an existing folder.
+//! - A directory without the marker is no store, and nothing is made in it. Where a share is not mounted, its mount
+//!   point is an empty directory, and each host would have locks of its own in it.
+//! - Each call into the file system runs in a thread of its own, which is abandoned when the file system hangs;
+//!   `threads` says how.
 //!
-//! Caches of a network file system may show the past. A read is a hint anyway; and a win rests on what was made, which no
-//! cache answers for.
+//! Caches of a network file system may show the past. That is safe for a read, which is a hint only. A win rests on
+//! folders that were made, and no cache can answer for that.
 
 mod file_system;
 mod folder;
@@ -57,22 +59,23 @@ use root::Orphans;
 use steps::Lock;
 use threads::{Answer, Threads};
 
-/// Threads for one lock, and for all of them.
+/// The most threads for one lock, and for all locks together.
 const THREADS: (usize, usize) = (4, 64);
 
-/// Threads that look whether the file system answers, or at all locks, or work for an administrator.
+/// The most threads for one other task, and for all of them: the looks at the marker and at all locks, the sweep, and
+/// the administrator's commands.
 const SERVICE_THREADS: (usize, usize) = (4, 12);
 
-/// The shortest and the longest pause between two looks at the marker.
+/// The shortest and the longest pause between two looks at the store's marker.
 const LOOK_RANGE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
-/// How often the folder of the store is swept.
+/// The interval of sweeping the store's folder for abandoned drafts.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How long an administrator is kept waiting.
+/// The time limit of the administrator's commands that change something.
 const ADMINISTRATION_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long a lock must look damaged, again and again, before it is taken for it.
+/// How long a lock must look damaged at every look before `mend` puts it aside.
 const DAMAGED_FOR: Duration = Duration::from_secs(1);
 
 /// A lock store in a shared directory. Clones share it.
@@ -158,7 +161,7 @@ impl Administer for DirectoryStore {
             });
             let made = made.await?;
             if made.is_ok() {
-                // The next call need not wait for the next look.
+                // The state is shown now, so that the next call need not wait for the next look at the marker.
                 self.shared.show(self.shared.look(false).await);
             }
             made
@@ -214,7 +217,8 @@ struct Shared {
     call_limit: Duration,
     threads: Threads,
     service: Threads,
-    /// The store's id, or why calls have no chance. `Missing` is an answer of a file system that is there.
+    /// The store's id, or why calls would fail. `Missing` means that the file system answers but the store was never
+    /// made.
     state: Mutex<Result<String, StoreError>>,
     link: watch::Sender<Link>,
     orphans: Mutex<Orphans>,
@@ -229,7 +233,7 @@ impl Shared {
         Folder::open(&self.settings.path, self.settings.owner)
     }
 
-    /// The lock of `key` in the store that was there when it was last looked at.
+    /// The lock of `key`, in the store whose id the last look found.
     fn lock(&self, key: &Key) -> Result<Lock, StoreError> {
         let store = self.ready()?;
         Ok(Lock::new(self.open()?, key, &store))
@@ -244,7 +248,7 @@ impl Shared {
         self.in_lane_and_on(key, move |shared, answer| answer.give(work(shared))).await
     }
 
-    /// `in_lane` with something to do after the answer.
+    /// As `in_lane`, but `work` gives its answer itself, and may go on after it.
     async fn in_lane_and_on<T: Send + 'static>(
         self: &Arc<Self>,
         key: &Key,
@@ -255,7 +259,8 @@ impl Shared {
         bounded(self.call_limit, self.threads.run(key.as_str(), move |answer| work(&shared, answer))).await
     }
 
-    /// Runs `work` for something other than a lock, whatever the state is.
+    /// Runs `work` for something other than a lock, whatever the store's state is. `limit` bounds the wait for its
+    /// answer.
     async fn serve<T: Send + 'static>(
         self: &Arc<Self>,
         lane: &str,
@@ -283,7 +288,7 @@ impl Shared {
     }
 
     fn sweep(&self, root: &Folder, folder: &Path) -> std::io::Result<()> {
-        // Whoever is at it may hang in another folder; then this one is for another time.
+        // Another sweep holds the lock, and may hang in another folder. This folder is swept another time.
         self.orphans.try_lock().map_or(Ok(()), |mut orphans| orphans.sweep(root, folder, Instant::now()))
     }
 
@@ -296,7 +301,7 @@ impl Shared {
         looked.await?
     }
 
-    /// The store's id, if it answers; with `probe`, also if its file system can hold locks.
+    /// Reads the store's id. With `probe`, also tests whether the file system can hold locks.
     async fn look(self: &Arc<Self>, probe: bool) -> Result<String, StoreError> {
         let looked = self.serve("link", self.call_limit, move |shared| {
             let root = shared.open()?;
@@ -309,8 +314,9 @@ impl Shared {
         looked.await?
     }
 
-    /// Shows what was found to calls and to whoever watches the link. That the store was never made is for `read` to
-    /// say; otherwise `putexctl init` would wait for what only it can make.
+    /// Publishes the result of a look to the calls and to the watchers of the link. The link is `Up` for a store that
+    /// was never made, because `read` reports that. Otherwise `putexctl init` would wait for a store that only it can
+    /// make.
     fn show(&self, state: Result<String, StoreError>) {
         let link = match &state {
             Ok(_) | Err(StoreError::Missing(_)) => Link::Up,
@@ -332,10 +338,10 @@ impl Shared {
     }
 }
 
-/// Runs until it is aborted. Logs each change once, not each look.
+/// Looks at the store again and again until the task is aborted. Logs each change once, not each look.
 async fn keep_looking(shared: Arc<Shared>) {
     let pause = (shared.call_limit / 2).clamp(LOOK_RANGE.0, LOOK_RANGE.1);
-    // The kind of the last failure; `Some(None)`: there was none.
+    // The kind of the last failure that was logged; `Some(None)` after a look without a failure.
     let mut told = None;
     let mut swept = None;
     loop {
@@ -353,10 +359,10 @@ async fn keep_looking(shared: Arc<Shared>) {
         shared.show(state);
         if answers && swept.is_none_or(|swept: Instant| swept.elapsed() >= SWEEP_INTERVAL) {
             swept = Some(Instant::now());
-            // What stays now is swept next time.
+            // What remains now is swept at the next interval.
             let _ = shared
                 .serve("sweep", shared.call_limit, |shared| {
-                    // What goes wrong here is met again by the next look, which says so.
+                    // The next look meets the same error, and reports it.
                     shared.open().map(|root| shared.sweep(&root, Path::new("")))
                 })
                 .await;

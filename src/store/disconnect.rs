@@ -1,4 +1,5 @@
-//! Why a connection is lost, for all who wait for it: calls, watches, and whoever makes the next one.
+//! The end of a connection and its reason, for all who wait for that: calls, watches, and the task that makes the next
+//! connection.
 
 use std::future::Future;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use tokio::sync::watch;
 
 use super::StoreError;
 
-/// Told once. Clones are of the same connection.
+/// A signal that is sent once. Clones belong to the same connection.
 #[derive(Clone)]
 pub(super) struct Disconnect(watch::Sender<Option<String>>);
 
@@ -18,7 +19,7 @@ impl Disconnect {
 
     /// Declares the connection lost: every call on it ends, and its owner drops it.
     pub(super) fn tell(&self, reason: &str) {
-        // The first reason is the cause, later ones are consequences.
+        // Only the first reason is kept: it is the cause, and later ones are consequences.
         self.0.send_if_modified(|lost| {
             let first = lost.is_none();
             if first {
@@ -28,20 +29,20 @@ impl Disconnect {
         });
     }
 
-    /// Becomes `Some` when the connection is lost. Holds no handle of its client.
+    /// A receiver whose value becomes `Some` when the connection is lost. It holds no handle of the client.
     pub(super) fn signal(&self) -> watch::Receiver<Option<String>> {
         self.0.subscribe()
     }
 
-    /// Waits until the connection is lost, and says why.
+    /// Waits until the connection is lost, and returns the reason.
     pub(super) async fn reason(&self) -> String {
         let mut lost = self.signal();
         let reason = lost.wait_for(Option::is_some).await.map(|reason| reason.clone());
         reason.ok().flatten().unwrap_or_default()
     }
 
-    /// Runs `call` for at most `limit`, or until the end of the connection. A call that takes longer ends the connection:
-    /// it is the cheapest sign of a dead server, and the next connection may go to one that lives.
+    /// Runs `call` for at most `limit`, or until the end of the connection. A call that takes longer ends the
+    /// connection: this is the cheapest sign of a dead server, and the next connection may go to one that lives.
     pub(super) async fn bound<T>(
         &self,
         limit: Duration,

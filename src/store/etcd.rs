@@ -1,24 +1,25 @@
 //! The store over etcd.
 //!
-//! What etcd gives, and what is made of it:
+//! What etcd provides, and how the store uses it:
 //!
-//! - A transaction that compares and writes in one step is the compare-and-set. It compares the incarnation as well, so a
-//!   write that is won was won in the incarnation that it was meant for. `mod_revision` is the revision; it is counted over
-//!   all keys of the cluster.
-//! - The incarnation is a random text under `<prefix>/incarnation`, which `putexctl init` makes once. Somebody who wipes
-//!   the cluster wipes it too. (A cluster that was restored from a snapshot has it still: that is a roll-back of the same
+//! - A transaction that compares and writes in one step is the compare-and-set. It compares the incarnation as well, so
+//!   a write that is won was won in the incarnation that it was meant for. `mod_revision` is the revision; etcd counts
+//!   it over all keys of the cluster.
+//! - The incarnation is a random text under `<prefix>/incarnation`, which `putexctl init` makes once. Whoever wipes the
+//!   cluster wipes it too. (A cluster that was restored from a snapshot still has it: that is a roll-back of the same
 //!   incarnation, which the election notices by its revisions.)
-//! - Reads are linearizable, and say lock and incarnation of one moment. etcd keeps the past until it is compacted, and so
-//!   tells which entry a revision replaced.
-//! - A deleted key is gone without a trace, so that an attempt to create it, delayed on its way since before somebody else
-//!   created it, would win once that is deleted. The election does not expect it so late. Hence a key is created in two
-//!   steps: the first takes a ticket, `<prefix>/tickets/<key>`, if the key does not exist; the second creates the key if
-//!   the ticket has not been taken anew since, and everybody who created the key meanwhile has done that. So whoever
-//!   creates a key saw it absent within the same call, and nobody created it in between. A first step that arrives late
-//!   makes another creator's second fail, which tries again.
-//! - There is no etcd lease: when one expires, the key that hangs on it is deleted, and looks as if it had never been.
-//! - One connection to one member serves all services of the host; `connection` says why. When it is lost, the next goes
-//!   to the next endpoint; while there is none, calls fail at once.
+//! - Reads are linearizable, and return the lock and the incarnation of one moment. etcd keeps the past until it is
+//!   compacted, and so tells which entry a revision replaced.
+//! - A deleted key leaves no trace. An attempt to create a key may be delayed on its way while another host creates the
+//!   key and the key is deleted again; the delayed attempt would then win, which the election does not expect so late.
+//!   Hence a key is created in two steps. The first takes a ticket, `<prefix>/tickets/<key>`, if the key does not
+//!   exist. The second creates the key if the ticket has not been taken anew since; whoever created the key meanwhile
+//!   has taken it. So whoever creates a key saw it absent within the same call, and nobody created it in between. A
+//!   first step that arrives late makes another creator's second step fail, and that creator tries again.
+//! - etcd's leases are not used: when one expires, etcd deletes the key that is attached to it, and the key looks as if
+//!   it had never existed.
+//! - One connection to one member serves all services of the host; `connection` says why. When it is lost, the next
+//!   connection goes to the next endpoint. While there is none, calls fail at once.
 
 mod connection;
 mod hints;
@@ -41,7 +42,7 @@ use crate::types::store::EtcdSettings;
 use crate::types::{Incarnation, Key, Revision, Value};
 use connection::{Connection, Found, revision_in};
 
-/// How long `putexctl init` may take.
+/// The time limit of `putexctl init`.
 const INIT_LIMIT: Duration = Duration::from_secs(10);
 
 /// A lock store in etcd. Clones share one connection, which ends with the last of them.
@@ -80,7 +81,8 @@ impl Store for EtcdStore {
     }
 
     fn compare_and_set<'a>(&'a self, key: &'a Key, attempt: &'a Attempt) -> StoreFuture<'a, WriteOutcome> {
-        // Most errors mean that nothing was written, but not all, and some etcd raises when the write is under way.
+        // An error is `Unknown`, because some errors of etcd come while the write is under way, though most mean that
+        // nothing was written.
         attempted(attempt, async move {
             let connection = self.shared.current.connection()?;
             connection.bounded(self.shared.write(&connection, key, attempt)).await
@@ -123,12 +125,12 @@ struct Shared {
     settings: EtcdSettings,
     names: Names,
     call_limit: Duration,
-    /// The endpoint to begin with when the connection is lost.
+    /// The index of the endpoint with which the next connect begins.
     first: AtomicUsize,
     current: Current<Connection>,
 }
 
-/// The names of our keys in etcd.
+/// The names of putexd's keys in etcd.
 struct Names {
     prefix: String,
 }
@@ -152,22 +154,22 @@ impl Names {
 }
 
 impl Shared {
-    /// Two reads and not a transaction of both: before 3.4.23 and 3.5.7, etcd may crash when somebody who asked for a
-    /// transaction that only reads does not wait for the answer (etcd#14110, #14891).
+    /// Reads the lock and the incarnation in two reads and not in one transaction: before 3.4.23 and 3.5.7, etcd may
+    /// crash when the client of a read-only transaction does not wait for the answer (etcd#14110, #14891).
     async fn latest(&self, connection: &Connection, key: &Key) -> Result<Snapshot, StoreError> {
-        // The second round is for an incarnation that was made between the two reads.
+        // The second round is needed when the incarnation was made between the two reads.
         for _ in 0..2 {
             let (lock, revision) = connection.get(&self.names.lock(key)).await?;
             let (made, incarnation) = self.incarnation(connection).await?;
             if made <= revision {
-                // What has not changed since was the same when the lock was read.
+                // The incarnation has not changed since before the lock was read, so both are of one moment.
                 return Ok(Snapshot { incarnation, entry: lock.as_ref().map(entry_of).transpose()? });
             }
         }
         Err(StoreError::Unreachable("the store is being made anew".to_owned()))
     }
 
-    /// The past does not change, so it may be read step by step.
+    /// The entry that `revision` replaced. The past does not change, so it may be read step by step.
     async fn replaced_by(
         &self,
         connection: &Connection,
@@ -177,20 +179,20 @@ impl Shared {
         let name = self.names.lock(key);
         let (_, incarnation) = self.incarnation(connection).await?;
         let nothing = Snapshot { incarnation: incarnation.clone(), entry: None };
-        // Revision 1 is the empty cluster's. To ask for 0 would be to ask for the latest.
+        // Revision 1 is that of the empty cluster, and revision 0 would mean the latest in etcd's interface.
         let Some(asked) = i64::try_from(revision.0).ok().filter(|asked| *asked > 1) else { return Ok(nothing) };
-        // The revision may be another key's, and then this one stood there unchanged.
+        // The revision may belong to another key. Then this key existed unchanged at that revision.
         let made = connection.get_at(&name, asked).await?;
         if made.is_none_or(|made| made.revision != asked) {
             return Ok(nothing);
         }
-        // A key that was deleted and is there again replaced nothing: there is none right before it.
+        // A key that was deleted and created again replaced nothing: right before it there is no entry.
         let replaced = connection.get_at(&name, asked - 1).await?;
         Ok(Snapshot { incarnation, entry: replaced.as_ref().map(entry_of).transpose()? })
     }
 
     async fn write(&self, connection: &Connection, key: &Key, attempt: &Attempt) -> Result<WriteOutcome, StoreError> {
-        // No revision of etcd is as high.
+        // etcd's revisions are `i64`, so none is as high.
         let Ok(base) = i64::try_from(attempt.base.0) else { return Ok(WriteOutcome::Conflict) };
         let name = self.names.lock(key);
         let value = record::encode(attempt).map_err(|error| StoreError::Garbled(error.to_string()))?;
@@ -230,7 +232,7 @@ impl Shared {
         Ok(if answer.succeeded() { Creation::Created(what) } else { Creation::Existed(what) })
     }
 
-    /// The incarnation, and the revision since when it is that.
+    /// The incarnation, and the revision at which it was written.
     async fn incarnation(&self, connection: &Connection) -> Result<(i64, Incarnation), StoreError> {
         let name = self.names.incarnation();
         let (Some(found), _) = connection.get(&name).await? else {
@@ -259,7 +261,8 @@ impl Dial for Shared {
         self.call_limit
     }
 
-    /// Connects to the first endpoint whose member answers a linearizable read, from the one after the last on.
+    /// Connects to the first endpoint whose member answers a linearizable read. Begins with the endpoint after the one
+    /// that was connected last.
     async fn connect(&self) -> Result<Arc<Connection>, StoreError> {
         let first = self.first.load(Ordering::Relaxed);
         let endpoints = self.settings.endpoints.iter().enumerate();
@@ -277,7 +280,7 @@ impl Dial for Shared {
                     return Ok(Arc::new(connection));
                 }
                 Err(StoreError::Unreachable(reason)) => reasons.push(format!("{endpoint}: {reason}")),
-                // Users are the same everywhere.
+                // All members have the same users, so the others would refuse the login too.
                 Err(error @ StoreError::Denied(_)) => return Err(error),
                 Err(error) => unfit = unfit.or(Some(error)),
             }
@@ -290,10 +293,10 @@ impl Dial for Shared {
     }
 }
 
-/// What it means that the conditions of a transaction were not met, which has read the key instead.
+/// The outcome of a transaction whose conditions were not met, and which has read the key instead of writing.
 ///
-/// We send a request once. A proxy on the way may do otherwise, and then its second finds what its first has written.
-/// Whether that still is the write, and no copy of it by other hands, a read will tell.
+/// putexd sends a request once. A proxy on the way may repeat it, and then the second request finds what the first has
+/// written. Whether that is still this write, and not a copy of it that somebody else has put there, only a read tells.
 fn not_won(answer: &TxnResponse, attempt: &Attempt) -> WriteOutcome {
     let is_ours = answer.op_responses().iter().any(|response| match response {
         TxnOpResponse::Get(read) => read.kvs().iter().any(|found| record::is_by(found.value(), attempt.write)),

@@ -1,4 +1,5 @@
-//! One question for many: whoever waits for an answer that has to be asked for after it came is served by one asking.
+//! One request to the server for many callers. Each caller needs an answer to a request that was sent after it came, so
+//! one request serves all who came before it was sent.
 
 use std::sync::Mutex as Lock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,29 +10,29 @@ use tokio::time::sleep_until;
 use super::pace::Pace;
 use super::reconnect::lock;
 
-/// A question whose answer says something to everybody who came before it was asked.
+/// A request whose answer serves every caller that came before the request was sent.
 pub(super) struct Joint<T> {
-    /// Counts those who came.
+    /// The number of callers so far.
     came: AtomicU64,
     last: tokio::sync::Mutex<Option<Asked<T>>>,
     pace: Lock<Pace>,
 }
 
 struct Asked<T> {
-    /// Whoever had come when it was asked.
+    /// The number of callers at the moment when the request was sent. The answer serves these callers.
     serves: u64,
     answer: T,
 }
 
 impl<T: Clone> Joint<T> {
-    /// Where there are many, it is `distance` from one asking to the next.
+    /// Makes a `Joint` whose requests are `distance` apart when there are many of them.
     pub(super) fn new(distance: Duration) -> Self {
         let last = tokio::sync::Mutex::new(None);
         Self { came: AtomicU64::new(0), last, pace: Lock::new(Pace::new(distance)) }
     }
 
-    /// The answer to `ask`, or to that of somebody else which began after this was called. One that is given up is begun
-    /// anew by the next who waits.
+    /// The answer to `ask`, or to another caller's request that was sent after this call began. If the caller that
+    /// sends is dropped, the next caller that waits sends the request again.
     pub(super) async fn ask<Asking>(&self, ask: impl FnOnce() -> Asking) -> T
     where
         Asking: Future<Output = T>,
@@ -62,7 +63,7 @@ mod tests {
 
     const DISTANCE: Duration = Duration::from_millis(10);
 
-    /// Answers with the number of the asking, after a while.
+    /// Answers with the number of the request, after a while.
     async fn asking(count: &AtomicU64) -> u64 {
         let number = count.fetch_add(1, Ordering::AcqRel) + 1;
         tokio::time::sleep(Duration::from_millis(2)).await;

@@ -1,4 +1,5 @@
-//! The lock store: four verbs, no words of the election.
+//! The interface of a lock store: `read`, `compare_and_set`, `watch` and `link`, none of which knows anything of the
+//! election.
 //!
 //! Used by the daemon's driver, by `putexctl`, and by the conformance suite. A store knows keys, values, revisions and
 //! its own incarnation; what a value means is the election's business.
@@ -32,58 +33,60 @@ use tokio::sync::{mpsc, watch};
 use crate::types::store::StoreSettings;
 use crate::types::{Incarnation, Key, Revision, Value, WriteId, is_printable, shortened};
 
-/// The future of a store's verb.
+/// The future that each operation of a store returns.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Hints that something about a key may have changed. The stream ends when the watch is lost.
+/// A stream of hints: something about the key may have changed. The stream ends when the watch is lost.
 pub type Hints = Pin<Box<dyn Stream<Item = Key> + Send>>;
 
-/// No store reads more than this of a value in its own encoding, in which no value within the limit is as large: an escaped
-/// byte has up to six.
+/// The most bytes of an encoded value that a store reads. No value within `Value::LIMIT_BYTES` has such a long
+/// encoding: an escaped byte takes up to six bytes.
 #[cfg(any(feature = "etcd", feature = "postgres"))]
 const ENCODED_LIMIT_BYTES: usize = 8 * Value::LIMIT_BYTES;
 
-/// What a server says is shown up to here, in characters.
+/// The most characters that are shown of a text from a server.
 const TEXT_LIMIT: usize = 512;
 
-/// The incarnation of a store is no longer.
+/// The longest incarnation that is accepted from a store.
 const INCARNATION_LIMIT_BYTES: usize = 256;
 
 /// What a store holds under a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// The revision of the write that made it.
+    /// The revision of the write that made this entry.
     pub revision: Revision,
-    /// `None`: a tombstone; a compare-and-set over it uses its revision.
+    /// `None` for a tombstone. A compare-and-set that replaces the tombstone uses its revision as the base.
     pub value: Option<Value>,
 }
 
-/// One answer of the store's leader.
+/// One answer of the store's leader to a read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The store's incarnation when this was true.
+    /// The store's incarnation at the moment that the answer describes.
     pub incarnation: Incarnation,
-    /// `None`: the key does not exist, or nothing is known to have been replaced.
+    /// `None`: the key does not exist, or, for a read with `before`, the store knows of no entry that was replaced.
     pub entry: Option<Entry>,
 }
 
 /// What became of a compare-and-set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WriteOutcome {
-    /// Applied by this very attempt, in the expected incarnation, at this revision.
+    /// This very attempt was applied, in the expected incarnation, at this revision.
     Won(Revision),
-    /// Not won and never will be: the base was not the latest, or the incarnation is another. As a rule nothing was
-    /// written either; a store whose check and write are two steps may have written it on top of the winner's.
+    /// The attempt was not won and never will be: the base was not the latest revision, or the incarnation is another.
+    /// As a rule nothing was written either. A store that checks and writes in two steps may have written the value on
+    /// top of the winner's.
     Conflict,
-    /// May have been applied, may yet be: read to find out. Also the answer for what was not even sent, because no
-    /// connection was there or the value was refused: to believe that it may have been applied is always safe.
+    /// The attempt may have been applied, or may still be: a read finds out. This is also the answer for an attempt
+    /// that was not even sent, because there was no connection or the value was refused: to believe that it may have
+    /// been applied is always safe.
     Unknown(String),
 }
 
-/// Whether calls have a chance at the moment. Never proof of anything: the next call may fail all the same.
+/// Whether calls can succeed at the moment. It proves nothing: the next call may fail all the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Link {
-    /// Connected; whether the store behind the connection is fit is for `read` to say.
+    /// There is a connection. Only `read` tells whether the store behind it is fit.
     Up,
     /// Not connected: every call fails at once, and nothing is queued.
     Down(String),
@@ -96,88 +99,91 @@ pub struct Attempt {
     pub base: Revision,
     /// The incarnation that `base` belongs to.
     pub incarnation: Incarnation,
-    /// Unique to this attempt.
+    /// The identifier of this attempt, which no other attempt has.
     pub write: WriteId,
     /// The new value.
     pub value: Value,
 }
 
-/// Why a read or a watch gave nothing. What a server has to say of it may be any text, and is shown as [`shortened`] does.
+/// Why a read or a watch failed. The text that a server gives as the reason may be anything; it is shown as
+/// [`shortened`] does.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// No connection, no leader, or no answer in time.
     #[error("the store is not reachable: {}", shortened(.0, TEXT_LIMIT))]
     Unreachable(String),
-    /// The server is there, the store is not; nothing is created behind the administrator's back.
+    /// The server answers, but the store does not exist. Nothing is created without the administrator's order.
     #[error("the store does not exist: {}", shortened(.0, TEXT_LIMIT))]
     Missing(String),
-    /// The store refuses us: credentials or permissions.
+    /// The store refuses putexd's credentials, or the permissions are missing.
     #[error("the store refused access: {}", shortened(.0, TEXT_LIMIT))]
     Denied(String),
-    /// The store is there but not fit to hold locks.
+    /// The store exists but is not fit to hold locks.
     #[error("the store cannot hold locks: {}", shortened(.0, TEXT_LIMIT))]
     Unfit(String),
-    /// The store answered something that is not of its protocol.
+    /// The store's answer does not follow its protocol.
     #[error("the store's answer is not understood: {}", shortened(.0, TEXT_LIMIT))]
     Garbled(String),
 }
 
-/// A lock store. Each call ends within the store's call limit or is dropped by the caller; a dropped write is `Unknown`.
+/// A lock store. Each call ends within the store's call limit, or its caller drops it. The outcome of a dropped write
+/// is `Unknown`.
 pub trait Store: Send + Sync + 'static {
-    /// The latest entry as the store's leader knows it, linearizable. A value that is larger than a store takes, which
-    /// somebody else has put there, is given as [`Value::too_large`], and is never held whole.
+    /// The latest entry as the store's leader knows it; the read is linearizable. A value above the store's size limit,
+    /// which another program has written, is returned as [`Value::too_large`] and is never held whole in memory.
     ///
     /// With `before`: the entry that this revision of the key replaced, which is the one right before it, whoever wrote
-    /// either and whatever they say of it. `entry: None` when it replaced none, when `before` is no revision of this key,
-    /// and when the store does not know for certain; what the latest revision replaced it should know.
+    /// either and whatever their values say. `entry` is `None` when the revision replaced no entry, when `before` is no
+    /// revision of this key, and when the store does not know for certain. What the latest revision replaced, a store
+    /// should know.
     fn read<'a>(&'a self, key: &'a Key, before: Option<Revision>) -> StoreFuture<'a, Result<Snapshot, StoreError>>;
 
     /// Writes if and only if `attempt.base` is the latest revision of the key in `attempt.incarnation`; with base 0, if
     /// and only if the key does not exist.
     fn compare_and_set<'a>(&'a self, key: &'a Key, attempt: &'a Attempt) -> StoreFuture<'a, WriteOutcome>;
 
-    /// Hints for all keys of the store, of all writers, one's own too. Never proof of anything.
-    /// The caller makes a new one when it ends, with a back-off; one for each store and host is enough.
+    /// Hints for all keys of the store and from all writers, this host included. A hint proves nothing. The caller
+    /// makes a new watch when the stream ends, with a back-off; one watch for each store and host is enough.
     fn watch(&self) -> StoreFuture<'_, Result<Hints, StoreError>>;
 
-    /// The state of the connection, and its changes. A store without connections is always `Up`.
+    /// The state of the connection, and its changes. A store without connections is `Down` while calls would fail.
     fn link(&self) -> watch::Receiver<Link>;
 }
 
-/// What an administrator does with a store, through `putexctl`: nothing that the daemon needs.
+/// The operations on a store that an administrator runs through `putexctl`, and that the daemon does not need.
 pub trait Administer: Store {
-    /// Makes the store if it is not there, and gets an empty one ready for use. Takes up to 10 s.
+    /// Makes the store if it does not exist, and prepares an empty one for use. Takes up to 10 s.
     fn init(&self) -> StoreFuture<'_, Result<Creation, StoreError>>;
 
-    /// The store as it is now, and what is doubtful about it.
+    /// Describes the store as it is now, with warnings about what is doubtful.
     fn examine(&self) -> StoreFuture<'_, Result<Examination, StoreError>>;
 
-    /// Takes away what keeps `key` from being read after a disaster, and says what it was; `None` if it can be read.
-    /// What is left has another incarnation, so that every contender waits for the holder that it knows nothing of.
+    /// Removes what makes `key` unreadable after a disaster, and says what it was; `None` if the key can be read. What
+    /// is left has another incarnation, so that every contender waits for the holder that it knows nothing of (unknown holder, K5).
     fn mend<'a>(&'a self, _key: &'a Key) -> StoreFuture<'a, Result<Option<String>, StoreError>> {
         Box::pin(async { Ok(None) })
     }
 }
 
-/// What `init` found, each with what it is.
+/// The result of `init`, with a description of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Creation {
-    /// It was not there and is now.
+    /// The store did not exist, and was made.
     Created(String),
-    /// It was there already, and was left as it is.
+    /// The store existed already, and was left as it is.
     Existed(String),
 }
 
-/// What `examine` found.
+/// The result of `examine`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Examination {
-    /// What it is, and how it is.
+    /// What the store is and how it is: labels, each with its text.
     pub facts: Vec<(&'static str, String)>,
-    /// In whole sentences, what the administrator should know.
+    /// Whole sentences that the administrator should read.
     pub warnings: Vec<String>,
-    /// What it lacks at the moment and does without.
+    /// What the store lacks at the moment although it still works, such as a replica.
     pub degraded: Option<String>,
-    /// Why it takes no writes at the moment, and what to do.
+    /// Why the store takes no writes at the moment, and the remedy.
     pub fault: Option<String>,
 }
 
@@ -193,15 +199,16 @@ pub fn open(settings: &StoreSettings, call_limit: Duration) -> Result<Arc<dyn Ad
         StoreSettings::Etcd(settings) => Ok(Arc::new(etcd::EtcdStore::new(settings.clone(), call_limit))),
         #[cfg(feature = "postgres")]
         StoreSettings::Postgres(settings) => Ok(Arc::new(postgres::PostgresStore::new(settings.clone(), call_limit))),
-        // The configuration has said it better, with its place.
+        // The check of the configuration has refused such a type already, with its place in the file.
         #[cfg(not(all(feature = "etcd", feature = "postgres")))]
         _ => Err(StoreError::Unfit("this putexd was built without it".to_owned())),
     }
 }
 
-/// Why `value` is refused by every store before anything is sent; `None` if it is not.
+/// Why every store refuses `value` before anything is sent; `None` if it is accepted.
 ///
-/// Field names are part of header and file names, which is why their alphabet is small; what the values hold is free.
+/// Field names become parts of headers and of files, so only few characters are allowed in them. The texts of the
+/// fields are free.
 #[must_use]
 pub fn refusal(value: &Value) -> Option<String> {
     if value.is_too_large() {
@@ -212,7 +219,8 @@ pub fn refusal(value: &Value) -> Option<String> {
     Some(format!("the field name {odd:?} is refused; lower case letters, digits and '-' after a letter are accepted"))
 }
 
-/// A compare-and-set whose value may be refused, and of which a failure to write says nothing.
+/// Runs `write` unless the value of `attempt` is refused. A refusal and an error of `write` are `Unknown`, because
+/// neither says that nothing was written.
 fn attempted<'a>(
     attempt: &'a Attempt,
     write: impl Future<Output = Result<WriteOutcome, StoreError>> + Send + 'a,
@@ -229,7 +237,8 @@ fn attempted<'a>(
     })
 }
 
-/// The incarnation that a store says it has. It is kept on the disk and shown, so not everything is one.
+/// Checks the incarnation that a store reports. The text is kept on the disk and shown, so it must be short and
+/// printable.
 fn incarnation(text: &str) -> Result<Incarnation, StoreError> {
     if text.is_empty() || text.len() > INCARNATION_LIMIT_BYTES || !text.chars().all(is_printable) {
         let why = format!("its incarnation is no text of 1 to {INCARNATION_LIMIT_BYTES} printable characters: {text}");
@@ -238,7 +247,7 @@ fn incarnation(text: &str) -> Result<Incarnation, StoreError> {
     Ok(Incarnation(text.to_owned()))
 }
 
-/// The hints that come in at `receiver`; they end when all of its senders are gone.
+/// The stream of the hints from `receiver`. It ends when all senders are gone.
 fn hints(receiver: mpsc::Receiver<Key>) -> Hints {
     Box::pin(futures_util::stream::unfold(receiver, |mut receiver| async move {
         let key = receiver.recv().await?;
@@ -246,7 +255,7 @@ fn hints(receiver: mpsc::Receiver<Key>) -> Hints {
     }))
 }
 
-/// An error with everything that caused it, on one line.
+/// The text of an error and of all its causes, on one line.
 fn with_sources(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

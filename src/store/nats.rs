@@ -1,22 +1,25 @@
 //! The store over NATS JetStream KV.
 //!
-//! What NATS gives, and what is made of it:
+//! What NATS provides, and how the store uses it:
 //!
-//! - A publish with the expected last sequence of its subject is the compare-and-set; the stream's sequence numbers are
+//! - A publish with the expected last sequence of its subject is the compare-and-set. The stream's sequence numbers are
 //!   the revisions, and `record` says how a value becomes a message.
-//! - The stream keeps the messages of a key in their order, and so the store itself says which entry a revision replaced;
-//!   what the value says of it is never asked.
+//! - The stream keeps the messages of a key in their order, so the store itself says which entry a revision replaced.
+//!   What the value says about that is not used.
 //! - Reads and the bucket's own data come from the stream's leader. A leader that was deposed and does not know it yet
-//!   may answer with the past: a read is a hint as well, and only a won write grants anything.
-//! - The incarnation is the time of the stream's creation. NATS does not send it with a message or an acknowledgement, so
-//!   it is asked for *after* each of them. If it was seen before as well, on whatever occasion, then it was the same in
-//!   between, because a stream that was made anew never has the old time again. (A stream that was restored from a
-//!   backup has: that is a roll-back of the same incarnation, which the election notices by its revisions.) One asking
-//!   serves all answers that came before it: with many services it would be asked hundreds of times a second otherwise.
-//! - A server that is dead or cut off from the others costs no more than a quarter of a call limit: the next one is asked
-//!   then, and the first whose bucket answers is taken. One that says for a call limit that nobody can be reached is left.
-//! - One connection serves all services of the host; the hints, which are no more than that, have another. It is dropped as a whole when it is lost or a call is not answered
-//!   in time, and made anew with a back-off; while there is none, calls fail at once. `connection` says why.
+//!   may answer with the past. So a read is only a hint, as it is elsewhere, and only a won write grants anything.
+//! - The incarnation is the time of the stream's creation. NATS does not send it with a message or an acknowledgement,
+//!   so it is requested *after* each of them. If the same incarnation was also seen before, on any occasion, then it
+//!   was the same in between, because a stream that is made anew never has the old time again. (A stream that was
+//!   restored from a backup has it: that is a roll-back of the same incarnation, which the election notices by its
+//!   revisions.) One such request serves all answers that came before it; otherwise many services would cause hundreds
+//!   of these requests a second.
+//! - A server that is dead or cut off from the others costs no more than a quarter of a call limit: then the next one
+//!   is tried as well, and the first whose bucket answers is used. A server that says during a whole call limit that
+//!   nobody can be reached is left.
+//! - One connection serves all services of the host; the watch, which only gives hints, has another. The
+//!   connection is dropped as a whole when it is lost or a call is not answered in time, and made anew with a back-off.
+//!   While there is none, calls fail at once. `connection` says why.
 
 mod bucket;
 mod connection;
@@ -47,10 +50,10 @@ pub use bucket::Facts;
 use bucket::{Bucket, Found, Identity, Replicas};
 use connection::{Connection, parse};
 
-/// So many servers are begun with within one call limit.
+/// The number of servers that one connect begins to try within one call limit.
 const SERVERS_PER_LIMIT: u32 = 4;
-/// The bucket's identity is asked for so often within one call limit at most, but for a burst: the server and putexd
-/// spend more time on it than on any other question.
+/// The most requests for the bucket's identity within one call limit, apart from a burst. The server and putexd spend
+/// more time on this request than on any other.
 const IDENTITIES_IN_A_CALL: u32 = 50;
 
 /// A lock store in a bucket of NATS JetStream KV. Clones share one connection, which ends with the last of them.
@@ -81,7 +84,7 @@ impl NatsStore {
         Self { shared, _task: Arc::new(task) }
     }
 
-    /// The server and the bucket as they are now.
+    /// The state of the server and of the bucket, for `putexctl doctor`.
     pub async fn facts(&self) -> Result<Facts, StoreError> {
         let connection = self.shared.current.connection()?;
         let bucket = Bucket::new(&self.shared.settings.bucket)?;
@@ -113,7 +116,8 @@ impl Store for NatsStore {
             let connection = self.shared.current.connection()?;
             let bucket = Bucket::new(&self.shared.settings.bucket)?;
             let Shared { settings, call_limit, .. } = &*self.shared;
-            // Not as a call of the connection that the locks need: a watch that cannot be had must not cost it.
+            // This is not a call of the connection that the locks use, because a watch that cannot be opened must not
+            // end that connection.
             let opening = Connection::open(settings, &connection.server, *call_limit);
             let no_answer = |_| StoreError::Unreachable(format!("no connection within {call_limit:.1?}"));
             let apart = tokio::time::timeout(*call_limit, opening).await.map_err(no_answer)??;
@@ -127,7 +131,7 @@ impl Store for NatsStore {
 }
 
 impl Administer for NatsStore {
-    /// Whether or not the settings allow putexd to make the bucket.
+    /// Makes the bucket whether or not the settings allow putexd to make it.
     fn init(&self) -> StoreFuture<'_, Result<Creation, StoreError>> {
         Box::pin(async {
             let NatsSettings { bucket: name, replicas, .. } = &self.shared.settings;
@@ -171,18 +175,20 @@ impl Administer for NatsStore {
 struct Shared {
     settings: NatsSettings,
     call_limit: Duration,
-    /// Who we are when we make the bucket; new with each store.
+    /// The name under which this process makes the bucket; each `NatsStore` has a new one.
     maker: String,
     current: Current<Connection>,
-    /// The number of the server that is asked first. Hosts begin with any, so that they spread.
+    /// The index of the server that is tried first. Each host begins with a random one, so that the hosts spread over
+    /// the servers.
     next_server: AtomicUsize,
-    /// The bucket's identity is asked for once for all calls that wait for it.
+    /// Requests the bucket's identity once for all calls that wait for it.
     identities: Joint<Result<Identity, StoreError>>,
-    /// What the bucket was when it was last seen.
+    /// The bucket's identity when it was last seen.
     seen: Mutex<Option<Identity>>,
-    /// What the latest message of a key that was read says it replaced: its revision, and the one where to look.
+    /// For each key, the revision of the latest message that was read, and the revision that this message says it
+    /// replaced.
     bases: Mutex<HashMap<Key, (Revision, Revision)>>,
-    /// What the administrator was last warned of.
+    /// The warnings that were last logged.
     warned: Mutex<Vec<String>>,
 }
 
@@ -190,8 +196,8 @@ impl Shared {
     async fn read(&self, connection: &Connection, key: &Key, before: Option<Revision>) -> Result<Snapshot, StoreError> {
         let bucket = Bucket::new(&self.settings.bucket)?;
         let mut known = lock(&self.seen).clone();
-        // The first round may only learn the incarnation, the second must find it unchanged, and the third is for a
-        // bucket that was made anew in between.
+        // The first round may only learn the incarnation. The second must find it unchanged. The third is for a bucket
+        // that was made anew between them.
         for _ in 0..3 {
             let message = match (&known, before) {
                 (Some(_), Some(revision)) => self.replaced_by(connection, &bucket, key, revision).await?,
@@ -224,7 +230,7 @@ impl Shared {
         Ok(found)
     }
 
-    /// Mostly the latest revision is asked for, a moment after it was read.
+    /// The entry that `revision` replaced. Mostly `revision` is the latest one, which was read a moment before.
     async fn replaced_by(
         &self,
         connection: &Connection,
@@ -244,7 +250,7 @@ impl Shared {
     async fn write(&self, connection: &Connection, key: &Key, attempt: &Attempt) -> Result<WriteOutcome, StoreError> {
         let seen = lock(&self.seen).clone();
         if seen.as_ref().is_some_and(|seen| seen.incarnation != attempt.incarnation) {
-            // The check after the write would find out too, but then the write is there.
+            // The check after the write would notice that too, but the value would be written by then.
             return Ok(WriteOutcome::Conflict);
         }
         let bucket = Bucket::new(&self.settings.bucket)?;
@@ -252,8 +258,9 @@ impl Shared {
         let stream = bucket.stream();
         let headers = record::headers(attempt, &stream).map_err(StoreError::Garbled)?;
         let payload = attempt.value.body.clone().into();
-        // Nobody answering means that no stream took it. It is unknown all the same and not a conflict: a stream whose
-        // servers elect a leader looks just so, and a conflict would cost the holder its lock.
+        // An error that nobody answers means that no stream took the write. The outcome is unknown all the same, and
+        // not a conflict: a stream whose servers elect a leader gives the same error, and a conflict would cost the
+        // holder its lock.
         let answer = connection.request(&subject, Request::new().headers(headers).payload(payload)).await?;
         let ack: PublishAck = match parse(&answer.payload) {
             Ok(Ok(ack)) => ack,
@@ -261,21 +268,22 @@ impl Shared {
             Err(error) => return Err(StoreError::Garbled(format!("the answer to a write: {error}"))),
         };
         if ack.duplicate || ack.stream != stream {
-            // A duplicate was written before, and may have been replaced since.
+            // A duplicate is a write that was applied before, and may have been replaced since.
             return Ok(WriteOutcome::Unknown("the write's id is known already, or another stream took it".to_owned()));
         }
-        // Some servers check the base and write in two steps, and acknowledge several writes that replaced the same base.
-        // All servers put them in one order, and the first after the base is the one that did replace it. Where nothing was
-        // written in between, under whatever key, nobody has to be asked.
+        // Some servers check the base and write in two steps, and acknowledge several writes that replaced the same
+        // base. All servers store them in one order, and the first one after the base is the one that did replace it.
+        // Where no write under any key came in between, no request is needed.
         let revision = Revision(ack.sequence);
         let follows_the_base = attempt.base.0.checked_add(1) == Some(ack.sequence);
         let is_alone = follows_the_base || seen.is_some_and(|seen| !seen.is_replicated);
         let first = async {
             if is_alone { Ok(Some(revision)) } else { bucket.first_after(connection, key, attempt.base).await }
         };
-        // The base is of the attempt's incarnation, the acknowledgement may be of the next. Both are asked behind the
-        // acknowledgement, at once: a bucket that is made anew between the two answers has lost the lock, and takes no further
-        // write from this revision, without which nothing is started.
+        // The base belongs to the attempt's incarnation, but the acknowledgement may come from the next one. Both
+        // requests are sent after the acknowledgement, at the same time. If the bucket is made anew between the two
+        // answers, the lock is lost in it, and it takes no further write from this revision; nothing is started without
+        // such a write.
         let (first, identity) = try_join(Box::pin(first), Box::pin(self.identity(connection, &bucket))).await?;
         Ok(if first == Some(revision) && identity.incarnation == attempt.incarnation {
             WriteOutcome::Won(revision)
@@ -284,9 +292,10 @@ impl Shared {
         })
     }
 
-    /// The first of the servers whose bucket answers. The next is asked when the one before has not answered in time, and
-    /// that one is not given up: a server that is dead, or cut off from the others, costs little, and while the servers elect a
-    /// leader all of them are asked. The one that was lost comes last.
+    /// Connects to the first server whose bucket answers. The next server is tried after a quarter of a call limit
+    /// without success, and the earlier attempts go on: a server that is dead, or cut off from the others, costs
+    /// little, and while the servers elect a leader all of them are tried. The server whose connection was lost comes
+    /// last.
     async fn reach_a_server(&self) -> Result<Connection, StoreError> {
         let servers = &self.settings.servers;
         let first = self.next_server.load(Ordering::Relaxed);
@@ -299,7 +308,7 @@ impl Shared {
                     self.next_server.store((server + 1) % servers.len(), Ordering::Relaxed);
                     return Ok(connection);
                 }
-                // What an administrator has to mend weighs more than a server that is down.
+                // An error that an administrator has to repair is reported rather than a server that is down.
                 Err(StoreError::Unreachable(_)) if !matches!(last, StoreError::Unreachable(_)) => {}
                 Err(error) => last = error,
             }
@@ -319,7 +328,7 @@ impl Shared {
         let bucket = Bucket::new(&self.settings.bucket)?;
         match connection.insist(|| bucket.is_read(&connection)).await {
             Err(StoreError::Unreachable(reason)) => Err(StoreError::Unreachable(reason)),
-            // All else is met again by the calls, which say so to their callers.
+            // The calls meet every other error again, and report it to their callers.
             Ok(()) | Err(_) => Ok((server, connection)),
         }
     }
@@ -330,8 +339,8 @@ impl Shared {
         Ok(identity)
     }
 
-    /// Makes the connection's bucket ready. What goes wrong here is met again by the calls, which say so to their
-    /// callers; it is logged because a bucket that cannot be made looks to them like one that is missing.
+    /// Makes the connection's bucket ready. The calls meet errors of this again, and report them to their callers. The
+    /// errors are logged here because the calls cannot tell a bucket that cannot be made from one that is missing.
     async fn prepare(&self, connection: &Connection) {
         let Ok(bucket) = Bucket::new(&self.settings.bucket) else { return };
         let prepared = if self.settings.create_bucket {
@@ -344,7 +353,7 @@ impl Shared {
         }
         let warnings = match prepared {
             Ok(_) => connection.bounded(bucket.facts(connection)).await.map(|facts| facts.warnings).unwrap_or_default(),
-            // The connection is lost, which its owner tells.
+            // The connection is lost, which its owner logs.
             Err(StoreError::Unreachable(_)) => return,
             Err(error) => vec![error.to_string()],
         };
@@ -372,7 +381,7 @@ impl Dial for Shared {
         self.call_limit
     }
 
-    /// Makes or seeds the bucket where the settings allow it, before the first call can come.
+    /// Connects, and makes or seeds the bucket where the settings allow it, before the first call can come.
     async fn connect(&self) -> Result<Arc<Connection>, StoreError> {
         let connection = self.reach_a_server().await?;
         self.prepare(&connection).await;
@@ -394,7 +403,7 @@ impl Dial for Shared {
 }
 
 fn maker() -> String {
-    // Without randomness the process and the time tell it from all others well enough.
+    // Where there is no randomness, the process id and the time make the name unique enough.
     let random = getrandom::u64().unwrap_or_else(|_| std::process::id().into());
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     format!("{random:016x}{:016x}", now.as_nanos())

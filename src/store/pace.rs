@@ -1,27 +1,27 @@
-//! How soon something may be done again that is better done once for many.
+//! Limits how often work is done that can be done once for many callers.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// So many may follow each other without a pause: what is done for one service waits for nothing.
+/// This many turns may follow each other without a pause, so that work for one service waits for nothing.
 const BURST: u32 = 8;
 
-/// Lets a few things be done at once, and others at a distance from each other.
+/// Gives the first few turns at once, and later ones at a distance from each other.
 #[derive(Debug)]
 pub(crate) struct Pace {
     distance: Duration,
-    /// When the allowance will be whole again.
+    /// When the full burst will be allowed again.
     whole_at: Instant,
 }
 
 impl Pace {
-    /// With this distance from one to the next, where there are many.
+    /// Makes a pace with this `distance` from one turn to the next, once the burst is used up.
     pub(crate) fn new(distance: Duration) -> Self {
         Self { distance, whole_at: Instant::now() }
     }
 
-    /// When the next may be done; `None`: at once.
+    /// Takes the next turn, and returns when it begins; `None`: at once.
     pub(crate) fn turn(&mut self) -> Option<Instant> {
         let now = Instant::now();
         self.whole_at = now.max(self.whole_at) + self.distance;

@@ -1,21 +1,23 @@
 //! The store over a table in PostgreSQL.
 //!
-//! What PostgreSQL gives, and what is made of it:
+//! What PostgreSQL provides, and how the store uses it:
 //!
-//! - Each verb is one statement in a transaction of its own, on the primary. `UPDATE … WHERE revision = …` is the
-//!   compare-and-set; of two at once the second waits for the first and then finds another revision. `table` has them.
-//! - The incarnation stands in a row of the store itself and in each lock's row, so that the same statement that writes
+//! - Each operation is one statement in a transaction of its own, on the primary. `UPDATE … WHERE revision = …` is the
+//!   compare-and-set: of two at the same time, the second waits for the first and then finds another revision. `table`
+//!   contains the statements.
+//! - The incarnation is kept in a row of the store itself and in each lock's row, so that the statement that writes
 //!   compares it too.
-//! - The row remembers what its last write replaced.
-//! - A write is won when its transaction's end was acknowledged without a warning. The server also acknowledges, with a
-//!   warning, a transaction whose wait for the synchronous standby was cancelled: that one is written here and may not be
-//!   there, so it is unknown. It can be read, too: a read is a hint, and only a won write grants anything.
-//! - A server that promises less than it should, by its settings, is refused; `session` says which. What the server
-//!   cannot promise by itself is that a standby that is promoted has all that was acknowledged, and that the former primary
-//!   is dead: that is the administrator's, and `examine` warns where it looks wrong.
-//! - One connection serves all services of the host, with a session for each call under way; `connection` says why. It is
-//!   dropped as a whole when the server does not answer any more, and made anew with a back-off; while there is none,
-//!   calls fail at once.
+//! - A lock's row also holds the entry that its last write replaced.
+//! - A write is won when the server acknowledged the end of its transaction without a warning. The server also
+//!   acknowledges, with a warning, a transaction whose wait for the synchronous standby was cancelled. Such a write is
+//!   stored on this server and may be missing on the standby, so its outcome is unknown. It can be read, too: a read is
+//!   a hint, and only a won write grants anything.
+//! - A server whose settings promise too little is refused; `session` says which settings. Two things no server can
+//!   promise by itself: that a standby that is promoted has everything that was acknowledged, and that the former
+//!   primary is dead. The administrator has to see to both, and `examine` warns where they look doubtful.
+//! - One connection serves all services of the host, with a session for each call under way; `connection` says why. It
+//!   is dropped as a whole when the server does not answer any more, and made anew with a back-off. While there is
+//!   none, calls fail at once.
 
 mod connection;
 mod hints;
@@ -42,7 +44,7 @@ use connection::Connection;
 use session::{Endpoint, Session};
 use table::Table;
 
-/// How long `init` may take.
+/// The time limit of `init`.
 const CREATE_LIMIT: Duration = Duration::from_secs(10);
 
 /// A lock store in a table of PostgreSQL. Clones share one connection, which ends with the last of them.
@@ -133,7 +135,7 @@ struct Shared {
     table: Arc<Table>,
     call_limit: Duration,
     current: Current<Connection>,
-    /// What the administrator was last warned of.
+    /// The warnings that were last logged.
     warned: Mutex<Vec<String>>,
 }
 
@@ -145,7 +147,7 @@ impl Shared {
         attempt: &Attempt,
     ) -> Result<WriteOutcome, StoreError> {
         let lent = connection.lend().await?;
-        // Whatever it was, it was not about this write.
+        // An earlier warning is not about this write.
         drop(lent.session().take_warning());
         let written = self.table.write(lent.session(), key, attempt).await;
         let warning = lent.session().take_warning();
@@ -185,9 +187,9 @@ impl Shared {
         })
     }
 
-    /// Tells the log what is doubtful about the server, once for each thing.
+    /// Logs the warnings about the server, each once.
     async fn warn(&self, connection: &Arc<Connection>) {
-        // What goes wrong here is met again by the calls, which say so to their callers.
+        // The calls meet an error of this again, and report it to their callers.
         let Ok(examination) = connection.bounded(self.examine(connection)).await else { return };
         let warned = std::mem::replace(&mut *lock(&self.warned), examination.warnings.clone());
         for warning in examination.warnings.iter().filter(|warning| !warned.contains(warning)) {
@@ -213,7 +215,7 @@ impl Dial for Shared {
         self.call_limit
     }
 
-    /// Connects to the first server that may hold locks, reading all secrets anew.
+    /// Connects to the first server that is fit to hold locks. Reads all secrets anew.
     async fn connect(&self) -> Result<Arc<Connection>, StoreError> {
         let mut config: Config = self.settings.connection.parse().map_err(|error| session::failure(&error))?;
         if let Some(path) = &self.settings.password_file {
@@ -232,13 +234,13 @@ impl Dial for Shared {
     }
 }
 
-/// What `examine` asks the server; `None` where it does not say.
+/// What `examine` asks the server; `None` where the server gives no answer.
 #[derive(Default)]
 struct Facts {
     version: Option<String>,
     synchronous_commit: Option<String>,
     synchronous_standbys: Option<String>,
-    /// How many standbys are connected.
+    /// The number of standbys that are connected.
     standbys: Option<String>,
     full_page_writes: Option<String>,
 }

@@ -1,5 +1,6 @@
-//! The one connection that a store's calls share: made in a task of its own, shown to the calls, given up as a whole when
-//! it is lost, and made anew with a back-off. While there is none, calls fail at once, and nothing is queued.
+//! The one connection that a store's calls share. A task of its own makes the connection and shows it to the calls.
+//! When it is lost, it is dropped as a whole, and a new one is made with a back-off. While there is none, calls fail at
+//! once, and nothing is queued.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,10 +16,10 @@ use crate::types::shortened;
 /// The first and the longest pause between two attempts to connect; the call limit bounds it as well.
 const BACKOFF_RANGE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
-/// A connection that lived for this many call limits ends the back-off.
+/// A connection that lasted for this many call limits resets the back-off.
 const SETTLED_AFTER: u32 = 10;
 
-/// Where calls find the connection, or why there is none.
+/// The current connection, or why there is none.
 pub(super) struct Current<C> {
     connection: Mutex<Result<Arc<C>, StoreError>>,
     link: watch::Sender<Link>,
@@ -52,11 +53,11 @@ impl<C> Current<C> {
     }
 }
 
-/// How a store connects.
+/// What `keep_connected` needs to know of a store.
 pub(super) trait Dial: Send + Sync + 'static {
     type Connection: Send + Sync;
 
-    /// What it connects to, for the log.
+    /// The kind of the server, for the log.
     const SERVER: &'static str;
 
     /// Where the server is, for the log.
@@ -66,14 +67,14 @@ pub(super) trait Dial: Send + Sync + 'static {
 
     fn call_limit(&self) -> Duration;
 
-    /// One attempt, which ends in bounded time. The connection is shown to calls as it is.
+    /// Makes one attempt to connect, which ends in bounded time. The connection that it returns is ready for calls.
     fn connect(&self) -> impl Future<Output = Result<Arc<Self::Connection>, StoreError>> + Send;
 
-    /// Waits until the connection is lost, and says why.
+    /// Waits until the connection is lost, and returns the reason.
     fn outlast(&self, connection: &Arc<Self::Connection>) -> impl Future<Output = String> + Send;
 }
 
-/// A task that ends with its owner.
+/// A task that is aborted when its owner drops it.
 pub(super) struct Task(JoinHandle<()>);
 
 impl Task {
@@ -89,7 +90,7 @@ impl Drop for Task {
     }
 }
 
-/// Runs until it is aborted. Logs each change of the connection once, not each attempt.
+/// Keeps a store connected until the task is aborted. Logs each change of the connection once, not each attempt.
 pub(super) async fn keep_connected<D: Dial>(store: Arc<D>) {
     let mut failures = 0;
     let mut told = None;
@@ -119,16 +120,18 @@ pub(super) async fn keep_connected<D: Dial>(store: Arc<D>) {
     }
 }
 
-/// A doubling pause, of which the second half is random: the hosts of a cluster lose a server at the same moment.
+/// The pause after `failures` failures. It doubles up to its limit, and its second half is random, because all hosts of
+/// a cluster lose a server at the same moment.
 fn pause(failures: u32, call_limit: Duration) -> Duration {
     let longest = call_limit.clamp(BACKOFF_RANGE.0, BACKOFF_RANGE.1);
     let pause = BACKOFF_RANGE.0.saturating_mul(1 << failures.min(10)).min(longest);
-    // Without randomness the whole pause is as good.
+    // Where there is no randomness, the whole pause is taken.
     let share = getrandom::u32().map_or(1.0, |random| f64::from(random) / f64::from(u32::MAX));
     pause.mul_f64(0.5 + share / 2.0)
 }
 
-/// Nothing panics while it holds one of a store's locks, and what they guard is replaced as a whole.
+/// Locks `mutex` and ignores poisoning: no code panics while it holds such a lock, and the guarded value is replaced as
+/// a whole.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

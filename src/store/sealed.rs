@@ -1,10 +1,11 @@
-//! A store whose values are sealed: with a key that all hosts of the cluster have, and a writer of the store has not.
+//! A store whose values are sealed with a key that all hosts of the cluster have, and that other writers of the store
+//! do not have.
 //!
-//! The seal is an HMAC-SHA256 in a field of its own, over all that says what the value means: the cluster, the key of the
-//! lock, the store's incarnation, the body, and each other field with its name. It is made when a value is written, and looked
-//! at when one is read. A value without a valid one is handed up with a mark ([`Value::is_unsealed`]), by which whoever decodes
-//! it believes nothing of it. The seal says who made a value, not when: what a genuine old one can do is in
-//! `election/protocol.md`.
+//! The seal is an HMAC-SHA256 in a field of its own. It covers everything that gives the value its meaning: the
+//! cluster, the key of the lock, the store's incarnation, the body, and each other field with its name. It is made when
+//! a value is written, and checked when a value is read. A value without a valid seal is returned with a mark
+//! ([`Value::is_unsealed`]), and whoever decodes it believes nothing of it. The seal says who made a value, not when:
+//! `election/protocol.md` says what a genuine old value can do.
 
 use std::fmt;
 use std::fs::File;
@@ -26,10 +27,12 @@ use crate::types::{ClusterName, Incarnation, Key, Revision, Value};
 /// The field that holds the seal, in lower case hexadecimal digits.
 const FIELD: &str = "seal";
 
-/// What the sealed text begins with, so that no other use of the same key can be taken for it.
+/// The first part of the sealed text. It keeps an HMAC that is made with the same key for another purpose from being
+/// taken for a seal.
 const LABEL: &[u8] = b"putexd sealed value 1";
 
-/// `store`, with the values that it holds for `cluster` sealed, where there is a file with a key. It is read once.
+/// Wraps `store` so that the values of `cluster` are sealed, if there is a key file; otherwise returns `store` itself.
+/// The file is read once. The error says why the key cannot be used.
 pub fn as_configured(
     store: Arc<dyn Administer>,
     key_file: Option<&Path>,
@@ -39,14 +42,15 @@ pub fn as_configured(
     Ok(Arc::new(Sealed { store, sealer: Sealer::from_file(key_file, cluster)? }))
 }
 
-/// Makes seals, and looks at them.
+/// Makes and checks seals.
 pub struct Sealer {
     key: hmac::Key,
     cluster: String,
 }
 
 impl Sealer {
-    /// With the text of a file with a key; a newline at its end is not part of the key.
+    /// Makes a sealer from the text of a key file. A newline at its end is not part of the key. A key of a wrong length
+    /// is an error.
     pub fn new(text: &[u8], cluster: Option<&ClusterName>) -> Result<Self, KeyError> {
         let text = text.strip_suffix(b"\n").unwrap_or(text);
         if !SEAL_KEY_BYTES.contains(&text.len()) {
@@ -58,7 +62,7 @@ impl Sealer {
 
     fn from_file(path: &Path, cluster: Option<&ClusterName>) -> Result<Self, Unusable> {
         let mut text = Vec::new();
-        // One byte for the newline, and one that shows that it is too long.
+        // One byte more for the newline, and one to notice that the key is too long.
         let limit = u64::try_from(SEAL_KEY_BYTES.end() + 2).unwrap_or(u64::MAX);
         let read = File::open(path).and_then(|file| file.take(limit).read_to_end(&mut text));
         let why = |why: &dyn fmt::Display| Unusable { path: path.to_owned(), why: why.to_string() };
@@ -66,8 +70,8 @@ impl Sealer {
         Self::new(&text, cluster).map_err(|error| why(&error))
     }
 
-    /// As it is written under `key` in `incarnation`. One that was read without a valid seal is written as it was found, and
-    /// gets none.
+    /// The value as it is to be written under `key` in `incarnation`, with its seal. A value that was read without a
+    /// valid seal is written as it was found, and gets none.
     #[must_use]
     pub fn seal(&self, key: &Key, incarnation: &Incarnation, value: Value) -> Value {
         if value.is_unsealed() {
@@ -79,7 +83,8 @@ impl Sealer {
         value
     }
 
-    /// As it was before it was sealed; or, if it was not sealed for this place, as it was found, and marked.
+    /// The value as it was before it was sealed. A value that was not sealed for this key and incarnation is returned
+    /// as it was found, with the mark.
     #[must_use]
     pub fn open(&self, key: &Key, incarnation: &Incarnation, mut value: Value) -> Value {
         let seal = value.fields.get(FIELD).and_then(|seal| bytes(seal));
@@ -93,10 +98,10 @@ impl Sealer {
         }
     }
 
-    /// What the seal is made of: parts that each say how long they are, so that no two values have the same.
+    /// The text that is sealed. Each part is preceded by its length, so that no two values have the same text.
     ///
-    /// An entry of a unit is good in every incarnation. Nothing in it rests on revisions, and without it no host would run the
-    /// unit in a store that was restored before an operator has said so.
+    /// The entry of a unit (the unit's entry, N1) is not sealed for one incarnation, and so is valid in all. Nothing in it rests on
+    /// revisions. Otherwise no host would run the unit in a restored store before an operator has allowed it.
     fn text(&self, key: &Key, incarnation: &Incarnation, value: &Value) -> Vec<u8> {
         let incarnation = if key.as_str().starts_with(Key::OF_UNITS) { "" } else { &incarnation.0 };
         let mut text = Vec::with_capacity(value.size() + 256);
@@ -111,14 +116,14 @@ impl Sealer {
     }
 }
 
-/// Without the key.
+/// Does not show the key.
 impl fmt::Debug for Sealer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sealer").field("cluster", &self.cluster).finish_non_exhaustive()
     }
 }
 
-/// A file that has no key.
+/// The error of a key file that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the seal-key in {} cannot be used: {why}", .path.display())]
 pub struct Unusable {
@@ -126,7 +131,7 @@ pub struct Unusable {
     why: String,
 }
 
-/// A key of so many bytes.
+/// The error of a key whose length is not accepted: its length in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the key has {0} bytes, and {least} to {most} are accepted: make one with \"head -c 32 /dev/urandom | base64\"",
@@ -180,7 +185,7 @@ impl<S: Administer + ?Sized> Administer for Sealed<S> {
     }
 }
 
-/// `None`: not as it was written, be it in upper case.
+/// The bytes of a seal; `None` for any text that `hexadecimal` would not write, such as digits in upper case.
 fn bytes(text: &str) -> Option<Vec<u8>> {
     from_hexadecimal(text).filter(|bytes| hexadecimal(bytes) == text)
 }
@@ -384,7 +389,7 @@ mod tests {
             let lock = key("db");
             let mut value = sealer.seal(&lock, &life("a"), Value { body, fields });
             prop_assert!(!sealer.open(&lock, &life("a"), value.clone()).is_unsealed());
-            // A byte of the body, of a field's name or of its text, whichever it comes to.
+            // Changes one byte: of the body, of a field's name or of a field's text.
             let before = value.clone();
             let place = place % value.size();
             if place < value.body.len() {

@@ -1,25 +1,25 @@
-//! What is in a file with a secret or a certificate.
+//! The text of a file with a secret or a certificate.
 
 use std::fmt;
 use std::path::Path;
 
 use super::StoreError;
 
-/// The text of such a file. It does not show itself: what is logged by mistake is no secret.
+/// The text of such a file. Its `Debug` output hides the text, so that a secret is not logged by mistake.
 pub(super) struct Secret(String);
 
 impl Secret {
-    /// Reads it anew.
+    /// Reads the file. Each connection does this anew.
     pub(super) async fn read(path: &Path) -> Result<Self, StoreError> {
         tokio::fs::read_to_string(path).await.map(Self).map_err(|error| unusable(path, &error))
     }
 
-    /// All of it, to be handed on to a client at once.
+    /// The whole text, which the caller must hand to a client at once and not keep.
     pub(super) fn expose(&self) -> &str {
         &self.0
     }
 
-    /// The password that it is; a newline at the end is not part of it.
+    /// The text as a password: a newline at its end is removed.
     pub(super) fn expose_password(&self) -> &str {
         self.0.strip_suffix('\n').unwrap_or(&self.0)
     }
@@ -31,7 +31,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Why the file at `path` is of no use.
+/// The error for a file at `path` that cannot be used.
 pub(super) fn unusable(path: &Path, error: &dyn fmt::Display) -> StoreError {
     StoreError::Denied(format!("the credentials in {} cannot be used: {error}", path.display()))
 }

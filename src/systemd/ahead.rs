@@ -1,4 +1,4 @@
-//! What a start needs, got ready before it is due.
+//! The preparation of a start, before the start is due.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,26 +13,26 @@ use super::{Pin, Systemd};
 use crate::host::cgroup::Hierarchy;
 use crate::types::UnitName;
 
-/// How long it counts.
+/// How long a preparation counts.
 const VALIDITY: Duration = Duration::from_secs(1);
 
-/// Of each unit what was got ready last, until it is started. Clones share it.
+/// The last preparation of each unit, until the unit is started. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ahead(Arc<Mutex<HashMap<UnitName, Reading>>>);
 
 #[derive(Debug)]
 struct Reading {
     at: Instant,
-    /// What [`Watched::rounds`](super::changes::Watched::rounds) was before.
+    /// The value of [`Watched::rounds`](super::changes::Watched::rounds) before the reading.
     rounds: u64,
     prepared: Prepared,
 }
 
-/// A unit that was loaded and inactive, with no starts counted against it.
+/// What was read of a unit that was loaded and inactive, with no starts counted against it.
 #[derive(Debug)]
 pub(super) struct Prepared {
     pub(super) properties: Properties,
-    /// What keeps it loaded, where systemd offers that.
+    /// The reference that keeps the unit loaded; `None` without the bus.
     pub(super) pin: Option<Pin>,
     pub(super) _place: Place,
 }
@@ -53,11 +53,12 @@ impl Ahead {
 }
 
 impl Systemd {
-    /// Gets the start of a unit ready that may follow within a second, so that it need not wait for what is done here. That counts
-    /// until PID 1 reads its files anew; whatever goes wrong, the start itself meets again.
+    /// Prepares the start of a unit that may follow within a second, so that the start need not wait for what is done
+    /// here. The preparation is void once PID 1 reads its files anew. Errors are ignored, because the start itself meets
+    /// them again.
     pub async fn prepare(&self, unit: &UnitName) {
         let hastened = self.control_groups(Hierarchy::hasten_moves);
-        // A start that is not hastened is only later.
+        // If this fails the start only takes longer.
         let _ = join(hastened, self.read_ahead(unit)).await;
     }
 
@@ -71,14 +72,14 @@ impl Systemd {
         let Ok(pin) = self.pin(unit.as_str()).await else { return };
         let Ok(properties) = self.read_settings(unit.as_str()).await else { return };
         let state = properties.state();
-        // That a unit has failed is forgotten only when it is started.
+        // A failed unit is not prepared: only its start has systemd forget the failure.
         let is_at_rest = state.load_state == "loaded" && state.active_state == ActiveState::Inactive;
         if is_at_rest && self.reset_failed(unit.as_str()).await.is_ok() {
             self.ahead.put(unit, Reading { at, rounds, prepared: Prepared { properties, pin, _place: place } });
         }
     }
 
-    /// What was got ready for this start.
+    /// Takes what was prepared for this start, if it still counts.
     pub(super) fn prepared(&self, unit: &UnitName) -> Option<Prepared> {
         self.ahead.take(unit, self.watched.rounds())
     }

@@ -1,9 +1,9 @@
-//! The bond of a unit to its lease, as drop-ins say it: that of the generator, and the one that putexd keeps beside it for the
-//! case that systemd gets none from the generator.
+//! The drop-ins that bind a unit to its lease: the one that the generator writes, and the one that putexd keeps beside it
+//! in case systemd gets none from the generator.
 //!
-//! The kept one asserts the grant and follows the lease, and leaves the gate at the moment of the start to the generator's. It
-//! is read just before that, so that it is in the way of nothing: the generator's has the last word, and what putexd looks
-//! for is found whether the kept one is loaded or not.
+//! The kept drop-in asserts the grant and binds the unit to the lease target. It leaves the gate at the moment of the
+//! start, `ExecCondition=`, to the generator's. systemd reads it just before the generator's, so the generator's has the
+//! last word, and the gate check finds all that it looks for whether the kept drop-in is loaded or not.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -16,13 +16,13 @@ use super::error::BusError;
 use super::gate::{DROP_IN, GUARD_UNIT, PROGRAM};
 use crate::types::{ServiceName, UnitName};
 
-/// Where putexd keeps its drop-ins; gone at a reboot, as the leases are.
+/// The directory in which putexd keeps its drop-ins. What is in it is gone after a reboot, as the leases are.
 pub const KEPT_DIR: &str = "/run/systemd/system";
 
-/// The name of the kept one: in the order of names just before [`DROP_IN`], and after whatever an administrator writes.
+/// The name of the kept drop-in. It sorts just before [`DROP_IN`], and after whatever an administrator writes.
 const KEPT_DROP_IN: &str = "zzzz-putex-kept.conf";
 
-/// Which drop-ins of a unit PID 1 has loaded.
+/// Which of the two drop-ins of a unit PID 1 has loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoadedBonds {
     /// The one that putexd keeps.
@@ -32,7 +32,7 @@ pub struct LoadedBonds {
 }
 
 impl Systemd {
-    /// Which drop-ins of `unit` PID 1 has loaded, whatever they say.
+    /// Which of the two drop-ins of `unit` PID 1 has loaded, by their names, whatever they contain.
     pub async fn loaded_bonds(&self, unit: &UnitName) -> Result<LoadedBonds, BusError> {
         let paths = self.link().await?.common(unit.as_str(), &["DropInPaths"]).await?.texts("DropInPaths");
         let has = |name: &str| paths.iter().any(|path| path.rsplit('/').next() == Some(name));
@@ -40,13 +40,13 @@ impl Systemd {
     }
 }
 
-/// Where the kept drop-in of `unit` is below [`KEPT_DIR`].
+/// The path of the kept drop-in of `unit` below `directory`, which is [`KEPT_DIR`] outside of tests.
 #[must_use]
 pub fn kept_path(directory: &Path, unit: &UnitName) -> PathBuf {
     directory.join(format!("{unit}.d")).join(KEPT_DROP_IN)
 }
 
-/// The units of which there is a kept drop-in below `directory`.
+/// The units that have a kept drop-in below `directory`. Fails when `directory` cannot be read.
 pub fn kept_units(directory: &Path) -> io::Result<BTreeSet<UnitName>> {
     let mut units = BTreeSet::new();
     for entry in fs::read_dir(directory)? {
@@ -57,24 +57,26 @@ pub fn kept_units(directory: &Path) -> io::Result<BTreeSet<UnitName>> {
     Ok(units)
 }
 
-/// The drop-in that putexd keeps of `unit`.
+/// The text of the drop-in that putexd keeps for `unit`, which binds it to the leases of all of `services`.
 #[must_use]
 pub fn kept(unit: &UnitName, services: &BTreeSet<ServiceName>) -> String {
     drop_in("putexd", unit, services, |_| String::new())
 }
 
-/// The drop-in that the generator makes of `unit`.
+/// The text of the drop-in that the generator writes for `unit`, which binds it to the leases of all of `services`.
 ///
 /// A unit that two files name needs *both* leases: the daemon refuses the second file, so in practice the unit does not
 /// start, which is the safe reading of a contradiction.
 #[must_use]
 pub fn generated(unit: &UnitName, services: &BTreeSet<ServiceName>) -> String {
-    // Not "+": root would run whatever LD_PRELOAD= names in an environment that the unit's user may write.
+    // Without the prefix "+", with which root would run whatever LD_PRELOAD= names in an environment that the unit's user
+    // may write.
     let gate = |service: &ServiceName| format!("ExecCondition={PROGRAM} gate {service}\n");
     drop_in("putex-generator", unit, services, gate)
 }
 
-/// `gate`: the line, if any, with which a service asks for the lease of each of `services` at the moment of its start.
+/// The text of a drop-in. `gate` returns the line, if any, by which a unit of type service checks the lease of one of
+/// `services` at the moment of its start.
 fn drop_in(
     maker: &str,
     unit: &UnitName,
@@ -93,19 +95,22 @@ fn drop_in(
     text
 }
 
-/// Whether the generator has made just that, below `directory`: PID 1 has loaded it then.
+/// Whether the drop-in of `unit` below `directory` is exactly what [`generated`] returns. If so PID 1 has loaded it,
+/// because systemd runs generators just before it reads the units.
 #[must_use]
 pub fn is_generated(directory: &Path, unit: &UnitName, services: &BTreeSet<ServiceName>) -> bool {
     let made = fs::read_to_string(directory.join(format!("{unit}.d")).join(DROP_IN));
     made.is_ok_and(|text| text == generated(unit, services))
 }
 
-/// What drop-ins of a unit of any kind say, and by whom. One of several services needs the leases of all of them.
+/// The comment that names the maker, and the `[Unit]` section, which units of every type get. A unit of several services
+/// needs the leases of all of them.
 fn in_unit(maker: &str, unit: &UnitName, services: &BTreeSet<ServiceName>) -> String {
     let mut text = format!("# Made by {maker}: this unit runs only while this host holds its lease.\n[Unit]\n");
     let mut line = |line: &str| writeln!(text, "{line}").expect("writing to a string does not fail");
     if is_group(unit) {
-        // Not After= as well: the guard's successor would wait until all of the slice has been stopped.
+        // Without After= of the guard: with it the successor of the guard would wait until all of the slice has been
+        // stopped.
         line(&format!("BindsTo={GUARD_UNIT}"));
     }
     for service in services {
@@ -130,13 +135,13 @@ fn in_unit(maker: &str, unit: &UnitName, services: &BTreeSet<ServiceName>) -> St
     text
 }
 
-/// What gives a service the fencing token.
+/// The line that gives a unit of type service the fencing token.
 fn environment(service: &ServiceName) -> String {
     // "-": once the lease is closed the grant is gone, and ExecStop= must run without it.
     format!("EnvironmentFile=-{}", service.grant())
 }
 
-/// Whether other units are in it, which have no order with it.
+/// Whether `unit` is a slice or a scope. Other units lie in a slice without any order between them and the slice.
 #[must_use]
 pub fn is_group(unit: &UnitName) -> bool {
     matches!(unit.kind(), "slice" | "scope")

@@ -14,25 +14,25 @@ impl Link {
         self.call(async move { manager.reset_failed_unit(&unit).await }).await
     }
 
-    /// A signal to all processes of a unit.
+    /// Sends a signal to all processes of a unit.
     pub(super) async fn kill_unit(&self, unit: &str, signal: i32) -> Result<(), BusError> {
         let (manager, unit) = (self.manager.clone(), unit.to_owned());
         self.call(async move { manager.kill_unit(&unit, "all", signal).await }).await
     }
 
-    /// The job that is queued.
+    /// Queues a start. Returns the object of the job.
     pub(super) async fn start_unit(&self, unit: &str) -> Result<OwnedObjectPath, BusError> {
         let (manager, unit) = (self.manager.clone(), unit.to_owned());
         self.call(async move { manager.start_unit(&unit, "replace").await }).await
     }
 
-    /// The job that is queued.
+    /// Queues a stop. Returns the object of the job.
     pub(super) async fn stop_unit(&self, unit: &str) -> Result<OwnedObjectPath, BusError> {
         let (manager, unit) = (self.manager.clone(), unit.to_owned());
         self.call(async move { manager.stop_unit(&unit, "replace").await }).await
     }
 
-    /// The job that is queued.
+    /// Creates a transient unit and queues its start. Returns the object of the job.
     pub(super) async fn start_transient_unit(
         &self,
         unit: &str,
@@ -42,13 +42,14 @@ impl Link {
         self.call(async move { manager.start_transient_unit(&unit, "replace", &settings, &[]).await }).await
     }
 
-    /// What is in one line of each unit, in the order that was asked for. One that does not exist says so by its load state.
+    /// The line of each unit in PID 1's list, in the order of `units`. A unit that does not exist says so by its
+    /// LoadState.
     pub(super) async fn rows(&self, units: &[&str]) -> Result<Vec<Row>, BusError> {
         let (manager, units) = (self.manager.clone(), units.iter().map(|&unit| unit.to_owned()).collect::<Vec<_>>());
         self.call(async move { manager.list_units_by_names(&units).await }).await
     }
 
-    /// What is in the line of one unit.
+    /// The line of one unit.
     pub(super) async fn row(&self, unit: &str) -> Result<Row, BusError> {
         let rows = self.rows(&[unit]).await?;
         rows.into_iter().next().ok_or_else(|| BusError::Malformed(format!("no line of {unit}")))
@@ -65,7 +66,8 @@ impl Link {
         self.call(async move { properties.get(interface, name).await }).await
     }
 
-    /// Properties that all units have, by their names. Not all of them: PID 1 reads every folder of unit files for some.
+    /// Some of the properties that all units have, by their names. They are not read all together, because for some of
+    /// them PID 1 would read every folder of unit files.
     pub(super) async fn common(&self, unit: &str, names: &'static [&'static str]) -> Result<Properties, BusError> {
         let properties = self.properties(&object(unit)).await?;
         let all = async move {
@@ -75,7 +77,7 @@ impl Link {
         Ok(Properties::new(self.call(all).await?))
     }
 
-    /// What is asked for of all that units of its type have, read at one moment.
+    /// The properties that only units of its type have, as far as they are used here, read at one moment.
     pub(super) async fn of_its_type(&self, unit: &str) -> Result<Properties, BusError> {
         let properties = self.properties(&object(unit)).await?;
         let interface = interface(unit);

@@ -1,7 +1,8 @@
 //! Hints that a unit may have changed.
 //!
-//! Changes are told by signals, and two match rules serve all units: the bus has a limit for those. As a signal can be lost, PID 1
-//! is asked from time to time for one line of each unit, of many at once.
+//! PID 1 tells of changes by signals. Two match rules serve all units, because the bus limits the number of rules. As a
+//! signal can be lost, PID 1 is also asked from time to time for the line of each unit in its list, for many units at
+//! once.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -22,24 +23,24 @@ use super::proxy::{MANAGER, MANAGER_PATH, PROPERTIES, Row, object};
 use super::task::OwnedTask;
 use crate::types::UnitName;
 
-/// Between two attempts to listen, when PID 1 is there and does not answer.
+/// The pause between two attempts to listen, when PID 1 is there and does not answer.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Between two questions for a line of each of some units, and how many these are: a thousand units take PID 1 a few
-/// milliseconds a second, and each of them has its turn after a quarter of a minute.
+/// The pause between two questions, and the number of units whose lines one question asks for. A thousand units cost
+/// PID 1 a few milliseconds a second, and each of them has its turn every quarter of a minute.
 const ROUND: Duration = Duration::from_secs(1);
 const BATCH: usize = 64;
 
-/// Where the objects of all units are.
+/// The path below which the objects of all units are.
 const UNITS: &str = "/org/freedesktop/systemd1/unit";
 
-/// Yields whenever a unit may have changed: its properties did, or PID 1 came back. Never ends while it is held.
+/// Yields whenever a unit may have changed: its properties changed, or PID 1 came back. The stream never ends.
 ///
 /// Many changes may make one hint, and a change may make none: read the state also from time to time.
 #[derive(Debug)]
 pub struct Changes {
     hints: mpsc::Receiver<()>,
-    /// `None`: of no unit in particular.
+    /// The unit; `None` for hints that concern no particular unit.
     unit: Option<String>,
     watched: Watched,
 }
@@ -60,8 +61,8 @@ impl Drop for Changes {
 }
 
 impl Systemd {
-    /// Hints that the unit's state should be read again. Needs no connection: it listens as soon as there is one, and hints at
-    /// once then.
+    /// Hints that the unit's state should be read again. Needs no connection: as soon as there is one it listens, and
+    /// gives a first hint.
     #[must_use]
     pub fn changes(&self, unit: &UnitName) -> Changes {
         let (bell, hints) = mpsc::channel(1);
@@ -77,7 +78,7 @@ impl Systemd {
         Changes { hints, unit: None, watched: self.watched.clone() }
     }
 
-    /// How many units are watched.
+    /// How many units are watched. A unit that several watch counts once.
     #[must_use]
     pub fn watched(&self) -> usize {
         self.watched.shared.board().units.len()
@@ -105,22 +106,23 @@ impl Shared {
 #[derive(Debug, Default)]
 struct Board {
     units: BTreeMap<String, Watch>,
-    /// The units by their objects. Signals carry the one of the unit's own name, by which it need not be watched.
+    /// The watched units by the paths of their objects. A signal carries the path of the unit's own name, and the unit
+    /// may be watched under another of its names.
     objects: HashMap<String, String>,
-    /// Whoever wants to hear of what concerns all of them.
+    /// Where to send the hints that all units should be read again.
     bells: Vec<mpsc::Sender<()>>,
-    /// How often all that was read before may have become another.
+    /// How often everything that was read before may have become outdated.
     rounds: u64,
 }
 
 #[derive(Debug, Default)]
 struct Watch {
     bells: Vec<mpsc::Sender<()>>,
-    /// What its line said last.
+    /// What the line of the unit said last.
     seen: Option<Seen>,
 }
 
-/// What is in a unit's line that tells of a change: LoadState, ActiveState, SubState, and the number of its job.
+/// The fields of a unit's line that tell of a change: LoadState, ActiveState, SubState, and the number of its job.
 type Seen = (String, String, String, u32);
 
 fn ring(bells: &[mpsc::Sender<()>]) {
@@ -158,20 +160,21 @@ impl Board {
         self.units.values().for_each(|watch| ring(&watch.bells));
     }
 
-    /// Up to `count` units behind `last`, and from the first one on behind the last of all.
+    /// Up to `count` units in the order of their names, from the one behind `last` on; behind the last of all it goes on
+    /// with the first.
     fn batch(&self, last: &str, count: usize) -> Vec<String> {
         let behind = self.units.range::<str, _>((Bound::Excluded(last), Bound::Unbounded));
         let before = self.units.range::<str, _>((Bound::Unbounded, Bound::Included(last)));
         behind.chain(before).take(count).map(|(unit, _)| unit.clone()).collect()
     }
 
-    /// What the line of a unit says now.
+    /// Compares the line of a unit with the one before, and gives a hint if it changed.
     fn compare(&mut self, unit: &str, row: Row) {
         let (_, _, load_state, active_state, sub_state, _, object, job, ..) = row;
         let Some(watch) = self.units.get_mut(unit) else { return };
         let seen = (load_state, active_state, sub_state, job);
         if watch.seen.as_ref() != Some(&seen) {
-            // What was seen first is what the first hint has had read.
+            // The first line gives no hint: the first hint of all has already had the unit read.
             if watch.seen.is_some() {
                 ring(&watch.bells);
             }
@@ -182,7 +185,7 @@ impl Board {
 }
 
 impl Watched {
-    /// Another number whenever PID 1 has read its files anew, or came back.
+    /// A number that changes whenever PID 1 has read its files anew, or came back.
     pub(super) fn rounds(&self) -> u64 {
         self.shared.board().rounds
     }
@@ -218,7 +221,7 @@ async fn drain(link: &Link, links: &mut watch::Receiver<Option<Link>>, shared: &
     let of_reloads = rule().path(MANAGER_PATH).interface(MANAGER).member("Reloading");
     let mut changes = link.signals(of_units.build()?).await?;
     let mut reloads = link.signals(of_reloads.build()?).await?;
-    // What happened before the rules were in place was not heard.
+    // Signals that were sent before the rules were in place are lost.
     shared.board().ring_all();
     let is_over = |signal: &Option<zbus::Result<Message>>| !matches!(signal, Some(Ok(_)));
     loop {
@@ -229,7 +232,7 @@ async fn drain(link: &Link, links: &mut watch::Receiver<Option<Link>>, shared: &
                 },
                 Some(Err(_)) | None => return Ok(()),
             },
-            // Slices, and what binds a unit, may be others now.
+            // After a daemon-reload a unit may be in another slice, and may be bound in another way.
             signal = reloads.next() => if is_over(&signal) {
                 return Ok(());
             } else {
@@ -245,7 +248,7 @@ async fn drain(link: &Link, links: &mut watch::Receiver<Option<Link>>, shared: &
     }
 }
 
-/// Asks for the units' lines, for ever.
+/// Asks PID 1 for the units' lines, some at a time, for ever.
 async fn attend(keeper: Keeper, shared: Arc<Shared>) {
     let mut links = keeper.watch();
     let mut last = String::new();
@@ -265,7 +268,7 @@ async fn ask(link: &Link, shared: &Shared, last: &mut String) {
     let batch = shared.board().batch(last, BATCH);
     let Some(end) = batch.last() else { return };
     let names: Vec<&str> = batch.iter().map(String::as_str).collect();
-    // Without an answer these are asked for again.
+    // Without an answer the same units are asked for again.
     if let Ok(rows) = link.rows(&names).await {
         let mut board = shared.board();
         for (unit, row) in batch.iter().zip(rows) {

@@ -18,15 +18,15 @@ use zbus::{Structure, Variant};
 use super::proxy::Setting;
 use crate::types::CHECK_USER;
 
-/// The value of a setting, as the bus takes it and as a unit file has it.
+/// The value of a setting, which can be written for the bus and for a unit file.
 #[derive(Debug, Clone, Copy)]
 enum Value {
     Yes,
     Word(&'static str),
     Words(&'static [&'static str]),
-    /// These alone.
+    /// A list: only these are allowed.
     Allowed(&'static [&'static str]),
-    /// Of those that are allowed, not these.
+    /// A list: of what is allowed, all but these.
     Refused(&'static [&'static str]),
     /// A set that is empty: no capability.
     Nothing,
@@ -42,7 +42,7 @@ type Property = (&'static str, Value);
 
 const MIB: u64 = 1 << 20;
 
-/// For every check, whatever it runs as.
+/// Settings of every check, whatever user it runs as.
 const ALWAYS: &[Property] = &[
     ("NoNewPrivileges", Value::Yes),
     ("LockPersonality", Value::Yes),
@@ -51,7 +51,8 @@ const ALWAYS: &[Property] = &[
     ("SystemCallArchitectures", Value::Words(&["native"])),
     ("UMask", Value::Mode(0o077)),
     ("KeyringMode", Value::Word("private")),
-    // A core file is a copy of what the command knew. The soft limit first: it may never be above the other.
+    // A core file is a copy of the memory of the command. The soft limit is set first: it may never be above the hard
+    // one.
     ("LimitCORESoft", Value::Number(0)),
     ("LimitCORE", Value::Number(0)),
     ("LimitFSIZE", Value::Number(64 * MIB)),
@@ -59,11 +60,11 @@ const ALWAYS: &[Property] = &[
     ("TasksMax", Value::Number(512)),
 ];
 
-/// For every check too, where systemd can give it file systems of its own.
+/// More settings of every check, for hosts where systemd can give it file systems of its own.
 const ALWAYS_APART: &[Property] = &[
     ("PrivateMounts", Value::Yes),
     ("ProtectSystem", Value::Word("full")),
-    // Each may be missing.
+    // With "-", because each of these paths may be missing.
     ("InaccessiblePaths", Value::Words(&["-/etc/putex", "-/etc/putex.d", "-/var/lib/putex", "-/run/credentials"])),
     ("ProtectKernelTunables", Value::Yes),
     ("ProtectKernelModules", Value::Yes),
@@ -71,12 +72,12 @@ const ALWAYS_APART: &[Property] = &[
     ("ProtectControlGroups", Value::Yes),
 ];
 
-/// For a check that does not run as root.
+/// Settings of a check that does not run as root.
 const WITHOUT_ROOT: &[Property] = &[
     ("CapabilityBoundingSet", Value::Nothing),
     ("SystemCallFilter", Value::Allowed(&["@system-service"])),
     ("SystemCallFilter", Value::Refused(&["@privileged", "@resources"])),
-    // A call that nobody thought of fails, rather than ending the command.
+    // A system call that is not allowed fails, and does not end the command.
     ("SystemCallErrorNumber", Value::NotPermitted),
     ("RestrictAddressFamilies", Value::Allowed(&["AF_UNIX", "AF_INET", "AF_INET6", "AF_NETLINK"])),
     ("RestrictNamespaces", Value::NoException),
@@ -84,7 +85,7 @@ const WITHOUT_ROOT: &[Property] = &[
     ("ProtectClock", Value::Yes),
 ];
 
-/// For a check that does not run as root, where systemd can give it namespaces.
+/// More settings of a check that does not run as root, for hosts where systemd can give it namespaces.
 const WITHOUT_ROOT_APART: &[Property] = &[
     ("PrivateDevices", Value::Yes),
     ("PrivateUsers", Value::Yes),
@@ -95,14 +96,14 @@ const WITHOUT_ROOT_APART: &[Property] = &[
 /// How far a check is kept apart from the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Apart {
-    /// As far as can be.
+    /// As far as possible.
     Whole,
-    /// Without a view of its own on file systems, processes and users: for a host where systemd cannot make one, such as one whose
-    /// /tmp is full, or that forbids user namespaces. A user that is missing is made for the run.
+    /// Without a view of its own on file systems, processes and users: for a host where systemd cannot make one, such as
+    /// one whose /tmp is full, or that forbids user namespaces. The user for checks is made for the run if it is missing.
     Bare,
 }
 
-/// The user that a check runs as, and its settings, in the order in which systemd is to take them.
+/// The settings of a check that runs as `user`, in the order in which systemd is to take them.
 fn properties(user: &str, apart: Apart) -> Vec<Property> {
     let without_root = user != "root";
     let parts = [
@@ -119,14 +120,14 @@ fn properties(user: &str, apart: Apart) -> Vec<Property> {
     properties
 }
 
-/// The settings of a transient unit.
+/// The settings for the transient unit of a check, beginning with its user.
 pub(super) fn settings(user: &str, apart: Apart) -> Vec<Setting> {
     let mut settings = vec![("User", user.to_owned().into())];
     settings.extend(properties(user, apart).into_iter().map(|(name, value)| (name, value.on_the_bus())));
     settings
 }
 
-/// The same settings as lines of a unit's `[Service]`.
+/// The same settings, with the check kept apart as far as possible, as lines of a unit's `[Service]`.
 #[must_use]
 pub fn check_confinement(user: &str) -> String {
     let lines = properties(user, Apart::Whole);
@@ -201,7 +202,8 @@ mod tests {
         assert!(!root.contains(&"CapabilityBoundingSet") && !root.contains(&"PrivateDevices"));
     }
 
-    /// Such a user could not reach the service, and a share or a disk that hangs would stop every service.
+    /// A check with a dynamic user could not reach the service. With some of the other settings a share or a disk that
+    /// hangs would stop every service.
     #[test]
     fn what_would_stop_a_healthy_service_is_left_out() {
         let text = check_confinement(CHECK_USER);

@@ -1,7 +1,7 @@
 //! The ends of jobs, as PID 1 tells of them.
 //!
-//! One match rule for all units: the bus has a limit for those as well, and a host may stop a thousand units at once. One
-//! task takes the signals from the connection and hands each to who waits for it.
+//! One match rule serves all units, because the bus limits the number of rules, and a host may stop a thousand units at
+//! once. One task takes the signals from the connection and hands each to those who wait for it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,13 +13,13 @@ use zbus::{Connection, MatchRule, Message, MessageStream, OwnedObjectPath};
 use super::proxy::{MANAGER, MANAGER_PATH};
 use super::task::OwnedTask;
 
-/// Jobs of one unit that ended while nobody asked for them: more than these are forgotten, oldest first.
+/// How many ended jobs of one unit are remembered that nobody has asked for; beyond that the oldest are forgotten.
 const REMEMBERED: usize = 16;
 
-/// The ends of one unit's jobs, each with its result, as they are heard of.
+/// The ended jobs of one unit, each as the object of the job and its result, the latest last.
 type Heard = VecDeque<(String, String)>;
 
-/// Who listens, by the unit's own name. `None`: the connection has ended.
+/// The listeners by the unit's own name; `None` once the connection has ended.
 type Listeners = Arc<Mutex<Option<HashMap<String, watch::Sender<Heard>>>>>;
 
 /// What one connection tells of the ends of jobs. Clones share it.
@@ -43,7 +43,7 @@ impl Ends {
         Ok(Self { listeners, _task: Arc::new(task) })
     }
 
-    /// Hears of each job of a unit that ends from now on.
+    /// Begins to listen for the ends of a unit's jobs.
     pub(super) fn of(&self, unit: &str) -> Ears {
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         let heard = match listeners.as_mut() {
@@ -82,14 +82,14 @@ fn removed(message: &Message) -> Option<(String, String, String)> {
     Some((unit, job.to_string(), result))
 }
 
-/// Hears of the ends of one unit's jobs.
+/// Listens for the ends of one unit's jobs.
 #[derive(Debug)]
 pub(super) struct Ears {
     heard: watch::Receiver<Heard>,
 }
 
 impl Ears {
-    /// The result of a job, when it is heard of; never returns if it is not.
+    /// Waits for the result of the job whose object is `path`. Never returns if nothing is heard of its end.
     pub(super) async fn hear(&mut self, path: &str) -> String {
         loop {
             let found = self.heard.borrow_and_update().iter().find(|(job, _)| job == path).cloned();
@@ -102,7 +102,7 @@ impl Ears {
         }
     }
 
-    /// Whether the connection they listened on is gone.
+    /// Whether the connection is gone that it listens on.
     pub(super) fn are_deaf(&self) -> bool {
         self.heard.has_changed().is_err()
     }

@@ -1,19 +1,19 @@
 //! Commands that have their work done elsewhere: what they begin is not in the unit's control group, so that a stop of the
 //! unit neither ends it nor shows that it has ended.
 //!
-//! This is a list of what is known, and no proof: a program of another name, or a script, can do the same. What still
-//! descends from the unit is found by the look at the running unit; what a daemon was asked to run is not.
+//! This is a list of known programs, and no proof: a program of another name, or a script, can do the same. The look at
+//! the running unit finds processes that still descend from the unit, but not what a daemon was asked to run.
 
 use super::properties::Properties;
 use crate::types::UnitName;
 
-/// What a program has done elsewhere.
+/// A program that has its work done elsewhere.
 struct Client {
-    /// The names that it goes by.
+    /// The file names of the program.
     names: &'static [&'static str],
     /// Whether these arguments begin work elsewhere.
     begins: fn(&[&str]) -> bool,
-    /// Where that runs then; fits after "has {name} …".
+    /// What it asks for then; fits after "has {name} …".
     whereabouts: &'static str,
     remedy: &'static str,
 }
@@ -24,7 +24,7 @@ const MACHINES: &str =
     "have the machine run in a slice or scope of its own, and list it: contains = [\"machine-db.scope\"]";
 const UNITS: &str = "list the unit that it starts in bound-units, and have this one want it";
 
-/// The one table.
+/// The table of all known programs.
 const CLIENTS: &[Client] = &[
     Client {
         names: &["docker", "docker-compose", "nerdctl", "ctr", "crictl"],
@@ -99,7 +99,7 @@ const CLIENTS: &[Client] = &[
     },
 ];
 
-/// Words that begin no container, and are common beside one that does.
+/// Subcommands that begin no container, and are common in units beside one that does.
 const KEEPS_CONTAINERS: &[&str] = &[
     "build", "cp", "image", "images", "info", "inspect", "kill", "load", "login", "logs", "network", "ps", "pull",
     "rm", "rmi", "stop", "tag", "version", "volume", "down",
@@ -109,7 +109,7 @@ const KEEPS_CONTAINERS: &[&str] = &[
 const WRAPPERS: &[&str] = &["env", "exec", "nice", "nohup", "setsid", "ionice", "chrt"];
 const SHELLS: &[&str] = &["sh", "bash", "dash", "ash", "ksh", "zsh"];
 
-/// What the commands of a unit are known to have done elsewhere, and the remedy.
+/// What the commands of a unit are known to have done elsewhere, and the remedy; `None` if nothing is known.
 pub(super) fn check(properties: &Properties, contains: &[UnitName]) -> Option<(String, String)> {
     if let Some(name) = properties.text("PAMName").filter(|name| !name.is_empty()) {
         return Some((
@@ -118,7 +118,8 @@ pub(super) fn check(properties: &Properties, contains: &[UnitName]) -> Option<(S
         ));
     }
     if !contains.is_empty() {
-        // Said where it runs: whether that is so is for the look at the running unit, and for whoever wrote it.
+        // The configuration says where the work runs. Whether that is true is checked by the look at the running unit;
+        // the rest is up to whoever wrote it.
         return None;
     }
     let commands =
@@ -130,13 +131,13 @@ pub(super) fn check(properties: &Properties, contains: &[UnitName]) -> Option<(S
     })
 }
 
-/// The client that a command line comes to, as far as can be seen.
+/// The known program that a command line runs in the end, as far as can be seen.
 fn find<'a>(words: &[&'a str]) -> Option<(&'a str, &'static Client)> {
     let [program, arguments @ ..] = words else { return None };
     let name = program.rsplit('/').next().unwrap_or(program);
     if WRAPPERS.contains(&name) {
-        // Options and assignments of the wrapper's own; one that takes a value hides the command, which is as good as a
-        // script would.
+        // These are options and assignments of the wrapper's own. An option with a value as a word of its own hides the
+        // command, as a script would.
         let own = arguments.iter().take_while(|word| word.starts_with('-') || word.contains('=')).count();
         return find(arguments.get(own..)?);
     }
@@ -152,8 +153,8 @@ fn find<'a>(words: &[&'a str]) -> Option<(&'a str, &'static Client)> {
         .map(|client| (name, client))
 }
 
-/// Looks at the words with which commands begin. A shell's quoting is more than that, so that it sees too little of some
-/// scripts and too much of others.
+/// Looks for known programs in a script, at the words with which commands begin. It does not know a shell's quoting, so
+/// that it finds too little in some scripts and too much in others.
 fn in_script(script: &str) -> Option<(&str, &'static Client)> {
     script.split([';', '&', '|', '\n', '(', ')', '{', '}', '`']).find_map(|command| {
         let words = command.split_whitespace().map(|word| word.trim_matches(['"', '\'', '$']));
@@ -170,8 +171,8 @@ fn has_word(arguments: &[&str], wanted: &[&str]) -> bool {
     arguments.iter().any(|word| wanted.contains(word))
 }
 
-/// Whether the first argument that is no option is none of `harmless`. The value of an option that precedes it is taken for
-/// it, so that more is refused than has to be.
+/// Whether the first argument that is no option is none of `harmless`. The value of a preceding option is taken for this
+/// argument, so that more is refused than has to be.
 fn first_word_is_not(arguments: &[&str], harmless: &[&str]) -> bool {
     let mut words = arguments.iter().filter(|word| !word.starts_with('-'));
     // "docker compose up" and "docker container run".
@@ -179,8 +180,8 @@ fn first_word_is_not(arguments: &[&str], harmless: &[&str]) -> bool {
     word.is_some_and(|word| !harmless.contains(word))
 }
 
-/// A container that is begun with its control group split stays in the unit's. How one that is only started was made is not
-/// to be seen.
+/// Whether podman begins a container outside of the unit's control group. One that is run with its control group split
+/// stays in the unit's. How a container was made that is only started cannot be seen.
 fn podman_begins(arguments: &[&str]) -> bool {
     let splits =
         arguments.contains(&"--cgroups=split") || arguments.windows(2).any(|pair| pair == ["--cgroups", "split"]);

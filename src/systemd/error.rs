@@ -8,12 +8,12 @@ pub enum BusError {
     /// No connection, or no answer in time. What was asked for may have happened: the state is unknown.
     #[error("reach systemd: {0}")]
     Unreachable(String),
-    /// systemd answered, and said no.
+    /// systemd answered with an error.
     #[error("get systemd to do it: {message} ({name})")]
     Refused {
         /// The D-Bus name of the error, such as `org.freedesktop.systemd1.NoSuchUnit`.
         name: String,
-        /// systemd's words.
+        /// The message of the error, as systemd wrote it.
         message: String,
     },
     /// The answer is not what the interface promises.
@@ -28,7 +28,7 @@ impl BusError {
         matches!(self, Self::Unreachable(_))
     }
 
-    /// Whether the job was refused because the host is going down: no failure of the unit.
+    /// Whether the job was refused because the host is going down, which is no failure of the unit.
     #[must_use]
     pub fn is_shutting_down(&self) -> bool {
         self.is_named("org.freedesktop.systemd1.TransactionIsDestructive")
@@ -46,7 +46,8 @@ impl BusError {
 
 impl From<zbus::Error> for BusError {
     fn from(error: zbus::Error) -> Self {
-        // The enums are not exhaustive: whatever is new there is an answer that was not understood.
+        // The enums are not exhaustive. A new variant of `zbus::Error` counts as an answer that was not understood, a new
+        // one of `fdo::Error` as a refusal.
         #[expect(clippy::wildcard_enum_match_arm, reason = "both enums may grow")]
         match error {
             zbus::Error::MethodError(name, message, _) => {

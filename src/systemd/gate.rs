@@ -11,36 +11,40 @@ use super::properties::Properties;
 use super::supervisable::Trouble;
 use crate::types::{FENCING_TOKEN, LEASES_DIR, ServiceName, UnitName};
 
-/// The drop-in's name. systemd reads a unit's drop-ins in the order of their names, whichever directories they are in, and
-/// an empty `ExecCondition=`, `EnvironmentFile=` or `AssertPathExists=` in a later one would take this one's away:
-/// `systemctl edit` writes an `override.conf`, and `zzz.conf` is the last word of many an administrator.
+/// The drop-in's name. systemd reads a unit's drop-ins in the order of their names, whichever directories they are in,
+/// and an empty `ExecCondition=`, `EnvironmentFile=` or `AssertPathExists=` in a later one would take this one's away:
+/// `systemctl edit` writes an `override.conf`, and many administrators use `zzz.conf` to have the last word.
 pub const DROP_IN: &str = "zzzz-putex.conf";
 
-/// What `ExecCondition=` calls.
+/// The program that `ExecCondition=` runs.
 pub const PROGRAM: &str = "/usr/bin/putex-guard";
-/// Whose end ends the leases.
+/// The unit of the guard: all leases end with it.
 pub const GUARD_UNIT: &str = "putex-guard.service";
 
-/// Where systemd has generators write; a file could have the drop-in's name in other places too. It is made anew at each
-/// daemon-reload, before the units are read.
+/// The directory that generators write to. systemd makes it anew at each daemon-reload, before the units are read. A file
+/// of the drop-in's name may be in other directories too.
 pub const GENERATED_DIR: &str = "/run/systemd/generator";
 
-/// What the gate cannot do without, as its process sees the file system. A root directory may have libraries of its own.
+/// The paths that the gate needs in the file system as its process sees it. A root directory may have libraries of its
+/// own.
 const NEEDED: [&str; 4] = [PROGRAM, LEASES_DIR, "/usr/lib", "/usr/lib64"];
 
-/// The properties that lay something over a part of the file system that a unit sees, and where in an item the place is.
+/// The properties that lay something over a part of the file system that a unit sees, and the index of its place in an
+/// item.
 const HIDING: [(&str, usize); 4] =
     [("TemporaryFileSystem", 0), ("BindPaths", 1), ("BindReadOnlyPaths", 1), ("MountImages", 1)];
 
 impl Systemd {
-    /// Whether PID 1 has loaded all of what binds `unit`, or what it contains, to the lease of `service`.
+    /// Whether PID 1 has loaded all that binds `unit` to the lease of `service`. A slice or scope is taken for one that
+    /// the service contains, which needs less than a unit.
     pub async fn is_gated(&self, service: &ServiceName, unit: &UnitName) -> Result<bool, BusError> {
         let check = if matches!(unit.kind(), "slice" | "scope") { check_contained } else { check };
         Ok(check(&self.read_settings(unit.as_str()).await?, service).is_ok())
     }
 }
 
-/// That nothing can start the unit without the lease of `service`, as PID 1 has loaded it, and that it ends with the lease.
+/// Checks that nothing can start the unit, as PID 1 has loaded it, without the lease of `service`, and that it ends with
+/// the lease.
 pub(super) fn check(properties: &Properties, service: &ServiceName) -> Result<(), Trouble> {
     let missing = missing(properties, service);
     if missing.is_empty() {
@@ -50,8 +54,8 @@ pub(super) fn check(properties: &Properties, service: &ServiceName) -> Result<()
     Err(Trouble { trouble, remedy: remedy(&properties.texts("DropInPaths")) })
 }
 
-/// That nothing can be started in a contained slice without the lease of `service`, as PID 1 has loaded it, and that it ends
-/// with the guard. Of a scope that nobody has made yet PID 1 does not tell.
+/// Checks that nothing can be started in a contained slice, as PID 1 has loaded it, without the lease of `service`, and
+/// that the slice ends with the guard. A scope always passes: PID 1 tells nothing of one that nobody has made yet.
 pub(super) fn check_contained(properties: &Properties, service: &ServiceName) -> Result<(), Trouble> {
     if properties.kind() == "scope" {
         return Ok(());
@@ -67,8 +71,8 @@ pub(super) fn check_contained(properties: &Properties, service: &ServiceName) ->
     Err(Trouble { trouble, remedy: remedy(&properties.texts("DropInPaths")) })
 }
 
-/// That the gate can run where systemd starts it, and finds the fencing token. It runs as the unit's own programs do, with
-/// the unit's user, sandbox and environment: as root it would run whatever `LD_PRELOAD=` names there.
+/// Checks that the gate can run where systemd starts it, and finds the fencing token. It runs as the unit's own programs
+/// do, with the unit's user, sandbox and environment: as root it would run whatever `LD_PRELOAD=` names there.
 pub(super) fn check_reach(properties: &Properties) -> Result<(), Trouble> {
     if properties.kind() != "service" {
         return Ok(());
@@ -104,7 +108,7 @@ pub(super) fn check_reach(properties: &Properties) -> Result<(), Trouble> {
     Err(Trouble { trouble: format!("has {}, which hides {hidden} from the gate of its start", mount.setting), remedy })
 }
 
-/// What the sandbox keeps from the gate, wherever else it would be found.
+/// The trouble, if any, that the sandbox makes a path inaccessible which the gate needs, or does not let it run.
 fn denied(properties: &Properties) -> Option<Trouble> {
     let place = |entry: &str| entry.trim_start_matches(['-', '+']).to_owned();
     for entry in properties.texts("InaccessiblePaths") {
@@ -143,7 +147,7 @@ fn missing(properties: &Properties, service: &ServiceName) -> Vec<String> {
         if !properties.items("ExecConditionEx").iter().any(|item| calls_the_gate(item, service)) {
             missing.push(format!("ExecCondition={PROGRAM} gate {service}"));
         }
-        // A later one could put another token in the place of the grant's.
+        // A later file could put another fencing token in the place of the grant's.
         let last = properties.items("EnvironmentFiles").last().and_then(|item| text_at(item, 0));
         if last != Some(&grant) {
             missing.push(format!("EnvironmentFile=-{grant} as the last one"));
@@ -152,7 +156,8 @@ fn missing(properties: &Properties, service: &ServiceName) -> Vec<String> {
     missing
 }
 
-/// `(sbbsi)`: name, trigger, negation, parameter, outcome. One with `|` would be content with another one's success.
+/// Whether `item` asserts the grant: `(sbbsi)` of name, trigger, negation, parameter, outcome. An assertion with a
+/// trigger (`|`) does not count, as it is content with the success of another one.
 fn asserts(item: &Variant<'_>, grant: &str) -> bool {
     let Some([name, trigger, negated, parameter, ..]) = fields(item) else { return false };
     is_text(name, "AssertPathExists")
@@ -161,7 +166,7 @@ fn asserts(item: &Variant<'_>, grant: &str) -> bool {
         && is_text(parameter, grant)
 }
 
-/// `(sasasttttuii)`: path, arguments, flags, and what became of it.
+/// Whether `item` runs the gate: `(sasasttttuii)` of path, arguments, flags, and how the last run went.
 fn calls_the_gate(item: &Variant<'_>, service: &ServiceName) -> bool {
     let Some([path, arguments, flags, ..]) = fields(item) else { return false };
     let (arguments, flags) = (texts_of(arguments), texts_of(flags));
@@ -170,7 +175,7 @@ fn calls_the_gate(item: &Variant<'_>, service: &ServiceName) -> bool {
         && !flags.contains(&"ignore-failure")
 }
 
-/// Who has to be moved out of the way, as far as the names of the files tell.
+/// What the operator should do about the drop-in that is in the way, as far as the names of the files tell.
 fn remedy(drop_ins: &[String]) -> String {
     let is_ours = |path: &str| path.rsplit('/').next() == Some(DROP_IN);
     let Some(at) = drop_ins.iter().position(|path| is_ours(path)) else {
@@ -187,10 +192,10 @@ fn remedy(drop_ins: &[String]) -> String {
     format!("give {later} a name that sorts before {DROP_IN}, and run \"systemctl daemon-reload\"")
 }
 
-/// Something that is laid over a part of the file system.
+/// A mount that is laid over a part of the file system.
 struct Mount {
     place: String,
-    /// As it is written in the unit.
+    /// The setting as it is written in the unit.
     setting: String,
     /// Whether something else than the host's own files is there.
     hides: bool,
@@ -265,7 +270,7 @@ mod tests {
         condition(&[PROGRAM, "gate", "db"], &[])
     }
 
-    /// The gate of a unit as systemd tells of it, but for what a test puts in the place of a part.
+    /// A unit with a whole gate, as systemd tells of it; `others` replaces some of its properties.
     fn properties(id: &str, others: Vec<(&str, Variant<'static>)>) -> Properties {
         let whole = vec![
             ("Id", Variant::from(id.to_owned())),
@@ -283,7 +288,7 @@ mod tests {
         Properties::of(map)
     }
 
-    /// What is said of the gate.
+    /// What [`check`] says of the gate.
     fn said(others: Vec<(&str, Variant<'static>)>) -> String {
         let Trouble { trouble, remedy } = check(&properties("a.service", others), &service()).expect_err("refused");
         format!("{trouble}; {remedy}")
@@ -353,7 +358,7 @@ mod tests {
         assert!(none(vec![kept, OURS]).ends_with("; run \"systemctl daemon-reload\""), "it is in the way of nothing");
     }
 
-    /// What is said of a unit whose gate is whole.
+    /// What [`check_reach`] says of a unit whose gate is whole.
     fn reach(others: Vec<(&str, Variant<'static>)>) -> Result<(), String> {
         let reach = check_reach(&properties("a.service", others));
         reach.map_err(|Trouble { trouble, remedy }| format!("{trouble}: {remedy}"))

@@ -1,8 +1,8 @@
-//! Jobs: the only place that queues one, and awaits its end.
+//! Jobs: no other module queues a job and awaits its end.
 //!
-//! PID 1 only queues what it is asked for. The end of a job is told by a signal that can be lost, and says little about
-//! the unit; so the signal and a look at the unit from time to time both end the waiting here, and what became of the
-//! unit is for the caller to read.
+//! PID 1 only queues what it is asked for. It tells of the end of a job by a signal, which can be lost and says little
+//! about the unit. So the wait here ends by the signal or by a look at the unit from time to time, and the caller reads
+//! what became of the unit.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use super::link::Link;
 use super::properties::{Invocation, QueuedJob, UnitState, job_of};
 use super::proxy::{Setting, UNIT, object};
 
-/// After how long a job is looked at first, should its signal be lost; each time it is twice as long up to the next look.
+/// The time until a job is looked at first, should its signal be lost. It doubles with each look, up to `POLL_MAX`.
 const POLL_MIN: Duration = Duration::from_secs(1);
 const POLL_MAX: Duration = Duration::from_secs(16);
 
-/// A signal that was sent before an answer is heard this soon after it.
+/// How long after an answer a signal may be heard that was sent before it.
 const SIGNAL_LAG: Duration = Duration::from_millis(100);
 
-/// How the waiting for a job ended. None of them says what the unit does now.
+/// How the wait for a job ended. No variant says what the unit does now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobEnd {
     /// The job ended; the result in systemd's word, such as `done`, `failed`, `canceled`, `timeout`, `dependency`.
@@ -35,7 +35,7 @@ pub enum JobEnd {
     NotLoaded,
 }
 
-/// What PID 1 is asked for.
+/// What PID 1 is asked to do.
 pub(super) enum Order<'a> {
     Start(&'a str),
     Stop(&'a str),
@@ -51,8 +51,8 @@ impl Order<'_> {
 }
 
 impl Systemd {
-    /// Queues a job and awaits its end, `deadline` at the latest. `id` is the unit's own name, as it appears in
-    /// signals, and `before` its invocation before: it tells whether an unanswered order took effect.
+    /// Queues a job and awaits its end, until `deadline` at the latest. `id` is the unit's own name, as it appears in
+    /// signals. `before` is the invocation before the order: another one shows that an unanswered order took effect.
     pub(super) async fn carry_out(
         &self,
         order: &Order<'_>,
@@ -62,7 +62,7 @@ impl Systemd {
     ) -> Result<JobEnd, BusError> {
         let (ears, path) = loop {
             let link = self.link_by(deadline).await?;
-            // The ears come first: the job may end before its number is known.
+            // `queue` listens before it asks: the job may end before its number is known.
             match self.queue(order, id, &link).await {
                 Ok(queued) => break queued,
                 Err(error) if error.is_unreachable() && Instant::now() < deadline => {}
@@ -71,7 +71,7 @@ impl Systemd {
                 }
                 Err(error) => return Err(error),
             }
-            // Nobody answered: the order may have arrived all the same. Stopping twice is fine, starting twice is not.
+            // Nobody answered, but the order may have arrived. A second stop does no harm, a second start does.
             sleep(SIGNAL_LAG).await;
             if !matches!(order, Order::Stop(_)) {
                 let ears = self.link_by(deadline).await?.ends.of(id);
@@ -90,7 +90,7 @@ impl Systemd {
         timeout_at(deadline, end).await.unwrap_or(Ok(JobEnd::StillQueued))
     }
 
-    /// The job that is queued for a unit.
+    /// The job that is queued for a unit; `None` if there is none.
     pub(super) async fn queued_job(&self, unit: &str) -> Result<Option<QueuedJob>, BusError> {
         Ok(job_of(&self.link().await?.property(&object(unit), UNIT, "Job").await?))
     }
@@ -119,7 +119,7 @@ impl Systemd {
         loop {
             tokio::select! {
                 result = ears.hear(path) => return Ok(JobEnd::Ended(result)),
-                // What ended while PID 1 was away from the bus nobody heard of.
+                // The connection has changed: nobody heard of a job that ended while PID 1 was away.
                 Ok(()) = links.changed() => {}
                 () = sleep(pause) => pause = (pause * 2).min(POLL_MAX),
             }
@@ -129,7 +129,7 @@ impl Systemd {
                     let late = timeout(SIGNAL_LAG, ears.hear(path)).await;
                     return Ok(late.map_or(JobEnd::Vanished, JobEnd::Ended));
                 }
-                // PID 1 is away; a job outlives its re-execution.
+                // PID 1 does not answer, as while it re-executes itself. A job outlives that.
                 Err(error) if error.is_unreachable() => {}
                 Err(error) => return Err(error),
             }

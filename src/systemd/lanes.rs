@@ -1,11 +1,11 @@
-//! How many calls are with PID 1 at once.
+//! The limit of calls that are with PID 1 at once.
 //!
-//! The bus refuses a client more than 128 calls that wait for their answer, and counts a call until it is answered, though
-//! nobody waits for the answer any more. So a call keeps its place here until then too, and whoever finds no place free
-//! waits for one: that there are too many is never an outcome.
+//! The bus refuses a client more than 128 calls that wait for their answer, and counts a call until it is answered, even
+//! if nobody waits for the answer any more. So a call keeps its place here until it is answered, too, and a caller that
+//! finds no place free waits for one: no call fails because there are too many.
 //!
-//! What stops a unit, what starts one and what only looks have places of their own, so that none waits for the others; in
-//! each lane it is first come, first served.
+//! Calls that stop a unit, calls that start one and calls that only look have places of their own, a lane each, so that
+//! none waits for the others. In each lane it is first come, first served.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::error::BusError;
 use super::link::no_answer_within;
 use crate::types::span::rounded;
 
-/// The places of each lane. Together well below the bus's limit, as zbus calls too.
+/// The number of places of each lane. Together they are well below the limit of the bus, because zbus makes calls, too.
 const STOPS: usize = 32;
 const STARTS: usize = 24;
 const LOOKS: usize = 24;
@@ -27,9 +27,9 @@ const LOOKS: usize = 24;
 pub enum Purpose {
     /// To stop a unit, or to show that it is stopped.
     Stop,
-    /// To start one.
+    /// To start a unit.
     Start,
-    /// To know.
+    /// To read a state, and nothing else.
     Look,
 }
 
@@ -59,7 +59,7 @@ impl Lanes {
         Self(Arc::new(Shared { stops, starts, looks, answered: Mutex::new(Instant::now()) }))
     }
 
-    /// Waits for a place as long as PID 1 answers anybody: `limit` is how long it may be silent.
+    /// Waits for a place as long as PID 1 answers any call. Fails once it has answered none for `limit`.
     pub(super) async fn enter(&self, purpose: Purpose, limit: Duration) -> Result<Place, BusError> {
         let lane = match purpose {
             Purpose::Stop => &self.0.stops,

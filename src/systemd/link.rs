@@ -1,8 +1,8 @@
 //! The connection to PID 1, kept up by a task of its own.
 //!
-//! It is PID 1's private socket, which root alone can reach: no bus has to be up, each call costs half as much as over the
-//! bus, and PID 1 keeps no account of who asked for a job there, for which it would need a match rule of its own for each.
-//! What it does keep for clients of the bus alone is in [`references`](super::references).
+//! It goes over PID 1's private socket, which only root can reach. No bus has to be up, each call costs half as much as
+//! over the bus, and PID 1 does not track who asked for a job there, for which it would need a match rule of its own for
+//! each. What PID 1 offers only to clients of the bus is in [`references`](super::references).
 //!
 //! zbus does not reconnect, and a re-execution of PID 1 drops its clients. So the task builds a new connection after
 //! each loss, and callers see only two cases: there is a link, or PID 1 is unreachable and the state of every unit is
@@ -24,7 +24,7 @@ use super::proxy::{MANAGER, MANAGER_PATH, ManagerProxy, PropertiesProxy};
 use super::task::OwnedTask;
 use crate::types::span::rounded;
 
-/// Between two attempts to connect.
+/// The pause between two attempts to connect.
 pub(super) const RETRY: Duration = Duration::from_millis(200);
 
 /// One connection, while it lasts. Clones share it.
@@ -32,9 +32,9 @@ pub(super) const RETRY: Duration = Duration::from_millis(200);
 pub(super) struct Link {
     connection: Connection,
     pub(super) manager: ManagerProxy<'static>,
-    /// The control group that all others are in; empty where it is the kernel's own.
+    /// The path of the control group that all units' groups are in; empty where it is the kernel's own root.
     pub(super) root: Arc<str>,
-    /// Which jobs have ended.
+    /// The ends of jobs, as this connection tells of them.
     pub(super) ends: Ends,
     lanes: Lanes,
     purpose: Purpose,
@@ -59,8 +59,8 @@ impl Link {
         Ok(properties(&self.connection, path).await?)
     }
 
-    /// Messages that match `rule`. Whoever takes them drains them in a task of its own: a full queue would stop the
-    /// whole connection.
+    /// Messages that match `rule`. The caller drains them in a task of its own, because a full queue would stop the whole
+    /// connection.
     pub(super) async fn signals(&self, rule: MatchRule<'static>) -> Result<MessageStream, BusError> {
         bounded(self.call_limit, MessageStream::for_match_rule(rule, &self.connection, None)).await
     }
@@ -83,7 +83,7 @@ async fn properties(connection: &Connection, path: &str) -> zbus::Result<Propert
     PropertiesProxy::builder(connection).cache_properties(CacheProperties::No).path(path).build().await
 }
 
-/// The newest link, and the task that replaces it. The task ends with the last `Keeper`.
+/// The newest link, and the task that replaces it. The task ends with the last clone.
 #[derive(Debug, Clone)]
 pub(super) struct Keeper {
     newest: watch::Receiver<Option<Link>>,
@@ -112,13 +112,13 @@ impl Keeper {
         newest_by(self.newest.clone(), deadline).await
     }
 
-    /// The newest link, as it comes and goes.
+    /// Follows the newest link; `None` while there is none.
     pub(super) fn watch(&self) -> watch::Receiver<Option<Link>> {
         self.newest.clone()
     }
 }
 
-/// What is kept up, waited for until `deadline`.
+/// Waits until `deadline` for the newest value of what a task keeps up.
 pub(super) async fn newest_by<T: Clone>(
     mut newest: watch::Receiver<Option<T>>,
     deadline: Instant,

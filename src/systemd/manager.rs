@@ -1,4 +1,4 @@
-//! What the daemon asks of PID 1: [`Systemd`] answers it over D-Bus, a simulated host answers it in memory.
+//! The interface for what the daemon asks of PID 1: [`Systemd`] implements it over D-Bus, a simulated host in memory.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,23 +15,23 @@ use super::{
 use crate::host::processes::Process;
 use crate::types::{ServiceName, UnitName};
 
-/// The future of a manager's verb.
+/// The future that a method of [`Manager`] returns.
 pub type ManagerFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Hints that a unit may have changed. The stream never ends.
 pub type ChangeHints = Pin<Box<dyn Stream<Item = ()> + Send>>;
 
-/// Whoever runs the units of a host. Each call but `start` and the two runs is bounded in time by the manager itself; a
-/// call that is dropped may have taken effect. What each verb promises is written at the method of [`Systemd`] with its
-/// name.
+/// What runs the units of a host. Each call but `start`, `run_unit_to_completion` and `run_check` is bounded in time by
+/// the manager itself. A call whose future is dropped may have taken effect. What each method promises is written at the
+/// method of [`Systemd`] with its name, for `start` at [`Systemd::start_with_lease`].
 pub trait Manager: fmt::Debug + Send + Sync + 'static {
-    /// What a unit is now, in short, for a stop that waits for it.
+    /// The state of a unit in short, for a stop that waits for it.
     fn brief<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Brief, BusError>>;
 
-    /// Where processes of a unit may be.
+    /// In which control groups processes of a unit may be, and which processes PID 1 knows.
     fn placement<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<Placement, BusError>>;
 
-    /// Whether a unit is bound to its lease and its stop can be proven, and what is to be remarked of it.
+    /// Admission: `Ok` when a unit is bound to its lease and its stop can be proven, with remarks for the operator.
     fn supervisable<'a>(
         &'a self,
         unit: &'a UnitName,
@@ -44,10 +44,10 @@ pub trait Manager: fmt::Debug + Send + Sync + 'static {
     /// Forgets how a unit failed, and how often it was started.
     fn reset_failed<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<(), BusError>>;
 
-    /// Gets a start ready that may follow soon.
+    /// Prepares a start that may follow soon.
     fn prepare<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, ()>;
 
-    /// Starts a unit, if it is bound to the lease, and waits until it is started.
+    /// Starts a unit, if it is bound to the lease of the service `lease`, and waits until it is started.
     fn start<'a>(
         &'a self,
         unit: &'a UnitName,
@@ -55,22 +55,22 @@ pub trait Manager: fmt::Debug + Send + Sync + 'static {
         limit: Duration,
     ) -> ManagerFuture<'a, Result<Started, StartError>>;
 
-    /// Queues a stop and waits for the end of its job, which says nothing of the unit.
+    /// Queues a stop and waits for the end of its job, which does not show that the unit is dead.
     fn stop<'a>(&'a self, unit: &'a UnitName, limit: Duration) -> ManagerFuture<'a, Result<JobEnd, BusError>>;
 
-    /// SIGKILL to every process of a unit.
+    /// Sends SIGKILL to every process of a unit.
     fn kill<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<(), KillError>>;
 
-    /// SIGKILL to every process of a control group, without asking PID 1.
+    /// Sends SIGKILL to every process of a control group, without asking PID 1.
     fn kill_group<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<(), KillError>>;
 
     /// Whether no process is in a control group, without asking PID 1.
     fn is_group_empty<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<bool, NotDead>>;
 
-    /// SIGTERM to every process of a control group, without asking PID 1.
+    /// Sends SIGTERM to every process of a control group, without asking PID 1.
     fn terminate_group<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<(), String>>;
 
-    /// Which of these processes, or of those in the control groups, and their descendants, are in none of the groups.
+    /// Of `known`, the processes in `groups` and all their descendants: those that are in none of `groups`.
     fn outside<'a>(
         &'a self,
         known: &'a BTreeSet<i32>,
@@ -78,17 +78,17 @@ pub trait Manager: fmt::Debug + Send + Sync + 'static {
         age: Duration,
     ) -> ManagerFuture<'a, Result<Vec<Process>, String>>;
 
-    /// Signals processes; those that still run.
+    /// Sends `signal`, if one is given, to `processes`. Returns those that still run.
     fn end_processes<'a>(
         &'a self,
         processes: &'a [Process],
         signal: Option<Signal>,
     ) -> ManagerFuture<'a, Result<Vec<Process>, String>>;
 
-    /// Where processes of a unit may be, and whether any are left.
+    /// Where processes of a unit may be, whether it is started, and whether it is dead, from one reading.
     fn look<'a>(&'a self, unit: &'a UnitName, purpose: Purpose) -> ManagerFuture<'a, Result<Look, BusError>>;
 
-    /// A start that another putexd has begun is not known to have come to its end.
+    /// Notes that another putexd has begun a start whose end is not known.
     fn doubt_start(&self, unit: &UnitName);
 
     /// Hints that a unit's state should be read again.
@@ -100,7 +100,7 @@ pub trait Manager: fmt::Debug + Send + Sync + 'static {
     /// How many units are watched for changes.
     fn watched(&self) -> usize;
 
-    /// Starts a unit that comes to an end by itself, and waits for that.
+    /// Starts a unit that comes to an end by itself, and waits for that end.
     fn run_unit_to_completion<'a>(
         &'a self,
         unit: &'a UnitName,

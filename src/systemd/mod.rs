@@ -1,9 +1,9 @@
 //! systemd over D-Bus.
 //!
-//! Three rules, each learned from somebody's outage:
+//! Three rules, each learned from an outage:
 //!
-//! - A job only queues, and its signal can be lost. What a unit does is read from the unit, after the job.
-//! - No answer is no answer: the state is unknown then, which is neither "failed" nor "stopped".
+//! - A job is only queued, and its signal can be lost. The state of a unit is read from the unit, after the job.
+//! - Without an answer the state of a unit is unknown, which is neither "failed" nor "stopped".
 //! - A stopped unit may still have processes. Only [`Systemd::prove_dead`] says that nothing of it runs.
 //!
 //! Every call is bounded in time, and no signal is trusted: signals only say when to read again.
@@ -60,11 +60,11 @@ pub use units::{Brief, JobType, KillError, Look, NotDead, Placement, Proof, Syst
 
 use crate::types::UnitName;
 
-/// PID 1, however often the way to it breaks. Clones share one connection.
+/// The client of PID 1, which reconnects by itself whenever the connection breaks. Clones share one connection.
 #[derive(Debug, Clone)]
 pub struct Systemd {
     keeper: Keeper,
-    /// What PID 1 keeps for clients of the bus, if it is to keep anything.
+    /// The connection to the bus, over which PID 1 is asked to keep units loaded; `None` for a client without the bus.
     references: Option<References>,
     purpose: Purpose,
     watched: Watched,
@@ -73,22 +73,23 @@ pub struct Systemd {
     begun: Begun,
     ahead: Ahead,
     tracked: Tracked,
-    /// Starts that another putexd has begun: what became of them systemd may have forgotten.
+    /// Units whose start another putexd has begun: systemd may have forgotten how that start ended.
     doubted: Arc<Mutex<HashSet<UnitName>>>,
 }
 
-/// Starts that did not come to a good end, or not yet: what became of the unit is a part of the proof, and systemd would forget
-/// it with the unit.
+/// Starts that have not succeeded, or not yet. How such a start ended is a part of the proof, and systemd would forget it
+/// when it unloads the unit.
 type Begun = Arc<Mutex<HashMap<UnitName, Start>>>;
 
 #[derive(Debug)]
 struct Start {
     pin: Pin,
-    /// Whether it is being carried out: a unit that is dead may be so because systemd has not been asked yet.
+    /// Whether the start is being carried out. If so, a unit may look dead only because systemd has not been asked to
+    /// start it yet.
     is_under_way: bool,
 }
 
-/// A start that is under way, until this is dropped.
+/// Marks a start as under way until this value is dropped.
 #[derive(Debug)]
 struct UnderWay {
     begun: Begun,
@@ -104,24 +105,25 @@ impl Drop for UnderWay {
 }
 
 impl Systemd {
-    /// Over PID 1's private socket, for root alone, and over the system bus for what PID 1 keeps for clients of that. Returns
-    /// before there is a connection, and keeps one up from then on; until there is one, calls fail as
-    /// [`BusError::Unreachable`]. `call_limit` bounds each call; keep it below the renewal interval.
+    /// Connects over PID 1's private socket, which only root may use, and over the system bus for the references that
+    /// PID 1 keeps only for clients of the bus. Returns before there is a connection, and a task keeps one up from then
+    /// on. While there is none, calls fail with [`BusError::Unreachable`]. `call_limit` bounds each call: keep it below
+    /// the renewal interval R.
     ///
     /// # Panics
     ///
-    /// Outside of a tokio runtime.
+    /// When it is called outside of a tokio runtime.
     #[must_use]
     pub fn connect(call_limit: Duration) -> Self {
         Self::with(Some(References::new(call_limit)), call_limit)
     }
 
-    /// Without the bus. systemd keeps no references then, so that the reason of a failed condition may be gone before it is
-    /// read.
+    /// Connects over the private socket alone, without the bus. systemd keeps no references for such a client, so the
+    /// reason of a failed condition may be gone before it is read.
     ///
     /// # Panics
     ///
-    /// Outside of a tokio runtime.
+    /// When it is called outside of a tokio runtime.
     #[must_use]
     pub fn private(call_limit: Duration) -> Self {
         Self::with(None, call_limit)
@@ -133,9 +135,9 @@ impl Systemd {
         self.keeper.watch().borrow().is_some()
     }
 
-    /// Waits until there is a connection, or there is none: until [`is_connected`](Self::is_connected) is `wanted`.
+    /// Waits until [`is_connected`](Self::is_connected) returns `wanted`.
     pub async fn connected(&self, wanted: bool) {
-        // The sender lives as long as `self` does.
+        // The sender lives as long as `self` does, so the wait cannot fail.
         let _ = self.keeper.watch().wait_for(|link: &Option<Link>| link.is_some() == wanted).await;
     }
 
@@ -155,17 +157,17 @@ impl Systemd {
         }
     }
 
-    /// The same, whose calls are for `purpose`.
+    /// A clone of this client whose calls are made for `purpose`.
     fn to(&self, purpose: Purpose) -> Self {
         Self { purpose, ..self.clone() }
     }
 
-    /// The newest link, for the purpose of this; waits for one as long as a call may take.
+    /// The newest link, for this client's purpose. Waits for a link as long as a call may take.
     async fn link(&self) -> Result<Link, BusError> {
         Ok(self.keeper.link().await?.to(self.purpose))
     }
 
-    /// The same; waits for one until `deadline`.
+    /// As [`link`](Self::link), but waits until `deadline`.
     async fn link_by(&self, deadline: Instant) -> Result<Link, BusError> {
         Ok(self.keeper.link_by(deadline).await?.to(self.purpose))
     }
@@ -174,16 +176,17 @@ impl Systemd {
         self.references.is_some()
     }
 
-    /// Keeps a unit loaded until the pin is dropped; `None` where systemd does not offer that. What it tells of a run that
-    /// ended, or was never begun, is gone once it unloads the unit.
+    /// Keeps a unit loaded until the pin is dropped; `None` without the bus. Once systemd unloads a unit, it tells
+    /// nothing more of a run that ended or was never begun.
     async fn pin(&self, unit: &str) -> Result<Option<Pin>, BusError> {
         let (Some(references), Some(pin)) = (&self.references, self.adopt(unit)) else { return Ok(None) };
         references.take(unit, self.purpose).await?;
         Ok(Some(pin))
     }
 
-    /// Keeps a unit loaded whose start begins, by `pin` if there is one, until it has succeeded, or is under way no longer and the unit is proven dead.
-    /// `Err`: it is not kept, although systemd offers that.
+    /// Notes that the start of a unit begins, and keeps the unit loaded (by `pin` if there is one) until the start has
+    /// succeeded, or until it is no longer under way and the unit is proven dead. An `Err` in the pair says that the unit
+    /// is not kept loaded, although references are available.
     async fn begin(&self, unit: &UnitName, pin: Option<Pin>) -> (UnderWay, Result<(), BusError>) {
         let kept = match pin {
             Some(pin) => {
@@ -208,13 +211,14 @@ impl Systemd {
         drop(before);
     }
 
-    /// Whether a start of the unit was begun that is neither under way nor at its end.
+    /// Whether a start of the unit was begun that is no longer under way, while neither its success nor the death of the
+    /// unit was seen.
     fn is_interrupted(&self, unit: &UnitName) -> bool {
         let begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
         begun.get(unit).is_some_and(|start| !start.is_under_way)
     }
 
-    /// That is over.
+    /// Forgets a start of the unit, which is over, and gives back the unit's reference.
     async fn end_start(&self, unit: &UnitName) {
         let start = self.begun.lock().unwrap_or_else(PoisonError::into_inner).remove(unit);
         if let Some(start) = start {
@@ -222,23 +226,24 @@ impl Systemd {
         }
     }
 
-    /// A start of the unit was begun by another putexd and is not known to have come to its end, so that an inactive unit whose
-    /// last run systemd does not know is not dead. It ends when the unit is seen to be started, or proven dead.
+    /// Notes that another putexd has begun a start of the unit whose end is not known. From then on an inactive unit
+    /// whose last run systemd does not know is not taken for dead. The doubt ends when the unit is seen to be started, or
+    /// is proven dead.
     pub fn doubt_start(&self, unit: &UnitName) {
         self.doubted.lock().unwrap_or_else(PoisonError::into_inner).insert(unit.clone());
     }
 
-    /// Whether that is so.
+    /// Whether the end of a start of the unit is in doubt, as [`doubt_start`](Self::doubt_start) says.
     fn has_doubts(&self, unit: &str) -> bool {
         self.doubted.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|doubted| doubted.as_str() == unit)
     }
 
-    /// Whether that is so. If it is, the unit is kept loaded from now on, because what an operator has systemd forget is told by
-    /// a unit that is loaded alone.
+    /// As [`has_doubts`](Self::has_doubts). A unit in doubt is also kept loaded from now on, because only a loaded unit
+    /// tells that an operator had systemd forget its failure.
     async fn is_doubted(&self, unit: &UnitName) -> bool {
         let is_doubted = self.has_doubts(unit.as_str());
         if is_doubted && !self.begun.lock().unwrap_or_else(PoisonError::into_inner).contains_key(unit) {
-            // Tried again at the next look.
+            // A failure is no error: the unit is kept at the next look.
             let _ = self.keep(unit, false).await;
         }
         is_doubted
@@ -250,20 +255,22 @@ impl Systemd {
         }
     }
 
-    /// A pin for a reference that is taken otherwise.
+    /// A pin that gives back a reference which the caller takes itself, by a call or by a setting of a transient unit.
+    /// `None` without the bus.
     fn adopt(&self, unit: &str) -> Option<Pin> {
         self.has_references().then(|| Pin { systemd: self.clone(), unit: unit.to_owned() })
     }
 
-    /// Gives back a reference, and with the last one what systemd remembers of the unit.
+    /// Gives back a reference. With the last one, what systemd remembers of the unit may be gone.
     async fn forget(&self, unit: &str) {
         if let Some(references) = &self.references {
-            // The references end with the connection at the latest.
+            // If this fails, the reference ends with the connection at the latest.
             let _ = references.give_back(unit, self.purpose).await;
         }
     }
 
-    /// Has systemd forget how a unit failed, and how often it was started. One that it does not know is fine.
+    /// Has systemd forget how a unit failed, and how often it was started. It is no error if systemd does not know the
+    /// unit.
     pub async fn reset_failed(&self, unit: &str) -> Result<(), BusError> {
         match self.link().await?.reset_failed_unit(unit).await {
             Err(error) if error.is_no_such_unit() => Ok(()),
@@ -272,11 +279,11 @@ impl Systemd {
     }
 }
 
-/// A reference to a unit, given back even by a caller that is cancelled.
+/// A reference to a unit. It is given back even when the caller's future is cancelled.
 #[derive(Debug)]
 struct Pin {
     systemd: Systemd,
-    /// Empty once it is given back.
+    /// The name of the unit; empty once the reference is given back.
     unit: String,
 }
 

@@ -1,5 +1,5 @@
-//! What systemd is told by sd_notify(3), without ever waiting for it: whoever stops units must not stand still because
-//! PID 1 does, and its socket takes only so many messages that nobody reads.
+//! Messages to systemd by sd_notify(3), sent without ever waiting. A process that stops units must not stand still
+//! because PID 1 does, and PID 1's socket takes only a limited number of messages that it has not read.
 
 use std::env;
 use std::ffi::OsStr;
@@ -10,12 +10,12 @@ use sd_notify::NotifyState;
 
 use crate::types::printable;
 
-/// A message of systemd's is no longer than 4 KiB, and it forgets all of one that is.
+/// The limit of one line. systemd takes messages of at most 4 KiB, and ignores all of a longer one.
 const LINE_LIMIT_BYTES: usize = 1024;
 
-/// Tells systemd, or fails at once. Without a `NOTIFY_SOCKET` nobody listens, and there is nothing to fail.
+/// Sends `states` to systemd, or fails at once. Without a `NOTIFY_SOCKET` nobody listens, and it succeeds.
 ///
-/// For what is said again and again. What is said once, such as that the program is ready, must not get lost.
+/// For messages that are repeated. A message that is sent once, such as that the program is ready, must not get lost.
 pub fn try_tell(states: &[NotifyState]) -> io::Result<()> {
     match env::var_os("NOTIFY_SOCKET") {
         Some(path) => send(&path, states),
@@ -35,8 +35,8 @@ fn send(path: &OsStr, states: &[NotifyState]) -> io::Result<()> {
     Ok(())
 }
 
-/// One line and no more, whatever `text` has: what follows a newline would be an order to systemd of its own, such as
-/// `MAINPID=`, which makes it watch and kill another process in our place.
+/// Makes `text` one line, whatever it contains: systemd would take what follows a newline for an order of its own, such
+/// as `MAINPID=`, which makes it watch and kill another process in our place.
 fn line(text: &str) -> String {
     let shown = printable(text);
     if shown.len() <= LINE_LIMIT_BYTES {

@@ -17,15 +17,16 @@ use crate::host::cgroup::Hierarchy;
 use crate::host::processes::{self, Family, Process};
 use crate::types::span::rounded;
 
-/// How many wait for one reading of `/proc`; more of them wait for their turn.
+/// How many questions may wait in the queue for a reading of `/proc`. A caller beyond that waits for a place in the
+/// queue.
 const ASKS_LIMIT: usize = 64;
 
 impl Systemd {
-    /// The processes that are in none of `groups` and belong to one of `known`, or of those in the groups: themselves, and
-    /// whatever descends from them. Whose child is whose, and where each of them is, may have been read up to `age` ago; what is
-    /// outside by that is looked at again, so that it is outside now.
+    /// Of `known`, the processes in `groups` and all their descendants: those that are in none of `groups`. The parents
+    /// and the groups of processes may come from a reading that is up to `age` old. What is outside by that reading is
+    /// looked at again, so that it is outside now.
     ///
-    /// Who lost its parent is PID 1's child, and escapes unless it is in one of the groups.
+    /// A process that lost its parent is a child of PID 1, and escapes this look unless it is in one of the groups.
     pub async fn outside(
         &self,
         known: &BTreeSet<i32>,
@@ -41,7 +42,8 @@ impl Systemd {
         self.control_groups(move |hierarchy| family.outside(&suspects, &groups, hierarchy.version())).await
     }
 
-    /// Sends a signal, if one is given, to each of the processes that still runs; those that do.
+    /// Sends `signal`, if one is given, to each of the processes that still runs. Returns those that still run
+    /// afterwards.
     pub async fn end_processes(&self, processes: &[Process], signal: Option<Signal>) -> Result<Vec<Process>, String> {
         let known = processes.to_vec();
         self.blocking(move || {
@@ -55,14 +57,14 @@ impl Systemd {
         .await
     }
 
-    /// SIGTERM to every process of a control group.
+    /// Sends SIGTERM to every process of a control group and of those below it, once.
     pub async fn terminate_group(&self, path: &str) -> Result<(), String> {
         let path = path.to_owned();
         self.control_groups(move |hierarchy| hierarchy.terminate(&path)).await
     }
 }
 
-/// Reads `/proc` for all who ask, so that many services cost no more than a few. Clones share it.
+/// Reads `/proc` for all callers, so that the looks of many services cost no more than those of a few. Clones share it.
 #[derive(Debug, Clone)]
 pub(super) struct Walker {
     asks: mpsc::Sender<Ask>,
@@ -71,7 +73,7 @@ pub(super) struct Walker {
 
 #[derive(Debug)]
 struct Ask {
-    /// An older reading is no answer.
+    /// The earliest beginning of a reading that is young enough to answer.
     begun_after: Instant,
     answer: oneshot::Sender<Result<Arc<Family>, String>>,
 }
@@ -102,7 +104,7 @@ fn read() -> std::io::Result<Family> {
     Family::read(Hierarchy::detect()?.version())
 }
 
-/// One reading at a time: should the kernel hang in it, one thread hangs and not one for each look.
+/// Answers one question after another. If the kernel hangs in a reading, one thread hangs, and not one for each look.
 async fn walk(mut asks: mpsc::Receiver<Ask>, read: fn() -> std::io::Result<Family>) {
     let mut last: Option<(Instant, Result<Arc<Family>, String>)> = None;
     while let Some(Ask { begun_after, answer }) = asks.recv().await {
@@ -116,7 +118,7 @@ async fn walk(mut asks: mpsc::Receiver<Ask>, read: fn() -> std::io::Result<Famil
             };
             (began, family)
         };
-        // Whoever asked may wait no longer.
+        // The caller may have given up waiting.
         let _ = answer.send(family.1.clone());
         last = Some(family);
     }

@@ -1,8 +1,9 @@
 //! systemd's private socket, as a transport for zbus.
 //!
 //! PID 1 puts `org.freedesktop.systemd1` into the sender field of what it sends here. On a bus the sender is always a
-//! unique name, zbus ends a connection where it is not, and offers no way around that. So messages are read whole here
-//! and the name's first letter becomes the colon that makes it a unique one. Nothing else looks at the field.
+//! unique name. zbus ends a connection where it is not, and offers no way around that. So whole messages are read here,
+//! and the first letter of the name is replaced by the colon that makes it a unique name. Nothing else looks at the
+//! field.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -15,7 +16,7 @@ use zbus::export::async_trait::async_trait;
 
 const PATH: &str = "/run/systemd/private";
 
-/// The D-Bus specification's own limit.
+/// The limit of a message in the D-Bus specification.
 const MESSAGE_LIMIT_BYTES: usize = 128 * 1024 * 1024;
 
 /// The fixed part of a message, up to and including the length of its header fields.
@@ -47,9 +48,9 @@ impl Socket for PrivateSocket {
 #[derive(Debug)]
 pub(super) struct Reader {
     stream: OwnedReadHalf,
-    /// Read from the socket, and not yet a whole line or message.
+    /// Bytes from the socket that are not yet a whole line or message.
     raw: Vec<u8>,
-    /// Whole, mended, and handed over up to `taken`.
+    /// A whole line or message, with its sender mended. It is handed over up to `taken`.
     ready: Vec<u8>,
     taken: usize,
 }
@@ -114,7 +115,7 @@ enum Lengths {
 }
 
 fn lengths(raw: &[u8]) -> Option<Lengths> {
-    // No line of the handshake that a server sends begins like a message: with its byte order.
+    // A message begins with its byte order. No line of the handshake that a server sends begins like that.
     let read: fn([u8; 4]) -> u32 = match raw.first()? {
         b'l' => u32::from_le_bytes,
         b'B' => u32::from_be_bytes,

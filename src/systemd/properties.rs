@@ -30,9 +30,9 @@ pub enum ActiveState {
     Reloading,
     /// Stopped.
     Inactive,
-    /// Stopped, and not as it should.
+    /// Stopped after a failure.
     Failed,
-    /// Being started, which an automatic restart is too.
+    /// Being started. A unit that waits for its automatic restart counts as well.
     Activating,
     /// Being stopped.
     Deactivating,
@@ -60,7 +60,7 @@ impl ActiveState {
         matches!(self, Self::Active | Self::Reloading)
     }
 
-    /// Whether systemd counts the unit as stopped. No proof that nothing of it runs.
+    /// Whether systemd counts the unit as stopped, which is no proof that nothing of it runs.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         matches!(self, Self::Inactive | Self::Failed)
@@ -86,26 +86,26 @@ impl fmt::Display for ActiveState {
 pub struct QueuedJob {
     /// Its number, never 0.
     pub id: u32,
-    /// Its object.
+    /// The path of its object.
     pub path: String,
 }
 
-/// What systemd says of a unit, all of it during one run of the unit, or between two.
+/// What systemd says of a unit. All of it was read during one run of the unit, or between two.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnitState {
-    /// The unit's own name, where it was asked for by an alias.
+    /// The unit's own name, even if it was asked for by an alias.
     pub id: String,
     /// LoadState: `loaded`, `not-found`, `masked`, `bad-setting`, `error`.
     pub load_state: String,
-    /// What was wrong when it was loaded; empty when nothing was.
+    /// The error with which the unit was loaded; empty when there was none.
     pub load_error: String,
     /// ActiveState.
     pub active_state: ActiveState,
     /// SubState, whose words depend on the unit's type.
     pub sub_state: String,
-    /// How the last run ended, `success` among others; `None` for types without, such as .target.
+    /// systemd's Result of the last run, such as `success`; `None` for types without one, such as .target.
     pub result: Option<String>,
-    /// The job that is queued for the unit.
+    /// The job that is queued for the unit; `None` if there is none.
     pub job: Option<QueuedJob>,
     /// The main process, while there is one.
     pub main_pid: Option<u32>,
@@ -120,9 +120,9 @@ pub struct UnitState {
     pub exit: String,
     /// Whether the main process ended before its program was run, as [`Exit::is_not_set_up`] has it.
     pub is_not_set_up: bool,
-    /// Whether the unit is an effect rather than a life of processes: a mount, or a service that remains after exit,
-    /// whatever its `Type=`. Its effect may outlast the state `failed`; what is only processes, or held by PID 1 itself,
-    /// does not.
+    /// Whether the unit is an effect, and may be active without a process: a mount, or a service that remains after exit,
+    /// whatever its `Type=`. An effect may outlast the state `failed`; what is only processes, or is held by PID 1
+    /// itself, does not.
     pub is_effect: bool,
 }
 
@@ -133,7 +133,7 @@ impl UnitState {
         !self.active_state.is_stopped() || self.job.is_some()
     }
 
-    /// Whether it is stopped, and its last run ended as it should.
+    /// Whether the unit is stopped, and its last run ended as it should.
     #[must_use]
     pub fn is_orderly(&self) -> bool {
         self.active_state == ActiveState::Inactive && matches!(self.result.as_deref(), None | Some("success" | ""))
@@ -148,24 +148,24 @@ impl UnitState {
         }
     }
 
-    /// The same, and how its main process ended.
+    /// As [`in_words`](Self::in_words), with [`exit`](Self::exit).
     #[must_use]
     pub fn in_full(&self) -> String {
         if self.exit.is_empty() { self.in_words() } else { format!("{}, {}", self.in_words(), self.exit) }
     }
 }
 
-/// What did not hold at the last start of a unit.
+/// The conditions and assertions that did not hold at the last start of a unit.
 #[derive(Debug, Default)]
 pub(super) struct Unmet {
     /// Conditions and assertions, as they are written in the unit.
     pub(super) all: Vec<String>,
-    /// The conditions held, so that it was an assertion.
+    /// Whether the conditions held, so that an assertion refused the start.
     pub(super) is_asserted: bool,
 }
 
-/// The properties that somebody here asks for, in order. Of all that a service has, which takes 100 KiB, these are kept and the
-/// others are passed over, because many units may be looked at at once.
+/// The properties that this folder's modules ask for, sorted by name. A service has 100 KiB of properties. Only these are
+/// kept, because many units may be looked at at once.
 const KEPT: [&str; 62] = [
     "Accept",
     "ActiveEnterTimestampMonotonic",
@@ -235,7 +235,7 @@ fn kept(name: &str) -> Option<&'static str> {
     KEPT.binary_search(&name).ok().map(|at| KEPT[at])
 }
 
-/// What is asked for of the properties of a unit's object, of all its interfaces; in order.
+/// The properties of a unit's object, of all its interfaces, that are in [`KEPT`], sorted by name.
 #[derive(Debug)]
 pub(super) struct Properties(Vec<(&'static str, OwnedVariant)>);
 
@@ -271,7 +271,7 @@ impl<'de> Visitor<'de> for Passing {
 }
 
 impl Properties {
-    /// Those that are in a unit's line.
+    /// The properties that the line of a unit has.
     pub(super) fn of_row(row: Row) -> Result<Self, BusError> {
         let (id, _, load_state, active_state, sub_state, _, _, job, _, job_path) = row;
         let all: [(&str, Variant<'static>); 5] = [
@@ -285,7 +285,7 @@ impl Properties {
         Ok(Self::new(all.into_iter().map(own).collect::<zbus::Result<_>>()?))
     }
 
-    /// With others beside them.
+    /// These properties and `others`.
     pub(super) fn with(mut self, others: Self) -> Self {
         self.0.extend(others.0);
         Self::new(self.0)
@@ -334,7 +334,7 @@ impl Properties {
         self.items(name).iter().filter_map(command).collect()
     }
 
-    /// How the commands of such a property have ended in the last run.
+    /// How the commands of a property such as ExecStart have ended in the last run.
     pub(super) fn exits(&self, name: &str) -> Vec<Exit> {
         let number = |field: Option<&Variant<'_>>| field.and_then(|field| i32::try_from(field).ok()).unwrap_or(0);
         let exit = |item: &Variant<'_>| {
@@ -344,20 +344,21 @@ impl Properties {
         self.items(name).iter().map(exit).collect()
     }
 
-    /// Whether its last run has ended without having been active, though it may have begun something; and nobody has said
+    /// Whether the last run has ended without having been active, though it may have begun something, and nobody has said
     /// since that nothing of it is left.
     pub(super) fn has_ended_early(&self) -> bool {
         let at = |name| self.get::<u64>(name).unwrap_or(0);
         at("InactiveExitTimestampMonotonic") > at("ActiveEnterTimestampMonotonic") && !self.is_forgiven()
     }
 
-    /// Whether somebody has said since its last run that nothing of it is left, by having systemd forget the failure.
+    /// Whether somebody has said since the last run that nothing of it is left, by having systemd forget the failure.
     pub(super) fn is_forgiven(&self) -> bool {
         let at = |name| self.get::<u64>(name).unwrap_or(0);
         at("StateChangeTimestampMonotonic") > at("InactiveEnterTimestampMonotonic")
     }
 
-    /// What a run that did not come to an orderly end may have left.
+    /// The facts that show what a run without an orderly end may have left. `lease_since`: when the lease's target became
+    /// active last, in microseconds of `CLOCK_MONOTONIC`.
     pub(super) fn failed_start(&self, lease_since: u64) -> FailedStart {
         FailedStart {
             is_oneshot: self.text("Type") == Some("oneshot"),
@@ -369,12 +370,12 @@ impl Properties {
         }
     }
 
-    /// When it became active last, in microseconds of `CLOCK_MONOTONIC`; 0: never since systemd has it loaded.
+    /// When the unit became active last, in microseconds of `CLOCK_MONOTONIC`; 0: never since systemd has it loaded.
     pub(super) fn active_since(&self) -> u64 {
         self.get("ActiveEnterTimestampMonotonic").unwrap_or(0)
     }
 
-    /// As [`UnitState::is_effect`] says. A type that nobody knows is taken for one.
+    /// As [`UnitState::is_effect`]. An unknown type counts as an effect.
     pub(super) fn is_effect(&self) -> bool {
         match self.kind() {
             "service" => self.flag("RemainAfterExit") == Some(true),
@@ -407,7 +408,7 @@ impl Properties {
         }
     }
 
-    /// What kept the unit from being run at its last start.
+    /// The conditions and assertions that kept the unit from being run at its last start.
     pub(super) fn unmet(&self) -> Unmet {
         let mut all = self.not_holding("Conditions", "Condition");
         all.extend(self.not_holding("Asserts", "Assert"));
@@ -437,7 +438,8 @@ impl Properties {
         (bits != 0).then_some(Invocation(bits))
     }
 
-    /// A condition's end is forgotten at the next start, the main process's only when there is another.
+    /// How the `ExecCondition=` that refused the start, or else the main process, ended. The condition comes first:
+    /// systemd forgets its end at the next start, but the end of the main process only when there is another one.
     fn exit(&self) -> String {
         let conditions = self.items("ExecConditionEx").iter().zip(self.exits("ExecConditionEx"));
         let refusal = conditions.filter(|(_, exit)| !exit.has_succeeded()).find_map(|(item, exit)| {
@@ -478,7 +480,7 @@ impl Properties {
     }
 }
 
-/// The value of a unit's Job property: number and object, 0 for none.
+/// The job in the value of a unit's Job property, which has a number and an object. The number is 0 for none.
 pub(super) fn job_of(value: &OwnedVariant) -> Option<QueuedJob> {
     let structure = <&Structure<'_>>::try_from(value).ok()?;
     queued_job(structure.fields())

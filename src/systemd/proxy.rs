@@ -1,6 +1,6 @@
 //! The members of systemd's D-Bus interface that are in use, and no others.
 //!
-//! Properties are always read by `Get` and `GetAll`: a cached property is a hint that looks like the truth.
+//! Properties are always read by `Get` and `GetAll`, and never from a cache, which may be outdated without a sign of it.
 
 use std::fmt::Write as _;
 
@@ -27,15 +27,15 @@ pub(super) fn object(unit: &str) -> String {
     path
 }
 
-/// The interface of what units of one type alone have.
+/// The interface of the properties that only units of one type have.
 pub(super) fn interface(unit: &str) -> String {
     let kind = unit.rsplit('.').next().unwrap_or_default();
     let (first, rest) = kind.split_at(kind.len().min(1));
     format!("{DESTINATION}.{}{rest}", first.to_ascii_uppercase())
 }
 
-/// A unit in one line: its own name, description, LoadState, ActiveState, SubState, the unit that it follows, its object, and the
-/// number, type and object of its job.
+/// The line of a unit in PID 1's list: its own name, description, LoadState, ActiveState, SubState, the unit that it
+/// follows, its object, and the number, type and object of its job.
 pub(super) type Row = (String, String, String, String, String, String, OwnedObjectPath, u32, String, OwnedObjectPath);
 
 /// A property and its value, as StartTransientUnit takes them.
@@ -73,7 +73,7 @@ pub(super) trait Manager {
 )]
 pub(super) trait Properties {
     fn get(&self, interface: &str, name: &str) -> zbus::Result<OwnedVariant>;
-    /// An empty interface stands for all of the object's, read at one moment.
+    /// An empty name stands for all interfaces of the object, read at one moment.
     fn get_all(&self, interface: &str) -> zbus::Result<super::properties::Properties>;
 }
 

@@ -1,6 +1,7 @@
-//! What PID 1 keeps for clients of the system bus alone: a unit that stays loaded, until its client is gone.
+//! References to units. PID 1 offers them only to clients of the system bus: it keeps a referenced unit loaded until its
+//! client is gone.
 //!
-//! A second connection, which only that is asked over: while the bus is down everything else goes on.
+//! They have a connection of their own, which nothing else uses: while the bus is down everything else goes on.
 
 use std::sync::Arc;
 use std::time::Duration;

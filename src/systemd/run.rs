@@ -14,17 +14,17 @@ use super::proxy::Setting;
 use super::units::SIGKILL;
 use crate::types::{CHECK_USER, UnitName};
 
-/// What ends at a limit is killed at once; this long it may take until nothing of it is left.
+/// How long it may take until nothing is left of a unit that is killed at its limit.
 const KILL_LIMIT: Duration = Duration::from_secs(3);
 
-/// systemd enforces the limit of a check itself; here it is enforced a little later, should systemd not.
+/// How much later than systemd putexd enforces the limit of a check, should systemd not do it.
 const OWN_LIMIT_LATER: Duration = Duration::from_millis(500);
 
-/// How often a unit is looked at that should come to its end.
+/// The interval at which a unit is looked at that should come to its end.
 const POLL: Duration = Duration::from_millis(100);
 
-/// How many lines of a run the journal keeps; it counts the others. journald multiplies it by what its room allows: by 2 where
-/// 16 MiB are left to it, by 4 where 4 GiB are, as is usual.
+/// How many lines of a run the journal keeps; it only counts the others. journald multiplies this number by a factor that
+/// depends on the space that is left to it: by 2 with 16 MiB, by 4 with 4 GiB, which is usual.
 const LOG_LINES: u32 = 5;
 
 /// A command that is run as a unit of its own, and judged by its exit status.
@@ -40,14 +40,14 @@ pub struct Check {
     pub environment: Vec<String>,
     /// The user it runs as; `None` for the one that the package makes for checks.
     pub user: Option<String>,
-    /// At this age all of it is killed.
+    /// The time after which all of it is killed.
     pub timeout: Duration,
 }
 
 /// A run that came to its end.
 struct Run {
     result: RunResult,
-    /// Whether its program was not run, because systemd could not set up what it was to run in.
+    /// Whether the program was not run, because systemd could not set up its user or its namespaces.
     is_not_set_up: bool,
 }
 
@@ -60,20 +60,20 @@ impl From<RunResult> for Run {
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunResult {
-    /// It exited as it should.
+    /// The run succeeded.
     Passed,
-    /// It did not; why, in words.
+    /// The run failed; why, in words.
     Failed(String),
-    /// It was killed at its limit.
+    /// The run was killed at its limit.
     TimedOut,
 }
 
 impl Systemd {
-    /// Runs a command in a unit of its own and waits for its end. On `Err` nobody knows how it went; systemd kills it
-    /// at its limit all the same.
+    /// Runs a command in a unit of its own and waits for its end. On `Err` the outcome is unknown; systemd kills the
+    /// command at its limit all the same.
     pub async fn run_check(&self, check: &Check) -> Result<RunResult, BusError> {
         let _place = self.tracked.check().await;
-        // The reference itself is one of the unit's settings.
+        // The reference itself is taken by a setting of the unit.
         let pin = self.adopt(check.unit.as_str());
         let result = self.run_transient(check).await;
         if let Some(pin) = pin {
@@ -82,8 +82,9 @@ impl Systemd {
         result
     }
 
-    /// A check that systemd could not keep apart from the host is run once more, less apart: that is no failure of the service. A
-    /// command may itself exit as if that had been so, and gains nothing by it, because it still runs as the same user.
+    /// Runs a check, and once more, less apart from the host, if systemd could not keep it apart: that is no failure of
+    /// the service. A command may itself exit with such a status, and gains nothing by it, because it still runs as the
+    /// same user.
     async fn run_transient(&self, check: &Check) -> Result<RunResult, BusError> {
         let deadline = Instant::now() + check.timeout + OWN_LIMIT_LATER;
         let run = self.run_apart(check, Apart::Whole, deadline).await?;
@@ -99,7 +100,7 @@ impl Systemd {
         let order = Order::Transient(name, &settings);
         let mut outcome = self.carry_out(&order, name, None, deadline).await;
         if outcome.as_ref().is_err_and(|error| error.is_named("org.freedesktop.systemd1.UnitExists")) {
-            // An older run: of a daemon that is gone, or one whose reference is not yet given back.
+            // There is an older run: of a daemon that is gone, or one whose reference is not yet given back.
             self.end(&check.unit).await?;
             self.forget(name).await;
             outcome = self.carry_out(&order, name, None, deadline).await;
@@ -114,8 +115,8 @@ impl Systemd {
         }
     }
 
-    /// Starts a unit that comes to an end by itself, and waits for that. It is a run of its own: one that is under way
-    /// is killed first. At the limit it is stopped and killed.
+    /// Starts a unit that comes to an end by itself, and waits for that end. A run that is under way is killed first, so
+    /// that the result is that of a new run. At the limit the unit is stopped and killed.
     pub async fn run_unit_to_completion(&self, unit: &UnitName, limit: Duration) -> Result<RunResult, BusError> {
         let deadline = Instant::now() + limit;
         if self.state(unit).await?.may_run() {
@@ -146,7 +147,7 @@ impl Systemd {
     async fn end(&self, unit: &UnitName) -> Result<(), BusError> {
         let deadline = Instant::now() + KILL_LIMIT;
         loop {
-            // The stop only keeps it from coming back; it is the kill that is waited for.
+            // The kill ends the unit, and its effect is waited for. The stop only keeps the unit from coming back.
             let _ = self.kill(unit).await;
             let soon = deadline.min(Instant::now() + POLL);
             self.carry_out(&Order::Stop(unit.as_str()), unit.as_str(), None, soon).await?;
@@ -169,7 +170,8 @@ impl Systemd {
         loop {
             let state = self.state(unit).await?;
             let is_new = state.invocation.is_some() && state.invocation != before;
-            // A service that remains after exit, and whose start does not wait for its process, has not come to its end yet.
+            // While a service that remains after exit is `running`, it has not come to its end: its start did not wait
+            // for its process.
             if state.active_state.is_started() && is_new && state.is_effect && state.sub_state != "running" {
                 return Ok(RunResult::Passed.into());
             }
@@ -194,7 +196,7 @@ impl Systemd {
             ("Environment", check.environment.clone().into()),
             ("TimeoutStartUSec", micros(check.timeout)),
             ("TimeoutStopUSec", micros(KILL_LIMIT)),
-            // What a check leaves behind, or what is left at the limit, gets no time to say goodbye.
+            // Processes that a check leaves behind, or that are left at the limit, are killed without a SIGTERM before.
             ("KillMode", "control-group".into()),
             ("KillSignal", SIGKILL.into()),
             ("SendSIGKILL", true.into()),
@@ -202,12 +204,12 @@ impl Systemd {
             ("StandardInput", "null".into()),
             ("StandardOutput", "journal".into()),
             ("StandardError", "journal".into()),
-            // No run is longer.
+            // No run is longer, so that one interval covers all of it.
             ("LogRateLimitIntervalUSec", micros(check.timeout)),
             ("LogRateLimitBurst", LOG_LINES.into()),
         ];
         if self.has_references() {
-            // Collected as soon as it ends, but not before its end was read.
+            // systemd unloads the unit as soon as it ends; the reference keeps it until its end was read.
             settings.push(("AddRef", true.into()));
         }
         settings.extend(confinement::settings(check.user.as_deref().unwrap_or(CHECK_USER), apart));
@@ -215,7 +217,7 @@ impl Systemd {
     }
 }
 
-/// `a(sasas)`: path, arguments, flags.
+/// The value of `ExecStartEx`: `a(sasas)` of path, arguments, flags.
 fn command(argv: &[String]) -> Result<Variant<'static>, BusError> {
     let path = argv.first().cloned().unwrap_or_default();
     let flags = vec!["no-env-expand".to_owned()];
@@ -243,7 +245,8 @@ fn verdict(state: &UnitState, is_new: bool, job: &str, unmet: &Unmet) -> RunResu
             let exit = if state.exit.is_empty() { String::new() } else { format!(", {}", state.exit) };
             RunResult::Failed(format!("{result}{exit}"))
         }
-        // Already unloaded, as nothing held it: all that is known is the job, which ends with a oneshot's process.
+        // The unit is unloaded already, as nothing held it. Only the end of the job is known, and the job of a oneshot
+        // ends with its process.
         (false, _) if job == "done" && state.load_state == "not-found" => RunResult::Passed,
         (false, _) if job == "timeout" => RunResult::TimedOut,
         (false, _) if job.is_empty() => RunResult::Failed("its end was not seen".to_owned()),

@@ -13,10 +13,10 @@ use super::properties::{Invocation, Properties, UnitState, Unmet};
 use super::supervisable::Trouble;
 use crate::types::{ServiceName, UnitName};
 
-/// How often a unit is looked at whose job is done and which is not yet started.
+/// The interval at which a unit is looked at whose job is done and which is not yet started.
 const POLL: Duration = Duration::from_millis(100);
-/// A PID 1 that answers late, as one does that has many units to start, is asked again for so long before a start is given up of
-/// which nothing has begun. Another host may do better.
+/// For how long a PID 1 that answers late, as it does when it has many units to start, is asked again before a start is
+/// given up of which nothing has begun. Another host may do better.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A unit that was started.
@@ -24,12 +24,12 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 pub struct Started {
     /// The run that the start began.
     pub invocation: Invocation,
-    /// The unit as it was then.
+    /// The state of the unit when it was seen to be started.
     pub state: UnitState,
 }
 
-/// Why a unit is not known to be started. After any of these but the first six something of it may run: stop it, and
-/// prove it dead.
+/// Why a unit is not known to be started. After any of these variants but the first six something of the unit may run:
+/// stop it, and prove it dead.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
     /// systemd has no such unit, or cannot use it.
@@ -39,20 +39,21 @@ pub enum StartError {
         unit: String,
         /// Its LoadState.
         load_state: String,
-        /// What was wrong with it; empty, or with ": " in front.
+        /// The error with which it was loaded, with ": " in front; empty if there was none.
         error: String,
     },
-    /// It could be started without the lease.
+    /// The unit could be started without the lease.
     #[error("{unit} {trouble}; {remedy}")]
     Ungated {
         /// The unit.
         unit: String,
-        /// Why.
+        /// What the unit lacks.
         trouble: String,
-        /// What to do.
+        /// What the operator should do.
         remedy: String,
     },
-    /// systemd may forget how its start goes, which for a unit that can be active without a process is a part of the proof.
+    /// systemd refused to keep the unit loaded, and so may forget how its start goes. For a unit that can be active
+    /// without a process that is a part of the proof.
     #[error(
         "{unit} is not started; see why systemd refuses to keep it loaded, without which nobody would know how its start went: \
          failed to {error}"
@@ -63,7 +64,7 @@ pub enum StartError {
         /// Why systemd has not taken a reference to it.
         error: BusError,
     },
-    /// The host is going down: no failure of the unit.
+    /// The host is going down, which is no failure of the unit.
     #[error("the host is shutting down")]
     ShuttingDown,
     /// Conditions that do not hold, so that systemd skipped the start and called it done.
@@ -72,10 +73,10 @@ pub enum StartError {
     /// Assertions that do not hold.
     #[error("refused by systemd, because {0} does not hold")]
     Assert(String),
-    /// Somebody else's run of it.
+    /// The unit was running before, by a start of somebody else.
     #[error("it was {0} before")]
     AlreadyRunning(String),
-    /// The limit passed first. Its job is still queued.
+    /// The limit passed before the unit was started. Its job may still be queued.
     #[error("not started within {limit:?}: it is {state}")]
     TimedOut {
         /// The limit.
@@ -83,18 +84,18 @@ pub enum StartError {
         /// The unit's state.
         state: String,
     },
-    /// It was started and ended at once, as a oneshot does that does not remain after exit.
+    /// The unit was started and ended at once, as a oneshot does that does not remain after exit.
     #[error("it ended as soon as it was started: it is {0}")]
     Ended(String),
     /// The start failed.
     #[error("the start ended as {job:?}, and it is {state}")]
     Failed {
-        /// The job's result; empty when its end was not heard of.
+        /// The job's result; empty when the signal of its end was not heard.
         job: String,
         /// The unit's state, and how its process ended.
         state: String,
     },
-    /// systemd refused, or nobody knows.
+    /// systemd refused a call, or the outcome is unknown.
     #[error(transparent)]
     Bus(BusError),
 }
@@ -109,15 +110,15 @@ impl Systemd {
     /// Starts a unit and waits until it is started: ActiveState says so, with an InvocationID that it did not have
     /// before. `limit` is for all of it; time in suspend does not count.
     ///
-    /// What "started" means is the type's to say: the process runs (`simple`, `exec`), has told so (`notify`,
-    /// `dbus`), has gone to the background (`forking`), has ended well (oneshot that remains after exit), the mount
-    /// is there, the socket listens, the timer waits.
+    /// What "started" means depends on the type of the unit: the process runs (`simple`, `exec`), has told so (`notify`,
+    /// `dbus`), has gone to the background (`forking`), has ended well (oneshot that remains after exit), the mount is
+    /// there, the socket listens, the timer waits.
     pub async fn start(&self, unit: &UnitName, limit: Duration) -> Result<Started, StartError> {
         self.start_if(unit, limit, |_| Ok(())).await
     }
 
-    /// As [`start`](Self::start), and only if the unit is bound to the lease of `service` as PID 1 has it loaded now: a
-    /// daemon-reload may have changed that since it was admitted.
+    /// As [`start`](Self::start), but only if the unit is bound to the lease of `service` as PID 1 has it loaded now: a
+    /// daemon-reload may have changed that since the unit was admitted.
     pub async fn start_with_lease(
         &self,
         unit: &UnitName,
@@ -141,8 +142,8 @@ impl Systemd {
         check: impl Fn(&Properties) -> Result<(), StartError>,
     ) -> Result<Started, StartError> {
         let deadline = Instant::now() + limit;
-        // Held, so that systemd does not unload the unit together with the reason why it did not start, and with what the proof
-        // needs if it is stopped in the middle of that.
+        // The unit is kept loaded. Otherwise systemd could unload it and forget why it did not start, and what the proof
+        // needs if the unit is stopped in the middle of its start.
         let place = self.tracked.start().await;
         let (ready, pin) = match self.prepared(unit) {
             Some(Prepared { properties, pin, .. }) => (Some(properties), pin),
@@ -171,7 +172,7 @@ impl Systemd {
             ) => true,
         };
         drop(under_way);
-        // Of what is only processes, nothing else is to be proven.
+        // For a unit of processes alone the proof does not need the end of the start.
         if !(may_be_half_way && is_effect) {
             self.end_start(unit).await;
         }
@@ -203,7 +204,7 @@ impl Systemd {
         if !before.active_state.is_stopped() {
             return Err(StartError::AlreadyRunning(before.in_words()));
         }
-        // The counters of systemd's start limit are not meant for starts that another host's death asks for.
+        // The counters of systemd's start limit are not meant for starts that follow the death of another host.
         if !is_ready {
             insist(patient_until, || self.reset_failed(unit.as_str())).await?;
         }
@@ -212,7 +213,7 @@ impl Systemd {
         self.verify(unit, &before, &end, deadline, limit).await
     }
 
-    /// Queues a stop and waits for the end of its job. That says nothing of the unit:
+    /// Queues a stop and waits for the end of its job, which does not show that the unit is dead:
     /// [`prove_dead`](Self::prove_dead) does.
     pub async fn stop(&self, unit: &UnitName, limit: Duration) -> Result<JobEnd, BusError> {
         let deadline = Instant::now() + limit;
@@ -241,7 +242,8 @@ impl Systemd {
             let new = state.invocation.filter(|run| Some(*run) != before.invocation);
             match new {
                 Some(invocation) if state.active_state.is_started() => return Ok(Started { invocation, state }),
-                // Between two automatic restarts, or a job later than ours: it has the time that is left.
+                // The unit is between two automatic restarts, or has a job later than ours: it gets the time that is
+                // left.
                 Some(_) if matches!(job, "done" | "") && state.may_run() => {}
                 Some(_) => return Err(why(&state, new, job, &Unmet::default())),
                 None => return Err(why(&state, None, job, &insist(deadline, || self.unmet(unit)).await?)),
@@ -254,7 +256,7 @@ impl Systemd {
     }
 }
 
-/// Asks again while nobody answers, until `deadline`. Only for what may be asked twice.
+/// Repeats a call while PID 1 is unreachable, until `deadline`. For calls that may be made twice only.
 pub async fn insist<T, F>(deadline: Instant, mut ask: impl FnMut() -> F) -> Result<T, BusError>
 where
     F: Future<Output = Result<T, BusError>>,
@@ -267,7 +269,8 @@ where
     }
 }
 
-/// What is only processes is proven dead by its control group, whatever systemd forgets.
+/// Fails if a unit that can be active without a process is not kept loaded. A unit of processes alone is proven dead by
+/// its control group, whatever systemd forgets.
 fn check_kept(unit: &UnitName, is_effect: bool, kept: Result<(), BusError>) -> Result<(), StartError> {
     match kept {
         Err(error) if is_effect => Err(StartError::NotKept { unit: unit.to_string(), error }),

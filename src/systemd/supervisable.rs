@@ -1,4 +1,4 @@
-//! Which units can be run on one host at a time: those that are bound to their lease, and whose stop can be proven.
+//! Admission: which units can be run on one host at a time. These are bound to their lease, and their stop can be proven.
 
 use std::collections::BTreeSet;
 
@@ -13,20 +13,21 @@ use crate::types::{ServiceName, UnitName};
 /// The properties that name the units which systemd stops with a unit.
 const FOLLOWING: [&str; 5] = ["BoundBy", "RequiredBy", "RequisiteOf", "ConsistsOf", "PropagatesStopTo"];
 
-/// What the service around a unit offers for its proof.
+/// What the service around a unit has configured that the admission of the unit depends on.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Surroundings<'a> {
-    /// The service whose lease the unit has to be bound to; `None` asks nothing of its gate.
+    /// The service whose lease the unit has to be bound to; `None`: the gate of the unit is not checked.
     pub service: Option<&'a ServiceName>,
     /// Whether `on-stop-failure` takes the host down.
     pub self_fence: bool,
     /// All units of the service: each is stopped, and proven dead, with the others.
     pub bound: &'a [UnitName],
-    /// Where the unit's work may run beside its own control group: it is stopped, and proven to have ended, with the unit.
+    /// The slices and scopes in which the unit's work may run beside its own control group. They are stopped, and proven
+    /// to have ended, with the unit.
     pub contains: &'a [UnitName],
-    /// Whether the administrator answers for what the unit has others run.
+    /// Whether the administrator answers for work that the unit has others do (`stop-proof = "unit-only"`).
     pub unit_only: bool,
-    /// Whether the unit may end by itself, because the life of another one is that of the service.
+    /// Whether the unit may end by itself, because another unit is the main one of the service.
     pub may_end: bool,
 }
 
@@ -36,36 +37,36 @@ pub enum Unsupervisable {
     /// systemd did not answer, so nothing is known against the unit.
     #[error(transparent)]
     Bus(#[from] BusError),
-    /// systemd cannot use it.
+    /// systemd has not loaded the unit.
     #[error("{unit} is {load_state}: {remedy}")]
     NotLoaded {
         /// The unit.
         unit: String,
         /// Its LoadState.
         load_state: String,
-        /// What to do.
+        /// What the operator should do.
         remedy: String,
-        /// Whether systemd, if the unit runs still, has forgotten what binds it to its lease.
+        /// Whether systemd, should the unit still run, has forgotten what binds it to its lease.
         is_ungated: bool,
     },
-    /// Something can start it, or keep it running, without the lease.
+    /// Something can start the unit, or keep it running, without the lease.
     #[error("{unit} {trouble}; {remedy}")]
     Ungated {
         /// The unit.
         unit: String,
-        /// Why.
+        /// What is wrong with the unit.
         trouble: String,
-        /// What to do.
+        /// What the operator should do.
         remedy: String,
     },
-    /// Its stop could not be proven, or it could never be started.
+    /// The stop of the unit could not be proven, or the unit could never be started.
     #[error("{unit} {trouble}: {remedy}")]
     Unprovable {
         /// The unit.
         unit: String,
-        /// Why.
+        /// What is wrong with the unit.
         trouble: String,
-        /// What to do.
+        /// What the operator should do.
         remedy: String,
     },
 }
@@ -83,8 +84,8 @@ impl Unsupervisable {
 }
 
 impl Systemd {
-    /// Whether the unit is bound to its lease, can pass the gate, and can be proven dead. If so, what the operator should
-    /// know of it all the same, in whole sentences.
+    /// Whether the unit is bound to its lease, can pass the gate, and can be proven dead. If so, returns what the
+    /// operator should know of it all the same, in whole sentences.
     pub async fn supervisable(&self, unit: &UnitName, around: Surroundings<'_>) -> Result<Vec<String>, Unsupervisable> {
         let properties = self.read_settings(unit.as_str()).await?;
         check_loaded(&properties, unit, around.service)?;
@@ -111,8 +112,8 @@ impl Systemd {
         Ok(remarks)
     }
 
-    /// Whether what the unit contains can be started only under the lease. A unit that runs goes on all the same: its own bond
-    /// ends it in time, and the look at what is contained the rest.
+    /// Checks that what the service contains can be started only under the lease. A failure does not end a unit that
+    /// runs: the bond of the unit ends it in time, and the look at what is contained ends the rest.
     async fn check_contained(&self, service: &ServiceName, contains: &[UnitName]) -> Result<(), Unsupervisable> {
         for name in contains {
             let properties = self.read_settings(name.as_str()).await?;
@@ -123,8 +124,8 @@ impl Systemd {
         Ok(())
     }
 
-    /// What systemd stops with the lease and nobody proves dead. Only a unit that is loaded is found: one that is enabled,
-    /// or runs.
+    /// Remarks on the units that systemd stops with the lease and that nobody proves dead. Only loaded units are found:
+    /// those that are enabled, or run.
     async fn remark_on_followers(
         &self,
         service: &ServiceName,
@@ -162,7 +163,8 @@ fn trouble(trouble: impl Into<String>, remedy: impl Into<String>) -> Result<(), 
     Err(Trouble { trouble: trouble.into(), remedy: remedy.into() })
 }
 
-/// The hosts know a unit by its name alone: two that each had it by another one would not see each other run it.
+/// Refuses an alias. Hosts know a unit by its name alone: two that each had it by another name would not see each other
+/// run it.
 fn check_own_name(properties: &Properties, unit: &UnitName) -> Result<(), Trouble> {
     match properties.text("Id") {
         Some(id) if id != unit.as_str() => trouble(
@@ -219,7 +221,7 @@ fn check_kind(properties: &Properties, may_end: bool) -> Result<(), Trouble> {
     }
 }
 
-/// Types without processes lack these properties.
+/// Refuses settings with which a stop may leave processes behind. Units of types without processes lack these properties.
 fn check_killing(properties: &Properties) -> Result<(), Trouble> {
     if let Some(mode @ ("process" | "none")) = properties.text("KillMode") {
         return trouble(
@@ -238,7 +240,7 @@ fn check_killing(properties: &Properties) -> Result<(), Trouble> {
     }
 }
 
-/// Sockets, timers, paths and automounts start another unit, which outlives them.
+/// Refuses a socket, timer, path or automount that starts a unit which is not bound as well, and so outlives it.
 fn check_triggers(properties: &Properties, bound: &[UnitName]) -> Result<(), Trouble> {
     if properties.flag("Accept") == Some(true) {
         return trouble("has Accept=yes, and its instances cannot be named beforehand", "use Accept=no");
@@ -256,7 +258,7 @@ fn check_triggers(properties: &Properties, bound: &[UnitName]) -> Result<(), Tro
     }
 }
 
-/// Whether all of its work is where a stop of the unit ends it.
+/// Checks that all of the unit's work is where a stop of the unit ends it, unless the administrator answers for it.
 fn check_elsewhere(properties: &Properties, around: Surroundings<'_>) -> Result<(), Trouble> {
     match elsewhere::check(properties, around.contains) {
         Some((words, remedy)) if !around.unit_only => {
@@ -319,7 +321,7 @@ mod tests {
         UnitName::new(name).expect("a name")
     }
 
-    /// What is said of a unit with these settings.
+    /// What [`check_settings`] says of a unit with these settings; empty if it passes.
     fn said(id: &'static str, mut settings: Vec<(&str, Variant<'static>)>, around: Surroundings<'_>) -> String {
         settings.push(("Id", Variant::from(id)));
         match check_settings(&properties(settings), around) {

@@ -1,23 +1,23 @@
-//! How much PID 1 tracks for us at once.
+//! Limits of what PID 1 tracks for putexd at once.
 //!
-//! PID 1 wants to know when a client leaves the bus that it keeps a unit loaded for, or that has queued a job over the bus. So it
-//! adds a match rule of its own for each such unit and each such job. The bus allows a connection 512 rules; with one more PID 1
-//! takes its connection for broken and closes it, and no client of the bus reaches it for some seconds (seen with systemd 252 when
-//! 600 units were started at once). So whoever would have it track more waits for one that is at its end. Jobs that are queued
-//! over its private socket it does not track.
+//! PID 1 wants to know when a client leaves the bus that it keeps a unit loaded for, or that has queued a job over the
+//! bus. So it adds a match rule of its own for each such unit and each such job. The bus allows a connection 512 rules;
+//! with one more PID 1 takes its connection for broken and closes it, and no client of the bus reaches it for some
+//! seconds (seen with systemd 252 when 600 units were started at once). So a caller here waits for a place before PID 1
+//! has to track more. PID 1 does not track jobs that are queued over its private socket.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// A start has its unit kept loaded.
+/// How many starts may be under way. Each has its unit kept loaded.
 const STARTS: usize = 256;
-/// Units that are kept loaded because they may be started in a moment.
+/// How many units are kept loaded because they may be started in a moment.
 const PREPARED: usize = 96;
-/// A command that runs in a unit of its own is queued over the bus, and has that unit kept loaded.
+/// How many checks may run. Each is queued over the bus, and has its unit kept loaded.
 const CHECKS: usize = 48;
 
-/// What is tracked, until it is dropped.
+/// A place, taken until it is dropped; `None`: none was free.
 pub(super) type Place = Option<OwnedSemaphorePermit>;
 
 /// The places of one connection. Clones share them.
@@ -34,18 +34,18 @@ impl Tracked {
         Self { starts: places(STARTS), checks: places(CHECKS), prepared: places(PREPARED) }
     }
 
-    /// A place for a start.
+    /// Waits for a place for a start.
     pub(super) async fn start(&self) -> Place {
-        // Nobody closes it.
+        // Never `None`: nobody closes the semaphore.
         Arc::clone(&self.starts).acquire_owned().await.ok()
     }
 
-    /// A place for a start that is got ready, if there is one.
+    /// A place for a unit whose start is prepared, if there is one.
     pub(super) fn prepared(&self) -> Place {
         Arc::clone(&self.prepared).try_acquire_owned().ok()
     }
 
-    /// A place for a command.
+    /// Waits for a place for a check.
     pub(super) async fn check(&self) -> Place {
         Arc::clone(&self.checks).acquire_owned().await.ok()
     }

@@ -17,22 +17,23 @@ use crate::host::mounts::{self, Configured, Mount};
 use crate::types::UnitName;
 use crate::types::span::rounded;
 
-/// How the names of leases' targets begin.
+/// The beginning of the names of lease targets.
 const LEASE_PREFIX: &str = "putex-lease@";
 
-/// SIGKILL, as the bus wants it.
+/// The number of SIGKILL, as the bus takes it.
 pub(super) const SIGKILL: i32 = 9;
 
-/// How long a process that was sent SIGKILL is waited for, and how often it is looked at meanwhile.
+/// How long a process is waited for that was sent SIGKILL, and the interval at which it is looked at meanwhile.
 const DYING: Duration = Duration::from_millis(50);
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Which run of a unit it is.
+/// The property that identifies the current or last run of a unit.
 const INVOCATION: &str = "InvocationID";
-/// When it became active last.
+/// The property that says when a unit became active last.
 const ACTIVE_SINCE: &str = "ActiveEnterTimestampMonotonic";
 
-/// What tells how the last run of a unit went whose processes are not all of it, or that another putexd has begun.
+/// The properties that tell how the last run of a unit went. They are read of a unit that can be active without a
+/// process, or whose start another putexd has begun.
 const EFFECT: [&str; 5] = [
     "BindsTo",
     ACTIVE_SINCE,
@@ -40,9 +41,9 @@ const EFFECT: [&str; 5] = [
     "InactiveExitTimestampMonotonic",
     "StateChangeTimestampMonotonic",
 ];
-/// What tells why the last start was none.
+/// The properties that tell why systemd did not carry out the last start.
 const START: [&str; 3] = ["ConditionResult", "Conditions", "Asserts"];
-/// What all units have and tells how they are set up.
+/// The properties of all units that tell how a unit is set up.
 const SETTINGS: [&str; 9] = [
     "LoadError",
     "BindsTo",
@@ -55,17 +56,17 @@ const SETTINGS: [&str; 9] = [
     "CollectMode",
 ];
 
-/// How often a unit is read of which another run begins meanwhile.
+/// How many times a unit is read at most, if another run of it begins during each reading.
 const READINGS: usize = 3;
 
-/// That nothing of a unit ran at the moment it was made. Only [`Systemd::prove_dead`] makes one.
+/// The proof that nothing of a unit ran at the moment when it was made. Only [`Systemd::prove_dead`] makes one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proof {
     state: UnitState,
 }
 
 impl Proof {
-    /// What the proof was read from.
+    /// The state of the unit that the proof rests on.
     #[must_use]
     pub fn state(&self) -> &UnitState {
         &self.state
@@ -75,13 +76,13 @@ impl Proof {
 /// Why a unit is not proven dead. Fits after "failed to prove that the unit is dead: ".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotDead {
-    /// Nobody knows.
+    /// PID 1 did not tell the state of the unit.
     #[error("its state is unknown: failed to {0}")]
     Unknown(#[from] BusError),
-    /// It is not stopped.
+    /// systemd does not count the unit as stopped.
     #[error("it is {0}")]
     Running(String),
-    /// It is stopped, and may be about to change.
+    /// The unit is stopped, and its state may be about to change.
     #[error("job {job} is queued for it while it is {state}")]
     JobQueued {
         /// The job's number.
@@ -89,28 +90,29 @@ pub enum NotDead {
         /// The unit's state.
         state: String,
     },
-    /// Without processes of its own, only an orderly stop shows that its effect is gone, or a start that failed in such a way
-    /// that there is none.
+    /// The unit can be active without a process, and is `failed`. Only an orderly stop shows that its effect is gone, or
+    /// a start that failed in such a way that it has none.
     #[error("it is {0}, and its start or its stop may have left something behind that has no process")]
     FailedIsNoProof(String),
-    /// Its start was begun and interrupted, or begun under a lease that another putexd held, and systemd calls it inactive.
+    /// The unit's start was begun and interrupted, or begun under a lease that another putexd held, and systemd calls the
+    /// unit inactive.
     #[error(
         "it is {0}, and its last start was begun and not seen to succeed: it may have left something behind that has no process"
     )]
     Forgotten(String),
-    /// systemd counts it as stopped, and processes are left.
+    /// systemd counts the unit as stopped, but processes are left in its control group.
     #[error("processes are left in its control group {0}")]
     ProcessesLeft(String),
-    /// Its control group is empty, and a process that it has begun is somewhere else.
+    /// The control group of the unit is empty, but a process that the unit has begun runs somewhere else.
     #[error("{0} has left its control group and runs")]
     Outside(String),
-    /// systemd counts it as unmounted, and it is mounted.
+    /// systemd counts the unit as unmounted, but its file system is mounted.
     #[error("{0}")]
     Mounted(String),
-    /// The kernel did not tell of its control group, or of its mount.
+    /// The kernel did not tell of the control group of the unit, or of its mount.
     #[error("the kernel does not tell: {0}")]
     Unreadable(String),
-    /// It was started, or changed otherwise, while it was being looked at.
+    /// The unit was started, or changed otherwise, while it was being looked at.
     #[error("it changed while it was looked at, and is {0}")]
     Changed(String),
 }
@@ -120,13 +122,13 @@ pub enum NotDead {
 pub struct Look {
     /// Where processes of it may be.
     pub placement: Placement,
-    /// Whether it is started.
+    /// Whether the unit is started.
     pub is_started: bool,
     /// The unit, if nothing of it runs, as [`Systemd::prove_dead`] shows it.
     pub dead: Result<UnitState, NotDead>,
 }
 
-/// What systemd says of a unit in one line, which takes a tenth of the time that all of it takes.
+/// The line of a unit in PID 1's list of units. It takes a tenth of the time that all properties of the unit take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Brief {
     /// ActiveState.
@@ -145,13 +147,13 @@ impl Brief {
     }
 }
 
-/// Where processes of a unit may be, and whether they are all of it.
+/// Where processes of a unit may be, and whether the unit may be active without any.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
-    /// The control group that it has, and the one that it would be started in now, as PID 1 names them: they differ after a
-    /// daemon-reload that moves the unit to another slice. None for types without processes.
+    /// The control group that the unit has, and the one that it would be started in now, as PID 1 names them: they differ
+    /// after a daemon-reload that moves the unit to another slice. Empty for types without processes.
     pub groups: Vec<String>,
-    /// The processes that PID 1 knows by their numbers, the main and the control one, wherever they are.
+    /// The process ids that PID 1 knows, of the main and the control process, wherever these are.
     pub processes: Vec<i32>,
     /// As [`UnitState::is_effect`].
     pub is_effect: bool,
@@ -160,7 +162,7 @@ pub struct Placement {
 /// Why a unit could not be killed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KillError {
-    /// PID 1 did not say which control group is the unit's.
+    /// PID 1 did not say which control groups are those of the unit.
     #[error(transparent)]
     Bus(#[from] BusError),
     /// The kernel refused.
@@ -168,7 +170,7 @@ pub enum KillError {
     Cgroup(String),
 }
 
-/// A job's type.
+/// The type of a job that is queued for a unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobType {
     /// The unit is to be started.
@@ -177,7 +179,7 @@ pub enum JobType {
     Stop,
     /// The unit is to be stopped, then started; the stop may be under way. Once it is done the job becomes `Start`.
     Restart,
-    /// Another one, in systemd's word.
+    /// Another type, in systemd's word.
     Other(String),
 }
 
@@ -192,13 +194,14 @@ pub enum SystemState {
     Starting,
     /// Being shut down.
     Stopping,
-    /// Another one, in systemd's word.
+    /// Another state, in systemd's word.
     Other(String),
 }
 
 impl NotDead {
-    /// Of a unit whose last run did not come to an orderly end, and may have left something without a process. What an operator
-    /// has systemd forget is a failure: of a unit that is inactive he cannot say that nothing is left.
+    /// The reason for a unit whose last run did not come to an orderly end, and may have left something without a
+    /// process. An operator can have systemd forget only a failure: for a unit that is inactive he has no way to say that
+    /// nothing is left.
     fn of_bad_end(state: &UnitState) -> Self {
         if state.active_state == ActiveState::Failed {
             Self::FailedIsNoProof(state.in_full())
@@ -207,7 +210,7 @@ impl NotDead {
         }
     }
 
-    /// Whether it stays so until somebody looks after it.
+    /// Whether the unit stays unproven until an operator acts.
     #[must_use]
     pub fn is_for_the_operator(&self) -> bool {
         match self {
@@ -222,7 +225,7 @@ impl NotDead {
         }
     }
 
-    /// The same as a sentence on `unit`; what to do about it comes first.
+    /// This reason as a sentence on `unit`, which begins with what to do about it, if anything.
     #[must_use]
     pub fn of(&self, unit: &UnitName) -> String {
         match self {
@@ -257,7 +260,7 @@ impl Systemd {
         self.state_by_name(unit.as_str()).await
     }
 
-    /// The same in short.
+    /// The state of a unit in short.
     pub async fn brief(&self, unit: &UnitName) -> Result<Brief, BusError> {
         let (_, _, _, active_state, sub_state, _, _, job, ..) = self.link().await?.row(unit.as_str()).await?;
         Ok(Brief { active_state: ActiveState::new(&active_state), sub_state, has_job: job != 0 })
@@ -292,9 +295,9 @@ impl Systemd {
         {
             self.remember_mount(unit, place).await;
         }
-        // The result of an unmount that failed sticks to a mount when a later one succeeds, and a mount that could not
-        // be made is "failed" too. What is mounted is the kernel's to say, so there `failed` is looked into.
-        // So is a service that failed where nothing is left of the start.
+        // A mount unit keeps the result of an unmount that failed when a later one succeeds, and is "failed" too if its
+        // mount could not be made. The kernel tells what is mounted, so a mount that is "failed" may be dead. So may a
+        // service that failed, if nothing is left of its start.
         let unmounted = place.is_some();
         let has_ended_badly = properties.kind() == "service"
             && state.is_effect
@@ -318,17 +321,18 @@ impl Systemd {
                 Err(text) => return Err(NotDead::Unreadable(text)),
             }
         }
-        // A start between the two readings would otherwise slip through with a group that was not yet made. What all units
-        // have in common shows it.
+        // Without this second reading a start in between would go unnoticed, because its group was not yet made at the
+        // look. The properties that all units have are enough to show it.
         let again = self.read_again(unit.as_str()).await?.state();
         check_stopped(&again, is_excused)?;
-        // systemd unloads units that are stopped, and forgets their last invocation then.
+        // systemd unloads units that are stopped, and forgets their last invocation then, so a missing one shows no new
+        // run.
         let is_new = again.invocation.is_some() && again.invocation != state.invocation;
         if is_new || again.active_state != state.active_state {
             return Err(NotDead::Changed(again.in_words()));
         }
         self.end_doubt(unit).await;
-        // A start that has begun since is not what was looked at.
+        // This look does not cover a start that was begun since it began.
         if was_interrupted && self.is_interrupted(unit) {
             self.end_start(unit).await;
         }
@@ -354,13 +358,14 @@ impl Systemd {
         Ok(properties.failed_start(lease_since))
     }
 
-    /// SIGKILL to every process of the unit, by PID 1 and by its control group. Whether that was enough is for
-    /// [`prove_dead`](Self::prove_dead) to say; a unit with `Restart=` comes back unless it is stopped as well.
+    /// Sends SIGKILL to every process of the unit, through PID 1 and through its control groups.
+    /// [`prove_dead`](Self::prove_dead) shows whether that was enough. A unit with `Restart=` comes back unless it is
+    /// stopped as well.
     pub async fn kill(&self, unit: &UnitName) -> Result<(), KillError> {
         let properties = self.read(unit.as_str()).await?;
         let link = self.link().await?;
         let groups = groups(&properties, &link.root);
-        // A refusal, mostly because there is no process, says nothing that the group does not.
+        // An error is ignored, and is mostly a refusal because there is no process: the groups are killed in any case.
         match link.kill_unit(unit.as_str(), SIGKILL).await {
             Ok(()) | Err(BusError::Refused { .. } | BusError::Unreachable(_) | BusError::Malformed(_)) => {}
         }
@@ -370,14 +375,14 @@ impl Systemd {
         Ok(())
     }
 
-    /// SIGKILL to every process of a control group as PID 1 names it, by the kernel alone. It waits a moment for them to be
-    /// gone: PID 1 hears of their deaths then before it hears of anything that it is asked for next.
+    /// Sends SIGKILL to every process of a control group, named as PID 1 names it, without asking PID 1. Waits for them
+    /// to be gone, up to 50 ms: then PID 1 hears of their deaths before it hears of the next call.
     pub async fn kill_group(&self, path: &str) -> Result<(), KillError> {
         let path = path.to_owned();
         let kill = move |hierarchy: &Hierarchy| {
             hierarchy.condemn(&path)?.kill()?;
             let end = Instant::now() + DYING;
-            // Whether it helped is for the proof to say. A doubt costs no more here than the wait.
+            // The proof shows whether the processes are dead. A failed look here costs no more than the wait.
             while !hierarchy.is_empty(&path).unwrap_or(false) && Instant::now() < end {
                 std::thread::sleep(LOOK);
             }
@@ -386,7 +391,7 @@ impl Systemd {
         self.control_groups(kill).await.map_err(KillError::Cgroup)
     }
 
-    /// Where processes of the unit may be.
+    /// Where processes of the unit may be, from a reading of its own.
     pub async fn placement(&self, unit: &UnitName) -> Result<Placement, BusError> {
         let properties = self.read(unit.as_str()).await?;
         Ok(placement(&properties, &self.link().await?.root))
@@ -398,7 +403,7 @@ impl Systemd {
         self.control_groups(move |hierarchy| hierarchy.is_empty(&path)).await.map_err(NotDead::Unreadable)
     }
 
-    /// The type of the job that is queued for a unit.
+    /// The type of the job that is queued for a unit; `None` if there is none.
     pub async fn job_for_unit(&self, unit: &UnitName) -> Result<Option<JobType>, BusError> {
         let Some(job) = self.queued_job(unit.as_str()).await? else { return Ok(None) };
         match self.link().await?.property(&job.path, JOB, "JobType").await {
@@ -408,7 +413,7 @@ impl Systemd {
                 "restart" | "try-restart" => JobType::Restart,
                 other => JobType::Other(other.to_owned()),
             })),
-            // It ended between the two questions.
+            // The job ended between the two calls.
             Err(error) if error.is_named("org.freedesktop.DBus.Error.UnknownObject") => Ok(None),
             Err(error) => Err(error),
         }
@@ -430,14 +435,14 @@ impl Systemd {
         self.manager_text("Version").await
     }
 
-    /// Has PID 1 read all unit files again, which blocks it: write all of them first. `limit` is for this call alone,
-    /// five minutes at most.
+    /// Has PID 1 read all unit files again, which blocks it: write all of them first. `limit` bounds this call, in the
+    /// place of the usual limit of a call.
     pub async fn daemon_reload(&self, limit: Duration) -> Result<(), BusError> {
         let link = self.link().await?;
         super::link::bounded(limit, link.manager.reload()).await
     }
 
-    /// The unit's own name. That of a lease is known.
+    /// The unit's own name. A lease target has no other name, so PID 1 is not asked for it.
     pub(super) async fn id(&self, unit: &UnitName) -> Result<String, BusError> {
         if is_lease(unit.as_str()) { Ok(unit.to_string()) } else { Ok(self.link().await?.row(unit.as_str()).await?.0) }
     }
@@ -446,8 +451,9 @@ impl Systemd {
         Ok(self.read(unit).await?.state())
     }
 
-    /// What tells of a unit's life. PID 1 answers these questions one after another, and does other things in between; what is
-    /// read while another run of the unit begins is read again, so that it is all of one run.
+    /// Reads the properties that tell of the state and the last run of a unit. PID 1 answers these calls one after
+    /// another, and does other things in between. If another run of the unit begins meanwhile they are read again, so
+    /// that all of them are of one run.
     pub(super) async fn read(&self, unit: &str) -> Result<Properties, BusError> {
         let link = self.link().await?;
         for _ in 0..READINGS {
@@ -465,19 +471,19 @@ impl Systemd {
         Err(BusError::Unreachable(format!("{unit} is started again and again, while systemd is asked about it")))
     }
 
-    /// What kept a unit from being run at its last start.
+    /// The conditions and assertions that kept a unit from being run at its last start.
     pub(super) async fn unmet(&self, unit: &UnitName) -> Result<Unmet, BusError> {
         Ok(self.link().await?.common(unit.as_str(), &START).await?.unmet())
     }
 
-    /// The same as [`read`](Self::read), and how the unit is set up.
+    /// As [`read`](Self::read), with the properties that tell how the unit is set up.
     pub(super) async fn read_settings(&self, unit: &str) -> Result<Properties, BusError> {
         let (settings, life) =
             try_join(async { self.link().await?.common(unit, &SETTINGS).await }, self.read(unit)).await?;
         Ok(life.with(settings))
     }
 
-    /// Whether it runs, and then which run that is.
+    /// Reads only whether the unit runs, and which run that is.
     async fn read_again(&self, unit: &str) -> Result<Properties, BusError> {
         let link = self.link().await?;
         let row = link.row(unit).await?;
@@ -488,7 +494,8 @@ impl Systemd {
         text(&self.link().await?.property(MANAGER_PATH, MANAGER, name).await?)
     }
 
-    /// Keeps how a unit is mounted: once it is unmounted, only this tells one file system without a device from another.
+    /// Remembers how a unit is mounted. Once it is unmounted, only this tells one file system without a device from
+    /// another.
     async fn remember_mount(&self, unit: &UnitName, place: &str) {
         let place = place.to_owned();
         let seen = self.blocking(move || Mount::at(&place)).await;
@@ -500,8 +507,8 @@ impl Systemd {
         });
     }
 
-    /// Shows that what a unit had mounted is mounted nowhere on the host. Once that is shown, it is shown until the unit is
-    /// seen to run or its stop is asked for: a device that is opened every few seconds would disturb others.
+    /// Shows that what a unit had mounted is mounted nowhere on the host. The result counts until the unit is seen to run
+    /// or its stop is asked for: opening a device every few seconds would disturb others.
     async fn check_unmounted(&self, unit: &UnitName, place: String, properties: &Properties) -> Result<(), NotDead> {
         let text = |name| properties.text(name).unwrap_or_default().to_owned();
         let configured = Configured { place, what: text("What"), options: text("Options") };
@@ -534,7 +541,7 @@ impl Systemd {
         self.blocking(move || Hierarchy::detect().and_then(|hierarchy| ask(&hierarchy))).await
     }
 
-    /// Asks the kernel, away from the runtime's own threads and bounded in time.
+    /// Asks the kernel in a thread outside of the runtime's own, and waits no longer than a call may take.
     pub(super) async fn blocking<T: Send + 'static>(
         &self,
         ask: impl FnOnce() -> std::io::Result<T> + Send + 'static,
@@ -553,13 +560,13 @@ pub(super) struct Mounts(Arc<Mutex<HashMap<UnitName, Memory>>>);
 
 #[derive(Debug, Default)]
 struct Memory {
-    /// How it was seen last while it was mounted.
+    /// The mount as it was seen last.
     was: Option<Mount>,
-    /// The kernel is being asked.
+    /// Whether the kernel is being asked.
     is_asked: bool,
-    /// It was shown to be unmounted, and there was no reason for doubt since.
+    /// Whether it was shown to be unmounted, without a reason for doubt since.
     is_proven: bool,
-    /// How many reasons there were.
+    /// How many reasons for doubt there were. If one is added during a look, the look shows nothing.
     doubts: u64,
 }
 
@@ -570,13 +577,13 @@ impl Memory {
     }
 }
 
-/// What becomes of a question about a mount.
+/// What is to be done about the question whether a unit is unmounted.
 enum Begun {
-    /// It is answered.
+    /// Nothing: it was shown before.
     Proven,
-    /// It was asked before, and the answer is not here yet.
+    /// Nothing: an earlier look is under way.
     Asked,
-    /// It is to be asked now.
+    /// The kernel is to be asked now.
     Now { was: Option<Mount>, doubts: u64 },
 }
 
@@ -613,7 +620,7 @@ fn placement(properties: &Properties, root: &str) -> Placement {
     }
 }
 
-/// Where processes of the unit may be: the group it has, and the one it would have.
+/// Where processes of the unit may be: the group that it has, and the one that it would be started in.
 fn groups(properties: &Properties, root: &str) -> Vec<String> {
     let current = properties.text("ControlGroup").filter(|group| !group.is_empty()).map(str::to_owned);
     let mut groups: Vec<String> = current.into_iter().chain(predicted(properties, root)).collect();
@@ -625,8 +632,8 @@ fn predicted(properties: &Properties, root: &str) -> Option<String> {
     let (slice, id) = (properties.text("Slice")?, properties.text("Id")?);
     let path = match properties.kind() {
         "slice" => slice_path(id),
-        // Before it is made PID 1 knows nothing of a scope. Those of machines are made in machine.slice, and others in
-        // system.slice, where whoever makes them names no slice.
+        // PID 1 knows nothing of a scope before it is made. Unless their maker names a slice, scopes of machines are made
+        // in machine.slice, and others in system.slice.
         "scope" if slice.is_empty() && id.starts_with("machine-") => format!("/machine.slice/{}", escape(id)),
         "scope" if slice.is_empty() => format!("/system.slice/{}", escape(id)),
         _ => format!("{}/{}", slice_path(slice), escape(id)),
@@ -682,7 +689,7 @@ mod tests {
         let told = |state: &UnitState| NotDead::of_bad_end(state).of(&unit);
         let failed = told(&ended("failed", "exit-code"));
         assert!(failed.contains("run \"systemctl reset-failed address.service\""), "{failed}");
-        // systemd calls it so after a start that was interrupted, and has nothing to forget.
+        // systemd calls a unit so after a start that was interrupted, and has no failure that it could forget.
         for result in ["success", "exec-condition"] {
             let inactive = ended("inactive", result);
             let told = told(&inactive);

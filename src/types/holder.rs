@@ -1,4 +1,4 @@
-//! Who holds a lock, by the body of its record.
+//! The holder of a lock, by the body of its record.
 
 use std::fmt;
 
@@ -7,11 +7,11 @@ use serde::Serialize;
 use super::NodeId;
 use super::printable::{is_printable, shown_bytes};
 
-/// The holder of a lock, as its record names it: nobody, a name, or somebody unknown whose name is none.
+/// The holder of a lock, as its record names it: nobody, a name, or an unknown holder, where the body is no name.
 ///
 /// The body of a record may be anything, because other programs write it too. It is looked at once, here: a name is at most
-/// [`Holder::LIMIT`] characters that can be printed. Everything else is somebody all the same, whose bytes are shown escaped,
-/// so that whatever is shown of a holder is harmless.
+/// [`Holder::LIMIT`] characters that can be printed. Any other body stands for an unknown holder, and its bytes are shown
+/// escaped, so that whatever is shown of a holder is harmless.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize)]
 pub struct Holder {
     shown: String,
@@ -22,7 +22,7 @@ impl Holder {
     /// The longest name, in characters.
     pub const LIMIT: usize = 128;
 
-    /// From the body of a record; white space around it does not count.
+    /// Reads the body of a record. White space around it does not count.
     #[must_use]
     pub fn decode(body: &[u8]) -> Self {
         let body = body.trim_ascii();
@@ -34,31 +34,32 @@ impl Holder {
         }
     }
 
-    /// Somebody of whom nothing is known but this, which is not empty.
+    /// An unknown holder, shown as `what`, which must not be empty.
     #[must_use]
     pub fn unknown(what: &[u8]) -> Self {
         Self { shown: shown_bytes(what, Self::LIMIT), is_unknown: true }
     }
 
-    /// Whether the lock is free.
+    /// Whether the record names nobody, so that the lock is free.
     #[must_use]
     pub fn is_nobody(&self) -> bool {
         self.shown.is_empty()
     }
 
-    /// Whether the record names somebody, and not by a name.
+    /// Whether the record names a holder, but not by a name.
     #[must_use]
     pub fn is_unknown(&self) -> bool {
         self.is_unknown
     }
 
-    /// Of nobody, the empty text. Of whoever is unknown, what the record has in place of a name, escaped and cut.
+    /// The text of the holder: empty for nobody, and for an unknown holder what the record has in place of a name, escaped and
+    /// cut.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.shown
     }
 
-    /// The node, if it can be one of ours.
+    /// The holder as a node, if its name can be that of one.
     #[must_use]
     pub fn node(&self) -> Option<NodeId> {
         if self.is_unknown { None } else { NodeId::new(&self.shown).ok() }
@@ -116,7 +117,7 @@ mod tests {
         assert_eq!(unknown(b"\0"), "\\0");
         assert_eq!(unknown(b"\xff"), "\\xff");
         assert_eq!(unknown(&[b'x'; Holder::LIMIT + 1]).chars().count(), Holder::LIMIT);
-        // It is not the one whose name looks so.
+        // The unknown holder is not the one whose name looks the same.
         assert!(Holder::decode(b"\0") != *"\\0");
         assert_ne!(Holder::decode(b"\0"), Holder::decode(b"\\0"));
     }

@@ -1,4 +1,4 @@
-//! The text of a configuration file that was in force, as it is kept in memory until the host is booted anew.
+//! The text of a configuration file that was in force, which is kept in /run until the host is booted anew.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,45 +7,45 @@ use serde::{Deserialize, Serialize};
 
 use super::BootId;
 
-/// Where the texts are: `NAME.json` for a service, [`HOST`] for `putexd.toml`. Root's alone, because a file of the
-/// configuration may be.
+/// The directory of these texts: `NAME.json` for a service, [`HOST`] for `putexd.toml`. Only root may read it, because that may
+/// be so for a file of the configuration.
 pub const DIR: &str = "/run/putex/kept";
 
-/// That of `putexd.toml`: no service is called so.
+/// The file for `putexd.toml`. No service can have this name.
 pub const HOST: &str = "+putexd.json";
 
 /// One file of the configuration.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Text {
-    /// Where it was read.
+    /// The path that the file was read from.
     pub path: PathBuf,
-    /// What it said.
+    /// What the file contained.
     pub text: String,
 }
 
-/// Without what it said: that may be a secret, though none belongs there.
+/// Without the text, which may have a secret in it, though none belongs there.
 impl fmt::Debug for Text {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Text").field("path", &self.path).field("bytes", &self.text.len()).finish()
     }
 }
 
-/// What settings were made of.
+/// The texts that settings were made of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Made {
-    /// The file itself.
+    /// The service's own file, or `putexd.toml` itself.
     pub file: Text,
-    /// For a service: `putexd.toml` as it was then, for its defaults.
+    /// For a service: `putexd.toml` at that time, for its defaults.
     #[serde(default)]
     pub host: Option<Text>,
 }
 
-/// What a file in [`DIR`] holds.
+/// The content of a file in [`DIR`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
-    /// Leases are of one boot, and so is what they were armed with.
+    /// The boot in which it was written. A lease is of one boot, and so are the settings that it was armed with.
     pub boot: BootId,
-    /// The text.
+    /// The texts that were in force.
     #[serde(flatten)]
     pub made: Made,
 }

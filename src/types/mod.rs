@@ -1,6 +1,6 @@
-//! The words of the field, as types that cannot be mixed up.
+//! The values of this domain, such as names, ids, revisions and times, as types that cannot be mixed up.
 //!
-//! Lowest layer: imports nothing of this crate.
+//! Lowest layer: it imports nothing of this crate.
 
 pub mod holder;
 pub mod kept;
@@ -20,26 +20,27 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub use holder::Holder;
 pub use printable::{is_printable, printable, printable_lines, shortened};
 
-/// Where the grants are: one file a service, present exactly while a deadline is armed and open.
+/// The directory of the grants: one file for each service, present exactly while a deadline is armed and open.
 pub const LEASES_DIR: &str = "/run/putex/leases";
 
-/// Where putexd keeps what outlives a boot.
+/// Where putexd keeps what has to outlive a boot.
 pub const STATE_DIR: &str = "/var/lib/putex";
 
-/// The daemon's own unit: the guard serves it before anybody else, and PID 1 is asked about its job.
+/// The daemon's own unit. While one of its processes is connected, the guard sends all others away. PID 1 is asked about the
+/// unit's job.
 pub const DAEMON_UNIT: &str = "putexd.service";
 
-/// The units that putexd consists of, without the leases.
+/// The units that putexd consists of, without the lease targets.
 const PARTS: [&str; 4] = [DAEMON_UNIT, "putex-guard.service", "putex-guard-watch.service", "putex-units.target"];
 
-/// The fencing token: the name of the variable in the grant and in the unit's environment.
+/// The name of the variable that has the fencing token, in the grant and in the unit's environment.
 pub const FENCING_TOKEN: &str = "PUTEX_FENCING_TOKEN";
 
 /// The user that health commands run as, unless they name another one. The package makes it.
 pub const CHECK_USER: &str = "putex-check";
 
-/// Whether `text` can be the path of a device that becomes a word of the guard's command line, by way of a unit file: from
-/// the root, of letters, digits and `/._-` alone.
+/// Whether `text` is a path of a device that may become a word of the guard's command line, by way of a unit file: absolute, and
+/// of letters, digits and `/._-` alone.
 #[must_use]
 pub fn is_device_path(text: &str) -> bool {
     let plain = |character: char| character.is_ascii_alphanumeric() || "/._-".contains(character);
@@ -60,9 +61,9 @@ pub enum NameError {
     TooLong {
         /// Which kind of name.
         what: &'static str,
-        /// Characters given.
+        /// The number of characters of the name.
         length: usize,
-        /// Characters accepted.
+        /// The number of characters that are accepted.
         limit: usize,
     },
     /// The name has a character outside of its alphabet.
@@ -77,7 +78,7 @@ pub enum NameError {
         /// What is accepted, in words.
         alphabet: &'static str,
     },
-    /// A unit name without one of systemd's types.
+    /// The unit name is not a full one.
     #[error("the unit {name:?} is not a full unit name: {reason}")]
     UnitType {
         /// The name as given.
@@ -184,7 +185,7 @@ impl ServiceName {
         UnitName(format!("putex-lease@{}.target", self.0))
     }
 
-    /// The path of its grant.
+    /// The path of the service's grant.
     #[must_use]
     pub fn grant(&self) -> String {
         format!("{LEASES_DIR}/{}", self.0)
@@ -192,7 +193,7 @@ impl ServiceName {
 }
 
 impl UnitName {
-    /// systemd's unit types. Which of them can be supervised is the configuration's to say.
+    /// systemd's unit types. The configuration decides which of them can be supervised.
     pub const TYPES: [&'static str; 11] =
         ["service", "socket", "mount", "automount", "swap", "timer", "path", "scope", "slice", "device", "target"];
 
@@ -222,8 +223,8 @@ impl UnitName {
         Ok(Self(name.to_owned()))
     }
 
-    /// The unit that `template`, such as `fence@.service`, makes of `instance`, whatever text that is: it is escaped as
-    /// systemd-escape(1) does it.
+    /// The unit that `template`, such as `fence@.service`, makes of `instance`. An instance may be any text but an empty one: it
+    /// is escaped as systemd-escape(1) does it.
     pub fn from_template(template: &str, instance: &str) -> Result<Self, NameError> {
         let (stem, ending) = template.split_once("@.").ok_or_else(|| NameError::UnitType {
             name: template.to_owned(),
@@ -235,14 +236,14 @@ impl UnitName {
         Self::new(&format!("{stem}@{}.{ending}", escape(instance)))
     }
 
-    /// Whether the unit is one of putexd's own, which hold the leases and must not wait for one.
+    /// Whether the unit is one of putexd's own. These hold the leases, and must not wait for one.
     #[must_use]
     pub fn is_part_of_putexd(&self) -> bool {
         PARTS.contains(&self.as_str()) || self.0.starts_with("putex-lease@")
     }
 
-    /// Why nobody may have all of it killed, or keep it from being started, for the sake of one service, with the remedy;
-    /// `None` for what a service may contain.
+    /// Why a service must not contain this unit, with the remedy: nobody may have all of it killed, or keep it from being
+    /// started, for the sake of one service. `None`: a service may contain it.
     #[must_use]
     pub fn why_not_contained(&self) -> Option<&'static str> {
         match (self.as_str(), self.kind()) {
@@ -269,7 +270,7 @@ impl UnitName {
         }
     }
 
-    /// The unit's type: the ending without its dot.
+    /// The unit's type: the ending of its name, without the dot.
     #[must_use]
     pub fn kind(&self) -> &str {
         self.0.rsplit_once('.').map_or("", |(_, kind)| kind)
@@ -298,7 +299,7 @@ impl NodeId {
         check_alphabet("node name", name, 128, "printable ASCII characters other than space", |character| {
             character.is_ascii_graphic()
         })?;
-        // It becomes a word of command lines, by way of `fence@.service`, whose instance has `-` for `/`.
+        // The name becomes a word of command lines by way of `fence@.service`, in whose instance systemd writes `-` for `/`.
         if let Some(character) = name.chars().next().filter(|first| matches!(first, '-' | '/')) {
             return Err(NameError::Character {
                 what: "node name",
@@ -322,12 +323,12 @@ impl ClusterName {
 }
 
 impl Key {
-    /// What the keys of units begin with; no lock's key may.
+    /// The prefix of the keys of units' entries. The key of a lock must not begin with it.
     pub const OF_UNITS: &'static str = "putex-unit/";
 
     const LIMIT: usize = 128;
 
-    /// Where a store says under which key the hosts of `cluster` run `unit`.
+    /// The key of the entry that says under which key the hosts of `cluster` run `unit`.
     #[must_use]
     pub fn of_unit(cluster: Option<&ClusterName>, unit: &UnitName) -> Self {
         let mut prefix = Self::OF_UNITS.to_owned();
@@ -338,7 +339,7 @@ impl Key {
         let mut name = prefix.clone();
         let mut after_dot = false;
         for character in unit.as_str().chars() {
-            // What no key may have, and the second of two dots, which NATS refuses.
+            // Characters that no key may have are escaped, and so is the second of two dots, which NATS refuses.
             if matches!(character, ':' | '@' | '\\') || (character == '.' && after_dot) {
                 // Writing to a string does not fail.
                 let _ = write!(name, "={:02x}", u32::from(character));
@@ -348,7 +349,7 @@ impl Key {
             after_dot = character == '.';
         }
         if name.len() > Self::LIMIT {
-            // FNV-1a. What is kept there names its unit, so that of two that share it one is refused.
+            // FNV-1a. The entry there names its unit, so that of two units that share the key one is refused.
             let sum = unit
                 .as_str()
                 .bytes()
@@ -379,7 +380,7 @@ macro_rules! random_id {
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub struct $name(pub u128);
 
-        /// As text where people read it, else as the number.
+        /// Serialized as text where people read the format, else as the number.
         impl Serialize for $name {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 if serializer.is_human_readable() {
@@ -416,7 +417,7 @@ macro_rules! random_id {
     };
 }
 
-/// Text that is not 32 hexadecimal digits.
+/// The text is not 32 hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not 32 hexadecimal digits")]
 pub struct IdError;
@@ -448,7 +449,7 @@ impl fmt::Display for Revision {
     }
 }
 
-/// The fencing token: grows from holder to holder, the same through one tenure.
+/// The fencing token: it grows from tenure to tenure, and is the same through one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct FencingToken(pub u64);
 
@@ -458,7 +459,7 @@ impl fmt::Display for FencingToken {
     }
 }
 
-/// Tells one life of a store from the next: a store that was wiped and made again has another one.
+/// Tells one life of a store from the next: a store that was wiped and made again has another incarnation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Incarnation(pub String);
 
@@ -471,32 +472,33 @@ impl fmt::Display for Incarnation {
 /// What a store keeps under a key: a body, and named fields beside it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Value {
-    /// The holder's token alone, so that putex 0.2.0 can read it; empty = nobody.
+    /// In a record the holder's token alone, so that putex 0.2.0 can read it; empty = nobody. In a unit's entry the key of its
+    /// lock.
     pub body: Vec<u8>,
     /// Everything else. Field names are lower case ASCII with `-`.
     pub fields: BTreeMap<String, String>,
 }
 
 impl Value {
-    /// The largest size, body and fields together, that any store takes, and that any hands up.
+    /// The largest size, body and fields together, of a value that any store takes, or returns from a read.
     pub const LIMIT_BYTES: usize = 32 * 1024;
 
-    /// Marks a value without a valid seal. No store is given a field of such a name.
+    /// The field that marks a value without a valid seal. No store is given a field with such a name.
     const UNSEALED: &str = "?unsealed";
 
-    /// Marks a value that was not one of ours in form. No store is given this one either.
+    /// The field that marks a value that was not in putexd's form. No store is given this one either.
     const MALFORMED: &str = "?malformed";
 
-    /// So much of it is kept, to be shown.
+    /// This much of a malformed value is kept, to be shown.
     const MALFORMED_LIMIT_BYTES: usize = 256;
 
-    /// What a store hands up in place of a value that is larger, so that nobody has to hold it.
+    /// What a store returns in place of a value that is larger than the limit, so that nobody has to hold that one.
     #[must_use]
     pub fn too_large() -> Self {
         Self { body: vec![b'?'; Self::LIMIT_BYTES + 1], fields: BTreeMap::new() }
     }
 
-    /// What a store hands up in place of bytes that are not in the form in which it keeps values: the first of them, marked.
+    /// What a store returns in place of bytes that are not in the form in which it keeps values: the first of them, with a mark.
     #[must_use]
     pub fn malformed(found: &[u8]) -> Self {
         let found =
@@ -504,45 +506,45 @@ impl Value {
         Self { body: found.to_vec(), fields: [(Self::MALFORMED.to_owned(), String::new())].into() }
     }
 
-    /// Whether it is marked so.
+    /// Whether the value is marked as malformed.
     #[must_use]
     pub fn is_malformed(&self) -> bool {
         self.fields.contains_key(Self::MALFORMED)
     }
 
-    /// Marks what was read without a valid seal: nothing is believed that it says.
+    /// Marks a value that was read without a valid seal: nothing that it says is believed.
     #[must_use]
     pub fn marked_unsealed(mut self) -> Self {
         self.fields.insert(Self::UNSEALED.to_owned(), String::new());
         self
     }
 
-    /// Whether it is marked so.
+    /// Whether the value is marked as read without a valid seal.
     #[must_use]
     pub fn is_unsealed(&self) -> bool {
         self.fields.contains_key(Self::UNSEALED)
     }
 
-    /// As it was found.
+    /// The value as it was found, without the mark of a missing seal.
     #[must_use]
     pub fn without_mark(mut self) -> Self {
         self.fields.remove(Self::UNSEALED);
         self
     }
 
-    /// Body and fields together.
+    /// The size of body and fields together, in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         self.body.len() + self.fields.iter().map(|(name, text)| name.len() + text.len()).sum::<usize>()
     }
 
-    /// Whether it is larger than any store takes.
+    /// Whether the value is larger than any store takes.
     #[must_use]
     pub fn is_too_large(&self) -> bool {
         self.size() > Self::LIMIT_BYTES
     }
 
-    /// Itself, or [`Value::too_large`].
+    /// The value itself, or [`Value::too_large`] in its place.
     #[must_use]
     pub fn within_limit(self) -> Self {
         if self.is_too_large() { Self::too_large() } else { self }
@@ -554,8 +556,8 @@ pub const LEASE_LIMIT: usize = 4096;
 
 /// A point on this host's clocks: `CLOCK_BOOTTIME` and `CLOCK_MONOTONIC_RAW`, read together.
 ///
-/// Two clocks, because neither is enough: chrony and adjtime bend `CLOCK_BOOTTIME`, and `CLOCK_MONOTONIC_RAW` stands
-/// still in suspend. Whoever must stop in time believes the earlier of them, whoever must wait the later.
+/// Two clocks are read, because neither is enough: chrony and adjtime bend `CLOCK_BOOTTIME`, and `CLOCK_MONOTONIC_RAW` stands
+/// still in suspend. A deadline has passed when the first of them says so, and a wait is over when both do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Time {
     /// `CLOCK_BOOTTIME`.
@@ -583,13 +585,13 @@ impl Time {
         Self { boot: self.boot.saturating_sub(span), raw: self.raw.saturating_sub(span) }
     }
 
-    /// A holder's question: has `deadline` passed on *either* clock?
+    /// Whether `deadline` has passed on *either* clock, which is what a holder asks.
     #[must_use]
     pub fn has_passed(self, deadline: Self) -> bool {
         self.boot >= deadline.boot || self.raw >= deadline.raw
     }
 
-    /// A contender's question: is the wait until `end` over on *both* clocks?
+    /// Whether the wait until `end` is over on *both* clocks, which is what a contender asks.
     #[must_use]
     pub fn has_waited_until(self, end: Self) -> bool {
         self.boot >= end.boot && self.raw >= end.raw
@@ -636,7 +638,7 @@ impl Time {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnStopFailure {
-    /// Shout, hold on, try again: for units whose cgroup SIGKILL empties.
+    /// Raise an alarm, keep the lock, and go on trying: for units whose control groups SIGKILL empties.
     #[default]
     Alert,
     /// Reboot at once, without stopping anything else: `systemctl reboot --force --force`.
@@ -646,7 +648,7 @@ pub enum OnStopFailure {
 }
 
 impl OnStopFailure {
-    /// Whether this takes the host down, so that the unit is dead whatever held it.
+    /// Whether this takes the host down, so that the unit is dead whatever kept it alive.
     #[must_use]
     pub fn is_self_fence(self) -> bool {
         match self {
@@ -655,7 +657,7 @@ impl OnStopFailure {
         }
     }
 
-    /// What happens then, in words.
+    /// What happens to this host, in words.
     #[must_use]
     pub fn consequence(self) -> &'static str {
         match self {
@@ -693,7 +695,7 @@ mod tests {
         let long = |last| Key::of_unit(Some(&cluster), &unit(&format!("{}{last}.service", "x".repeat(240))));
         assert_ne!(long("a"), long("b"));
         assert!(Key::new(long("a").as_str()).is_ok());
-        // Hosts with another version have to find it too.
+        // Hosts with another version of putexd have to find the entry too.
         assert_eq!(long("a").as_str(), "putex-unit/site-a/=/914fa7ee7f9b8d9d");
         let just = |length| of(&format!("{}.service", "x".repeat(length)));
         assert_eq!((just(109).len(), just(109).ends_with(".service")), (128, true));

@@ -1,14 +1,14 @@
-//! Text that is not ours, as it may be shown.
+//! Text that others have written, in a form that may be shown.
 //!
-//! What is in a lock store, what a server answers and what an operator types may have any character. A terminal obeys some of
-//! them, a bus drops whoever sends it a NUL, sd_notify(3) takes the line after a newline for a message of its own, and
-//! characters that turn the direction of writing make a line say something else. So everything of that kind goes through
+//! What is in a lock store, what a server answers and what an operator types may have any character. A terminal obeys some
+//! characters, a bus disconnects a client that sends it a NUL, sd_notify(3) takes the line after a newline for a message of its
+//! own, and characters that change the direction of writing make a line say something else. So all such text goes through
 //! [`printable`] or [`shortened`] on its way to the journal, the bus, a terminal or systemd's status line.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// `text` with every character that cannot be printed as it is written `\n`, `\u{1b}` and so on. A backslash stays.
+/// `text` with each character that cannot be printed written as an escape: `\n`, `\u{1b}` and so on. A backslash stays as it is.
 #[must_use]
 pub fn printable(text: &str) -> Cow<'_, str> {
     if text.chars().all(is_printable) {
@@ -25,22 +25,23 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// [`printable`], line by line: for text of several lines that are all ours to end.
+/// [`printable`], line by line: for text of several lines whose newlines putexd has put there itself.
 #[must_use]
 pub fn printable_lines(text: &str) -> String {
     let lines: Vec<Cow<'_, str>> = text.split('\n').map(printable).collect();
     lines.join("\n")
 }
 
-/// [`printable`], and at most `limit` characters long; what is left out is told by an ellipsis.
+/// [`printable`], and at most `limit` characters long. An ellipsis at the end tells that something was left out.
 #[must_use]
 pub fn shortened(text: &str, limit: usize) -> String {
-    // Nobody reads a megabyte in order to cut it: no character becomes shorter when it is shown.
+    // Text that is cut anyway is not read to its end, which may be a megabyte away: no character becomes shorter when it is
+    // escaped.
     let whole = text.char_indices().nth(limit + 1).map_or(text, |(end, _)| &text[..end]);
     cut(&printable(whole), limit)
 }
 
-/// Bytes as text of at most `limit` characters: those that are no text are written `\xff`.
+/// Bytes as text of at most `limit` characters. Bytes that are not UTF-8 are written `\xff`.
 pub(super) fn shown_bytes(bytes: &[u8], limit: usize) -> String {
     let mut shown = String::new();
     for chunk in bytes[..bytes.len().min(4 * (limit + 1))].utf8_chunks() {
@@ -53,7 +54,7 @@ pub(super) fn shown_bytes(bytes: &[u8], limit: usize) -> String {
     cut(&shown, limit)
 }
 
-/// Whether a character stands for itself wherever it is shown.
+/// Whether a character can be shown as it is wherever text is shown.
 #[must_use]
 pub fn is_printable(character: char) -> bool {
     matches!(character, '"' | '\'' | '\\') || character.escape_debug().len() == 1

@@ -1,10 +1,10 @@
-//! Spans of time as people write them, "3s", "500ms" or "1min 30s", and as they read them.
+//! Spans of time as people write them, "3s", "500ms" or "1min 30s", and text for them.
 
 use std::time::Duration;
 
 use jiff::fmt::friendly::SpanParser;
 
-/// A span as people read it: `0.3s`, `14.8s`, `48s`, `3min 20s`, `2h 5min`. What is not nothing is `0.1s` at least.
+/// Text for a span: `0.3s`, `14.8s`, `48s`, `3min 20s`, `2h 5min`. A span that is not zero is `0.1s` at least.
 #[must_use]
 pub fn rounded(span: Duration) -> String {
     if span.is_zero() {
@@ -24,7 +24,7 @@ pub fn rounded(span: Duration) -> String {
     }
 }
 
-/// A time in seconds since 1970, as people read it: `2026-11-22T07:49:47Z`.
+/// Text for a time in seconds since 1970: `2026-11-22T07:49:47Z`.
 #[must_use]
 pub fn date(seconds: u64) -> String {
     let date = i64::try_from(seconds).ok().and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
@@ -33,8 +33,8 @@ pub fn date(seconds: u64) -> String {
 
 /// Reads a span of time.
 ///
-/// jiff reads more than is good for a configuration ("1 hour ago", "01:30:00", "3 days, 2 hours"): only numbers with
-/// units up to hours are let through, which mean the same length at any date.
+/// jiff reads more than is good for a configuration ("1 hour ago", "01:30:00", "3 days, 2 hours"). Only numbers with units up to
+/// hours are let through, because these mean the same length at any date.
 pub fn parse(text: &str) -> Result<Duration, String> {
     const REMEDY: &str = "write numbers with units, such as \"3s\", \"500ms\" or \"1min 30s\"";
     if text.trim_start().starts_with('-') || text.contains("ago") {

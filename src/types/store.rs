@@ -1,5 +1,5 @@
-//! How a store is reached, as the configuration says it and the store takes it: the words that both share, so that
-//! neither imports the other.
+//! How a store is reached: the settings that the configuration reads and that the store takes. They are here so that neither of
+//! the two imports the other.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -7,10 +7,10 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// How long the key may be that records are sealed with, without a newline at its end.
+/// How long the key may be that records are sealed with, in bytes, without a newline at its end.
 pub const SEAL_KEY_BYTES: RangeInclusive<usize> = 32..=4096;
 
-/// Where the locks are.
+/// Which store has the locks, and how it is reached.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StoreSettings {
     /// A NATS JetStream key-value bucket.
@@ -39,7 +39,7 @@ impl StoreSettings {
 }
 
 impl StoreSettings {
-    /// All that says where the locks are, and nothing of how to log in there.
+    /// What says where the locks are, without how to log in there.
     #[must_use]
     pub fn address(&self) -> StoreAddress {
         let (what, servers) = match self {
@@ -52,18 +52,18 @@ impl StoreSettings {
     }
 }
 
-/// Where a store is.
+/// The address of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreAddress {
-    /// Its type, and which of several of that type on the same servers.
+    /// The store's type, and which of several of that type on the same servers it is.
     pub what: String,
-    /// Its servers, any of which will do; or its path.
+    /// The store's servers, any of which leads to it; or its path.
     pub servers: Vec<String>,
 }
 
 impl StoreAddress {
-    /// Whether both lead to one store, as far as addresses tell: servers may have been added or taken away, but not all of
-    /// them at once. What a store holds does not tell, because a copy of it holds the same.
+    /// Whether both addresses lead to one store, as far as addresses tell: servers may have been added or taken away, but not all
+    /// of them at once. The content of a store does not tell, because a copy has the same.
     #[must_use]
     pub fn leads_to_that_of(&self, other: &Self) -> bool {
         self.what == other.what && self.servers.iter().any(|server| other.servers.contains(server))
@@ -76,7 +76,7 @@ impl fmt::Display for StoreAddress {
     }
 }
 
-/// Where it is, as an operator knows it: the servers or the path.
+/// Where the store is, as an operator knows it: its servers or its path.
 impl fmt::Display for StoreSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -93,7 +93,7 @@ impl fmt::Display for StoreSettings {
 pub struct DirectorySettings {
     /// The directory, on a file system that all hosts mount.
     pub path: PathBuf,
-    /// The user, besides root and the one that the program runs as, to whom it may belong.
+    /// The user that may own the directory, besides root and the user that the program runs as.
     pub owner: Option<u32>,
 }
 
@@ -102,11 +102,11 @@ pub struct DirectorySettings {
 pub struct EtcdSettings {
     /// `http://host:2379` or `https://host:2379`, all of one scheme, at least one.
     pub endpoints: Vec<String>,
-    /// What all keys begin with; begins with `/` and ends without one.
+    /// The prefix of all keys. It begins with `/` and ends without one.
     pub prefix: String,
     /// How to log in, if at all.
     pub login: Option<Login>,
-    /// For `https`.
+    /// The certificates for `https`.
     pub tls: Tls,
 }
 
@@ -119,7 +119,7 @@ pub struct PostgresSettings {
     pub password_file: Option<PathBuf>,
     /// The table's name, with or without its schema.
     pub table: String,
-    /// For `sslmode=require`.
+    /// The certificates for `sslmode=require`.
     pub tls: Tls,
 }
 
@@ -132,12 +132,12 @@ pub struct Login {
     pub password_file: PathBuf,
 }
 
-/// Certificates.
+/// Certificates for TLS.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tls {
-    /// Roots in the place of the system's.
+    /// Root certificates that are used in place of the system's.
     pub ca_file: Option<PathBuf>,
-    /// Client certificate and key.
+    /// The client's certificate and its key.
     pub client: Option<(PathBuf, PathBuf)>,
 }
 
@@ -154,9 +154,9 @@ pub struct NatsSettings {
     pub create_bucket: bool,
     /// How to log in.
     pub credentials: NatsCredentials,
-    /// Refuse to talk without TLS, which `tls://` does for its server alone.
+    /// Whether to refuse connections without TLS to all servers. `tls://` refuses them for its own server alone.
     pub tls_required: bool,
-    /// Certificates.
+    /// The certificates for TLS.
     pub tls: Tls,
 }
 

@@ -1,4 +1,4 @@
-//! Whose files are obeyed: those that only root, or the user that the program runs as, which is `me`, can have written.
+//! Which files are obeyed: those that only root can have written, or the user that the program runs as, which is `me`.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -9,12 +9,12 @@ const GROUP_OR_OTHERS: u32 = 0o077;
 const OTHERS_AND_GROUP_WRITE: u32 = 0o027;
 const ROOT: u32 = 0;
 
-/// What a file or folder says of who may use it.
+/// Owner and mode of a file or folder.
 #[derive(Debug, Clone, Copy)]
 pub struct Rights {
-    /// The user that it belongs to.
+    /// The user that owns it.
     pub owner: u32,
-    /// Its mode, with or without its type.
+    /// Its mode, with or without the bits of its type.
     pub mode: u32,
 }
 
@@ -24,7 +24,7 @@ impl From<&Metadata> for Rights {
     }
 }
 
-/// Why a file or folder is not obeyed, as its owner or others may change it, with the remedy first; `None` if it is.
+/// Why a file or folder is not obeyed, with the remedy first: others than root and `me` may change it. `None`: it is obeyed.
 #[must_use]
 pub fn why_not_obeyed(path: &Path, found: impl Into<Rights>, me: u32) -> Option<String> {
     let found = found.into();
@@ -34,8 +34,8 @@ pub fn why_not_obeyed(path: &Path, found: impl Into<Rights>, me: u32) -> Option<
     })
 }
 
-/// Whether a service's file is there to say that the service is not, and to hide files of its name in later directories: a link to
-/// /dev/null, or an empty file. One that somebody else has emptied says nothing.
+/// Whether a service's file is a mask, which says that the service is not there and hides files of its name in later directories:
+/// a link to /dev/null, or an empty file. A file that somebody else may have emptied is no mask.
 #[must_use]
 pub fn is_mask(path: &Path, me: u32) -> bool {
     fs::canonicalize(path).is_ok_and(|target| target == Path::new("/dev/null"))
@@ -43,7 +43,7 @@ pub fn is_mask(path: &Path, me: u32) -> bool {
             .is_ok_and(|found| found.is_file() && found.len() == 0 && why_not_obeyed(path, &found, me).is_none())
 }
 
-/// Why a file does not do for a secret, with the remedy first; `None` if it does.
+/// Why a file must not be used for a secret, with the remedy first. `None`: it may be used.
 #[must_use]
 pub fn why_no_secret(path: &Path, found: impl Into<Rights>, me: u32) -> Option<String> {
     let found = found.into();
@@ -53,7 +53,8 @@ pub fn why_no_secret(path: &Path, found: impl Into<Rights>, me: u32) -> Option<S
     })
 }
 
-/// As [`why_no_secret`], for what systemd has put in place: the list of users that may read it shows as a right of the group.
+/// As [`why_no_secret`], for a credential that systemd has put in place: its list of the users that may read the file shows as a
+/// right of the group.
 #[must_use]
 pub fn why_no_credential(path: &Path, found: impl Into<Rights>, me: u32) -> Option<String> {
     let found = found.into();
@@ -126,7 +127,8 @@ mod tests {
                 format!("run \"chmod 600 /f\": others than its owner may use the secret (mode {bad:04o})")
             );
         }
-        // systemd gives the user of a service the right to read it by a list, which shows as one of the group.
+        // systemd gives the user of a service the right to read it by an access control list, which shows as a right of the
+        // group.
         assert_eq!(judged(why_no_credential, 0o440, None), None);
         assert!(judged(why_no_credential, 0o444, None).is_some_and(|words| words.contains("LoadCredential=")));
     }

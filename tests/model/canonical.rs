@@ -1,16 +1,16 @@
-//! The fingerprint of a state, the same for all states that go on alike.
+//! The fingerprint of a state, which is the same for all states from which the same can follow.
 //!
-//! States keep their absolute times, revisions and random ids, so that nothing has to be rewritten when time passes; what
-//! is told apart is decided here, by a serializer that hashes:
+//! States keep their absolute times, revisions and random ids, so that nothing has to be rewritten when time passes. What is
+//! told apart is decided here, by a serializer that hashes:
 //!
-//! - times relative to the clock of their host, and all that are older than anything that counts as one;
-//! - revisions relative to the store's latest, and all that are older than what the store still shows as one;
+//! - times relative to the clock of their host, where all times are equal that are older than anything that matters;
+//! - revisions relative to the store's latest, where all are equal that are older than what the store still shows;
 //! - random ids and incarnations by the order in which they first occur;
-//! - nothing of what cannot change what is done: see [`Canonical::meaning`].
+//! - nothing that cannot change what is done: see [`Canonical::meaning`].
 //!
-//! All of putexd's own state gets here through its derived `Serialize`: a field added to the election later is told apart
-//! by itself. Too fine a fingerprint only costs time. Too coarse a one would hide states, though it never makes an
-//! overlap up: what is explored are real states.
+//! All of putexd's own state gets here through its derived `Serialize`, so a field that is added to the election later is told
+//! apart without a change here. Too fine a fingerprint only costs time. Too coarse a one would hide states, but it never
+//! invents an overlap: the explored states are real ones.
 
 use std::fmt::Display;
 use std::hash::Hasher;
@@ -20,24 +20,24 @@ use serde::ser::{self, Serialize};
 
 use crate::types::{Revision, Time, WriteId};
 
-/// What the fingerprint of a value is relative to.
+/// What the values of a state are hashed relative to.
 #[expect(clippy::struct_excessive_bools, reason = "each is an independent fact")]
 pub struct Canonical<'a, H> {
     hasher: &'a mut H,
     /// The clock of the host whose state is hashed.
     pub now: Time,
-    /// Ages above this are all alike.
+    /// All ages above this are equal.
     pub oldest: Duration,
-    /// Ages above this are alike where they only tell whether the store was watched.
+    /// Ages above this are equal for times that only tell whether the store was watched.
     pub gap: Duration,
-    /// Ages of an active tenure above this are all alike, while a back-off is remembered.
+    /// All ages of an active tenure above this are equal, while there is a back-off.
     pub oldest_holding: Duration,
-    /// The store's latest revision, and the first that it still shows.
+    /// The store's latest revision, and the first one that it still shows.
     pub latest: u64,
     pub earliest: u64,
-    /// The highest fencing token anywhere.
+    /// The highest fencing token in the state.
     pub highest_term: u64,
-    /// Writes that may still be applied or show up: all others are as good as never sent.
+    /// The writes that may still be applied or show up. Every other one counts as never sent.
     pub live_writes: Vec<WriteId>,
     /// Whether records carry an operator's pause.
     pub pauses: bool,
@@ -52,7 +52,7 @@ pub struct Canonical<'a, H> {
     waits: bool,
 }
 
-/// Mixes well and fast, and is built with the model: millions of states pass through here.
+/// A hasher that mixes well and fast. It is here to be optimized with the model, because millions of states pass through it.
 #[derive(Debug, Clone, Copy)]
 pub struct Mixer(u64);
 
@@ -103,19 +103,19 @@ fn low(value: u128) -> u64 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Meaning {
     Whole,
-    /// Not at all.
+    /// It is left out.
     Nothing,
-    /// A point that matters no longer once it has passed.
+    /// A point in time that no longer matters once it has passed.
     Ahead,
-    /// A point that matters for as long as counts as watching.
+    /// A point in time that matters for as long as the gap that counts as watching.
     Watched,
-    /// A counter, up to this.
+    /// A counter, whose values above this limit are equal.
     UpTo(u64),
-    /// A write that matters only as long as it can show up.
+    /// The id of a write, which matters only as long as the write can show up.
     IfLive,
 }
 
-/// Nothing fails here.
+/// The error of the serializer, which never occurs for the types of the model.
 #[derive(Debug)]
 pub struct Never;
 
@@ -164,19 +164,19 @@ impl<'a, H: Hasher> Canonical<'a, H> {
         self.hasher.write_u64(number);
     }
 
-    /// The ids of reads are one host's own.
+    /// Begins another host: ids of reads are separate for each host.
     pub fn next_host(&mut self, now: Time) {
         self.now = now;
         self.reads.clear();
     }
 
-    /// What is left out, and why that is sound.
+    /// How a field is hashed: which fields are left out, and why that is sound.
     fn meaning(&self, of: &'static str, field: &'static str) -> Meaning {
         match (of, field) {
-            // The model knows them by their number. When it was last called says nothing of what is done next. Texts
-            // for people decide nothing, and are there or not together with what they are about. The ids of reads only
-            // have to be told apart, and their counter is at the latest of them. Who has held the lock, and how long a read took,
-            // shift a turn among contenders, as revisions do, which are told apart by their distance alone.
+            // The model knows the settings by their number. When the election was last called does not decide what it does
+            // next. Texts for people decide nothing, and exist together with what they are about. The ids of reads only have to
+            // be told apart, and their counter is at the latest of them. Former holders and the duration of a read shift a turn
+            // among contenders. So do revisions, which are told apart by their distance alone.
             ("Election", "settings" | "last_now")
             | ("OperatorNote", "reason" | "by")
             | ("ReleaseCause", "result")
@@ -184,19 +184,20 @@ impl<'a, H: Hasher> Canonical<'a, H> {
             | ("Details" | "Tenure", "holders")
             | ("ObservedLock", "round_trip")
             | ("Lease", "service" | "node" | "units" | "cgroups" | "inactive") => Meaning::Nothing,
-            // When a call was made matters only to who gives it up.
+            // The time of a call matters only if a call may be given up.
             ("Call", "sent") if !self.losses => Meaning::Nothing,
-            // Since when a pause counts, when a check passed.
+            // The first two say since when a pause counts, and the third when a check last passed.
             ("Tenure", "note_since") | ("ObservedLock", "shown") if !self.pauses => Meaning::Nothing,
             ("Election", "last_pass") if !self.checks => Meaning::Nothing,
-            // Only a claim that waits asks for its entitlement.
+            // The time of the entitlement matters only while a claim waits for it.
             ("Tenure", "entitled_at") if !self.waits => Meaning::Nothing,
-            // Whether the store was watched all the time, and no more than that.
+            // This only tells whether the store was watched all the time.
             ("LockView", "watched") => Meaning::Watched,
             ("Reads", "due") | ("Tenure", "next_attempt") | ("BackOff", "until") | ("Release", "stop_limit_at") => {
                 Meaning::Ahead
             }
-            // "None" and "some" are told apart, and so are a first change and a second.
+            // For renewals only "none" and "some" are told apart; the changes of a record with one's own name are told apart up
+            // to three.
             ("Tenure", "renewals") => Meaning::UpTo(1),
             ("DuplicateNode", "changes") => Meaning::UpTo(3),
             ("LockView", "own_writes") => Meaning::IfLive,
@@ -246,7 +247,7 @@ fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// One value on its way into the hash.
+/// Serializes one value into the hash.
 struct Walk<'c, 'a, H> {
     to: &'c mut Canonical<'a, H>,
     meaning: Meaning,
@@ -281,7 +282,7 @@ impl<'c, 'a, H: Hasher> ser::Serializer for Walk<'c, 'a, H> {
     type SerializeStructVariant = Fields<'c, 'a, H>;
 
     plain! { serialize_bool: bool, serialize_u8: u8, serialize_u16: u16, serialize_char: char }
-    // The election has none of these.
+    // The model's state has no values of these types.
     refuse! {
         serialize_i8: i8, serialize_i16: i16, serialize_i32: i32, serialize_i64: i64, serialize_f32: f32,
         serialize_f64: f64
@@ -354,7 +355,7 @@ impl<'c, 'a, H: Hasher> ser::Serializer for Walk<'c, 'a, H> {
             }
             "FencingToken" => {
                 let number = u64::try_from(value.serialize(Number)?).map_err(|_| Never)?;
-                // The next is above all that its writer knows, and nothing is decided by how far.
+                // A new token is above all that its writer knows, and how far it is above decides nothing.
                 self.to.hasher.write_u64(self.to.highest_term.saturating_sub(number).min(3));
             }
             "ReadId" => {
@@ -399,7 +400,7 @@ impl<'c, 'a, H: Hasher> ser::Serializer for Walk<'c, 'a, H> {
     }
 
     fn serialize_seq(self, length: Option<usize>) -> Result<Parts<'c, 'a, H>, Never> {
-        // Of what is left out where it is dead, the number of those left counts, and that shows by itself.
+        // Where writes that cannot show up are left out, only the number of the others matters, and hashing these shows it.
         if self.meaning != Meaning::IfLive {
             self.to.hasher.write_u64(length.unwrap_or_default() as u64);
         }
@@ -425,7 +426,8 @@ impl<'c, 'a, H: Hasher> ser::Serializer for Walk<'c, 'a, H> {
         let mut limits = None;
         if of == "Phase" {
             self.to.waits = false;
-            // For how long it has been active counts while there is a back-off to be forgotten, which comes first.
+            // The age of an active tenure matters while there is a back-off to be forgotten. The back-off is serialized before
+            // it.
             if variant == "Active" {
                 limits = Some(if self.to.backed_off { self.to.oldest_holding } else { Duration::ZERO });
             }
@@ -457,11 +459,11 @@ impl<'c, 'a, H: Hasher> ser::Serializer for Walk<'c, 'a, H> {
     }
 }
 
-/// Elements of a sequence.
+/// Serializes the elements of a sequence.
 struct Parts<'c, 'a, H> {
     to: &'c mut Canonical<'a, H>,
     meaning: Meaning,
-    /// Ages above this are alike, within this variant.
+    /// All ages above this are equal within this variant.
     limits: Option<Duration>,
 }
 
@@ -501,7 +503,7 @@ impl<H: Hasher> ser::SerializeMap for Parts<'_, '_, H> {
     type Ok = ();
     type Error = Never;
     fn serialize_key<T: Serialize + ?Sized>(&mut self, _: &T) -> Result<(), Never> {
-        // The only map is the guard's table, and there is one service.
+        // The key is left out: the only map is the guard's table, and there is one service.
         Ok(())
     }
     fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Never> {
@@ -512,7 +514,7 @@ impl<H: Hasher> ser::SerializeMap for Parts<'_, '_, H> {
     }
 }
 
-/// Fields of a struct.
+/// Serializes the fields of a struct.
 struct Fields<'c, 'a, H> {
     to: &'c mut Canonical<'a, H>,
     name: &'static str,
@@ -529,7 +531,7 @@ impl<H: Hasher> Fields<'_, '_, H> {
         match (self.name, key) {
             ("Time", "boot") => self.time.boot = value.serialize(Span)?,
             ("Time", _) => self.time.raw = value.serialize(Span)?,
-            // An attempt that can show up no longer is as good as none.
+            // An attempt whose write cannot show up any more counts as none.
             ("Attempt", "write") => {
                 let id = WriteId(value.serialize(Number)?);
                 self.skips = !self.to.live_writes.contains(&id);
@@ -665,7 +667,7 @@ macro_rules! impossible {
     };
 }
 
-/// Takes a number out of a newtype; of a text, one that stands for it.
+/// Extracts the number from a newtype. For a text it is a hash.
 struct Number;
 
 impl ser::Serializer for Number {
@@ -695,10 +697,10 @@ impl ser::Serializer for Number {
     refuse_the_rest!();
 }
 
-/// Takes a span as it is.
+/// Extracts a span.
 struct Span;
 
-/// The fields of a span, or the spans of a point.
+/// Collects the two fields of a span, or the two spans of a point in time.
 struct Halves<T> {
     first: T,
     second: T,
@@ -733,7 +735,7 @@ impl ser::SerializeStruct for Halves<u64> {
     }
 }
 
-/// Takes a point in time as it is.
+/// Extracts a point in time.
 struct Point;
 
 impl ser::Serializer for Point {

@@ -1,4 +1,4 @@
-//! The searches: all states, or random walks through them; what they looked at, and how they tell it.
+//! The searches, through all states or along random walks, and their reports.
 
 use std::fmt::{Debug, Write as _};
 use std::hash::Hash;
@@ -12,13 +12,13 @@ use crate::entry::{self, Entries};
 use crate::plan::Plan;
 use crate::world::{Step, World};
 
-/// What a search has to come by, or it has looked at nothing.
+/// What a search has to reach; without it the search has shown nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Milestone {
     ActiveOnFirst,
     ActiveOnSecond,
     ActiveOnThird,
-    /// A record that another one held was replaced.
+    /// A record that another host held was replaced.
     TakeOver,
     /// A `proven` was written.
     Release,
@@ -26,7 +26,7 @@ pub enum Milestone {
     Adoption,
     /// A lease ended with the unit running, or starting.
     Lapse,
-    /// A start that was decided came too late.
+    /// A start came too late, and the gate refused it.
     GateRefused,
     /// A write was applied that nobody waited for any more.
     LateWrite,
@@ -34,15 +34,15 @@ pub enum Milestone {
     ClaimLost,
     /// The store went back in place.
     WentBack,
-    /// A unit's entry was made.
+    /// The entry of a unit was made.
     EntryMade,
-    /// An operator's word has changed it.
+    /// An operator's word changed the key in the entry.
     KeyAdopted,
-    /// Its former locks were seen free.
+    /// A former lock was seen free, and its key was struck out of the entry.
     FormerStruckOut,
-    /// It did not vouch for a claim.
+    /// The entry did not vouch for a claim.
     VetFailed,
-    /// A host has seen a later one than what is there, and does not go by that.
+    /// A host noticed that the entry is older than the one that it saw before, and refused it.
     GoingBackNoticed,
 }
 
@@ -77,7 +77,7 @@ impl Milestone {
     }
 }
 
-/// How often each was come by.
+/// How often each milestone was reached.
 #[derive(Debug, Default)]
 pub struct Milestones([AtomicU64; Milestone::COUNT]);
 
@@ -91,7 +91,7 @@ impl Milestones {
     }
 }
 
-/// What is found wrong with a state.
+/// What is wrong with a state, if anything is.
 fn fault_of(plan: &Plan, world: &World) -> Option<&'static str> {
     if world.executing() > 1 {
         Some(OVERLAP)
@@ -104,27 +104,27 @@ fn fault_of(plan: &Plan, world: &World) -> Option<&'static str> {
     }
 }
 
-/// The name of what each state is asked for.
+/// The name of the property that is checked in each state.
 pub const PROMISE: &str = "promise";
-/// What the promise rules out.
+/// A violation: two units execute at the same time.
 pub const OVERLAP: &str = "two units are alive at once";
-/// What must not last.
+/// A violation: no unit is active for longer than the bound.
 pub const IDLE: &str = "nothing is active, long after the last fault";
 
-/// What became of a search.
+/// The result of a search.
 #[derive(Debug)]
 pub struct Outcome {
     name: String,
-    /// States looked at, each time.
+    /// How many states were visited, repeated visits included.
     pub visited: u64,
-    /// Different ones, where they are told apart.
+    /// How many different states there were, if the search tells them apart.
     pub unique: Option<u64>,
-    /// Steps from the beginning.
+    /// The largest number of steps from the beginning.
     pub depth: u64,
     pub took: Duration,
-    /// There is no state that was not looked at.
+    /// Whether every state was visited.
     pub complete: bool,
-    /// What was found, and the steps that lead there.
+    /// The violation that was found, and the steps that lead to it.
     pub found: Option<(&'static str, String)>,
     milestones: Arc<Milestones>,
     /// The longest time without an active unit after the last fault.
@@ -164,7 +164,8 @@ impl Outcome {
         println!("{line}");
     }
 
-    /// Nothing was found, and enough was looked at: at least so many states, and all of these.
+    /// Asserts that no violation was found and that the search was large enough: at least `least` states, and all of
+    /// `milestones`.
     pub fn holds(&self, least: u64, milestones: &[Milestone]) {
         if let Some((what, path)) = &self.found {
             panic!("{}: {what}\n{path}", self.name);
@@ -176,7 +177,7 @@ impl Outcome {
         }
     }
 
-    /// The search must find what it was made to find.
+    /// Asserts that the search found the violation that it was made to find.
     pub fn finds(&self, what: &str) {
         match &self.found {
             Some((found, path)) if *found == what => println!("{path}"),
@@ -193,7 +194,7 @@ struct Check {
 }
 
 impl PartialEq for World {
-    /// Paths are told apart by their fingerprints; this is never asked of two states that are alike.
+    /// The search compares states by their fingerprints. This is never called for two states that are equal.
     fn eq(&self, _: &Self) -> bool {
         false
     }
@@ -209,7 +210,7 @@ impl Model for Check {
 
     fn actions(&self, world: &World, actions: &mut Vec<Step>) {
         world.steps(actions);
-        // When all is calm whatever is due happens at once, and its order matters little.
+        // When all is calm, what is due happens at once, and its order matters little.
         if world.is_calm() {
             actions.truncate(1);
         }
@@ -228,12 +229,12 @@ impl Model for Check {
     }
 
     fn within_boundary(&self, world: &World) -> bool {
-        // What was served again after the last fault is looked at elsewhere.
+        // States in which the service is active again after the last fault are not searched further here.
         !(world.is_calm() && world.quiet().is_zero() && world.is_served())
     }
 }
 
-/// Looks at all states, the nearest first, as long as `limit` and `most` visits last.
+/// Visits all states, those with the fewest steps first, until `limit` is over or `most` states were visited.
 pub fn exhaust(name: &str, plan: Plan, limit: Duration, most: usize) -> Outcome {
     let (plan, milestones) = (Arc::new(plan), Arc::new(Milestones::default()));
     let longest_quiet = Arc::new(AtomicU64::new(0));
@@ -249,7 +250,7 @@ pub fn exhaust(name: &str, plan: Plan, limit: Duration, most: usize) -> Outcome 
     outcome
 }
 
-/// Looks at all states of a unit's entry.
+/// Visits all states of the model of a unit's entry.
 pub fn exhaust_entries(name: &str, plan: entry::Plan, limit: Duration, most: usize) -> Outcome {
     let milestones = Arc::new(Milestones::default());
     let entries = Entries { plan, milestones: Arc::clone(&milestones) };
@@ -258,7 +259,7 @@ pub fn exhaust_entries(name: &str, plan: entry::Plan, limit: Duration, most: usi
     outcome
 }
 
-/// The search itself. `fault_of` says what is wrong with a state that does not keep the model's promise.
+/// Runs the search. `fault_of` says what is wrong with a state that violates the model's promise.
 fn search<M>(
     name: &str,
     model: M,
@@ -338,15 +339,15 @@ impl Rng {
     }
 }
 
-/// How a walk likes to go.
+/// What kind of steps a walk prefers.
 struct Taste {
-    /// In how many percent of the steps something rare happens, where it can.
+    /// In how many percent of the steps a rare step is taken, if there is one.
     rare: usize,
-    /// In how many percent time passes though something is due.
+    /// In how many percent of the steps time passes although something is due.
     late: usize,
-    /// In how many percent a stop that is under way ends.
+    /// In how many percent of the steps a stop that is under way may end.
     ends: usize,
-    /// In how many percent a host that may be late begins to be so with everything, for up to as many steps.
+    /// In how many percent of the steps a host that may be late begins to delay everything, for fewer than `pause` steps.
     pauses: usize,
     pause: usize,
     length: usize,
@@ -383,7 +384,7 @@ impl Taste {
     }
 }
 
-/// A host that is late with everything.
+/// A host that delays everything for some steps.
 #[derive(Default)]
 struct Pause {
     host: usize,
@@ -402,7 +403,7 @@ impl Pause {
         }
     }
 
-    /// Time can always pass instead.
+    /// Removes the steps of the paused host. Time can always pass instead.
     fn hold_back(&self, steps: &mut Vec<Step>) {
         if self.left > 0 {
             steps.retain(|step| step.due_at() != Some(self.host));
@@ -410,16 +411,16 @@ impl Pause {
     }
 }
 
-/// How much random walks look at.
+/// How many random walks there are.
 #[derive(Debug, Clone, Copy)]
 pub enum Effort {
-    /// So many walks, the same ones each time.
+    /// This number of walks, the same ones each time.
     Walks(u64),
-    /// As many as it takes to find something, or as this time allows.
+    /// Walks until something is found, or until this time is over.
     Time(Duration),
 }
 
-/// Random walks from the beginning, each with its own taste, and all calm at its end if the plan knows that.
+/// Random walks from the first state, each with a taste of its own. If the plan allows calm, each walk ends with it.
 pub fn walk(name: &str, plan: Plan, first: u64, effort: Effort) -> Outcome {
     let begin = Instant::now();
     let (plan, milestones) = (Arc::new(plan), Arc::new(Milestones::default()));
@@ -515,7 +516,7 @@ fn go(plan: &Arc<Plan>, milestones: &Arc<Milestones>, seed: u64, tell: &mut dyn 
         if walk.found.is_some() || (begins_calm && !plan.calm) {
             return walk;
         }
-        // A while longer: what is served again has to stay so.
+        // The walk goes on for a while: a service that is active again has to stay so.
         after += u64::from(world.is_calm() && world.is_served());
         if after > 100 {
             return walk;

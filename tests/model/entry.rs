@@ -1,32 +1,34 @@
-//! The entry of one unit in the store, hosts whose configurations name different keys for that unit, and the locks under
-//! these keys: N1 to N4, one step at a time.
+//! The entry of one unit in the store, hosts whose configurations name different keys for that unit, and the locks under these
+//! keys: the rules N1 (the unit's entry), N2 (vetting), N3 (adoption of another key) and N4 (what a host remembers), one step
+//! at a time.
 //!
-//! What an entry says, how it is judged, and for which key it vouches is putexd's own: [`judge`] and [`Registration`]. The
-//! daemon's `registration` is async around a store; here its steps are told again, in the same order: an entry is read and
-//! judged, former locks are looked at one by one, the entry is written, and whatever became of that, it is read again.
+//! What an entry says, how it is judged, and for which key it vouches is putexd's own code: [`judge`] and [`Registration`]. The
+//! daemon's `registration` is async around a store, so its steps are repeated here, in the same order: an entry is read and
+//! judged, former locks are looked at one by one, the entry is written, and whatever the outcome, it is read again.
 //!
-//! An election is here what these rules need of it. One host at a time has the lock under a key and renews it. One that
-//! stands still is dead at its deadline, before anybody else starts under that key, and before its lock was seen unchanged
-//! for the wait. So there is no time. There are no revisions either: what is still to be replaced by a write that is under
-//! way is there, or the write is forgotten, since it would conflict. That leaves so few states that all of them are looked
-//! at, whatever happens however often.
+//! The elections are reduced to what these rules need. One host at a time has the lock under a key and renews it. A host that
+//! stands still is dead at its deadline, before any other host starts under that key, and before another has seen its lock
+//! unchanged for the wait. So there is no time. There are no revisions either: as long as a write can still win, the value that
+//! it replaces is there; else the write is forgotten, because it would conflict. That leaves so few states that all of them are
+//! visited, although each step may happen any number of times.
 //!
-//! Any look may show the past. One at the entry then shows any key with no former ones, as others clear nobody; one at a lock
-//! shows it released: before all this the unit was run under each of the keys. A write from there conflicts. To write again what
-//! was read is therefore one step with the read: where that is won, it was there at that moment.
+//! Any look may show the past. A look at the entry then shows any key without former ones, because other entries clear no host.
+//! A look at a lock then shows it released, because the unit was run under each of the keys before. A write from such a look
+//! conflicts. So reading a value and writing it again is one step: if the write is won, the value was there at that moment.
 //!
-//! Whether an entry is newer than what a host has seen last comes to two questions. The past is not newer for a host that
-//! saw the newest entry last. What is there now is not newer if the entry went back to a copy and was not written since, and
-//! what the host saw last came after that copy. From the next write on it counts as newer for everybody. Its revision may be
-//! lower still, but a host that is refused for it does nothing that it could not do by not looking. Entries that name the
-//! same key need not be told apart, since it is only asked where the host has kept another key than is shown.
+//! Whether an entry is newer than the one that a host saw last comes down to two questions. The past is not newer for a host
+//! that saw the newest entry last. The present entry is not newer if the entry went back to a copy and was not written since,
+//! and the host saw its last one after that copy was taken. From the next write on the entry counts as newer for every host.
+//! Its revision may still be lower, but a host that is refused because of that does nothing that it could not do by not
+//! looking. Entries that name the same key need not be told apart, because the question matters only where the host has kept
+//! another key than is shown.
 //!
-//! A unit that one service binds and that is another's main unit, or that both bind, has one entry as well: two such services
-//! on two hosts are two keys for one unit, which is this. So is each unit of a service by itself: nothing is started before
-//! all of its entries vouch for it.
+//! A unit that one service binds and that is another's main unit, or that both bind, has one entry as well. Two such services
+//! on two hosts are two keys for one unit, which this model covers. So it covers each unit of a service by itself: nothing is
+//! started before all of the service's entries vouch for it.
 //!
-//! Another store (N4) is not in this world; what a host's disk remembers of a key is. What was written before the store went
-//! back, and is applied after it, is not either.
+//! Another store (N4) is not in this model; what a host's disk remembers of a key is. A write from before the store went back
+//! that is applied after it is not in this model either.
 
 use std::sync::Arc;
 
@@ -37,65 +39,65 @@ use crate::election::{Found, KeptPlace, Place, Position, Refusal, Registration, 
 use crate::types::store::StoreAddress;
 use crate::types::{Incarnation, Key, Revision, UnitName, Value};
 
-/// The keys, each the name of a lock.
+/// The keys that configurations may name. Each is the name of a lock.
 const KEYS: [&str; 3] = ["db", "ctl", "old"];
 
-/// What keeps two hosts apart. Each can be dropped, to see whether it is needed.
+/// The parts of the rules that keep two hosts apart. Each can be dropped, to see whether it is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Premise {
-    /// N1: whoever comes first makes the entry by compare-and-set.
+    /// N1: the first host makes the entry by compare-and-set.
     MadeByComparing,
     /// N1: after a write whose answer was lost the entry is read again.
     ReadAgain,
     /// N2: the entry is read between the claim and the start.
     Vetted,
-    /// N2: and is written again as it was read.
+    /// N2: the entry is written again as it was read.
     VettedByWriting,
-    /// N2: one that has former keys vouches for none.
+    /// N2: an entry that has former keys vouches for no key.
     VettedForFormer,
-    /// N2: what the host keeps counts as well.
+    /// N2: what the host remembers is judged as well.
     VettedByMemory,
     /// N3: the former key is kept when another is adopted.
     FormerKept,
-    /// N3: the former lock has to be free.
+    /// N3: the former lock has to be free before its key is struck out.
     FormerWaitedFor,
-    /// N3: and is written again as it was seen.
+    /// N3: the former lock is written again as it was seen.
     FormerTouched,
-    /// N3: one that is `proven` is free at once only if its tenure was seen before.
+    /// N3: a `proven` former lock is free at once only if its tenure was seen before.
     ProvenFollowed,
-    /// N3: it is struck out by compare-and-set.
+    /// N3: the former key is struck out by compare-and-set.
     StruckByComparing,
-    /// N4: what a host keeps counts, where there is no entry or an older one.
+    /// N4: what a host remembers counts if there is no entry, or an older one.
     KeptHeeded,
-    /// N4: in the second case, too.
+    /// N4: it counts if there is an older one.
     PositionHeeded,
-    /// N4: the key is kept on a refused look, too.
+    /// N4: the key is remembered after a look that was refused, too.
     KeptWhenRefused,
-    /// N4: a look at the past does not replace it.
+    /// N4: a look at the past does not replace what is remembered.
     KeptNewest,
-    /// (g): an entry that goes back or is deleted, while a host has the unit's lock under its key, is what every host that
-    /// names another key saw last.
+    /// Assumption (g): if an entry goes back or is deleted while a host has the unit's lock under its key, every host that
+    /// names another key saw that entry last.
     SeenByAll,
 }
 
-/// One search.
+/// The hosts and the possible steps of one search.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// The key that the configuration of each host names to begin with.
+    /// The key that the configuration of each host names at the beginning.
     pub hosts: &'static [usize],
-    /// How many keys it may come to name.
+    /// How many keys a configuration may name.
     pub keys: usize,
-    /// Whether it may.
+    /// Whether a configuration may come to name another key.
     pub reconfigured: bool,
-    /// Whether somebody deletes the entry, or makes it unreadable.
+    /// Whether somebody may delete the entry, or make it unreadable.
     pub by_hand: bool,
-    /// Whether the entry goes back to a copy, alone or with all of the store.
+    /// Whether the entry may go back to a copy, alone or with all of the store.
     pub goes_back: bool,
     pub dropped: Option<Premise>,
 }
 
 impl Plan {
-    /// Where no entry is lost, what a host remembers only keeps it from going by looks at the past.
+    /// If no entry is ever lost, what a host remembers only protects it from looks at the past.
     fn needs_memory(self) -> bool {
         self.by_hand || self.goes_back
     }
@@ -105,11 +107,11 @@ impl Plan {
     }
 }
 
-/// What a write is to replace.
+/// What a write replaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Base {
     Nothing,
-    /// What was read, and is still there.
+    /// The value that was read, which is still there.
     Latest,
 }
 
@@ -120,129 +122,130 @@ struct Write {
     value: Arc<Value>,
 }
 
-/// Where a host's look at the entry is.
+/// The state of a host's look at the entry.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Registrar {
     Resting,
-    /// One of its former locks has to be free before it is struck out.
+    /// One of the former locks of this entry has to be free before its key is struck out.
     Waiting(Arc<Value>),
     Writing(Write),
-    /// On an operator's word.
+    /// The write of a key that an operator's word adopts.
     Adopting(Write),
 }
 
-/// How far a host is with a lock.
+/// How far a host has come with a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Lease {
     Claimed,
     Vetted,
     /// The unit is alive.
     Running,
-    /// It is alive, and the lock is renewed no more.
+    /// The unit is alive, and the lock is no longer renewed.
     Doomed,
 }
 
-/// A host, and the daemon on it.
+/// A host with its daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Host {
     /// The key in its configuration.
     key: usize,
-    /// The key that its disk remembers, and whether the entry named it later than the copy of the store was taken.
+    /// The key that its disk remembers, and whether the entry named it after the copy of the store was taken.
     kept: Option<usize>,
     beyond: bool,
-    /// The host was last shown the newest entry that names this key, and has its disk still.
+    /// The host was last shown the newest entry, which names this key, and still has its disk.
     saw: Option<usize>,
     registrar: Registrar,
-    /// What its election was told of the last look.
+    /// Whether the last look told its election that it may contend.
     cleared: bool,
-    /// The lock that it has, under the key of a former configuration until that is let go.
+    /// The lock that it has. After a change of the configuration this is under the former key, until it is released.
     lease: Option<(usize, Lease)>,
-    /// That key was in the entry, and is not since this was deleted or went back.
+    /// The key of that lock was in the entry, and is not since the entry was deleted or went back.
     orphaned: bool,
 }
 
-/// All of it.
+/// One state of the search.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct World {
     entry: Option<Arc<Value>>,
-    /// For each lock, whether its record says that the unit of its last holder is dead.
+    /// For each lock, whether its record is `proven`.
     proven: Vec<bool>,
     hosts: Vec<Host>,
-    /// A write that nobody waits for any more, and that may still be applied.
+    /// A write that its sender has given up, and that may still be applied.
     late: Option<Write>,
-    /// The key in the newest entry that ever was.
+    /// The key in the newest entry that there ever was.
     newest: Option<usize>,
     copy: Copied,
     /// Whether the entry was written since the copy was taken, or since the store went back to it.
     gone_on: bool,
 }
 
-/// A copy of the store; the first is of an empty one.
+/// A copy of the store. Before the first is taken it is a copy of the empty store.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Copied {
     entry: Option<Arc<Value>>,
     proven: Vec<bool>,
 }
 
-/// What a host hears of its write of the entry.
+/// What a host hears of its write to the entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// What became of it.
+    /// The outcome.
     Comes,
-    /// Nothing, though it was applied if it could be.
+    /// Nothing. The write was applied if that was possible.
     IsLost,
-    /// Nothing, and it may be applied later.
+    /// Nothing. The write may be applied later.
     ComesTooEarly,
 }
 
-/// One step; most are those of a host.
+/// One step. The first number of a step is that of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// The configuration names this key from now on. What is held under another one is let go.
+    /// The configuration names this key from now on. A lock under another key is released.
     Configure(usize, usize),
     /// The entry is read and judged.
     Look(usize),
-    /// It is one that named this key.
+    /// A look that shows the past: an entry that named this key.
     OldLook(usize, usize),
-    /// A former lock is read, and written again if that says that it is free.
+    /// A former lock is read, and written again if it is free.
     LookAtLock(usize, usize),
     OldLookAtLock(usize, usize),
-    /// An operator says that the configured key is meant.
+    /// An operator says that the configured key is the right one.
     Adopt(usize),
     Write(usize, Answer),
-    /// What is late is applied, or conflicts.
+    /// A write that was given up is applied, or conflicts.
     LateWrite,
-    /// The lock is written.
+    /// The lock is written: a claim.
     Claim(usize),
-    /// The entry is read once more, and written again.
+    /// The entry is read once more, and written again (N2).
     Vet(usize),
     OldVet(usize),
     Start(usize),
-    /// A claim is renewed no more.
+    /// A claim is no longer renewed.
     GiveUp(usize),
     /// The unit is stopped, and the lock released.
     Release(usize),
-    /// A host renews no more, and its unit is alive still.
+    /// A host no longer renews, and its unit is still alive.
     StandStill(usize),
-    /// The deadline, by which the unit is dead.
+    /// The deadline has passed, and the unit is dead.
     Die(usize),
-    /// The daemon is killed and comes back; a unit that is alive goes on. With the two above this is a loss of power.
+    /// The daemon is killed and starts again. A unit that is alive goes on. Together with the two steps above this is a loss of
+    /// power.
     Crash(usize),
-    /// A host that is down loses its disk.
+    /// A host without a lock loses its disk.
     LoseDisk(usize),
     /// Somebody deletes the entry.
     Delete,
-    /// Somebody makes it unreadable.
+    /// Somebody makes the entry unreadable.
     Garble,
     /// A copy of the store is taken.
     Copy,
-    /// The store goes back to it, and nobody can renew.
+    /// The store goes back to the copy, and no host can renew.
     GoBack,
-    /// The entry alone goes back to it.
+    /// The entry alone goes back to the copy.
     EntryGoesBack,
 }
 
-/// The search for an overlap.
+/// The model, which searches for an overlap.
 pub struct Entries {
     pub plan: Plan,
     pub milestones: Arc<Milestones>,
@@ -302,12 +305,12 @@ fn found(value: Option<&Arc<Value>>) -> Found {
     Registration::decode(value, &unit()).map_or(Found::Garbled, Found::Entry)
 }
 
-/// The entry, if it can be read.
+/// The entry in `value`, if it can be read.
 fn registration(value: Option<&Arc<Value>>) -> Option<Registration> {
     Registration::decode(value?, &unit())
 }
 
-/// One that names this key alone.
+/// An entry that names this key alone.
 fn naming(key: usize) -> Registration {
     Registration { key: place(key).key, former: Vec::new() }
 }
@@ -326,7 +329,7 @@ fn position(revision: u64) -> Position {
     (Incarnation(String::new()), Revision(revision))
 }
 
-/// What can happen.
+/// The state, and the steps that are possible.
 impl World {
     fn new(plan: Plan) -> Self {
         let none = vec![false; plan.keys];
@@ -351,13 +354,13 @@ impl World {
         }
     }
 
-    /// What is wrong.
+    /// What is wrong with this state, if anything is.
     pub fn fault(&self) -> Option<&'static str> {
         let is_alive = |host: &&Host| matches!(host.lease, Some((_, Lease::Running | Lease::Doomed)));
         (self.hosts.iter().filter(is_alive).count() > 1).then_some(OVERLAP)
     }
 
-    /// A line for the log.
+    /// The state in one line, for the path of a search.
     pub fn show(&self) -> String {
         let entry = match found(self.entry.as_ref()) {
             Found::Nothing => "no entry".to_owned(),
@@ -380,8 +383,8 @@ impl World {
         others.filter_map(|(_, host)| host.lease)
     }
 
-    /// What (g) says, and that no write is under way that makes an entry after it was deleted. One that cannot be read may
-    /// still be replaced on the word of somebody who knows.
+    /// Whether assumption (g) holds, and no write is under way that would make an entry after it was deleted. An entry that
+    /// cannot be read is excepted: it may still be replaced on an operator's word.
     fn is_seen_by_all(&self) -> bool {
         let is_made_late = self.entry.is_none() && self.late.as_ref().is_some_and(|write| write.base == Base::Nothing);
         let is_garbled = found(self.entry.as_ref()) == Found::Garbled;
@@ -399,7 +402,7 @@ impl World {
         }
         let is_down = host.registrar == Registrar::Resting && !host.cleared && host.lease.is_none();
         offer(Step::LoseDisk(h), is_down);
-        // What follows a change of the key begins when nothing is left of what was before.
+        // After a change of the key nothing begins before the lock under the former key is released.
         if host.lease.is_some_and(|(key, _)| key != host.key) {
             return;
         }
@@ -450,7 +453,7 @@ impl World {
     }
 }
 
-/// What is done.
+/// The effect of each step.
 impl World {
     fn take(&mut self, step: Step, search: &Entries) {
         let plan = search.plan;
@@ -469,7 +472,7 @@ impl World {
                 self.look(h, &Found::Entry(naming(key)), !has_seen_newest, false, search);
             }
             Step::LookAtLock(h, key) => {
-                // It was unchanged for the wait, or the end of what was seen before.
+                // The lock was unchanged for the wait, or the host saw the end of the tenure that it had seen before.
                 let is_free = self.hosts.iter().all(|host| host.lease.is_none_or(|(held, _)| held != key));
                 let is_proven = self.proven[key] && !plan.keeps(Premise::ProvenFollowed);
                 self.look_at_lock(h, key, is_free || is_proven);
@@ -537,7 +540,7 @@ impl World {
         search.milestones.reach(Milestone::WentBack);
     }
 
-    /// Not as the rules have it: whoever has the lock under a key that was there before is overlooked.
+    /// Changes the entry without regard to the rules: a host that has the lock under the key that was there before is ignored.
     fn change_by_hand(&mut self, value: Option<Arc<Value>>, plan: Plan) {
         self.replace(value, plan);
         let entry = registration(self.entry.as_ref());
@@ -547,19 +550,19 @@ impl World {
         }
     }
 
-    /// A daemon that begins knows its configuration and its disk; what the guard remembers goes on.
+    /// A daemon that starts knows its configuration and its disk. A lease that the guard remembers goes on.
     fn restart(&mut self, h: usize) {
         let host = &mut self.hosts[h];
         (host.registrar, host.cleared) = (Registrar::Resting, false);
         host.lose_claim();
     }
 
-    /// Whether what is there is newer than what the host has seen last, or the same.
+    /// Whether the present entry is newer than the one that the host saw last, or the same.
     fn is_newer(&self, h: usize) -> bool {
         self.gone_on || !self.hosts[h].beyond
     }
 
-    /// The host is shown what is there.
+    /// Notes that the host was shown the present entry.
     fn watch(&mut self, h: usize) {
         let named = registration(self.entry.as_ref()).map(|entry| lock_of(&entry.key));
         if named.is_some() && named == self.newest {
@@ -575,7 +578,7 @@ impl World {
         judge(&place(host.key), kept.as_ref(), found, &shown, adopting)
     }
 
-    /// Up to the first write, or the first look at a former lock.
+    /// A look at the entry, up to the first write, or to the first look at a former lock.
     fn look(&mut self, h: usize, shown: &Found, is_newer: bool, is_present: bool, search: &Entries) {
         let plan = search.plan;
         let verdict = self.judge(h, shown, is_newer, false, plan);
@@ -611,7 +614,7 @@ impl World {
         }
     }
 
-    /// On the disk.
+    /// Keeps on the disk what the entry names.
     fn keep(&mut self, h: usize, entry: &Registration, is_present: bool, plan: Plan) {
         if !plan.needs_memory() {
             return;
@@ -621,7 +624,7 @@ impl World {
         host.beyond = is_present && self.gone_on;
     }
 
-    /// A former lock; if it is free it is struck out.
+    /// A look at a former lock. If that is free, its key is to be struck out of the entry.
     fn look_at_lock(&mut self, h: usize, key: usize, is_free: bool) {
         let base = self.base();
         let host = &mut self.hosts[h];
@@ -634,7 +637,7 @@ impl World {
         }
     }
 
-    /// Up to the write.
+    /// Adopts the configured key, up to the write.
     fn adopt(&mut self, h: usize, plan: Plan) {
         let found = found(self.entry.as_ref());
         let verdict = self.judge(h, &found, self.is_newer(h), true, plan);
@@ -686,7 +689,7 @@ impl World {
         }
     }
 
-    /// Whether it could be.
+    /// Applies a write if it does not conflict. Returns whether it did.
     fn apply(&mut self, write: &Write, plan: Plan) -> bool {
         let fits = write.base == Base::Latest || self.entry.is_none();
         if fits {
@@ -699,7 +702,7 @@ impl World {
         if self.entry.is_some() { Base::Latest } else { Base::Nothing }
     }
 
-    /// What was to replace the former value conflicts from now on.
+    /// Replaces the entry. Every write that was to replace the former value conflicts from now on.
     fn replace(&mut self, value: Option<Arc<Value>>, plan: Plan) {
         self.entry = value;
         self.gone_on = plan.goes_back;
@@ -727,7 +730,7 @@ impl World {
         self.late.take_if(|write| conflicts(write));
     }
 
-    /// Between the claim and the start.
+    /// Vets a claim between the claim and the start (N2).
     fn vet(&mut self, h: usize, search: &Entries) {
         let plan = search.plan;
         let shown = found(self.entry.as_ref());
@@ -762,7 +765,7 @@ impl Host {
         (self.lease, self.orphaned) = (None, false);
     }
 
-    /// Nothing was started under it.
+    /// Drops a claim under which nothing was started.
     fn lose_claim(&mut self) {
         if !matches!(self.lease, Some((_, Lease::Running | Lease::Doomed))) {
             self.end();

@@ -1,26 +1,26 @@
-//! What a search is to look at: the hosts, their timings, and which faults may happen how often.
+//! What a search covers: the hosts, their timings, and how often each fault may happen.
 
 use std::time::Duration;
 
 use crate::election::Timings;
 
-/// One of the steps of time, and R of most hosts.
+/// The length of one step of time, which is also R of most hosts.
 pub const TICK: Duration = Duration::from_secs(1);
 
-/// What may go wrong, or be ordered. Each happens at most as often as the [`Plan`] says.
+/// A fault or an order. Each happens at most as often as the [`Plan`] says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fault {
-    /// A call is given up on; its request or its answer is lost.
+    /// The caller gives up a call, and its request or its answer is lost.
     Loss,
-    /// A call is given up on, and its write is applied later.
+    /// The caller gives up a call, and its write is applied later.
     Orphan,
-    /// A read shows what was replaced already.
+    /// A read shows what was replaced before.
     StaleRead,
     /// A daemon is killed.
     DaemonCrash,
     /// A host loses power.
     PowerLoss,
-    /// Everything on a host stands still for a while, but its clocks.
+    /// Everything on a host stands still for a while, except its clocks.
     Freeze,
     /// A guard dies.
     GuardDeath,
@@ -28,44 +28,44 @@ pub enum Fault {
     UnitDeath,
     /// Somebody starts the unit with systemctl.
     StartByHand,
-    /// The driver is told that the store is out of reach.
+    /// The driver is told that the store cannot be reached.
     Disconnect,
-    /// The store is made anew.
+    /// The store is replaced by an empty one, with another incarnation.
     Wipe,
     /// A copy of the store is taken.
     Copy,
-    /// The store is made anew from the copy; without one, from what it held before the last write.
+    /// The store is made anew from the copy; without a copy, from what it held before the last write.
     Restore,
-    /// Somebody puts the record of the copy there again, without comparing.
+    /// Somebody writes the record of the copy again, without a comparison.
     PutBack,
-    /// The store goes back to the copy in place and does not say so, when all that is lost by it, but for renewals, is so
-    /// old that whoever missed it was away for longer than counts as watching.
+    /// The store goes back to the copy in place and does not say so. It does so only when all that is lost, except renewals, is
+    /// so old that a host that missed it was away for longer than counts as watching.
     GoBack,
-    /// The key is purged: as if it had never been.
+    /// The key is purged, as if it had never existed.
     Purge,
-    /// The key is deleted.
+    /// The key is deleted, which leaves a tombstone.
     Delete,
-    /// `putexctl clear`, at any time.
+    /// An operator runs `putexctl clear`, at any time.
     Clear,
-    /// `putexctl step-down`, in favour of the other node too.
+    /// An operator runs `putexctl step-down`, with or without another node as the next holder.
     StepDown,
     /// A host is drained, and comes back.
     Drain,
-    /// Other timings, by a reload.
+    /// A reload changes the timings.
     Reload,
     /// A clock runs at another rate, within the stated error.
     Rate,
-    /// One of a host's two clocks is bent by far more, as chrony does.
+    /// One of a host's two clocks has a far larger error, as when chrony slews it.
     Slew,
-    /// (a) dropped: a won write is lost again, and its revision is given anew.
+    /// (a) dropped: a won write is lost, and its revision is used again.
     RollBack,
     /// (a) dropped: the store is made anew under its old incarnation.
     SilentWipe,
-    /// (b) dropped: both clocks of a host are off by far more than stated.
+    /// (b) dropped: both clocks of a host have a far larger error than stated.
     WrongRate,
-    /// (b) dropped: a whole virtual machine stands still, and its clocks too.
+    /// (b) dropped: a whole virtual machine stands still, and so do its clocks.
     StoppedClock,
-    /// (c) dropped: nothing that the guard or systemd wants to stop is stopped any more.
+    /// (c) dropped: neither the guard nor systemd can stop anything any more.
     NobodyEnforces,
     /// (c) dropped: SIGKILL does not empty the control group.
     Unkillable,
@@ -77,50 +77,50 @@ impl Fault {
     pub const COUNT: usize = Self::Stray as usize + 1;
 }
 
-/// As often as it likes.
+/// A fault that may happen any number of times.
 pub const ALWAYS: u8 = u8::MAX;
 
-/// A host as it begins.
+/// A host at the beginning of a search.
 #[derive(Debug, Clone)]
 pub struct HostPlan {
     pub name: &'static str,
     pub timings: Timings,
-    /// The rates of its clocks in millionths of real time.
+    /// The rate of both of its clocks, in millionths of real time.
     pub rate: u64,
-    /// Its daemon runs from the beginning.
+    /// Whether its daemon runs from the beginning.
     pub up: bool,
-    /// Whether its daemon, its network and its systemd may be late, for as long as they like. If not, time passes only
-    /// when all that is due there is done.
+    /// Whether its daemon, its network and its systemd may be late, for any time. If not, time passes only when everything that
+    /// is due there is done.
     pub late: bool,
 }
 
-/// One search.
+/// The hosts, the faults and the limits of one search.
 #[expect(clippy::struct_excessive_bools, reason = "each is an independent choice")]
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub hosts: Vec<HostPlan>,
     /// How often each fault may happen.
     pub faults: [u8; Fault::COUNT],
-    /// What a reload may change the timings to.
+    /// Which timings a reload may change to.
     pub reloads: Vec<Timings>,
-    /// Time also stops between two ticks, where a guard or a daemon has something to do: for clocks that differ.
+    /// Time also stops between two ticks when a guard or a daemon has something to do. This is for clocks that differ.
     pub exact: bool,
-    /// The first state is one in which a unit is active and another host stands by, not that of an empty store.
+    /// In the first state a unit is active and another host is standby, instead of an empty store.
     pub begins_served: bool,
-    /// The guard's replies come late, too.
+    /// The guard's replies may come late as well.
     pub slow_guard: bool,
     /// Writes that were under way when the store was made anew are applied to the new one.
     pub blind_writes: bool,
     /// How much longer than its budget a stop may take.
     pub overrun: Duration,
-    /// Hints of changes reach the daemons.
+    /// Whether hints of changes reach the daemons.
     pub hints: bool,
-    /// At any point all faults may end for good: whoever is late is so no longer, and what is broken is repaired.
+    /// At any point all faults may end for good: no host is late any more, and everything broken is repaired.
     pub calm: bool,
 }
 
 impl Plan {
-    /// Hosts with these timings and no faults but pauses of any daemon for any time.
+    /// Hosts with these timings and without faults. Any daemon may still pause for any time.
     pub fn of(timings: &[Timings]) -> Self {
         let names = ["h1", "h2", "h3"];
         let host = |(name, timings): (&'static str, &Timings)| HostPlan {
@@ -152,13 +152,13 @@ impl Plan {
         self
     }
 
-    /// The longest hold that any host uses or may be given.
+    /// The longest hold that any host uses, or is given by a reload.
     pub fn longest_hold(&self) -> Duration {
         let all = self.hosts.iter().map(|host| &host.timings).chain(&self.reloads);
         all.map(|timings| timings.hold().max(timings.longest_hold.unwrap_or_default())).max().unwrap_or_default()
     }
 
-    /// The longest time that anybody waits for an unknown holder.
+    /// The longest time for which any host waits for an unknown holder.
     pub fn longest_wait(&self) -> Duration {
         let hold = self.longest_hold();
         let all = self.hosts.iter().map(|host| &host.timings).chain(&self.reloads);
@@ -170,7 +170,7 @@ impl Plan {
         all.map(Timings::lease).max().unwrap_or_default()
     }
 
-    /// The longest real time in which any host may have had no answer and count as watching all the same.
+    /// The longest real time for which any host may be without an answer and still count as watching.
     pub fn longest_gap(&self) -> Duration {
         let all = self.hosts.iter().map(|host| &host.timings).chain(&self.reloads);
         let real = |timings: &Timings| {
@@ -185,8 +185,8 @@ impl Plan {
         all.map(|timings| timings.renew_interval).max().unwrap_or_default()
     }
 
-    /// A store that is made anew forgets the tokens of holders that a host has never seen; the clock of the wall, which
-    /// stands for them then, stands still here.
+    /// A store that is made anew forgets the tokens of holders that a host has never seen. CLOCK_REALTIME would make up for
+    /// that, but here it is always below the tokens.
     pub fn tokens_may_fall(&self) -> bool {
         let forgetting =
             [Fault::Wipe, Fault::Restore, Fault::PutBack, Fault::GoBack, Fault::Purge, Fault::Delete, Fault::Clear];
@@ -194,24 +194,20 @@ impl Plan {
         forgetting.iter().chain(&dropped).any(|fault| self.faults[*fault as usize] > 0)
     }
 
-    /// How many releases with a back-off the faults can bring about on one host.
+    /// How many releases with a back-off the faults can cause on one host.
     fn releases(&self) -> u32 {
         let causes = [Fault::GuardDeath, Fault::UnitDeath, Fault::StepDown, Fault::Drain];
         let ordered: u32 = causes.iter().map(|fault| u32::from(self.faults[*fault as usize])).sum();
-        // One more for an arm that comes too late.
+        // An arm that comes too late causes one more.
         ordered + 1
     }
 
-    /// Within this long after the last fault one unit is active: what is left of a stop that was under way, a back-off,
-    /// a read, and an unknown holder's whole time; and once more R and T for a late write that is seen after that, or for
-    /// a claim that conflicts.
+    /// Within this time after the last fault a unit is active. It has the rest of a stop that was under way, a back-off, a
+    /// read, and the whole wait for an unknown holder. R and T are added for a late write that is seen after that, or for a
+    /// claim that conflicts.
     pub fn bound(&self) -> Duration {
-        let back_off = if self.releases() == 0 {
-            Duration::ZERO
-        } else {
-            (self.longest_renewal() * 2_u32.saturating_pow(self.releases().min(8))).min(self.longest_lease() * 10)
-        };
         let renew = self.longest_renewal();
+        let back_off = (renew * 2_u32.saturating_pow(self.releases().min(8))).min(self.longest_lease() * 10);
         self.longest_hold() + back_off + renew * 2 + self.longest_wait() + self.longest_lease()
     }
 }

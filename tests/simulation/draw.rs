@@ -1,4 +1,4 @@
-//! Scenes from seeds.
+//! Draws a scene from a seed.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use crate::clocks::TRUE_RATE;
 use crate::rng::Rng;
 use crate::scene::{Fault, HostScene, Kind, Scene, share_the_longest_hold};
 
-/// Faults begin in this time.
+/// All faults begin before this time, or shortly after it.
 pub const STORMY: Duration = Duration::from_secs(20);
 
-/// The scene of a seed.
+/// The scene that belongs to `seed`; it is the same at each call.
 pub fn scene(seed: u64) -> Scene {
     let mut rng = Rng::new(seed ^ 0x5EED_0F5C_E4E5);
     let rng = &mut rng;
@@ -32,7 +32,7 @@ pub fn scene(seed: u64) -> Scene {
     Scene { seed, palette, checked, fenced, hurried, hosts, faults, expectations: Vec::new() }
 }
 
-/// Safe timings, with a stop budget up to the largest that is safe.
+/// Draws timings that are safe, with the largest stop budget up to 3·R that is.
 fn timings(rng: &mut Rng, error_ppm: u32) -> Timings {
     loop {
         let renew = Duration::from_millis(*pick(rng, &[200, 400, 800]));
@@ -54,7 +54,7 @@ fn timings(rng: &mut Rng, error_ppm: u32) -> Timings {
     }
 }
 
-/// SIGKILL always empties the control group within k (assumption c); SIGTERM may take any time, or do nothing.
+/// SIGKILL always empties the control group within k (assumption (c)). SIGTERM may take any time, or have no effect.
 fn host(rng: &mut Rng, palette: usize, error_ppm: u32, shortest_budget: Duration) -> HostScene {
     let error = u64::from(error_ppm);
     let kill_reserve = Timings::default_kill_reserve(shortest_budget);
@@ -66,14 +66,14 @@ fn host(rng: &mut Rng, palette: usize, error_ppm: u32, shortest_budget: Duration
         kill_takes: millis(rng, 1, as_millis(kill_reserve * 7 / 10)),
         stop_timeout: millis(rng, 500, 20_000),
         restart: rng.chance(40).then(|| millis(rng, 10, 500)),
-        // Slewing bends CLOCK_BOOTTIME by far more than ρ.
+        // Slewing changes the rate of CLOCK_BOOTTIME by far more than ρ.
         boot_rate: if rng.chance(25) { TRUE_RATE - 100_000 + rng.below(200_001) } else { raw_rate },
         raw_rate,
         begins: millis(rng, 0, 1500),
     }
 }
 
-/// Misfortunes never come singly: about half of them strike soon after the one before, most of those the same host.
+/// Faults often come together: about half of them begin within 0.7 s of the fault before, and most of those on the same host.
 fn fault(rng: &mut Rng, hosts: u64, before: Option<Fault>) -> Fault {
     let kinds: Vec<Kind> = Kind::all().into_iter().filter(|kind| !kind.is_assumed_away()).collect();
     let kind = *pick(rng, &kinds);

@@ -12,14 +12,14 @@ use tokio::sync::Notify;
 
 use crate::world::{Sim, World};
 
-/// As in `guard::enforce`.
+/// Both intervals are those of `guard::enforce`.
 const KILL_INTERVAL: Duration = Duration::from_millis(20);
 const WATCH_INTERVAL: Duration = Duration::from_millis(100);
-/// From the end of the patience to a successor that enforces, as in `guard::table`.
+/// The time from the end of the patience until a successor enforces, as in `guard::table`.
 const SUCCESSION: Duration = Duration::from_millis(1300);
 /// The longest patience, as in `guard::watch`.
 const IDLE_PATIENCE: Duration = Duration::from_secs(10);
-/// Room for every frame that can be under way.
+/// More than all frames that can be under way at a time.
 const SOCKET_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -27,29 +27,29 @@ pub enum Life {
     #[default]
     Dead,
     Up,
-    /// Neither answers nor enforces; its files stay.
+    /// It neither answers nor enforces, and its files stay.
     Hung,
 }
 
-/// One host's guard, and its files in /run.
+/// The guard of one host, and its files in /run.
 #[derive(Default)]
 pub struct Guard {
     pub life: Life,
-    /// Counts guards and the times one began to hang.
+    /// Counts the starts and ends of guards, and when one hangs or goes on.
     era: u64,
     table: Table,
     saved: Vec<Entry>,
     pub grant: Option<String>,
-    /// Counts connections: the latest is served.
+    /// Counts connections. Only the latest is served.
     pub connection: u64,
-    /// Rings when whoever waits for its turn should look again.
+    /// Wakes the tasks of connections, which then look at the guard again.
     pub bell: Arc<Notify>,
     enforcement: Option<Lease>,
-    /// Its own when it began to hang.
+    /// The guard's patience when it began to hang.
     patience: Option<Duration>,
-    /// Its successor is there before SIGKILL is due.
+    /// Whether the successor of the guard that is gone is there before SIGKILL is due.
     pub covered: bool,
-    /// Counts enforcements.
+    /// Counts enforcements, so that an older one stops.
     enforced: u64,
     timer: u64,
 }
@@ -60,14 +60,14 @@ impl Guard {
     }
 }
 
-/// What a request meets.
+/// What happens to a request now.
 enum Turn {
     Answer(Box<Outcome>),
     Wait,
     Gone,
 }
 
-/// A new connection to the guard of host `h`.
+/// Makes a new connection to the guard of host `h`.
 pub async fn connect(sim: Sim, h: usize) -> io::Result<DuplexStream> {
     let mut world = sim.lock();
     let guard = &mut world.hosts[h].guard;
@@ -82,7 +82,7 @@ pub async fn connect(sim: Sim, h: usize) -> io::Result<DuplexStream> {
     Ok(client)
 }
 
-/// Answers one request after the other until the connection is over.
+/// Answers one request after the other until the connection ends.
 async fn serve(sim: Sim, h: usize, connection: u64, mut stream: DuplexStream) {
     let mut unread = Vec::new();
     loop {
@@ -122,7 +122,7 @@ async fn answer(sim: &Sim, h: usize, connection: u64, command: Command) -> Optio
     }
 }
 
-/// How long a watcher waits after a thaw for a beat.
+/// How long the watcher waits for a beat after a thaw.
 fn after_a_thaw(patience: Option<Duration>) -> Duration {
     patience.unwrap_or(IDLE_PATIENCE).min(IDLE_PATIENCE) / 4
 }
@@ -147,7 +147,7 @@ impl World {
         Turn::Answer(Box::new(outcome))
     }
 
-    /// What the passing of time asks for.
+    /// Does what is due by now.
     pub fn guard_looks(&mut self, h: usize) {
         if self.hosts[h].guard.life != Life::Up || !self.hosts[h].runs() {
             return;
@@ -157,7 +157,7 @@ impl World {
         self.guard_acts(h, effects);
     }
 
-    /// Carries out, keeps the table, sets the timer.
+    /// Carries out the effects, keeps the table for a successor, and sets the timer.
     fn guard_acts(&mut self, h: usize, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
@@ -202,7 +202,7 @@ impl World {
         self.enforce_further(h, number, Duration::ZERO);
     }
 
-    /// One look of the enforcement, and the next.
+    /// Looks at the unit once, and schedules the next look.
     fn enforce_further(&mut self, h: usize, number: u64, after: Duration) {
         self.on_host(h, after, move |world| {
             let guard = &world.hosts[h].guard;
@@ -224,7 +224,7 @@ impl World {
         });
     }
 
-    /// A guard that enforces what its predecessor left, and serves.
+    /// Starts a guard, which enforces what its predecessor left, and serves.
     pub fn start_guard(&mut self, h: usize) {
         let now = self.clock(h);
         let guard = &mut self.hosts[h].guard;
@@ -242,7 +242,7 @@ impl World {
         self.guard_looks(h);
     }
 
-    /// Assumption (c): guard and putexd are not both gone when SIGKILL is due. `gap` is how long this guard is gone.
+    /// Assumption (c): guard and putexd are not both gone when SIGKILL is due. `gap` is how long this guard would be gone.
     fn may_be_gone(&mut self, h: usize, gap: Duration) -> bool {
         let now = self.clock(h);
         let (listed, _) = self.hosts[h].guard.table.handle(now, Command::List);
@@ -256,7 +256,7 @@ impl World {
         in_time || !self.hosts[h].unit.alive || self.daemon_enforces(h)
     }
 
-    /// systemd ends what is bound to the guard, removes the grants, and starts another one.
+    /// Kills the guard. systemd then stops what is bound to it, removes the grants, and starts another one.
     pub fn kill_guard(&mut self, h: usize) {
         let hung = self.hosts[h].guard.life == Life::Hung;
         if self.hosts[h].guard.life == Life::Dead || !hung && !self.may_be_gone(h, SUCCESSION) {
@@ -293,12 +293,12 @@ impl World {
         let era = guard.era;
         self.note(Some(h), "the guard hangs");
         let Some(patience) = patience else { return };
-        // Its watcher misses it early; or hangs as well, and systemd has to miss the watcher first.
+        // Either its watcher misses it early, or the watcher hangs as well, and systemd has to miss the watcher first.
         let watched = self.millis(0, 1) == Duration::ZERO;
         let missed = if watched { patience * 3 / 4 + self.millis(0, 20) } else { patience + self.millis(300, 900) };
         let due = self.now() + missed;
         self.on_host(h, missed, move |world| {
-            // Where the host stood still in between, the watcher first gives the guard time to speak.
+            // If the host stood still in between, the watcher first gives the guard time to speak.
             let stood_still = world.now() > due;
             let look = if stood_still { after_a_thaw(Some(patience)) } else { Duration::ZERO };
             world.on_host(h, look, move |world| {
@@ -309,7 +309,7 @@ impl World {
         });
     }
 
-    /// How long after a thaw a guard that hung before it may still have no successor.
+    /// For how long after a thaw a guard that was gone before it may still have no successor.
     pub fn succession_after_a_thaw(&self, h: usize) -> Duration {
         match self.hosts[h].guard.life {
             Life::Up => Duration::ZERO,

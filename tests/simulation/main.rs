@@ -1,12 +1,12 @@
-//! The daemon's own driver on simulated hosts: two units never execute at once, and after the last fault the service
-//! comes back, on each of its hosts.
+//! Runs the daemon's own driver on simulated hosts, and shows that two units never execute at once, and that after the last
+//! fault the service comes back, on each of its hosts.
 //!
-//! `daemon::service` runs as it is, with the guard's real client, table and grants, over the store in memory and a
-//! simulated PID 1, on a virtual clock. What befalls the hosts is drawn from a seed, and is data: a scene that fails is
-//! shrunk, and printed as a script that can be put into `tests/simulation/scripts`.
+//! `daemon::service` runs unchanged, with the guard's real client, table and grants, over the store in memory and a simulated
+//! PID 1, on a virtual clock. The faults are drawn from a seed, and are data: a scene that fails is shrunk, and printed as a
+//! script that can be put into `tests/simulation/scripts`.
 //!
-//! `PUTEX_RUNS=N` for more seeds than CI has time for, `PUTEX_SEED=N cargo test --test simulation -- one_seed --nocapture`
-//! to see one.
+//! `PUTEX_RUNS=N` runs more seeds than CI has time for. `PUTEX_SEED=N cargo test --test simulation -- one_seed --nocapture`
+//! shows one of them.
 
 #[path = "../simulator/clocks.rs"]
 mod clocks;
@@ -30,7 +30,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-// What the store in memory is made of.
+// These are imported for `memory_store`.
 use putexd::{store, types};
 use run::{Outcome, run};
 use scene::{Kind, Scene};
@@ -56,11 +56,11 @@ fn search(first: u64) {
     for (seed, failure) in &failures {
         println!("{seed}: {failure:?}");
     }
-    // One of them is shrunk; the others are found again by their seeds.
+    // Only the first failure is shrunk; the others can be repeated with their seeds.
     panic!("{} of {runs} seeds failed\n{}", failures.len(), tell(*seed, failure));
 }
 
-/// A failure as a script, with the log of its run.
+/// A failure as a shrunk script, with the log of its run.
 fn tell(seed: u64, failure: &Failure) -> String {
     let small = shrink(&draw::scene(seed), failure);
     format!("\nseed {seed}, shrunk:\n\n{small}\n{}\n", run(&small).log.join("\n"))
@@ -138,7 +138,7 @@ fn scripts_come_out_as_they_say() {
         let text = fs::read_to_string(&path).expect("a script");
         let scene = Scene::parse(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let Outcome { log, failure, .. } = run(&scene);
-        // What comes of it where the protocol is denied what it rests on.
+        // These scripts break an assumption of the protocol, and have to show the overlap that follows from it.
         let shows_an_overlap = path.to_string_lossy().contains("-broken");
         if shows_an_overlap != matches!(failure, Some(Failure::Overlap(_))) || !shows_an_overlap && failure.is_some() {
             failures.push(format!("{}: {failure:?}\n{}", path.display(), log.join("\n")));

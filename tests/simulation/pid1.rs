@@ -18,9 +18,9 @@ use tokio::time::{sleep, timeout};
 
 use crate::world::{Deed, Sim, World};
 
-/// Between two starts by hand.
+/// The time between two starts by hand.
 const BY_HAND: Duration = Duration::from_millis(40);
-/// How long the bus waits for a PID 1 that does not answer.
+/// How long a call over the bus waits for a PID 1 that does not answer.
 const BUS_LIMIT: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -28,12 +28,12 @@ enum Phase {
     #[default]
     Dead,
     Failed,
-    /// Its start was asked for, and its processes are not there yet.
+    /// The start was accepted, and there are no processes yet.
     Queued,
     Starting,
     Running,
     Stopping,
-    /// `Restart=` waits.
+    /// systemd waits for RestartSec= before it starts the unit again.
     Restarting,
 }
 
@@ -46,22 +46,22 @@ enum JobKind {
 struct Job {
     number: u32,
     kind: JobKind,
-    /// Who wants to know of its end, in systemd's word.
+    /// They get the result of the job, as systemd names it.
     waiters: Vec<oneshot::Sender<&'static str>>,
 }
 
-/// The unit and its lease target.
+/// The unit and its lease target, with the jobs of the unit.
 #[derive(Default)]
 pub struct Unit {
     phase: Phase,
     /// Whether there are processes in its control group.
     pub alive: bool,
-    /// The slice whose control group they are in, and the one that it is started in next.
+    /// The slice with the control group of the processes, and the slice of the next start.
     slice: u64,
     pub next_slice: u64,
-    /// Counts starts.
+    /// Counts the starts, each of which is a life of the unit.
     pub life: u64,
-    /// Whether SIGKILL is under way to this life.
+    /// Whether SIGKILL was sent to this life of the unit.
     killed: bool,
     job: Option<Job>,
     jobs: u32,
@@ -80,14 +80,14 @@ impl Unit {
     }
 
     fn changed(&mut self) {
-        // A full channel holds a hint already.
+        // A full channel has a hint in it already.
         self.listeners.retain(|listener| !matches!(listener.try_send(()), Err(mpsc::error::TrySendError::Closed(()))));
     }
 
     fn end_job(&mut self, result: &'static str) {
         if let Some(job) = self.job.take() {
             for waiter in job.waiters {
-                // Whoever asked may wait no longer.
+                // The caller may have given up.
                 let _ = waiter.send(result);
             }
         }
@@ -142,19 +142,19 @@ fn group(unit: &UnitName, slice: u64) -> String {
     format!("/{slice}.slice/{unit}")
 }
 
-/// What was sent to PID 1 and is not carried out yet.
+/// The state of PID 1, and the calls that it has not executed.
 #[derive(Default)]
 pub struct Calls {
-    /// How long a call waits for its turn to be sent at most, behind those of other services.
+    /// How long a call waits at most until it is sent, behind those of other services.
     pub crowd: Duration,
-    /// PID 1 stands still. What is sent to it is carried out when it goes on.
+    /// PID 1 stands still. It executes what is sent to it when it goes on.
     pub hangs: bool,
     due: Vec<Deed>,
 }
 
-/// What PID 1 does.
+/// The actions of PID 1.
 impl World {
-    /// A call on its way; `Err` if it is refused and not carried out.
+    /// Sends a call to PID 1. `Err`: it is refused and will not be executed.
     fn send(
         &mut self,
         h: usize,
@@ -179,7 +179,7 @@ impl World {
         Ok(())
     }
 
-    /// PID 1 goes on with what has become due meanwhile, in that order.
+    /// PID 1 goes on, and executes what has become due meanwhile, in that order.
     pub fn pid1_goes_on(&mut self, h: usize) {
         let pid1 = &mut self.hosts[h].pid1;
         pid1.hangs = false;
@@ -188,7 +188,7 @@ impl World {
         }
     }
 
-    /// Whether there are processes in a control group.
+    /// Whether the control group `path` has processes.
     pub fn is_populated(&self, h: usize, path: &str) -> bool {
         let unit = &self.hosts[h].unit;
         unit.alive && path == group(&self.unit, unit.slice)
@@ -221,7 +221,7 @@ impl World {
         let Some(kind) = unit.job.as_ref().filter(|job| job.number == number).map(|job| job.kind) else { return };
         match (kind, unit.phase) {
             (JobKind::Start, Phase::Dead | Phase::Failed | Phase::Restarting) => self.carry_out_start(h),
-            // Under way; a start waits for the end of a stop.
+            // The job is under way already. A start waits for the end of a stop.
             (JobKind::Start, Phase::Queued | Phase::Starting | Phase::Stopping) | (JobKind::Stop, Phase::Stopping) => {}
             (JobKind::Start, Phase::Running) => self.hosts[h].unit.end_job("done"),
             (JobKind::Stop, Phase::Starting | Phase::Running) => self.begin_stop(h),
@@ -233,7 +233,7 @@ impl World {
         }
     }
 
-    /// The assertions first, then the `ExecCondition=`, then the program itself.
+    /// Starts the unit: first the assertions, then the `ExecCondition=`, then the program itself.
     fn carry_out_start(&mut self, h: usize) {
         if self.hosts[h].guard.grant.is_none() {
             self.refuse_start(h, "assert");
@@ -302,7 +302,7 @@ impl World {
         });
     }
 
-    /// SIGTERM, and SIGKILL when the unit's own time for its stop is over.
+    /// Sends SIGTERM, and SIGKILL when the unit's own time for a stop is over.
     fn begin_stop(&mut self, h: usize) {
         let (takes, limit) = (self.hosts[h].stop_takes, self.hosts[h].scene.stop_timeout);
         let unit = &mut self.hosts[h].unit;
@@ -321,7 +321,7 @@ impl World {
         });
     }
 
-    /// SIGKILL to all that is in the control group.
+    /// Sends SIGKILL to everything in the control group.
     pub fn kill_unit(&mut self, h: usize) {
         let takes = self.hosts[h].scene.kill_takes;
         let unit = &mut self.hosts[h].unit;
@@ -341,7 +341,7 @@ impl World {
         }
     }
 
-    /// At the end of an orderly stop; something may be left in the control group.
+    /// Ends an orderly stop. Processes may be left in the control group.
     fn main_process_ends(&mut self, h: usize, life: u64) {
         let left = self.hosts[h].leaves;
         let unit = &mut self.hosts[h].unit;
@@ -356,7 +356,7 @@ impl World {
         self.on_host(h, left, move |world| world.unit_dies(h, life));
     }
 
-    /// Nothing of this life is left.
+    /// Removes the last processes of this life of the unit.
     fn unit_dies(&mut self, h: usize, life: u64) {
         let restart = self.hosts[h].scene.restart;
         let unit = &mut self.hosts[h].unit;
@@ -395,7 +395,7 @@ impl World {
         }
     }
 
-    /// Again and again, for as long as somebody has the patience.
+    /// Starts the unit by hand, again and again until `patience` is over.
     pub fn start_by_hand(&mut self, h: usize, patience: Duration) {
         if matches!(self.hosts[h].unit.phase, Phase::Dead | Phase::Failed) {
             drop(self.queue(h, JobKind::Start));
@@ -409,7 +409,7 @@ impl World {
         self.queue(h, JobKind::Stop)
     }
 
-    /// What is bound to the lease stops with it, and before it.
+    /// Stops the lease target. What is bound to it stops too, and before it.
     pub fn stop_lease(&mut self, h: usize) {
         self.hosts[h].unit.lease_active = false;
         if self.hosts[h].unit.may_run() {
@@ -418,7 +418,7 @@ impl World {
     }
 }
 
-/// The way of a daemon to the PID 1 of its host.
+/// A daemon's connection to the PID 1 of its host.
 #[derive(Clone)]
 pub struct Pid1 {
     pub sim: Sim,
@@ -432,7 +432,7 @@ impl std::fmt::Debug for Pid1 {
 }
 
 impl Pid1 {
-    /// One call over the bus. What was sent is carried out, whether anybody waits for the answer or not.
+    /// Makes one call over the bus. What was sent is executed, whether the caller still waits for the answer or not.
     async fn call<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&mut World, usize) -> T + Send + 'static,
@@ -449,7 +449,7 @@ impl Pid1 {
             let mut world = self.sim.lock();
             let there = world.millis(0, 2) + world.hosts[h].bus_latency;
             world.send(h, there, move |world| {
-                // Whoever asked may wait no longer.
+                // The caller may have given up.
                 let _ = answer.send(ask(world, h));
             })
         };
@@ -460,7 +460,7 @@ impl Pid1 {
             Ok(answer) = &mut answers => {
                 let back = {
                     let mut world = self.sim.lock();
-                    // Most answers come at once, some late enough to be overtaken by what happens.
+                    // Most answers arrive at once. Some are so late that other events overtake them.
                     if world.rng.chance(12) { world.millis(1, 150) } else { Duration::ZERO }
                 };
                 pause(back).await;
@@ -629,7 +629,7 @@ impl Manager for Pid1 {
         Box::pin(async { Ok(Vec::new()) })
     }
 
-    /// The unit is only processes.
+    /// This unit is never active without a process, so its start needs no record.
     fn doubt_start(&self, _: &UnitName) {}
 
     fn look<'a>(&'a self, unit: &'a UnitName, _: Purpose) -> ManagerFuture<'a, Result<Look, BusError>> {

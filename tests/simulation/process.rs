@@ -1,4 +1,4 @@
-//! putexd as a process: its tasks can be stopped at any point and go on later, or be gone.
+//! putexd as a process: all its tasks can be paused at any point and resumed later, or killed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -26,23 +26,23 @@ use crate::pid1::Pid1;
 use crate::wire::FarStore;
 use crate::world::{Failure, Sim, World};
 
-/// Finished tasks are forgotten when there are this many.
+/// When this many tasks are kept, the finished ones are removed.
 const TASKS: usize = 64;
 
-/// From a self-fence until the host is on again.
+/// The time from a self-fence until the host is switched on again.
 const REBOOT: Duration = Duration::from_secs(1);
 
-/// A running putexd.
+/// A putexd process that was started and not killed.
 pub struct Process {
     gate: Arc<Gate>,
     pub orders: Option<Orders>,
     pub status: Option<watch::Receiver<Status>>,
-    /// Rings when a retired service is to be taken up again.
+    /// Is notified when a retired service is to be taken up again.
     again: Arc<Notify>,
     paused: bool,
 }
 
-/// Whether the tasks of a process get time.
+/// Whether the tasks of a process may run.
 #[derive(Default)]
 struct Gate(Mutex<Turn>);
 
@@ -85,7 +85,7 @@ impl Gate {
     }
 }
 
-/// A task of a process.
+/// A task of a process, which is polled only while the gate lets it.
 struct Gated {
     gate: Arc<Gate>,
     sim: Sim,
@@ -110,7 +110,7 @@ impl Future for Gated {
     }
 }
 
-/// The host as its daemon sees it.
+/// The host as its daemon sees it, in place of the real kernel.
 #[derive(Clone)]
 struct VirtualMachine {
     sim: Sim,
@@ -175,14 +175,14 @@ impl Machine for VirtualMachine {
     }
 }
 
-/// On tokio's clock, which is what CLOCK_BOOTTIME is reckoned from.
+/// A timer on tokio's clock, from which the simulated CLOCK_BOOTTIME is computed.
 struct VirtualTimer {
     machine: VirtualMachine,
     sleep: Mutex<Option<Pin<Box<Sleep>>>>,
 }
 
 impl Timer for VirtualTimer {
-    /// Every other host is as late as one with many services may be.
+    /// The timers of every other host are as late as those of a host with many services may be.
     fn set(&self, boot: Option<Duration>, lateness: Duration) -> std::io::Result<()> {
         let boot = boot.map(|boot| if self.machine.h % 2 == 1 { boot + lateness } else { boot });
         let world = self.machine.sim.lock();
@@ -224,7 +224,7 @@ impl World {
         }
     }
 
-    /// Whether there is a daemon that knows of its lease and gets time.
+    /// Whether there is a daemon that has its service loaded and is not paused.
     pub fn daemon_enforces(&self, h: usize) -> bool {
         self.hosts[h].process.as_ref().is_some_and(|process| process.status.is_some() && !process.paused)
     }
@@ -236,7 +236,7 @@ impl World {
         self.hold_daemon(h);
     }
 
-    /// Lets the daemon go on, or not, as it is paused or its host frozen.
+    /// Pauses the daemon if it is to be paused or its host is frozen, else resumes it.
     pub fn hold_daemon(&mut self, h: usize) {
         let frozen = self.hosts[h].frozen;
         if let Some(process) = &self.hosts[h].process {
@@ -259,7 +259,7 @@ impl World {
     }
 }
 
-/// What the supervisor does, for one service.
+/// Does the supervisor's work for one service.
 async fn run(machine: VirtualMachine, again: Arc<Notify>) {
     let (sim, h) = (machine.sim.clone(), machine.h);
     let store: Arc<dyn Store> = Arc::new(FarStore { sim: sim.clone(), h });
@@ -309,7 +309,7 @@ async fn run(machine: VirtualMachine, again: Arc<Notify>) {
                 }
             }
         });
-        // An end by panic is told where it happens.
+        // A panic is reported where it happens.
         let _ = handle.task.await;
         if handle.status.borrow().state != State::Retired {
             sim.lock().fail(Failure::Defect(format!("the election of h{} has ended by itself", h + 1)));
@@ -318,7 +318,7 @@ async fn run(machine: VirtualMachine, again: Arc<Notify>) {
     }
 }
 
-/// What the guard remembers, however long it takes to answer.
+/// The lease that the guard remembers; waits until the guard answers.
 async fn kept(guard: &GuardClient) -> Option<InheritedLease> {
     let mut link = guard.link();
     loop {

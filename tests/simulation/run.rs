@@ -1,4 +1,4 @@
-//! One scene from its beginning to the calm after it.
+//! Runs one scene, and then checks that the service comes back.
 
 use std::time::Duration;
 
@@ -9,18 +9,18 @@ use crate::draw::STORMY;
 use crate::scene::Scene;
 use crate::world::{Failure, Sim};
 
-/// How often it is looked whether the service is back.
+/// How often the run checks whether the service is back.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// What came of a scene.
+/// The result of a scene.
 pub struct Outcome {
     pub log: Vec<String>,
     pub failure: Option<Failure>,
-    /// How often a unit was started.
+    /// How often the unit was started, on all hosts.
     pub starts: usize,
 }
 
-/// Plays a scene.
+/// Runs a scene from its beginning to its end.
 pub fn run(scene: &Scene) -> Outcome {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
     let sim = runtime.block_on(play(scene));
@@ -48,7 +48,7 @@ async fn play(scene: &Scene) -> Sim {
     sim.lock().calm();
     let (bound, lease) = bounds(&scene.palette);
     comes_back(&sim, bound, lease, "after the storm").await;
-    // Nobody may be stuck behind those who serve: each host has to do it alone.
+    // A host may hold the lock back from others without an error of the one that serves, so each host has to serve alone.
     for h in 0..scene.hosts.len() {
         if failed(&sim) {
             return sim;
@@ -75,10 +75,10 @@ fn failed(sim: &Sim) -> bool {
     sim.lock().failure.is_some()
 }
 
-/// How long it may take until one is active, and how long it has to last.
+/// The time within which a unit has to be active, and for how long it has to stay active.
 ///
-/// A back-off is at most 10·T; then one take-over of a record that nobody knows, and as much again for a claim that was
-/// lost to another's or that no answer came for.
+/// A back-off is at most 10·T. Then comes one take-over of a record whose holder is unknown, and one more each for a claim that
+/// was lost to another host's and for a claim without an answer.
 fn bounds(palette: &[Timings]) -> (Duration, Duration) {
     let lease = palette.iter().map(Timings::lease).max().expect("at least one");
     let take_over = palette

@@ -1,4 +1,4 @@
-//! A run as data: the hosts, what befalls them and when, and what has to come of it. Printed and read in one form.
+//! A run as data: the hosts, the faults and their times, and what is expected. It is printed and parsed in one format.
 
 use std::fmt::{self, Write as _};
 use std::time::Duration;
@@ -7,34 +7,34 @@ use putexd::election::{Confirmation, Timings};
 
 use crate::clocks::TRUE_RATE;
 
-/// Everything that a run depends on.
+/// Everything that determines a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scene {
-    /// For whatever the scene does not say: latencies, and the daemons' own randomness.
+    /// Seeds what the scene does not fix: latencies, and the randomness of the daemons.
     pub seed: u64,
-    /// A host begins with one of them, and a reload goes on to the next.
+    /// The timings of the hosts. A host begins with one of them, and each reload goes on to the next.
     pub palette: Vec<Timings>,
     pub checked: bool,
     pub fenced: bool,
-    /// An orderly stop may take S and no longer, and a host whose stop is not proven goes down.
+    /// `stop-limit` is S, and a host whose stop is not proven reboots.
     pub hurried: bool,
     pub hosts: Vec<HostScene>,
     pub faults: Vec<Fault>,
     pub expectations: Vec<Expectation>,
 }
 
-/// One host and the nature of its unit.
+/// One host, and how its unit behaves.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HostScene {
-    /// Which timings of the palette.
+    /// The index of its timings in the palette.
     pub timings: usize,
     pub start_takes: Duration,
-    /// `None`: it ignores SIGTERM.
+    /// How long the unit takes to stop at SIGTERM. `None`: it ignores SIGTERM.
     pub stop_takes: Option<Duration>,
     pub kill_takes: Duration,
-    /// systemd's TimeoutStopSec=, after which it sends SIGKILL by itself.
+    /// systemd's TimeoutStopSec=, after which it sends SIGKILL.
     pub stop_timeout: Duration,
-    /// systemd's RestartSec=, where the unit has Restart=always.
+    /// systemd's RestartSec= of a unit with Restart=always. `None`: the unit is not restarted.
     pub restart: Option<Duration>,
     pub boot_rate: u64,
     pub raw_rate: u64,
@@ -58,14 +58,14 @@ impl Default for HostScene {
     }
 }
 
-/// Something that goes wrong.
+/// One fault of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
     pub at: Duration,
-    /// `None`: the store, for all.
+    /// The host that it befalls. `None`: the store, for all hosts.
     pub host: Option<usize>,
     pub kind: Kind,
-    /// Until it is over; some are over at once.
+    /// The time until the fault is over. Some faults are over at once.
     pub lasts: Duration,
 }
 
@@ -86,66 +86,66 @@ macro_rules! faults {
 }
 
 faults! {
-    /// Between a host and the store.
+    /// Faults between a host and the store.
     WireFault:
-    /// The way to the store swallows everything.
+    /// Requests, answers and hints are lost.
     Cut = "cut",
-    /// The way to the store is gone, and the client knows it.
+    /// There is no connection to the store, and the client knows that.
     Disconnect = "disconnect",
-    /// Requests do not arrive.
+    /// Requests are lost.
     LoseRequests = "lose-requests",
-    /// Requests are carried out, and nobody hears of it.
+    /// Requests are executed, and their answers are lost.
     LoseAnswers = "lose-answers",
-    /// Writes arrive when the fault is over.
+    /// Writes are delayed by the duration of the fault.
     HoldWrites = "hold-writes",
-    /// Answers arrive when the fault is over.
+    /// Answers are delayed by the duration of the fault.
     HoldAnswers = "hold-answers",
-    /// Hints do not arrive.
+    /// Hints are lost.
     Deafen = "deafen",
 }
 
 faults! {
-    /// A host, its daemon, its guard.
+    /// Faults of a host, of its daemon and of its guard.
     HostFault:
-    /// SIGSTOP, then SIGCONT.
+    /// The daemon gets SIGSTOP, and SIGCONT when the fault is over.
     PauseDaemon = "pause-daemon",
-    /// SIGKILL, then a new one.
+    /// The daemon gets SIGKILL, and another one starts when the fault is over.
     KillDaemon = "kill-daemon",
-    /// The whole host stands still, its clocks go on.
+    /// The whole host stands still, and its clocks go on.
     Freeze = "freeze",
-    /// The same, and CLOCK_MONOTONIC_RAW stands still too.
+    /// As `Freeze`, but CLOCK_MONOTONIC_RAW stands still too.
     Suspend = "suspend",
     PowerLoss = "power-loss",
-    /// A copy of the store is taken and the host cut off; when the fault is over the store goes back to the copy, as far as
-    /// the promise covers that, and the host is there again.
+    /// A copy of the store is taken, and the host is cut off. When the fault is over the host is connected again. The store
+    /// goes back to the copy, if the promise of the protocol covers that.
     CutAndGoBack = "cut-and-go-back",
-    /// The same, and the host stands still meanwhile.
+    /// As `CutAndGoBack`, but the host stands still instead of being cut off.
     FreezeAndGoBack = "freeze-and-go-back",
-    /// systemd starts a new one within a moment.
+    /// The guard is killed, and systemd starts another within 0.4 s.
     KillGuard = "kill-guard",
-    /// systemd's watchdog replaces it when that is due.
+    /// The guard hangs, and its watcher or systemd replaces it when its patience is over.
     HangGuard = "hang-guard",
     StepDown = "step-down",
-    /// The service is retired, and taken up again later.
+    /// The service is retired, and taken up again when the fault is over.
     Retire = "retire",
-    /// The next timings of the palette.
+    /// The host is reconfigured with the next timings of the palette.
     Reload = "reload",
-    /// CLOCK_REALTIME is set forward by the fault's time.
+    /// CLOCK_REALTIME is set forward by the duration of the fault.
     WallForward = "wall-forward",
-    /// CLOCK_REALTIME is set back by the fault's time.
+    /// CLOCK_REALTIME is set back by the duration of the fault.
     WallBack = "wall-back",
 }
 
 faults! {
-    /// The unit, and what PID 1 does with it.
+    /// Faults of the unit, and of what PID 1 does with it.
     UnitFault:
-    /// Calls do not reach PID 1.
+    /// Calls of the daemon do not reach PID 1.
     LoseBus = "lose-bus",
-    /// Calls reach PID 1 slowly.
+    /// Calls of the daemon reach PID 1 late.
     SlowBus = "slow-bus",
-    /// Calls wait for those of many other services, and some are refused because too many wait.
+    /// Calls wait behind those of many other services, and some are refused because too many wait.
     CrowdBus = "crowd-bus",
-    /// PID 1 stands still. What was sent to it is carried out when it goes on, though nobody waits for the answer any more.
+    /// PID 1 stands still. When it goes on, it executes what was sent to it, although nobody waits for the answers any more.
     HangPid1 = "hang-pid-1",
     CrashUnit = "crash-unit",
     /// A daemon-reload with another `Slice=`: the unit is started in another control group from now on.
@@ -156,38 +156,38 @@ faults! {
     /// A stop takes as long as the fault lasts.
     SlowStops = "slow-stops",
     IgnoreSigterm = "ignore-sigterm",
-    /// Processes are left in the control group for as long as the fault lasts.
+    /// Processes stay in the control group after the main process ended, for the duration of the fault.
     LeaveProcesses = "leave-processes",
     /// Health checks fail.
     Sicken = "sicken",
     FailFencing = "fail-fencing",
-    /// `systemctl start` by somebody, again and again.
+    /// Somebody runs `systemctl start` again and again.
     StartByHand = "start-by-hand",
-    /// `systemctl stop` by somebody.
+    /// Somebody runs `systemctl stop` once.
     StopByHand = "stop-by-hand",
 }
 
 faults! {
-    /// The store, for all.
+    /// Faults of the store, which all hosts see.
     StoreFault:
     Wipe = "wipe",
-    /// A new store, whose revisions begin anew.
+    /// The store is replaced by a new one, whose revisions begin anew.
     WipeAnew = "wipe-anew",
-    /// A copy is taken, and put back when the fault is over.
+    /// A copy is taken, and the store goes back to it when the fault is over.
     RollBack = "roll-back",
-    /// A copy is taken, and put into a new store when the fault is over.
+    /// A copy is taken, and its record is put into a new store when the fault is over.
     Restore = "restore",
-    /// The key is deleted: a tombstone.
+    /// The key is deleted, which leaves a tombstone.
     Delete = "delete",
-    /// The key is purged: nothing is left.
+    /// The key is purged, which leaves nothing.
     Purge = "purge",
-    /// Somebody writes an empty value over the lock.
+    /// An empty value is written over the lock.
     Blank = "blank",
-    /// Reads show what was true when the fault began.
+    /// Reads show the store as it was when the fault began.
     StaleReads = "stale-reads",
 }
 
-/// What can go wrong.
+/// The kinds of faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     Wire(WireFault),
@@ -205,8 +205,8 @@ impl Kind {
         wire.chain(host).chain(unit).chain(store).collect()
     }
 
-    /// Whether it takes from the protocol what it rests on: a won write is durable, and its revision is not used again; and
-    /// putexd looks at a unit that has moved before it is stopped itself.
+    /// Whether the fault breaks an assumption of the protocol: that a won write is durable and its revision is not used again,
+    /// or that putexd looks at a unit that has moved before putexd itself is stopped.
     pub fn is_assumed_away(self) -> bool {
         matches!(self, Self::Store(StoreFault::RollBack) | Self::Unit(UnitFault::MoveUnit))
     }
@@ -225,7 +225,7 @@ impl Kind {
     }
 }
 
-/// What has to be so at a time.
+/// What has to hold at a time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expectation {
     pub at: Duration,
@@ -274,7 +274,7 @@ impl fmt::Display for Scene {
 }
 
 impl HostScene {
-    /// What is not as usual.
+    /// The settings of the host that differ from the default ones.
     fn words(&self) -> String {
         let usual = Self::default();
         let mut words = String::new();
@@ -319,7 +319,7 @@ impl HostScene {
 }
 
 impl Scene {
-    /// Reads what is printed; lines that begin with `#` are for people.
+    /// Parses what `Display` prints. Lines that begin with `#` are comments.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut scene = Self {
             seed: 0,
@@ -366,7 +366,7 @@ impl Scene {
     }
 }
 
-/// Assumption (e): nodes that differ have to say so.
+/// Assumption (e): hosts with different timings are configured with the same `longest-hold`.
 pub fn share_the_longest_hold(palette: &mut [Timings]) {
     let longest = palette.iter().map(Timings::hold).max().filter(|_| palette.len() > 1);
     for timings in palette {
@@ -391,7 +391,7 @@ fn read_timings(words: &[&str]) -> Option<Timings> {
     timings.validate().is_ok().then_some(timings)
 }
 
-/// In milliseconds, or in seconds where they are whole.
+/// A span in milliseconds, or in seconds if it is a whole number of them.
 pub fn span(span: Duration) -> String {
     let millis = span.as_millis();
     if millis.is_multiple_of(1000) { format!("{}s", millis / 1000) } else { format!("{millis}ms") }

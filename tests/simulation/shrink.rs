@@ -1,4 +1,4 @@
-//! From a scene that fails to the smallest one that can be found and fails alike.
+//! Shrinks a scene that fails to the smallest one that is found to fail in the same way.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use crate::run::run;
 use crate::scene::{HostScene, Scene};
 use crate::world::Failure;
 
-/// Runs that may be spent.
+/// How many runs a search may take.
 const PATIENCE: usize = 600;
 
-/// A scene that fails as `scene` does, with as little as possible in it.
+/// The smallest scene that was found to fail with the same kind of failure as `scene`.
 pub fn shrink(scene: &Scene, failure: &Failure) -> Scene {
     let mut shrinker = Shrinker { best: scene.clone(), failure: failure.clone(), left: PATIENCE };
     loop {
@@ -30,7 +30,7 @@ struct Shrinker {
 }
 
 impl Shrinker {
-    /// Takes the scene if it fails alike.
+    /// Runs `scene`, and makes it the best one if it fails in the same way.
     fn try_out(&mut self, scene: Scene) -> bool {
         if self.left == 0 || scene == self.best {
             return false;
@@ -43,7 +43,7 @@ impl Shrinker {
         fails
     }
 
-    /// Delta debugging: halves, then quarters, down to single faults.
+    /// Delta debugging: tries to leave out half of the faults, then quarters, down to single faults.
     fn remove_faults(&mut self) {
         let mut size = self.best.faults.len().div_ceil(2);
         while size > 0 {
@@ -59,7 +59,7 @@ impl Shrinker {
         }
     }
 
-    /// Round times, and shorter ones.
+    /// Tries rounded times, and shorter faults.
     fn simplify_faults(&mut self) {
         for index in 0..self.best.faults.len() {
             for step in [1000, 500, 100, 50, 10] {
@@ -82,7 +82,7 @@ impl Shrinker {
         }
     }
 
-    /// Hosts as they usually are, and fewer of them.
+    /// Tries fewer hosts, and hosts with the default behaviour.
     fn simplify_hosts(&mut self) {
         let spared = |scene: &Scene| scene.faults.iter().all(|fault| fault.host != Some(scene.hosts.len() - 1));
         if self.best.hosts.len() > 2 && spared(&self.best) {

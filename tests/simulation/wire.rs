@@ -1,4 +1,4 @@
-//! A host's way to the store: what is sent travels on its own, whatever becomes of the daemon that sent it.
+//! A host's connection to the store. A request that was sent goes on its way even if the daemon that sent it is gone.
 
 use std::future::pending;
 use std::time::Duration;
@@ -11,15 +11,15 @@ use tokio::time::sleep;
 
 use crate::world::{Sim, link};
 
-/// How the way is.
+/// The faults of one host's connection to the store.
 pub struct Wire {
     pub link: watch::Sender<Link>,
     pub loses_requests: bool,
     pub loses_answers: bool,
-    /// How long a write is under way, and an answer.
+    /// How long a write is delayed on its way, and an answer on its way back.
     pub holds_writes: Duration,
     pub holds_answers: Duration,
-    /// Hints do not arrive.
+    /// Hints do not arrive at this host.
     pub deaf: bool,
 }
 
@@ -44,7 +44,7 @@ impl Wire {
     }
 }
 
-/// The store as one host sees it.
+/// The store, as one host reaches it.
 pub struct FarStore {
     pub sim: Sim,
     pub h: usize,
@@ -58,7 +58,7 @@ impl FarStore {
         }
     }
 
-    /// There, `ask`, and back.
+    /// Sends a request, runs `ask` at the store, and sends the answer back.
     async fn call<T: Send + 'static>(&self, is_write: bool, ask: impl Future<Output = T> + Send + 'static) -> T {
         let (sim, h) = (self.sim.clone(), self.h);
         let (tell, told) = oneshot::channel();
@@ -85,7 +85,7 @@ impl FarStore {
         });
         match told.await {
             Ok(answer) => answer,
-            // Lost on the way: whoever asked has a time limit.
+            // The request or its answer was lost, so nothing returns: the caller has a time limit.
             Err(_) => pending().await,
         }
     }
@@ -134,7 +134,7 @@ impl Store for FarStore {
             let heard = hints.filter(move |_| std::future::ready(!sim.lock().hosts[h].wire.deaf));
             let mut link = self.link();
             let lost = async move {
-                // The sender lives as long as the world.
+                // An error would mean that the world is gone, which ends the hints as well.
                 let _ = link.wait_for(|link| *link != Link::Up).await;
             };
             let hints: Hints = Box::pin(heard.take_until(Box::pin(lost)));

@@ -1,7 +1,7 @@
-//! The hosts and what happens to them: an event queue on the virtual clock, the faults, and the oracle.
+//! The hosts and their faults: an event queue on the virtual clock, and the oracle.
 //!
-//! The daemon's driver is the real one and runs in tokio's tasks; everything around it is here, under one lock that is
-//! never held over an await. The runtime has one thread, and its clock jumps from one thing due to the next.
+//! The daemon's driver is the real one and runs in tokio's tasks. Everything around it is here, under one lock that is never
+//! held over an await. The runtime has one thread, and its clock jumps from one due event to the next.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -27,13 +27,13 @@ use crate::rng::Rng;
 use crate::scene::{Fault, HostFault, HostScene, Kind, Scene, StoreFault, UnitFault, WireFault, span};
 use crate::wire::Wire;
 
-/// What is due at a time.
+/// An event that is due at some time.
 pub type Deed = Box<dyn FnOnce(&mut World) + Send>;
 
-/// After a thaw a unit whose time is over may run for as long as the guard needs to see that, beside SIGKILL's own time.
-/// The overlap of such a pause is no fault of the protocol's: the fencing token is there for it.
+/// After a thaw a unit whose time is over may run for as long as the guard needs to notice that, in addition to SIGKILL's own
+/// time. Such an overlap is no error of the protocol: the fencing token is there for it.
 const AFTER_A_THAW: Duration = Duration::from_millis(50);
-/// The scene's machines were booted some days ago.
+/// CLOCK_REALTIME of a correct host when the scene begins.
 const WALL_AT_START: Duration = Duration::from_secs(1_800_000_000);
 
 /// A handle on the world.
@@ -57,7 +57,7 @@ impl Sim {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets everything happen up to `end`.
+    /// Runs all events up to `end`, or until something fails.
     pub async fn run_until(&self, end: Duration) {
         let (start, rung) = {
             let world = self.lock();
@@ -80,20 +80,20 @@ impl Sim {
     }
 }
 
-/// What went wrong, by its kind, so that a shrunk scene fails as the first one did.
+/// What went wrong. A shrunk scene has to fail with the same kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
     /// Two units executed at once.
     Overlap(String),
     /// A fencing token was not greater than those before it.
     Token(String),
-    /// No unit came back.
+    /// No unit became active again.
     Stuck(String),
-    /// A unit was stopped and started again without any reason.
+    /// A unit was stopped and started again without a reason.
     Restless(String),
-    /// A task panicked, or a service ended that was not told to.
+    /// A task panicked, or a service ended without an order.
     Defect(String),
-    /// The scene's own expectation.
+    /// An expectation of the scene was not met.
     Unmet(String),
 }
 
@@ -109,12 +109,12 @@ pub struct Host {
     pub clocks: Clocks,
     /// CLOCK_REALTIME against the true time, in milliseconds.
     wall_offset_ms: i64,
-    /// Counts boots: what belongs to an earlier one is dropped.
+    /// Counts boots. Events of an earlier boot are dropped.
     pub boot: u64,
     pub powered: bool,
     pub frozen: bool,
     deferred: Vec<Deed>,
-    /// A life of the unit that was frozen, and until when it may still be found running.
+    /// The life of the unit that was frozen, and until when it is excused for running on.
     thawed: Option<(u64, Duration)>,
     pub memory: Memory,
     pub place: Option<KeptPlace>,
@@ -132,7 +132,7 @@ pub struct Host {
     pub start_takes: Duration,
     pub stop_takes: Option<Duration>,
     pub leaves: Duration,
-    /// The service is to be taken up again only when it is said.
+    /// The service is retired, and waits for the order to be taken up again.
     pub retired: bool,
 }
 
@@ -163,18 +163,18 @@ pub struct World {
     pub key: Key,
     pub service: ServiceName,
     pub unit: UnitName,
-    /// Tokens of all holdings whose unit was started, the latest last.
+    /// The tokens of all tenures that started the unit, with their hosts, the latest last.
     tokens: Vec<(usize, FencingToken)>,
-    /// Nothing links the tokens before to those after: the lock's memory is gone, and a wall clock was wrong.
+    /// If both are set, later tokens need not be greater: the store forgot the lock, and a wall clock was wrong.
     lock_was_lost: bool,
     wall_was_wrong: bool,
-    /// A token was greater than the clock, as each claim counts one and a lost lock can be claimed several times a second.
+    /// A token was greater than the clock: each claim counts one, and a lost lock can be claimed several times a second.
     token_ran_ahead: bool,
-    /// Until when reads showed what was no longer true.
+    /// Until when reads may show what is no longer true.
     stale_until: Duration,
-    /// How often the store has gone back.
+    /// How often the store went back.
     went_back: u32,
-    /// How often a unit was started.
+    /// How often the unit was started, on all hosts.
     pub starts: usize,
     told_write: String,
     pub log: Vec<String>,
@@ -257,7 +257,7 @@ impl World {
         self.log.push(format!("{:>9.3}  {whose:<6} {text}", self.now().as_secs_f64()));
     }
 
-    /// Renewals are not told.
+    /// Logs a write, except a renewal, whose text is that of the write before.
     pub fn note_write(&mut self, revision: Revision, text: String) {
         if self.told_write != text {
             self.note(None, &format!("revision {revision}: {text}"));
@@ -273,14 +273,14 @@ impl World {
         }
     }
 
-    /// Has something happen later, whatever becomes of any host.
+    /// Schedules an event that happens whatever becomes of any host.
     pub fn after(&mut self, span: Duration, deed: impl FnOnce(&mut World) + Send + 'static) {
         self.last_deed += 1;
         self.queue.insert((self.now() + span, self.last_deed), Box::new(deed));
         self.rung.notify_one();
     }
 
-    /// Has something happen on a host: later if the host stands still then, never if it is off or was meanwhile.
+    /// Schedules an event on a host. It is deferred while the host stands still, and dropped if the host is or was off by then.
     pub fn on_host(&mut self, h: usize, span: Duration, deed: impl FnOnce(&mut World) + Send + 'static) {
         let boot = self.hosts[h].boot;
         self.after(span, move |world| {
@@ -319,7 +319,7 @@ impl World {
         Duration::from_millis(from + self.rng.below(to - from + 1))
     }
 
-    /// What host `h` is configured with.
+    /// The configuration of the service on host `h`.
     pub fn settings(&self, h: usize) -> ServiceSettings {
         let timings = self.palette[self.hosts[h].timings];
         let interval = timings.call_limit();
@@ -355,9 +355,9 @@ impl World {
     }
 }
 
-/// The oracle.
+/// The oracle, which judges what happened.
 impl World {
-    /// Whether a unit's processes run, short of what a thaw excuses.
+    /// Whether the unit's processes run, unless a thaw excuses them.
     fn executes(&self, h: usize) -> bool {
         let host = &self.hosts[h];
         let excused = host.thawed.is_some_and(|(life, until)| life == host.unit.life && self.now() < until);
@@ -368,7 +368,7 @@ impl World {
         (0..self.hosts.len()).filter(|h| self.executes(*h)).map(|h| format!("h{}", h + 1)).collect()
     }
 
-    /// Called whenever a unit's processes came, went on, or might have been excused.
+    /// Is called whenever processes of a unit came, went on, or lost the excuse of a thaw.
     pub fn judge(&mut self) {
         let executing = self.executing();
         if executing.len() > 1 {
@@ -376,7 +376,7 @@ impl World {
         }
     }
 
-    /// A unit was started with this token in its environment.
+    /// Is called when the unit was started with this token in its environment.
     pub fn judge_token(&mut self, h: usize, token: FencingToken) {
         self.starts += 1;
         if self.tokens.last() == Some(&(h, token)) {
@@ -388,18 +388,18 @@ impl World {
             let text = format!("h{} starts the unit with {token} after {:?}", h + 1, self.tokens);
             self.fail(Failure::Token(text));
         }
-        // At an entitlement the clock is rounded up.
+        // The time in a token is rounded up at the entitlement.
         self.token_ran_ahead |= token.0 > self.wall(h).as_secs() + 1;
         self.tokens.push((h, token));
     }
 
-    /// Exactly one unit runs, and its daemon says so.
+    /// Whether exactly one unit runs, and the daemon of its host reports `active`.
     pub fn is_served(&self) -> bool {
         let active = |h: &usize| self.executes(*h) && self.hosts[*h].state() == Some(State::Active);
         self.executing().len() == 1 && (0..self.hosts.len()).any(|h| active(&h))
     }
 
-    /// `Err`: what is so instead.
+    /// Checks an expectation of the scene. `Err` says what was found instead.
     pub fn check(&self, what: &str) -> Result<(), String> {
         let words: Vec<&str> = what.split(' ').collect();
         let found = match &words[..] {
@@ -420,7 +420,7 @@ impl World {
     }
 }
 
-/// What happens to hosts as a whole.
+/// What happens to whole hosts.
 impl World {
     pub fn power_on(&mut self, h: usize) {
         if self.hosts[h].powered {
@@ -491,7 +491,7 @@ impl World {
         self.hold_daemon(h);
     }
 
-    /// What is due when the fault is over; not on a host that was off meanwhile.
+    /// Schedules the end of a fault. It is dropped if the host was rebooted meanwhile.
     fn later(&mut self, h: usize, span: Duration, deed: impl FnOnce(&mut World) + Send + 'static) {
         let boot = self.hosts[h].boot;
         self.after(span, move |world| {
@@ -502,7 +502,7 @@ impl World {
     }
 }
 
-/// Faults.
+/// The faults.
 impl World {
     fn strike(&mut self, fault: Fault) {
         let Fault { host, kind, lasts, .. } = fault;
@@ -520,7 +520,7 @@ impl World {
 
     fn strike_host(&mut self, h: usize, kind: HostFault, lasts: Duration) {
         match kind {
-            // Assumption (c).
+            // Assumption (c): guard and putexd are not both gone while a unit runs.
             HostFault::PauseDaemon | HostFault::KillDaemon if !self.is_guarded(h) => {}
             HostFault::PauseDaemon => {
                 self.pause_daemon(h, true);
@@ -687,8 +687,8 @@ impl World {
         self.lock_was_lost |= kind != StoreFault::StaleReads;
     }
 
-    /// The store goes back to what it is now, and does not say so. The promise covers that when all that is lost by it, but
-    /// for renewals, is older than what counts as watching: whoever saw nothing of it was away.
+    /// The store goes back to its present content later, and does not say so. The protocol promises to cope with that if all
+    /// that is lost, except renewals, is older than the gap that counts as watching: a host that saw nothing of it was away.
     fn copy_and_go_back(&mut self, lasts: Duration) {
         let gap = |timings: &Timings| {
             timings.watch_gap().mul_f64(1_000_000.0 / f64::from(1_000_000 - timings.clock_error_ppm))
@@ -711,7 +711,7 @@ impl World {
         });
     }
 
-    /// The lock as the store holds it, and whose it is.
+    /// The incarnation of the store, and revision and instance of the lock's record. `None`: nobody holds the lock.
     fn held(&self) -> Option<(Incarnation, Revision, Instance)> {
         let latest = self.store.read(&self.key, None).now_or_never()?.ok()?;
         let entry = latest.entry?;
@@ -720,7 +720,7 @@ impl World {
         Some((latest.incarnation, entry.revision, instance))
     }
 
-    /// Everything heals.
+    /// Ends all faults.
     pub fn calm(&mut self) {
         self.log.push(format!("{:>9.3}  the storm is over", self.now().as_secs_f64()));
         self.store.read_from(None);
@@ -742,7 +742,7 @@ impl World {
     }
 }
 
-/// A watch that is told of a link's state.
+/// The state of a connection to the store, which watchers are told of.
 pub fn link() -> watch::Sender<StoreLink> {
     watch::Sender::new(StoreLink::Up)
 }

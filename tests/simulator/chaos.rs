@@ -1,4 +1,4 @@
-//! Random worlds: hosts, timings and faults from a seed, then quiet, in which the service has to come back.
+//! Random worlds: hosts, timings and faults from a seed, and then calm, in which the service has to come back.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use super::rng::Rng;
 use super::store::Store;
 use super::{Sim, node, settings};
 
-/// Faults happen in this time; then everything heals.
+/// Faults begin in this time. After it everything is healed.
 const STORMY: Duration = Duration::from_secs(40);
 
-/// What is let loose on a world.
+/// What a random world is made from.
 #[derive(Debug, Clone, Copy)]
 pub struct Climate {
     pub hosts: usize,
@@ -23,14 +23,14 @@ pub struct Climate {
     pub differing: bool,
 }
 
-/// A world that has been through the storm, and through the calm after it.
+/// A world at the end of its run.
 pub struct Outcome {
     pub sim: Sim,
-    /// Why it is wrong, if it is.
+    /// What went wrong. `None`: nothing did.
     pub failure: Option<String>,
 }
 
-/// Safe timings, with a stop budget up to the largest that is safe.
+/// Draws timings that are safe, with the largest stop budget up to 4·R that is.
 fn draw_timings(rng: &mut Rng, error_ppm: u32) -> Timings {
     loop {
         let renew = Duration::from_millis([200, 500, 1000][usize::try_from(rng.below(3)).expect("small")]);
@@ -81,7 +81,7 @@ fn build(seed: u64, climate: Climate) -> (Sim, Vec<Timings>) {
         settings.checks_standby = checks;
         let h = sim.add_host(settings);
         let raw_rate = TRUE_RATE - error + sim.rng.below(2 * error + 1);
-        // Slewing bends CLOCK_BOOTTIME by far more than ρ.
+        // Slewing changes the rate of CLOCK_BOOTTIME by far more than ρ.
         let boot_rate = if sim.rng.chance(30) { TRUE_RATE - 100_000 + sim.rng.below(200_001) } else { raw_rate };
         sim.set_rates(h, boot_rate, raw_rate);
         let shortest_budget = palette.iter().map(|timings| timings.stop_budget).min().expect("at least one");
@@ -92,7 +92,7 @@ fn build(seed: u64, climate: Climate) -> (Sim, Vec<Timings>) {
     (sim, palette)
 }
 
-/// SIGKILL always empties the control group within k (assumption c); SIGTERM may take any time, or do nothing.
+/// SIGKILL always empties the control group within k (assumption (c)). SIGTERM may take any time, or have no effect.
 fn draw_nature(sim: &mut Sim, h: usize, stop_budget: Duration) {
     let kill_within = Timings::default_kill_reserve(stop_budget) * 9 / 10;
     let ignores = sim.rng.chance(25);
@@ -104,7 +104,7 @@ fn draw_nature(sim: &mut Sim, h: usize, stop_budget: Duration) {
     nature.start_takes = start_takes;
 }
 
-/// Runs one world through storm and calm.
+/// Runs one world through its faults and through the calm after them.
 pub fn run(seed: u64, climate: Climate) -> Outcome {
     let (mut sim, palette) = build(seed, climate);
     for _ in 0..climate.faults {
@@ -123,7 +123,8 @@ pub fn run(seed: u64, climate: Climate) -> Outcome {
         .map(|timings| timings.lease() + timings.wait(timings.longest_hold.unwrap_or(timings.hold())))
         .max();
     let lease = palette.iter().map(Timings::lease).max().expect("at least one");
-    // A back-off is at most 10·T, a pause at most as long as a fault; then one take-over, and as much again for a tie.
+    // A back-off is at most 10·T, and a pause at most as long as a fault. Then comes one take-over, with time for more after a
+    // tie.
     let patience = slowest.expect("at least one") * 3 + lease * 10 + Duration::from_secs(15);
     let mut served_for = Duration::ZERO;
     let step = Duration::from_millis(500);
@@ -227,7 +228,7 @@ fn faulty_link(sim: &mut Sim, h: usize, lasts: Duration, link: Link, noticed: bo
 fn strike_store(sim: &mut Sim, kind: u64, lasts: Duration) {
     match kind {
         25 => sim.renew_store(Store::wipe),
-        // Beside a backup, writes that do not look at the incarnation are beyond what a contender could notice.
+        // With a backup as well, a contender could not notice writes that do not compare the incarnation.
         26 => sim.change_store(move |store, at| {
             let then = store.proven_at().filter(|_| lasts.as_millis().is_multiple_of(2));
             store.restore(at, then.unwrap_or(at.saturating_sub(lasts)));
@@ -236,7 +237,7 @@ fn strike_store(sim: &mut Sim, kind: u64, lasts: Duration) {
             store.put(at, Content::Tombstone);
         }),
         28 => {
-            // A key that vanishes while somebody still starts for the first time is beyond what reading every R can notice.
+            // If the key vanishes while a host still starts for the first time, reads every R cannot notice it.
             let settled =
                 sim.hosts.iter().map(|host| host.settings.timings.renew_interval).max().unwrap_or_default() * 5;
             if sim.now.saturating_sub(sim.store.present_since().unwrap_or(sim.now)) > settled {
@@ -256,7 +257,7 @@ fn strike_store(sim: &mut Sim, kind: u64, lasts: Duration) {
     }
 }
 
-/// Everything heals, in an order that nobody chose.
+/// Ends all faults, host by host.
 fn calm(sim: &mut Sim) {
     for h in 0..sim.hosts.len() {
         sim.power_on(h);

@@ -1,13 +1,13 @@
-//! A host's clocks, as they run against real time.
+//! The two clocks of a host, and how fast they run against real time.
 
 use std::time::Duration;
 
 use putexd::types::Time;
 
-/// A clock's rate in millionths of real time.
+/// The rate of a correct clock, in millionths of real time.
 pub const TRUE_RATE: u64 = 1_000_000;
 
-/// The host's two clocks, as they run against real time.
+/// The two clocks of a host, each with its rate in millionths of real time.
 #[derive(Debug, Clone)]
 pub struct Clocks {
     at: Duration,
@@ -29,7 +29,7 @@ impl Clocks {
         }
     }
 
-    /// From `real` on the clocks run at other rates; 0 stands still.
+    /// From `real` on the clocks run at these rates. A rate of 0 stops the clock.
     pub fn set_rates(&mut self, real: Duration, boot_rate: u64, raw_rate: u64) {
         self.read = self.read(real);
         self.at = real;
@@ -37,7 +37,7 @@ impl Clocks {
         self.raw_rate = raw_rate;
     }
 
-    /// The real time at which either clock reaches `time`.
+    /// The real time at which the first of the two clocks reaches `time`. `None`: both stand still.
     pub fn real_when_passed(&self, real: Duration, time: Time) -> Option<Duration> {
         let now = self.read(real);
         let boot = unscaled(time.boot.saturating_sub(now.boot), self.boot_rate);

@@ -1,4 +1,4 @@
-//! One host: its guard, its unit, and the daemon's place in it.
+//! One host: its guard, its unit, and the process of its daemon.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use putexd::types::{FencingToken, Instance, Revision, Time, WriteId};
 
 use super::clocks::Clocks;
 
-/// What the guard keeps of a lease.
+/// The part of a lease that the guard keeps.
 #[derive(Debug, Clone)]
 pub struct Lease {
     pub instance: Instance,
@@ -20,7 +20,7 @@ pub struct Lease {
     pub kill_reserve: Duration,
     pub closing: bool,
     pub lapsed: bool,
-    /// The grant is there.
+    /// Whether the grant exists.
     pub open: bool,
 }
 
@@ -29,7 +29,7 @@ impl Lease {
         self.deadline.plus(self.stop_budget.saturating_sub(self.kill_reserve))
     }
 
-    /// From the end of a guard that hung until its successor enforces; a guard tells systemd so much earlier to miss it.
+    /// The time from the end of a guard that hung until its successor enforces. The watchdog acts so much earlier.
     pub fn succession(&self) -> Duration {
         self.stop_budget.saturating_sub(self.kill_reserve) / 4
     }
@@ -53,7 +53,7 @@ impl Lease {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GuardLife {
     Up,
-    /// Neither answers nor enforces; its files stay.
+    /// It neither answers nor enforces, and its files stay.
     Hung,
     Dead,
 }
@@ -61,11 +61,11 @@ pub enum GuardLife {
 #[derive(Debug)]
 pub struct Guard {
     pub life: GuardLife,
-    /// Requests of the present connection only are served.
+    /// The number of the present connection. Requests of earlier ones are dropped.
     pub connection: u64,
     pub unserved: VecDeque<(u64, GuardRequest)>,
     pub lease: Option<Lease>,
-    /// Counts the times it began to hang.
+    /// Counts how often the guard began to hang.
     pub hangs: u64,
 }
 
@@ -77,7 +77,7 @@ pub enum UnitState {
     Stopping,
 }
 
-/// How the unit behaves.
+/// How the unit behaves at a start and at a stop.
 #[derive(Debug, Clone)]
 pub struct UnitNature {
     pub start_takes: Duration,
@@ -93,7 +93,7 @@ pub struct UnitNature {
 #[derive(Debug)]
 pub struct Unit {
     pub state: UnitState,
-    /// Counts starts.
+    /// Counts the starts of the unit.
     pub life: u64,
     pub nature: UnitNature,
     /// The tenure whose start is under way.
@@ -106,25 +106,25 @@ impl Unit {
     }
 }
 
-/// The driver's half of a stop that was asked for.
+/// A stop that the driver carries out until the unit is dead.
 #[derive(Debug, Clone, Copy)]
 pub struct Stop {
     pub kill_at: Option<Time>,
 }
 
-/// The daemon as a process.
+/// The process of the daemon.
 #[derive(Debug)]
 pub struct Daemon {
     pub election: Option<Box<Election>>,
-    /// Counts starts of the daemon: what was sent for an earlier one is dropped.
+    /// Counts the starts of the daemon. What was sent to an earlier one is dropped.
     pub life: u64,
     pub paused: bool,
     pub backlog: VecDeque<Event>,
-    /// Calls that have not been answered, with what is said when they are not.
+    /// Calls without an answer, with the event that the election gets if none comes.
     pub calls: BTreeMap<u64, Event>,
     pub last_call: u64,
     pub stop: Option<Stop>,
-    /// Only the latest start that was asked for is carried out.
+    /// The number of the latest start. Only that one is carried out.
     pub start_job: u64,
     pub wake: u64,
     pub told_store_up: bool,
@@ -139,7 +139,7 @@ pub struct Link {
     pub down: bool,
     pub loses_requests: bool,
     pub loses_answers: bool,
-    /// Requests arrive this much later than their caller waits for them.
+    /// Requests arrive only after their caller has given up.
     pub holds_requests: bool,
     /// The store's hints do not arrive.
     pub watch_dead: bool,
@@ -156,18 +156,18 @@ pub struct Host {
     pub unit: Unit,
     pub daemon: Daemon,
     pub link: Link,
-    /// Reads show the store as it was this long ago.
+    /// Reads show the store as it was so long ago.
     pub lag: Duration,
-    /// Counts boots: what belongs to an earlier one is dropped.
+    /// Counts boots. Events of an earlier boot are dropped.
     pub boot: u64,
     pub powered: bool,
     pub frozen: bool,
     pub standby_healthy: bool,
     pub active_healthy: bool,
     pub fence_works: bool,
-    /// The store says that the unit is run under another key.
+    /// The unit's entry names another key.
     pub other_key: bool,
-    /// No verdict of a check comes any more.
+    /// Health checks give no result any more.
     pub check_hangs: bool,
 }
 
@@ -181,7 +181,7 @@ impl Host {
         self.runs() && self.unit.is_alive()
     }
 
-    /// What systemd asks at the moment of a start: the grant, its term and its deadline.
+    /// What systemd checks at the moment of a start: the grant, its term and its deadline.
     pub fn gate_is_open(&self, term: Option<FencingToken>, real: Duration) -> bool {
         self.guard.life != GuardLife::Dead
             && self.guard.lease.as_ref().is_some_and(|lease| {

@@ -1,8 +1,8 @@
 //! A deterministic world around real elections: hosts with clocks, guards and units, a store, and a network that fails.
 //!
-//! Time is virtual and jumps from one thing due to the next. The same seed and the same calls give the same run. Only the
-//! guard, systemd and the kernel are punctual; the daemon may be paused at any point. After each step an oracle counts
-//! the units that execute, in real time.
+//! Time is virtual and jumps from one due event to the next. The same seed and the same calls give the same run. Only the
+//! guard, systemd and the kernel are punctual; the daemon may be paused at any point. After each step an oracle counts the
+//! units that execute, in real time.
 
 #![allow(dead_code, reason = "each test file uses its own part of the simulator")]
 
@@ -28,14 +28,14 @@ use host::{Daemon, Guard, GuardLife, Host, Lease, Link, Stop, Unit, UnitNature, 
 use rng::Rng;
 use store::Store;
 
-/// How long things take where nothing else is said.
+/// How long things take, unless a test says otherwise.
 #[derive(Debug, Clone)]
 pub struct Pace {
-    /// One way between host and store, from and to.
+    /// The shortest and the longest time of one way between host and store.
     pub network: (Duration, Duration),
-    /// From the daemon to the guard, or back.
+    /// One way between the daemon and the guard.
     pub local: Duration,
-    /// From the decision to start until systemd looks at the gate.
+    /// The time from the decision to start until systemd checks the gate.
     pub start_queue: Duration,
     pub fencing: Duration,
 }
@@ -51,7 +51,7 @@ impl Default for Pace {
     }
 }
 
-/// What a host asks of the store.
+/// What a host sends to the store.
 #[derive(Debug)]
 enum Ask {
     Latest(ReadId),
@@ -84,20 +84,20 @@ struct Item {
     due: Due,
 }
 
-/// The world.
+/// All hosts, the store and the network, with the events that are due.
 pub struct Sim {
     pub now: Duration,
     pub rng: Rng,
     pub pace: Pace,
     pub store: Store,
     pub hosts: Vec<Host>,
-    /// Writes that were under way when the store was wiped are applied to the new one.
+    /// Whether writes that were under way when the store was wiped are applied to the new one.
     pub blind_writes: bool,
-    /// Nobody renews earlier than R after the time before: the first bits of what is drawn choose that.
+    /// Whether all hosts renew at the full interval, R after the time before: the first bits of a random number choose that.
     pub in_step: bool,
-    /// What happened, a line each.
+    /// What happened, in one line each.
     pub log: Vec<String>,
-    /// When two units first executed at once, and whose.
+    /// When two units first executed at the same time, and on which hosts.
     pub violation: Option<String>,
     pub overlaps: bool,
     pub edges: BTreeSet<(State, State)>,
@@ -151,7 +151,7 @@ impl Sim {
         }
     }
 
-    // What a test may ask.
+    // Questions that a test may ask.
 
     pub fn index(&self, name: &str) -> usize {
         self.hosts.iter().position(|host| host.name == name).expect("a host of this name")
@@ -269,7 +269,7 @@ impl Sim {
         }
     }
 
-    /// The oracle.
+    /// The oracle: notes when two units begin and cease to execute at the same time.
     fn judge(&mut self) {
         let names = self.executing().join(" and ");
         let overlaps = names.contains(" and ");
@@ -291,7 +291,7 @@ impl Sim {
         self.push_after(h, self.pace.local, Due::Tell { life, event });
     }
 
-    /// Hands an event to the core and does what it says; a paused daemon hears of it later.
+    /// Hands an event to the election and performs its actions. A paused daemon gets the event later.
     pub fn give(&mut self, h: usize, event: Event) {
         let (now, drawn) = (self.now, self.rng.wide_bits());
         let random = if self.in_step { drawn >> 16 } else { drawn };
@@ -424,7 +424,7 @@ impl Sim {
         }
     }
 
-    /// Hints to all who watch, and a line in the log where more than a renewal was written.
+    /// Sends hints to all hosts that watch, and logs the change unless it is a renewal.
     fn store_changed(&mut self) {
         let latest = self.store.latest();
         let held_by = match &latest.content {
@@ -505,7 +505,7 @@ impl Sim {
         }
     }
 
-    /// The guard acts on its deadline. `at_once`: after the host stood still, a unit that is overdue is killed first.
+    /// The guard acts if a deadline has passed. `at_once`: the host stood still, so an overdue unit is killed first.
     fn guard_looks(&mut self, h: usize, at_once: bool) {
         let host = &mut self.hosts[h];
         let now = host.clocks.read(self.now);
@@ -620,7 +620,7 @@ impl Sim {
         }
     }
 
-    /// The driver's stop goes on until the proof.
+    /// Continues the driver's stop until the unit is dead.
     fn stop_check(&mut self, h: usize, life: u64) {
         let now = self.hosts[h].clocks.read(self.now);
         let host = &mut self.hosts[h];
@@ -722,7 +722,7 @@ fn serve(kept: &mut Option<Lease>, request: GuardRequest, now: Time) -> Result<(
     }
 }
 
-/// What a test, a script or chance does to the world.
+/// What a test, a script or a random run does to the world.
 impl Sim {
     pub fn add_host(&mut self, settings: Settings) -> usize {
         let h = self.hosts.len();
@@ -768,7 +768,7 @@ impl Sim {
         h
     }
 
-    /// Starts the daemon: the guard's table first, as the driver does; without the guard it waits.
+    /// Starts the daemon. Like the driver it first reads the guard's table, and without the guard it waits.
     pub fn start_daemon(&mut self, h: usize) {
         let host = &mut self.hosts[h];
         if host.daemon.election.is_some() || !host.powered {
@@ -800,7 +800,7 @@ impl Sim {
 
     pub fn crash_daemon(&mut self, h: usize) {
         let (frozen, daemon) = (self.hosts[h].frozen, &mut self.hosts[h].daemon);
-        // Nothing happens to a process while its whole host stands still.
+        // While its whole host stands still, nothing can happen to a process.
         if !frozen && daemon.election.take().is_some() {
             daemon.life += 1;
             daemon.paused = false;
@@ -869,7 +869,8 @@ impl Sim {
 
     pub fn freeze(&mut self, h: usize) {
         if self.hosts[h].runs() {
-            // A guard does not hang over it (assumption c): what wakes first is not its watchdog.
+            // A guard that hangs is replaced before the freeze (assumption (c)), because its watchdog is not the first to act
+            // at the thaw.
             if self.hosts[h].guard.life == GuardLife::Hung {
                 self.restart_guard(h);
             }
@@ -899,7 +900,7 @@ impl Sim {
         self.clocks_changed(h);
     }
 
-    /// Timers were set by clocks that run otherwise now.
+    /// Sets the timers again, because the clocks that they were set by run at other rates now.
     pub fn clocks_changed(&mut self, h: usize) {
         self.set_wake(h);
         self.guard_looks(h, false);
@@ -911,7 +912,7 @@ impl Sim {
         self.clocks_changed(h);
     }
 
-    /// Suspend: everything stands still, and so does CLOCK_MONOTONIC_RAW.
+    /// Suspends the host: everything stands still, CLOCK_MONOTONIC_RAW as well.
     pub fn suspend(&mut self, h: usize) {
         if self.hosts[h].runs() {
             self.freeze(h);
@@ -984,8 +985,8 @@ impl Sim {
         }
     }
 
-    /// The guard neither answers nor enforces; the daemon notices after R. It is missed so early that its successor
-    /// sends SIGKILL when that is due; later than that no guard begins to hang (assumption c).
+    /// From now on the guard neither answers nor enforces; the daemon notices that after R. The watchdog acts early enough for
+    /// a successor to send SIGKILL when it is due. If that is no longer possible, no guard begins to hang (assumption (c)).
     pub fn hang_guard(&mut self, h: usize) {
         let now = self.now;
         let host = &mut self.hosts[h];
@@ -1020,7 +1021,7 @@ impl Sim {
         }
     }
 
-    /// The guard goes on where it hung; the daemon connects anew.
+    /// A guard that hung goes on, and the daemon connects again.
     pub fn unhang_guard(&mut self, h: usize) {
         if self.hosts[h].frozen {
             self.after(Duration::from_millis(50), move |sim| sim.unhang_guard(h));
@@ -1039,7 +1040,7 @@ impl Sim {
         self.greet(h);
     }
 
-    /// `noticed`: the driver knows that no call can succeed.
+    /// Sets the faults of a host's link. `noticed`: the driver is told whether calls can succeed.
     pub fn set_link(&mut self, h: usize, link: Link, noticed: bool) {
         self.hosts[h].link = link;
         let up = !link.down;
@@ -1056,7 +1057,7 @@ impl Sim {
         }
     }
 
-    /// Something of the unit runs though nothing let it: a process started outside of systemd.
+    /// Runs the unit without any permission, as a process that was started outside of systemd.
     pub fn run_a_stray(&mut self, h: usize) {
         let unit = &mut self.hosts[h].unit;
         unit.life += 1;
@@ -1079,7 +1080,7 @@ impl Sim {
         self.tell(h, Event::Reconfigure(settings));
     }
 
-    /// The store as an operator, another program or an accident changes it.
+    /// Changes the store, as an operator, another program or an accident might.
     pub fn change_store(&mut self, change: impl FnOnce(&mut Store, Duration)) {
         let now = self.now;
         change(&mut self.store, now);

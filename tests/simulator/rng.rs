@@ -23,7 +23,7 @@ impl Rng {
         (u128::from(self.bits()) << 64) | u128::from(self.bits())
     }
 
-    /// From 0 to `limit` − 1.
+    /// A number from 0 to `limit` − 1.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.bits() % limit.max(1)
     }
@@ -33,7 +33,7 @@ impl Rng {
         self.below(100) < percent
     }
 
-    /// Between the two, both included.
+    /// A span from `from` to `to`, both included.
     pub fn span(&mut self, from: Duration, to: Duration) -> Duration {
         let width = u64::try_from(to.saturating_sub(from).as_micros()).expect("spans of a test are short");
         from + Duration::from_micros(self.below(width + 1))

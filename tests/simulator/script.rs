@@ -1,4 +1,4 @@
-//! Readable scenarios: a command a line, recorded output below a line of dashes.
+//! Readable scenarios: one command in each line, and the recorded output below a line of dashes.
 //!
 //! ```text
 //! # Sentences that say what is shown.
@@ -20,10 +20,10 @@ use super::host::Link;
 use super::store::Store;
 use super::{Sim, node, settings};
 
-/// Between the commands and what came of them.
+/// The line between the commands and the recorded output.
 pub const DIVIDER: &str = "----";
 
-/// Runs the commands of a scenario. Each line of the result is a command, or what happened then.
+/// Runs the commands of a scenario. Each line of the result is a command, or an event that followed it.
 pub fn run(commands: &str) -> (Sim, Vec<String>) {
     let mut script = Script {
         sim: Sim { in_step: true, ..Sim::new(1) },
@@ -168,7 +168,7 @@ impl Script {
         Some(())
     }
 
-    /// What does not hold is part of the output, where it makes the test fail.
+    /// Checks an expectation. One that does not hold is written into the output, which makes the test fail.
     fn expect(&mut self, words: &[&str]) -> Option<()> {
         let sim = &self.sim;
         let is = match words {
@@ -279,7 +279,7 @@ impl Script {
     }
 }
 
-/// How long ago: a span, or `proven` for when the last proven was written.
+/// An age: a span, or `proven` for the time since the last `proven` was written.
 fn age_of(sim: &Sim, text: &str) -> Option<Duration> {
     match text {
         "proven" => sim.store.proven_at().map(|at| sim.now.saturating_sub(at)),
@@ -297,8 +297,8 @@ fn parse_span(text: &str) -> Option<Duration> {
     }
 }
 
-/// `R=1s F=3 C=1 S=900ms longest-hold=20s`: what is not said stays as derived from R, F and C. Unsafe ones are refused
-/// unless a scenario shows what comes of them: `unsafe`.
+/// Parses timings such as `R=1s F=3 C=1 S=900ms longest-hold=20s`. What is missing is derived from R, F and C. Timings that are
+/// not safe are refused, unless the scenario marks them as `unsafe` to show their effect.
 fn parse_timings(before: Timings, words: &[&str]) -> Option<Timings> {
     let (mut renew, mut failures, mut confirmations) = (before.renew_interval, 3, 1);
     let (mut budget, mut longest, mut allowed) = (None, None, false);

@@ -6,16 +6,16 @@ use putexd::election::{Content, Observation, Record, Standing, WriteRequest, Wri
 use putexd::store::sealed::Sealer;
 use putexd::types::{Incarnation, Instance, Key, Revision, Value};
 
-/// The store, and everything that it ever held.
+/// The store, with all values that it ever held.
 #[derive(Debug)]
 pub struct Store {
     life: u64,
     last_revision: u64,
     history: Vec<(Duration, Observation)>,
-    /// For so long after a won write another one from the same base is stored on top of it, and answered with a conflict.
-    /// So a replicated bucket looks on nats-server before 2.9.21: neither can be confirmed then.
+    /// For so long after a won write another write from the same base is stored as well, and answered with a conflict. A
+    /// replicated bucket of nats-server before 2.9.21 behaves like this: neither write can be confirmed then.
     pub stores_both: Duration,
-    /// The hosts seal what they write, and believe nothing else.
+    /// The hosts seal what they write, and treat every other record as foreign.
     pub sealer: Option<Sealer>,
 }
 
@@ -40,7 +40,7 @@ impl Store {
         &self.history.last().expect("a store holds at least its beginning").1
     }
 
-    /// Since when the key has been there without a break, in this incarnation.
+    /// Since when the key exists without a break, in this incarnation.
     pub fn present_since(&self) -> Option<Duration> {
         let is_there = |observation: &Observation| {
             observation.content != Content::Absent && observation.incarnation == self.incarnation()
@@ -55,7 +55,7 @@ impl Store {
         }
     }
 
-    /// What a replica that lags behind shows: what was the latest at `then`, in this incarnation.
+    /// What a replica shows that lags behind: the latest value at `then`, in this incarnation.
     pub fn as_of(&self, then: Duration) -> &Observation {
         let incarnation = self.incarnation();
         let of_this_life = || self.history.iter().filter(|(_, observation)| observation.incarnation == incarnation);
@@ -66,7 +66,7 @@ impl Store {
         observation
     }
 
-    /// When a proven was last written, in any incarnation.
+    /// When a `proven` was last written, in any incarnation.
     pub fn proven_at(&self) -> Option<Duration> {
         let is_proven = |content: &Content| match content {
             Content::Record(record) => {
@@ -77,7 +77,7 @@ impl Store {
         self.history.iter().rev().find(|(_, observation)| is_proven(&observation.content)).map(|(at, _)| *at)
     }
 
-    /// What `revision` replaced in this incarnation, as a replica knows it that shows what was the latest at `then`.
+    /// What `revision` replaced in this incarnation, as a replica knows it whose latest value is that of `then`.
     pub fn replaced_by(&self, revision: Revision, then: Duration) -> Observation {
         let incarnation = self.incarnation();
         let is_of_it = |(at, old): &&(Duration, Observation)| old.incarnation == incarnation && *at <= then;
@@ -88,7 +88,7 @@ impl Store {
         replaced.unwrap_or(Observation { incarnation, revision: Revision(0), content: Content::Absent })
     }
 
-    /// A compare-and-set. `blind` ones do not look at the incarnation: writes that were under way when the store was wiped.
+    /// A compare-and-set. A `blind` one does not compare the incarnation: it was under way when the store was wiped.
     pub fn compare_and_set(&mut self, at: Duration, request: &WriteRequest, blind: bool) -> WriteResult {
         let same_life = blind || request.incarnation == self.incarnation();
         let is_late = same_life && self.has_just_replaced(request.base, at);
@@ -104,14 +104,14 @@ impl Store {
         if is_late { WriteResult::Conflict } else { WriteResult::Won(revision) }
     }
 
-    /// As the hosts read it.
+    /// The record in `value`, as the hosts read it.
     fn decode(&self, value: Value) -> Record {
         Record::decode(
             &self.sealer.as_ref().map_or(value.clone(), |sealer| sealer.open(&lock(), &self.incarnation(), value)),
         )
     }
 
-    /// Somebody who has no key writes the latest record again, with what he likes changed.
+    /// Somebody without the key for seals writes the latest record again, with changes.
     pub fn forge(&mut self, at: Duration, change: impl FnOnce(Revision, &mut Record)) {
         let mut record = self.record().expect("a record to change").clone();
         change(self.latest().revision, &mut record);
@@ -119,7 +119,8 @@ impl Store {
         self.put(at, Content::Record(record));
     }
 
-    /// All since the last proven, and the proven itself, is deleted, and the proven is written again: it replaces what it says.
+    /// Deletes the last `proven` and all that came after it, and writes that `proven` again: it replaces the very record that
+    /// it names.
     pub fn bring_back_proven(&mut self, at: Duration) {
         let is_proven =
             |record: &Record| record.details.as_ref().is_some_and(|details| details.standing == Standing::Proven);
@@ -129,33 +130,33 @@ impl Store {
         self.put(at, old.content);
     }
 
-    /// Whether the latest entry replaced `base`, and so lately that the store does not look at it yet.
+    /// Whether the latest entry replaced `base` so recently that the store still accepts another write from there.
     fn has_just_replaced(&self, base: Revision, at: Duration) -> bool {
         let [.., (_, before), (written, latest)] = self.history.as_slice() else { return false };
         let recent = at.saturating_sub(*written) < self.stores_both;
         recent && before.revision == base && before.incarnation == latest.incarnation
     }
 
-    /// A write that compares nothing: an operator's, or a deletion.
+    /// Writes without a comparison, as an operator's write or a deletion does.
     pub fn put(&mut self, at: Duration, content: Content) -> Revision {
         self.last_revision += 1;
         self.remember(at, self.last_revision, content);
         Revision(self.last_revision)
     }
 
-    /// The key is purged: as if it had never been, though revisions go on.
+    /// The key is purged, as if it had never existed. Revisions go on.
     pub fn purge(&mut self, at: Duration) {
         self.remember(at, 0, Content::Absent);
     }
 
-    /// The store is lost and made again: empty, revisions from the beginning.
+    /// The store is lost and made again: it is empty, and its revisions begin anew.
     pub fn wipe(&mut self, at: Duration) {
         self.life += 1;
         self.last_revision = 0;
         self.remember(at, 0, Content::Absent);
     }
 
-    /// A backup is restored as a new store, with what was the latest at `then` and what came before it.
+    /// A backup is restored as a new store, with the latest value at `then` and up to three before it.
     pub fn restore(&mut self, at: Duration, then: Duration) {
         let incarnation = self.incarnation();
         let is_kept = |(written, old): &&(Duration, Observation)| *written <= then && old.incarnation == incarnation;

@@ -1,4 +1,4 @@
-//! What goes over the network: a relay that keeps every byte, and what a secret may look like in them.
+//! A relay that keeps every byte that goes over the network, and the forms that a secret may have in these bytes.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -15,10 +15,10 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::certificates::certificate;
 
-/// Long enough that it is nowhere by chance.
+/// A password that is long enough never to appear in other bytes by chance.
 pub const PASSWORD: &str = "correct horse battery";
 
-/// A relay before a server on this machine. It ends with the test's runtime.
+/// A relay in front of a server on this machine. It ends with the test's runtime.
 pub struct Capture {
     pub port: u16,
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -42,7 +42,7 @@ impl Capture {
         Self { port, bytes }
     }
 
-    /// The forms of `secrets` that went either way. Panics where nothing went at all.
+    /// The forms of `secrets` that went in either direction. Panics if no byte went at all.
     pub fn seen(&self, secrets: &[&str]) -> Vec<String> {
         let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         assert!(!bytes.is_empty(), "nobody was connected");
@@ -51,7 +51,8 @@ impl Capture {
     }
 }
 
-/// Each direction is kept as it comes; no secret is so long that it is torn by the other.
+/// Passes one direction on, and keeps it. Both directions go into one buffer, but no secret is so long that it comes in
+/// two pieces with the other direction's bytes in between.
 async fn relay(kept: Arc<Mutex<Vec<u8>>>, mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) {
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(length @ 1..) = from.read(&mut buffer).await {
@@ -60,16 +61,16 @@ async fn relay(kept: Arc<Mutex<Vec<u8>>>, mut from: impl AsyncRead + Unpin, mut 
             return;
         }
     }
-    // The other end hears of it.
+    // Tells the other end that the connection is closed.
     let _ = to.shutdown().await;
 }
 
-/// A text as it is, in base64 at each place within other bytes, in hexadecimal digits, and its MD5.
+/// The forms of a text: as it is, in base64 at each of three offsets, in hexadecimal digits, and its MD5.
 fn forms(secret: &str) -> Vec<String> {
     let bytes = secret.as_bytes();
     let base64 = (0..3_usize).flat_map(|before| {
         let text = BASE64.encode(&[&vec![0; before], bytes].concat());
-        // Only the digits that are made of the secret alone.
+        // Only the digits that depend on the secret alone.
         let own = text[(before * 4).div_ceil(3)..(before + bytes.len()) * 4 / 3].to_owned();
         [own.clone(), own.replace('+', "-").replace('/', "_")]
     });
@@ -85,17 +86,19 @@ fn md5(text: &str) -> String {
     digits
 }
 
-/// A file with `text`, to be read as a standard input.
+/// A file with `text`, to be used as standard input.
 fn piped(text: &str) -> fs::File {
     let file = tempfile::NamedTempFile::new().expect("a file");
     fs::write(file.path(), text).expect("the file is written");
     fs::File::open(file.path()).expect("it is there")
 }
 
-/// What putexd makes of this `[store]`, where `@` stands for `folder`, which has the files that it names.
+/// The settings that putexd reads from this `[store]` section. `@` in it stands for `folder`, which has the files that
+/// it names.
 pub fn configured(folder: &Path, store: &str) -> StoreSettings {
     let root = TempDir::new().expect("a temporary folder");
-    // Files are looked for below the root first, and then opened by their full paths.
+    // Files are looked for below the root first, and then opened by their full paths, so both must lead to the same
+    // file.
     let top = folder.components().nth(1).expect("a path from the root");
     symlink(Path::new("/").join(top), root.path().join(top)).expect("a link");
     fs::create_dir_all(root.path().join("etc/putex")).expect("a folder");
@@ -106,22 +109,23 @@ pub fn configured(folder: &Path, store: &str) -> StoreSettings {
     loaded.settings.expect("there are no errors").store
 }
 
-/// A file with [`PASSWORD`] in `folder`, for its owner alone.
+/// Makes a file with [`PASSWORD`] in `folder`, which only its owner may read.
 pub fn password_in(folder: &Path) {
     let path = folder.join("password");
     fs::write(&path, format!("{PASSWORD}\n")).expect("the file is written");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("its mode");
 }
 
-/// Runs the test `name` again, with an authority that the system trusts, and gives the folder with `public.pem` there. The
-/// environment is a process's own.
+/// Runs the test `name` again in another process, where the system trusts a certificate authority, and returns the folder
+/// with its `public.pem` in that process. A process of its own is needed because the environment belongs to the whole
+/// process.
 pub fn with_public_authority(name: &str) -> Option<PathBuf> {
     const AGAIN: &str = "PUTEX_TEST_AUTHORITY";
     if let Some(folder) = std::env::var_os(AGAIN) {
         return Some(folder.into());
     }
     let folder = TempDir::new().expect("a temporary folder");
-    // Servers of other users read what is in there.
+    // Servers that run as other users read the files in it.
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("its mode");
     for authority in ["public", "own"] {
         certificate(folder.path(), authority, "basicConstraints=critical,CA:TRUE", None);

@@ -1,4 +1,4 @@
-//! Certificates for tests, by openssl.
+//! Certificates for tests, made with openssl.
 
 use std::path::Path;
 use std::process::Command;

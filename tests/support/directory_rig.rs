@@ -1,4 +1,5 @@
-//! The suite's rig of the store in a shared directory, on a file system of our own that can hang and die.
+//! The rig of the conformance suite for the store in a shared directory, on a file system of our own that can hang and
+//! die.
 
 use std::fs;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use super::{CALL_LIMIT, Rig, too_large};
 pub struct DirectoryRig(pub FaultyFs);
 
 impl DirectoryRig {
-    /// A store of which the kernel may believe for `ttl` what it was told.
+    /// A store on a file system whose answers the kernel may cache for `ttl`.
     pub async fn start_with(ttl: Duration) -> Self {
         let rig = Self(FaultyFs::mount(ttl));
         rig.make().await;

@@ -1,5 +1,5 @@
-//! What only the store in a shared directory has: a folder that may be absent, local or not mounted, a file system that
-//! misbehaves, and writers that are killed in the middle of it.
+//! Tests that only apply to the store in a shared directory: a folder that may be absent, local or not mounted, a file
+//! system that misbehaves, and writers that are killed while they write.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -23,14 +23,14 @@ use super::load::renewals_are_measured;
 use super::process::eventually;
 use super::{CALL_LIMIT, Rig, attempt, base, key, read, token, up, usable, within, won};
 
-/// Set for the processes that only write.
+/// Environment variable: set for the processes that only write.
 const WRITER: &str = "PUTEX_TEST_DIRECTORY_WRITER";
 
 fn open(path: &Path) -> DirectoryStore {
     DirectoryStore::new(DirectorySettings { path: path.to_owned(), owner: None }, CALL_LIMIT)
 }
 
-/// A folder in memory where there is such a place, with a store in it.
+/// A folder in memory, if this machine has /dev/shm, with a store in it.
 async fn made() -> (TempDir, DirectoryStore) {
     let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder");
     let store = open(folder.path());
@@ -85,7 +85,7 @@ async fn a_folder_that_others_may_write_is_no_store_and_makes_none() {
         let why = down(&late).await;
         assert!(why.contains(&format!("run \"chmod go-w {}\"", folder.path().display())), "{why}");
         assert!(matches!(late.read(&key(), None).await, Err(StoreError::Unfit(_))));
-        // One that is connected goes on, and its administrator is told.
+        // A client that is connected already goes on, and its administrator is warned.
         usable(&store, &key()).await;
         let warnings = store.examine().await.expect("it can be looked at").warnings;
         assert!(warnings.iter().any(|warning| warning.contains("chmod go-w")), "{warnings:?}");
@@ -100,7 +100,7 @@ async fn a_folder_that_others_may_write_is_no_store_and_makes_none() {
     assert_eq!(fs::read_dir(empty.path()).expect("the folder").count(), 0);
 }
 
-/// What an NFS server makes of root, for one.
+/// An NFS server, for example, may map root to another user.
 #[tokio::test]
 async fn a_folder_of_another_user_has_to_be_meant() {
     if !is_root() {
@@ -121,7 +121,7 @@ async fn a_folder_of_another_user_has_to_be_meant() {
     assert!(down(&owned(NOT_ROOT + 1)).await.contains("belongs to the user"));
 }
 
-/// As a user of an export with root_squash would, in a folder of his own.
+/// Runs tests as an unprivileged user in a folder of his own, as a user of an export with root_squash would be.
 #[test]
 fn a_user_that_is_not_root_holds_locks_in_a_folder_of_his_own() {
     if !is_root() {
@@ -136,7 +136,7 @@ fn a_user_that_is_not_root_holds_locks_in_a_folder_of_his_own() {
         "a_folder_that_others_may_write_is_no_store_and_makes_none",
         "round_trip",
     ];
-    // By this name, because the user may not go where the program is.
+    // The program is named by /proc/self/exe, because the user may not enter the folder that it is in.
     let mut again = Command::new("/proc/self/exe");
     again.arg("--exact").args(tests.map(|test| format!("directory_specific::{test}")));
     let ended = again.env("TMPDIR", folder.path()).current_dir("/").uid(NOT_ROOT).gid(NOT_ROOT).output();
@@ -145,7 +145,7 @@ fn a_user_that_is_not_root_holds_locks_in_a_folder_of_his_own() {
     assert!(ended.status.success() && said.contains("5 passed"), "{said}");
 }
 
-/// Some number that no user of this machine has.
+/// A user id that no user of this machine has.
 const NOT_ROOT: u32 = 54321;
 
 fn is_root() -> bool {
@@ -174,7 +174,7 @@ async fn what_a_link_leads_to_is_left_alone() {
     let other = Key::new("other").expect("a key");
     let now = read(&store, &other).await;
     won(&store, &other, &attempt(&now, token("a"))).await;
-    // A store that is opened sweeps at once.
+    // A store that is opened sweeps old folders at once.
     let second = open(folder.path());
     usable(&second, &other).await;
     eventually("the link is swept", || fs::symlink_metadata(folder.path().join("d-link")).is_err(), String::new);
@@ -244,7 +244,7 @@ async fn a_file_system_that_renames_onto_what_is_there_is_refused() {
     let store = open(fresh.path());
     up(&store).await;
     assert!(matches!(store.init().await, Err(StoreError::Unfit(_))));
-    // Let go of before it is unmounted.
+    // The file is closed before the file system is unmounted.
     fresh.close().expect("nothing is left in it");
 }
 
@@ -258,7 +258,7 @@ async fn a_lock_that_hangs_delays_no_other() {
     usable(&*store, &key()).await;
     let now = read(&*store, &other).await;
     rig.0.hang(Hang::Below("lock-database"));
-    // More than there are threads for one lock.
+    // More calls than there are threads for one lock.
     let calls: Vec<_> = (0..16)
         .map(|_| {
             let store = Arc::clone(&store);
@@ -305,7 +305,8 @@ async fn a_rename_that_comes_late_takes_nothing_from_anybody() {
     if !faulty_fs::is_there() {
         return;
     }
-    // How much the other host writes meanwhile: nothing, one write, so much that the late one's place is free again.
+    // How many writes the other host makes meanwhile: none, one, or so many that the revision of the late write is free
+    // again.
     for writes in [0, 1, 40] {
         let rig = DirectoryRig::start_with(Duration::ZERO).await;
         let (slow, other) = (rig.open(CALL_LIMIT), open(rig.0.behind()));
@@ -326,7 +327,7 @@ async fn a_rename_that_comes_late_takes_nothing_from_anybody() {
         }
         rig.0.release();
         if writes == 0 {
-            // It may still have been applied, which is what `Unknown` says.
+            // The write may still have been applied, as `Unknown` says.
             let applied = || fs::exists(rig.0.behind().join("lock-database/r-00000000000000000002")).expect("a look");
             eventually("the late write is applied", applied, String::new);
             last = read(&other, &key()).await;
@@ -387,7 +388,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// No revision ever shows two values.
+    /// Checks that a revision never shows two different values.
     fn note(&self, revision: Revision, value: Option<&Value>) {
         let Some(value) = value else { return };
         let mut values = self.values.lock().expect("no writer panicked");
@@ -441,8 +442,8 @@ async fn write_and_look(store: &dyn Store, seen: &Seen, writer: usize, attempts:
     }
 }
 
-/// Not a test, but what the processes of the next one run. It replaces the value again and again, and notes each win as
-/// a line `REVISION BASE VALUE` before it goes on, and each that came too late as `late`.
+/// This is not a test of its own: the processes of the next test run it. It replaces the value again and again. It
+/// notes each win as a line `REVISION BASE VALUE` before it goes on, and each write that came too late as `late`.
 #[tokio::test]
 async fn writes_until_it_is_killed_if_a_test_asks_for_it() {
     let Some(arguments) = std::env::var_os(WRITER) else { return };
@@ -467,7 +468,7 @@ async fn writes_until_it_is_killed_if_a_test_asks_for_it() {
                 log.write_all(format!("{revision} {} {value}\n", base(&now)).as_bytes()).expect("it is noted");
             }
             WriteOutcome::Conflict => {}
-            // It slept so long that its base was collected: the very case that the witness is for.
+            // The write took so long that its base was collected. The witness exists for this case.
             WriteOutcome::Unknown(why) if why.contains("failed to prove") => {
                 log.write_all(b"late\n").expect("it is noted");
             }
@@ -476,7 +477,7 @@ async fn writes_until_it_is_killed_if_a_test_asks_for_it() {
     }
 }
 
-/// On a good file system nothing else is an error, or unknown.
+/// On a file system without faults slowness is the only reason for an error or an unknown outcome.
 fn is_slowness(why: &str) -> bool {
     why.contains("does not answer")
 }
@@ -496,7 +497,7 @@ impl Writers {
             .expect("the test starts itself")
     }
 
-    /// SIGKILL. It never ends by itself.
+    /// Kills a writer with SIGKILL. A writer never ends by itself, unless it failed.
     fn kill(child: &mut Child, log: &Path) {
         let ended = child.try_wait().expect("it is ours");
         let said = || fs::read_to_string(log.with_extension("output")).unwrap_or_default();
@@ -509,14 +510,14 @@ impl Writers {
 impl Drop for Writers {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // Nothing to be done about a failure here.
+            // A failure here cannot be handled.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// For 10 s, or for `PUTEX_SECONDS`.
+/// Runs for 10 s, or for `PUTEX_SECONDS`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writers_that_are_killed_at_random_points_leave_one_winner_for_each_revision() {
     const WRITERS: usize = 8;
@@ -572,7 +573,8 @@ async fn writers_that_are_killed_at_random_points_leave_one_winner_for_each_revi
     assert!(number > 10, "{number} wins");
 }
 
-/// Prints how long a compare-and-set takes, with all that proves it, in `PUTEX_DIRECTORY` or where temporary files are.
+/// Prints how long a compare-and-set takes, with everything that proves it, in `PUTEX_DIRECTORY` or in the folder for
+/// temporary files.
 #[tokio::test]
 async fn round_trip() {
     const ROUNDS: usize = 100;

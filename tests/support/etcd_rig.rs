@@ -1,4 +1,4 @@
-//! Real etcd servers on free loopback ports, with everything they write in a temporary folder; killed on drop.
+//! Real etcd servers on free loopback ports, with all their files in a temporary folder. They are killed on drop.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -31,7 +31,8 @@ impl EtcdServer {
         Self::start_in(TempDir::new().expect("a temporary folder"), "http", extra)
     }
 
-    /// `start` in a folder that has files already, which `@` stands for in `extra`; clients use `scheme`.
+    /// As [`start`](Self::start), in a folder that has files already. `@` in `extra` stands for that folder. Clients
+    /// use `scheme`.
     pub fn start_in(folder: TempDir, scheme: &str, extra: &[&str]) -> Self {
         let peer = format!("http://127.0.0.1:{}", free_port());
         let mut server = Self::member(folder, scheme, "n0", &peer, &format!("n0={peer}"), extra);
@@ -48,7 +49,7 @@ impl EtcdServer {
             Self::member(folder, "http", &format!("n{index}"), peer, &all.join(","), extra)
         };
         let mut members: Vec<Self> = peers.iter().enumerate().map(member).collect();
-        // None of them is healthy alone.
+        // All members are launched first, because none of them is healthy alone.
         for member in &mut members {
             member.process.launch();
         }
@@ -72,7 +73,7 @@ impl EtcdServer {
             ("--log-level", "warn".to_owned()),
         ];
         let mut arguments: Vec<String> = urls.into_iter().flat_map(|(flag, text)| [flag.to_owned(), text]).collect();
-        // The servers die, the machine does not.
+        // Servers die in these tests, but the machine does not, so nothing has to be synced.
         arguments.push("--unsafe-no-fsync".to_owned());
         arguments.extend(extra.iter().map(|text| text.replace('@', &path)));
         let process = ServerProcess::new("etcd", "etcd-server", arguments, folder.path().join("log"));
@@ -100,18 +101,18 @@ impl EtcdServer {
         Client::connect([self.url()], None).await.expect("the administrator connects")
     }
 
-    /// SIGKILL.
+    /// Kills the server with SIGKILL.
     pub fn die(&mut self) {
         self.process.die();
     }
 
-    /// Its data is gone, as if it had never run.
+    /// Kills the server and deletes its data, as if it had never run.
     pub fn forget(&mut self) {
         self.die();
         fs::remove_dir_all(self.folder.path().join("data")).expect("the data is deleted");
     }
 
-    /// Starts it again on the same port with the same data, and waits until it has a leader.
+    /// Starts the server again on the same port with the same data, and waits until it has a leader.
     pub fn come_back(&mut self) {
         self.process.launch();
         self.wait_until_healthy();
@@ -121,12 +122,12 @@ impl EtcdServer {
         self.process.wait_until(|| is_healthy(self.health_port));
     }
 
-    /// SIGSTOP: the server keeps its connections and answers nothing.
+    /// Stops the server with SIGSTOP: it keeps its connections and answers nothing.
     pub fn hang(&self) {
         self.process.hang();
     }
 
-    /// SIGCONT.
+    /// Continues the server with SIGCONT.
     pub fn release(&self) {
         self.process.release();
     }
@@ -137,7 +138,7 @@ pub fn settings(endpoints: Vec<String>) -> EtcdSettings {
     EtcdSettings { endpoints, prefix: "/putex".to_owned(), login: None, tls: Tls::default() }
 }
 
-/// Makes what `putexctl init` makes.
+/// Makes the store, as `putexctl init` does.
 pub async fn init(settings: &EtcdSettings) {
     let store = EtcdStore::new(settings.clone(), CALL_LIMIT);
     up(&store).await;

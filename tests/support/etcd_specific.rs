@@ -1,4 +1,5 @@
-//! What only the store over etcd has: several members, logins, TLS, compaction, and requests that come late or twice.
+//! Tests that only apply to the store over etcd: several members, logins, TLS, compaction, and requests that come late
+//! or twice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -28,7 +29,7 @@ fn open(settings: &EtcdSettings) -> EtcdStore {
     EtcdStore::new(settings.clone(), CALL_LIMIT)
 }
 
-/// A single member with a store that was made.
+/// A single member, and a connected store that has been made.
 async fn ready() -> (EtcdServer, EtcdStore) {
     let server = EtcdServer::start(&[]);
     init(&server.settings()).await;
@@ -37,7 +38,7 @@ async fn ready() -> (EtcdServer, EtcdStore) {
     (server, store)
 }
 
-/// Polls until `done` says yes.
+/// Polls until `done` returns true.
 async fn until<Done: Future<Output = bool>>(mut done: impl FnMut() -> Done) {
     let polling = async {
         while !done().await {
@@ -87,7 +88,7 @@ async fn a_wiped_cluster_is_missing_and_then_another_incarnation() {
     assert_eq!(store.compare_and_set(&key(), &attempt(&before, token("b"))).await, WriteOutcome::Conflict);
 
     assert!(matches!(store.init().await, Ok(Creation::Created(_))));
-    // The revisions repeat; an old base that is the latest one again does not win.
+    // Revisions repeat in the new incarnation. An old base that equals the latest revision again must not win.
     while base(&read(&store, &key()).await) < base(&before) {
         won(&store, &key(), &attempt(&read(&store, &key()).await, token("c"))).await;
     }
@@ -98,7 +99,7 @@ async fn a_wiped_cluster_is_missing_and_then_another_incarnation() {
     assert_eq!(read(&store, &key()).await, after);
 }
 
-/// Which of the members leads.
+/// The index of the member that leads.
 async fn leader_of(members: &[EtcdServer]) -> usize {
     for (index, member) in members.iter().enumerate() {
         let status = member.admin().await.status().await.expect("a status");
@@ -117,7 +118,7 @@ async fn a_cluster_rides_through_the_death_of_its_leader_and_of_the_member_conne
     let leader = leader_of(&members).await;
     let follower = (leader + 1) % members.len();
     for victim in [leader, follower] {
-        // The first endpoint is the one connected to.
+        // The store connects to the first endpoint.
         let mut endpoints = endpoints.clone();
         endpoints.rotate_left(follower);
         let store = open(&settings(endpoints));
@@ -204,7 +205,7 @@ async fn an_idle_watch_goes_on() {
     let store = EtcdStore::new(server.settings(), CALL_LIMIT);
     works(&store).await;
     let mut hints = store.watch().await.expect("a watch");
-    // Longer than a silence may last.
+    // Longer than the store tolerates silence from the server.
     let idle = tokio::time::timeout(CALL_LIMIT * 5, hints.next()).await;
     assert!(idle.is_err(), "{idle:?}");
     won(&store, &key(), &attempt(&read(&store, &key()).await, token("b"))).await;
@@ -303,7 +304,8 @@ async fn a_creation_that_is_late_does_not_win_once_the_key_was_deleted() {
     assert_eq!(read(&store, &key()).await.entry, None);
 }
 
-/// A proxy that loses answers, and that holds the second step of a creation back, and whatever the client says after it.
+/// A proxy that can drop answers. It also holds back the second step of a creation, and all that the client sends after
+/// it.
 struct Proxy {
     port: u16,
     state: Arc<ProxyState>,
@@ -311,14 +313,14 @@ struct Proxy {
 
 #[derive(Default)]
 struct ProxyState {
-    /// Answers are thrown away.
+    /// Whether answers are dropped.
     mute: AtomicBool,
-    /// Requests so far that name a ticket: both steps of a creation do.
+    /// The number of requests so far that name a ticket: both steps of a creation do.
     tickets: AtomicUsize,
-    /// What is held back goes on.
+    /// Lets the requests go on that are held back.
     release: Notify,
     released: AtomicBool,
-    /// The server answered something after the release.
+    /// Whether the server has answered anything since the release.
     answered: AtomicBool,
 }
 
@@ -328,7 +330,7 @@ impl Proxy {
         let port = listener.local_addr().expect("the port's address").port();
         let state = Arc::new(ProxyState::default());
         let shared = Arc::clone(&state);
-        // Ends with the test's runtime.
+        // This task ends with the test's runtime.
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let Ok(upstream) = TcpStream::connect(("127.0.0.1", server)).await else { continue };
@@ -360,7 +362,7 @@ async fn ask(state: Arc<ProxyState>, mut from: OwnedReadHalf, mut to: OwnedWrite
             return;
         }
         if held {
-            // The server has to have somebody to answer to; that ends with the test.
+            // The connection stays open, because the server needs somebody to answer. It ends with the test.
             std::future::pending::<()>().await;
         }
     }
@@ -371,13 +373,14 @@ async fn answer(state: Arc<ProxyState>, mut from: OwnedReadHalf, mut to: OwnedWr
     while let Ok(length @ 1..) = from.read(&mut buffer).await {
         state.answered.fetch_or(state.released.load(Ordering::SeqCst), Ordering::SeqCst);
         if !state.mute.load(Ordering::SeqCst) {
-            // The client may have left already.
+            // The client may have disconnected already.
             let _ = to.write_all(&buffer[..length]).await;
         }
     }
 }
 
-/// Turns on users and roles: `root`, and `putexd` with the permission that the manual page names.
+/// Turns on users and roles: `root`, and `putexd` with the permission that the manual page names. Returns a session of
+/// root.
 async fn protect(server: &EtcdServer) -> Client {
     add_users(server.admin().await, "s3 cret").await;
     let login = ConnectOptions::new().with_user("root", "r");
@@ -421,14 +424,14 @@ async fn no_secret_is_seen_on_the_way() {
         add_users(admin, PASSWORD).await;
     }
 
-    // Without TLS, which the loopback device alone may do.
+    // A store without TLS, which is permitted on the loopback device alone.
     let capture = Capture::before(open_server.port()).await;
     let plain = store(&capture, "http");
     up(&*plain).await;
     plain.init().await.expect("the store is made");
     works(&*plain).await;
     assert!(!capture.seen(&[PASSWORD]).is_empty(), "this is what a secret looks like");
-    // Somebody in between says that there is no TLS.
+    // A server in between claims that there is no TLS.
     let capture = Capture::before(open_server.port()).await;
     turned_away(&*store(&capture, "https")).await;
     assert_eq!(capture.seen(&[PASSWORD]), Vec::<String>::new());
@@ -464,7 +467,7 @@ async fn user_and_password_are_read_at_each_connect_and_the_least_permissions_do
     write(&password_file, "wrong\n");
     let login = Some(Login { user: "putexd".to_owned(), password_file: password_file.clone() });
     let own = EtcdSettings { login, ..server.settings() };
-    // Nobody asks for a login yet.
+    // The server does not ask for a login yet.
     init(&own).await;
     let mut root = protect(&server).await;
 
@@ -478,7 +481,7 @@ async fn user_and_password_are_read_at_each_connect_and_the_least_permissions_do
     works(&store).await;
     store.examine().await.expect("a user who may not list members is no failure");
 
-    // The token of the old password ends with it.
+    // The change of the password ends the token that the old password had got.
     write(&password_file, "other");
     root.user_change_password("putexd", "other").await.expect("it is changed");
     until(async || store.read(&key(), None).await.is_ok()).await;
@@ -543,7 +546,8 @@ async fn an_examination_shows_each_endpoint_and_what_is_doubtful() {
     init(&settings(endpoints.clone())).await;
     let store = open(&settings(endpoints));
     up(&store).await;
-    // Two members are enough to begin with; the third may come later. Of some versions it is warned whatever they do.
+    // Two members are enough to begin with, and the third may come later. For some versions of etcd there is a warning
+    // in any case, which is left out.
     let of_members = |warnings: &[String]| -> Vec<String> {
         warnings.iter().filter(|warning| !warning.contains("upgrade it")).cloned().collect()
     };
@@ -553,7 +557,7 @@ async fn an_examination_shows_each_endpoint_and_what_is_doubtful() {
     warned(&store, |warnings| matches!(&of_members(warnings)[..], [warning] if warning.contains(&dead))).await;
 }
 
-/// Waits until an examination warns of what is `wanted`.
+/// Waits until an examination gives the warnings that are `wanted`.
 async fn warned(store: &EtcdStore, wanted: impl Fn(&[String]) -> bool) {
     let warned = async {
         while !store.examine().await.is_ok_and(|found| wanted(&found.warnings)) {

@@ -1,5 +1,5 @@
-//! A file system that passes through to a folder and misbehaves as it is told: it hangs, is dead, delays, fails, fails
-//! after it has done the work, and carries a call out twice, so that the caller hears of the second time.
+//! A file system that passes calls through to a folder and misbehaves as a test tells it. It can hang, be dead, delay
+//! calls, fail, fail after it has done the work, and carry a call out twice and return the second result.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -19,30 +19,30 @@ use fuser::{
 };
 use tempfile::TempDir;
 
-/// What may go wrong, each in so many of a hundred calls.
+/// The faults, each with the number of calls out of a hundred that meet it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Mischief {
-    /// A wait of up to 10 ms before the call is carried out.
+    /// Waits up to 10 ms before the call is carried out.
     pub delay: u64,
-    /// An error, and nothing done.
+    /// Returns an error, and does nothing.
     pub fail: u64,
-    /// An error, and all done.
+    /// Does the work, and returns an error.
     pub fail_after: u64,
-    /// Done twice, and the second answer given.
+    /// Does the work twice, and returns the second result.
     pub repeat: u64,
 }
 
-/// What hangs.
+/// The calls that hang.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hang {
     All,
-    /// What is done in this folder, and in those in it.
+    /// Calls in this folder, and in the folders in it.
     Below(&'static str),
     /// Renames in this folder.
     RenamesIn(&'static str),
 }
 
-/// The mounted file system. It is unmounted when it is dropped, also by a test that panics.
+/// The mounted file system. It is unmounted when it is dropped, also when a test panics.
 pub struct FaultyFs {
     inner: Arc<Inner>,
     _session: BackgroundSession,
@@ -50,8 +50,8 @@ pub struct FaultyFs {
     backing: TempDir,
 }
 
-/// Whether there is FUSE here. Without it the tests that need it are skipped, which is said once, and loudly; with CI=true
-/// that is a failure.
+/// Whether this machine has FUSE. Without it the tests that need it are skipped, which is told once on stderr. With
+/// CI=true that is a failure.
 pub fn is_there() -> bool {
     static ONCE: Once = Once::new();
     let missing = match OpenOptions::new().read(true).write(true).open("/dev/fuse") {
@@ -59,7 +59,7 @@ pub fn is_there() -> bool {
         Err(error) => format!("/dev/fuse cannot be opened: {error}"),
     };
     assert!(std::env::var("CI").as_deref() != Ok("true"), "{missing}, and CI=true allows no skipping");
-    // The test harness swallows what is printed, but not what goes to the descriptor itself.
+    // The test harness captures what `eprintln!` prints, but not what is written to stderr itself.
     ONCE.call_once(|| {
         let _ = writeln!(io::stderr(), "\n*** ALL TESTS OF THE SHARED DIRECTORY ARE SKIPPED: {missing} ***\n");
     });
@@ -67,10 +67,10 @@ pub fn is_there() -> bool {
 }
 
 impl FaultyFs {
-    /// The kernel may believe for `ttl` what it was told: zero where calls fail that did their work, or where the folder
-    /// behind it is changed.
+    /// Mounts a new file system. `ttl` is how long the kernel may cache its answers. It must be zero if calls fail after
+    /// they did their work, or if the folder behind the file system is changed.
     pub fn mount(ttl: Duration) -> Self {
-        // In memory where there is such a place: what is tested is not the disk.
+        // In memory, if there is /dev/shm: the disk is not what is tested.
         let backing = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder");
         let mount = tempfile::tempdir().expect("a folder");
         let root = backing.path().to_owned();
@@ -100,22 +100,22 @@ impl FaultyFs {
         self.inner.weather().mischief = mischief;
     }
 
-    /// What `hang` says is not answered from now on.
+    /// Calls that match `hang` are not answered from now on.
     pub fn hang(&self, hang: Hang) {
         self.inner.weather().hanging.get_or_insert((hang, Vec::new()));
     }
 
-    /// The folder behind it, where no weather is: as another host has it.
+    /// The folder behind the file system, in which no fault happens, as another host sees it.
     pub fn behind(&self) -> &Path {
         self.backing.path()
     }
 
-    /// How many calls hang.
+    /// The number of calls that hang.
     pub fn hanging(&self) -> usize {
         self.inner.weather().hanging.as_ref().map_or(0, |(_, waiting)| waiting.len())
     }
 
-    /// What hangs is carried out now.
+    /// Carries out the calls that hang, and ends the hanging.
     pub fn release(&self) {
         let waiting = self.inner.weather().hanging.take();
         for work in waiting.into_iter().flat_map(|(_, waiting)| waiting) {
@@ -123,7 +123,7 @@ impl FaultyFs {
         }
     }
 
-    /// A rename onto a folder replaces it from now on, whatever is in it.
+    /// From now on a rename onto a folder replaces that folder, even if it is not empty.
     pub fn replace(&self) {
         self.inner.weather().replaces = true;
     }
@@ -140,10 +140,10 @@ impl FaultyFs {
 
 impl Drop for FaultyFs {
     fn drop(&mut self) {
-        // Whoever still waits gets an error, or the threads of this process would stay in the kernel.
+        // Callers that still wait get an error, or the threads of this process would stay in the kernel.
         self.die();
         self.release();
-        // Lazily, because those threads may still have a folder open.
+        // The unmount is lazy, because those threads may still have a folder open.
         let unmount = ["-u", "-z", "-q"].map(OsStr::new);
         let unmounted = Command::new("fusermount3").args(unmount).arg(self.mount.path()).status();
         if !unmounted.is_ok_and(|status| status.success()) {
@@ -152,10 +152,10 @@ impl Drop for FaultyFs {
     }
 }
 
-/// A call that waits to be carried out.
+/// A call that is still to be carried out.
 type Work = Box<dyn FnOnce() + Send>;
 
-/// What a folder had when it was opened.
+/// The entries that a folder had when it was opened.
 type Listing = Arc<Vec<(OsString, FileType)>>;
 
 struct Weather {
@@ -165,7 +165,7 @@ struct Weather {
     hanging: Option<(Hang, Vec<Work>)>,
 }
 
-/// Numbers for paths, which follow what is renamed. A number whose path is gone is never another's.
+/// Inode numbers for paths, which follow renames. A number whose path is gone is never used for another path.
 struct Inodes {
     paths: HashMap<u64, PathBuf>,
     numbers: HashMap<PathBuf, u64>,
@@ -182,7 +182,7 @@ struct Inner {
     random: AtomicU64,
 }
 
-/// How a call fares.
+/// The fault that a call meets, or none.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Good,
@@ -268,7 +268,7 @@ impl Inner {
         }
     }
 
-    /// SplitMix64.
+    /// A random number below `below`, by SplitMix64.
     fn draw(&self, below: u64) -> u64 {
         let mut random = self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         random = (random ^ (random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -293,7 +293,7 @@ impl Inner {
     }
 }
 
-/// Carries a call out as the weather is.
+/// Carries a call out with the fault that it meets.
 fn carry_out<T>(fate: Fate, call: impl Fn() -> io::Result<T>) -> Result<T, Errno> {
     let input_output = || io::Error::from_raw_os_error(5);
     let done = match fate {
@@ -305,7 +305,7 @@ fn carry_out<T>(fate: Fate, call: impl Fn() -> io::Result<T>) -> Result<T, Errno
     done.map_err(Errno::from)
 }
 
-/// What a call does.
+/// The kind of a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Doing {
     Look,
@@ -316,8 +316,8 @@ enum Doing {
 struct Passthrough(Arc<Inner>);
 
 impl Passthrough {
-    /// Answers now, later, or when the file system is released. Only what changes something meets more than a delay: the
-    /// rest has no state that a repeated call could change.
+    /// Answers a call now, later, or when the file system is released. Only a call that changes something meets faults
+    /// other than a delay: the others change no state, so repeating them would show nothing.
     fn answer<T: 'static, Reply: Send + 'static>(
         &self,
         doing: Doing,
@@ -538,7 +538,7 @@ impl Filesystem for Passthrough {
         reply.ok();
     }
 
-    /// The power does not fail here: that it was asked for is enough.
+    /// The power does not fail in these tests, so there is nothing to sync.
     fn fsync(&self, _: &Request, inode: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
         self.change(Doing::Change, inode, reply, |_| Ok(()));
     }
@@ -548,7 +548,7 @@ impl Filesystem for Passthrough {
             let mut listing = vec![(".".into(), FileType::Directory), ("..".into(), FileType::Directory)];
             for entry in fs::read_dir(inner.path(inode)?)? {
                 let entry = entry?;
-                // It may have gone meanwhile.
+                // The entry may be gone by now.
                 let Ok(kind) = entry.file_type() else { continue };
                 listing.push((entry.file_name(), FileType::from_std(kind).unwrap_or(FileType::RegularFile)));
             }
@@ -565,7 +565,7 @@ impl Filesystem for Passthrough {
     fn readdir(&self, _: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let Some(listing) = lock(&self.0.listings).get(&handle.0).cloned() else { return reply.error(Errno::EBADF) };
         for (index, (name, kind)) in (1..).zip(listing.iter()).skip(usize::try_from(offset).expect("it fits")) {
-            // The number in a listing is for nobody here.
+            // The inode number in a listing is not used by anybody here.
             if reply.add(inode, index, *kind, name) {
                 break;
             }

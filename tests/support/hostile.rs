@@ -1,17 +1,17 @@
-//! What somebody may put into a lock store who wants to do harm: the one list of such values.
+//! The values that somebody may put into a lock store to do harm: the one list of them.
 //!
 //! The unit tests of decoding, the election's own tests, the stores' conformance suite, the fuzz targets and the tests on hosts
-//! all go through it. A value that is found to do harm belongs here, and not into one of them.
+//! all use it. A value that is found to do harm belongs here, and not into one of these tests.
 
 use putexd::types::Value;
 
-/// A name, and what is put under a lock's key.
+/// A name for messages, and the value that is put under a lock's key.
 pub struct Hostile {
     pub name: &'static str,
     pub value: Value,
 }
 
-/// What a record of putexd has, as of the present; the token is h9's.
+/// The fields of a valid record of putexd. The token beside them is h9.
 const RECORD: [(&str, &str); 10] = [
     ("machine", "00000000000000000000000000000002"),
     ("instance", "0000000000000000000000000000000a"),
@@ -25,7 +25,7 @@ const RECORD: [(&str, &str); 10] = [
     ("holders", "h8 h9"),
 ];
 
-/// The numbers of a record.
+/// The numeric fields of a record.
 const NUMBERS: [(&str, &str); 5] = [
     ("a lease of 2^64-1", "lease-ms"),
     ("a hold of 2^64-1", "hold-ms"),
@@ -34,7 +34,7 @@ const NUMBERS: [(&str, &str); 5] = [
     ("a pause of 2^64-1", "paused-for-ms"),
 ];
 
-/// What a terminal, a bus, systemd or a shell would obey.
+/// Texts that a terminal, a bus, systemd or a shell might act on.
 const TEXTS: [(&str, &str); 9] = [
     ("a NUL", "h2\0"),
     ("another main process", "h2\nMAINPID=1\nx"),
@@ -47,7 +47,7 @@ const TEXTS: [(&str, &str); 9] = [
     ("a format", "%n%s{}\\{0}"),
 ];
 
-/// All that a store takes as it is: no more than [`Value::LIMIT_BYTES`].
+/// All hostile values that a store accepts: none is larger than [`Value::LIMIT_BYTES`].
 pub fn values() -> Vec<Hostile> {
     let body = |body: &[u8]| Value { body: body.to_vec(), ..Value::default() };
     let mut values = vec![
@@ -87,7 +87,7 @@ fn all_at_once() -> Value {
     value
 }
 
-/// One that is believed but for these: they are no names, or are shown.
+/// A record that is believed, except for these fields: they are not valid names, or they are shown to operators.
 fn texts_in_a_record() -> Value {
     let text = TEXTS.map(|(_, text)| text).join(" ");
     let text = text.as_str();

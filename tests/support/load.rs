@@ -1,5 +1,6 @@
-//! How many renewals a second a store takes before they are late: a holder renews each key every second, and two other hosts read
-//! it as often. Not a part of the suite, because its figures are worth something only on a machine that does nothing else:
+//! How many renewals a second a store can take before they are late. A holder renews each key every second, and two other hosts
+//! read it as often. It is not a part of the suite, because its figures are worth something only on a machine that does nothing
+//! else:
 //!
 //! ```text
 //! cargo test --release --all-features --test store_conformance -- --ignored --nocapture --test-threads=1 renewals
@@ -17,14 +18,14 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::{attempt, base, read, up, usable};
 
 const R: Duration = Duration::from_secs(1);
-/// The early-stop margin, R/10: a renewal that takes longer costs a lease some of the time that it can do without the store.
+/// The early-stop margin, R/10: a renewal that takes longer shortens the time for which a lease can do without the store.
 const LATE: Duration = Duration::from_millis(100);
 const WARM_UP: u32 = 2;
 const ROUNDS: u32 = 5;
-/// Renewals a second.
+/// The rates that are tried, in renewals a second.
 const RATES: [u32; 7] = [50, 100, 200, 400, 700, 1000, 1500];
 
-/// A record as long as that of a holder.
+/// A value as long as the record of a holder.
 fn record(number: u32) -> Value {
     let field =
         |at: u32| (format!("field-{}", char::from(b'a' + u8::try_from(at).unwrap_or(0))), format!("{number:040}"));
@@ -35,7 +36,7 @@ fn key(number: u32) -> Key {
     Key::new(&format!("service-{number}")).expect("a key")
 }
 
-/// The time that this process has run, and all that it has started, in seconds.
+/// The processor time that this process has used, and that of all processes that it has started, in seconds.
 fn ran() -> (f64, f64) {
     let mut parents = BTreeMap::new();
     let mut spent = BTreeMap::new();
@@ -46,7 +47,7 @@ fn ran() -> (f64, f64) {
         let fields: Vec<&str> = stat.split(' ').collect();
         let number = |at: usize| fields.get(at).and_then(|field| field.parse::<f64>().ok()).unwrap_or_default();
         parents.insert(pid, fields.get(1).and_then(|field| field.parse::<u32>().ok()).unwrap_or_default());
-        // In hundredths of a second.
+        // The kernel counts hundredths of a second.
         spent.insert(pid, (number(11) + number(12)) / 100.0);
     }
     let me = std::process::id();
@@ -63,7 +64,7 @@ fn ran() -> (f64, f64) {
     (spent.get(&me).copied().unwrap_or_default(), servers)
 }
 
-/// One key of the holder: how long each renewal took; `None`: it was not won.
+/// Renews one key as its holder does, and records how long each renewal took, or `None` for one that was not won.
 async fn renew(store: Arc<dyn Store>, number: u32, begin: Instant, took: Arc<Mutex<Vec<Option<Duration>>>>) {
     let key = key(number);
     let mut now = read(&*store, &key).await;
@@ -95,12 +96,12 @@ async fn renew(store: Arc<dyn Store>, number: u32, begin: Instant, took: Arc<Mut
 async fn watch(store: Arc<dyn Store>, number: u32, begin: Instant) {
     for round in 0..WARM_UP + ROUNDS {
         sleep_until(begin + R * round).await;
-        // One that is not answered in time is one that fails.
+        // A read that is not answered in time counts as failed.
         let _ = store.read(&key(number), None).await;
     }
 }
 
-/// Prints what becomes of the renewals at each rate, until too many are late.
+/// Prints how long the renewals take at each rate, until too many are late.
 pub async fn renewals_are_measured(name: &str, stores: [Arc<dyn Store>; 3]) {
     for store in &stores {
         up(&**store).await;

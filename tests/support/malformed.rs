@@ -1,9 +1,9 @@
-//! What is not in the form in which putexd keeps a value, put into a store by other means than putexd's own.
+//! Content in a form in which putexd never keeps a value, put into a store by other means than putexd's own.
 
-/// What a NATS client sends as the headers of a message. The server keeps it as it is.
+/// Headers of a message as some NATS client may send them. The server keeps them as they are.
 const HEADERS: &[u8] = b"MAINPID=1\n\xff\x1b[2J\r\n\r\n";
 
-/// As a client that does not look at what it sends: `url` is that of a server without a login.
+/// Publishes the message as a client does that does not check what it sends. `url` is that of a server without a login.
 pub async fn nats(url: &str, bucket: &str, key: &str) {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -27,7 +27,7 @@ pub async fn etcd(endpoint: &str, key: &str) {
     admin.put(key, b"{\"body\": MAINPID=1\n\xff\x1b[2J", None).await.expect("the server takes it");
 }
 
-/// In SQL, for an administrator's session.
+/// The SQL statement for an administrator's session.
 #[cfg(feature = "postgres")]
 pub fn postgres(table: &str, key: &str) -> String {
     let fields = r#"{"state": "active", "lease-ms": 3000, "\u001b[2J"#;

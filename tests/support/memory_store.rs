@@ -1,8 +1,8 @@
 //! A store in memory with injected faults, for tests and for the simulation.
 //!
-//! The reference for what the trait means: what the other stores do over a network happens here under one lock, one
-//! step after the other, so that the same calls in the same order always give the same answers. Faults are put in
-//! from outside, by the test that owns the store; nothing here is random. Revisions are counted over all keys, as
+//! It is the reference for the meaning of the trait. The work that other stores do over a network is done here under
+//! one lock, one step after the other, so that the same calls in the same order always give the same answers. Faults
+//! are injected by the test that owns the store, and nothing here is random. Revisions are counted over all keys, as
 //! NATS does, and each key remembers its last two entries.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -15,26 +15,26 @@ use tokio::sync::{mpsc, watch};
 use crate::store::{Attempt, Entry, Hints, Link, Snapshot, Store, StoreError, StoreFuture, WriteOutcome, refusal};
 use crate::types::{Incarnation, Key, Revision, Value};
 
-/// Entries that are remembered for each key.
+/// The number of entries that are remembered for each key.
 const HISTORY: usize = 2;
 
-/// Hints that wait for their reader; more are dropped, because a hint is never proof of anything.
+/// The number of hints that wait for their reader. More are dropped, because a hint is never proof of anything.
 const HINT_LIMIT: usize = 64;
 
-/// A store in memory; clones share it.
+/// A store in memory. Clones share its content.
 #[derive(Clone)]
 pub struct MemoryStore {
     shared: Arc<Shared>,
 }
 
-/// What happens to one compare-and-set. Without one it is carried out and answered.
+/// The fault that one compare-and-set meets. Without a fault it is carried out and answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteFault {
     /// The request is lost: not applied, `Unknown`.
     LoseRequest,
     /// The answer is lost: applied as usual, `Unknown`.
     LoseAnswer,
-    /// `Unknown` now, and applied when `deliver_late` is called, if it then still fits.
+    /// The outcome is `Unknown` now. The write is applied when `deliver_late` is called, if its base still fits then.
     DeliverLate,
 }
 
@@ -47,7 +47,7 @@ pub struct Backup {
 }
 
 impl MemoryStore {
-    /// An empty store. A call that meets a hanging store gives up after `call_limit`.
+    /// An empty store. A call gives up after `call_limit` if the store hangs.
     #[must_use]
     pub fn new(call_limit: Duration) -> Self {
         Self {
@@ -60,12 +60,13 @@ impl MemoryStore {
         }
     }
 
-    /// The next compare-and-sets meet these faults, in this order; those after them meet none.
+    /// Sets faults for the next compare-and-sets, in this order. Those after them meet none.
     pub fn fail_writes(&self, faults: impl IntoIterator<Item = WriteFault>) {
         self.state().write_faults.extend(faults);
     }
 
-    /// Carries out what `WriteFault::DeliverLate` kept back and what was sent to a hanging store, oldest first.
+    /// Carries out the writes that `WriteFault::DeliverLate` kept back and those that were sent to a hanging store,
+    /// oldest first.
     pub fn deliver_late(&self) {
         let mut state = self.state();
         for (key, attempt) in std::mem::take(&mut state.late) {
@@ -73,28 +74,28 @@ impl MemoryStore {
         }
     }
 
-    /// Every read fails like this, until it is called with `None`.
+    /// Makes every read fail with `error`, until it is called with `None`.
     pub fn refuse_reads(&self, error: Option<StoreError>) {
         self.state().read_error = error;
     }
 
-    /// Reads answer with this older copy, as a stale follower does, until it is called with `None`.
+    /// Makes reads answer from this older copy, as a stale follower does, until it is called with `None`.
     pub fn read_from(&self, stale: Option<Backup>) {
         self.state().stale = stale;
     }
 
-    /// The connection is gone: calls fail at once, and watches end.
+    /// Ends the connection: calls fail at once, and watches end.
     pub fn go_down(&self, reason: &str) {
         self.state().watchers.clear();
         self.shared.link.send_replace(Link::Down(reason.to_owned()));
     }
 
-    /// The connection is back.
+    /// Restores the connection.
     pub fn go_up(&self) {
         self.shared.link.send_replace(Link::Up);
     }
 
-    /// No call is answered any more. Reads wait for `release`, writes wait and are carried out then.
+    /// Stops answering calls. Reads wait for `release`. Writes wait, too, and are carried out then.
     pub fn hang(&self) {
         self.shared.hanging.send_replace(true);
     }
@@ -105,8 +106,8 @@ impl MemoryStore {
         self.shared.hanging.send_replace(false);
     }
 
-    /// Everything is gone, and a new, empty incarnation is in its place. Its revisions go on after those of the old one,
-    /// or, with `repeat_revisions`, begin anew, as those of a store do that does not seed them.
+    /// Deletes everything, and begins a new, empty incarnation. Its revisions go on after those of the old one. With
+    /// `repeat_revisions` they begin anew, as in a store that does not seed them.
     pub fn wipe(&self, repeat_revisions: bool) {
         let mut state = self.state();
         state.incarnation += 1;
@@ -116,7 +117,7 @@ impl MemoryStore {
         }
     }
 
-    /// A copy of everything, incarnation and revisions too.
+    /// A copy of everything, including the incarnation and the revision.
     #[must_use]
     pub fn backup(&self) -> Backup {
         let state = self.state();
@@ -129,33 +130,33 @@ impl MemoryStore {
         (state.incarnation, state.revision, state.keys) = (backup.incarnation, backup.revision, backup.keys);
     }
 
-    /// All watches end.
+    /// Ends all watches.
     pub fn end_watches(&self) {
         self.state().watchers.clear();
     }
 
-    /// With `true` all watches stay, and give no hint any more.
+    /// With `true` all watches stay open, but give no hints any more.
     pub fn deaden_watches(&self, dead: bool) {
         self.state().watches_dead = dead;
     }
 
-    /// An administrator's write: over whatever is there, without any check.
+    /// An administrator's write, over whatever is there and without any check. Returns its revision.
     pub fn put(&self, key: &Key, value: Value) -> Revision {
         self.state().append(key, Some(value))
     }
 
-    /// An administrator's deletion: leaves a tombstone.
+    /// An administrator's deletion, which leaves a tombstone.
     pub fn delete(&self, key: &Key) {
         self.state().append(key, None);
     }
 
-    /// An administrator's purge: leaves nothing of the key.
+    /// An administrator's purge, which leaves nothing of the key.
     pub fn purge(&self, key: &Key) {
         self.state().keys.remove(key);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A test that panicked while it held the lock has failed already; its neighbours need not fail with it.
+        // A test that panicked while it held the lock has failed already. Other tests need not fail because of it.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -166,7 +167,7 @@ impl MemoryStore {
         }
     }
 
-    /// Waits while the store hangs; `false` when the limit was reached first.
+    /// Waits while the store hangs. Returns `false` when the call limit was reached first.
     async fn answers(&self) -> bool {
         let mut hanging = self.shared.hanging.subscribe();
         tokio::time::timeout(self.shared.call_limit, hanging.wait_for(|hangs| !hangs)).await.is_ok()
@@ -299,7 +300,7 @@ impl State {
         self.watchers.retain(|watcher| !watcher.is_closed());
         if !self.watches_dead {
             for watcher in &self.watchers {
-                // A full queue holds a hint already, and one is as good as many.
+                // A full queue holds a hint already, and one hint is as good as many.
                 let _ = watcher.try_send(key.clone());
             }
         }

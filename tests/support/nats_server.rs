@@ -1,4 +1,4 @@
-//! Real nats-servers on free loopback ports, with everything they write in a temporary folder; killed on drop.
+//! Real nats-servers on free loopback ports, with all their files in a temporary folder. They are killed on drop.
 
 use std::fs;
 use std::io::Read;
@@ -19,12 +19,12 @@ pub struct NatsServer {
 }
 
 impl NatsServer {
-    /// A server with JetStream, and `extra` in its configuration, where `@` stands for its folder.
+    /// Starts a server with JetStream, and with `extra` in its configuration, where `@` stands for its folder.
     pub fn start(extra: &str) -> Self {
         Self::start_in(TempDir::new().expect("a temporary folder"), extra)
     }
 
-    /// `start` in a folder that has files already.
+    /// As [`start`](Self::start), in a folder that has files already.
     pub fn start_in(folder: TempDir, extra: &str) -> Self {
         let port = free_port();
         let (path, config) = (folder.path().display(), folder.path().join("nats.conf"));
@@ -74,29 +74,29 @@ impl NatsServer {
         settings(vec![self.url()])
     }
 
-    /// SIGKILL.
+    /// Kills the server with SIGKILL.
     pub fn die(&mut self) {
         self.process.die();
     }
 
-    /// Starts it again on the same port with the same data, and waits until it answers.
+    /// Starts the server again on the same port with the same data, and waits until it answers.
     pub fn come_back(&mut self) {
         self.process.launch();
         self.process.wait_until(|| greets(self.port));
     }
 
-    /// SIGSTOP: the server keeps its connections and answers nothing.
+    /// Stops the server with SIGSTOP: it keeps its connections and answers nothing.
     pub fn hang(&self) {
         self.process.hang();
     }
 
-    /// SIGCONT.
+    /// Continues the server with SIGCONT.
     pub fn release(&self) {
         self.process.release();
     }
 }
 
-/// Settings without credentials that may create the bucket `locks`.
+/// Settings without credentials, with which the store may create the bucket `locks`.
 pub fn settings(servers: Vec<String>) -> NatsSettings {
     NatsSettings {
         servers,
@@ -109,7 +109,7 @@ pub fn settings(servers: Vec<String>) -> NatsSettings {
     }
 }
 
-/// A server that is ready greets with INFO.
+/// Whether the server greets with INFO, as one does that is ready.
 fn greets(port: u16) -> bool {
     let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return false };
     let mut greeting = [0; 4];

@@ -1,4 +1,5 @@
-//! What only the store over NATS has: credentials, TLS, clusters, buckets by other hands, and putex 0.2.0.
+//! Tests that only apply to the store over NATS: credentials, TLS, clusters, buckets that others have made, and putex
+//! 0.2.0.
 
 use std::io::{Read, Write as _};
 use std::net::TcpStream;
@@ -51,7 +52,7 @@ async fn a_write_that_meets_a_dying_server_is_not_sent_to_the_next() {
     up(&store).await;
     let now = read(&store, &key()).await;
     server.die();
-    // The client may not have noticed yet.
+    // The client may not have noticed the server's death yet.
     let outcome = store.compare_and_set(&key(), &attempt(&now, token("a"))).await;
     assert!(matches!(outcome, WriteOutcome::Unknown(_)), "{outcome:?}");
     server.come_back();
@@ -122,7 +123,7 @@ async fn a_creds_file_logs_in() {
     works(&open(&NatsSettings { credentials: NatsCredentials::Creds(creds), ..server.settings() })).await;
 }
 
-/// A token in the form of NATS: JSON that its issuer signed.
+/// A token (JWT) in the form that NATS uses: JSON that is signed by its issuer.
 fn jwt(issuer: &KeyPair, subject: &KeyPair, claims: &serde_json::Value) -> String {
     let head = json!({ "typ": "JWT", "alg": "ed25519-nkey" });
     let body = json!({
@@ -216,11 +217,11 @@ async fn no_secret_is_seen_on_the_way() {
     };
     let password = "user = \"putexd\"\npassword-file = \"@/password\"\n";
     for (login, shows) in [(password, true), ("nkey-seed = \"@/seed\"\n", false)] {
-        // Without TLS, which the loopback device alone may do.
+        // A store without TLS, which is permitted on the loopback device alone.
         let capture = Capture::before(open_server.port()).await;
         works(&*store(&capture, login)).await;
         assert_eq!(!capture.seen(&secrets).is_empty(), shows, "{login}");
-        // Somebody in between says that there is no TLS.
+        // A server in between claims that there is no TLS.
         let capture = Capture::before(open_server.port()).await;
         turned_away(&*store(&capture, &format!("{login}tls-ca = \"@/ca.pem\""))).await;
         assert_eq!(capture.seen(&secrets), Vec::<String>::new(), "{login}");
@@ -309,7 +310,7 @@ async fn a_repeated_write_id_is_not_won_again() {
     up(&store).await;
     let first = attempt(&read(&store, &key()).await, token("a"));
     won(&store, &key(), &first).await;
-    // A server before 2.12 looks at the write's id first, a newer one at the revision.
+    // A server before 2.12 checks the write's id first, and a newer one the revision.
     let outcome = store.compare_and_set(&key(), &first).await;
     assert!(matches!(outcome, WriteOutcome::Unknown(_) | WriteOutcome::Conflict), "{outcome:?}");
 }
@@ -336,7 +337,7 @@ async fn what_a_message_put_by_hand_replaced_is_not_known() {
             .collect();
         js.publish_with_headers("$KV.locks.database", headers, old.payload.clone())
     };
-    // With its condition the server compares too, and refuses.
+    // With the condition among the copied headers, the server compares as well, and refuses the copy.
     let ack = copy_of(|name| name != "Nats-Msg-Id").await;
     ack.expect("it is sent").await.expect_err("the revision is not the latest any more");
     let ack = copy_of(|name| name.starts_with("Putex-")).await;
@@ -346,7 +347,7 @@ async fn what_a_message_put_by_hand_replaced_is_not_known() {
         Some((copy, Some(token("b"))))
     );
     assert_eq!(replaced(copy).await, None);
-    // One that says what the first of them had replaced is found out.
+    // A copy that names what the first message replaced is detected.
     let ack = copy_of(|name| name.starts_with("Putex")).await;
     let copy = Revision(ack.expect("it is sent").await.expect("it is taken").sequence);
     assert_eq!(replaced(copy).await, None);
@@ -368,7 +369,8 @@ async fn a_missing_bucket_is_not_created_unasked() {
     works(&store).await;
 }
 
-/// An operator who looks at a store does not make one, whatever the configuration lets putexd do.
+/// An operator who looks at a store with `putexctl doctor` must not make one, whatever the configuration permits putexd
+/// to do.
 #[tokio::test]
 async fn doctor_makes_no_bucket() {
     let server = NatsServer::start("");
@@ -390,8 +392,8 @@ async fn doctor_makes_no_bucket() {
     assert!(matches!(store.facts().await, Err(StoreError::Missing(_))));
 }
 
-/// A server that is cut off from its cluster answers at once that it cannot answer. Whoever is connected to it leaves it for
-/// one that can.
+/// A server that is cut off from its cluster answers at once that it cannot answer. A client that is connected to it must
+/// leave it for one that can.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_cut_off_is_left_for_one_that_answers() {
     let mut alone = NatsServer::start("");
@@ -417,7 +419,8 @@ async fn a_server_that_is_cut_off_is_left_for_one_that_answers() {
     within(other).await;
 }
 
-/// A stream that was deleted a moment ago can be made again when its files are gone.
+/// A stream that was deleted a moment ago can be made again only when its files are gone, so this tries again and
+/// again.
 async fn make(js: &jetstream::Context, config: &stream::Config) {
     within(async {
         while js.create_stream(config.clone()).await.is_err() {
@@ -479,7 +482,8 @@ async fn an_empty_bucket_of_an_administrator_is_seeded_before_use() {
     assert!(is_seeded(revision), "{revision}");
 }
 
-/// Revisions begin at the time of creation in milliseconds: later than 2020, that is.
+/// Whether a revision comes from a store whose revisions begin at the time of creation in milliseconds, which is later
+/// than 2020.
 fn is_seeded(revision: Revision) -> bool {
     revision.0 > 1_577_000_000_000
 }
@@ -559,7 +563,7 @@ async fn the_facts_are_those_of_the_server() {
     let store = open(&server.settings());
     up(&store).await;
     let facts = store.facts().await.expect("facts");
-    // From 2.10 on a server that is alone calls itself the leader.
+    // From 2.10 on, a server that is alone reports itself as the leader.
     assert_eq!((facts.server.as_str(), facts.cluster), ("alone", None));
     assert!(facts.leader.is_none_or(|leader| leader == "alone"));
     assert_eq!((facts.replicas, facts.current, facts.history), (1, 1, 2));
@@ -579,7 +583,8 @@ async fn a_cluster_of_three_rides_through_the_death_of_its_leader() {
     let facts = store.facts().await.expect("facts");
     assert_eq!((facts.cluster.as_deref(), facts.replicas), (Some("test"), 3));
     let before = read(&store, &key()).await;
-    // Each leader in turn dies and comes back, so that one that came back leads at last: it has the same revisions.
+    // Each leader in turn dies and comes back, so that in the end a server leads that had come back, with the same
+    // revisions.
     let mut last = before.clone();
     for body in ["b", "c"] {
         let index = leader_of(&store).await;
@@ -605,7 +610,7 @@ async fn a_cluster_of_three_rides_through_the_death_of_its_leader() {
         loop {
             match store.read(&key(), None).await {
                 Ok(now) if now.incarnation != before.incarnation => return now,
-                // While the cluster elects the leader that takes such orders, nobody answers: asked again.
+                // While the cluster elects the leader that takes such orders, nobody answers, so it is asked again.
                 Ok(_) => drop(js.delete_stream("KV_locks").await),
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             }
@@ -618,8 +623,8 @@ async fn a_cluster_of_three_rides_through_the_death_of_its_leader() {
     assert!(!matches!(stale, WriteOutcome::Won(_)), "{stale:?}");
 }
 
-/// The number of the server that leads the bucket. The store is connected to whichever server it found, and on a busy
-/// machine that one may be between two leaders.
+/// The index of the server that leads the bucket. The store is connected to whichever server it found, and on a busy
+/// machine that server may know no leader for a while.
 async fn leader_of(store: &NatsStore) -> usize {
     let leader = async {
         loop {
@@ -632,7 +637,7 @@ async fn leader_of(store: &NatsStore) -> usize {
     within(leader).await.trim_start_matches('n').parse().expect("the number of a server")
 }
 
-/// Reads and writes until it wins: while a leader is elected, nobody does.
+/// Reads and writes until a write wins, because nobody wins while a leader is elected.
 async fn won_in_the_end(store: &NatsStore, body: &str) -> Revision {
     let winning = async {
         loop {
@@ -654,14 +659,15 @@ async fn a_cluster_of_three_never_lets_two_writers_win() {
     never_two_winners(servers.iter().map(NatsServer::url).collect()).await;
 }
 
-/// In a rolling update the leader may be older than the server that one is connected to.
+/// In a rolling update the leader may be older than the server that the client is connected to.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_newer_than_the_leader_lets_no_two_writers_win() {
     let servers = NatsServer::cluster();
     never_two_winners(servers.iter().map(|server| looks_newer(server.port())).collect()).await;
 }
 
-/// A way to a server of 2.9.10 on which it says that it is 2.12.0; where it is another one, what it says is left alone.
+/// A relay to a server of 2.9.10 that changes its greeting so that it claims to be 2.12.0. The greeting of another
+/// version is passed on unchanged.
 fn looks_newer(port: u16) -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let address = listener.local_addr().expect("it has an address");
@@ -712,7 +718,7 @@ async fn never_two_winners(urls: Vec<String>) {
         assert!(winners <= 1, "round {round}: {winners} writers won");
         decided += winners;
     }
-    // A round without a winner is no harm, but it must not be the rule.
+    // A round without a winner does no harm, but most rounds must have one.
     assert!(decided > ROUNDS / 2, "{decided} of {ROUNDS} rounds were won");
 }
 
@@ -747,18 +753,19 @@ async fn renewals() {
     renewals_are_measured("NATS, three servers", stores).await;
 }
 
-/// How many writes are under way at once, and for how long each of the two writes in a round.
+/// The number of writes that are under way at once, and for how long each of the two kinds of writers writes in a
+/// round.
 const UNDER_WAY: u32 = 1000;
 const ROUND: Duration = Duration::from_secs(2);
 const ROUNDS_OF_BOTH: usize = 5;
 
-/// As long as that of a holder.
+/// A value as long as the record of a holder.
 fn record() -> Value {
     let field = |letter: u8| (format!("field-{}", char::from(letter)), "0".repeat(40));
     Value { body: b"host-1".to_vec(), fields: (b'a'..b'k').map(field).collect() }
 }
 
-/// How often the store renews a key until then.
+/// Renews a key through the store until the given time, and counts the renewals.
 async fn renew(store: Arc<NatsStore>, key: Key, until: Instant) -> u32 {
     let mut now = read(&*store, &key).await;
     let mut count = 0;
@@ -774,7 +781,7 @@ async fn renew(store: Arc<NatsStore>, key: Key, until: Instant) -> u32 {
     count
 }
 
-/// How often a client does that which only sends the same message, and looks at the acknowledgement.
+/// As [`renew`], with a client that only sends the same message and reads the acknowledgement.
 async fn renew_barely(context: jetstream::Context, key: String, until: Instant) -> u32 {
     let subject = format!("$KV.locks.{key}");
     let stream = context.get_stream("KV_locks").await.expect("the bucket");
@@ -793,7 +800,8 @@ async fn renew_barely(context: jetstream::Context, key: String, until: Instant) 
     count
 }
 
-/// The store beside a bare client of the same library, by turns: the share of its writes that the store gets done.
+/// Compares the store with a bare client of the same library, by turns: prints how many writes the store makes as a
+/// share of the client's.
 async fn compare_with_a_bare_client(servers: &[NatsServer]) {
     let urls: Vec<String> = servers.iter().map(NatsServer::url).collect();
     let store = Arc::new(open(&NatsSettings { replicas: servers.len(), ..settings(urls.clone()) }));

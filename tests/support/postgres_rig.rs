@@ -1,4 +1,5 @@
-//! Real PostgreSQL servers on free loopback ports, each with a cluster of its own in a temporary folder; killed on drop.
+//! Real PostgreSQL servers on free loopback ports, each with a database cluster of its own in a temporary folder. They
+//! are killed on drop.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -27,19 +28,19 @@ pub struct PostgresServer {
 }
 
 impl PostgresServer {
-    /// A server with `extra` in its configuration, where `@` stands for its folder.
+    /// Starts a server with `extra` in its configuration, where `@` stands for its folder.
     pub fn start(extra: &str) -> Self {
         Self::start_in(folder(), extra)
     }
 
-    /// `start` in a folder that has files already.
+    /// As [`start`](Self::start), in a folder that has files already.
     pub fn start_in(folder: Arc<TempDir>, extra: &str) -> Self {
         let template = template();
         copy(&template.path().join("data"), &folder.path().join("data"));
         Self::start_with(folder, extra)
     }
 
-    /// A standby that follows this server; `name` is what the server knows it by.
+    /// A standby server that follows this server, which knows it by `name`.
     pub fn standby(&self, name: &str) -> Self {
         let folder = folder();
         let data = folder.path().join("data");
@@ -71,14 +72,14 @@ impl PostgresServer {
         self.path().join("data")
     }
 
-    /// Who may log in how: lines of pg_hba.conf, in the place of its usual ones.
+    /// Sets who may log in, and how: lines of pg_hba.conf, in place of its usual ones.
     pub fn admit(&self, lines: &str) {
         fs::write(self.data().join("pg_hba.conf"), format!("local all postgres trust\n{lines}\n"))
             .expect("pg_hba.conf");
         self.reload();
     }
 
-    /// SIGHUP.
+    /// Has the server read its configuration again (SIGHUP).
     pub fn reload(&self) {
         kill_process(self.pid(), Signal::HUP).expect("the signal is sent");
     }
@@ -88,7 +89,7 @@ impl PostgresServer {
         settings(&format!("host=127.0.0.1 port={} user=postgres dbname=postgres", self.port))
     }
 
-    /// An administrator's session, over the socket.
+    /// An administrator's session, over the Unix socket.
     pub async fn admin(&self) -> Client {
         let config = format!("host={} port={} user=postgres dbname=postgres", self.path().display(), self.port);
         let (client, connection) = tokio_postgres::connect(&config, NoTls).await.expect("the administrator connects");
@@ -96,7 +97,7 @@ impl PostgresServer {
         client
     }
 
-    /// What an administrator says, and the first column of the answer.
+    /// Runs SQL as an administrator, and returns the first column of the answer.
     pub async fn sql(&self, text: &str) -> Vec<String> {
         let answer = self.admin().await.simple_query(text).await.unwrap_or_else(|error| panic!("{text}: {error:?}"));
         let rows = answer.iter().filter_map(|message| {
@@ -106,20 +107,20 @@ impl PostgresServer {
         rows.collect()
     }
 
-    /// SIGKILL, to all processes of the server.
+    /// Kills all processes of the server with SIGKILL.
     pub fn die(&mut self) {
         let Some(mut child) = self.child.take() else { return };
         let children = children(&child);
         child.kill().expect("the server is killed");
         child.wait().expect("the server is reaped");
         for pid in children {
-            // It may have gone by itself.
+            // The process may have ended by itself.
             let _ = kill_process(pid, Signal::KILL);
             eventually("the server's process ends", || is_gone(pid), String::new);
         }
     }
 
-    /// Starts it again on the same port with the same data, and waits until it answers.
+    /// Starts the server again on the same port with the same data, and waits until it answers.
     pub fn come_back(&mut self) {
         let path = self.path().join("log");
         let log = fs::File::options().create(true).append(true).open(&path).expect("the server's log");
@@ -135,17 +136,17 @@ impl PostgresServer {
         );
     }
 
-    /// SIGSTOP: the server keeps its connections and answers nothing.
+    /// Stops the server with SIGSTOP: it keeps its connections and answers nothing.
     pub fn hang(&self) {
         stop(self.pid());
-        // No more of them are made now.
+        // The main process is stopped, so it makes no more children now.
         self.children().into_iter().for_each(stop);
     }
 
-    /// SIGCONT.
+    /// Continues the server with SIGCONT.
     pub fn release(&self) {
         for pid in self.children().into_iter().chain([self.pid()]) {
-            // One of them may have ended.
+            // One of the processes may have ended.
             let _ = kill_process(pid, Signal::CONT);
         }
     }
@@ -222,7 +223,7 @@ pub fn settings(connection: &str) -> PostgresSettings {
     }
 }
 
-/// A temporary folder that the server may write.
+/// A temporary folder that the server's user may write to.
 pub fn folder() -> Arc<TempDir> {
     let folder = TempDir::new().expect("a temporary folder");
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("the folder's mode");
@@ -237,7 +238,8 @@ pub fn give(path: &Path) {
     }
 }
 
-/// An empty cluster, which takes a second or more to make; there is one as long as anybody uses it.
+/// An empty database cluster to copy from. It takes a second or more to make, so it is kept as long as any test uses
+/// it.
 fn template() -> Arc<TempDir> {
     static TEMPLATE: Mutex<Weak<TempDir>> = Mutex::new(Weak::new());
     let mut template = TEMPLATE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -259,7 +261,7 @@ fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A program of PostgreSQL, which refuses to be run by root.
+/// A program of PostgreSQL, run as the user `postgres` if we are root, because it refuses to be run by root.
 fn tool(name: &str) -> Command {
     let versions = fs::read_dir("/usr/lib/postgresql").expect("PostgreSQL: install the Debian package postgresql");
     let newest = versions.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok()).max();
@@ -289,7 +291,7 @@ fn children(child: &Child) -> Vec<Pid> {
     listed.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
 }
 
-/// The letter of the process's state; `None` if there is no such process.
+/// The letter of the process's state in /proc, or `None` if there is no such process.
 fn state(pid: Pid) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
@@ -300,7 +302,7 @@ fn is_gone(pid: Pid) -> bool {
 }
 
 fn stop(pid: Pid) {
-    // One of them may have ended.
+    // The process may have ended.
     let _ = kill_process(pid, Signal::STOP);
     eventually("the server's process stops", || is_gone(pid) || state(pid) == Some('T'), String::new);
 }

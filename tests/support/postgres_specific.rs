@@ -1,5 +1,5 @@
-//! What only the store over PostgreSQL has: standbys and their failures, settings that lose writes, credentials, TLS, rows
-//! by other hands.
+//! Tests that only apply to the store over PostgreSQL: standbys and their failures, settings that lose writes,
+//! credentials, TLS, and rows that others have written.
 
 use std::fs;
 use std::net::TcpListener;
@@ -20,14 +20,14 @@ use super::postgres_rig::{PostgresServer, folder, give, settings};
 use super::process::PATIENCE;
 use super::{CALL_LIMIT, attempt, base, key, read, token, turned_away, up, usable, within, won, works};
 
-/// Every wait of a session for a standby.
+/// Selects every session that waits for a standby.
 const SYNC_WAITS: &str = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
 
 fn open(settings: &PostgresSettings) -> PostgresStore {
     PostgresStore::new(settings.clone(), CALL_LIMIT)
 }
 
-/// A server with the table, and a store on it.
+/// A server with the table of the store, and a store on it.
 async fn ready() -> (PostgresServer, PostgresStore) {
     let server = PostgresServer::start("");
     let store = open(&server.settings());
@@ -40,7 +40,7 @@ async fn made(store: &PostgresStore) {
     store.init().await.expect("the table is made");
 }
 
-/// Asks the administrator's question until the answer fits.
+/// Repeats the administrator's question until the answer fits, and returns that answer.
 async fn answered(server: &PostgresServer, question: &str, fits: impl Fn(&[String]) -> bool) -> Vec<String> {
     let asking = async {
         loop {
@@ -54,14 +54,14 @@ async fn answered(server: &PostgresServer, question: &str, fits: impl Fn(&[Strin
     within(asking).await
 }
 
-/// Changes a setting of the running server, and waits until new sessions see it.
+/// Changes a setting of the running server, and waits until new sessions use it.
 async fn alter(server: &PostgresServer, name: &str, value: &str) {
     server.sql(&format!("ALTER SYSTEM SET {name} = '{value}'")).await;
     server.reload();
     answered(server, &format!("SHOW {name}"), |shown| shown == [value]).await;
 }
 
-/// Starts a write that no standby confirms, and gives it with the process of the server that waits.
+/// Starts a write that no standby confirms. Returns its task, and the id of the server's process that waits.
 async fn waiting_write(
     server: &PostgresServer,
     store: &PostgresStore,
@@ -82,7 +82,7 @@ fn unknown(outcome: WriteOutcome) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_whose_wait_for_the_standby_was_cancelled_is_unknown_though_it_can_be_read() {
     let server = PostgresServer::start("");
-    // The server's own end of the wait is what this is about, not ours.
+    // The store's own limit is long here, because the test is about the end of the wait at the server.
     let store = PostgresStore::new(server.settings(), PATIENCE);
     made(&store).await;
     won(&store, &key(), &attempt(&read(&store, &key()).await, token("first"))).await;
@@ -130,7 +130,7 @@ async fn a_write_that_no_standby_confirms_is_unknown_within_the_limit_and_not_le
     let (write, _) = waiting_write(&server, &store, "unconfirmed").await;
     let why = unknown(within(write).await.expect("the write ends"));
     assert!(why.contains("no answer within"), "{why}");
-    // The server was asked to give up, so that the row is free for others.
+    // The store has cancelled the statement at the server, so that the row is free for others.
     answered(&server, SYNC_WAITS, <[String]>::is_empty).await;
     assert_eq!(*store.link().borrow(), Link::Up, "a server that answers reads is there");
     let warnings = store.examine().await.expect("an examination").warnings;
@@ -157,7 +157,7 @@ async fn a_lock_that_waits_for_its_row_keeps_no_other_waiting() {
     assert!(why.contains("timeout"), "{why}");
     assert_eq!(*store.link().borrow(), Link::Up);
 
-    // Nor is anything left at the server of a call that its caller gave up.
+    // A call that its caller gave up leaves nothing at the server either.
     let (writer, dropped) = (store.clone(), attempt(&now, token("c")));
     let dropped = tokio::spawn(async move { writer.compare_and_set(&key(), &dropped).await });
     answered(&server, waits, |pids| pids.len() == 1).await;
@@ -177,7 +177,7 @@ async fn hints_that_cannot_be_given_keep_no_write_waiting() {
     alter(&server, "synchronous_standby_names", "absent").await;
     let store = open(&settings(&format!("host=127.0.0.1 port={} user=putexd dbname=postgres", server.port)));
     up(&store).await;
-    // Whoever notifies keeps all others from it until the end of its transaction.
+    // A session that notifies keeps all others from notifying until its transaction ends.
     let other = server.admin().await;
     let other = tokio::spawn(async move { other.batch_execute("BEGIN; CREATE TABLE x (); NOTIFY y; COMMIT").await });
     answered(&server, SYNC_WAITS, |pids| pids.len() == 1).await;
@@ -198,7 +198,7 @@ async fn settings_that_lose_acknowledged_writes_are_refused() {
     let (reason, error) = turned_away(&store).await;
     assert!(matches!(&error, StoreError::Unfit(why) if why.contains("synchronous_commit = on")), "{error}");
     assert!(reason.contains("127.0.0.1"), "{reason}");
-    // The remedy that it names.
+    // This is the remedy that the message names.
     server.sql("ALTER ROLE postgres SET synchronous_commit = on").await;
     made(&store).await;
     works(&store).await;
@@ -272,8 +272,7 @@ async fn an_emptied_table_is_missing_and_then_another_incarnation() {
     assert_eq!(store.compare_and_set(&key(), &attempt(&before, token("b"))).await, WriteOutcome::Conflict);
     won(&store, &key(), &attempt(&after, token("b"))).await;
 
-    // A row that somebody put back is of neither.
-    // Nor is one a row whose revision is none.
+    // A row of neither incarnation, which somebody may put back, is refused, and so is one with an invalid revision.
     for odd in ["revision = -1", "incarnation = 'old'"] {
         server.sql(&format!("UPDATE putex_locks SET {odd} WHERE name = '{}'", key())).await;
         let foreign = store.read(&key(), None).await;
@@ -415,7 +414,7 @@ async fn tls_with_an_authority_of_ones_own_and_client_certificates() {
     let required = settings(&format!("{} sslmode=require", server.settings().connection));
     works(&open(&PostgresSettings { tls: tls.clone(), ..required.clone() })).await;
 
-    // Whether or not it was required: where there is TLS, its certificate is verified.
+    // Where the connection uses TLS, the server's certificate is verified, whether or not TLS was required.
     for unverified in [&required, &server.settings()] {
         let (reason, _) = turned_away(&open(unverified)).await;
         assert!(reason.contains("certificate"), "{reason}");
@@ -438,10 +437,10 @@ async fn no_secret_is_seen_on_the_way() {
     password_in(server.path());
     for (server, kind) in [(&open_server, "host"), (&server, "hostssl")] {
         server.sql(&format!("CREATE ROLE putexd LOGIN SUPERUSER PASSWORD '{PASSWORD}'")).await;
-        // Whoever stands in between can ask for it in the clear too.
+        // A server in between can also ask for the password in the clear.
         server.admit(&format!("{kind} all all 127.0.0.1/32 password"));
     }
-    // What the server keeps, and asks for where it is told to use MD5.
+    // What the server stores, and asks for where it is told to use MD5.
     let hashed = format!("{PASSWORD}putexd");
     let secrets = [PASSWORD, hashed.as_str()];
     let store = |capture: &Capture, more: &str| {
@@ -451,14 +450,14 @@ async fn no_secret_is_seen_on_the_way() {
         putexd::store::open(&configured(server.path(), &text), CALL_LIMIT).expect("a store")
     };
 
-    // Without TLS, which the loopback device alone may do.
+    // A store without TLS, which is permitted on the loopback device alone.
     let capture = Capture::before(open_server.port).await;
     let plain = store(&capture, "");
     up(&*plain).await;
     plain.init().await.expect("the table is made");
     works(&*plain).await;
     assert!(!capture.seen(&secrets).is_empty(), "this is what a secret looks like");
-    // Somebody in between says that there is no TLS.
+    // A server in between claims that there is no TLS.
     let capture = Capture::before(open_server.port).await;
     turned_away(&*store(&capture, "sslmode=require")).await;
     assert_eq!(capture.seen(&secrets), Vec::<String>::new());
@@ -507,7 +506,7 @@ async fn a_standby_is_passed_over_and_after_its_promotion_holds_the_same_locks()
     let (_, error) = turned_away(&open(&standby.settings())).await;
     assert!(matches!(&error, StoreError::Unreachable(why) if why.contains("is a standby")), "{error}");
 
-    // One that is dead and one that never answers are before them.
+    // A dead server and one that never answers come first in the list.
     let mute = TcpListener::bind("127.0.0.1:0").expect("a loopback port");
     let mute = mute.local_addr().expect("the port's address").port();
     let ports = format!("1,{mute},{},{}", standby.port, primary.port);

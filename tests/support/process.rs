@@ -1,4 +1,4 @@
-//! A server as a process of its own: it dies, hangs and comes back as a test asks, and is killed on drop.
+//! A server as a process of its own. It dies, hangs and comes back as a test asks, and is killed on drop.
 
 use std::fs;
 use std::net::TcpListener;
@@ -11,10 +11,10 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 /// How long a server may take to start, or a cluster to elect its leader. Far more than either needs.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// One program, running or not.
+/// One server program, running or not.
 pub struct ServerProcess {
     program: &'static str,
-    /// The Debian package that has it.
+    /// The Debian package that contains the program.
     package: &'static str,
     arguments: Vec<String>,
     log: PathBuf,
@@ -22,7 +22,7 @@ pub struct ServerProcess {
 }
 
 impl ServerProcess {
-    /// Not running yet. What it says goes to the file `log`.
+    /// A server that is not running yet. Its output goes to the file `log`.
     pub fn new(program: &'static str, package: &'static str, arguments: Vec<String>, log: PathBuf) -> Self {
         Self { program, package, arguments, log, child: None }
     }
@@ -41,12 +41,12 @@ impl ServerProcess {
         self.child = Some(child);
     }
 
-    /// Waits until the server says that it is ready, or else shows what it said.
+    /// Waits until the server is ready. If that takes too long, it panics with the server's log.
     pub fn wait_until(&self, ready: impl FnMut() -> bool) {
         eventually("the server answers", ready, || fs::read_to_string(&self.log).unwrap_or_default());
     }
 
-    /// SIGKILL.
+    /// Kills the server with SIGKILL.
     pub fn die(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().expect("the server is killed");
@@ -54,14 +54,14 @@ impl ServerProcess {
         }
     }
 
-    /// SIGSTOP: the server keeps its connections and answers nothing.
+    /// Stops the server with SIGSTOP: it keeps its connections and answers nothing.
     pub fn hang(&self) {
         kill_process(self.pid(), Signal::STOP).expect("the signal is sent");
-        // Its threads stop one by one, and only the parent is told when the last has.
+        // Its threads stop one by one, and the parent is told only when the last one has stopped.
         waitpid(Some(self.pid()), WaitOptions::UNTRACED).expect("the server stops");
     }
 
-    /// SIGCONT.
+    /// Continues the server with SIGCONT.
     pub fn release(&self) {
         kill_process(self.pid(), Signal::CONT).expect("the signal is sent");
     }
@@ -74,14 +74,14 @@ impl ServerProcess {
 impl Drop for ServerProcess {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // Nothing to be done about a failure here; the server's folder goes away all the same.
+            // A failure here cannot be handled. The server's folder is deleted in any case.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// Looks every few milliseconds until `done` says yes; panics with `report` when that takes too long.
+/// Checks `done` every few milliseconds until it is true. Panics with `report` after [`PATIENCE`].
 pub fn eventually(what: &str, mut done: impl FnMut() -> bool, report: impl FnOnce() -> String) {
     let end = Instant::now() + PATIENCE;
     while !done() {

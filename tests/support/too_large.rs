@@ -1,10 +1,10 @@
-//! Values that are larger than putexd takes, put into a store by other means than putexd's own. Each is as large as the store
-//! takes, but for PostgreSQL, where that would take longer than it shows.
+//! Values that are larger than putexd accepts, put into a store by other means than putexd's own. Each is as large as the
+//! store accepts, except for PostgreSQL, where that would take too long.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Through the server's own tool for it: the bucket of putexd's takes none until an administrator lifts its limit.
+/// Puts the value over the JetStream API. An administrator has to lift the limit of putexd's bucket first.
 pub async fn nats(url: &str, bucket: &str, key: &str) {
     let client = async_nats::connect(url).await.expect("the administrator connects");
     let largest = client.server_info().max_payload;
@@ -21,19 +21,19 @@ pub async fn nats(url: &str, bucket: &str, key: &str) {
 #[cfg(feature = "etcd")]
 pub async fn etcd(endpoint: &str, key: &str) {
     let mut admin = etcd_client::Client::connect([endpoint], None).await.expect("the administrator connects");
-    // The server's limit is for the request.
+    // The server's limit applies to the whole request.
     let largest = 1_500 * 1024;
     admin.put(key, vec![b'x'; largest], None).await.expect("the server takes it");
 }
 
-/// In SQL, for an administrator's session.
+/// The SQL statement for an administrator's session.
 #[cfg(feature = "postgres")]
 pub fn postgres(table: &str, key: &str) -> String {
     let bytes = 128 << 20;
     format!("UPDATE {table} SET token = repeat('x', {bytes}), revision = revision + 1 WHERE name = '{key}'")
 }
 
-/// The file of the latest revision, whose lock has the folder `lock`.
+/// The file with the value of the latest revision, below the folder `lock` of a lock.
 pub fn file(lock: &Path) -> PathBuf {
     let latest = |folder: &Path, prefix: &str| {
         let entries = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());

@@ -1,5 +1,5 @@
-//! What is looked at before a unit is taken under supervision: what systemd has loaded of its gate, whether the gate can
-//! run at all, and what else hangs on its lease.
+//! What putexd looks at before it supervises a unit: whether systemd has loaded the unit's gate, whether the gate can
+//! run at all, and what else depends on the unit's lease.
 
 use std::process::Command;
 use std::time::Duration;
@@ -11,18 +11,19 @@ use crate::lockstore::Lockstore;
 
 const TIMINGS: &str = "renew-interval = \"1s\"\nfailures = 3\nconfirmations = 1\n";
 
-/// An administrator's ordinary drop-in: lists that begin anew with an empty line, and so throw away what came before.
+/// An administrator's ordinary drop-in. An empty assignment resets a list, and so removes what the generator put into
+/// it.
 const OVERRIDE: &str = "[Unit]\nAssertPathExists=\n\
                         [Service]\nExecCondition=\nExecCondition=/bin/true\n\
                         EnvironmentFile=\nEnvironmentFile=-/etc/default/database\n";
-/// Sorts behind the generator's.
+/// A drop-in that sorts behind the generator's.
 const LATER: &str = "/etc/systemd/system/database.service.d/zzzzz.conf";
-/// Has the name of the generator's.
+/// A drop-in with the same name as the generator's.
 const SAME: &str = "/etc/systemd/system/database.service.d/zzzz-putex.conf";
 
 const ROOT: &str = "RootDirectory=/srv/rooted\n";
 
-/// Units that cannot be supervised, and what has to be said of each.
+/// Units that cannot be supervised: name, settings, and the words that the refusal must contain.
 const REFUSED: [(&str, &str, [&str; 2]); 7] = [
     (
         "effect",
@@ -45,7 +46,7 @@ const REFUSED: [(&str, &str, [&str; 2]); 7] = [
     ),
 ];
 
-/// Units that are fenced in, and run all the same.
+/// Units that are sandboxed and can be supervised all the same: name and settings.
 const ADMITTED: [(&str, &str); 6] = [
     (
         "sandboxed",
@@ -54,18 +55,18 @@ const ADMITTED: [(&str, &str); 6] = [
       NoExecPaths=/\nExecPaths=/usr/bin/sleep /usr/bin/putex-guard /usr/lib\n",
     ),
     ("filtered", "User=nobody\nSystemCallFilter=@system-service\nInaccessiblePaths=/etc/putex.d /run/putex/guard\n"),
-    // Whoever may write its environment has his own library in all of its programs.
+    // Whoever may write the unit's environment can load a library of his own into all programs of the unit.
     ("preloaded", "User=nobody\nEnvironmentFile=/srv/preload.env\n"),
     ("user", "User=nobody\nNoNewPrivileges=yes\nTemporaryFileSystem=/run\nBindReadOnlyPaths=/run/putex/leases\n"),
     ("outside", "RootDirectory=/srv/rooted\nRootDirectoryStartOnly=yes\nBindReadOnlyPaths=/usr /lib -/lib64\n"),
     ("inside", "RootDirectory=/srv/rooted\nBindReadOnlyPaths=/usr /lib -/lib64 /run/putex/leases\n"),
 ];
 
-/// A service with an effect that only its ExecStop= takes back, which hangs once /run/slow is there.
+/// A service with an effect that only its ExecStop= takes back. The ExecStop= hangs once /run/slow exists.
 const REMAINS: &str = "[Service]\nType=exec\nRemainAfterExit=yes\nExecStart=/bin/sleep infinity\nTimeoutStopSec=1h\n\
                        ExecStop=/bin/sh -c '[ ! -e /run/slow ] || exec sleep infinity'\n";
 
-/// A library that writes down in whose name it runs, and in which program.
+/// A library that writes down under which user id, and in which program, it runs.
 const PRELOAD: &str = "#define _GNU_SOURCE\n#include <errno.h>\n#include <fcntl.h>\n#include <stdio.h>\n#include <unistd.h>\n\
     unsigned la_version(unsigned version) { return version; }\n\
     __attribute__((constructor)) static void tell(void) {\n\
@@ -77,7 +78,7 @@ fn install_preload(host: &Host) {
     host.write_file("/srv/preload.c", PRELOAD);
     host.sh("touch /srv/preloaded && chmod 666 /srv/preloaded");
     let library = |name: &str| host.root().join("srv").join(name);
-    // The compiler that Rust itself links with.
+    // The same compiler driver that Rust links with, so it is installed.
     let mut compiler = Command::new("cc");
     compiler.args(["-shared", "-fPIC", "-o"]).arg(library("preload.so")).arg(library("preload.c"));
     assert!(compiler.status().is_ok_and(|status| status.success()), "{compiler:?}");
@@ -121,7 +122,7 @@ fn a_unit_is_admitted_by_what_systemd_has_loaded() {
         let runs = |host: &Host| host.property(&unit, "ActiveState") == "active";
         wait_until(SOON, &format!("{unit} runs on a host"), || fixture.hosts.iter().any(runs));
     }
-    // The library of the unit's own user was in the gate, and root ran none of it.
+    // The library of the unit's own user ran in the gate, but root did not load it.
     let seen = |host: &Host| host.read_file(PRELOADED).unwrap_or_default();
     let all: String = fixture.hosts.iter().map(seen).collect();
     assert!(all.lines().any(|line| line == "65534 putex-guard"), "the library is in the gate: {all}");
@@ -142,7 +143,7 @@ fn a_unit_is_admitted_by_what_systemd_has_loaded() {
         assert!(said.contains("follower.service"), "putexctl {command}: {said}");
     }
 
-    // A running unit whose gate is taken away goes to a host that has it.
+    // A running unit whose gate is taken away moves to a host that still has the gate.
     let since = now();
     active.write_file(LATER, "[Service]\nExecCondition=\n");
     active.exec(&["systemctl", "daemon-reload"]);
@@ -151,7 +152,7 @@ fn a_unit_is_admitted_by_what_systemd_has_loaded() {
     let hindrance = || active.exec(&["putexctl", "status", "db"]);
     wait_until(SOON, "status says why", || hindrance().contains("does not contend") && hindrance().contains(LATER));
 
-    // A file of the same name in /etc stands in for the generator's.
+    // A file of the same name in /etc overrides the generator's.
     active.exec(&["mv", LATER, SAME]);
     active.exec(&["systemctl", "daemon-reload"]);
     wait_until(SOON, "status names the file", || hindrance().contains(SAME));
@@ -160,7 +161,7 @@ fn a_unit_is_admitted_by_what_systemd_has_loaded() {
     wait_for_standby(active);
     wait_until(SOON, "it contends again", || !hindrance().contains("does not contend"));
 
-    // What was in order at the last look need not be so at the start.
+    // A gate that was in order at the last look may be gone at the start.
     let since = now();
     active.write_file(LATER, "[Service]\nExecCondition=\n");
     active.exec(&["systemctl", "daemon-reload"]);
@@ -180,7 +181,7 @@ fn a_unit_is_admitted_by_what_systemd_has_loaded() {
     wait_for_status(active, |status| status.contains("db active"));
     assert_eq!(active.property(UNIT, "ActiveState"), "active");
 
-    // The guard kills the ExecStop= at a lapse, and does not take the failure for a proof that the effect is gone.
+    // At a lapse the guard kills the ExecStop=. It does not take this failure as a proof that the effect is gone.
     wait_until(TAKE_OVER, "the effect is here", || active.property("remains.service", "ActiveState") == "active");
     active.write_file("/run/slow", "");
     active.partition(Cut::Silent);

@@ -1,4 +1,4 @@
-//! Services of several units: what a timer or a socket starts moves with it, and is never on two hosts at once.
+//! Services of several units: what a timer or a socket starts moves with it, and never runs on two hosts at once.
 
 use std::net::TcpStream;
 use std::time::Duration;
@@ -14,7 +14,7 @@ const BILLING: &str = "unit = \"billing.timer\"\nbound-units = [\"billing.servic
 
 const TIMER: &str = "[Timer]\nOnCalendar=*:*:*\nAccuracySec=1ms\n";
 
-/// A run of a second and a half, which takes its time when it is told to stop.
+/// A run of 1.5 s, which takes 400 ms to stop after SIGTERM.
 const SLOW_RUN: &str = "\
 [Unit]
 StartLimitIntervalSec=0
@@ -25,7 +25,7 @@ ExecStart=/usr/bin/timeout --preserve-status 1.5 /usr/local/bin/oracle
 Environment=ORACLE_STOP_DELAY_MS=400
 ";
 
-/// A run without an end, which only SIGKILL ends.
+/// A run that never ends by itself, ignores SIGTERM, and ends only by SIGKILL.
 const STUBBORN_RUN: &str = "\
 [Unit]
 StartLimitIntervalSec=0
@@ -37,11 +37,11 @@ Environment=ORACLE_IGNORE_TERM=1
 TimeoutStopSec=1h
 ";
 
-/// Everything takes place within T + W, on a busy machine.
+/// Upper limit for each change of holder: everything takes place within T + W, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(30);
 const SOON: Duration = Duration::from_secs(10);
 
-/// Two hosts with these units, which putexd runs on one of them, and the store beside them.
+/// Boots two hosts with these units and the store beside them. putexd runs the units on one of the hosts.
 fn running(name: &str, units: &[(&str, &str)], service: &str) -> Option<(Cluster, Locks)> {
     let cluster = Cluster::boot(name, 2)?;
     let locks = Locks::start(Lockstore::Nats, &cluster, false);
@@ -57,7 +57,7 @@ fn running(name: &str, units: &[(&str, &str)], service: &str) -> Option<(Cluster
     Some((cluster, locks))
 }
 
-/// The host with the started unit, and the other one.
+/// Returns the host on which `unit` is active, and then the other one.
 fn roles<'a>(cluster: &'a Cluster, unit: &str) -> (&'a Host, &'a Host) {
     let [one, two] = &cluster.hosts[..] else { panic!("two hosts were asked for") };
     wait_until(LIMIT, &format!("{unit} runs on a host"), || is_active(one, unit) || is_active(two, unit));
@@ -68,14 +68,14 @@ fn is_active(host: &Host, unit: &str) -> bool {
     host.property(unit, "ActiveState") == "active"
 }
 
-/// The run that has just begun: neither the one before nor the one after it.
+/// Waits until a new run begins, so that what the test does next falls into the middle of that run.
 fn in_the_middle_of_a_run(cluster: &Cluster, host: &Host) -> Event {
     let run = cluster.oracle.wait_for_start_on(&[host], now(), LIMIT);
     assert!(cluster.oracle.live().contains(&run), "the run is under way");
     run
 }
 
-/// Starting a unit by hand must fail for want of the lease.
+/// Checks that starting a unit by hand fails for want of the lease.
 fn assert_gated(host: &Host, unit: &str) {
     let started = host.output(&["systemctl", "start", unit]);
     assert!(!started.status.success(), "{} started {unit} without the lease: {}", host.name, said(&started));
@@ -139,7 +139,7 @@ fn a_bound_unit_that_ignores_sigterm_is_killed_with_its_lease() {
     cluster.assert_no_violation();
 }
 
-/// The guard and PID 1 hang. putexd is the last that can end the units, and waits for neither.
+/// While the guard and PID 1 hang, putexd is the only process that can end the units, and it waits for neither of them.
 #[test]
 fn what_is_bound_is_killed_in_time_by_putexd_alone() {
     let units = [("billing.timer", TIMER), ("billing.service", STUBBORN_RUN)];
@@ -159,7 +159,8 @@ fn what_is_bound_is_killed_in_time_by_putexd_alone() {
     cluster.assert_no_violation();
 }
 
-/// What only follows the lease may take its time, or for ever: it holds up neither a release nor a lapse.
+/// A unit that follows the lease, but is not bound to the service, may stop slowly or never. It delays neither a
+/// release nor a lapse.
 #[test]
 fn what_only_follows_the_lease_is_not_waited_for() {
     let follower = "[Unit]\nBindsTo=putex-lease@bound.target\nAfter=putex-lease@bound.target\n\
@@ -200,7 +201,7 @@ fn a_socket_and_its_service_move_together() {
     connect(standby).expect_err("a standby does not listen");
     assert_gated(standby, "web.service");
 
-    // An administrator who takes the gate away is the only one who can start it, and not for long.
+    // Only an administrator who takes the gate away can start the unit here, and it does not run for long.
     let gates =
         ["zzzz-putex.conf", "zzzz-putex-kept.conf"].map(|name| format!("/etc/systemd/system/web.service.d/{name}"));
     for gate in &gates {
@@ -231,7 +232,8 @@ fn a_socket_and_its_service_move_together() {
 
 #[test]
 fn a_changed_list_is_a_changed_service() {
-    // Slower than putexd's patience with one call, and the sidecar writes down whether it was waited for.
+    // The unit stops more slowly than putexd waits for one call to PID 1. The sidecar writes down whether its stop was
+    // waited for.
     let app = "[Unit]\nWants=sidecar.service\n\n[Service]\nExecStart=/usr/local/bin/oracle\n\
                Environment=ORACLE_STOP_DELAY_MS=1500\n";
     let sidecar = "[Service]\nExecStart=/usr/bin/sleep infinity\n\
@@ -254,7 +256,7 @@ fn a_changed_list_is_a_changed_service() {
     wait_until(SOON, "the sidecar runs again", || is_active(active, "sidecar.service"));
     assert_gated(standby, "sidecar.service");
 
-    // A restart finds a lease for more units than the file names, and has all of them stopped.
+    // After a restart putexd finds a lease for more units than the file names, and has all of them stopped.
     let run = active.property("sidecar.service", "InvocationID");
     for host in [standby, active] {
         host.write_file("/etc/putex.d/bound.toml", &format!("unit = \"app.service\"\n{TIMINGS}"));

@@ -1,5 +1,5 @@
-//! A file of the configuration is broken: what runs with it runs on, over a restart of putexd too, and `putexctl status` says
-//! where it is broken.
+//! A file of the configuration is broken. A unit that runs under it runs on, even over a restart of putexd, and
+//! `putexctl status` says where the file is broken.
 
 use std::time::Duration;
 
@@ -13,19 +13,19 @@ use crate::lockstore::Lockstore;
 const DAEMON: &str = "putexd.service";
 const FILE: &str = "/etc/putex.d/db.toml";
 const HOST_FILE: &str = "/etc/putex/putexd.toml";
-/// The generator waits for 3 s, and systemd for 90.
+/// The generator waits for 3 s for a file, and systemd waits for 90 s for the generator.
 const GENERATED: Duration = Duration::from_secs(30);
-/// The second line's value begins at column 18.
+/// The value in the second line begins at column 18 and is not valid.
 const BROKEN: &str = "unit = \"database.service\"\nrenew-interval = 5\n";
-/// Another program, whose election must not notice anything.
+/// The unit of another service, which the broken file of `db` must not affect.
 const WEB: &str = "[Unit]\nDescription=A web server\n\n[Service]\nExecStart=sleep infinity\n";
 const WEB_SERVICE: &str = "unit = \"web.service\"\nrenew-interval = \"1s\"\nfailures = 3\nconfirmations = 1\n";
 
-/// What `putexctl status` says on `host`, once it has all of `words`.
+/// Waits until `putexctl status` on `host` shows all of `words`, and returns what it says.
 #[track_caller]
 fn wait_for_words(host: &Host, words: &[&str]) -> String {
     wait_for(SOON, &format!("putexctl status on {} says {words:?}", host.name), || {
-        // A putexd that has just been started is not on the bus yet.
+        // A putexd that has just been started is not on the bus yet, so that the command may fail at first.
         let text = said(&host.output(&["putexctl", "status"]));
         words.iter().all(|word| text.contains(word)).then_some(text)
     })
@@ -45,7 +45,7 @@ fn plan(name: &'static str) -> Plan {
     Plan::hosts(name, 2, Lockstore::Nats).unit("web", WEB).service("web", WEB_SERVICE)
 }
 
-/// The host that runs the web server, and that run of it.
+/// Returns the host that runs the web server, and the invocation id of that run.
 fn web(fixture: &Fixture) -> (&Host, String) {
     let invocation = |host: &Host| host.property("web.service", "InvocationID");
     let host = wait_for(TAKE_OVER, "one host runs the web server", || {
@@ -71,14 +71,14 @@ fn a_service_whose_file_is_broken_runs_on_over_a_restart() {
         wait_for_words(holder, &["db ", "active", "former settings", "db.toml:2:18", "systemctl reload putexd"]);
         wait_for_line(holder, &["db", "former settings", "db.toml:2:18"]);
     });
-    // A second one has the same text, and the file may be no TOML at all by now.
+    // A second restart keeps the same former text, even when the file is not valid TOML any more.
     fixture.uninterrupted(&first, WAIT * 2, "a file that is no TOML, and another restart", || {
         holder.write_file(FILE, "unit = \"database.ser");
         holder.exec(&["systemctl", "daemon-reload"]);
         restart(holder);
         wait_for_words(holder, &["db ", "active", "former settings", "db.toml:1:"]);
     });
-    // A standby has no lease to keep.
+    // A standby has no lease to keep, so it does not contend with a broken file.
     standby.write_file(FILE, BROKEN);
     restart(standby);
     wait_for_words(standby, &["db ", "broken", "db.toml:2:18", "systemctl reload putexd"]);
@@ -94,7 +94,7 @@ fn a_service_whose_file_is_broken_runs_on_over_a_restart() {
     wait_for_standby(standby);
     assert_eq!(web(&fixture).1, web_run, "the other service was never touched");
 
-    // It can be let go of while it is broken, and does not come back before it is mended.
+    // A service with a broken file can be released, and this host does not contend again before the file is mended.
     holder.write_file(FILE, BROKEN);
     restart(holder);
     wait_for_words(holder, &["former settings"]);
@@ -145,7 +145,7 @@ fn a_broken_putexd_toml_costs_no_lease() {
         });
     });
 
-    // Without any lease there is nothing to keep.
+    // A host that holds no lease has nothing to keep, so putexd ends with an error.
     let (web_host, _) = web(&fixture);
     if web_host.name == standby.name {
         standby.exec(&["putexctl", "step-down", "web"]);
@@ -158,7 +158,7 @@ fn a_broken_putexd_toml_costs_no_lease() {
     fixture.assert_no_violation();
 }
 
-/// Nobody knows the settings any more: the lease is released in good order.
+/// Without the former text no settings are known any more, so putexd ends the tenure in a release (H5).
 #[test]
 fn without_its_former_text_a_broken_service_is_released() {
     let Some((fixture, first)) = Plan::hosts("brokenkept", 2, Lockstore::Nats).run() else { return };
@@ -173,7 +173,7 @@ fn without_its_former_text_a_broken_service_is_released() {
     fixture.assert_alone(&second);
 }
 
-/// systemd kills a generator that does not end, and loads all units without what it would have written.
+/// systemd kills a generator that does not end, and then loads all units without what the generator would have written.
 #[test]
 fn a_file_that_does_not_answer_sets_no_unit_free() {
     let Some((fixture, first)) = Plan::hosts("unread", 2, Lockstore::Directory).run() else { return };

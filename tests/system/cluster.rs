@@ -1,7 +1,7 @@
-//! Hosts with a systemd of their own, on a switch of their own.
+//! Hosts that each have their own systemd, on a network switch of their own.
 //!
-//! A host is a container with its own process ids, mounts, control groups and network; its addresses are the same in
-//! each cluster, because each cluster has its own switch. Its disk outlives a power loss, its processes do not.
+//! A host is a container with its own process ids, mounts, control groups and network. Its address is the same in every
+//! cluster, because each cluster has its own switch. Its disk outlives a power loss, its processes do not.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -23,9 +23,9 @@ use crate::server::{self, Server};
 use crate::share::{self, Share};
 use crate::watch::Watch;
 
-/// A boot takes a second or two; a busy machine may take much longer.
+/// A boot takes one or two seconds; a busy machine may take much longer.
 const BOOT_LIMIT: Duration = Duration::from_secs(60);
-/// For a command on a host.
+/// Limit for a command on a host.
 const COMMAND_LIMIT: Duration = Duration::from_secs(60);
 
 /// How a host's systemd sees its control groups.
@@ -40,13 +40,14 @@ pub enum Cgroups {
 }
 
 impl Cgroups {
-    /// A machine that has cgroup v2 alone cannot offer v1 to its hosts.
+    /// Whether hosts with this arrangement can boot here. A machine that has cgroup v2 alone cannot offer v1 to its
+    /// hosts.
     pub fn can_boot(self) -> bool {
         self == Self::Unified || Hierarchies::of_this_machine().named.is_some()
     }
 }
 
-/// What a cluster is made of.
+/// The parts of a cluster, before it is booted.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup {
     hosts: u8,
@@ -60,12 +61,13 @@ impl Setup {
         Self { hosts, cgroups: Cgroups::Unified, share: false, small_disk: None }
     }
 
-    /// A folder of each host as a small disk of its own, which can be full, and outlives a power loss as the rest does.
+    /// Makes `folder` of each host a small disk of its own, which can be filled, and which outlives a power loss as the
+    /// rest does.
     pub fn small_disk(self, folder: &'static str) -> Self {
         Self { small_disk: Some(folder), ..self }
     }
 
-    /// A folder for the locks, as /srv/putex of all hosts.
+    /// Whether all hosts share a folder for the locks, as /srv/putex.
     pub fn share(self, share: bool) -> Self {
         Self { share, ..self }
     }
@@ -74,7 +76,7 @@ impl Setup {
         Self { cgroups, ..self }
     }
 
-    /// Boots all hosts at once. `None` where this machine cannot carry them.
+    /// Boots all hosts at once. `None` where this machine cannot run hosts.
     pub fn boot(self, name: &str) -> Option<Cluster> {
         let environment = environment()?;
         let cluster = Cluster::wire(environment, self, name);
@@ -83,22 +85,22 @@ impl Setup {
     }
 }
 
-/// Hosts, their switch and their shared folder. Dropped, it leaves nothing behind; when the test has failed it shows the
-/// hosts' journals first.
+/// Hosts, their switch and their shared folder. When it is dropped, it leaves nothing behind. If the test has failed, it
+/// shows the hosts' journals first.
 pub struct Cluster {
     name: String,
     prefix: String,
     dir: PathBuf,
     pub hosts: Vec<Host>,
-    /// Who ran when.
+    /// The log of which copy of the unit ran when and where.
     pub oracle: Watch,
-    /// The journals lie where [`Cluster::keep_journals`] was told to put them.
+    /// Whether the journals were written to a folder by [`Cluster::keep_journals`].
     kept: AtomicBool,
     _place: File,
 }
 
 impl Cluster {
-    /// A booted cluster of `hosts` hosts, with the usual control groups.
+    /// A booted cluster of `hosts` hosts with cgroup v2.
     pub fn boot(name: &str, hosts: u8) -> Option<Self> {
         Setup::hosts(hosts).boot(name)
     }
@@ -123,7 +125,7 @@ impl Cluster {
             "link set lo up\nlink add bridge type bridge\naddress add 10.77.0.1/24 dev bridge\nlink set bridge up\n",
         );
         let oracle = Watch::begin(&shared);
-        // The cluster exists before its hosts do, so that it is cleaned up should one of them fail.
+        // The cluster exists before its hosts do, so that its `Drop` cleans up if one of them fails.
         let mut cluster = Self {
             name: name.to_owned(),
             prefix,
@@ -153,30 +155,31 @@ impl Cluster {
         self.dir.join("shared")
     }
 
-    /// The network in which all hosts can be reached.
+    /// The network namespace in which all hosts can be reached.
     pub fn switch(&self) -> String {
         format!("{}sw", self.prefix)
     }
 
-    /// Runs `work` where it can reach all hosts by their addresses, itself being 10.77.0.1.
+    /// Runs `work` in the switch's network, with the address 10.77.0.1, from where it can reach all hosts by their
+    /// addresses.
     pub fn on_the_switch<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         in_network(&self.switch(), work)
     }
 
-    /// A server beside the hosts, at [`server::ADDRESS`].
+    /// Starts the store's server beside the hosts, at [`server::ADDRESS`].
     pub fn server_beside(&self, store: Lockstore) -> Server {
         plug_in(&self.prefix, "out", server::ADDRESS);
         Server::start(store, format!("{}out", self.prefix), server::ADDRESS, &self.dir.join("server"))
     }
 
-    /// A PostgreSQL for what the units write, beside the hosts and their locks.
+    /// Starts a PostgreSQL for the data of the units, beside the hosts and their locks.
     pub fn database_beside(&self) -> Server {
         plug_in(&self.prefix, "db", server::DATABASE_ADDRESS);
         let network = format!("{}db", self.prefix);
         Server::start(Lockstore::Postgres, network, server::DATABASE_ADDRESS, &self.dir.join("database"))
     }
 
-    /// The folder that all hosts have as /srv/putex, if the setup has one.
+    /// The folder that all hosts have as /srv/putex, if the setup shares one.
     pub fn putex(&self) -> PathBuf {
         self.dir.join("putex")
     }
@@ -188,14 +191,14 @@ impl Cluster {
         }
     }
 
-    /// Makes the oracle `database.service` on all hosts; each of `environment` is `NAME=value`.
+    /// Installs the oracle as `database.service` on all hosts. Each element of `environment` is `NAME=value`.
     pub fn install_database(&self, environment: &[&str]) {
         for host in &self.hosts {
             host.install_database(environment);
         }
     }
 
-    /// Writes /etc/putex on all hosts: putexd.toml by host, and `(service, text)` for putex.d.
+    /// Writes putexd.toml on all hosts, which may differ by host, and the services of `(name, text)` to /etc/putex.d.
     pub fn configure(&self, daemon: impl Fn(&Host) -> String, services: &[(&str, &str)]) {
         for host in &self.hosts {
             host.write_file("/etc/putex/putexd.toml", &daemon(host));
@@ -205,7 +208,7 @@ impl Cluster {
         }
     }
 
-    /// Has systemd read its units again, generators included, and starts putexd now and at each boot.
+    /// Has systemd reload its units, which runs the generators too, and starts putexd now and at each boot.
     pub fn start_putexd(&self) {
         for host in &self.hosts {
             host.exec(&["systemctl", "daemon-reload"]);
@@ -215,12 +218,12 @@ impl Cluster {
         }
     }
 
-    /// The journals of all hosts in one, in the order of their times.
+    /// The journals of all hosts merged in the order of their times.
     pub fn merged_journal(&self, units: &[&str]) -> String {
         let mut lines: Vec<(f64, String)> = Vec::new();
         for host in &self.hosts {
             for line in host.journal_as("short-unix", units).lines() {
-                // A line that begins with no time belongs to the one before it.
+                // A line that does not begin with a time belongs to the line before it.
                 let time = line.split(' ').next().and_then(|word| word.parse().ok());
                 let time = time.or(lines.last().map(|last| last.0)).unwrap_or_default();
                 lines.push((time, line.to_owned()));
@@ -235,8 +238,8 @@ impl Cluster {
         shown.collect()
     }
 
-    /// Writes what the oracle saw, and the journals of all hosts, into `folder`; should the test fail, it does not show
-    /// them any more.
+    /// Writes what the oracle saw, and the journals of all hosts, into `folder`. If the test fails, they are not
+    /// printed as well.
     pub fn keep_journals(&self, folder: &Path) {
         fs::create_dir_all(folder).expect("the folder can be made");
         let keep = |name: &str, text: &str| fs::write(folder.join(name), text).expect("the folder can be written to");
@@ -279,18 +282,18 @@ impl Drop for Cluster {
 /// What a partition lets through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// Nothing, in either direction. The carrier stays, so nobody is told.
+    /// Nothing passes, in either direction. The carrier stays, so that the host is not told.
     Silent,
-    /// The host hears nothing, but is heard.
+    /// The host receives nothing, but can send.
     Deaf,
-    /// The host hears everything, but is not heard.
+    /// The host receives everything, but cannot send.
     Mute,
 }
 
-/// How a host went off by itself.
+/// How a host that went off by itself asked to go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Off {
-    /// To come back.
+    /// The host asked for a reboot.
     ToReboot,
     ForGood,
 }
@@ -320,7 +323,7 @@ impl Host {
         for folder in [&upper.join("etc"), &work, &root] {
             fs::create_dir_all(folder).expect("the cluster's folder can be written to");
         }
-        // Unique on this machine: the bytes of a name that is.
+        // The machine id is made of the bytes of a name that is unique on this machine.
         let unique = format!("{prefix}{name}").bytes().fold(0_u128, |sum, byte| (sum << 8) | u128::from(byte));
         let machine_id = format!("{unique:032x}");
         fs::write(upper.join("etc/machine-id"), format!("{machine_id}\n")).expect("the host's disk can be written to");
@@ -356,9 +359,9 @@ impl Host {
         self.wait_booted();
     }
 
-    /// Switches the host on, and does not wait.
+    /// Switches the host on, without waiting.
     pub fn power_on(&self) {
-        // Its network outlives it here, but not what its services had put there.
+        // The network namespace outlives the host, but addresses that its services had added must not.
         let orders = format!("address flush dev eth0\naddress add {}/24 dev eth0\n", self.address);
         run_with_input("ip", &["-netns", &self.network(), "-batch", "-"], &orders);
         self.plug();
@@ -367,8 +370,8 @@ impl Host {
         }
         self.boots.fetch_add(1, Ordering::Relaxed);
         let mut shell = Command::new("sh");
-        // nspawn gives the host the cgroup it is started in. One of its own for each boot: processes of different hosts
-        // must not meet in one, and killing it kills the host and nothing else.
+        // nspawn gives the host the cgroup that it is started in. Each boot gets a cgroup of its own, because processes
+        // of different hosts must not share one, and because killing it must kill this host and nothing else.
         shell.args(["-c", "for group; do mkdir -p $group; echo $$ >$group/cgroup.procs; done; exec $NSPAWN", "sh"]);
         shell.args(Hierarchies::of_this_machine().all().map(|hierarchy| hierarchy.join(self.cgroup())));
         shell.env("NSPAWN", self.nspawn_command());
@@ -399,13 +402,13 @@ impl Host {
         )
     }
 
-    /// Waits until systemd has started everything; units that failed are the test's to judge.
+    /// Waits until systemd has started everything. The test itself has to judge failed units.
     pub fn wait_booted(&self) {
         wait_for(BOOT_LIMIT, &format!("{} boots", self.name), || {
             let pid = self.find_pid1()?;
             Path::new(&format!("/proc/{pid}/root/run/systemd/private")).exists().then_some(())
         });
-        // While the bus is being started, systemctl may lose the connection on which it waits, and says nothing then.
+        // While the bus is being started, systemctl may lose the connection on which it waits, and then prints nothing.
         let state = wait_for(BOOT_LIMIT, &format!("{} says how it has booted", self.name), || {
             let state = self.output(&["systemctl", "is-system-running", "--wait"]);
             Some(String::from_utf8_lossy(&state.stdout).trim().to_owned()).filter(|state| !state.is_empty())
@@ -414,7 +417,7 @@ impl Host {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Child>> {
-        // A test that failed while tenure it still has to clean up.
+        // A test that failed while it held this lock still has to clean up.
         self.nspawn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -439,7 +442,7 @@ impl Host {
         format!("{}{}", self.prefix, self.name)
     }
 
-    /// The host's PID 1 as this machine counts.
+    /// The host's PID 1 as a process id of this machine.
     #[track_caller]
     pub fn pid1(&self) -> u32 {
         self.find_pid1().unwrap_or_else(|| panic!("{} is not running", self.name))
@@ -451,23 +454,24 @@ impl Host {
         children.split_whitespace().filter_map(|pid| pid.parse().ok()).find(|pid| {
             let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
             let names = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
-            // nspawn's helper children are nobody's PID 1.
+            // The helper children of nspawn are not the PID 1 of a host.
             names.split_whitespace().count() > 1 && names.ends_with("\t1") && status.starts_with("Name:\tsystemd\n")
         })
     }
 
-    /// The processes of a system service, as this machine counts; nobody on the host is asked, and one that is off has none.
+    /// The processes of a system service, as process ids of this machine, none if the host is off. Nothing on the host is
+    /// asked.
     pub fn processes_of(&self, service: &str) -> Vec<u32> {
         let group = self.group_of(service);
         group.map_or_else(Vec::new, |group| processes_below(&group).into_iter().map(i32::cast_unsigned).collect())
     }
 
-    /// The system services whose names begin so and that have a process; nobody on the host is asked.
+    /// The system services whose names begin with `begin` and that have a process. Nothing on the host is asked.
     pub fn running_services(&self, begin: &str) -> Vec<String> {
         self.first_processes(begin).into_keys().collect()
     }
 
-    /// The same, each with its first process, as this machine counts.
+    /// As [`running_services`](Self::running_services), each with its first process, as a process id of this machine.
     pub fn first_processes(&self, begin: &str) -> BTreeMap<String, u32> {
         let Some(slice) = self.group_of("") else { return BTreeMap::new() };
         let groups = fs::read_dir(slice).into_iter().flatten().flatten();
@@ -479,7 +483,7 @@ impl Host {
             .collect()
     }
 
-    /// Kills all of a system service at once, as the guard does.
+    /// Kills all processes of a system service at once through its cgroup, as the guard does.
     #[track_caller]
     pub fn kill_service(&self, service: &str) {
         let group = self.group_of(service).expect("the host is on");
@@ -493,8 +497,8 @@ impl Host {
         Some(unified.join(root).join("system.slice").join(service))
     }
 
-    /// Guard and its watcher, putexd, PID 1. Who watches is behind whom it watches, because it would count its patience anew
-    /// from a beat that it finds when it goes on.
+    /// The guard, its watcher, putexd and PID 1, for signals in this order. Each watcher comes behind the process that it
+    /// watches, because it would count its patience anew from a beat that it finds when it goes on.
     #[track_caller]
     pub fn those_who_stop_units(&self) -> Vec<u32> {
         let units = ["putex-guard.service", "putex-guard-watch.service", "putexd.service"];
@@ -505,32 +509,33 @@ impl Host {
         self.find_pid1().is_some()
     }
 
-    /// The processes of this name on the host, as this machine counts. Asks nothing of the host, which may stand still.
+    /// The processes of this name on the host, as process ids of this machine. Nothing on the host is asked, so it may
+    /// stand still.
     pub fn processes(&self, name: &str) -> Vec<Pid> {
         let named =
             |pid: &i32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == name);
         processes_below(&self.unified_cgroup()).into_iter().filter(named).filter_map(Pid::from_raw).collect()
     }
 
-    /// Sends a signal to all of [`processes`](Self::processes); whether there was one.
+    /// Sends a signal to all of [`processes`](Self::processes), and returns whether there was one.
     pub fn signal_all(&self, name: &str, signal: Signal) -> bool {
         let sent = self.processes(name).into_iter().filter(|process| kill_process(*process, signal).is_ok());
         sent.count() > 0
     }
 
-    /// A command on the host, whatever it answers. After a minute it is killed: PID 1 may hang in a test.
+    /// Runs a command on the host, which may fail. It is killed after a minute, because PID 1 may hang in a test.
     #[track_caller]
     pub fn output(&self, arguments: &[&str]) -> Output {
         self.output_within(COMMAND_LIMIT, arguments)
     }
 
-    /// As [`output`](Self::output), with another limit.
+    /// As [`output`](Self::output), with another limit, in whole seconds.
     #[track_caller]
     pub fn output_within(&self, limit: Duration, arguments: &[&str]) -> Output {
         self.spawn(limit, arguments).wait_with_output().expect("the program can be waited for")
     }
 
-    /// As [`output`](Self::output), and does not wait.
+    /// As [`output`](Self::output), without waiting for the end.
     #[track_caller]
     pub fn begin(&self, arguments: &[&str]) -> Child {
         self.spawn(COMMAND_LIMIT, arguments)
@@ -546,7 +551,7 @@ impl Host {
         command.spawn().expect("timeout can be run")
     }
 
-    /// A command on the host that must succeed; its standard output.
+    /// Runs a command on the host, which must succeed, and returns its standard output.
     #[track_caller]
     pub fn exec(&self, arguments: &[&str]) -> String {
         let output = self.output(arguments);
@@ -554,7 +559,7 @@ impl Host {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// A line of shell on the host that must succeed; its standard output.
+    /// Runs a line of shell on the host, which must succeed, and returns its standard output.
     #[track_caller]
     pub fn sh(&self, line: &str) -> String {
         self.exec(&["sh", "-c", line])
@@ -566,19 +571,19 @@ impl Host {
         self.exec(&["systemctl", "show", "--value", "--property", property, unit]).trim().to_owned()
     }
 
-    /// Writes a file, also while the host is off; folders are made.
+    /// Writes a file, also while the host is off. Missing folders are made.
     pub fn write_file(&self, path: &str, text: &str) {
         let path = self.reach(path);
         fs::create_dir_all(path.parent().expect("a file lies in a folder")).expect("the host's disk can be written to");
         fs::write(path, text).expect("the host's disk can be written to");
     }
 
-    /// Reads a file, also in /run.
+    /// Reads a file, also one in /run. `None` if it cannot be read.
     pub fn read_file(&self, path: &str) -> Option<String> {
         fs::read_to_string(self.reach(path)).ok()
     }
 
-    /// All that the guard keeps of its leases for the next one.
+    /// All that the guard keeps of its leases for its successor.
     pub fn guards_table(&self) -> Option<String> {
         let files = fs::read_dir(self.reach("/run/putex/guard/leases")).ok()?;
         let mut paths: Vec<PathBuf> = files.filter_map(|file| Some(file.ok()?.path())).collect();
@@ -601,7 +606,7 @@ impl Host {
         root.join(path.trim_start_matches('/'))
     }
 
-    /// Makes the oracle this host's `database.service`; each of `environment` is `NAME=value`.
+    /// Installs the oracle as this host's `database.service`. Each element of `environment` is `NAME=value`.
     pub fn install_database(&self, environment: &[&str]) {
         let environment = environment.iter().fold(String::new(), |all, pair| all + "Environment=" + pair + "\n");
         let unit = format!(
@@ -613,13 +618,13 @@ impl Host {
         self.exec(&["systemctl", "daemon-reload"]);
     }
 
-    /// Runs `work` in the host's network.
+    /// Runs `work` in the host's network namespace.
     pub fn in_network<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         in_network(&self.network(), work)
     }
 
-    /// Power loss: the link falls, and everything on the host dies at once. The answer is when it began, on the clock of
-    /// [`now`]; when it returns, nothing of the host runs any more.
+    /// Power loss: the link goes down, and everything on the host dies at once. Returns when it began, on the clock of
+    /// [`now`]. Nothing of the host runs any more when this function returns.
     pub fn power_off_hard(&self) -> Duration {
         self.unplug();
         let since = now();
@@ -635,12 +640,12 @@ impl Host {
         fs::write(group.join("cgroup.kill"), "1").expect("the host's cgroup can be killed");
         self.unmount_share();
         for process in &processes {
-            // Answers as soon as it is dead, and does not wait for the zombie to be collected.
+            // A pidfd is readable as soon as the process is dead, without waiting until the zombie is collected.
             let mut watched = [PollFd::new(process, PollFlags::IN)];
             while poll(&mut watched, None) == Err(rustix::io::Errno::INTR) {}
         }
         nspawn.wait().expect("nspawn is a child of this process");
-        // Orphaned by nspawn, PID 1 has become a child of this process; until it is collected its cgroup stays.
+        // PID 1 was orphaned by nspawn and has become a child of this process. Its cgroup stays until it is collected.
         if let Some(leader) = leader.and_then(|pid| Pid::from_raw(pid.cast_signed())) {
             let _ = waitpid(Some(leader), WaitOptions::empty());
         }
@@ -653,19 +658,19 @@ impl Host {
     }
 
     /// Waits until the host has gone off by itself. One that reboots goes off as well, and stays off until the test
-    /// switches it on: a real machine takes its time for that.
+    /// switches it on, because a real machine takes time for a reboot.
     pub fn wait_off(&self, limit: Duration) -> Off {
         let status = wait_for(limit, &format!("{} goes off", self.name), || {
             self.lock().as_mut().expect("it was on").try_wait().expect("nspawn is a child of this process")
         });
         self.lock().take();
         self.unmount_share();
-        // What nspawn tells a service manager that is to start the host again.
+        // nspawn exits with 133 to ask a service manager to start the host again.
         if status.code() == Some(133) { Off::ToReboot } else { Off::ForGood }
     }
 
-    /// Does what a real machine does by itself: one that has gone off to reboot is switched on, and nothing waited for.
-    /// Whether it had.
+    /// Switches on a host that has gone off to reboot, as a real machine does by itself, without waiting. Returns
+    /// whether the host was off.
     pub fn reboot_if_off(&self) -> bool {
         let mut nspawn = self.lock();
         let ended = |child: &mut Child| child.try_wait().expect("nspawn is a child of this process").is_some();
@@ -680,7 +685,7 @@ impl Host {
         true
     }
 
-    /// Fails if the host could harm this machine by what it has for a host that cannot stop a unit.
+    /// Fails if a self-fence of the host could reach the kernel of this machine through /proc/sysrq-trigger.
     #[track_caller]
     pub fn assert_harmless(&self) {
         let mounts = self.read_file("/proc/mounts").unwrap_or_default();
@@ -700,7 +705,7 @@ impl Host {
         self.share.as_ref().expect("the setup has one")
     }
 
-    /// Stops every process of the host where it is, as a hypervisor that pauses a virtual machine. Clocks go on.
+    /// Stops every process of the host where it is, as a hypervisor does that pauses a virtual machine. Clocks go on.
     pub fn freeze(&self) {
         self.set_frozen(true);
     }
@@ -718,7 +723,7 @@ impl Host {
         });
     }
 
-    /// Leaves no byte free in a file system in memory, /run or a small disk: it is made as small as it can be, and filled.
+    /// Leaves no byte free in a file system in memory (/run or a small disk): shrinks it as far as possible, and fills it.
     pub fn fill_disk(&self, place: &str) {
         let line = format!(
             "used=$(df --output=used --block-size=1K {place} | tail -n 1); \
@@ -732,7 +737,7 @@ impl Host {
         self.sh(&format!("rm {place}/full; mount -o remount,size=256m {place}"));
     }
 
-    /// Cuts the host off without taking its carrier away. What it shares with the others hangs, whatever the cut.
+    /// Cuts the host off without taking its carrier away. The folder that it shares with the others hangs with any cut.
     pub fn partition(&self, cut: Cut) {
         let drop_in = "chain in { type filter hook input priority 0; iifname eth0 drop; }";
         let drop_out = "chain out { type filter hook output priority 0; oifname eth0 drop; }";
@@ -741,7 +746,7 @@ impl Host {
             Cut::Deaf => drop_in.to_owned(),
             Cut::Mute => drop_out.to_owned(),
         };
-        // One transaction: there is no moment with half of a cut.
+        // One transaction, so that there is no moment with half of a cut.
         let table = format!("add table inet cut\ndelete table inet cut\ntable inet cut {{\n{chains}\n}}\n");
         run_with_input("ip", &["netns", "exec", &self.network(), "nft", "-f", "-"], &table);
         if let Some(share) = &self.share {
@@ -757,7 +762,7 @@ impl Host {
         run_with_input("ip", &["netns", "exec", &self.network(), "nft", "-f", "-"], table);
     }
 
-    /// Pulls the cable: the host sees that the carrier is gone.
+    /// Takes the link down, so that the host sees that the carrier is gone.
     pub fn unplug(&self) {
         run("ip", &["-netns", &format!("{}sw", self.prefix), "link", "set", &self.name, "down"]);
     }
@@ -766,12 +771,12 @@ impl Host {
         run("ip", &["-netns", &format!("{}sw", self.prefix), "link", "set", &self.name, "up"]);
     }
 
-    /// The journal of all boots, of all units or of some; it can be read while the host is off or frozen.
+    /// The journal of all boots, of all units or of those in `units`. It can be read while the host is off or frozen.
     pub fn journal(&self, units: &[&str]) -> String {
         self.journal_as("short-precise", units)
     }
 
-    /// What the journal has of all units since a time of the wall clock, in seconds since 1970.
+    /// The journal of all units from a time of the wall clock on, in seconds since 1970.
     pub fn journal_since(&self, seconds: u64) -> String {
         self.journalctl(&["--output", "short-precise", "--since", &format!("@{seconds}")])
     }
@@ -785,7 +790,7 @@ impl Host {
     }
 
     fn journalctl(&self, chosen: &[&str]) -> String {
-        // The host's own journalctl, because this machine may have none, or an older one.
+        // The host's own journalctl is used, because this machine may have none, or an older one.
         let root = self.root();
         let mut arguments = vec![utf8(&root), "journalctl", "--no-pager", "--quiet"];
         arguments.extend(["--directory", "/var/log/journal"]);
@@ -799,7 +804,7 @@ fn pidfd(pid: i32) -> Option<rustix::fd::OwnedFd> {
     pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
 }
 
-/// Every process in a cgroup and in those below it.
+/// Every process in a cgroup and in the cgroups below it.
 fn processes_below(group: &Path) -> Vec<i32> {
     let listed = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
     let mut pids: Vec<i32> = listed.lines().filter_map(|line| line.parse().ok()).collect();
@@ -811,7 +816,7 @@ fn processes_below(group: &Path) -> Vec<i32> {
     pids
 }
 
-/// A network namespace with `address` on eth0, plugged into the switch.
+/// Makes a network namespace with `address` on eth0, and connects it to the switch.
 fn plug_in(prefix: &str, name: &str, address: &str) {
     let (switch, network) = (format!("{prefix}sw"), format!("{prefix}{name}"));
     run("ip", &["netns", "add", &network]);
@@ -823,7 +828,7 @@ fn plug_in(prefix: &str, name: &str, address: &str) {
     run_with_input("ip", &["-netns", &network, "-batch", "-"], &orders);
 }
 
-/// Runs `work` on a thread of its own in a network namespace; sockets keep the namespace they were made in.
+/// Runs `work` on a thread of its own in a network namespace. Sockets keep the namespace that they were made in.
 pub fn in_network<T: Send>(network: &str, work: impl FnOnce() -> T + Send) -> T {
     let namespace = File::open(format!("/run/netns/{network}")).expect("the network exists as long as the cluster");
     let done = thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Commands of this machine, and waiting.
+//! Commands on this machine, and waiting for conditions.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,10 +10,10 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
 
-/// How often a condition is looked at.
+/// Time between two looks at a condition.
 const POLL: Duration = Duration::from_millis(10);
 
-/// CLOCK_MONOTONIC, the clock of the oracle's lines: the same for this process and all hosts.
+/// CLOCK_MONOTONIC, which the lines of the oracle use. It is the same for this process and all hosts.
 pub fn now() -> Duration {
     let now = clock_gettime(ClockId::Monotonic);
     Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).expect("nanoseconds are below a second"))
@@ -24,7 +24,8 @@ pub fn since(earlier: Duration) -> Duration {
     now().saturating_sub(earlier)
 }
 
-/// Looks until there is something, and fails the test after `limit`, naming `what` it waited for.
+/// Calls `look` until it returns something, which is then returned. After `limit` it fails the test, naming `what` it
+/// waited for.
 #[track_caller]
 pub fn wait_for<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + limit;
@@ -37,13 +38,13 @@ pub fn wait_for<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option
     }
 }
 
-/// As [`wait_for`], for a plain yes or no.
+/// As [`wait_for`], for a condition without a value.
 #[track_caller]
 pub fn wait_until(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     wait_for(limit, what, || holds().then_some(()));
 }
 
-/// Fails the test when `holds` turns false within `span`: for things that must *not* happen.
+/// Fails the test when `holds` turns false within `span`, to check that something does *not* happen.
 #[track_caller]
 pub fn holds_for(span: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + span;
@@ -53,7 +54,7 @@ pub fn holds_for(span: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A command of this machine, without input and whatever it answers.
+/// Runs a command on this machine without input. The command may fail.
 pub fn output(program: impl AsRef<Path>, arguments: &[&str]) -> Output {
     let program = program.as_ref();
     Command::new(program)
@@ -63,7 +64,7 @@ pub fn output(program: impl AsRef<Path>, arguments: &[&str]) -> Output {
         .unwrap_or_else(|error| panic!("failed to run {}: {error}", program.display()))
 }
 
-/// A command of this machine that must succeed; its standard output.
+/// Runs a command on this machine, which must succeed, and returns its standard output.
 #[track_caller]
 pub fn run(program: impl AsRef<Path>, arguments: &[&str]) -> String {
     let program = program.as_ref();
@@ -72,7 +73,7 @@ pub fn run(program: impl AsRef<Path>, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Sends a signal to processes, as this machine counts them. One that has ended since it was listed is passed over.
+/// Sends a signal to processes of this machine. A process that has ended since it was listed is skipped.
 #[track_caller]
 pub fn kill(signal: Signal, processes: &[u32]) {
     for process in processes {
@@ -82,7 +83,7 @@ pub fn kill(signal: Signal, processes: &[u32]) {
     }
 }
 
-/// A command that reads its orders, such as `ip -batch -` or `nft -f -`, and must succeed.
+/// Runs a command that reads its input, such as `ip -batch -` or `nft -f -`, and must succeed.
 #[track_caller]
 pub fn run_with_input(program: &str, arguments: &[&str], input: &str) {
     use std::io::Write as _;
@@ -104,7 +105,7 @@ pub fn run_with_input(program: &str, arguments: &[&str], input: &str) {
     assert!(output.status.success(), "{program} {} with\n{input}\n{}", arguments.join(" "), said(&output));
 }
 
-/// What a command said and how it ended.
+/// How a command ended, and its output on both streams.
 pub fn said(output: &Output) -> String {
     let mut text = output.status.to_string();
     for stream in [&output.stdout, &output.stderr] {

@@ -36,13 +36,14 @@ fn a_daemon_that_comes_back_in_time_interrupts_nothing(store: Lockstore) {
     };
     adopted("systemctl restart putexd", &|host| drop(host.exec(&["systemctl", "restart", DAEMON])));
     adopted("SIGKILL of putexd", &|host| signal(host, DAEMON, "KILL"));
-    // The second time as well: what was adopted can be adopted.
+    // A lease that was adopted once can be adopted again.
     adopted("SIGKILL of putexd again", &|host| signal(host, DAEMON, "KILL"));
     let grown = wait_for_line(host, &["the guard remembers this host's lease"]);
     println!("{grown}");
 }
 
-/// It follows the lease and nothing more, and stops slowly. systemd puts each start behind a stop that it has an order with.
+/// The other unit follows the lease without being bound to the service, and stops slowly. systemd queues each start behind a
+/// stop that it is ordered with.
 #[test]
 fn what_follows_a_lease_and_stops_slowly_keeps_no_putexd_from_being_started_again() {
     let Some((fixture, first)) = Plan::hosts("follower", 2, Lockstore::Nats).run() else { return };
@@ -71,7 +72,7 @@ fn a_reload_of_systemd_interrupts_nothing(store: Lockstore) {
         fixture.uninterrupted(&first, WAIT, verb, || host.exec(&["systemctl", verb]));
         assert_eq!(main_pid(host, DAEMON), daemon, "{verb} does not restart putexd");
     }
-    // Units are still driven afterwards, by jobs that a new PID 1 runs.
+    // PID 1 still runs jobs for putexd after it was re-executed.
     let asked = now();
     host.exec(&["systemctl", "stop", DAEMON]);
     fixture.wait_for_takeover(&first, asked, HAND_OVER, "hand-over after a daemon-reexec");
@@ -122,7 +123,7 @@ fn without_the_guard_nothing_runs(store: Lockstore) {
     assert!(third.at > end.at && third.term > second.term);
     fixture.assert_no_violation();
 
-    // A guard that is stopped on purpose ends the leases as well, and one that comes back finds the daemon waiting.
+    // A guard that is stopped on purpose ends the leases as well, and one that comes back finds putexd waiting for it.
     let host = fixture.host_of(&third);
     let since = now();
     host.exec(&["systemctl", "restart", GUARD]);
@@ -144,7 +145,7 @@ fn a_guard_that_hangs_is_as_good_as_none(store: Lockstore) {
     let end = fixture.oracle.wait_for_end(&first, SOON);
     println!("SIGSTOP of the guard: the unit was gone {:?} after it", end.after(since));
     assert!(end.after(since) < WAIT, "putexd stops it");
-    // the guard is missed before the lease is taken over, and so this host is as good as the other.
+    // The guard is restarted before the lease is taken over, so that this host may be the one that takes it.
     wait_for_restart(host, GUARD, &guard, WAIT + SOON);
     let second = fixture.wait_for_start(end.at, TAKE_OVER);
     println!("SIGSTOP of the guard: started on {} {:?} after it", second.host, second.after(since));
@@ -153,7 +154,7 @@ fn a_guard_that_hangs_is_as_good_as_none(store: Lockstore) {
         wait_for_standby(other);
     }
 
-    // Neither the guard nor the store: the daemon itself is the one that stops the unit.
+    // Without guard and store, putexd itself has to stop the unit.
     let host = fixture.host_of(&second);
     let since = now();
     signal(host, GUARD, "STOP");
@@ -163,7 +164,7 @@ fn a_guard_that_hangs_is_as_good_as_none(store: Lockstore) {
     fixture.assert_no_violation();
 }
 
-/// A job of putexd's is under way that waits for the unit's own stop. The guard's successor must not wait for that job.
+/// A job of putexd that waits for the unit's own stop is under way. The guard's successor must not wait for that job.
 #[test]
 fn a_guard_that_hangs_while_the_daemon_is_being_stopped_has_a_successor_in_time() {
     let plan = Plan::hosts("jobs", 2, Lockstore::Directory).oracle(&["ORACLE_IGNORE_TERM=1"]);
@@ -180,8 +181,8 @@ fn a_guard_that_hangs_while_the_daemon_is_being_stopped_has_a_successor_in_time(
     fixture.assert_no_violation();
 }
 
-/// Nobody enforces the lease until the guard is missed, by its watcher, or by systemd if the watcher hangs as well. The program
-/// is deaf to SIGTERM: what ends it is SIGKILL, which only the guard's successor sends.
+/// Nobody enforces the lease until the guard is missed by its watcher, or by systemd if the watcher hangs as well. The program
+/// ignores SIGTERM, so only SIGKILL ends it, which only the guard's successor sends.
 fn a_guard_that_hangs_while_the_daemon_does_has_a_successor_in_time(store: Lockstore) {
     let plan = Plan::hosts("both", 2, store).oracle(&["ORACLE_IGNORE_TERM=1"]);
     let Some((fixture, first)) = plan.run() else { return };
@@ -206,8 +207,8 @@ fn a_guard_that_hangs_while_the_daemon_does_has_a_successor_in_time(store: Locks
     fixture.assert_no_violation();
 }
 
-/// PID 1 hangs, and with it every way to stop a unit that goes through it. When it goes on it finds a unit that was killed
-/// without a word, and `Restart=` has it start the unit again: the unit's own assertion of the grant is in the way.
+/// While PID 1 hangs, no unit can be stopped through it. When it goes on it finds a unit that was killed without its
+/// knowledge, and `Restart=` has it start the unit again. The unit's own assertion of the grant prevents that.
 fn a_systemd_that_hangs_keeps_no_unit_alive(store: Lockstore) {
     const RESTART: &str = "[Service]\nRestart=always\nRestartSec=0\n";
     let plan = Plan::hosts("pid1", 2, store).file("/etc/systemd/system/database.service.d/restart.conf", RESTART);
@@ -222,7 +223,7 @@ fn a_systemd_that_hangs_keeps_no_unit_alive(store: Lockstore) {
     host.heal();
     wait_for_standby(host);
 
-    // The guard alone: no daemon and no PID 1.
+    // putexd and PID 1 are stopped, so that only the guard can end the unit.
     let host = fixture.host_of(&second);
     let daemon = main_pid(host, DAEMON);
     let since = now();

@@ -1,4 +1,5 @@
-//! A disk that all hosts of a cluster reach, as they would a LUN: what two of them have mounted at once is destroyed.
+//! A disk that all hosts of a cluster reach, as they would a LUN. Two hosts that mount it at once destroy what is on
+//! it.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
@@ -10,17 +11,17 @@ use crate::cluster::{Cluster, Host};
 use crate::command::{output, run, said};
 use crate::environment::utf8;
 
-/// Where the hosts have it.
+/// The mount point on the hosts.
 pub const PLACE: &str = "/srv/lun";
 
-/// A block device for each host, over one and the same image with a file system: the kernel, which the hosts share, takes
-/// them for different disks, as the kernels of different machines would.
+/// A block device for each host, over one image with a file system. The kernel, which the hosts share, takes them for
+/// different disks, as the kernels of different machines would.
 pub struct Disk {
     devices: Vec<(String, PathBuf)>,
 }
 
 impl Disk {
-    /// `None`, and said: this machine has no loop devices.
+    /// Attaches a loop device for each host. `None`, with a message, if this machine has no loop devices.
     pub fn attach(cluster: &Cluster) -> Option<Self> {
         let image = cluster.shared().join("lun.img");
         fs::write(&image, "").expect("the shared folder takes it");
@@ -44,7 +45,8 @@ impl Disk {
         Some(disk)
     }
 
-    /// Whether the host has it mounted, wherever and for whomever: the kernel lends it to nobody else then.
+    /// Whether the host's device is mounted, at any place and in any mount namespace: the kernel refuses an exclusive
+    /// open then.
     pub fn is_in_use_by(&self, host: &Host) -> bool {
         let (_, device) = self.devices.iter().find(|(name, _)| *name == host.name).expect("each host has one");
         let exclusive = OFlags::EXCL.bits().cast_signed();
@@ -56,7 +58,7 @@ impl Disk {
     }
 }
 
-/// What is still in use is detached with its last use.
+/// The kernel detaches a device that is still in use when its last use ends.
 impl Drop for Disk {
     fn drop(&mut self) {
         for (_, device) in &self.devices {

@@ -1,4 +1,4 @@
-//! A service whose processes a real Docker daemon runs: its unit holds the client alone.
+//! A service whose processes are run by a real Docker daemon: its unit has only the client in it.
 
 use rustix::process::Signal;
 
@@ -9,7 +9,8 @@ use crate::lockstore::Lockstore;
 
 const DAEMON: &str = "putexd.service";
 
-/// Docker as it comes, but for what a container may not do in a container: networks, devices, limits and a keyring.
+/// Docker with its defaults, but without what is not permitted inside of a container: networks, devices, limits and a
+/// keyring.
 const DAEMON_JSON: &str = r#"{
     "storage-driver": "vfs", "iptables": false, "ip6tables": false, "ip-forward": false, "bridge": "none",
     "exec-opts": ["native.cgroupdriver=systemd"],
@@ -29,7 +30,7 @@ test -e config.json && sed -i 's/"resources":/"unused":/' config.json
 exec /usr/bin/crun "$@"
 "#;
 
-/// An image with nothing in it but the way to the host's programs.
+/// Makes an image that contains only links to the host's programs.
 const MAKE_IMAGE: &str = "mkdir -p /srv/image/usr /srv/image/srv/shared && \
     for folder in bin lib lib64; do ln -sfn usr/$folder /srv/image/$folder; done && \
     tar -C /srv/image -c . | docker import - plain";
@@ -80,7 +81,7 @@ fn a_real_docker_container_is_stopped_killed_and_proven_with_its_slice() {
     let second = fixture.wait_for_takeover(&first, since, HAND_OVER, "step-down with docker");
     assert!(fixture.stop_of(&first).is_some(), "docker stopped it in order");
 
-    // Its client is killed and its daemon hangs: the container would run on.
+    // The client is killed while its daemon hangs: without the guard the container would run on.
     let host = fixture.host_of(&second);
     let since = now();
     host.signal_all("dockerd", Signal::STOP);
@@ -96,7 +97,7 @@ fn a_real_docker_container_is_stopped_killed_and_proven_with_its_slice() {
     fixture.assert_no_violation();
 }
 
-/// A container in the slice that docker starts by itself does not run on a host without the lease.
+/// Checks that a container in the slice that docker starts by itself does not run on a host without the lease.
 fn restart_policy(fixture: &Fixture, standby: &Host) {
     wait_for_standby(standby);
     let starts = fixture.oracle.starts();

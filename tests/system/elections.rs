@@ -1,6 +1,6 @@
-//! NATS on the hosts: how long it is without a leader decides what a lease must ride through.
+//! NATS on the hosts: the time that it is without a leader decides how long a lease must last.
 //!
-//! These tests speak JetStream's own JSON, so that they judge the servers and not putexd's store.
+//! These tests speak JetStream's own JSON, so that they test the servers and not putexd's store.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::lockstore::Lockstore;
 use crate::on_hosts::OnHosts;
 use crate::server::ADDRESS;
 
-/// Longer than any election.
+/// Upper limit for an election, longer than any that was seen.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// One request and its answer in the network of the cluster; `None` when there is no answer in half a second, or when it
-/// is an error.
+/// Sends one request in the network of the cluster, and returns its answer. `None` when there is no answer in half a
+/// second, or when it is an error.
 fn request(cluster: &Cluster, servers: &[String], subject: &str, payload: &Value) -> Option<Value> {
     let limit = Duration::from_millis(500);
     cluster.on_the_switch(|| {

@@ -1,4 +1,5 @@
-//! Units whose processes are not where systemd looks for them: they went to another control group, or a daemon runs them.
+//! Units whose processes are not where systemd looks for them: they moved to another control group, or a daemon runs
+//! them.
 
 use std::time::Duration;
 
@@ -10,14 +11,14 @@ use crate::lockstore::Lockstore;
 const DAEMON: &str = "putexd.service";
 const DROP_IN: &str = "/etc/systemd/system/database.service.d/elsewhere.conf";
 
-/// The worker goes to a control group of its own, as `su` takes it to a session's scope where PAM says so; the main
-/// process stays, and leaves it behind when it is stopped.
+/// The worker moves to a control group of its own, as PAM moves `su` to the scope of a session. The main process stays,
+/// and leaves the worker behind when it is stopped.
 const WANDERER: &str = "[Service]\nExecStart=\nExecStart=/bin/sh -c '\
     (while ! test -e /run/wander; do sleep 0.05; done; mkdir -p /sys/fs/cgroup/elsewhere; echo 0 >/sys/fs/cgroup/elsewhere/cgroup.procs; \
     exec /usr/local/bin/oracle) & wait'\n";
 
-/// The worker goes to a control group below the slice that the service contains, which is not systemd's, as the one of a
-/// container is not.
+/// The worker moves to a control group below the slice that the service contains. systemd does not manage that group, as
+/// it does not manage the one of a container.
 const CONTAINED: &str = "[Service]\nExecStart=\nExecStart=/bin/sh -c '\
     (mkdir -p /sys/fs/cgroup/db.slice/job; echo 0 >/sys/fs/cgroup/db.slice/job/cgroup.procs; \
     exec /usr/local/bin/oracle) & wait'\n";
@@ -32,7 +33,7 @@ fn what_leaves_its_control_group_is_ended_and_not_started_again() {
     for other in fixture.hosts.iter().filter(|other| other.name != host.name) {
         other.write_file("/run/wander", "");
     }
-    // Mostly before it is noticed: the stop itself has to look.
+    // The worker has mostly not been noticed yet, so that the stop itself has to look for it.
     let since = now();
     host.sh("touch /run/wander; sleep 0.2; putexctl step-down db");
     let first = fixture.wait_for_start(since, SOON);
@@ -52,7 +53,7 @@ fn what_leaves_its_control_group_is_ended_and_not_started_again() {
     let starts = fixture.oracle.starts();
     holds_for(WAIT * 2, "no host starts it again", || fixture.oracle.starts() == starts);
 
-    // The administrator takes it upon himself, and is told so.
+    // The administrator takes the responsibility (`stop-proof = "unit-only"`), and is told so.
     let since = now();
     for host in &fixture.hosts {
         host.write_file("/etc/putex.d/db.toml", &format!("{SERVICE}stop-proof = \"unit-only\"\n"));
@@ -84,7 +85,7 @@ fn what_is_contained_is_stopped_killed_and_proven_with_the_unit() {
     let second = fixture.wait_for_takeover(&first, since, HAND_OVER, "step-down with a worker in a contained slice");
     assert!(fixture.stop_of(&first).is_some(), "it was told to end, and not killed");
 
-    // The guard alone: no daemon and no PID 1.
+    // putexd and PID 1 are stopped, so that only the guard can end what is contained.
     let host = fixture.host_of(&second);
     wait_until(SOON, "the guard covers the slice", || covers(host));
     let daemon = main_pid(host, DAEMON);
@@ -100,7 +101,8 @@ fn what_is_contained_is_stopped_killed_and_proven_with_the_unit() {
         assert!(!host.journal(&[DAEMON]).contains(LEFT), "what is contained has not left");
     }
 
-    // Without the lease systemd starts nothing in the slice, as a container that its engine restarts; the host had it before.
+    // Without the lease systemd starts nothing in the slice, such as a container that its engine restarts. This host had the
+    // lease before.
     let standby = fixture.other(&third);
     wait_for_standby(standby);
     for (slice, place) in
@@ -113,7 +115,7 @@ fn what_is_contained_is_stopped_killed_and_proven_with_the_unit() {
     }
     assert!(!standby.journal(&[DAEMON]).contains("does not hold the lock, and runs db.slice"));
 
-    // A control group that somebody makes there is not systemd's to refuse.
+    // systemd cannot refuse a control group that somebody makes there by hand.
     let group = "/sys/fs/cgroup/db.slice/made";
     let since = now();
     standby.sh(&format!("mkdir -p {group}; sleep 1000 >/dev/null 2>&1 & echo $! >{group}/cgroup.procs"));
@@ -126,7 +128,8 @@ fn what_is_contained_is_stopped_killed_and_proven_with_the_unit() {
     fixture.assert_no_violation();
 }
 
-/// A client, which takes its time to stop, and its work in a scope, which says whether it was stopped meanwhile.
+/// The unit is a client, which takes time to stop. Its work runs in a scope, and the client's stop writes down whether
+/// the work was stopped before it.
 const CLIENT: &str = "[Service]\nExecStart=\nExecStart=/bin/sh -c '\
     systemd-run --quiet --scope --slice=db.slice /usr/local/bin/oracle & wait'\nExecStop=/bin/sh -c '\
     sleep 0.5; flock --nonblock /srv/shared/oracle.lock echo late || echo in order'\nStandardOutput=append:/srv/shared/stops\n";
@@ -153,7 +156,7 @@ fn what_is_contained_is_stopped_after_the_unit() {
     fixture.assert_no_violation();
 }
 
-/// The worker runs in the contained slice by systemd, which starts it anew whenever it ends.
+/// systemd runs the worker in the contained slice, and restarts it whenever it ends.
 const RESTARTED: &str = "[Service]\nExecStart=\nExecStart=/bin/sh -c '\
     systemd-run --quiet --collect --slice=db.slice --unit=worker --property=Restart=always --property=RestartSec=50ms \
     --property=StartLimitIntervalSec=0 --setenv=PUTEX_FENCING_TOKEN /usr/local/bin/oracle && exec sleep infinity'\n";
@@ -165,8 +168,8 @@ fn what_is_contained_ends_by_the_guard_alone_and_with_it() {
     let Some((fixture, first)) = plan.run() else { return };
     wait_for_standby(fixture.other(&first));
 
-    // A putexd that does not come back, because its file is broken and what it was loaded with is not kept: SIGKILL by the
-    // guard is not enough, as systemd starts the worker again.
+    // putexd does not come back, because its file is broken and its former text is not kept. SIGKILL by the guard is not
+    // enough then, as systemd starts the worker again.
     let host = fixture.host_of(&first);
     let since = now();
     host.sh(
@@ -179,7 +182,7 @@ fn what_is_contained_ends_by_the_guard_alone_and_with_it() {
     host.sh("sed -i '/^renew = 5$/d' /etc/putex/putexd.toml; systemctl reset-failed; systemctl start putexd.service");
     wait_for_standby(host);
 
-    // Neither guard nor putexd: systemd stops what is contained, as it does the units.
+    // Without guard and putexd, systemd stops what is contained, as it stops the units.
     let host = fixture.host_of(&second);
     let daemon = main_pid(host, DAEMON);
     let since = now();
@@ -196,8 +199,8 @@ const CONTAINERS_CONF: &str =
 const STORAGE_CONF: &str = "[storage]\ndriver = \"vfs\"\nrunroot = \"/run/containers/storage\"\n\
     graphroot = \"/var/lib/containers/storage\"\n";
 
-/// A unit as Quadlet makes it of a .container file, but for what a container may not do in a container, and with a folder
-/// instead of an image. `place` says where its processes go.
+/// A unit as Quadlet generates it from a .container file, without what is not permitted inside of a container, and with a
+/// folder instead of an image. `place` says in which control group its processes run.
 fn podman_unit(place: &str) -> String {
     format!(
         "[Service]\nType=notify\nNotifyAccess=all\nDelegate=yes\nKillMode=mixed\nExecStart=\nExecStart=/usr/bin/podman run --name=db \
@@ -235,7 +238,7 @@ fn real_containers_and_real_logins() {
     let second = fixture.wait_for_takeover(&first, since, HAND_OVER, "step-down with podman --cgroups=split");
     assert!(fixture.stop_of(&first).is_some(), "podman stopped it in order");
 
-    // In a slice of its own: refused, and supervised once it is said where.
+    // With containers in a slice of their own the unit is refused, and is supervised once `contains` names the slice.
     for host in &fixture.hosts {
         host.exec(&["systemctl", "stop", DAEMON]);
         install_podman_unit(host, "--cgroup-parent=db.slice");
@@ -268,7 +271,7 @@ fn real_containers_and_real_logins() {
     fixture.assert_alone(&fifth);
     fixture.assert_no_violation();
 
-    // A login that PAM gives a session: su itself, the main process, is moved to its scope.
+    // PAM gives a login a session: su itself, the main process, is moved to the session's scope.
     let host = fixture.host_of(&fifth);
     for host in &fixture.hosts {
         host.exec(&["systemctl", "stop", DAEMON]);

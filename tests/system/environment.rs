@@ -1,5 +1,5 @@
-//! What the hosts stand on: the Debian root, the layer with the programs under test, the cgroups of this machine, and
-//! the traces of earlier runs.
+//! What the hosts are built on: the Debian root, the layer with the programs under test, the cgroups of this machine,
+//! and the removal of what earlier runs left behind.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -15,34 +15,37 @@ use crate::command::{output, run, said};
 
 pub const BASE: &str = "/var/tmp/putexd-tests";
 
-/// Hosts mostly wait, but each boot takes a core for a second: more clusters at once would disturb each other. For as many
-/// the test harness has to have threads: `tests/run` sees to it.
+/// Limit of clusters that run at the same time. Hosts mostly wait, but each boot takes a core for a second, so more
+/// clusters would disturb each other. The test harness needs at least as many threads, which `tests/run` arranges.
 const CLUSTERS_AT_ONCE: usize = 4;
 
-/// The tests' own programs on the hosts. One writes to a PostgreSQL, whose client is there with the store of that name.
+/// The tests' own programs on the hosts. One of them writes to a PostgreSQL, whose client is built with the store of
+/// that name.
 const EXAMPLES: &[&str] = if cfg!(feature = "postgres") { &["oracle", "writer"] } else { &["oracle"] };
 
-/// A folder with the programs to install on the hosts, in place of those that were built with the tests: built for release, say.
+/// Environment variable: a folder with the programs to install on the hosts, such as a release build, instead of those that
+/// were built with the tests.
 const PROGRAMS: &str = "PUTEX_PROGRAMS";
 
-/// The path of another nats-server that the hosts, and the network beside them, are to run instead of Debian's.
+/// Environment variable: the path of another nats-server for the hosts, and for the network beside them, instead of
+/// Debian's.
 const NATS_SERVER: &str = "PUTEX_NATS_SERVER";
 
-/// What all clusters of this process share.
+/// The parts that all clusters of this process share.
 pub struct Environment {
     /// The Debian root, read-only.
     pub root: PathBuf,
-    /// putexd as `packaging/install` lays it out, and the tests' own programs; read-only.
+    /// putexd as `packaging/install` installs it, and the tests' own programs; read-only.
     pub layer: PathBuf,
-    /// Everything of this process; whoever can lock its `owner` knows that the process is gone.
+    /// The folder with all files of this process. Whoever can lock its `owner` knows that the process is gone.
     pub dir: PathBuf,
-    /// Names of network namespaces and cgroups begin with it.
+    /// The prefix of the names of network namespaces and cgroups.
     pub prefix: String,
     _owner: File,
 }
 
-/// The environment, made at the first call. `None`: this machine cannot carry hosts; said once on stderr, and where CI=true
-/// is set a failure instead, because a test that is skipped in silence is worth nothing.
+/// The environment, made at the first call. `None` if this machine cannot run hosts, which is told once on stderr. With
+/// CI=true that is a failure instead, because nobody notices a test that is skipped in silence.
 pub fn environment() -> Option<&'static Environment> {
     static GROUND: OnceLock<Result<Environment, String>> = OnceLock::new();
     match GROUND.get_or_init(make) {
@@ -56,17 +59,18 @@ pub fn environment() -> Option<&'static Environment> {
 
 fn make() -> Result<Environment, String> {
     find_prerequisites().inspect_err(|missing| {
-        // Not eprintln!: the test harness would keep it for itself.
+        // eprintln! would be captured by the test harness.
         let _ = writeln!(std::io::stderr(), "\n*** ALL TESTS ON REAL HOSTS ARE SKIPPED: {missing} ***\n");
     })?;
-    // The PID 1 of a killed host comes to this process rather than to this machine's init, which may take its time.
+    // The PID 1 of a killed host becomes a child of this process rather than of this machine's init, which may take its
+    // time to collect it.
     let own = rustix::process::getpid();
     rustix::process::set_child_subreaper(Some(own)).expect("every process may adopt its descendants");
     remove_leftovers();
 
     let pid = std::process::id();
     let dir = Path::new(BASE).join(format!("run-{pid}"));
-    // Owned before it gets its name, so that no other run takes it for a leftover.
+    // The folder is locked before it gets its name, so that no other run takes it for a leftover.
     let unnamed = Path::new(BASE).join(format!("new-{pid}"));
     fs::create_dir_all(&unnamed).expect("/var/tmp can be written to");
     let owner = File::create(unnamed.join("owner")).expect("the run's folder can be written to");
@@ -95,7 +99,7 @@ fn make() -> Result<Environment, String> {
     Ok(Environment { root: debian_root(), layer, dir, prefix: format!("px{pid}c"), _owner: owner })
 }
 
-/// The users of the Debian root, and those of putexd, as the package's installation makes them.
+/// Copies the users of the Debian root, and adds those of putexd, as the package's installation does.
 fn add_users(layer: &Path) {
     fs::create_dir_all(layer.join("etc")).expect("the layer can be written to");
     for file in ["passwd", "group", "shadow", "gshadow"] {
@@ -106,12 +110,12 @@ fn add_users(layer: &Path) {
     run("systemd-sysusers", &[&format!("--root={}", utf8(layer)), utf8(&definition)]);
 }
 
-/// What runs as the NATS server beside the hosts.
+/// The program that runs as the NATS server beside the hosts.
 pub fn nats_server() -> PathBuf {
     std::env::var_os(NATS_SERVER).map_or_else(|| PathBuf::from("/usr/sbin/nats-server"), PathBuf::from)
 }
 
-/// `cargo test --test system` alone does not build examples.
+/// Builds the examples, because `cargo test --test system` alone does not.
 fn build_examples(bin_dir: &Path) {
     let target_dir = bin_dir.parent().expect("the profile's folder lies in the target folder");
     let mut cargo = Command::new(env!("CARGO"));
@@ -123,13 +127,13 @@ fn build_examples(bin_dir: &Path) {
     if bin_dir.ends_with("release") {
         cargo.arg("--release");
     }
-    // As the programs were built, or everything beside them would be built anew without.
+    // The features with which the programs were built. With others everything beside the examples would be built anew.
     for (feature, enabled) in [("etcd", cfg!(feature = "etcd")), ("postgres", cfg!(feature = "postgres"))] {
         if enabled {
             cargo.args(["--features", feature]);
         }
     }
-    // What `cargo test` told this process about its package would have build scripts run again, and half of the
+    // These variables, which `cargo test` set for this process, would make build scripts run again, and half of the
     // dependencies be built anew.
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")) {
@@ -167,11 +171,11 @@ fn find_prerequisites() -> Result<(), String> {
     Ok(())
 }
 
-/// Where this machine has its cgroups.
+/// Where the cgroup hierarchies of this machine are mounted.
 pub struct Hierarchies {
-    /// cgroup2: the whole of it, or beside cgroup v1. Killing and freezing a host needs it.
+    /// The cgroup2 mount: the only hierarchy, or the one beside cgroup v1. It is needed to kill and to freeze a host.
     pub unified: Option<PathBuf>,
-    /// v1's name=systemd.
+    /// The v1 hierarchy name=systemd.
     pub named: Option<PathBuf>,
 }
 
@@ -196,7 +200,7 @@ impl Hierarchies {
     }
 }
 
-/// One of the places for clusters; waits until one is free, over all processes.
+/// Takes one of the places for clusters. It waits until one is free; all processes share the places.
 pub fn take_place() -> File {
     loop {
         for place in 0..CLUSTERS_AT_ONCE {
@@ -210,7 +214,7 @@ pub fn take_place() -> File {
     }
 }
 
-/// What earlier runs left behind because they crashed or were interrupted.
+/// Removes what earlier runs left behind because they crashed or were interrupted.
 fn remove_leftovers() {
     let Ok(runs) = fs::read_dir(BASE) else { return };
     for run in runs.flatten() {
@@ -223,7 +227,7 @@ fn remove_leftovers() {
     }
 }
 
-/// Kills, unmounts and removes everything whose name begins with `prefix`, and `dir`.
+/// Kills, unmounts and removes everything whose name begins with `prefix`, and removes `dir`.
 pub fn clear(dir: &Path, prefix: &str) {
     for hierarchy in Hierarchies::of_this_machine().all() {
         for group in fs::read_dir(hierarchy).into_iter().flatten().flatten() {
@@ -250,7 +254,8 @@ pub fn clear(dir: &Path, prefix: &str) {
     let _ = fs::remove_dir_all(dir);
 }
 
-/// A cgroup stays busy until the last zombie in it has been collected, by whoever inherits it.
+/// Kills and removes a cgroup. It stays busy until the last zombie in it has been collected by the process that
+/// inherits it.
 fn remove_cgroup(group: &Path) {
     let _ = fs::write(group.join("cgroup.kill"), "1");
     let end = Instant::now() + Duration::from_secs(10);
@@ -262,14 +267,14 @@ fn remove_cgroup(group: &Path) {
     }
 }
 
-/// Paths of the tests are made by the tests.
+/// The path as text. All paths of the tests are made by the tests, so they are UTF-8.
 pub fn utf8(path: &Path) -> &str {
     path.to_str().expect("paths of the tests are UTF-8")
 }
 
-/// Mounts `root`, the layer and a host's own changes over each other.
+/// Mounts the Debian root, the layer and a host's own changes over each other at `place`.
 pub fn mount_overlay(environment: &Environment, upper: &Path, work: &Path, place: &Path) {
-    // Hosts lose their power here without this machine losing its page cache, so nothing is gained by syncing.
+    // Without syncing (`volatile`): hosts lose their power here while this machine keeps its page cache.
     let options = format!(
         "lowerdir={}:{},upperdir={},workdir={},volatile",
         utf8(&environment.layer),

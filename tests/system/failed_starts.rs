@@ -1,4 +1,4 @@
-//! Starts that fail: what they may have left is proven to be gone, or the host says what to do about it.
+//! Starts that fail: what they may have left is proven to be gone, or the host tells the operator what to do about it.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ const ADDRESS: &str = "192.0.2.10/24";
 const ADD: &str = "/usr/sbin/ip address add 192.0.2.10/24 dev eth0";
 const REMOVE: &str = "/usr/sbin/ip address del 192.0.2.10/24 dev eth0";
 const UNIT: &str = "virtual-address.service";
-/// A stop that is not proven within it takes the host down.
+/// Settings with a short stop limit: a stop that is not proven within it takes the host down.
 const SHORT: &str = "stop-limit = \"6s\"\non-stop-failure = \"reboot-force\"\n";
 
-/// The unit that the sample shows in its comment.
+/// The unit that is shown in the comment of the sample.
 fn unit_of_the_sample() -> String {
     let lines = SAMPLE.lines().filter_map(|line| line.strip_prefix("#   "));
     lines.fold(String::new(), |text, line| text + line + "\n")
@@ -31,7 +31,7 @@ fn alone(name: &'static str, lines: &str) -> Plan {
     Plan::hosts(name, 2, Lockstore::Directory).service("db", service).unit("virtual-address", &oneshot(lines))
 }
 
-/// Both hosts, with the unit loaded and putexd not yet running.
+/// Returns both hosts, with the unit loaded and putexd not yet running.
 fn loaded(fixture: &Fixture) -> [&Host; 2] {
     let [one, two] = &fixture.hosts[..] else { panic!("two hosts were asked for") };
     for host in [one, two] {
@@ -84,7 +84,7 @@ fn the_address_sample_does_no_harm_where_the_address_is_there_already() {
     assert!(fixture.hosts.iter().all(Host::is_on), "no host went down");
 }
 
-/// The only command of a start has failed, so that nothing was begun.
+/// The only command of the start has failed, so that the start has begun nothing.
 #[test]
 fn a_single_command_that_failed_takes_no_host_down() {
     let Some(fixture) = alone("single", &format!("ExecStart={ADD}\nExecStop={REMOVE}\n")).prepare() else { return };
@@ -131,7 +131,7 @@ fn a_bound_unit_that_failed_to_start_keeps_nothing_down() {
     fixture.assert_no_violation();
 }
 
-/// One command has succeeded and one has failed: whether the first has left something nobody knows.
+/// One command has succeeded and one has failed, so that nobody knows whether the first has left something.
 #[test]
 fn a_start_that_failed_half_way_is_told_of_and_is_no_proof() {
     let lines = format!("ExecStart={ADD}\nExecStart=/usr/bin/false\nExecStop={REMOVE}\n");
@@ -149,7 +149,7 @@ fn a_start_that_failed_half_way_is_told_of_and_is_no_proof() {
     assert!(!has_address(one));
 }
 
-/// All that an orderly stop does is done after a failed start as well, and succeeds.
+/// All that an orderly stop does (`ExecStopPost=`) is also done after a failed start, and succeeds.
 #[test]
 fn a_start_that_failed_half_way_and_was_undone_is_proven() {
     let lines = format!("ExecStart={ADD}\nExecStart=/usr/bin/false\nExecStopPost={REMOVE}\n");
@@ -168,7 +168,7 @@ fn a_start_that_failed_half_way_and_was_undone_is_proven() {
     }
 }
 
-/// The guard alone finds the unit that failed to start beside the one that runs.
+/// Without putexd, the guard finds a unit that failed to start beside the one that runs.
 #[test]
 fn a_bound_unit_that_failed_to_start_is_no_reason_for_the_guard_to_take_the_host_down() {
     let service = format!("{SERVICE}bound-units = [\"{UNIT}\"]\n{SHORT}");
@@ -198,7 +198,7 @@ fn a_bound_unit_that_failed_to_start_is_no_reason_for_the_guard_to_take_the_host
 fn a_unit_that_fails_at_each_start_is_told_of_in_status() {
     const FAILS: (&str, &str) = (
         "/etc/systemd/system/database.service.d/fails.conf",
-        // With Type=exec it would be active for a moment, which a busy putexd sees or not.
+        // With Type=exec the unit would be active for a moment, which a busy putexd may see or miss.
         "[Service]\nExecStart=\nExecStart=/bin/false\nType=notify\n",
     );
     for restart in ["", "Restart=always\nRestartSec=0\n"] {
@@ -217,16 +217,16 @@ fn a_unit_that_fails_at_each_start_is_told_of_in_status() {
     }
 }
 
-/// What interrupts a start, after which systemd calls the unit inactive, and its result a success.
+/// How a start is interrupted. systemd then shows the unit as inactive, and its result as a success.
 #[derive(Debug, Clone, Copy)]
 enum Interrupted {
-    /// The release has begun, and another putexd goes on with it.
+    /// The release has begun, and another putexd continues it.
     Release { signal: Option<&'static str> },
     /// putexd is gone for good, so that the guard ends the lease.
     Guard,
 }
 
-/// The address is there, and the start goes on for as long as nobody stops it.
+/// Units whose start has added the address, and then does not end until it is stopped.
 const HALF_WAY: [&str; 2] = [
     "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart={ADD}\n\
          ExecStart=/bin/sh -c 'trap \"exit 0\" TERM; sleep 1000 & wait'\nExecStop={REMOVE}\n",
@@ -295,8 +295,8 @@ fn a_start_that_was_interrupted_is_not_forgotten_by_the_guard() {
     }
 }
 
-/// What became active in the end is stopped in order, and no host goes down: neither with a putexd that was killed half-way, nor
-/// with the guard alone.
+/// A unit that became active in the end is stopped in order, and no host goes down, whether putexd was killed half-way through
+/// the start or the guard is alone.
 #[test]
 fn a_start_that_has_come_to_its_end_is_in_no_doubt() {
     let lines = format!("ExecStart={ADD}\nExecStart=/bin/sleep 2\nExecStop={REMOVE}\n");

@@ -1,4 +1,4 @@
-//! Hosts that come and go: the first start, power losses, orderly stops, reboots, and what the journal tells of them.
+//! Hosts that come and go: the first start, power losses, orderly stops, reboots, and what the journal says about them.
 
 use std::time::Duration;
 
@@ -22,11 +22,11 @@ on_each_store! {
     postgres: power_loss_of_the_active_host, planned_stops_hand_over;
 }
 
-/// Runs for each holder that is fenced, and writes down when.
+/// A unit that runs for each holder that is fenced, and writes down when it ran.
 const FENCE: &str =
     "[Service]\nType=oneshot\nExecStart=/bin/sh -c 'read up rest </proc/uptime; echo %i $up >>/srv/shared/fenced'\n";
 
-/// Where the store has servers of its own on the hosts, one of them is lost as well.
+/// Where the store has servers of its own on the hosts, the one on the active host is lost as well. With etcd it leads.
 fn power_loss_of_the_active_host(store: Lockstore) {
     let Some((fixture, _)) = Plan::hosts("power", 3, store).servers_on_hosts().run() else { return };
     let first = fixture.wait_for_one_active(ELECTED);
@@ -58,7 +58,8 @@ fn fencing_follows_a_power_loss_but_no_hand_over(store: Lockstore) {
     let fenced = fenced();
     let (host, at) = fenced.trim().split_once(' ').expect("one host was fenced, once");
     assert_eq!(host, second.host);
-    // /proc/uptime counts hundredths of CLOCK_BOOTTIME, which is CLOCK_MONOTONIC on a machine that was never suspended.
+    // /proc/uptime counts hundredths of a second of CLOCK_BOOTTIME, which equals CLOCK_MONOTONIC on a machine that was
+    // never suspended.
     let at = Duration::from_secs_f64(at.parse().expect("seconds"));
     assert!(at < third.at, "fenced {at:?}, started {:?}", third.at);
 }
@@ -121,7 +122,7 @@ fn the_unit_does_not_start_without_the_lease(store: Lockstore) {
     assert_eq!(refused.lines().count(), 1, "it was to be started at boot, and was refused: {refused}");
     assert_eq!(fixture.oracle.starts(), std::slice::from_ref(&first));
 
-    // The boot of the active host finds its unit enabled as well, and another one active.
+    // The boot of the former active host finds its own unit enabled, while another host has it active.
     let active = fixture.host_of(&first);
     active.exec(&["systemctl", "enable", UNIT]);
     let lost = active.power_off_hard();
@@ -165,7 +166,7 @@ fn the_journal_of_the_unit_tells_of_each_transition(store: Lockstore) {
     assert!(states.ends_with(&["confirming", "starting", "active"].map(str::to_owned)), "{states:?}");
 }
 
-/// Stopped, or at least told to.
+/// Whether the copy got a SIGTERM, which it obeyed or ignored.
 fn was_told_to_stop(events: &[Event], start: &Event) -> bool {
     events.iter().any(|event| event.id == start.id && matches!(event.kind, Kind::Stop | Kind::Ignore))
 }
@@ -176,7 +177,7 @@ fn a_unit_that_dies_by_itself_is_started_elsewhere(store: Lockstore) {
     fixture.host_of(&first).exec(&["systemctl", "kill", "--signal=KILL", UNIT]);
     let second = fixture.wait_for_takeover(&first, since, HAND_OVER, "the unit killed");
     assert!(!was_told_to_stop(&fixture.oracle.events(), &first));
-    // The administrator's stop is no different: what is to run runs somewhere.
+    // A stop by the administrator is treated like a death: a unit that is to run is started somewhere.
     let since = now();
     fixture.host_of(&second).exec(&["systemctl", "stop", UNIT]);
     fixture.wait_for_takeover(&second, since, HAND_OVER, "the unit stopped by hand");

@@ -1,5 +1,5 @@
-//! The fencing token protects data where no supervisor can: a database accepts no smaller token than the largest it has seen,
-//! so that a copy that thaws beside its successor writes nothing any more.
+//! The fencing token protects data where no supervisor can: a database accepts no token that is smaller than the largest it
+//! has seen, so that a copy that thaws beside its successor can write nothing more.
 
 use std::time::Duration;
 
@@ -19,11 +19,12 @@ mod directory {
     crate::lockstore::on_store!(a_database_rejects_what_an_old_holder_writes, Directory, "postgres");
 }
 
-/// In the address is [`crate::server::DATABASE_ADDRESS`].
+/// Settings of the oracle: the database to write to. The address in it is [`crate::server::DATABASE_ADDRESS`].
 const WRITES: &[&str] = &["\"ORACLE_DATABASE=host=10.77.0.6 user=postgres dbname=postgres\""];
 
-/// All that a database needs: one row, and one condition. Whoever changes the row holds its lock until his line is in the log,
-/// so that the numbers of accepted lines are in the order of the writes. No power is lost here, so nobody waits for the disk.
+/// All that a database needs: one row, and one condition. A writer that changes the row holds its lock until its line is in
+/// the log, so that the numbers of accepted lines are in the order of the writes. `synchronous_commit` is off because no power
+/// is lost here, so nobody needs to wait for the disk.
 const SCHEMA: &str = "
 ALTER DATABASE postgres SET synchronous_commit = off;
 CREATE TABLE newest (token bigint NOT NULL);
@@ -44,17 +45,19 @@ fn a_database_rejects_what_an_old_holder_writes(store: Lockstore) {
     wait_accepted(&database, &first);
     let mut holders = vec![first];
 
-    // In the milliseconds until the guard has killed it, a copy may write or not. Where nobody can kill it, it writes.
+    // In the milliseconds until the guard has killed it, a copy may write or not. Where nothing can kill it, it does
+    // write.
     for guarded in [true, false] {
         let old = &holders[holders.len() - 1];
         holders.push(thaw_beside_successor(&fixture, &database, old, guarded));
     }
 
-    // The store knows of no token any more, the hosts do.
+    // The store has lost its tokens, but the hosts still know the highest one.
     let wiped = now();
     fixture.locks.make_anew(&fixture);
     holders.push(next_holder(&fixture, &database, &holders, wiped));
-    // Nobody does, but for the clocks. The holder stops last, so that nobody takes over from it.
+    // Neither the store nor the hosts know a token, and only the clocks keep tokens growing. The holder is stopped
+    // last, so that no other host takes over from it.
     let holder = &holders[holders.len() - 1];
     for host in [fixture.other(holder), fixture.host_of(holder)] {
         host.exec(&["systemctl", "stop", "putexd.service"]);
@@ -82,7 +85,8 @@ fn a_database_rejects_what_an_old_holder_writes(store: Lockstore) {
     );
 }
 
-/// Has the old holder stand still until another one has written, and go on beside it. Answers with the new one.
+/// Freezes the old holder's host until another one has written, and thaws it beside the new one. Returns the new
+/// holder.
 fn thaw_beside_successor(fixture: &Fixture, database: &Server, old: &Event, guarded: bool) -> Event {
     let host = fixture.host_of(old);
     let rejected = || count(database, &format!("token = {} AND NOT accepted", term(old)));
@@ -107,7 +111,7 @@ fn thaw_beside_successor(fixture: &Fixture, database: &Server, old: &Event, guar
     new
 }
 
-/// Waits for the one that starts after a wipe, and for its first write.
+/// Waits for the copy that starts after the store was wiped, and for its first accepted write.
 fn next_holder(fixture: &Fixture, database: &Server, holders: &[Event], since: Duration) -> Event {
     let next = fixture.wait_for_start(since, TAKE_OVER * 2);
     println!("store wiped: {} started {:?} after it", next.host, next.after(since));
@@ -120,9 +124,9 @@ fn term(holder: &Event) -> u64 {
     holder.term.expect("the unit is told")
 }
 
-/// What `putexctl token` prints, or how it ends without a word on standard output.
+/// What `putexctl token` prints, or its exit status when it prints nothing on standard output.
 fn token(host: &Host) -> Result<u64, Option<i32>> {
-    // As anybody.
+    // Any user may ask for the token, so an unprivileged one does.
     let output =
         host.output(&["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "putexctl", "token", "db"]);
     if output.status.success() {

@@ -1,4 +1,4 @@
-//! What every fault needs first: hosts, a lock store, putexd, and one host that runs the unit.
+//! What every fault test needs first: hosts, a lock store, putexd, and one host that runs the unit.
 
 use std::ops::Deref;
 use std::thread;
@@ -12,7 +12,7 @@ use crate::disk::Disk;
 use crate::lockstore::{Locks, Lockstore};
 use crate::watch::{Event, Kind};
 
-/// T = 3 s and W = 1 s.
+/// Timings with T = 3 s and W = 1 s.
 pub const SERVICE: &str = r#"unit = "database.service"
 renew-interval = "1s"
 failures = 3
@@ -20,18 +20,18 @@ confirmations = 1
 "#;
 pub const UNIT: &str = "database.service";
 
-/// T + W of [`SERVICE`]: the time without the unit after a host was lost.
+/// T + W of [`SERVICE`]: how long the unit is down after its host was lost.
 pub const WAIT: Duration = Duration::from_secs(4);
-/// Within it one host is active after a fault that costs T + W, on a machine that is busy with other things.
+/// Limit for a fault that costs T + W, until one host is active, on a machine that is busy with other things.
 pub const TAKE_OVER: Duration = Duration::from_secs(15);
 /// As [`TAKE_OVER`], after a release.
 pub const HAND_OVER: Duration = Duration::from_secs(8);
-/// Within it what needs no waiting is done.
+/// Limit for what needs no wait of the protocol.
 pub const SOON: Duration = Duration::from_secs(10);
-/// As [`TAKE_OVER`], with the elections of the store's servers in it.
+/// As [`TAKE_OVER`], with the elections of the store's servers added.
 pub const ELECTED: Duration = Duration::from_secs(60);
 
-/// What is set up before putexd is started.
+/// All that is set up before putexd is started.
 pub struct Plan {
     name: &'static str,
     store: Lockstore,
@@ -46,7 +46,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// One service, `db`, with the timings of [`SERVICE`], and the store's server beside the hosts.
+    /// A plan with one service, `db`, with the timings of [`SERVICE`], and with the store's server beside the hosts.
     pub fn hosts(name: &'static str, hosts: u8, store: Lockstore) -> Self {
         Self {
             name,
@@ -62,17 +62,17 @@ impl Plan {
         }
     }
 
-    /// A disk that all hosts reach.
+    /// Adds a disk that all hosts reach.
     pub fn disk(self) -> Self {
         Self { disk: true, ..self }
     }
 
-    /// The store is not there while the hosts start.
+    /// Starts the hosts without a reachable store.
     pub fn without_store(self) -> Self {
         Self { without_store: true, ..self }
     }
 
-    /// A server on each host, which is lost with it, if the servers of the store form clusters.
+    /// Runs a server on each host, which is lost with the host, if the servers of the store form clusters.
     pub fn servers_on_hosts(self) -> Self {
         Self { servers_on_hosts: true, ..self }
     }
@@ -81,47 +81,47 @@ impl Plan {
         Self { setup: self.setup.cgroups(cgroups), ..self }
     }
 
-    /// A folder of each host as a small disk of its own.
+    /// Makes `folder` of each host a small disk of its own.
     pub fn small_disk(self, folder: &'static str) -> Self {
         Self { setup: self.setup.small_disk(folder), ..self }
     }
 
-    /// The oracle's environment.
+    /// Sets the oracle's environment; each element is `NAME=value`.
     pub fn oracle(self, environment: &'static [&'static str]) -> Self {
         Self { oracle: environment, ..self }
     }
 
-    /// A service file, instead of the one of the same name.
+    /// Adds a service file, in place of one of the same name.
     pub fn service(mut self, name: &'static str, text: impl Into<String>) -> Self {
         self.services.retain(|(known, _)| *known != name);
         self.services.push((name, text.into()));
         self
     }
 
-    /// A file on every host.
+    /// Adds a file on every host.
     pub fn file(mut self, path: &str, text: &str) -> Self {
         self.files.push((path.to_owned(), text.to_owned()));
         self
     }
 
-    /// A service unit on every host, by its name without the suffix.
+    /// Adds a service unit on every host, by its name without the suffix.
     pub fn unit(self, name: &str, text: &str) -> Self {
         self.file(&format!("/etc/systemd/system/{name}.service"), text)
     }
 
-    /// More of putexd.toml, behind `[store]`.
+    /// Adds lines to putexd.toml, behind `[store]`.
     pub fn host_file(self, text: &'static str) -> Self {
         Self { host_file: text, ..self }
     }
 
-    /// Boots, and starts putexd everywhere. `None` where this machine cannot carry hosts.
+    /// Boots the hosts, and starts putexd everywhere. `None` where this machine cannot run hosts.
     pub fn begin(self) -> Option<Fixture> {
         let fixture = self.prepare()?;
         fixture.cluster.start_putexd();
         Some(fixture)
     }
 
-    /// As [`begin`](Self::begin), and leaves the start of putexd to the test.
+    /// As [`begin`](Self::begin), but leaves the start of putexd to the test.
     pub fn prepare(self) -> Option<Fixture> {
         let cluster = self.setup.boot(self.name)?;
         let disk = if self.disk { Some(Disk::attach(&cluster)?) } else { None };
@@ -143,7 +143,8 @@ impl Plan {
         Some(Fixture { locks, cluster, disk })
     }
 
-    /// As [`begin`](Self::begin), and waits until one host runs the unit and the others know it.
+    /// As [`begin`](Self::begin), and waits until one host runs the unit and the others know that it does. Returns that
+    /// start, too.
     pub fn run(self) -> Option<(Fixture, Event)> {
         let began = now();
         let (name, store) = (self.name, self.store);
@@ -159,12 +160,12 @@ impl Plan {
     }
 }
 
-/// A cluster that runs.
+/// A running cluster with its lock store.
 pub struct Fixture {
-    // Ends before the network that it is in.
+    // Dropped before the cluster, because the servers are in its network.
     pub locks: Locks,
     cluster: Cluster,
-    // Ends after the hosts that have it mounted.
+    // Dropped after the cluster, because the hosts have the disk mounted.
     disk: Option<Disk>,
 }
 
@@ -176,7 +177,8 @@ impl Deref for Fixture {
     }
 }
 
-/// A daemon that dies of a defect is restarted and adopts its unit, so that no other assertion would notice.
+/// Checks the journals for defects. A daemon that dies of a defect is restarted and adopts its unit, so that no other
+/// assertion would notice.
 impl Drop for Fixture {
     fn drop(&mut self) {
         if thread::panicking() {
@@ -204,22 +206,22 @@ impl Fixture {
         self.hosts.iter().filter(|host| host.name != event.host).collect()
     }
 
-    /// The other one of two hosts.
+    /// The other host, in a cluster of two.
     pub fn other(&self, event: &Event) -> &Host {
         let others = self.others(event);
         assert_eq!(others.len(), 1, "there are two hosts");
         others[0]
     }
 
-    /// Waits for the first start later than `after`, wherever.
+    /// Waits for the first start later than `after`, on any host.
     #[track_caller]
     pub fn wait_for_start(&self, after: Duration, limit: Duration) -> Event {
         let hosts: Vec<&Host> = self.hosts.iter().collect();
         self.oracle.wait_for_start_on(&hosts, after, limit)
     }
 
-    /// Waits for the unit to start on another host than that of `old`, and for the proof that `old` was gone before.
-    /// Answers with the new start; the copy that is alive is the only one.
+    /// Waits for the unit to start on another host than that of `old`, and checks that `old` had ended before. Returns
+    /// the new start, whose copy is the only one alive.
     #[track_caller]
     pub fn wait_for_takeover(&self, old: &Event, since: Duration, limit: Duration, what: &str) -> Event {
         let new = self.oracle.wait_for_start_on(&self.others(old), since, limit);
@@ -233,14 +235,14 @@ impl Fixture {
         );
         assert!(dead_first.is_some(), "{what}: {} started before {} had ended", new.host, old.host);
         assert!(old.term < new.term, "{what}: the fencing token must grow: {:?}, {:?}", old.term, new.term);
-        // The watch writes an end down a moment after it.
+        // The watch writes an end down a moment after it happened.
         wait_until(SOON, "one copy is alive", || self.oracle.live() == [new.clone()]);
         self.assert_no_violation();
         new
     }
 
-    /// Waits until exactly one copy is alive and its host's putexd knows itself active. With servers on the hosts a host
-    /// that comes back may cost an election, which a lease of three seconds does not ride through.
+    /// Waits until exactly one copy is alive and the putexd of its host shows `active`. With servers on the hosts, a
+    /// host that comes back may cost an election, which a lease of three seconds does not outlast.
     #[track_caller]
     pub fn wait_for_one_active(&self, limit: Duration) -> Event {
         let one = wait_for(limit, "one host is active", || match &self.oracle.live()[..] {
@@ -254,19 +256,19 @@ impl Fixture {
         one
     }
 
-    /// The copy of `start` lives, and no other.
+    /// Checks that the copy of `start` is alive, and no other.
     #[track_caller]
     pub fn assert_alone(&self, start: &Event) {
         assert_eq!(self.oracle.live(), std::slice::from_ref(start));
     }
 
-    /// The unit's processes, by what systemd calls this run of it.
+    /// What systemd shows about this run of the unit: main process, invocation id, state and number of restarts.
     pub fn invocation(&self, start: &Event) -> String {
         let host = self.host_of(start);
         host.exec(&["systemctl", "show", "--property=MainPID,InvocationID,ActiveState,NRestarts", UNIT])
     }
 
-    /// Does `work`, and watches for `span` after it that the copy of `start` runs on, as the same run of the unit.
+    /// Runs `work`, and checks for `span` after it that the copy of `start` runs on, as the same run of the unit.
     #[track_caller]
     pub fn uninterrupted<T>(&self, start: &Event, span: Duration, what: &str, work: impl FnOnce() -> T) -> T {
         let before = self.invocation(start);
@@ -280,14 +282,14 @@ impl Fixture {
         done
     }
 
-    /// When the copy of `start` was told to stop; `None`: it never was.
+    /// When the copy of `start` was told to stop. `None` if it never was.
     pub fn stop_of(&self, start: &Event) -> Option<Duration> {
         let stop = self.oracle.events().into_iter().find(|event| event.kind == Kind::Stop && event.id == start.id);
         stop.map(|stop| stop.at)
     }
 }
 
-/// Waits until putexd on `host` says of the service `db` that it stands by while another holds the lock.
+/// Waits until putexd on `host` shows that it is a standby of the service `db` while another host holds the lock.
 #[track_caller]
 pub fn wait_for_standby(host: &Host) {
     wait_for_status(host, |status| status.contains("db standby (h"));
@@ -323,19 +325,19 @@ pub fn entries_of(host: &Host, unit: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("journalctl writes JSON")).collect()
 }
 
-/// The main process of putexd or of the guard.
+/// The main process of a unit, as systemd shows it.
 pub fn main_pid(host: &Host, unit: &str) -> String {
     host.property(unit, "MainPID")
 }
 
-/// Sends a signal to the main process of a unit, without systemd having a hand in it.
+/// Sends a signal to the main process of a unit, without systemd.
 pub fn signal(host: &Host, unit: &str, signal: &str) {
     let pid = main_pid(host, unit);
     assert_ne!(pid, "0", "{unit} does not run on {}", host.name);
     host.exec(&["kill", &format!("-{signal}"), &pid]);
 }
 
-/// Waits until a unit has another main process than `before`, and is up.
+/// Waits until a unit has another main process than `before`, and is active.
 #[track_caller]
 pub fn wait_for_restart(host: &Host, unit: &str, before: &str, limit: Duration) {
     wait_until(limit, &format!("{unit} is started anew on {}", host.name), || {

@@ -1,4 +1,4 @@
-//! Whoever may only look, and does so without end.
+//! Users who may only read the status, and do so without end.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -14,19 +14,19 @@ use crate::lockstore::Lockstore;
 const DAEMON: &str = "putexd.service";
 const SPAN: Duration = Duration::from_secs(10);
 const CONNECTIONS: usize = 8;
-/// Of each connection at once. The bus permits 128.
+/// Calls that each connection has under way at once. The bus permits 128.
 const CALLS: usize = 100;
 
-/// What putexd has used of the processor.
+/// The processor time that putexd has used.
 fn processor(host: &Host) -> Duration {
     let stat = host.exec(&["cat", &format!("/proc/{}/stat", main_pid(host, DAEMON))]);
-    // utime and stime, in hundredths of a second, behind the name and eleven other fields.
+    // utime and stime, in hundredths of a second. They come behind the name and eleven other fields.
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks = |at: usize| fields[at].parse::<u64>().expect("a number");
     Duration::from_millis((ticks(11) + ticks(12)) * 10)
 }
 
-/// What it holds of memory (`VmRSS`), or has held at most (`VmHWM`), in KiB.
+/// How much memory putexd has now (`VmRSS`), or has had at most (`VmHWM`), in KiB.
 fn memory(host: &Host, which: &str) -> u64 {
     let status = host.exec(&["cat", &format!("/proc/{}/status", main_pid(host, DAEMON))]);
     let line = status.lines().find(|line| line.starts_with(which)).expect("it is there");
@@ -64,7 +64,7 @@ fn a_flood_of_looks_costs_no_renewal() {
     );
     assert!(used * 4 < took, "a quarter of a core at most: {used:?} in {took:?}");
     assert!(more < 16 * 1024, "16 MiB at most: {more} KiB");
-    // Whoever may look may not act, nor use what putexd does not bound.
+    // A user who may read the status may call no method that acts, and none that putexd does not limit.
     for (interface, method) in [("org.putexd.Putexd1.Manager", "Adopt"), ("org.freedesktop.DBus.Peer", "Ping")] {
         let call = ["busctl", "call", "org.putexd.Putexd1", "/org/putexd/Putexd1", interface, method];
         let refused = host.output(&[&["setpriv", "--reuid=65534", "--clear-groups"], &call[..]].concat());

@@ -1,4 +1,4 @@
-//! Where the guard keeps its table and its grants, and where putexd keeps its memory, there is no room.
+//! No room where the guard keeps its table and its grants, or where putexd keeps its memory.
 
 use std::process::Child;
 
@@ -16,7 +16,7 @@ const MEMORY: &str = "/var/lib/putex";
 const KEPT: &str = "/run/systemd/system/database.service.d/zzzz-putex-kept.conf";
 const FILLS: &str = "/var/tmp/fills";
 
-/// Keeps a place full, whatever is deleted there meanwhile.
+/// Keeps a file system full, whatever is deleted in it meanwhile.
 struct Full<'a> {
     host: &'a Host,
     place: &'static str,
@@ -83,7 +83,7 @@ fn a_full_run_ends_no_lease_and_a_host_with_one_begins_none() {
     wait_for_line(host, &["putex-guard", "/run takes the guard's table again"]);
     wait_until_well(host);
 
-    // The guard dies while nothing but deadlines can be written.
+    // The guard dies while only deadlines can be written.
     let full = Full::new(host, "/run");
     fixture.uninterrupted(&first, WAIT * 2, "a full /run", || ());
     let guard = main_pid(host, GUARD);
@@ -93,7 +93,7 @@ fn a_full_run_ends_no_lease_and_a_host_with_one_begins_none() {
     wait_for_restart(host, GUARD, &guard, SOON);
     wait_for_standby(host);
 
-    // Nothing is begun where it could not be kept, and this host is not in the others' way.
+    // A lease is not begun where it could not be kept, and this host does not hold up the others.
     let starting = lines(host, DAEMON, "db: confirming");
     fixture.host_of(&second).exec(&["systemctl", "stop", DAEMON]);
     fixture.oracle.wait_for_end(&second, SOON);
@@ -111,7 +111,7 @@ fn a_full_run_ends_no_lease_and_a_host_with_one_begins_none() {
     fixture.wait_for_takeover(&third, since, HAND_OVER, "hand-over after it");
 }
 
-/// The guard was told to forget a lease while it could write nothing; then it died.
+/// The guard was told to forget a lease while it could write nothing, and then died.
 #[test]
 fn a_lease_that_was_let_go_with_a_full_run_does_not_bar_the_next_one() {
     let Some((fixture, first)) = Plan::hosts("forgot", 2, Lockstore::Nats).run() else { return };
@@ -159,7 +159,8 @@ fn a_host_with_a_full_run_from_the_start_begins_nothing() {
     fixture.wait_for_takeover(&first, since, HAND_OVER, "hand-over once there is room");
 }
 
-/// What is to be kept changes with each holder: nothing rests on it, so that the host takes over; and it is told.
+/// The file in putexd's memory changes with each holder. Nothing rests on it, so the host takes over, and reports that
+/// it cannot be written.
 #[test]
 fn a_full_memory_is_told_and_bars_only_the_host_that_has_none() {
     let plan = Plan::hosts("memory", 2, Lockstore::Nats).small_disk(MEMORY);

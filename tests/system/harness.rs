@@ -1,5 +1,4 @@
-//! The harness can itself be wrong: these tests show that hosts are hosts, that faults are faults, and that the oracle
-//! finds what it is there to find.
+//! Tests of the harness itself: hosts behave as hosts, faults really happen, and the oracle finds what it has to find.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -41,7 +40,7 @@ fn hosts_boot_and_talk() {
 fn power_loss_is_sudden_and_spares_the_disk() {
     let Some(cluster) = Cluster::boot("power", 2) else { return };
     let [one, two] = &cluster.hosts[..] else { panic!("two hosts were asked for") };
-    // Deaf to SIGTERM and slow to stop: only a power loss ends it at once.
+    // The oracle ignores SIGTERM and leaves a child behind, so that only a power loss ends it at once.
     cluster.install_database(&["ORACLE_IGNORE_TERM=1", "ORACLE_LEAVE_CHILD=1"]);
     one.exec(&["systemctl", "start", "database.service"]);
     let start = cluster.oracle.wait_for_start_on(&[one], Duration::ZERO, SOON);
@@ -74,13 +73,13 @@ fn power_loss_is_sudden_and_spares_the_disk() {
 fn a_silent_partition_keeps_the_carrier() {
     let Some(cluster) = Cluster::boot("cut", 2) else { return };
     let [one, two] = &cluster.hosts[..] else { panic!("two hosts were asked for") };
-    // Not /sys/class/net: in these containers it shows the devices of the outer machine.
+    // /sys/class/net would show the devices of the outer machine in these containers.
     let carrier = || one.exec(&["ip", "-oneline", "link", "show", "eth0"]).contains("LOWER_UP");
     let reaches = |from: &Host, to: &Host| {
         let datagram = format!("echo hello >/dev/udp/{}/7000", to.address);
         let listener = to.in_network(|| UdpSocket::bind("0.0.0.0:7000").expect("the port is free"));
         listener.set_read_timeout(Some(Duration::from_millis(300))).expect("a socket has a limit");
-        // A host that is cut off may be refused the sending, or not notice; only the other end knows.
+        // A host that is cut off may get an error from sending, or not notice, so only the other end can tell.
         from.output(&["bash", "-c", &datagram]);
         listener.recv(&mut [0; 16]).is_ok()
     };
@@ -123,7 +122,7 @@ fn hosts_go_off_and_reboot_by_themselves() {
     cluster.install_database(&["ORACLE_STOP_DELAY_MS=200"]);
     host.exec(&["systemctl", "start", "database.service"]);
     let first = cluster.oracle.wait_for_start_on(&[host], Duration::ZERO, SOON);
-    // Nothing is stopped in order, as in a self-fence; and the command does not live to say that it succeeded.
+    // Nothing is stopped in order, as in a self-fence. The command does not live to report success.
     host.output(&["systemctl", "reboot", "--force", "--force"]);
     cluster.oracle.wait_for_end(&first, SOON);
     host.wait_off(SOON);
@@ -137,7 +136,7 @@ fn hosts_go_off_and_reboot_by_themselves() {
     assert_eq!(stops.len(), 1, "only the orderly shutdown stopped it: {stops:?}");
     assert_eq!(stops[0].id, second.id);
 
-    // A host may ask its kernel to panic when it cannot stop a unit: that must never reach the kernel of this machine.
+    // A host may ask its kernel to panic when it cannot stop a unit, which must never reach the kernel of this machine.
     host.boot();
     host.assert_harmless();
 }
@@ -194,7 +193,7 @@ fn the_health_check_can_be_made_to_fail() {
     assert!(!host.output(&["oracle", "check", "active"]).status.success());
 }
 
-/// What each arrangement of control groups offers to whoever must prove that a unit is dead.
+/// Checks that what is needed to prove a unit dead is there with each arrangement of control groups.
 #[test]
 fn hosts_can_have_each_arrangement_of_control_groups() {
     for cgroups in [Cgroups::Unified, Cgroups::Hybrid, Cgroups::Legacy].into_iter().filter(|kind| kind.can_boot()) {

@@ -1,5 +1,6 @@
-//! Somebody who may write to the store writes what does harm over the lock of one service. It costs that service its lock, and
-//! nothing else: no other service a renewal, no host a process, and no reader of journal, bus or terminal a control character.
+//! Somebody who may write to the store writes harmful values over the lock of one service. It costs that service its lock, and
+//! nothing else: no other service loses a renewal, no host loses a process, and no reader of journal, bus or terminal gets a
+//! control character.
 
 #[path = "../support/malformed.rs"]
 mod malformed;
@@ -29,10 +30,11 @@ on_each_store! {
 
 const EVIL: &str = "[Service]\nExecStart=/bin/sleep infinity\n";
 const EVIL_SERVICE: &str = "unit = \"evil.service\"\nrenew-interval = \"1s\"\nfailures = 3\nconfirmations = 1\n";
-/// Nobody may end it, or count on it.
+/// A unit that putexd does not run, and whose process hostile values name as MAINPID=. Nobody may end it, or rely on
+/// it.
 const VICTIM: &str = "[Service]\nExecStart=/bin/sleep infinity\n";
 
-/// What a value that is too large may take of putexd's memory.
+/// How much of putexd's memory a value that is too large may take.
 const MEMORY_LIMIT_KIB: u64 = 64 * 1024;
 
 fn hostile_values_cost_their_own_service_alone(store: Lockstore) {
@@ -80,12 +82,13 @@ fn hostile_values_cost_their_own_service_alone(store: Lockstore) {
     }
 }
 
-/// The status as putexctl has it for programs, an empty line, and as bus, terminal and systemd have it.
+/// The status as putexctl prints it for programs, then an empty line, then the status as bus, terminal and systemd show
+/// it.
 const STATUS: &str = "set -e; putexctl status evil --json; echo
     busctl call org.putexd.Putexd1 /org/putexd/Putexd1 org.putexd.Putexd1.Status ListServices
     putexctl status; systemctl show --property=StatusText putexd.service";
 
-/// Both hosts have seen the revision, and what they say of it is harmless.
+/// Waits until both hosts have seen the revision, and checks that what they print of it is harmless.
 #[track_caller]
 fn show(fixture: &Fixture, revision: Revision) {
     for host in &fixture.hosts {
@@ -108,7 +111,8 @@ fn assert_harmless(text: &str) {
     assert!(!text.contains(['\u{202e}', '\u{2066}']), "{text:?}");
 }
 
-/// journalctl writes a field that cannot be printed as a list of bytes.
+/// Checks all texts in the journal. journalctl writes a field that cannot be printed as a list of bytes, which is not a
+/// string.
 fn assert_journal_is_harmless(host: &Host) {
     let units = ["putexd.service", "putex-guard.service", "evil.service"].map(|unit| format!("--unit={unit}"));
     let command: Vec<&str> =
@@ -119,7 +123,7 @@ fn assert_journal_is_harmless(host: &Host) {
         let entry: serde_json::Value = serde_json::from_str(line).expect("journalctl writes JSON");
         alarms += usize::from(line.contains("the lock's record is not believed"));
         for (field, value) in entry.as_object().expect("an entry has fields") {
-            // It is for the kernel and for programs.
+            // These fields are for the kernel and for programs.
             if field.starts_with("__") || field == "_CMDLINE" {
                 continue;
             }
@@ -130,7 +134,7 @@ fn assert_journal_is_harmless(host: &Host) {
     assert!(alarms > 0, "{} was told of no record that is not believed", host.name);
 }
 
-/// By host, the most that putexd has had in memory.
+/// For each host, the most memory that putexd has had, in KiB.
 fn peaks(fixture: &Fixture) -> Vec<u64> {
     let peak = |host: &Host| {
         let status = host.sh(&format!("cat /proc/{}/status", main_pid(host, "putexd.service")));
@@ -151,7 +155,7 @@ fn key() -> Key {
     Key::new("evil").expect("a key")
 }
 
-/// Does `work` with a client of the store, beside the hosts.
+/// Runs `work` with a client of the store, in the network of the hosts.
 pub fn with_store<T: Send>(fixture: &Fixture, work: impl AsyncFnOnce(&dyn Store) -> T + Send) -> T {
     let settings = fixture.locks.settings(fixture);
     fixture.on_the_switch(|| {
@@ -166,7 +170,7 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a thread may have one")
 }
 
-/// Over whatever is there; the revision that it made.
+/// Writes `value` over whatever is there, and returns the revision that this made.
 fn put(fixture: &Fixture, value: &Value) -> Revision {
     with_store(fixture, async |store| {
         for write in 1_u128.. {
@@ -184,7 +188,7 @@ fn put(fixture: &Fixture, value: &Value) -> Revision {
                 write: WriteId(u128::from(base.0) << 32 | write),
                 value: value.clone(),
             };
-            // A host may have been faster.
+            // A host may have written in between, so it tries again.
             if let WriteOutcome::Won(revision) = store.compare_and_set(&key(), &attempt).await {
                 return revision;
             }
@@ -204,7 +208,7 @@ fn latest(fixture: &Fixture) -> Revision {
     })
 }
 
-/// What no store of putexd's writes.
+/// Values that no store of putexd's would write.
 #[derive(Debug, Clone, Copy)]
 enum Odd {
     TooLarge,
@@ -243,12 +247,12 @@ fn put_by_other_means(fixture: &Fixture, odd: Odd) {
     });
 }
 
-/// A file of 1 GiB in place of the value; then what was there.
+/// Puts a file of 1 GiB in place of the value, and then the former value again.
 fn damage_for_a_while(fixture: &Fixture) {
     let file = too_large::file(&fixture.putex().join("lock-evil"));
     let content = fs::read(&file).expect("the value can be read");
     File::create(&file).and_then(|file| file.set_len(1 << 30)).expect("the file can be written to");
-    // Each host reads it three times.
+    // In this time each host reads the file three times.
     holds_for(Duration::from_secs(3), "the hosts go on", || fixture.oracle.violations().is_empty());
     for host in &fixture.hosts {
         assert_harmless(&host.exec(&["putexctl", "status"]));

@@ -1,7 +1,7 @@
-//! `putexd::systemd` against a real PID 1.
+//! Tests of `putexd::systemd` against a real PID 1.
 //!
-//! These tests start, kill and break units, and stop the bus, so they are ignored where they are; the first test here
-//! boots a host, and has this same executable run them in it, one after the other.
+//! These tests start, kill and break units, and stop the bus, so they are ignored on the machine that builds them. The
+//! first test here boots a host, and has this same executable run them in it, one after the other.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,7 +24,7 @@ use rustix::process::Signal;
 use crate::cluster::Cluster;
 use crate::command::said;
 
-/// All of them, on a machine that is busy with others.
+/// Limit for all these tests together, on a machine that is busy with others.
 const ALL: Duration = Duration::from_secs(300);
 const LIMIT: Duration = Duration::from_secs(10);
 const CALL: Duration = Duration::from_secs(5);
@@ -50,7 +50,7 @@ fn unit(name: &str) -> UnitName {
     UnitName::new(name).expect("a unit's name")
 }
 
-/// Writes a unit and has it loaded.
+/// Writes a unit file, has it loaded, and returns the unit, `@a` for a template.
 async fn install(systemd: &Systemd, name: &str, text: &str) -> UnitName {
     fs::write(Path::new("/run/systemd/system").join(name), text).expect("a unit file");
     systemd.daemon_reload(LIMIT).await.expect("reloaded");
@@ -70,7 +70,7 @@ async fn unsupervisable(systemd: &Systemd, unit: &UnitName, around: Surroundings
     systemd.supervisable(unit, around).await.expect_err("refused").to_string()
 }
 
-/// The control group of a unit that does not run, and has none yet.
+/// The control group in which a unit that does not run would be started.
 async fn predicted(systemd: &Systemd, unit: &UnitName) -> String {
     let groups = systemd.placement(unit).await.expect("known").groups;
     let [group] = &groups[..] else { panic!("{unit} is predicted in {groups:?}") };
@@ -242,7 +242,7 @@ fn an_automatic_restart_counts_as_running() {
         gone(&systemd, &unit).await;
         let settings = "ExecStart=/bin/false\nRestart=always\nRestartSec=100ms";
         let unit = service(&systemd, "t-flap.service", settings).await;
-        // Whether it is caught in the moment between two restarts or not, it must end.
+        // The start may be caught between two restarts or not; either way the unit must end.
         let _ = systemd.start(&unit, Duration::from_secs(2)).await;
         gone(&systemd, &unit).await;
     });
@@ -305,7 +305,8 @@ fn a_oneshot_that_remains_is_an_effect() {
         let bound = Surroundings { may_end: true, ..Surroundings::default() };
         systemd.supervisable(&unit, bound).await.expect("supervisable beside another unit");
         assert!(matches!(systemd.start(&unit, LIMIT).await, Err(StartError::Ended(_))));
-        // An effect whatever its type: what its ExecStop= was to take back stands when that was killed.
+        // A unit with RemainAfterExit= is an effect whatever its type: what its ExecStop= was to undo is still there
+        // when the ExecStop= was killed.
         let settings = "Type=exec\nRemainAfterExit=yes\nExecStart=/bin/sleep 1000\nExecStop=/bin/sleep 1000";
         let unit = service(&systemd, "t-remain-exec.service", settings).await;
         let error = unsupervisable(&systemd, &unit, Surroundings::default()).await;
@@ -362,7 +363,7 @@ fn a_start_that_failed_is_proven_where_it_has_begun_nothing_or_was_undone() {
             systemd.reset_failed(name).await.expect("forgotten");
             systemd.prove_dead(&unit(name)).await.expect("that is the operator's word");
         }
-        // The single command has failed, but it had succeeded before.
+        // The single command has failed now, but it had succeeded before.
         let second = unit("t-second.service");
         systemd.start(&second, LIMIT).await.expect("started");
         systemd.stop(&second, LIMIT).await.expect("a stop");
@@ -370,7 +371,7 @@ fn a_start_that_failed_is_proven_where_it_has_begun_nothing_or_was_undone() {
         systemd.start(&second, LIMIT).await.expect_err("it fails");
         let error = systemd.prove_dead(&second).await.expect_err("its stop has failed before");
         assert!(matches!(error, NotDead::FailedIsNoProof(_)), "{error}");
-        // systemd runs no ExecStop= when it is told to stop in the middle of a start, and calls that success.
+        // systemd runs no ExecStop= when a unit is stopped in the middle of its start, and shows that as a success.
         let early = unit("t-early.service");
         systemd.start(&early, Duration::from_millis(500)).await.expect_err("it takes its time");
         systemd.stop(&early, LIMIT).await.expect("a stop");
@@ -383,7 +384,7 @@ fn a_start_that_failed_is_proven_where_it_has_begun_nothing_or_was_undone() {
     });
 }
 
-/// What systemd may forget is not begun, if more than processes may be left of it.
+/// A unit that may leave more than processes is not started if systemd may forget it.
 #[test]
 #[ignore = "runs inside a host"]
 fn a_unit_that_systemd_does_not_keep_is_not_started_if_it_needs_no_process() {
@@ -413,8 +414,8 @@ fn a_unit_that_systemd_does_not_keep_is_not_started_if_it_needs_no_process() {
     });
 }
 
-/// A unit that is looked at between the beginning of its start and systemd's order to start it is dead; systemd must not be
-/// allowed to forget it for that.
+/// A unit that is looked at after its start has begun, but before systemd gets the order to start it, is dead. That look
+/// must not allow systemd to forget the unit.
 #[test]
 #[ignore = "runs inside a host"]
 fn a_look_takes_nothing_away_from_a_start_that_begins_meanwhile() {
@@ -468,7 +469,7 @@ fn a_unit_without_its_gate_is_not_started() {
         assert!(matches!(error, StartError::Ungated { .. }), "{error}");
         systemd.prove_dead(&unit).await.expect("it was not started");
 
-        // As the generator binds it; a part that another file takes away is missed.
+        // The unit is bound as the generator binds it. A part that another file takes away is noticed.
         fs::create_dir_all("/etc/putex.d").expect("a directory");
         fs::write("/etc/putex.d/t-gate.toml", "unit = \"t-gate.service\"\n").expect("a service file");
         systemd.daemon_reload(LIMIT).await.expect("reloaded");
@@ -498,7 +499,7 @@ fn a_unit_without_its_gate_is_not_started() {
             }
         }
 
-        // What hangs on the lease beside the unit is named, once systemd has a reason to know of it.
+        // A unit that follows the lease without being bound is named, once systemd has a reason to load it.
         let folder = Path::new("/etc/systemd/system/putex-lease@t-gate.target.d");
         fs::create_dir_all(folder).expect("a directory");
         fs::write(folder.join("wants.conf"), "[Unit]\nWants=t-follower.service\n").expect("a drop-in");
@@ -510,7 +511,7 @@ fn a_unit_without_its_gate_is_not_started() {
         let remarks = systemd.supervisable(&unit, Surroundings { bound: &bound, ..around }).await;
         assert_eq!(remarks, Ok(Vec::new()), "what is bound is proven dead");
 
-        // A file that is gone takes the bond of a unit that runs with it.
+        // When the service's file is gone, a unit that runs loses its binding.
         fs::remove_file("/etc/putex.d/t-gate.toml").expect("a service file");
         systemd.daemon_reload(LIMIT).await.expect("reloaded");
         systemd.start(&unit, LIMIT).await.expect("started without a gate");
@@ -552,24 +553,25 @@ async fn folders_and_files_are_mounted(systemd: &Systemd) {
     fs::create_dir_all("/var/b").expect("a folder");
     let text = "[Mount]\nWhat=/var/b\nWhere=/mnt/b\nOptions=bind\n";
     let bind = install(systemd, "mnt-b.mount", text).await;
-    // As the root file system is in use, no claim of its device is asked for.
+    // The root file system is in use anyway, so no exclusive claim of its device is required.
     systemd.start(&bind, LIMIT).await.expect("mounted");
     gone(systemd, &bind).await;
 
-    // The disk of the host has no loop devices; the first free one is the kernel's to choose.
+    // The root of the host has no loop devices. The kernel chooses the first free one.
     run("cd /dev && mknod loop-control c 10 237 && for n in $(seq 0 31); do mknod loop$n b 7 $n; done");
     run("truncate --size=4M /var/image && mkfs.ext4 -q /var/image");
     let file = install(systemd, "mnt-f.mount", "[Mount]\nWhat=/var/image\nWhere=/mnt/f\nOptions=loop\n").await;
     systemd.start(&file, LIMIT).await.expect("mounted");
     gone(systemd, &file).await;
 
-    // Detached, and in use: no process shows a mount of it, so that the device itself has to be asked.
+    // A file system that is detached but in use: no process shows a mount of it, so that only the device itself can
+    // tell.
     run(
         "truncate --size=4M /var/disk && mkfs.ext4 -q /var/disk && ln -s $(losetup --find --show /var/disk) /dev/t-disk",
     );
     let disk = install(systemd, "mnt-d.mount", "[Mount]\nWhat=/dev/t-disk\nWhere=/mnt/d\nType=ext4\n").await;
     systemd.start(&disk, LIMIT).await.expect("mounted");
-    // As soon as nothing has it mounted any more.
+    // The kernel detaches the loop device as soon as nothing has it mounted any more.
     run("losetup --detach /dev/t-disk");
     assert!(matches!(systemd.prove_dead(&disk).await, Err(NotDead::Running(_))));
     let held = fs::File::create("/mnt/d/file").expect("a file on it");
@@ -667,13 +669,13 @@ fn work_that_runs_elsewhere_is_refused() {
     });
 }
 
-/// The processes outside of `groups`.
+/// The processes of the unit that are outside of `groups`.
 async fn outside(systemd: &Systemd, unit: &UnitName, groups: &BTreeSet<String>) -> Result<Vec<Process>, String> {
     let known = systemd.placement(unit).await.expect("known").processes.into_iter().collect();
     systemd.outside(&known, groups, Duration::ZERO).await
 }
 
-/// The same, once they run these commands.
+/// As [`outside`], once these processes run exactly `commands`.
 async fn wait_for_outside(
     systemd: &Systemd,
     unit: &UnitName,
@@ -697,7 +699,7 @@ async fn wait_for_outside(
 #[ignore = "runs inside a host"]
 fn processes_outside_are_found_and_ended() {
     inside(|systemd| async move {
-        // The last one's parent stays in the group, and has lost its own.
+        // The parent of the last process stays in the group, and has lost its own parent.
         let script = "ExecStart=/bin/sh -c 'mkdir -p /sys/fs/cgroup/t-out; \
             (echo 0 >/sys/fs/cgroup/t-out/cgroup.procs; sleep 1001 & exec sleep 1002) & \
             (sleep 1003 & exec sleep 1004) & \
@@ -716,7 +718,7 @@ fn processes_outside_are_found_and_ended() {
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert_eq!(systemd.end_processes(&found, None).await.expect("readable"), []);
 
-        // A main process that goes elsewhere leaves an empty group behind.
+        // A main process that moves elsewhere leaves an empty group behind.
         let main = "ExecStart=/bin/sh -c 'echo $$$$ >/sys/fs/cgroup/t-out/cgroup.procs; exec sleep 1005'";
         let unit = service(&systemd, "t-out-main.service", main).await;
         systemd.start(&unit, LIMIT).await.expect("started");
@@ -747,7 +749,7 @@ fn groups_of_slices_and_scopes_are_known() {
     });
 }
 
-/// PID 1 refuses to make a scope while a former one of its name is loaded.
+/// PID 1 refuses to make a scope while a former one of the same name is loaded.
 #[test]
 #[ignore = "runs inside a host"]
 fn a_scope_that_is_watched_can_be_made_again() {
@@ -761,7 +763,7 @@ fn a_scope_that_is_watched_can_be_made_again() {
         run("systemctl stop t-again.scope");
         tokio::time::timeout(LIMIT, changes.next()).await.expect("a hint").expect("no end");
         let make = "systemd-run --quiet --scope --unit=t-again.scope true";
-        // PID 1 unloads what nobody keeps a moment later.
+        // PID 1 unloads a unit that nobody references a moment later.
         run(&format!("for _ in $(seq 100); do {make} 2>/dev/null && exit; sleep 0.1; done; {make}"));
     });
 }
@@ -898,7 +900,7 @@ fn checks_pass_fail_and_end() {
     });
 }
 
-/// Runs a script as `user`, or as the user that is meant for checks.
+/// Runs a script as `user`, or as the default user for checks.
 async fn check_as(systemd: &Systemd, user: Option<&str>, script: &str) -> RunResult {
     let check = check("t-check-as.service", &["/bin/sh", "-c", script], 20);
     let check = Check { user: user.map(str::to_owned), ..check };
@@ -923,7 +925,7 @@ fn a_check_reads_no_secret_and_changes_nothing_of_the_system() {
                  grep -q 'NoNewPrivs:.1' /proc/self/status; test ! -e /run/credentials/*"
             );
             assert_eq!(check_as(&systemd, user, &confined).await, RunResult::Passed, "{user:?}");
-            // What a check needs to ask whether a service is well.
+            // What a check needs in order to see whether a service is well.
             let useful = "set -e; systemctl is-active dbus.service; test -r /proc/meminfo; echo x >/tmp/t-$$; \
                           bash -c 'echo >/dev/tcp/127.0.0.1/9' 2>&1 | grep -q refused";
             assert_eq!(check_as(&systemd, user, useful).await, RunResult::Passed, "{user:?}");
@@ -970,7 +972,7 @@ fn of_what_a_check_prints_some_lines_are_kept_and_the_others_counted() {
         };
         let kept = journal().lines().filter(|line| line.starts_with("line ")).count();
         assert!((5..=60).contains(&kept), "{kept} lines are kept");
-        // They are counted when the next run says something.
+        // Dropped lines are counted when the next run prints something.
         let began = Instant::now();
         while !journal().contains("messages from t-check-noisy.service") {
             assert!(began.elapsed() < LIMIT, "nobody says how many were dropped");
@@ -996,7 +998,7 @@ fn a_hanging_check_is_killed_whole() {
         tokio::time::timeout(Duration::from_millis(500), systemd.run_check(&cancelled)).await.expect_err("it hangs");
         let passing = check("t-check-hang.service", &["/bin/true"], 5);
         assert_eq!(systemd.run_check(&passing).await, Ok(RunResult::Passed));
-        // A run that an earlier daemon left behind is in the way of nobody.
+        // A run that an earlier putexd left behind does not block a new one.
         run("systemd-run --quiet --unit=t-check-left.service /bin/sleep 1000");
         let passing = check("t-check-left.service", &["/bin/true"], 5);
         assert_eq!(systemd.run_check(&passing).await, Ok(RunResult::Passed));

@@ -1,4 +1,4 @@
-//! What binds a unit to its lease where systemd gets nothing from the generator.
+//! What binds a unit to its lease when systemd gets nothing from the generator.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -13,7 +13,7 @@ const FILE: &str = "/etc/putex.d/db.toml";
 const KEPT: &str = "/run/systemd/system/database.service.d/zzzz-putex-kept.conf";
 const GENERATED: &str = "/run/systemd/generator/database.service.d/zzzz-putex.conf";
 
-/// putexd answers a daemon-reload within less.
+/// Within this time putexd has answered a daemon-reload.
 const QUIET: Duration = Duration::from_secs(2);
 
 fn daemon_reload(host: &Host) {
@@ -24,17 +24,17 @@ fn reload(host: &Host) {
     host.exec(&["systemctl", "reload", "putexd.service"]);
 }
 
-/// The drop-ins that PID 1 has loaded.
+/// The drop-ins of the unit that PID 1 has loaded.
 fn drop_ins(host: &Host) -> String {
     host.property(UNIT, "DropInPaths")
 }
 
-/// When PID 1 was last reloaded.
+/// When PID 1 last loaded its unit files, as `systemctl show` prints it.
 fn loaded_at(host: &Host) -> String {
     host.exec(&["systemctl", "show", "--property=UnitsLoadStartTimestampMonotonic"])
 }
 
-/// A start by hand fails, and no copy lived even for a moment.
+/// Checks that a start by hand fails, and that no copy lived even for a moment.
 #[track_caller]
 fn assert_bound(fixture: &Fixture, host: &Host, first: &Event, what: &str) {
     let starts = fixture.oracle.starts();
@@ -50,7 +50,7 @@ fn assert_bound(fixture: &Fixture, host: &Host, first: &Event, what: &str) {
 fn a_unit_is_bound_without_what_the_generator_makes() {
     let Some((fixture, first)) = Plan::hosts("keptbonds", 2, Lockstore::Directory).run() else { return };
     let (holder, standby) = (fixture.host_of(&first), fixture.other(&first));
-    // Where the generator writes there is no inode left.
+    // There is no inode left where the generator writes.
     let folder = "/run/systemd/generator";
     standby.exec(&["mount", "-t", "tmpfs", "-o", "nr_inodes=1", "tmpfs", folder]);
     daemon_reload(standby);
@@ -71,7 +71,7 @@ fn a_unit_is_bound_without_what_the_generator_makes() {
     }
     assert_eq!(fixture.hosts.iter().map(loaded_at).collect::<Vec<_>>(), reloaded, "PID 1 is not reloaded for it");
 
-    // A file that is gone before putexd knows of it.
+    // The service's file is removed or emptied, and PID 1 reloads before putexd knows of it.
     for content in [None, Some("")] {
         standby.exec(&["rm", FILE]);
         if let Some(content) = content {
@@ -81,7 +81,7 @@ fn a_unit_is_bound_without_what_the_generator_makes() {
         assert!(!drop_ins(standby).contains(GENERATED), "{}", drop_ins(standby));
         assert_bound(&fixture, standby, &first, "the service's file is gone");
 
-        // Now putexd knows: nothing binds the unit any more, and PID 1 is told.
+        // After the reload putexd knows that nothing binds the unit any more, and has PID 1 reload.
         reload(standby);
         wait_until(SOON, "nothing is kept of the unit", || standby.read_file(KEPT).is_none());
         wait_until(SOON, "nothing of it is loaded", || drop_ins(standby).is_empty());
@@ -92,8 +92,8 @@ fn a_unit_is_bound_without_what_the_generator_makes() {
         assert_bound(&fixture, standby, &first, "the file is back");
     }
 
-    // "systemctl revert" deletes the drop-in and has PID 1 read its files anew, when the service's file is gone and nobody has told
-    // putexd: PID 1 has neither for a moment, and putexd has it read its files once more.
+    // The service's file is gone and putexd has not been told. "systemctl revert" now deletes putexd's drop-in and has PID 1
+    // read its files anew, so that for a moment PID 1 has neither drop-in, and putexd has it read its files once more.
     standby.exec(&["rm", FILE]);
     standby.exec(&["systemctl", "revert", UNIT]);
     wait_until(SOON, "it is loaded again", || drop_ins(standby).contains(KEPT));
@@ -103,7 +103,7 @@ fn a_unit_is_bound_without_what_the_generator_makes() {
         sleep(QUIET);
         loaded_at(standby) == before
     });
-    // The other way round.
+    // Now in the other order: first the revert, then the file is removed.
     standby.write_file(FILE, SERVICE);
     standby.exec(&["systemctl", "revert", UNIT]);
     wait_until(SOON, "it is made again", || standby.read_file(KEPT).is_some());
@@ -115,7 +115,7 @@ fn a_unit_is_bound_without_what_the_generator_makes() {
     daemon_reload(standby);
     wait_for_standby(standby);
 
-    // With its order turned round the unit stays bound until the next daemon-reload, as putexd-operations(7) says.
+    // When putexd is reloaded before PID 1, the unit stays bound until the next daemon-reload, as putexd-operations(7) says.
     standby.exec(&["rm", FILE]);
     reload(standby);
     wait_until(SOON, "nothing is kept of the unit", || standby.read_file(KEPT).is_none());
@@ -126,7 +126,7 @@ fn a_unit_is_bound_without_what_the_generator_makes() {
     reload(standby);
     wait_for_standby(standby);
 
-    // The service gets another name while no putexd runs; its key stays.
+    // The service gets another name while putexd does not run. Its key stays.
     standby.exec(&["systemctl", "stop", "putexd.service"]);
     assert!(standby.read_file(KEPT).is_some(), "a stopped putexd would not stop the unit");
     standby.exec(&["rm", FILE]);

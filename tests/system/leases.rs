@@ -1,4 +1,4 @@
-//! What a lease covers: the control groups that its unit moves to, and units that no service claims any more.
+//! What a lease covers: the control groups that its unit moves to, and units that no service names any more.
 
 use crate::cluster::Host;
 use crate::command::{holds_for, now, run, wait_until};
@@ -16,13 +16,14 @@ const FORMER: &str = "/system.slice/database.service";
 const MOVED: &str = "/app.slice/database.service";
 const LEFT_BEHIND: &str = "left-behind";
 
-/// Another slice for the unit, which systemd puts it into when it starts next.
+/// Sets another slice for the unit, which systemd uses at the next start.
 fn change_slice(host: &Host) {
     host.write_file(SLICE, "[Service]\nSlice=app.slice\n");
     host.exec(&["systemctl", "daemon-reload"]);
 }
 
-/// systemd moves a unit only out of an empty group. So whatever is in the former one came later, and is nobody's to end.
+/// Puts a process into the unit's former group. systemd moves a unit only out of an empty group, so whatever is in the
+/// former one came later, and PID 1 does not end it.
 fn leave_behind(host: &Host) {
     host.sh(&format!("cp /bin/sleep /usr/local/bin/{LEFT_BEHIND}"));
     let group = format!("/sys/fs/cgroup{FORMER}");
@@ -32,7 +33,7 @@ fn leave_behind(host: &Host) {
     wait_until(SOON, "the process is there", || !host.processes(LEFT_BEHIND).is_empty());
 }
 
-/// The unit's main process is killed, and `Restart=` starts it in the other slice. Answers with that run.
+/// Kills the unit's main process, so that `Restart=` starts the unit in the other slice. Returns that run.
 fn move_to_the_slice(fixture: &Fixture, start: &Event) -> Event {
     let host = fixture.host_of(start);
     let since = now();
@@ -47,7 +48,7 @@ fn wait_for_the_guard_to_know(host: &Host, group: &str) {
     wait_until(SOON, &format!("the guard of {} knows {group}", host.name), known);
 }
 
-/// The guard alone: no daemon and no PID 1.
+/// Checks that the guard ends the unit while putexd and PID 1 hang.
 fn guard_alone_ends(fixture: &Fixture, start: &Event, what: &str) -> Event {
     let host = fixture.host_of(start);
     let daemon = main_pid(host, DAEMON);
@@ -63,7 +64,7 @@ fn guard_alone_ends(fixture: &Fixture, start: &Event, what: &str) -> Event {
     next
 }
 
-/// A unit that systemd starts again at once, under a lease that is long enough for that.
+/// A unit that systemd starts again at once, under a lease that is long enough for a restart.
 fn restarted(name: &'static str) -> Plan {
     let plan = Plan::hosts(name, 2, Lockstore::Nats).service("db", SERVICE.replace("failures = 3", "failures = 6"));
     plan.file("/etc/systemd/system/database.service.d/restart.conf", RESTART)
@@ -78,7 +79,7 @@ fn a_unit_that_moves_to_another_control_group_is_killed_there() {
     wait_for_the_guard_to_know(host, MOVED);
     let second = guard_alone_ends(&fixture, &moved, "SIGSTOP of PID 1 and putexd after a move");
 
-    // The unit moves while putexd is away, and the next putexd finds it in a group that nobody armed.
+    // The unit moves while putexd hangs, and the next putexd finds it in a group that is not in the guard's lease.
     let host = fixture.host_of(&second);
     let daemon = main_pid(host, DAEMON);
     change_slice(host);
@@ -90,7 +91,7 @@ fn a_unit_that_moves_to_another_control_group_is_killed_there() {
     wait_for_the_guard_to_know(host, MOVED);
     wait_for_the_guard_to_know(host, FORMER);
 
-    // What is left in the former group does not outlive an orderly stop either.
+    // Processes in the former group do not outlive an orderly stop either.
     let since = now();
     host.exec(&["systemctl", "stop", DAEMON]);
     fixture.wait_for_takeover(&moved, since, HAND_OVER, "planned stop after a move");
@@ -98,7 +99,8 @@ fn a_unit_that_moves_to_another_control_group_is_killed_there() {
     fixture.assert_no_violation();
 }
 
-/// Nobody has told the guard of the other control group. It asks PID 1, as what does not end by SIGTERM would live on there.
+/// The guard was not told of the other control group, so it asks PID 1. A unit that ignores SIGTERM would live on there
+/// otherwise.
 #[test]
 fn a_unit_that_moves_while_putexd_hangs_is_killed_there() {
     let Some((fixture, first)) = restarted("unseen").run() else { return };
@@ -115,7 +117,8 @@ fn a_unit_that_moves_while_putexd_hangs_is_killed_there() {
     fixture.assert_no_violation();
 }
 
-/// Nor of a control group that is none of the unit's, into which somebody has put its main process: PID 1 knows that by its number.
+/// The guard was not told either of a control group that is not the unit's, into which somebody has moved its main process. PID
+/// 1 knows that process by its id.
 #[test]
 fn a_main_process_that_is_moved_while_putexd_hangs_is_killed_there() {
     let Some((fixture, first)) = Plan::hosts("astray", 2, Lockstore::Nats).run() else { return };
@@ -137,13 +140,14 @@ fn a_service_whose_file_is_gone_at_a_restart_leaves_its_unit_free() {
     let host = fixture.host_of(&first);
     let table_is_empty = |host: &Host| host.guards_table().is_some_and(|table| !table.contains("database"));
 
-    // Whoever else speaks to the guard, as root, is sent away, and putexd goes on.
+    // The guard refuses any other client, even root, and putexd goes on.
     let hello = r#"$s = IO::Socket::UNIX->new("/run/putex/guard.sock") or die $!; print <$s>; print "sent away""#;
     assert_eq!(host.exec(&["perl", "-MIO::Socket::UNIX", "-e", hello]).trim(), "sent away");
     wait_for_line(host, &["putex-guard", "is sent away: the guard serves putexd.service"]);
     assert!(!host.journal(&[DAEMON]).contains("the connection to the guard ended"), "putexd keeps its connection");
 
-    // Removed on one host and restarted: the lock is released, and the other host takes over at once.
+    // The file is removed on one host and putexd restarted there: the lock is released, and the other host takes over
+    // at once.
     let since = now();
     host.exec(&["rm", "/etc/putex.d/db.toml"]);
     host.exec(&["systemctl", "restart", DAEMON]);
@@ -152,7 +156,8 @@ fn a_service_whose_file_is_gone_at_a_restart_leaves_its_unit_free() {
     wait_for_line(host, &["db: no usable file defines this service", "the lock db is released"]);
     wait_until(SOON, "the guard holds no lease of it", || table_is_empty(host));
 
-    // Renamed everywhere with a restart: the old lease is let go, and the new service runs the same unit.
+    // The service is renamed everywhere with a restart: the old lease is released, and the new service runs the same
+    // unit.
     let since = now();
     for host in &fixture.hosts {
         host.output(&["rm", "/etc/putex.d/db.toml"]);
@@ -161,7 +166,8 @@ fn a_service_whose_file_is_gone_at_a_restart_leaves_its_unit_free() {
         host.exec(&["systemctl", "restart", DAEMON]);
     }
     fixture.oracle.wait_for_end(&second, SOON);
-    // Another name is another key, which is meant; a putexd that has just been started is not on the bus yet.
+    // Another name is another key, which the operator confirms. A putexd that has just been started is not on the bus
+    // yet.
     wait_until(SOON, "the new key is adopted", || host.output(&["putexctl", "adopt", "renamed"]).status.success());
     let third = fixture.wait_for_start(since, TAKE_OVER);
     assert!(third.at > fixture.oracle.wait_for_end(&second, SOON).at, "one after the other");

@@ -1,4 +1,4 @@
-//! Where the locks are, and how each such place is lost and comes back.
+//! The kinds of lock store, and how each of them is lost and comes back.
 
 use putexd::types::store::StoreSettings;
 
@@ -8,7 +8,7 @@ use crate::on_hosts::{OnHosts, etcd_leads};
 use crate::server::{ADDRESS, Server};
 use crate::share::PLACE;
 
-/// What holds the locks.
+/// The store that holds the locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lockstore {
     Nats,
@@ -23,8 +23,8 @@ impl Lockstore {
     pub const ETCD_PORT: u16 = 2379;
 }
 
-/// Makes a test of each function for each store, as `store::function`: those of the first list for the three that the
-/// whole fault suite runs on, the others for the stores that are named.
+/// Makes a test of each function for each store, as `store::function`. The functions of the first list are for the
+/// three stores that the whole fault suite runs on, the others for the stores that they are listed with.
 macro_rules! on_each_store {
     (
         $($every:ident),* $(,)?
@@ -53,7 +53,7 @@ macro_rules! on_each_store {
 }
 pub(crate) use on_each_store;
 
-/// The test of a function for a store, which a Cargo feature may have to be there for.
+/// Makes the test of a function for a store. It is ignored when the Cargo feature of that store is off.
 macro_rules! on_store {
     ($test:ident, $store:ident $(, $feature:literal)?) => {
         #[test]
@@ -71,18 +71,19 @@ pub struct Locks {
     place: Place,
 }
 
-/// Where its servers are.
+/// Where the store's servers are.
 pub enum Place {
     /// A server beside the hosts.
     Beside(Server),
     /// A server on each host, which is lost with it.
     OnHosts(OnHosts),
-    /// It needs none: the hosts share a folder.
+    /// No servers: the hosts share a folder.
     Nowhere,
 }
 
 impl Locks {
-    /// Has the servers running on a cluster that has booted; with `on_hosts` they are there, if they form clusters.
+    /// Starts the store's servers for a cluster that has booted. With `on_hosts` they run on the hosts, if they form
+    /// clusters.
     pub fn start(store: Lockstore, cluster: &Cluster, on_hosts: bool) -> Self {
         let place = match store {
             Lockstore::Directory => Place::Nowhere,
@@ -96,7 +97,7 @@ impl Locks {
         Self { store, place }
     }
 
-    /// `[store]` of putexd.toml.
+    /// The section `[store]` of putexd.toml.
     pub fn configuration(&self, cluster: &Cluster) -> String {
         let urls = |scheme: &str, port: u16| match self.place {
             Place::OnHosts(servers) => servers.urls(cluster),
@@ -121,7 +122,7 @@ impl Locks {
         }
     }
 
-    /// As [`configuration`](Self::configuration), for whoever reads the store from the switch.
+    /// As [`configuration`](Self::configuration), parsed, for a client that reads the store from the switch.
     pub fn settings(&self, cluster: &Cluster) -> StoreSettings {
         let folder = tempfile::tempdir().expect("a folder");
         let etc = folder.path().join("etc/putex");
@@ -132,14 +133,15 @@ impl Locks {
         putexd::config::load(folder.path()).settings.expect("the hosts take it too").store
     }
 
-    /// As an administrator does it, once, on one host. A NATS bucket is made by putexd, for which `create-bucket` asks.
+    /// Runs `putexctl init` once, on one host, as an administrator does. A NATS bucket is made by putexd instead, as
+    /// `create-bucket` says.
     pub fn init(&self, cluster: &Cluster) {
         if self.store != Lockstore::Nats {
             cluster.hosts[0].exec(&["putexctl", "init"]);
         }
     }
 
-    /// The store is gone for all hosts: its servers are no more, or the shared folder hangs.
+    /// Takes the store away from all hosts: its servers end, or the shared folder hangs.
     pub fn lose(&self, cluster: &Cluster) {
         match &self.place {
             Place::Beside(server) => server.kill(),
@@ -148,7 +150,7 @@ impl Locks {
         }
     }
 
-    /// The store is there for all hosts, and answers none.
+    /// Makes the store hang: connections to it stay, but it answers no host.
     pub fn hang(&self, cluster: &Cluster) {
         match &self.place {
             Place::Beside(server) => server.hang(),
@@ -165,7 +167,7 @@ impl Locks {
         }
     }
 
-    /// The store is back, with what it held.
+    /// Brings the store back, with what it held.
     pub fn regain(&self, cluster: &Cluster) {
         match &self.place {
             Place::Beside(server) => server.up(),
@@ -174,7 +176,7 @@ impl Locks {
         }
     }
 
-    /// All that was stored is lost; the store is there again, and knows nothing.
+    /// Brings the store back empty: all that was stored is lost.
     pub fn make_anew(&self, cluster: &Cluster) {
         match &self.place {
             Place::Beside(server) => {
@@ -182,7 +184,8 @@ impl Locks {
                 server.up();
             }
             Place::OnHosts(_) => unreachable!("no test asks for it"),
-            // Hanging meanwhile: a host must not make a lock of the former store beside what is deleted.
+            // The folder hangs meanwhile, because a host must not make a lock of the former store beside what is
+            // deleted.
             Place::Nowhere => {
                 self.lose(cluster);
                 cluster.empty_share();
@@ -192,7 +195,8 @@ impl Locks {
         self.init(cluster);
     }
 
-    /// Has the server of `host` lead those on the hosts, where there are any and it can be told to.
+    /// Makes the server of `host` the leader of the servers on the hosts, if there are any and the leader can be
+    /// chosen.
     pub fn have_lead(&self, cluster: &Cluster, host: &Host) {
         match self.place {
             Place::OnHosts(OnHosts::Etcd) => etcd_leads(cluster, host),
@@ -200,12 +204,12 @@ impl Locks {
         }
     }
 
-    /// The servers on the hosts, which the plan asked for.
+    /// The servers on the hosts. Panics if the plan did not ask for them.
     pub fn on_hosts(&self) -> OnHosts {
         self.servers().expect("there are servers on the hosts")
     }
 
-    /// The servers on the hosts, if that is where they are.
+    /// The servers on the hosts, or `None` if the servers are elsewhere.
     pub fn servers(&self) -> Option<OnHosts> {
         match self.place {
             Place::OnHosts(servers) => Some(servers),

@@ -1,8 +1,8 @@
 //! Tests on real systemd hosts.
 //!
 //! Each test boots a few hosts (containers with their own systemd, network and disk), breaks something, and asks the
-//! oracle whether its program was ever alive twice. `tests/run` prepares the machine; without root, or without what
-//! `tests/system/prepare` makes, the tests are skipped, and say so.
+//! oracle whether its program was ever alive twice at once. `tests/run` prepares the machine. Without root, or without
+//! what `tests/system/prepare` makes, the tests are skipped with a message.
 
 mod admission;
 mod bound_units;

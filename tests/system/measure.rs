@@ -1,6 +1,6 @@
-//! How long the changes of hands take: three hosts with a NATS cluster on them, at R = 1 s, F = 3, C = 1.
+//! How long changes of holder take: three hosts with a NATS cluster on them, at R = 1 s, F = 3, C = 1.
 //!
-//! Not a part of the suite, because its figures are worth something only on a machine that does nothing else:
+//! It is not a part of the suite, because its figures are worth something only on a machine that does nothing else:
 //!
 //! ```text
 //! cargo test --release --test system -- --ignored --nocapture measure
@@ -11,11 +11,11 @@
 //!     cargo test --release --test system -- --ignored --nocapture measure_silence
 //! ```
 //!
-//! Of each change of hands that took longer than it should it prints what was written to the lock meanwhile, as the store
-//! has it, and what the hosts said of it.
+//! For each change of holder that took longer than it should, it prints what was written to the lock meanwhile, as the
+//! store has it, and what the hosts logged about it.
 //!
 //! The store's own time without a leader is measured from outside, by a writer that puts a value into the same bucket
-//! every few milliseconds: it is the longest time between two values that were taken.
+//! every few milliseconds. It is the longest time between two values that were accepted.
 
 use std::fs;
 use std::sync::Arc;
@@ -38,36 +38,37 @@ use crate::pauses::overlap;
 use crate::watch::Event;
 
 const RUNS: usize = 10;
-/// How often each, if it is not `RUNS`.
+/// Environment variable: how often each change is measured, instead of `RUNS` times.
 const ROUNDS: &str = "PUTEX_ROUNDS";
 const THAWS: usize = 20;
-/// Between two puts, and how long an answer is waited for: a request to a group without a leader is never answered.
+/// The pause between two puts, and how long an answer is waited for. A request to a group without a leader is never
+/// answered.
 const PACE: Duration = Duration::from_millis(5);
 const ANSWER: Duration = Duration::from_millis(50);
-/// What the issue allows beyond T + C·R and the store's time without a leader.
+/// What the requirement allows beyond T + C·R and the store's time without a leader.
 const SLACK: Duration = Duration::from_millis(500);
 const PLANNED: Duration = Duration::from_millis(500);
-/// The median of planned ones.
+/// The limit of the median of planned changes.
 const PLANNED_MEDIAN: Duration = Duration::from_millis(80);
 const IDLE: Duration = Duration::from_secs(60);
-/// So long a host stays cut off after another has taken over, and the servers are watched after the heal.
+/// How long a host stays cut off after another has taken over, and how long the servers are watched after the heal.
 const HEALED: Duration = Duration::from_secs(20);
 const THAWED: Duration = Duration::from_millis(30);
-/// R of `measure_fast` in milliseconds, and how many minutes its leases are to be kept.
+/// Environment variables: R of `measure_fast` in milliseconds, and for how many minutes its leases are to be kept.
 const FAST_MS: &str = "PUTEX_FAST_MS";
 const FAST_MINUTES: &str = "PUTEX_MINUTES";
 const FAST_NAMES: [&str; 10] = ["db", "f1", "f2", "f3", "f4", "f5", "f6", "f7", "f8", "f9"];
-/// Beyond T + C·R, for the starts of all ten.
+/// Limit beyond T + C·R, until all ten services are started.
 const FAST_SLACK: Duration = Duration::from_millis(100);
 
-/// When a put was answered with success.
+/// A client of the bucket on a thread of its own, and the times at which its puts were answered with success.
 struct Writer {
     ended: Arc<AtomicBool>,
     puts: mpsc::Receiver<Duration>,
 }
 
 impl Writer {
-    /// Writes until it is dropped, through servers whose hosts are not touched meanwhile.
+    /// Writes until it is dropped, through servers whose hosts are not broken meanwhile.
     fn begin(fixture: &Fixture, servers: &[String]) -> Self {
         let ended = Arc::new(AtomicBool::new(false));
         let (sender, puts) = mpsc::channel();
@@ -85,7 +86,7 @@ impl Writer {
         writer
     }
 
-    /// The longest time between two puts that were taken, from `since` until now.
+    /// The longest time between two successful puts, from `since` until now.
     fn longest_gap(&self, since: Duration) -> Duration {
         let until = now();
         let puts = self.puts.try_iter().filter(|at| *at > since && *at < until);
@@ -121,7 +122,8 @@ async fn put(servers: &[String], ended: &AtomicBool, puts: &mpsc::Sender<Duratio
     }
 }
 
-/// Waits until all servers agree and one host has held the lock for a while: each run begins from the same rest.
+/// Waits until all servers agree and one host has held the lock for a while, so that each run begins from the same
+/// state.
 fn at_rest(fixture: &Fixture) -> Event {
     fixture.locks.on_hosts().wait_for_leader(fixture);
     loop {
@@ -130,7 +132,7 @@ fn at_rest(fixture: &Fixture) -> Event {
             wait_for_status(host, |status| status.contains("db standby (h") || status.contains("db active"));
         }
         let since = now();
-        // A server that has come back may still cost an election; and a host that let the lock go waits 2·R.
+        // A server that has come back may still cost an election, and a host that released the lock waits 2·R.
         while now().saturating_sub(since) < WAIT && fixture.oracle.live() == [one.clone()] {
             thread::sleep(PACE);
         }
@@ -160,7 +162,7 @@ fn measure() {
     assert!(table.misses.is_empty(), "not as promised: {:#?}", table.misses);
 }
 
-/// Planned hand-overs alone.
+/// Measures planned hand-overs alone.
 #[test]
 #[ignore = "takes minutes, and its figures need a machine that does nothing else"]
 fn measure_planned() {
@@ -179,7 +181,8 @@ fn measure_planned() {
     assert!(table.misses.is_empty(), "not as promised: {:#?}", table.misses);
 }
 
-/// Whoever has not held the lock is behind the others in turn, and would never come to it.
+/// Has each host hold the lock once. A host that has never held it comes behind the others in turn (taking, K2), and would
+/// never take it.
 fn every_host_holds_once(fixture: &Fixture) {
     for host in &fixture.hosts {
         let others = || fixture.hosts.iter().filter(|other| other.name != host.name);
@@ -191,7 +194,7 @@ fn every_host_holds_once(fixture: &Fixture) {
     }
 }
 
-/// Power losses alone.
+/// Measures power losses alone.
 #[test]
 #[ignore = "takes minutes, and its figures need a machine that does nothing else"]
 fn measure_power_loss() {
@@ -203,8 +206,8 @@ fn measure_power_loss() {
     assert!(table.misses.is_empty(), "not as promised: {:#?}", table.misses);
 }
 
-/// How soon the hosts that are left hear of the lock again when a partition takes its holder and the server that leads the
-/// bucket. Their journals say what they were answered.
+/// Measures how soon the remaining hosts hear of the lock again when a partition takes its holder and the server that
+/// leads the bucket. Their journals tell what the store answered.
 #[test]
 #[ignore = "takes minutes, and its figures need a machine that does nothing else"]
 fn measure_silence() {
@@ -229,7 +232,7 @@ fn measure_silence() {
         table.add("silence: the start less the leaderless time", new.after(cut).saturating_sub(leaderless));
         println!("run {run}: started after {:.3?}, leaderless {leaderless:.3?}", new.after(cut));
         explain(&fixture, began);
-        // By then the server that is cut off has stepped down, and wants to be elected.
+        // By then the server that is cut off has stepped down, and asks to be elected.
         holds_for(HEALED, "no second copy", || fixture.oracle.violations().is_empty());
         let writer = Writer::begin(&fixture, &servers_but(&fixture, &old));
         let healed = now();
@@ -255,7 +258,8 @@ fn measure_silence() {
     fixture.assert_no_violation();
 }
 
-/// Has the server of that host lead the bucket. Which one is elected is NATS's to say, so it is asked again until it is.
+/// Makes the server of that host lead the bucket. NATS chooses the new leader, so the leader is told to step down again
+/// and again until it is that server.
 fn have_bucket_led_by(fixture: &Fixture, name: &str) {
     wait_until(ELECTED, "the host's server leads the bucket", || {
         let leader = asked(fixture, "STREAM.INFO.KV_locks", "")
@@ -268,7 +272,7 @@ fn have_bucket_led_by(fixture: &Fixture, name: &str) {
     });
 }
 
-/// What JetStream answers.
+/// One answer of the JetStream API, if there is one.
 fn asked(fixture: &Fixture, verb: &str, question: &str) -> Option<serde_json::Value> {
     let servers = fixture.locks.on_hosts().urls(fixture);
     fixture.on_the_switch(|| {
@@ -286,7 +290,8 @@ fn rounds() -> usize {
     number(ROUNDS).unwrap_or(RUNS)
 }
 
-/// How long a copy lives that a pause of its whole host has made the old one, by who is there to kill it at the thaw.
+/// Measures how long a copy lives on that was replaced while its whole host stood still, by which process is there to
+/// kill it at the thaw.
 #[test]
 #[ignore = "takes minutes, and its figures need a machine that does nothing else"]
 fn measure_thaws() {
@@ -299,7 +304,7 @@ fn measure_thaws() {
     };
     let without_guard = |host: &Host| {
         host.freeze();
-        // It is delivered at the thaw, before they do anything.
+        // The signal is delivered at the thaw, before these processes do anything.
         kill(Signal::STOP, &those(host));
     };
     let mut rounds = |row: &'static str, runs: usize, sleep: &dyn Fn(&Host), limit: Duration| {
@@ -320,7 +325,8 @@ fn measure_thaws() {
     assert!(table.misses.is_empty(), "not as promised: {:#?}", table.misses);
 }
 
-/// What putexd, PID 1 and the bus need of one core while nothing happens, with ten services on two hosts.
+/// Measures the share of one core that putexd, PID 1 and the bus need while nothing happens, with ten services on two
+/// hosts.
 #[test]
 #[ignore = "takes minutes, and its figures need a machine that does nothing else"]
 fn measure_idle() {
@@ -344,7 +350,7 @@ fn measure_idle() {
         let before = spent();
         thread::sleep(IDLE);
         for ((host, before), after) in fixture.hosts.iter().zip(before).zip(spent()) {
-            // A hundred ticks make a second.
+            // A second has a hundred ticks.
             let percent = |what: usize| f64::from(after[what] - before[what]) / IDLE.as_secs_f64();
             println!(
                 "R = {renew_interval}, {}, {} of {} active: putexd {:.1} %, PID 1 {:.1} %, bus {:.1} % of a core",
@@ -359,8 +365,9 @@ fn measure_idle() {
     }
 }
 
-/// How soon ten services with a short lease are elsewhere after a power loss, and whether they keep their leases on a machine that
-/// does nothing else. The servers of the store are beside the hosts, so that no loss of a host costs the store an election.
+/// Measures how soon ten services with a short lease run elsewhere after a power loss, and whether they keep their leases on a
+/// machine that does nothing else. The servers of the store are beside the hosts, so that the loss of a host costs the store no
+/// election.
 #[test]
 #[ignore = "takes minutes, and its figures need a machine that does nothing else"]
 fn measure_fast() {
@@ -371,7 +378,7 @@ fn measure_fast() {
 
 fn fast(name: &'static str, store: Lockstore) {
     let milliseconds: u64 = number(FAST_MS).unwrap_or(100);
-    // Below T/3 the margin has no place at F = 3.
+    // The margin, which is at least 25 ms, must be below T/3. With F = 3 there is too little room for it at such an R.
     let failures = if milliseconds < 50 { 4 } else { 3 };
     let renew_interval = Duration::from_millis(milliseconds);
     let plan = FAST_NAMES.into_iter().fold(Plan::hosts(name, 2, store), |plan, name| {
@@ -403,7 +410,7 @@ fn fast(name: &'static str, store: Lockstore) {
                 table.misses.push(format!("{name}: {moved} leases were lost at rest"));
             }
         }
-        // The one that has more is the one that is lost.
+        // The host that runs more of the services is the one that is lost.
         let lost = fixture.hosts.iter().max_by_key(|host| active(host)).expect("two hosts");
         let other = fixture.hosts.iter().find(|host| host.name != lost.name).expect("two hosts");
         let at = lost.power_off_hard();
@@ -419,7 +426,7 @@ fn fast(name: &'static str, store: Lockstore) {
     assert!(table.misses.is_empty(), "not as promised: {:#?}", table.misses);
 }
 
-/// The time that processes have spent, theirs and the kernel's for them, in hundredths of a second.
+/// The processor time of processes, in user and kernel mode, in hundredths of a second.
 fn ticks(processes: &[u32]) -> u32 {
     let of = |pid: &u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
@@ -480,8 +487,8 @@ fn partition(fixture: &Fixture, run: usize, table: &mut Table) {
     holds_for(Duration::from_secs(1), "no second copy", || fixture.oracle.violations().is_empty());
 }
 
-/// What was written to the lock since then, in seconds since 1970, and what the hosts said of it: two writes on one base
-/// are those of two hosts that both wanted it.
+/// Prints what was written to the lock since `began`, in seconds since 1970, and what the hosts logged about it. Two
+/// writes on one base come from two hosts that both wanted the lock.
 fn explain(fixture: &Fixture, began: u64) {
     for (revision, base, text) in writes_since(fixture, began) {
         println!("    the store: revision {revision} on {base}: {text}");
@@ -494,7 +501,8 @@ fn explain(fixture: &Fixture, began: u64) {
     }
 }
 
-/// Of each write of the lock that the store still has: its revision, the one that it replaced by its own word, and the rest.
+/// Each write of the lock that the store still has: its revision, the revision that it says it replaced, and the rest as
+/// text.
 fn writes_since(fixture: &Fixture, began: u64) -> Vec<(u64, String, String)> {
     let servers = fixture.locks.on_hosts().urls(fixture);
     fixture.on_the_switch(|| {
@@ -547,7 +555,7 @@ impl Table {
         }
     }
 
-    /// Whether it was as promised.
+    /// Records a miss if `span` is above `limit`, and returns whether it was not.
     fn require(&mut self, run: usize, what: &str, span: Duration, limit: Duration) -> bool {
         if span > limit {
             let miss = format!("run {run}: {what} took {span:.3?}, allowed are {limit:.3?}");
@@ -557,7 +565,7 @@ impl Table {
         span <= limit
     }
 
-    /// The value of a row that so many percent of the runs stay below or meet.
+    /// The value of a row that at least `percent` percent of the runs do not exceed.
     fn part(&self, row: &str, percent: usize) -> Duration {
         let found = self.rows.iter().find(|(name, _)| *name == row);
         let mut spans = found.map(|(_, spans)| spans.clone()).expect("a row");

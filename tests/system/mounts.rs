@@ -1,4 +1,5 @@
-//! File systems that may be mounted on one host at a time: what `umount` leaves in other mount namespaces is no stop.
+//! File systems that may be mounted on one host at a time. An `umount` that leaves them mounted in another mount
+//! namespace is not a stop.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ const MOUNT: (&str, &str) =
 const NEEDS_MOUNT: (&str, &str) =
     ("/etc/systemd/system/database.service.d/data.conf", "[Unit]\nRequires=srv-data.mount\nAfter=srv-data.mount\n");
 
-/// They write to the mounted file system for as long as they can.
+/// Shell loops that write to the mounted file system for as long as they can.
 const WRITER: &str = "while echo x >>/srv/data/written; do sleep 0.05; done";
 const WRITER_ELSEWHERE: &str = "while echo x >>/mnt/written; do sleep 0.05; done";
 
@@ -31,7 +32,7 @@ fn wait_until_written(host: &Host) {
     });
 }
 
-/// The next copy starts on a host whose disk no other host has mounted any more.
+/// Waits for the next copy, and checks that no other host has its disk mounted any more.
 #[track_caller]
 fn wait_for_the_only_mount(fixture: &Fixture, old: &Event, since: Duration, what: &str) -> Event {
     let new = fixture.wait_for_takeover(old, since, TAKE_OVER, what);
@@ -49,7 +50,7 @@ fn a_disk_is_handed_over_when_no_mount_namespace_has_it() {
         host.assert_harmless();
     }
 
-    // The namespace of an ordinary service follows what is unmounted.
+    // The mount namespace of an ordinary service follows an unmount on the host.
     let host = fixture.host_of(&first);
     begin(host, "ordinary", &["ProtectSystem=strict", "ReadWritePaths=/srv/data"], &["sleep", "1000"]);
     let since = now();
@@ -59,7 +60,7 @@ fn a_disk_is_handed_over_when_no_mount_namespace_has_it() {
     host.exec(&["systemctl", "start", "putexd.service"]);
     wait_for_standby(host);
 
-    // One that has it mounted elsewhere too does not, and umount succeeds all the same.
+    // A namespace that has it mounted at another place too does not follow, and umount succeeds all the same.
     let host = fixture.host_of(&second);
     begin(host, "backup", &["BindPaths=/srv/data:/mnt"], &["sh", "-c", WRITER_ELSEWHERE]);
     wait_until_written(host);
@@ -80,7 +81,7 @@ fn a_disk_is_handed_over_when_no_mount_namespace_has_it() {
     host.exec(&["systemctl", "start", "putexd.service"]);
     wait_for_standby(host);
 
-    // The guard alone goes by the same signs.
+    // Without putexd, the guard uses the same signs.
     let host = fixture.host_of(&third);
     begin(host, "container", &[], &["unshare", "--mount", "--propagation=private", "sh", "-c", WRITER]);
     wait_until_written(host);

@@ -1,5 +1,5 @@
-//! What a service is called and where its lock is, changed host by host: the procedures of putexd-operations(7), and what
-//! happens to whoever leaves one half done.
+//! The name of a service and the store of its lock, changed host by host: the procedures of putexd-operations(7), and
+//! what happens on a host where such a procedure is left half done.
 
 use std::time::Duration;
 
@@ -22,11 +22,11 @@ fn reload(host: &Host) {
     host.exec(&["systemctl", "reload", "putexd.service"]);
 }
 
-/// What `putexctl status` says on `host`, once it has all of `words`.
+/// Waits until `putexctl status` on `host` shows all of `words`, and returns what it says.
 #[track_caller]
 fn wait_for_words(host: &Host, words: &[&str]) -> String {
     wait_for(SOON, &format!("putexctl status on {} says {words:?}", host.name), || {
-        // A putexd that has just been started is not on the bus yet.
+        // A putexd that has just been started is not on the bus yet, so that the command may fail at first.
         let text = String::from_utf8_lossy(&host.output(&["putexctl", "status"]).stdout).into_owned();
         words.iter().all(|word| text.contains(word)).then_some(text)
     })
@@ -48,14 +48,14 @@ fn a_service_is_renamed_host_by_host(store: Lockstore) {
     let Some((fixture, first)) = Plan::hosts("rename", 2, store).run() else { return };
     let (holder, other) = (fixture.host_of(&first), fixture.other(&first));
 
-    // Under another name it has another key, which is another lock.
+    // Under another name the service has another key, and so another lock.
     rename(other, "db", "ctl");
     wait_for_words(other, &["ctl ", "does not contend", &format!("{} holds it", holder.name), "key = \"db\""]);
     nobody_else_starts(&fixture, "a host with another key waits");
     let doctor = other.exec(&["putexctl", "doctor"]);
     assert!(doctor.contains("two keys share database.service: it is run under \"db\""), "{doctor}");
 
-    // An operator says that the new name is meant: the holder under the old one lets go first.
+    // An operator confirms the new name. The holder under the old name releases the lock first.
     let asked = now();
     other.exec(&["putexctl", "adopt", "ctl"]);
     let second = fixture.wait_for_takeover(&first, asked, TAKE_OVER, "adopted under another key");
@@ -63,24 +63,24 @@ fn a_service_is_renamed_host_by_host(store: Lockstore) {
     rename(holder, "db", "ctl");
     wait_for_status(holder, |status| status.contains("ctl standby (h"));
 
-    // A host that is left behind, and has forgotten everything, is refused as well.
+    // A host that was left behind, and has lost its memory, is refused as well.
     holder.exec(&["systemctl", "stop", "putexd.service"]);
     holder.sh("rm -rf /var/lib/putex/*; mv /etc/putex.d/ctl.toml /etc/putex.d/db.toml");
     holder.exec(&["systemctl", "start", "putexd.service"]);
     wait_for_words(holder, &["does not contend", "key = \"ctl\""]);
-    // Even when nobody holds the lock.
+    // It is refused even when nobody holds the lock.
     other.exec(&["systemctl", "stop", "putexd.service"]);
     fixture.oracle.wait_for_end(&second, SOON);
     nobody_else_starts(&fixture, "the old name stays refused");
     let asked = now();
     holder.exec(&["putexctl", "adopt", "db"]);
-    // Nobody saw who let go of the other name: that is waited out.
+    // No host saw who released the lock under the other name, so the wait for an unknown holder applies (K5).
     let third = fixture.wait_for_takeover(&second, asked, TAKE_OVER, "adopted while nobody holds it");
     other.exec(&["systemctl", "start", "putexd.service"]);
     wait_for_words(other, &["does not contend", "key = \"db\""]);
     rename(other, "ctl", "db");
     wait_for_standby(other);
-    // A file by another name and the key of before is the same lock.
+    // A file with another name and the former key is the same lock.
     other.sh("echo 'key = \"db\"' >> /etc/putex.d/db.toml");
     rename(other, "db", "ctl");
     wait_for_status(other, |status| status.contains("ctl standby (h"));
@@ -90,7 +90,7 @@ fn a_service_is_renamed_host_by_host(store: Lockstore) {
     fixture.assert_no_violation();
 }
 
-/// A unit that starts nothing of the tests' own.
+/// A unit that does not run the oracle.
 const FRONT: &str = "[Service]\nExecStart=/usr/bin/sleep infinity\n";
 
 fn a_unit_moves_from_one_service_to_another(store: Lockstore) {
@@ -102,7 +102,7 @@ fn a_unit_moves_from_one_service_to_another(store: Lockstore) {
         host.write_file("/etc/systemd/system/front.service", FRONT);
     }
 
-    // On one host the unit follows another service's: another key, which is another lock.
+    // On one host the unit belongs to another service, which has another key, and so another lock.
     other.sh("rm /etc/putex.d/db.toml");
     other.write_file("/etc/putex.d/front.toml", &with_database);
     reload(other);
@@ -114,7 +114,7 @@ fn a_unit_moves_from_one_service_to_another(store: Lockstore) {
     let doctor = other.exec(&["putexctl", "doctor"]);
     assert!(doctor.contains("two keys share database.service: it is run under \"db\""), "{doctor}");
 
-    // An operator says that it is meant. Whoever has it under the old service lets go of that first.
+    // An operator confirms that. The host that runs the unit under the old service releases that one first.
     other.exec(&["putexctl", "adopt", "front"]);
     wait_for_words(holder, &["does not contend", "database.service is run under the key \"front\""]);
     fixture.oracle.wait_for_end(&first, SOON);
@@ -125,7 +125,8 @@ fn a_unit_moves_from_one_service_to_another(store: Lockstore) {
     assert!(!holder.output(&["systemctl", "start", "database.service"]).status.success());
     fixture.assert_alone(&second);
 
-    // Back again, while the service that it leaves runs on: its record says that it runs the others alone.
+    // The unit goes back, while the service that it leaves runs on: the record of that service says that it runs the
+    // others alone.
     other.write_file("/etc/putex.d/front.toml", &front);
     reload(other);
     fixture.oracle.wait_for_end(&second, SOON);
@@ -141,7 +142,8 @@ fn a_unit_moves_from_one_service_to_another(store: Lockstore) {
     fixture.assert_no_violation();
 }
 
-/// A copy from before the adoption says that the former key is right. The host that still has it knows better.
+/// A copy of the store from before the adoption says that the former key is right. A host that remembers the adoption
+/// goes by its own memory.
 fn a_store_goes_back_behind_an_adoption(store: Lockstore) {
     let Some((fixture, first)) = Plan::hosts("goback", 2, store).run() else { return };
     let (holder, other) = (fixture.host_of(&first), fixture.other(&first));
@@ -192,7 +194,7 @@ fn a_store_is_moved_host_by_host(store: Lockstore) {
     procedures(&fixture, &first, holder, other, moved);
 }
 
-/// The procedures of the manual, as they stand there.
+/// The procedures of the manual, step by step.
 fn procedures(fixture: &Fixture, first: &Event, holder: &Host, other: &Host, moved: impl Fn(&Host)) {
     // Moving the store: stop everywhere, change everywhere, start everywhere, adopt everywhere.
     for host in &fixture.hosts {
@@ -215,7 +217,7 @@ fn procedures(fixture: &Fixture, first: &Event, holder: &Host, other: &Host, mov
     let second = fixture.wait_for_start(asked, TAKE_OVER);
     wait_for_standby(fixture.other(&second));
 
-    // Longer timings: longest-hold first, everywhere, then the timings.
+    // Longer timings: first `longest-hold` on all hosts, then the timings.
     let write = |text: &str| {
         for host in &fixture.hosts {
             host.write_file("/etc/putex.d/db.toml", text);
@@ -229,7 +231,7 @@ fn procedures(fixture: &Fixture, first: &Event, holder: &Host, other: &Host, mov
         write(&SERVICE.replace("\"1s\"", "\"2s\""));
     });
 
-    // Removing the service: the standby first, so that it does not take over, then the holder.
+    // Removing the service: first on the standby, so that it does not take over, then on the holder.
     let asked = now();
     for host in [fixture.other(&second), fixture.host_of(&second)] {
         host.exec(&["rm", "/etc/putex.d/db.toml"]);
@@ -241,7 +243,7 @@ fn procedures(fixture: &Fixture, first: &Event, holder: &Host, other: &Host, mov
     println!("removed: the unit was gone {:?} after the first reload", end.after(asked));
     nobody_else_starts(fixture, "a removed service");
 
-    // It comes back as it was.
+    // The service comes back when its file is written again.
     write(SERVICE);
     fixture.wait_for_start(asked, TAKE_OVER);
     assert!(other.exec(&["putexctl", "doctor"]).contains("database.service"));

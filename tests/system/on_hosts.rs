@@ -1,4 +1,4 @@
-//! Servers on the hosts: NATS or etcd, one on each host as its unit `locks.service`, which is lost with the host.
+//! NATS or etcd servers on the hosts: one on each host as its unit `locks.service`, which is lost with the host.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use crate::lockstore::Lockstore;
 use crate::server::{get_json, post_json};
 
 pub const UNIT: &str = "locks.service";
-/// Where the servers keep what they store.
+/// The folder in which the servers keep their data.
 pub const DATA: &str = "/var/lib/locks";
 
-/// Elections take seconds; a busy machine adds to them.
+/// An election takes seconds, and longer on a busy machine.
 const ELECTION_LIMIT: Duration = Duration::from_secs(60);
 
-/// The servers of one store, a cluster of as many as there are hosts.
+/// The servers of one store, which form a cluster with a member on each host.
 #[derive(Debug, Clone, Copy)]
 pub enum OnHosts {
     Nats,
@@ -24,7 +24,7 @@ pub enum OnHosts {
 }
 
 impl OnHosts {
-    /// Starts the servers, now and at each boot, and waits until the cluster can be written to.
+    /// Starts the servers, now and at each boot, and waits until the cluster accepts writes.
     pub fn start(self, cluster: &Cluster) {
         for host in &cluster.hosts {
             let command = match self {
@@ -60,7 +60,7 @@ impl OnHosts {
         }
     }
 
-    /// Starts the servers again and waits until the cluster can be written to.
+    /// Starts the servers again and waits until the cluster accepts writes.
     pub fn up(self, cluster: &Cluster) {
         for host in &cluster.hosts {
             host.exec(&["systemctl", "start", UNIT]);
@@ -73,12 +73,12 @@ impl OnHosts {
         host.exec(&["systemctl", "stop", UNIT]);
     }
 
-    /// SIGKILL for the server of one host; systemd starts it again at once.
+    /// Kills the server of one host with SIGKILL. systemd starts it again at once.
     pub fn kill(host: &Host) {
         host.exec(&["systemctl", "kill", "--signal=KILL", UNIT]);
     }
 
-    /// What a client connects to.
+    /// The addresses that a client connects to.
     pub fn urls(self, cluster: &Cluster) -> Vec<String> {
         let (scheme, port) = match self {
             Self::Nats => ("nats", Lockstore::NATS_PORT),
@@ -87,8 +87,8 @@ impl OnHosts {
         cluster.hosts.iter().map(|host| format!("{scheme}://{}:{port}", host.address)).collect()
     }
 
-    /// Waits for a leader that all running hosts agree on, and that is one of them: for seconds after its end they still
-    /// agree on the old one. With NATS it is the one that leads the servers, not a bucket.
+    /// Waits for a leader that all running hosts agree on, and that runs itself: for seconds after a leader's end the
+    /// others still agree on it. With NATS it is the leader of the servers (the meta group), not of a bucket.
     #[track_caller]
     pub fn wait_for_leader(self, cluster: &Cluster) -> &Host {
         let running: Vec<&Host> = cluster.hosts.iter().filter(|host| host.is_on()).collect();
@@ -100,7 +100,7 @@ impl OnHosts {
         })
     }
 
-    /// The server of `host` answers, and has caught up with the others.
+    /// Whether the server of `host` answers, and has caught up with the others.
     pub fn is_well(self, cluster: &Cluster, host: &Host) -> bool {
         let (port, path) = match self {
             Self::Nats => (8222, "/healthz"),
@@ -110,7 +110,7 @@ impl OnHosts {
         health.is_some_and(|health| matches!(self, Self::Nats) || health["health"] == "true")
     }
 
-    /// Who leads in the eyes of the server of `host`.
+    /// The leader according to the server of `host`.
     pub fn leader_seen_by(self, cluster: &Cluster, host: &Host) -> Option<Leader> {
         match self {
             Self::Nats => {
@@ -127,7 +127,7 @@ impl OnHosts {
     }
 }
 
-/// Has the etcd server of `host` lead. Who leads a NATS bucket is NATS's to say.
+/// Makes the etcd server of `host` the leader. The leader of a NATS bucket cannot be chosen like this.
 pub fn etcd_leads(cluster: &Cluster, host: &Host) {
     let leader = OnHosts::Etcd.wait_for_leader(cluster);
     if leader.name != host.name {
@@ -138,11 +138,11 @@ pub fn etcd_leads(cluster: &Cluster, host: &Host) {
     wait_until(ELECTION_LIMIT, "the host's server leads", || OnHosts::Etcd.wait_for_leader(cluster).name == host.name);
 }
 
-/// Whom a server follows.
+/// The leader that a server follows.
 pub struct Leader {
-    /// What the servers call it.
+    /// Its name among the servers.
     pub name: String,
-    /// It is the server that was asked.
+    /// Whether it is the server that was asked.
     pub itself: bool,
 }
 
@@ -151,7 +151,8 @@ fn etcd_asked(cluster: &Cluster, host: &Host, what: &str, order: &Value) -> Opti
     cluster.on_the_switch(|| post_json(&host.address, Lockstore::ETCD_PORT, &path, order))
 }
 
-/// The configuration of a NATS server that keeps its data in `store`; with `routes`, of one of a cluster.
+/// The configuration of a NATS server that keeps its data in `store`. With more than one of `routes` it is a member of
+/// a cluster.
 pub fn nats_configuration(name: &str, store: &str, routes: &[String]) -> String {
     let mut text = format!(
         "server_name: {name}\nlisten: \"0.0.0.0:4222\"\nhttp: \"0.0.0.0:8222\"\n\
@@ -167,7 +168,7 @@ pub fn nats_configuration(name: &str, store: &str, routes: &[String]) -> String 
     text
 }
 
-/// An etcd server that keeps its data in `store`, and is one of `members`, each of which is `NAME=URL`.
+/// The command of an etcd server that keeps its data in `store` and is one of `members`, each of which is `NAME=URL`.
 pub fn etcd_command(name: &str, store: &str, address: &str, members: &[String]) -> String {
     format!(
         "etcd --name {name} --data-dir {store} --listen-client-urls http://0.0.0.0:2379 \

@@ -1,22 +1,23 @@
-//! The program that must never run twice: it notices a second live copy of itself, and says so.
+//! The program that must never run twice at once. It notices a second live copy of itself, and writes that down.
 //!
 //! All hosts of a test share one kernel, so that `flock` on a file of the shared folder tells exactly whether another
 //! copy lives, without comparing any clocks. Two locks are held for life, by descendants as well:
 //!
-//! - `oracle.lock`, tried without waiting: whoever does not get it is a violation, writes that down, runs on, and takes it
-//!   as soon as it is free, so that a third copy is noticed as well;
-//! - `live/ID`: the test waits for it, and so knows to the millisecond when the last process of this copy was gone.
+//! - `oracle.lock` is tried without waiting. A copy that does not get it is a violation: it writes that down, runs on, and
+//!   takes the lock as soon as it is free, so that a third copy is noticed as well.
+//! - `live/ID` is waited for by the test, which so knows to the millisecond when the last process of this copy was gone.
 //!
-//! It appends lines `KIND HOST MONOTONIC_NS TERM ID` to `oracle.log`; CLOCK_MONOTONIC is the same on all hosts.
+//! The program appends lines `KIND HOST MONOTONIC_NS TERM ID` to `oracle.log`. CLOCK_MONOTONIC is the same on all
+//! hosts.
 //!
-//! Its environment: `ORACLE_IGNORE_TERM=1` leaves it to SIGKILL, `ORACLE_STOP_DELAY_MS=500` makes its stop slow,
-//! `ORACLE_LEAVE_CHILD=1` leaves a child behind that ignores SIGTERM, `ORACLE_DATABASE=PARAMETERS` has it write to a
-//! PostgreSQL all the time, by the function `put(host, token)`. While it runs, /var/lib/oracle-deaf has it ignore SIGTERM,
-//! and /var/lib/oracle-leaves has it leave a child behind when it stops. `oracle check` is a health check: it fails while
-//! /run/oracle-unhealthy exists, and hangs while /run/oracle-hangs does.
+//! Its environment: with `ORACLE_IGNORE_TERM=1` only SIGKILL ends it, `ORACLE_STOP_DELAY_MS=500` makes its stop slow,
+//! `ORACLE_LEAVE_CHILD=1` leaves a child behind that ignores SIGTERM, and `ORACLE_DATABASE=PARAMETERS` has it write to a
+//! PostgreSQL all the time, by the function `put(host, token)`. While /var/lib/oracle-deaf exists it ignores SIGTERM, and
+//! while /var/lib/oracle-leaves exists it leaves a child behind when it stops. `oracle check` is a health check: it fails
+//! while /run/oracle-unhealthy exists, and hangs while /run/oracle-hangs exists.
 //!
-//! `oracle exec PROGRAM ARGUMENT...` becomes another program, which then is what must never run twice: the locks are held by
-//! its processes, to the last of them.
+//! `oracle exec PROGRAM ARGUMENT...` becomes another program, which then is what must never run twice: the locks are held
+//! until the last of its processes has ended.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -56,7 +57,7 @@ fn main() -> io::Result<ExitCode> {
 }
 
 async fn run() -> io::Result<ExitCode> {
-    // Asked for first: a SIGTERM that comes early must not look like a crash.
+    // The signal handler is installed first: a SIGTERM that comes early must not look like a crash.
     let mut terminate = signal(SignalKind::terminate())?;
     let oracle = Oracle::begin()?;
     if is_set("ORACLE_LEAVE_CHILD") {
@@ -87,7 +88,8 @@ fn leave_child() -> io::Result<()> {
     Ok(())
 }
 
-/// Writes as fast as the database takes it, whether it accepts the token or not, and over connections that break.
+/// Writes as fast as the database accepts it, whether it accepts the token or not, and connects again when a connection
+/// breaks.
 #[cfg(feature = "postgres")]
 async fn write_for_ever(database: String, host: String, term: String) {
     loop {
@@ -97,7 +99,7 @@ async fn write_for_ever(database: String, host: String, term: String) {
     }
 }
 
-/// Returns when that fails.
+/// Writes over one connection, and returns when that fails.
 #[cfg(feature = "postgres")]
 async fn write(database: &str, host: &str, term: &str) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let term: i64 = term.parse()?;
@@ -132,7 +134,7 @@ struct Oracle {
     term: String,
     id: String,
     log: File,
-    /// Both held until the last process that inherited them is gone.
+    /// Both locks are held until the last process that inherited them is gone.
     only: File,
     _live: File,
 }
@@ -144,7 +146,8 @@ impl Oracle {
         let id = format!("{host}-{}-{}", std::process::id(), monotonic_ns());
         let log = OpenOptions::new().create(true).append(true).open(format!("{SHARED}/oracle.log"))?;
 
-        // Locked before it gets its name, so that the test never finds it unlocked while this process lives.
+        // The file is locked before it gets its name, so that the test never finds it unlocked while this process
+        // lives.
         fs::create_dir_all(format!("{SHARED}/live"))?;
         let unnamed = format!("{SHARED}/.{id}");
         let live = inherited(&unnamed)?;
@@ -163,14 +166,14 @@ impl Oracle {
         Ok(oracle)
     }
 
-    /// One write, so that lines of different hosts never mix.
+    /// Appends a line with one write, so that lines of different hosts never mix.
     fn log(&self, kind: &str) -> io::Result<()> {
         let line = format!("{kind} {} {} {} {}\n", self.host, monotonic_ns(), self.term, self.id);
         (&self.log).write_all(line.as_bytes())
     }
 }
 
-/// A file whose lock a child shares: it ends with the last of them.
+/// Opens a file whose lock is shared with child processes, and ends with the last of them.
 fn inherited(path: &str) -> io::Result<File> {
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
     rustix::io::fcntl_setfd(&file, FdFlags::empty())?;

@@ -18,7 +18,7 @@ on_each_store! {
     etcd: a_partition_takes_the_server_of_the_host_with_it, a_partition_in_one_direction;
 }
 
-/// Cuts the active host off until another is active, and heals it again.
+/// Cuts the active host off until another is active, and heals it again. Returns the new copy.
 fn cut_and_heal(fixture: &Fixture, active: &Event, cut: Cut, limit: Duration, what: &str) -> Event {
     let host = fixture.host_of(active);
     let since = now();
@@ -72,8 +72,9 @@ fn is_active(host: &Host) -> bool {
     host.property(UNIT, "ActiveState") == "active"
 }
 
-/// A hypervisor that pauses a virtual machine: nothing on the host can act, and clocks go on. The frozen copy touches
-/// nothing until the thaw, but it is there, and the oracle sees it: that one violation is what `[fence] others` is for.
+/// As with a hypervisor that pauses a virtual machine, nothing on the host can act while clocks go on. The frozen copy
+/// touches nothing until the thaw, but it exists, and the oracle sees it. `[fence] others` is there to prevent that one
+/// violation.
 fn a_frozen_host_stops_its_unit_when_it_thaws(store: Lockstore) {
     let Some((fixture, first)) = Plan::hosts("thaw", 2, store).run() else { return };
     let host = fixture.host_of(&first);

@@ -1,7 +1,7 @@
 //! Hosts that stand still for longer than their lease and then go on: how long the old copy lives beside the new one.
 //!
-//! Nothing on a frozen host can act, so a copy that thaws runs until the guard has killed it: that overlap is what the
-//! fencing token is for, and it is measured here. The program is deaf to SIGTERM, so that it is SIGKILL that counts.
+//! Nothing on a frozen host can act, so a copy that thaws runs until the guard has killed it. The fencing token is
+//! there for that overlap, which is measured here. The program ignores SIGTERM, so that only SIGKILL ends it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,27 +19,28 @@ use crate::watch::Event;
 const GUARD: &str = "putex-guard.service";
 const WATCHER: &str = "putex-guard-watch.service";
 
-/// The best of a few rounds has to be within it; one round alone may meet a machine that is busy with other things.
+/// Limit for the best of a few rounds. A single round may meet a machine that is busy with other things.
 const AT_ONCE: Duration = Duration::from_millis(50);
-/// Every round has to be.
+/// Limit for every round.
 const BUSY: Duration = Duration::from_secs(1);
 
-/// Longer than PID 1 bears with any program that it watches.
+/// Longer than the watchdog timeout of any program that PID 1 watches.
 const LONG: Duration = Duration::from_secs(12);
 
-/// A program of the unit's that must not run while a copy lives whose time is over: a real one would have it write.
+/// A program of the unit that must not run while there is a copy whose lease is over: a real one would have that copy
+/// write.
 const EXEC_STOP: (&str, &str) = (
     "/etc/systemd/system/database.service.d/exec-stop.conf",
     "[Service]\nExecStop=/bin/sh -c 'hostname >>/srv/shared/exec-stop'\n",
 );
 
-/// Puts the active host to sleep, waits for the other one to start, wakes it, and measures from then to the end of its
-/// copy. Answers with the new copy.
+/// Freezes the active host, waits for the other one to start, wakes the first, and measures from then to the end of its
+/// copy. Returns the new copy and that time.
 pub fn overlap(fixture: &Fixture, old: &Event, sleep: &dyn Fn(&Host), wake: &dyn Fn(&Host)) -> (Event, Duration) {
     overlap_after(fixture, old, Duration::ZERO, sleep, wake)
 }
 
-/// The same after a sleep of at least `least`.
+/// As [`overlap`], after a freeze of at least `least`.
 fn overlap_after(
     fixture: &Fixture,
     old: &Event,
@@ -60,7 +61,7 @@ fn overlap_after(
     (new, end.after(awake))
 }
 
-/// The shortest and the longest, and the median printed with them.
+/// Returns the shortest and the longest of `spans`, and prints them with the median.
 fn summary(what: &str, mut spans: Vec<Duration>) -> (Duration, Duration) {
     spans.sort();
     let (first, last) = (spans[0], spans[spans.len() - 1]);
@@ -72,15 +73,15 @@ fn summary(what: &str, mut spans: Vec<Duration>) -> (Duration, Duration) {
     (first, last)
 }
 
-/// The only copies that met another are those that began while the old one slept.
+/// Checks that only copies that began while the old one was frozen met another one.
 fn assert_only_sleepers_met(fixture: &Fixture, beside: &[Event]) {
     for met in fixture.oracle.violations() {
         assert!(beside.iter().any(|start| start.id == met.id), "{met:?}");
     }
 }
 
-/// Everybody wakes at once at a thaw, so the guard is ahead of all who run as usual, and who watches it is ahead of it. Where
-/// a host refuses that, they run as usual.
+/// All processes wake at once at a thaw, so the guard runs at a higher priority than ordinary ones, and the watcher above the
+/// guard. Where a host refuses that, they run at ordinary priority.
 #[test]
 fn guard_and_watcher_are_ahead_of_others_where_the_host_lets_them() {
     let plan = Plan::hosts("ahead", 2, Lockstore::Directory);
@@ -94,7 +95,7 @@ fn guard_and_watcher_are_ahead_of_others_where_the_host_lets_them() {
         threads.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<BTreeSet<_>>()
     };
     let of = |host| [GUARD, WATCHER].map(|unit| policies(host, unit).into_iter().collect::<Vec<_>>());
-    // The kernel of this machine may refuse it to all of them.
+    // The kernel of this machine may refuse that priority to all hosts.
     if output("chrt", &["--fifo", "1", "true"]).status.success() {
         assert_eq!(of(&fixture.hosts[0]), [["FF 1"], ["FF 2"]]);
     }
@@ -103,8 +104,8 @@ fn guard_and_watcher_are_ahead_of_others_where_the_host_lets_them() {
     }
 }
 
-/// It is the guard that was there before which does it, through the kernel: PID 1 does not take it for one that hangs, however
-/// long the host stood still, and is asked for a stop only behind that.
+/// The former guard itself kills the unit, through the kernel. PID 1 does not treat it as hanging, however long the host stood
+/// still, and is asked for a stop only afterwards.
 #[test]
 fn a_host_that_thaws_kills_its_unit_at_once() {
     let plan = Plan::hosts("pause", 2, Lockstore::Nats).oracle(&["ORACLE_IGNORE_TERM=1"]);
@@ -130,8 +131,8 @@ fn a_host_that_thaws_kills_its_unit_at_once() {
     assert_only_sleepers_met(&fixture, &beside);
 }
 
-/// Whoever could end the unit stands still while it runs on, which no software can do anything about. Whoever of them goes on
-/// first has to end it at once: the guard itself, or PID 1 with a new watcher and a new guard.
+/// All processes that could end the unit stand still while it runs on, which no software can prevent. The first of them that
+/// goes on has to end it at once: the guard itself, or PID 1 with a new watcher and a new guard.
 #[test]
 fn a_guard_that_goes_on_kills_its_unit_at_once() {
     let plan = Plan::hosts("asleep", 2, Lockstore::Nats).oracle(&["ORACLE_IGNORE_TERM=1"]);
@@ -147,7 +148,7 @@ fn a_guard_that_goes_on_kills_its_unit_at_once() {
             let host = fixture.host_of(&active);
             let (next, span) = overlap(&fixture, &active, &sleep, wake);
             println!("{what} {round}: the old copy was gone {span:?} after it");
-            // The guard may be another one by now.
+            // The guard may have been replaced by now.
             kill(Signal::CONT, &[host.pid1()]);
             kill(Signal::CONT, &host.those_who_stop_units());
             wait_for_standby(host);

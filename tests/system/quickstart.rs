@@ -1,4 +1,4 @@
-//! The tour that `packaging/quickstart` gives: a failover between two hosts, told step by step.
+//! The tour that `packaging/quickstart` gives: a failover between two hosts, explained step by step.
 
 use std::io::{Write as _, stdout};
 use std::time::Duration;
@@ -11,7 +11,7 @@ const SERVICE: &str = "unit = \"database.service\"\nrenew-interval = \"1s\"\n";
 
 const UNITS: [&str; 3] = ["putexd.service", "putex-guard.service", "database.service"];
 
-/// Not print!: the tour is shown whether or not the test harness shows the output of tests.
+/// print! would be captured by the test harness, and the tour must be shown in any case.
 fn say(text: &str) {
     let mut out = stdout().lock();
     writeln!(out, "{text}").and_then(|()| out.flush()).expect("the terminal takes text");

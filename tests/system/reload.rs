@@ -14,7 +14,7 @@ on_each_store! {
     a_reload_touches_what_has_changed_and_nothing_else,
 }
 
-/// A second program that must run once: it does not start while another copy has the lock.
+/// A second program that must run once: it fails to start while another copy has its lock.
 const WEB: &str = "[Unit]\nDescription=A web server that must run once\n\n\
                    [Service]\nExecStart=/usr/bin/flock --nonblock --no-fork /srv/shared/web.lock sleep infinity\n";
 const WEB_UNIT: &str = "/etc/systemd/system/web.service";
@@ -74,7 +74,7 @@ fn a_reload_touches_what_has_changed_and_nothing_else(store: Lockstore) {
     fixture.uninterrupted(&first, Duration::from_secs(2), "nothing has changed", reload_all);
     wait_for_line(host, &["the configuration is reloaded", "nothing changed"]);
 
-    // A new file: its unit is gated and started, the other one runs on.
+    // A new file: its unit is gated and started, and the other unit runs on.
     fixture.uninterrupted(&first, Duration::from_secs(2), "a new service", || {
         write("web", WEB_SERVICE);
         reload_all();
@@ -84,7 +84,7 @@ fn a_reload_touches_what_has_changed_and_nothing_else(store: Lockstore) {
     let web = wait_for_web(&fixture, SOON);
     let invocation = web.property("web.service", "InvocationID");
 
-    // Other timings are taken over in the middle of a lease.
+    // Changed timings take effect in the middle of a lease.
     fixture.uninterrupted(&first, WAIT * 2, "changed timings", || {
         write("db", &SERVICE.replace("\"1s\"", "\"2s\""));
         reload_all();
@@ -95,7 +95,7 @@ fn a_reload_touches_what_has_changed_and_nothing_else(store: Lockstore) {
     fixture.uninterrupted(&first, WAIT * 2, "a broken file", || {
         write("db", "unit = \"database.service\"\nrenew-interval = 5\n");
         for host in &fixture.hosts {
-            // What systemctl says of it is systemctl's; the unit is what counts.
+            // The exit status of systemctl does not matter here, only the unit does.
             host.output(&["systemctl", "reload", "putexd.service"]);
         }
     });
@@ -104,7 +104,7 @@ fn a_reload_touches_what_has_changed_and_nothing_else(store: Lockstore) {
     write("db", SERVICE);
     fixture.uninterrupted(&first, WAIT, "mended", reload_all);
 
-    // A removed file: the unit is stopped, the lock released.
+    // A removed file: the unit is stopped, and the lock released.
     fixture.uninterrupted(&first, Duration::from_secs(2), "a removed service", || {
         for host in &fixture.hosts {
             host.exec(&["rm", "/etc/putex.d/web.toml"]);
@@ -116,13 +116,13 @@ fn a_reload_touches_what_has_changed_and_nothing_else(store: Lockstore) {
     holds_for(WAIT, "a service without a file is not started", || !fixture.hosts.iter().any(runs_web));
     assert_eq!(main_pid(host, "putexd.service"), daemon, "one daemon did all of this");
 
-    // Another unit under the same name is another service: the old one is stopped first.
+    // Another unit under the same name is another service: the old unit is stopped first.
     let since = now();
     write("db", &WEB_SERVICE.replace("web.service", "web.service\"\nkey = \"elsewhere"));
     reload_all();
     let end = fixture.oracle.wait_for_end(&first, SOON);
     println!("another unit: the old one was gone {:?} after the files were written", end.after(since));
-    // It was run under another key before, and that is meant.
+    // The new unit was run under another key before, so an operator has to confirm the change.
     wait_for_line(host, &["db: the unit is not run under this lock", "key \"web\""]);
     host.exec(&["putexctl", "adopt", "db"]);
     wait_for_web(&fixture, TAKE_OVER);

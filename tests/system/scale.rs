@@ -1,14 +1,14 @@
 //! What many services on three hosts cost, and how long they take together: R = 3 s, F = 3, C = 2, each unit a `sleep`.
 //!
-//! Not a part of the suite, because its figures are worth something only on a machine that does nothing else. `tests/bench/run`
-//! runs it with the programs as they are shipped, and makes tables and plots of the figures:
+//! It is not a part of the suite, because its figures are worth something only on a machine that does nothing else.
+//! `tests/bench/run` runs it with the programs as they are shipped, and makes tables and plots of the figures:
 //!
 //! ```text
 //! PUTEX_SERVICES=100 PUTEX_STORE=nats cargo test --all-features --test system -- --ignored --nocapture measure_scale
 //! ```
 //!
-//! Each figure is printed, and written into the file `PUTEX_FIGURES` as a line of JSON. What PID 1 needs by itself to start and
-//! stop as many units is measured in the same run, on one of the hosts, before putexd is there. The programs are counted in the
+//! Each figure is printed, and written into the file `PUTEX_FIGURES` as a line of JSON. What PID 1 alone needs to start and
+//! stop as many units is measured in the same run, on one of the hosts, before putexd runs. Processes are counted in the
 //! kernel's control groups, so that counting asks nothing of the hosts.
 
 use std::collections::BTreeMap;
@@ -25,24 +25,24 @@ use crate::lockstore::{Locks, Lockstore};
 
 const SERVICES: &str = "PUTEX_SERVICES";
 const STORE: &str = "PUTEX_STORE";
-/// The file of the figures.
+/// Environment variable: the file that the figures are appended to.
 const FIGURES: &str = "PUTEX_FIGURES";
-/// At rest, and between a change of hands and what is measured next.
+/// How long each program is measured at rest, and the pause between a change of holder and the next measurement.
 const REST: Duration = Duration::from_secs(30);
-/// Without putexd, where less happens.
+/// As [`REST`], for the measurement without putexd, where less happens.
 const BARE_REST: Duration = Duration::from_secs(10);
-/// Whatever takes longer has not come to its end.
+/// Limit after which a step counts as never ending.
 const LIMIT: Duration = Duration::from_secs(300);
-/// Between two counts.
+/// Pause between two counts of the running services.
 const COUNT: Duration = Duration::from_millis(100);
-/// How often what is short is measured; the median counts.
+/// How often a short step is measured; the median counts.
 const TIMES: usize = 5;
 
-/// Whose time is measured on each host, and what the figures call it.
+/// The programs whose processor time is measured on each host, and their names in the figures.
 const PROGRAMS: [(&str, &str); 4] =
     [("putexd", "putexd"), ("putex-guard", "guard"), ("systemd", "PID 1"), ("dbus-daemon", "bus")];
 
-/// Where the figures of one run go.
+/// The destination of the figures of one run.
 struct Figures {
     store: String,
     services: usize,
@@ -71,7 +71,7 @@ struct Many {
 }
 
 impl Many {
-    /// What runs on each host, by the names of the services.
+    /// The number of services that run on each host, by the name of the host.
     fn running(&self) -> BTreeMap<String, usize> {
         self.cluster.hosts.iter().map(|host| (host.name.clone(), host.running_services("many-").len())).collect()
     }
@@ -80,7 +80,7 @@ impl Many {
         self.running().values().sum::<usize>() == self.services
     }
 
-    /// Waits until every service runs, and tells how long that took and where they are.
+    /// Waits until every service runs, and records how long that took and where the services run.
     fn wait_for_all(&self, what: &str, begun: Duration) {
         let mut told = Duration::ZERO;
         while !self.all_run() {
@@ -106,19 +106,19 @@ impl Many {
         }
     }
 
-    /// The host that runs most of them.
+    /// The host that runs most services.
     fn busiest(&self) -> &Host {
         let running = self.running();
         self.cluster.hosts.iter().max_by_key(|host| running[&host.name]).expect("a host")
     }
 
-    /// The host that runs fewest of them.
+    /// The host that runs fewest services.
     fn idlest(&self) -> &Host {
         let running = self.running();
         self.cluster.hosts.iter().min_by_key(|host| running[&host.name]).expect("a host")
     }
 
-    /// Brings every service to one host: the others' putexd are away for a while.
+    /// Brings every service to one host by stopping the other hosts' putexd for a while.
     fn gather(&self, host: &Host) {
         let others = || self.cluster.hosts.iter().filter(|other| other.name != host.name);
         for other in others() {
@@ -137,7 +137,8 @@ impl Many {
         assert!(stopped.status.success(), "{}: {}", host.name, said(&stopped));
     }
 
-    /// What PID 1 needs by itself, and what it uses while as many units run and nothing happens.
+    /// Measures what PID 1 needs by itself to start and stop the units, and what it uses while they run and nothing
+    /// happens.
     fn measure_pid_1(&self, names: &[String]) {
         let host = &self.cluster.hosts[0];
         host.exec(&["systemctl", "daemon-reload"]);
@@ -157,7 +158,7 @@ impl Many {
         self.figures.took("PID 1 alone: stop", all("stop"));
     }
 
-    /// Tells what each program uses while nothing happens.
+    /// Records what each program uses while nothing happens.
     fn rest(&self) {
         let used = |host: &Host| -> Vec<Usage> { PROGRAMS.iter().map(|(name, _)| usage(host, name)).collect() };
         let before: Vec<_> = self.cluster.hosts.iter().map(used).collect();
@@ -175,7 +176,7 @@ impl Many {
         }
     }
 
-    /// What an operator waits for.
+    /// Measures the commands that an operator waits for.
     fn measure_day(&self, texts: &[(&str, &str)]) {
         let host = self.idlest();
         let median = |mut spans: Vec<Duration>| {
@@ -187,7 +188,7 @@ impl Many {
             host.exec(arguments);
             since(begun)
         };
-        // The way into the host is part of each.
+        // Each time includes the time to enter the host, which `true` alone shows.
         self.figures.took("a command that does nothing", median((0..TIMES).map(|_| timed(&["true"])).collect()));
         self.figures.took("status", median((0..TIMES).map(|_| timed(&["putexctl", "status"])).collect()));
         let Some((name, text)) = texts.first() else { return };
@@ -201,7 +202,7 @@ impl Many {
         self.figures.took("reload of one changed file", median(spans.collect()));
     }
 
-    /// How long it takes from the start of the program until it has told systemd that it is ready.
+    /// Measures the time from the start of putexd until it has told systemd that it is ready.
     fn measure_ready(&self) {
         let micros =
             |property| self.cluster.hosts[0].property("putexd.service", property).parse::<u64>().expect("a number");
@@ -209,7 +210,7 @@ impl Many {
         self.figures.took("ready", Duration::from_micros(ready));
     }
 
-    /// What the journal of a standby is told when it cannot reach the store for a while.
+    /// Counts the lines in the journal of a standby that cannot reach the store for a while.
     fn measure_silence(&self) {
         let host = self.idlest();
         let lines = || host.journal(&["putexd.service"]).lines().count();
@@ -234,7 +235,8 @@ fn share(before: Usage, after: Usage, span: Duration) -> f64 {
     (after.nanos - before.nanos) / 1e9 / span.as_secs_f64() * 100.0
 }
 
-/// The time that the processes of a program have run, and their memory. What they have in memory of its file they share.
+/// The time that the processes of a program have run, and their memory. Pages of the program file are shared, and
+/// counted once.
 fn usage(host: &Host, program: &str) -> Usage {
     let (mut nanos, mut own, mut shared) = (0.0, 0.0, 0.0_f64);
     for pid in host.processes(program) {

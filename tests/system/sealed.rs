@@ -1,4 +1,4 @@
-//! Records are sealed host by host, by the procedure of putexd-operations(7); then somebody who may write to the store and has
+//! Records are sealed host by host, by the procedure of putexd-operations(7). Then somebody who may write to the store but has
 //! no key writes in the holder's name that its unit has ended.
 
 use std::time::Duration;
@@ -45,7 +45,7 @@ fn a_forged_release_starts_no_second_copy_where_records_are_sealed(store: Lockst
 
     let forged = now();
     forge_a_release(&fixture);
-    // By a copy that ends before, it says.
+    // A copy starts after the forgery, but only after the other one has ended.
     let begun =
         wait_for(TAKE_OVER, "one host starts", || fixture.oracle.starts().into_iter().find(|start| start.at > forged));
     let end = fixture.oracle.wait_for_end(&second, SOON);
@@ -60,7 +60,7 @@ fn a_forged_release_starts_no_second_copy_where_records_are_sealed(store: Lockst
     fixture.wait_for_takeover(&third, asked, HAND_OVER, "a release of a host that has the key");
 }
 
-/// What `command` says on `host`, once it has all of `words`.
+/// Waits until `command` on `host` prints all of `words`, and returns what it prints.
 #[track_caller]
 fn wait_for_words(host: &Host, command: &str, words: &[&str]) -> String {
     wait_for(SOON, &format!("{command} on {} says {words:?}", host.name), || {
@@ -69,7 +69,7 @@ fn wait_for_words(host: &Host, command: &str, words: &[&str]) -> String {
     })
 }
 
-/// The holder may renew meanwhile: until it is won.
+/// Writes a forged release. The holder may renew in between, so it tries until it wins.
 fn forge_a_release(fixture: &Fixture) {
     let key = Key::new("db").expect("a key");
     with_store(fixture, async |store: &dyn Store| {

@@ -1,4 +1,4 @@
-//! What a host does when a stop cannot be proven: each value of `on-stop-failure`, and the hardware watchdog.
+//! The behaviour of a host when a stop cannot be proven: each value of `on-stop-failure`, and the hardware watchdog.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,14 +15,14 @@ use crate::lockstore::Lockstore;
 
 const GUARD: &str = "putex-guard.service";
 
-/// A mount that the unit needs, and that cannot be unmounted while something else on the host is in it.
+/// A mount that the unit needs, and that cannot be unmounted while another process on the host uses it.
 const MOUNT: (&str, &str) =
     ("/etc/systemd/system/srv-data.mount", "[Mount]\nWhat=tmpfs\nWhere=/srv/data\nType=tmpfs\n");
 const NEEDS_MOUNT: (&str, &str) =
     ("/etc/systemd/system/database.service.d/data.conf", "[Unit]\nRequires=srv-data.mount\nAfter=srv-data.mount\n");
 
-/// A host that has lost its lease, and whose mount will not go, goes down before the other one starts; also by putexd alone,
-/// when guard and PID 1 hang.
+/// Checks that a host that has lost its lease, and whose mount cannot be unmounted, goes down before the other one starts.
+/// With `others_hang` the guard and PID 1 hang, so that putexd alone has to do it.
 fn goes_down(name: &'static str, on_stop_failure: &str, others_hang: bool) {
     let service = format!("{SERVICE}bound-units = [\"srv-data.mount\"]\non-stop-failure = \"{on_stop_failure}\"\n");
     let plan = Plan::hosts(name, 2, Lockstore::Directory).service("db", service);
@@ -48,7 +48,7 @@ fn goes_down(name: &'static str, on_stop_failure: &str, others_hang: bool) {
     host.boot();
     wait_for_standby(host);
     let told = host.journal(&[GUARD, "putexd.service"]);
-    // There is no time for the journal where putexd alone is at work.
+    // Where putexd acts alone, there is no time for a line in the journal.
     assert!(
         others_hang || told.contains("not proven dead") || told.contains("takes itself down"),
         "it says why: {told}"
@@ -57,8 +57,8 @@ fn goes_down(name: &'static str, on_stop_failure: &str, others_hang: bool) {
     fixture.assert_no_violation();
 }
 
-/// putexd may not write what the kernel shows in /proc, but for the trigger where its unit binds it. Few of the machines that
-/// run these tests have one, so there is a stand-in.
+/// putexd may write nothing of the kernel's in /proc except the trigger, where its unit binds it. Few of the machines that
+/// run these tests have the trigger, so there is a stand-in.
 fn assert_trigger_can_be_written(host: &Host) {
     let stand_in = "[Service]\nBindPaths=/run/trigger:/proc/version\n";
     host.write_file("/etc/systemd/system/putexd.service.d/trigger.conf", stand_in);
@@ -78,19 +78,19 @@ fn reboot_force_reboots_a_host_whose_mount_does_not_go() {
     goes_down("reboot", "reboot-force", false);
 }
 
-/// What asks for the panic is out of reach of these hosts, so that it is no machine's; then they reboot.
+/// The kernel's trigger is out of reach of these hosts, so that no machine panics. Then they reboot instead.
 #[test]
 fn kernel_panic_takes_a_host_down_whose_mount_does_not_go() {
     goes_down("panic", "kernel-panic", true);
 }
 
-/// Processes that no signal reaches until it is dropped, as those that wait for storage.
+/// Processes that no signal reaches until this is dropped, like those that wait for storage.
 struct Stuck {
     group: PathBuf,
 }
 
 impl Stuck {
-    /// `None`, and said: this machine has no freezer of cgroup v1, the only one that SIGKILL does not get through.
+    /// `None`, with a message, if this machine has no freezer of cgroup v1. Only that one holds up SIGKILL.
     fn new(processes: &[u32]) -> Option<Self> {
         let freezer = Path::new("/sys/fs/cgroup/freezer");
         if !freezer.join("cgroup.procs").exists() {
@@ -121,7 +121,7 @@ impl Drop for Stuck {
     }
 }
 
-/// Nothing can be done but to shout and to go on trying, and that is all that is done.
+/// With `alert` putexd raises an alarm and goes on trying, and does nothing else.
 #[test]
 fn alert_shouts_and_goes_on_trying_while_a_process_is_stuck() {
     let Some((fixture, first)) = Plan::hosts("alert", 2, Lockstore::Directory).run() else { return };
@@ -146,15 +146,16 @@ fn alert_shouts_and_goes_on_trying_while_a_process_is_stuck() {
     assert_eq!(fixture.oracle.violations(), met, "nothing else was alive twice");
 }
 
-/// In place of the device.
+/// An ordinary file in place of the watchdog device.
 const DEVICE: &str = "/etc/watchdog-stand-in";
 const DEVICE_TIMEOUT: Duration = Duration::from_secs(2);
 const WITH_WATCHDOG: &str = "[guard]\nwatchdog-device = \"/etc/watchdog-stand-in\"\nwatchdog-timeout = \"2s\"\n";
-/// Another host waits a second longer than it has to, which is what this machine may be late in the device's place.
+/// With these timings another host waits a second longer than it has to, because this machine may be late in doing the
+/// device's part.
 const UNHURRIED: &str = "unit = \"database.service\"\nrenew-interval = \"1s\"\nfailures = 3\nconfirmations = 2\n\
                          stop-budget = \"1s\"\n";
 
-/// Waits as the device does, and then takes the power away. When it began to is the answer.
+/// Waits as the watchdog device does, and then takes the power away. Returns when the power loss began.
 fn reset_as_the_device_does(host: &Host) -> Duration {
     let device = host.root().join(DEVICE.trim_start_matches('/'));
     wait_until(TAKE_OVER, "the device has heard nothing for its timeout", || {
@@ -164,7 +165,7 @@ fn reset_as_the_device_does(host: &Host) -> Duration {
     host.power_off_hard()
 }
 
-/// Guard, putexd and PID 1 all hang while the unit runs on: without the device two copies would be alive.
+/// Guard, putexd and PID 1 all hang while the unit runs on. Without the device two copies would be alive.
 #[test]
 fn a_watchdog_resets_a_host_on_which_all_who_could_stop_the_unit_hang() {
     let plan = Plan::hosts("watchdog", 2, Lockstore::Directory).service("db", UNHURRIED);
@@ -181,7 +182,7 @@ fn a_watchdog_resets_a_host_on_which_all_who_could_stop_the_unit_hang() {
     host.boot();
     wait_for_standby(host);
     fixture.assert_alone(&second);
-    // A partition costs the lease and not the host, because the stop is proven in time.
+    // A partition costs the lease but not the host, because the stop is proven in time.
     let host = fixture.host_of(&second);
     let boots = host.exec(&["cat", "/proc/1/stat"]);
     let since = now();
@@ -194,7 +195,7 @@ fn a_watchdog_resets_a_host_on_which_all_who_could_stop_the_unit_hang() {
     wait_until(SOON, "keep-alives go on", || written(host).len() > before);
     assert_eq!(host.exec(&["cat", "/proc/1/stat"]).split(' ').nth(21), boots.split(' ').nth(21), "PID 1 is the same");
 
-    // An orderly end leaves no device that counts.
+    // After an orderly end the device is disarmed (magic close, `V`).
     let host = fixture.host_of(&third);
     let since = now();
     host.exec(&["systemctl", "stop", "putexd.service"]);
@@ -211,7 +212,7 @@ fn nothing_starts_while_the_watchdog_is_not_served() {
     let plan = Plan::hosts("unserved", 1, Lockstore::Directory).service("db", UNHURRIED).host_file(WITH_WATCHDOG);
     let Some(fixture) = plan.begin() else { return };
     let [host] = &fixture.hosts[..] else { panic!("one host was asked for") };
-    // putexd takes questions a moment after it is ready.
+    // putexd answers questions only a moment after it is ready.
     let status = || String::from_utf8_lossy(&host.output(&["putexctl", "status"]).stdout).into_owned();
     let says = |why: &str| {
         wait_for(SOON, why, || status().contains(why).then_some(()));
@@ -221,7 +222,8 @@ fn nothing_starts_while_the_watchdog_is_not_served() {
     host.write_file(DEVICE, "");
     let first = fixture.wait_for_start(Duration::ZERO, TAKE_OVER);
 
-    // A guard that was started before the configuration was changed is told nothing of it, and what runs runs on.
+    // A guard that was started before the configuration was changed does not learn of the change, and what runs runs
+    // on.
     let changed = host.read_file("/etc/putex/putexd.toml").expect("it is there").replace("\"2s\"", "\"1s\"");
     host.write_file("/etc/putex/putexd.toml", &changed);
     fixture.uninterrupted(&first, WAIT, "another timeout", || {

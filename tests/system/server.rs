@@ -1,4 +1,4 @@
-//! A server beside the hosts, of any store that has servers: the hosts' power losses do not touch it.
+//! A server beside the hosts, of any store that has servers. Power losses of the hosts do not affect it.
 
 use std::ffi::OsString;
 use std::fs;
@@ -17,15 +17,15 @@ use crate::environment::{nats_server, utf8};
 use crate::lockstore::Lockstore;
 use crate::on_hosts::{etcd_command, nats_configuration};
 
-/// Of the locks' server beside the hosts.
+/// The address of the locks' server beside the hosts.
 pub const ADDRESS: &str = "10.77.0.5";
-/// Of a database beside the hosts that is none of putexd's.
+/// The address of a database beside the hosts that is not putexd's store.
 pub const DATABASE_ADDRESS: &str = "10.77.0.6";
 
-/// Servers answer within a second or two; a busy machine may take much longer.
+/// A server answers within one or two seconds, and later on a busy machine.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// The server, running or not. Dropped, it is gone.
+/// The server, running or not. It is killed when this is dropped.
 pub struct Server {
     store: Lockstore,
     network: String,
@@ -35,7 +35,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server of `store` in `network`, where it has `address`, and waits until it answers.
+    /// Starts a server of `store` in the network namespace `network`, where it has `address`, and waits until it
+    /// answers.
     pub fn start(store: Lockstore, network: String, address: &'static str, dir: &Path) -> Self {
         fs::create_dir_all(dir).expect("the cluster's folder can be written to");
         let server = Self { store, network, address, dir: dir.to_owned(), process: Mutex::new(None) };
@@ -47,7 +48,7 @@ impl Server {
         server
     }
 
-    /// Starts the server, on what it had stored, and waits until it answers.
+    /// Starts the server with the data that it has stored, and waits until it answers.
     pub fn up(&self) {
         if self.store == Lockstore::Postgres && !self.data().exists() {
             self.make_database();
@@ -71,17 +72,17 @@ impl Server {
         });
     }
 
-    /// SIGKILL.
+    /// Kills the server with SIGKILL, and waits until its processes are gone.
     pub fn kill(&self) {
         if let Some(mut process) = self.lock().take() {
             self.signal("-KILL");
             process.wait().expect("the server is a child of this process");
-            // PostgreSQL does not start again beside a process of its former life.
+            // PostgreSQL does not start again beside a process of its former run.
             wait_until(START_LIMIT, "the server's processes are gone", || self.processes().is_empty());
         }
     }
 
-    /// SIGSTOP: connections stay, and nobody answers.
+    /// Stops the server with SIGSTOP: connections stay, but it answers nothing.
     pub fn hang(&self) {
         self.signal("-STOP");
     }
@@ -90,7 +91,7 @@ impl Server {
         self.signal("-CONT");
     }
 
-    /// What PostgreSQL answers, a line for each row.
+    /// Runs SQL on the PostgreSQL server, and returns its answer, a line for each row.
     #[track_caller]
     pub fn sql(&self, statements: &str) -> String {
         let psql = postgres_program("psql");
@@ -100,7 +101,7 @@ impl Server {
         run("ip", &[&asked[..], &quiet[..], &[statements]].concat()).trim().to_owned()
     }
 
-    /// Throws away what is stored, as a disk that was replaced.
+    /// Deletes all stored data, as if the disk had been replaced.
     pub fn wipe(&self) {
         self.kill();
         fs::remove_dir_all(self.data()).expect("the server has stored something");
@@ -141,7 +142,7 @@ impl Server {
         }
     }
 
-    /// An empty database cluster, which belongs to the one user that PostgreSQL agrees to run as.
+    /// Makes an empty database cluster, owned by the only user that PostgreSQL runs as.
     fn make_database(&self) {
         run("chown", &["postgres:", utf8(&self.dir)]);
         let initdb = postgres_program("initdb");
@@ -154,7 +155,7 @@ impl Server {
         fs::write(data.join("pg_hba.conf"), everyone).expect("the cluster's folder can be written to");
     }
 
-    /// Sent to all of its processes at once: PostgreSQL has one for each connection.
+    /// Sends a signal to all of the server's processes at once: PostgreSQL has one for each connection.
     fn signal(&self, signal: &str) {
         let processes = self.processes();
         let mut arguments = vec![signal];
@@ -162,14 +163,14 @@ impl Server {
         output("kill", &arguments);
     }
 
-    /// Nothing else lives in its network.
+    /// The server's processes: nothing else runs in its network namespace.
     fn processes(&self) -> Vec<String> {
         let listed = run("ip", &["netns", "pids", &self.network]);
         listed.split_whitespace().map(str::to_owned).collect()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Child>> {
-        // A test that failed while tenure it still has to clean up.
+        // A test that failed while it held this lock still has to clean up.
         self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -180,25 +181,25 @@ impl Drop for Server {
     }
 }
 
-/// Debian keeps a folder of programs for each version; the newest one will do.
+/// A program of PostgreSQL. Debian has a folder of programs for each version, of which the newest is taken.
 fn postgres_program(name: &str) -> PathBuf {
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let newest = versions.map(|version| version.path().join("bin").join(name)).filter(|program| program.exists()).max();
     newest.expect("tests/system/prepare installs PostgreSQL")
 }
 
-/// A GET in the network of this thread; `None` when it is not answered with 200 and JSON.
+/// A GET request in the network of this thread. `None` when it is not answered with 200 and JSON.
 pub fn get_json(address: &str, port: u16, path: &str) -> Option<Value> {
     ask(address, port, &format!("GET {path} HTTP/1.0\r\n\r\n"))
 }
 
-/// As [`get_json`], a POST.
+/// As [`get_json`], for a POST request.
 pub fn post_json(address: &str, port: u16, path: &str, body: &Value) -> Option<Value> {
     let body = body.to_string();
     ask(address, port, &format!("POST {path} HTTP/1.0\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
 }
 
-/// In HTTP/1.0, so that the answer comes in one piece and the server closes.
+/// The request is HTTP/1.0, so that the answer comes in one piece and the server closes the connection.
 fn ask(address: &str, port: u16, request: &str) -> Option<Value> {
     let limit = Duration::from_secs(1);
     let address = SocketAddr::new(address.parse().expect("addresses of the tests are addresses"), port);

@@ -1,5 +1,5 @@
-//! A folder that all hosts share, as they share one of a NAS: each host sees it through a file system of its own, which
-//! this machine serves, and which can be made to hang for one host or for all.
+//! A folder that all hosts share, like one on a NAS. Each host sees it through a file system of its own, which this
+//! machine serves, and which can be made to hang for one host or for all.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use std::time::Duration;
 use crate::command::{output, wait_until};
 use crate::environment::utf8;
 
-/// Where the hosts have it.
+/// The mount point on the hosts.
 pub const PLACE: &str = "/srv/putex";
 
-/// What one host sees of the folder.
+/// One host's view of the folder.
 pub struct Share {
     folder: PathBuf,
     place: PathBuf,
@@ -23,23 +23,24 @@ pub struct Share {
 }
 
 impl Share {
-    /// `folder` is shared; `dir` is the host's own, and what serves the host belongs to `network`.
+    /// `folder` is the shared one and `dir` is the host's own. The process that serves the host runs in `network`.
     pub fn new(folder: PathBuf, dir: &Path, network: String) -> Self {
         let place = dir.join("putex");
         fs::create_dir_all(&place).expect("the host's folder can be written to");
         Self { folder, place, log: dir.join("putex.log"), network, server: Mutex::new(None) }
     }
 
-    /// Where this machine has what the host sees.
+    /// Where this machine has the host's view mounted.
     pub fn place(&self) -> &Path {
         &self.place
     }
 
-    /// Before the host is switched on.
+    /// Mounts the host's view. It must be called before the host is switched on.
     pub fn mount(&self) {
         let log = File::create(&self.log).expect("the host's folder can be written to");
-        // Nothing is remembered on the way, so that each host sees at once what another one wrote. Found by its network
-        // should this process be killed; `ip netns exec` would mount it where no host sees it.
+        // Nothing is cached, so that each host sees at once what another one wrote. The server runs in the host's
+        // network, where `clear` finds it if this process is killed. `ip netns exec` would mount the folder where no
+        // host sees it.
         let server = Command::new("nsenter")
             .arg(format!("--net=/run/netns/{}", self.network))
             .args(["bindfs", "-f", "-o", "attr_timeout=0,entry_timeout=0,negative_timeout=0,ac_attr_timeout=0"])
@@ -55,7 +56,8 @@ impl Share {
         });
     }
 
-    /// After the power loss of the host: what its processes still wait for fails, so that they can end.
+    /// Unmounts the view after a power loss of the host. Calls of its processes that still wait fail, so that these
+    /// processes can end.
     pub fn unmount(&self) {
         let Some(mut server) = self.lock().take() else { return };
         server.kill().expect("the file system's server is a child of this process");
@@ -63,7 +65,7 @@ impl Share {
         output("umount", &["--lazy", utf8(&self.place)]);
     }
 
-    /// Whoever looks into the folder waits, as a host does whose NAS is away. What it has asked for is done later.
+    /// Makes every access to the folder wait, as on a host whose NAS is away. Pending requests are carried out later.
     pub fn hang(&self) {
         self.signal("-STOP");
     }
@@ -80,7 +82,7 @@ impl Share {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Child>> {
-        // A test that failed while tenure it still has to clean up.
+        // A test that failed while it held this lock still has to clean up.
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -27,11 +27,11 @@ on_each_store! {
               a_store_that_blinks_is_not_noticed_by_the_unit;
 }
 
-/// T = 24 s rides through an election of NATS, which takes up to nine.
+/// A lease of T = 24 s outlasts an election of NATS, which takes up to nine seconds.
 const PATIENT: &str = "unit = \"database.service\"\nrenew-interval = \"8s\"\nfailures = 3\nconfirmations = 1\n";
 
 fn the_daemon_starts_without_its_store_and_waits_for_it(store: Lockstore) {
-    // `begin` returns when systemd counts putexd as started, which is after its READY=1.
+    // `begin` returns when systemd shows putexd as started, which is after its READY=1.
     let Some(fixture) = Plan::hosts("nostore", 2, store).without_store().begin() else { return };
     for host in &fixture.hosts {
         wait_for_status(host, |status| status.contains("db no-store"));
@@ -62,7 +62,7 @@ fn the_servers_are_killed_and_come_back_within_the_lease(store: Lockstore) {
 
 fn the_server_of_the_active_host_is_killed(store: Lockstore) {
     let Some((fixture, first)) = Plan::hosts("server", 3, store).servers_on_hosts().run() else { return };
-    // Whether this costs an election is up to the servers; a lease of three seconds need not survive one.
+    // Whether this costs an election depends on the servers, and a lease of three seconds need not outlast one.
     let since = now();
     OnHosts::kill(fixture.host_of(&first));
     fixture.locks.on_hosts().wait_for_leader(&fixture);
@@ -94,7 +94,7 @@ fn doctor_tells_of_servers_that_are_away(store: Lockstore) {
         is_well && said.contains("2 of 3 replicas are up to date: one more loss stops every service")
     });
     OnHosts::stop(others[1]);
-    // The leader says so at first; then nobody leads, and nobody answers.
+    // At first the leader reports it. Later there is no leader, and nobody answers.
     wait_until(ELECTED, "no majority is up to date", || {
         let (is_well, _, why) = doctor();
         println!("doctor: {}", why.trim());
@@ -123,7 +123,7 @@ fn the_store_is_away_for_long(store: Lockstore) {
     let next = fixture.wait_for_start(back, ELECTED);
     println!("the store is back: {} started {:?} after it", next.host, next.after(back));
     fixture.wait_for_one_active(ELECTED);
-    // How long it was away is said. The servers may elect once more, so a host may still miss an answer.
+    // putexd tells how long the store was away. The servers may elect once more, so a host may still miss an answer.
     for host in &fixture.hosts {
         let says = |command: &str, wanted: &str| {
             wait_until(ELECTED, &format!("putexctl {command} says {wanted:?}"), || {
@@ -142,7 +142,7 @@ fn a_lost_store_is_told_once_for_all_services(store: Lockstore) {
             format!("unit = \"told-{name}.service\"\nrenew-interval = \"1s\"\nfailures = 3\nconfirmations = 1\n");
         plan.service(name, service).unit(&format!("told-{name}"), "[Service]\nExecStart=/usr/bin/sleep infinity\n")
     });
-    // With that of the oracle.
+    // The number includes the oracle's service.
     let concerned = format!("; {} services are concerned, ", NAMES.len() + 1);
     let Some(fixture) = plan.begin() else { return };
     let running = || fixture.hosts.iter().map(|host| host.running_services("told-").len()).sum::<usize>();
@@ -175,7 +175,7 @@ fn a_lost_store_is_told_once_for_all_services(store: Lockstore) {
         };
         wait_until(SOON, "each service is found by its name", || {
             let entries = entries_of(host, "putexd.service");
-            // They were on standby before as well.
+            // The services were in standby before the loss as well, so only later entries count.
             let since = entries.iter().position(|entry| entry["MESSAGE_ID"] == lost).unwrap_or(entries.len());
             is_of_each(&entries, "no-store") && is_of_each(&entries[since..], "standby")
         });
@@ -198,7 +198,7 @@ fn a_lost_store_is_told_once_for_all_services(store: Lockstore) {
     assert!(together > 0, "one of the hosts had several on standby, and they went together");
 }
 
-/// Connections stay, and nobody answers. The folder of the hosts is never away in another way.
+/// The store keeps its connections and answers nothing. The shared folder is never away in another way.
 fn a_store_that_hangs_keeps_no_unit_alive(store: Lockstore) {
     let Some((fixture, first)) = Plan::hosts("hung", 2, store).run() else { return };
     let since = now();
@@ -226,7 +226,7 @@ fn a_store_that_blinks_is_not_noticed_by_the_unit(store: Lockstore) {
     });
 }
 
-/// A store that has forgotten the lock knows no holder; the one that lives still counts as one.
+/// A store that was wiped knows no holder, but the holder that is alive still counts as one.
 fn a_store_that_was_wiped_starts_nothing_at_once(store: Lockstore) {
     let Some((fixture, first)) = Plan::hosts("wiped", 2, store).run() else { return };
     let since = now();
@@ -238,7 +238,7 @@ fn a_store_that_was_wiped_starts_nothing_at_once(store: Lockstore) {
     fixture.wait_for_one_active(TAKE_OVER);
 }
 
-/// Where nothing is mounted there is an empty folder, in which the host must not have locks of its own.
+/// Where nothing is mounted there is an empty folder, in which the host must not make locks of its own.
 fn a_share_that_is_not_mounted_is_no_store(store: Lockstore) {
     let Some((fixture, first)) = Plan::hosts("unmount", 2, store).run() else { return };
     let host = fixture.host_of(&first);
@@ -258,9 +258,9 @@ fn a_share_that_is_not_mounted_is_no_store(store: Lockstore) {
     fixture.assert_no_violation();
 }
 
-/// Whoever knows the lock from before writes over the damage. Where a disaster took all of them, nobody can tell who holds
-/// it, so nobody runs the unit until an administrator says that the lock may be forgotten, and then only after the wait
-/// that an unknown holder is owed.
+/// A host that knows the lock from before writes over the damage. Where all such hosts were lost, nobody can tell who
+/// holds the lock. Then nobody runs the unit until an administrator says that the lock may be forgotten, and then only
+/// after the wait for an unknown holder (K5).
 fn a_damaged_lock_is_said_and_cleared(store: Lockstore) {
     let Some((fixture, first)) = Plan::hosts("damaged", 2, store).run() else { return };
     let other = fixture.other(&first);

@@ -1,4 +1,4 @@
-//! The unit itself is the trouble: it fails its check, does not stop, leaves children, or cannot be supervised at all.
+//! Faults of the unit itself: it fails its check, does not stop, leaves children, or cannot be supervised at all.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ fn a_failed_check_hands_over(store: Lockstore) {
     assert!(fixture.stop_of(&first).is_some(), "it was stopped in order");
     wait_for_line(host, &["db: releasing (was active)", "the active check fails"]);
 
-    // Unhealthy as a standby too: it does not contend, even when there is nobody else.
+    // The host fails its standby check too: it does not contend, even when there is no other host.
     let next = fixture.host_of(&second);
     next.exec(&["systemctl", "stop", "putexd.service"]);
     fixture.oracle.wait_for_end(&second, SOON);
@@ -59,7 +59,8 @@ fn a_check_that_hangs_is_a_failed_check(store: Lockstore) {
     host.write_file(HANGS, "");
     fixture.wait_for_takeover(&first, since, TAKE_OVER, "check that hangs");
     wait_for_line(host, &["db: releasing (was active)", "no answer within 700ms"]);
-    // One as standby, and the one as active that was under way when the role changed: none outlives its limit.
+    // At most two run: one check of the standby, and one of the active role that was under way when the role changed.
+    // Neither outlives its limit.
     let checks = || host.output(&["pgrep", "--full", "--count", "oracle check"]).stdout;
     holds_for(Duration::from_secs(2), "hanging checks do not pile up", || {
         String::from_utf8_lossy(&checks()).trim().parse().is_ok_and(|count: u32| count <= 2)
@@ -67,7 +68,7 @@ fn a_check_that_hangs_is_a_failed_check(store: Lockstore) {
     fixture.assert_no_violation();
 }
 
-/// systemd must not look at a file system that has nothing to do with the check.
+/// A check must not make systemd look at a file system that has nothing to do with the check.
 #[test]
 fn a_share_that_hangs_fails_no_check() {
     let Some(cluster) = Setup::hosts(1).share(true).boot("hung") else { return };
@@ -100,7 +101,7 @@ fn a_unit_that_ignores_sigterm_is_killed_within_its_budget(store: Lockstore) {
     host.heal();
     wait_for_standby(host);
 
-    // A planned stop leaves it the time that its unit allows, and renews meanwhile.
+    // A planned stop leaves the unit the time of its own TimeoutStopSec=, and the lease is renewed meanwhile.
     let since = now();
     fixture.host_of(&second).exec(&["systemctl", "stop", "putexd.service"]);
     let limit = Duration::from_secs(40);
@@ -110,7 +111,8 @@ fn a_unit_that_ignores_sigterm_is_killed_within_its_budget(store: Lockstore) {
     assert!(end.after(since) > Duration::from_secs(9), "TimeoutStopSec=10s is the unit's to use");
 }
 
-/// What is stopped in order gets SIGKILL at the end of stop-limit where the host would go down otherwise, and the host stays.
+/// At the end of stop-limit an orderly stop is ended by SIGKILL where the host would go down otherwise, and the host stays
+/// up.
 #[test]
 fn an_orderly_stop_beyond_its_limit_is_killed_and_the_host_stays() {
     let service = format!("{SERVICE}stop-limit = \"4s\"\non-stop-failure = \"reboot-force\"\n");
@@ -139,7 +141,7 @@ fn a_slow_stop_is_waited_for(store: Lockstore) {
     let host = fixture.host_of(&first);
     host.exec(&["systemctl", "stop", "--no-block", "putexd.service"]);
     wait_until(SOON, "the unit stops", || host.property(UNIT, "ActiveState") == "deactivating");
-    // Whoever starts it now waits for the end of the stop, and finds the gate closed.
+    // A start that is requested now waits for the end of the stop, and then finds the gate closed.
     host.exec(&["systemctl", "start", "--no-block", UNIT]);
     fixture.wait_for_takeover(&first, since, TAKE_OVER, "planned stop that outlasts the lease");
     let stopped = fixture.stop_of(&first).expect("it was stopped in order");
@@ -186,8 +188,8 @@ fn hosts_with_control_groups_of_old(store: Lockstore) {
     }
 }
 
-/// A full /run takes no drop-in that binds the unit to its lease, and a reload would throw the former one away: systemd
-/// refuses to reload without room for what its generators write.
+/// A full /run has no room for the drop-in that binds the unit to its lease, and a reload would remove the former
+/// drop-in. systemd refuses to reload without room for what its generators write.
 fn a_reload_without_room_sets_no_unit_free(store: Lockstore) {
     let Some((fixture, first)) = Plan::hosts("full", 2, store).run() else { return };
     let standby = fixture.other(&first);

@@ -1,4 +1,4 @@
-//! What the oracle wrote down, and when each of its copies was really gone.
+//! What the oracles wrote down, and when each of their copies had really ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
@@ -28,27 +28,27 @@ pub struct Event {
     pub at: Duration,
     /// The fencing token, if the unit was given one.
     pub term: Option<u64>,
-    /// Which copy.
+    /// The id of the copy.
     pub id: String,
 }
 
 /// What happened to a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// It began.
+    /// The copy began.
     Start,
-    /// When it began another copy was alive.
+    /// Another copy was alive when this one began.
     Violation,
-    /// It was told to stop, and ignores that.
+    /// The copy got SIGTERM, and ignores it.
     Ignore,
-    /// It stops in order.
+    /// The copy stops in order.
     Stop,
-    /// Its last process is gone, whatever ended it.
+    /// The last process of the copy is gone, for whatever reason.
     End,
 }
 
 impl Event {
-    /// How long after `earlier` it happened; zero if it was before that.
+    /// How long after `earlier` the event happened; zero if it was before that.
     pub fn after(&self, earlier: Duration) -> Duration {
         self.at.saturating_sub(earlier)
     }
@@ -94,12 +94,12 @@ impl Watch {
         }
     }
 
-    /// The log as it is.
+    /// The whole log.
     pub fn text(&self) -> String {
         fs::read_to_string(self.shared.join("oracle.log")).unwrap_or_default()
     }
 
-    /// Everything so far, in the order of the lines.
+    /// All events so far, in the order of the lines.
     pub fn events(&self) -> Vec<Event> {
         self.text().lines().filter_map(Event::parse).collect()
     }
@@ -112,7 +112,7 @@ impl Watch {
         self.of(Kind::Violation)
     }
 
-    /// When the copies that are gone had ended, by their ids.
+    /// When each copy that is gone had ended, by the id of the copy.
     pub fn ends(&self) -> BTreeMap<String, Duration> {
         self.of(Kind::End).into_iter().map(|end| (end.id, end.at)).collect()
     }
@@ -121,7 +121,7 @@ impl Watch {
         self.events().into_iter().filter(|event| event.kind == kind).collect()
     }
 
-    /// The copies that live now, by their starts.
+    /// The copies that are alive now, as their start events.
     pub fn live(&self) -> Vec<Event> {
         let events = self.events();
         let ended: BTreeSet<&str> =
@@ -139,7 +139,7 @@ impl Watch {
         })
     }
 
-    /// Waits until the last process of the copy of `start` is gone; `at` of the answer is when that was.
+    /// Waits until the last process of the copy of `start` is gone, and returns that event.
     #[track_caller]
     pub fn wait_for_end(&self, start: &Event, limit: Duration) -> Event {
         wait_for(limit, &format!("the end of {}", start.id), || {
@@ -175,8 +175,8 @@ fn wait_for_last_process(lock: &Path, id: &str, mut log: &File) {
     log.write_all(line.as_bytes()).expect("the shared folder can be written to");
 }
 
-/// Has this thread wake when it is woken, and not when whoever runs is done: milliseconds are measured. A machine that does
-/// not allow it measures worse.
+/// Gives this thread real-time priority, so that it runs as soon as it is woken: milliseconds are measured. A machine that
+/// does not permit it measures less exactly.
 fn run_ahead_of_others() {
     output("chrt", &["--fifo", "--pid", "1", &gettid().as_raw_nonzero().to_string()]);
 }

@@ -1,4 +1,4 @@
-//! What a person reads who has stopped, moved or lost a service: why it waits, for how long, and what to do.
+//! What a person reads who has stopped, moved or lost a service: why the service waits, for how long, and what to do.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use crate::fixture::{
 };
 use crate::lockstore::Lockstore;
 
-/// 2R of [`SERVICE`], and what a start takes on a busy machine.
+/// 2R of [`SERVICE`], and the time of a start on a busy machine.
 const ONCE: Duration = Duration::from_secs(6);
-/// A unit that is never started.
+/// A unit whose start always fails.
 const BAD: &str = "[Service]\nType=notify\nExecStart=false\n";
 const BAD_SERVICE: &str = "unit = \"bad.service\"\nrenew-interval = \"1s\"\nfailures = 3\nconfirmations = 1\n";
 
@@ -19,7 +19,7 @@ fn status(host: &Host) -> String {
     said(&host.output(&["putexctl", "status"]))
 }
 
-/// What `putexctl status` says on `host`, once it has all of `words`.
+/// Waits until `putexctl status` on `host` shows all of `words`, and returns what it says.
 #[track_caller]
 fn wait_for_words(host: &Host, words: &[&str]) -> String {
     wait_for(TAKE_OVER, &format!("putexctl status on {} says {words:?}", host.name), || {
@@ -34,7 +34,7 @@ fn what_an_operator_stops_comes_back_after_one_wait_each_time() {
     let Some((fixture, mut running)) = plan.run() else { return };
     let host = fixture.host_of(&running);
     for round in 0..4 {
-        // Longer than T: one that ends sooner has failed.
+        // The unit runs for longer than T, because one that ends sooner counts as failed.
         holds_for(WAIT, "the unit runs", || fixture.oracle.live() == [running.clone()]);
         let asked = now();
         if round % 2 == 0 {
@@ -50,7 +50,7 @@ fn what_an_operator_stops_comes_back_after_one_wait_each_time() {
         println!("round {round}: back {:?} after it was asked for", running.after(asked));
         assert!(running.after(asked) < ONCE, "round {round}: {:?}", running.after(asked));
     }
-    // What fails says so, and what, and waits longer each time.
+    // A service that fails says so and why, and waits longer each time.
     wait_for_words(
         host,
         &[
@@ -80,30 +80,30 @@ fn whoever_does_not_hold_the_lock_says_who_does() {
     );
     fixture.assert_alone(&first);
 
-    // Started by hand where it must not run, it says whom to ask.
+    // When the unit is started by hand where it must not run, the journal says which command to ask.
     assert!(!standby.output(&["systemctl", "start", UNIT]).status.success());
     wait_for_line(standby, &["systemd[1]", "putexctl status db"]);
 
-    // Whoever reads the table may have enough of it.
+    // The reader of the table may close the pipe early.
     let closed = "mkfifo /tmp/p; (exec 4</tmp/p) & exec 3>/tmp/p; wait; putexctl status >&3 2>/tmp/error; echo $?; \
                   cat /tmp/error";
     assert_eq!(standby.exec(&["sh", "-c", closed]).trim(), "141");
 
-    // A slow stop says what is waited for.
+    // While a stop is slow, the status says what is waited for.
     let since = now();
     holder.exec(&["putexctl", "step-down", "db"]);
     let words = ["releasing", "waits until the unit is proven dead", "an operator asked", "is not proven dead yet"];
     println!("{}", wait_for_words(holder, &words));
     let second = fixture.wait_for_takeover(&first, since, TAKE_OVER, "step-down of a unit that stops slowly");
 
-    // And a lost host, why the other one waits.
+    // After the loss of a host, the other one says why it waits.
     wait_for_standby(holder);
     let lost = fixture.host_of(&second).power_off_hard();
     let third = fixture.wait_for_takeover(&second, lost, TAKE_OVER, "power loss");
     wait_for_line(fixture.host_of(&third), &["db: confirming", "which fell silent, is not yet known to be dead"]);
 }
 
-/// Neither runs anything there: the one has nothing to stop, and the other is refused.
+/// Neither order runs anything on the standby: there is nothing to stop, and the start is refused.
 #[test]
 fn an_operators_start_or_stop_where_nothing_runs_is_no_alarm() {
     let Some((fixture, first)) = Plan::hosts("jobs", 2, Lockstore::Nats).run() else { return };
@@ -120,7 +120,7 @@ fn an_operators_start_or_stop_where_nothing_runs_is_no_alarm() {
     fixture.assert_alone(&first);
 }
 
-/// The procedure of putexd-operations(7).
+/// The procedure of putexd-operations(7), step by step.
 #[test]
 fn a_service_is_stopped_everywhere_and_started_again() {
     let Some((fixture, first)) = Plan::hosts("nowhere", 2, Lockstore::Nats).run() else { return };
@@ -145,14 +145,14 @@ fn a_service_is_stopped_everywhere_and_started_again() {
     fixture.assert_no_violation();
 }
 
-/// A host that stood still says so, and tells nothing of elections that stand still.
+/// A host that stood still says so, and does not report that its elections stand still.
 #[test]
 fn a_thaw_accuses_no_election() {
     let Some((fixture, first)) = Plan::hosts("accuse", 2, Lockstore::Nats).run() else { return };
     let host = fixture.host_of(&first);
     let since = now();
     host.freeze();
-    // Longer than a loop is waited for.
+    // The freeze is longer than the limit after which a loop counts as standing still.
     holds_for(Duration::from_secs(8), "a frozen copy does not end", || fixture.oracle.live().contains(&first));
     host.thaw();
     fixture.oracle.wait_for_start_on(&fixture.others(&first), since, TAKE_OVER);

@@ -1,11 +1,11 @@
-//! Inserts rows into a PostgreSQL for as long as it runs, over connections that break, and writes down which of them the
-//! server has acknowledged.
+//! Inserts rows into a PostgreSQL for as long as it runs, and connects again when a connection breaks. It writes down
+//! which of the rows the server has acknowledged.
 //!
-//! `writer NAME CONNECTION FOLDER` inserts into `written (writer, n)`: `writer` is unlike that of any other run, and `n`
-//! grows by one with each attempt, so that no row is asked for twice. What was acknowledged stands in `FOLDER/WRITER`, a
-//! line `N SENT_NS ACKNOWLEDGED_NS` for each row; CLOCK_MONOTONIC is the same on all hosts. A row whose answer did not
-//! come may be there or not, and no line tells of it. For how long an answer is waited for, the parameters of the
-//! connection say: a clock of its own would give up what came while the host stood still.
+//! `writer NAME CONNECTION FOLDER` inserts into `written (writer, n)`. `writer` is different in each run, and `n` grows
+//! by one with each attempt, so that no row is sent twice. Acknowledged rows are in `FOLDER/WRITER`, a line
+//! `N SENT_NS ACKNOWLEDGED_NS` for each; CLOCK_MONOTONIC is the same on all hosts. A row whose answer did not come may
+//! be there or not, and has no line. The parameters of the connection say for how long an answer is waited for: a
+//! timeout of the program's own would give up an answer that came while the host stood still.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -17,9 +17,9 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::time::sleep;
 use tokio_postgres::{Client, NoTls};
 
-/// Between two rows: the server is there to be broken, not to be measured.
+/// Pause between two rows: the server is there to be broken, not to be measured.
 const PACE: Duration = Duration::from_millis(5);
-/// Between two connections.
+/// Pause between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(20);
 
 fn main() -> io::Result<ExitCode> {
@@ -34,7 +34,7 @@ fn main() -> io::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         loop {
-            // The server is gone most of the time on most hosts, which is nothing to tell of.
+            // On most hosts there is no server most of the time, so a failed connection is not reported.
             if let Some(client) = connect(connection).await {
                 writer.write(&client).await?;
             }
@@ -51,13 +51,14 @@ async fn connect(connection: &str) -> Option<Client> {
 
 struct Writer {
     id: String,
-    /// Of the last attempt.
+    /// The number of the last attempt.
     n: i64,
     log: File,
 }
 
 impl Writer {
-    /// Returns when the server does not take a row; fails when that a row was taken cannot be written down.
+    /// Writes rows, and returns when the server does not accept one. It fails when an acknowledgement cannot be written
+    /// down.
     async fn write(&mut self, client: &Client) -> io::Result<()> {
         loop {
             self.n += 1;
@@ -65,7 +66,7 @@ impl Writer {
             let values: [&(dyn tokio_postgres::types::ToSql + Sync); 2] = [&self.id, &self.n];
             let inserted = client.execute("INSERT INTO written (writer, n) VALUES ($1, $2)", &values);
             let Ok(1) = inserted.await else { return Ok(()) };
-            // One write, so that whoever reads meanwhile and whatever ends this process finds no half of a line but the last.
+            // Each line is one write, so that a reader, or the end of this process, leaves no incomplete line but the last.
             self.log.write_all(format!("{} {sent} {}\n", self.n, monotonic_ns()).as_bytes())?;
             sleep(PACE).await;
         }

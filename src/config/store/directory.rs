@@ -7,7 +7,8 @@ use crate::config::diagnostic::Report;
 use crate::config::fragment::{StoreFragment, take};
 use crate::types::store::DirectorySettings;
 
-/// The path is looked at by the store, not here: a share that is not mounted yet is no mistake in the file.
+/// Validates the table. The store checks the directory itself, because a share that is not mounted yet is no mistake in
+/// the file.
 pub(super) fn check(
     table: &Range<usize>,
     fragment: &mut StoreFragment,

@@ -11,7 +11,7 @@ use crate::config::diagnostic::Report;
 use crate::config::fragment::{StoreFragment, take};
 use crate::types::store::{EtcdSettings, Tls};
 
-/// What keys begin with if nothing is said.
+/// The default of the prefix of putexd's keys.
 const PREFIX: &str = "/putex";
 
 pub(super) fn check(
@@ -56,7 +56,7 @@ fn check_endpoints(endpoints: Spanned<Vec<Spanned<String>>>, report: &mut Report
     good
 }
 
-/// What is wrong with an endpoint; `first` is the one before it.
+/// What is wrong with an endpoint; `None` if it is accepted. `first` is the first endpoint that was accepted before it.
 fn endpoint_problem(url: &str, first: Option<&String>) -> Option<String> {
     const EXAMPLE: &str = "write it like \"http://h1:2379\" or \"https://h1:2379\"";
     if url.contains('@') {
@@ -74,7 +74,7 @@ fn endpoint_problem(url: &str, first: Option<&String>) -> Option<String> {
     other.then(|| "some endpoints are http and some https: make all of them the same".to_owned())
 }
 
-/// Whether what is sent there leaves this host unencrypted.
+/// Whether traffic to this endpoint leaves this host unencrypted.
 fn is_far(endpoint: &str) -> bool {
     endpoint.strip_prefix("http://").is_some_and(|authority| !is_loopback(host_of(authority)))
 }

@@ -1,4 +1,4 @@
-//! `[store]`: a file for each type, and here what they share.
+//! `[store]`: a module for each type, and here what they share.
 
 mod directory;
 mod etcd;
@@ -17,15 +17,16 @@ use crate::host::identity;
 use crate::types::store::{Login, SEAL_KEY_BYTES, StoreSettings, Tls};
 use crate::types::trust::{self, Rights};
 
-/// Before the name of what systemd's `LoadCredential=` has put in place.
+/// The prefix of a credential's name, for a file that systemd's `LoadCredential=` provides.
 const CREDENTIAL: &str = "credential:";
-/// Where that is, as systemd tells the service.
+/// The environment variable by which systemd tells a service where its credentials are.
 const CREDENTIALS_VARIABLE: &str = "CREDENTIALS_DIRECTORY";
-/// Where systemd keeps that of the running putexd, for whoever checks the configuration or looks at the store by hand.
+/// Where systemd keeps the credentials of the running putexd, for a program that checks the configuration or accesses
+/// the store by hand.
 const CREDENTIALS_OF_PUTEXD: &str = "run/credentials/putexd.service";
 
-/// Validates the table at `span`, and says which store it is and where the key is that records are sealed with, if they are.
-/// Secrets and certificates are looked for below `root`.
+/// Validates the table at `span`. Returns the store's settings, and the path of the key that seals records, if there is
+/// one. Secrets and certificates are searched for below `root`.
 pub(super) fn check(
     root: &Path,
     span: &Range<usize>,
@@ -46,14 +47,14 @@ pub(super) fn check(
         _ => nats::check(root, span, &mut fragment, report).map(StoreSettings::Nats),
     };
     let seal_key = take_seal_key(root, fragment.seal_key.take(), report);
-    // Each type has taken what is its own.
+    // Each type has taken its own keys, so the remaining ones are not for this type.
     for (key, span) in fragment.given() {
         report.error(&span, format!("the key {key:?} has no meaning for the store type {name:?}: remove it"));
     }
     settings.map(|settings| (settings, seal_key))
 }
 
-/// Its length alone is looked at here, with a newline at its end.
+/// Takes the path of the seal key. Only the file's length is checked here, which may include a newline at the end.
 fn take_seal_key(root: &Path, field: Field<PathBuf>, report: &mut Report) -> Option<PathBuf> {
     let key = take_secret(root, field, report)?;
     let (least, most) = (*SEAL_KEY_BYTES.start() as u64, *SEAL_KEY_BYTES.end() as u64);
@@ -89,7 +90,7 @@ fn required<T>(
     take(field, report)
 }
 
-/// `user` and `password-file`.
+/// Takes `user` and `password-file`, of which either needs the other.
 fn take_login(root: &Path, fragment: &mut StoreFragment, report: &mut Report) -> Option<Login> {
     let user = take(fragment.user.take(), report);
     let password_file = take_secret(root, fragment.password_file.take(), report);
@@ -107,7 +108,7 @@ fn take_login(root: &Path, fragment: &mut StoreFragment, report: &mut Report) ->
     }
 }
 
-/// `tls-ca`, `tls-cert` and `tls-key`.
+/// Takes `tls-ca`, `tls-cert` and `tls-key`. The last two need each other.
 fn take_certificates(root: &Path, fragment: &mut StoreFragment, report: &mut Report) -> Tls {
     let ca = take(fragment.tls_ca.take(), report);
     let certificate = take(fragment.tls_cert.take(), report);
@@ -130,7 +131,7 @@ fn take_certificates(root: &Path, fragment: &mut StoreFragment, report: &mut Rep
     Tls { ca_file: ca.map(Spanned::into_inner), client }
 }
 
-/// The file of a secret, which its path names, or its credential.
+/// Takes the path of a secret's file, which is given as a path or as the name of a credential.
 fn take_secret(root: &Path, field: Field<PathBuf>, report: &mut Report) -> Option<Spanned<PathBuf>> {
     let named = take(field, report)?;
     let credential = named.get_ref().to_str().and_then(|text| text.strip_prefix(CREDENTIAL));
@@ -164,7 +165,7 @@ fn take_secret(root: &Path, field: Field<PathBuf>, report: &mut Report) -> Optio
     Some(Spanned::new(span, path))
 }
 
-/// Looks at a named file without reading it: the store reads it anew at each connection.
+/// Checks that a named file exists and is safe, without reading it: the store reads it anew at each connection.
 fn check_file(
     root: &Path,
     path: &Spanned<PathBuf>,
@@ -189,7 +190,7 @@ fn check_file(
     }
 }
 
-/// Refuses a login that whoever sits on the network could read, or take over, on its way to one of the `far` servers.
+/// Refuses a login that an attacker on the network could read, or take over, on its way to the `far` server.
 fn refuse_plaintext(
     login: Option<(&str, Range<usize>)>,
     far: Option<&str>,

@@ -11,9 +11,9 @@ use crate::config::diagnostic::Report;
 use crate::config::fragment::{StoreFragment, take};
 use crate::types::store::{Login, NatsCredentials, NatsSettings, Tls};
 
-/// Replicas, if nothing is said: the fewest that survive the death of one server.
+/// The default number of replicas: the smallest that survives the loss of one server.
 const REPLICAS: u32 = 3;
-/// NATS has no more.
+/// The most replicas that NATS supports.
 const MOST_REPLICAS: u32 = 5;
 
 pub(super) fn check(
@@ -103,7 +103,7 @@ fn server_problem(url: &str) -> Option<String> {
     Some(format!("the server {url:?} is not a host with a port: {EXAMPLE}"))
 }
 
-/// Whether what is sent there leaves this host unencrypted; with `tls` it waits for TLS.
+/// Whether traffic to this server may leave this host unencrypted. With the scheme `tls` the client waits for TLS.
 fn is_far(server: &str) -> bool {
     let authority = server.strip_prefix("nats://").map(|rest| rest.strip_suffix('/').unwrap_or(rest));
     authority.is_some_and(|authority| !is_loopback(host_of(authority)))
@@ -145,7 +145,7 @@ struct Ways {
 }
 
 impl Ways {
-    /// Those that are used, with their places.
+    /// The ways to log in that the file sets, with their places.
     fn given(&self) -> Vec<(&'static str, Range<usize>)> {
         let ways = [
             ("creds", self.creds.as_ref().map(Spanned::span)),

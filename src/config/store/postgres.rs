@@ -13,9 +13,9 @@ use crate::config::diagnostic::Report;
 use crate::config::fragment::{StoreFragment, take};
 use crate::types::store::{PostgresSettings, Tls};
 
-/// The table if nothing is said.
+/// The default name of the table.
 const TABLE: &str = "putex_locks";
-/// PostgreSQL cuts longer names off.
+/// The longest name that PostgreSQL does not truncate.
 const NAME_LIMIT_BYTES: usize = 63;
 
 pub(super) fn check(
@@ -38,25 +38,26 @@ pub(super) fn check(
     let tls = take_certificates(root, fragment, report);
     let Connection { text: connection, is_encrypted, far } = connection?;
     if let Some(span) = certificates.into_iter().flatten().next().filter(|_| !is_encrypted && tls != Tls::default()) {
-        // Otherwise whoever stands between the two talks them out of TLS.
+        // Otherwise an attacker between client and server could make the client connect without TLS.
         report.error(&span, "certificates need sslmode=require in the connection");
     }
-    // With "prefer", the default, a server that says so gets the password without TLS, in whatever form it asks for it.
+    // With "prefer", the default, a server that refuses TLS gets the password without it, in whatever form it asks for
+    // it.
     let far = far.filter(|_| !is_encrypted);
     refuse_plaintext(password, far.as_deref(), "add sslmode=require to the connection", is_allowed, report);
     Some(PostgresSettings { connection, password_file: password_file.map(Spanned::into_inner), table: name?, tls })
 }
 
-/// A connection that can be used.
+/// A validated connection string.
 struct Connection {
     text: String,
-    /// Always.
+    /// Whether every connection is encrypted (`sslmode=require`).
     is_encrypted: bool,
-    /// The first server that is not on this host.
+    /// The first server that is not on this host, if any.
     far: Option<String>,
 }
 
-/// A password is refused, and no message repeats it.
+/// Validates the connection string. A password in it is refused, and no message repeats it.
 fn check_connection(connection: Spanned<String>, report: &mut Report) -> Option<Connection> {
     const PASSWORD: &str = "the connection must not carry a password: use password-file";
     let span = connection.span();
@@ -95,7 +96,8 @@ fn unusable(text: &str, error: &tokio_postgres::Error) -> String {
     format!("the connection cannot be used: {cause}{remedy}")
 }
 
-/// The first server that is reached over the network. Where there are addresses, names are not looked up.
+/// The first server that is reached over the network; `None` if there is none. Where there are addresses, names are not
+/// looked up.
 fn far(config: &Config) -> Option<String> {
     let addresses = config.get_hostaddrs();
     if !addresses.is_empty() {
@@ -107,7 +109,7 @@ fn far(config: &Config) -> Option<String> {
     })
 }
 
-/// What the client would say at each connect only.
+/// What is wrong with the parsed string; `None` if nothing is. The client would report it only at each connect.
 fn config_problem(config: &Config) -> Option<String> {
     let (hosts, addresses, ports) = (config.get_hosts().len(), config.get_hostaddrs().len(), config.get_ports().len());
     let servers = hosts.max(addresses);
@@ -126,7 +128,7 @@ fn config_problem(config: &Config) -> Option<String> {
     None
 }
 
-/// `table` or `schema.table`, of names that need no quotes.
+/// Checks a name of the form `table` or `schema.table`, whose parts need no quotes.
 fn check_table(table: Spanned<String>, report: &mut Report) -> Option<String> {
     let span = table.span();
     let name = table.into_inner();

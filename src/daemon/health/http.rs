@@ -1,4 +1,5 @@
-//! One GET, for its status alone: no proxy is asked, no redirection followed, and no byte of the body waited for.
+//! One GET request, of which only the status counts. No proxy is used, no redirection is followed, and the body is not
+//! waited for.
 
 use std::time::Duration;
 
@@ -9,10 +10,10 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// Of an answer's head, and of what is read ahead of its body.
+/// Limit of the size of an answer's head, and of what is read ahead of its body.
 const BUFFER_BYTES: usize = 16 * 1024;
 
-/// Whether `url`, which begins with `http://`, is answered with a 2xx within `limit`.
+/// Checks that `url`, which begins with `http://`, is answered with a 2xx status within `limit`. `Err` says why not.
 pub(super) async fn get(url: &str, limit: Duration) -> Result<(), String> {
     match timeout(limit, ask(url)).await {
         Ok(Ok(status)) if status.is_success() => Ok(()),
@@ -34,12 +35,12 @@ async fn ask(url: &str) -> Result<StatusCode, Box<dyn std::error::Error + Send +
         http1::Builder::new().max_buf_size(BUFFER_BYTES).handshake(TokioIo::new(stream)).await?;
     tokio::select! {
         answer = sender.send_request(request) => Ok(answer?.status()),
-        // What ends the connection is the request's to tell.
+        // If the connection ends, the request itself reports the error.
         status = async { drop(connection.await); std::future::pending().await } => status,
     }
 }
 
-/// The parts of an URL.
+/// The parts of a URL.
 #[derive(Debug, PartialEq, Eq)]
 struct Target<'a> {
     /// An IPv6 address without its brackets.
@@ -50,13 +51,13 @@ struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    /// The configuration has seen to the form of `url`.
+    /// `url` is well-formed, because the configuration has checked it.
     fn of(url: &'a str) -> Self {
         let rest = url.strip_prefix("http://").unwrap_or(url);
         let rest = rest.split('#').next().unwrap_or_default();
         let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
         let with_port = authority.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
-        // The last colon of an address without a port is within its brackets.
+        // In an IPv6 address without a port the last colon is within the brackets.
         let (host, port) = with_port.filter(|_| !authority.ends_with(']')).unwrap_or((authority, 80));
         let slash = if path.starts_with('/') { "" } else { "/" };
         Self { host: host.trim_matches(['[', ']']), port, authority, path: format!("{slash}{path}") }
@@ -75,7 +76,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(20);
 
-    /// A server that answers each connection with these bytes and leaves it open; what was asked comes out of the channel.
+    /// A server that answers each connection with these bytes and leaves it open. The receiver gets the requests.
     async fn server(answer: &'static [u8]) -> (String, mpsc::UnboundedReceiver<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a loopback port");
         let url = format!("http://{}", listener.local_addr().expect("its address"));
@@ -86,7 +87,7 @@ mod tests {
                 let length = stream.read(&mut request).await.unwrap_or_default();
                 let _ = sender.send(String::from_utf8_lossy(&request[..length]).into_owned());
                 tokio::spawn(async move {
-                    // The client may have heard enough.
+                    // The client may have closed the connection already, as it does not wait for the body.
                     drop(stream.write_all(answer).await);
                     std::future::pending::<()>().await;
                 });
@@ -145,7 +146,7 @@ mod tests {
         assert!(get("http://127.0.0.1:1/", LIMIT).await.is_err());
     }
 
-    /// The environment is a process's own, so the test starts itself again.
+    /// A process cannot change its environment for one test, so the test starts itself again.
     #[tokio::test]
     async fn a_proxy_of_the_environment_is_not_asked() {
         const AGAIN: &str = "PUTEX_TEST_PROXY";

@@ -1,4 +1,4 @@
-//! The election's actions, carried out: each in a task of its own, which tells what has become of it.
+//! Carries out the election's actions. What can hang runs in a task of its own, whose outcome comes back as an event.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,15 +16,15 @@ use crate::election::{
 use crate::store::{Attempt, Snapshot, StoreError, WriteOutcome};
 use crate::types::{Key, Revision, Time};
 
-/// A start that was got ready so long ago is got ready again.
+/// A start that was prepared so long ago is prepared again.
 const PREPARED_FOR: Duration = Duration::from_millis(500);
 
-/// What was last told of a lock that cannot be read.
+/// What the journal was last told of a lock that cannot be read.
 #[derive(Debug, Default)]
 pub(super) struct Unreadable(Mutex<Option<String>>);
 
 impl Unreadable {
-    /// Tells each change once. That the store is not reachable its connection tells, for all services.
+    /// Tells the journal each change once. That the store is out of reach is told by its connection, for all services.
     fn tell(&self, key: &Key, error: Option<&StoreError>) {
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match error {
@@ -55,7 +55,7 @@ impl Service {
             Action::Read { id, before } => {
                 self.read(id, before);
                 if before.is_some() {
-                    // Of a release: the claim that follows it may entitle at once.
+                    // This read verifies a release (verified release, K4), and the claim that follows it may entitle at once.
                     self.prepare();
                 }
             }
@@ -98,12 +98,12 @@ impl Service {
         }
     }
 
-    /// Runs `work` in a task of its own; what it answers comes back as an event.
+    /// Runs `work` in a task of its own, and gives its event to the election.
     fn answer(&self, work: impl Future<Output = Event> + Send + 'static) -> JoinHandle<()> {
         let inbox = self.inbox.clone();
         self.host.machine.spawn(Box::pin(async move {
             let event = work.await;
-            // Nobody listens any more when the service has ended.
+            // The message is lost if the service has ended, and nobody needs it then.
             let _ = inbox.tell(Told::Event(event)).await;
         }))
     }
@@ -127,7 +127,7 @@ impl Service {
         });
     }
 
-    /// A start may follow behind what is asked of the store.
+    /// Prepares a start, because one may follow the answer of the store.
     fn prepare(&mut self) {
         let now = self.host.machine.now();
         if self.prepared.is_none_or(|at| now.since_at_least(at) >= PREPARED_FOR) {
@@ -158,7 +158,7 @@ impl Service {
 
     fn ask_guard(&self, request: GuardRequest) {
         if self.guard_queue.try_send(Box::new(request)).is_err() {
-            // So many unanswered requests mean a guard that hangs.
+            // So many unanswered requests mean that the guard hangs.
             tracing::error!("{}: the guard does not keep up", self.settings.name);
             self.answer(async { Event::GuardDown });
         }
@@ -176,7 +176,7 @@ impl Service {
             (self.units.clone(), Arc::clone(&self.proven), self.inbox.clone(), self.stops);
         let waiting = self.election.waiting(self.host.machine.now());
         let fails_at = match waiting {
-            // SIGKILL comes first, and has its time.
+            // SIGKILL is sent first, and has the stop budget to take effect.
             Some(Waiting::Stopping { until, .. }) => Some(until.plus(self.settings.timings.stop_budget)),
             Some(Waiting::Killing { until, .. } | Waiting::Lapsing { until, .. }) => Some(until),
             _ => None,
@@ -185,7 +185,7 @@ impl Service {
         self.stop = Some(self.host.machine.spawn(Box::pin(async move {
             units.stop(kill_at, limit).await;
             proven.fetch_max(stop, Ordering::AcqRel);
-            // Nobody listens any more when the service has ended.
+            // The message is lost if the service has ended, and nobody needs it then.
             let _ = inbox.tell(Told::Proven).await;
         })));
     }

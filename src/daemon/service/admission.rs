@@ -1,4 +1,4 @@
-//! Whether the units of a service can be supervised on this host.
+//! Admission: whether the units of a service can be supervised on this host.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,12 +16,13 @@ use crate::guard_client::frame::Watchdog;
 use crate::systemd::{ChangeHints, Manager, Surroundings, Unsupervisable};
 use crate::types::UnitName;
 
-/// How often it is asked whether a unit can be supervised, where there are few: its files may be mended, or broken.
+/// How often it is asked whether a unit can be supervised, where the host has few units: the unit's files may be mended, or
+/// broken.
 const ADMISSION_INTERVAL: Duration = Duration::from_secs(5);
-/// How often it is asked until there is a first answer.
+/// How often that is asked until there is a first answer.
 const FIRST_ADMISSION_INTERVAL: Duration = Duration::from_millis(100);
-/// At least so long it is between two questions whether something can be kept: the guard itself looks no more often. So many
-/// milliseconds for each unit of the host where that is more.
+/// Shortest time between two questions whether the files that must outlive guard and daemon can be written. The guard
+/// itself does not look more often. It is `SHARE_OF_ROOM` for each unit of the host where that is more.
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 const SHARE_OF_ROOM: Duration = Duration::from_millis(5);
 
@@ -32,9 +33,9 @@ pub(in crate::daemon) type Admission = Result<Vec<String>, Refusal>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::daemon) struct Refusal {
     pub(super) reason: String,
-    /// Whether one of them can be started, or runs on, without the lease.
+    /// Whether one of the units can be started, or runs on, without the lease.
     pub(super) is_ungated: bool,
-    /// Whether it is the host that lacks something, and the journal has been told of it once for all services.
+    /// Whether the host lacks something, which the journal has been told once for all services.
     pub(super) is_of_host: bool,
 }
 
@@ -48,18 +49,18 @@ impl Refusal {
     }
 }
 
-/// What is asked whether a service may be run here.
+/// Answers whether a service may be run on this host. A trait, so that a test can answer as well.
 pub(super) trait Admits: Sync {
     /// Whether the units can be supervised. `None`: nobody answered.
     fn supervisable(&self) -> impl Future<Output = Option<Admission>> + Send;
 
-    /// Whether what has to outlive guard and daemon can be written. `None`: nobody answered.
+    /// Whether the files that have to outlive guard and daemon can be written. `None`: nobody answered.
     fn can_keep(&self) -> impl Future<Output = Option<Result<(), String>>> + Send;
 
-    /// How long what was found stands, where PID 1 does not read its files anew before.
+    /// How long the answer of `supervisable` counts, unless PID 1 reads its files anew before.
     fn interval(&self, last: Option<&Admission>) -> Duration;
 
-    /// How long it is from now on until it is asked again whether something can be kept.
+    /// The time from now on until `can_keep` is asked again.
     fn until_room(&self) -> Duration;
 }
 
@@ -92,7 +93,7 @@ impl Admits for Admitter {
     fn interval(&self, last: Option<&Admission>) -> Duration {
         match last {
             None => FIRST_ADMISSION_INTERVAL,
-            // What is refused for want of something else than a unit's files is not told by PID 1.
+            // PID 1 gives no hint when a refusal ends that has another cause than a unit's files.
             Some(Err(_)) => ADMISSION_INTERVAL.max(shared(&*self.units.systemd, &self.units.main, SHARE_OF_STRAYS)),
             Some(Ok(_)) => ADMISSION_INTERVAL.max(shared(&*self.units.systemd, &self.units.main, SHARE_OF_LOOKS)),
         }
@@ -106,13 +107,13 @@ impl Admits for Admitter {
     }
 }
 
-/// Tells, whenever that changes, whether the units' stop can be proven and their start is gated, and what is to be remarked
-/// of them; `reloads` are those of PID 1. Whether something can be kept costs little to ask, and is asked about every R; PID 1 is
-/// asked for the units seldom.
+/// Tells `inbox` each change of the admission: whether the units' stop can be proven and their start is gated, and the
+/// remarks. `reloads` are PID 1's daemon-reloads. `can_keep` costs little and is asked about every R, and PID 1 is asked
+/// about the units seldom.
 pub(super) async fn admit(admits: impl Admits, mut reloads: ChangeHints, inbox: Inbox) {
     let mut last: Option<Admission> = None;
     loop {
-        // Boxed, as is what follows: it would take its room between two questions, too.
+        // Boxed, as is the next future, because it would otherwise take memory between two questions as well.
         let found = Box::pin(admits.supervisable()).await;
         let found_at = Instant::now();
         loop {
@@ -137,7 +138,7 @@ pub(super) async fn admit(admits: impl Admits, mut reloads: ChangeHints, inbox: 
             }
             let pause = left.min(admits.until_room());
             tokio::select! {
-                // The hints never end.
+                // The stream of reloads never ends.
                 _ = reloads.next(), if last.is_some() => break,
                 () = sleep(pause) => {}
             }
@@ -145,8 +146,8 @@ pub(super) async fn admit(admits: impl Admits, mut reloads: ChangeHints, inbox: 
     }
 }
 
-/// Whether the guard serves the watchdog that the configuration names. It is told by its own command line, so it may have
-/// been started before the configuration was changed. `None`: it did not answer.
+/// Whether the guard serves the hardware watchdog that the configuration names. The guard takes it from its own command
+/// line, so it may have been started before the configuration was changed. `None`: the guard did not answer.
 async fn watchdog_is_served(host: &Host) -> Option<Result<(), String>> {
     let Some(wanted) = &host.watchdog else { return Some(Ok(())) };
     let served = host.guard.watchdog().await.ok()?;
@@ -165,8 +166,8 @@ async fn watchdog_is_served(host: &Host) -> Option<Result<(), String>> {
     })
 }
 
-/// The remarks on the units, or why they cannot be supervised. `None`: PID 1 did not answer, and nothing is known against
-/// them.
+/// The remarks on the units, or why they cannot be supervised. `None`: PID 1 did not answer, and nothing against them is
+/// known.
 async fn admission(systemd: &dyn Manager, grounds: &Grounds, settings: &ServiceSettings) -> Option<Admission> {
     let all: Vec<UnitName> = settings.units().cloned().collect();
     let mut remarks = Vec::new();
@@ -183,7 +184,7 @@ async fn admission(systemd: &dyn Manager, grounds: &Grounds, settings: &ServiceS
         match systemd.supervisable(unit, around).await {
             Ok(found) => remarks.extend(found),
             Err(Unsupervisable::Bus(_)) => return None,
-            // That a unit can be started without the lease weighs more than what is wrong with another one.
+            // A unit that can be started without the lease weighs more than any other fault of another unit.
             Err(error) if error.is_ungated() => {
                 return Some(Err(Refusal { reason: error.to_string(), is_ungated: true, is_of_host: false }));
             }
@@ -210,7 +211,7 @@ mod tests {
 
     const R: Duration = Duration::from_secs(1);
 
-    /// A unit that can be supervised, on a host that may be full.
+    /// Answers for a unit that can be supervised, on a host whose disk may be full.
     #[derive(Clone, Default)]
     struct Told {
         trouble: Arc<Mutex<Option<String>>>,

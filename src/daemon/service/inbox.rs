@@ -1,5 +1,5 @@
-//! What a service is told, all of it through one channel: by the tasks that carry out its actions or look for it, and by
-//! operators. A channel takes more memory than all else that a task has of its own, so that there is one for each service.
+//! Everything that a service is told, by the tasks that carry out its actions or look for it, and by operators. It all goes
+//! through one channel, because a channel takes more memory than all else that a task has of its own.
 
 use std::sync::Arc;
 
@@ -11,53 +11,58 @@ use crate::daemon::registration::{Adoption, Standpoint};
 use crate::election::Event;
 use crate::host::processes::Process;
 
-/// What waits for the loop. It takes it faster than anybody makes it; a full channel makes those wait who tell it more.
+/// Limit of the messages that wait for the loop. The loop takes messages faster than anybody makes them. Where the channel
+/// is full, whoever sends more has to wait.
 const LIMIT: usize = 64;
 
-/// Where the answer to an operator goes: what was done, or why nothing.
+/// The channel for the answer to an operator: what was done, or why nothing was.
 pub type Answer = oneshot::Sender<Result<String, String>>;
 
-/// What a service is told from outside.
+/// What the daemon or an operator tells a service to do.
 #[derive(Debug)]
 pub enum Order {
     /// Go on with these settings; units and key are the same.
     Reconfigure(Arc<ServiceSettings>),
-    /// The configuration was read anew, and that of the service is as it was: what was refused is tried again.
+    /// The configuration was read anew, and the service's part of it is unchanged: what was refused is tried again (back-off, K9).
     Reconsider,
-    /// Let the lock go now, contend again later; the reason, and where to say what was begun.
+    /// Let the lock go now and contend again later (H5, K9). With the reason, and the channel for the answer, which says
+    /// what was begun.
     StepDown(String, Answer),
-    /// The store and the key that the configuration names are meant, whatever they were before.
+    /// The store and the key that the configuration names are meant, whatever they were before (adoption of another key, N3;
+    /// what a host remembers, N4).
     Adopt(Adoption),
     /// Stop the unit, release the lock, end.
     Retire {
-        /// Why.
+        /// The reason, for the journal.
         reason: String,
-        /// What has the service taken up on this host again, for the journal; fits behind "before".
+        /// What has to happen before the service is taken up on this host again, for the journal. It fits behind the word
+        /// "before".
         again: String,
     },
 }
 
-/// What a service is told.
+/// A message to a service's loop.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "it is boxed as a whole, and mostly an event")]
 pub(in crate::daemon) enum Told {
-    /// What has become of an action, or what a health check says.
+    /// The outcome of an action, or the verdict of a health check.
     Event(Event),
-    /// What the units do.
+    /// What a look at the units has shown.
     Seen(Seen),
-    /// The processes of the units that are outside of their control groups, whenever that changes.
+    /// The processes of the units that are outside of their control groups, each time that the list changes.
     Strays(Vec<Process>),
-    /// Whether the units can be supervised.
+    /// Whether the units can be supervised, each time that the answer changes.
     Admission(Admission),
-    /// Whether they may be run under the key.
+    /// Whether the units may be run under the key (the unit's entry, N1).
     Standpoint(Standpoint),
-    /// What an operator wants.
+    /// What the daemon or an operator wants.
     Order(Order),
-    /// A stop has its proof, which is there to be taken.
+    /// A stop has its proof. The loop takes it from `Service::proven`.
     Proven,
 }
 
-/// Where it is told. A channel has room for 32 messages from the beginning on, so that they are boxed.
+/// The sending end of a service's channel. Messages are boxed, because a channel allocates room for 32 of them from the
+/// beginning on.
 #[derive(Debug, Clone)]
 pub(in crate::daemon) struct Inbox(mpsc::Sender<Box<Told>>);
 
@@ -66,13 +71,13 @@ pub(in crate::daemon) struct Inbox(mpsc::Sender<Box<Told>>);
 pub(in crate::daemon) struct Gone;
 
 impl Inbox {
-    /// One that is empty, and what is in it.
+    /// Makes an empty inbox, and its receiving end.
     pub(in crate::daemon) fn new() -> (Self, mpsc::Receiver<Box<Told>>) {
         let (sender, told) = mpsc::channel(LIMIT);
         (Self(sender), told)
     }
 
-    /// Waits for room.
+    /// Sends a message, and waits while the channel is full.
     pub(in crate::daemon) async fn tell(&self, told: Told) -> Result<(), Gone> {
         self.0.send(Box::new(told)).await.map_err(|_| Gone)
     }
@@ -82,7 +87,7 @@ impl Inbox {
     }
 }
 
-/// Where operators say what they want of a service.
+/// Gives orders to a service.
 #[derive(Debug, Clone)]
 pub struct Orders(Inbox);
 
@@ -102,7 +107,7 @@ impl Orders {
         }
     }
 
-    /// Waits for room.
+    /// Gives an order, and waits while the channel is full.
     pub(in crate::daemon) async fn give_in_turn(&self, order: Order) -> Result<(), Gone> {
         self.0.tell(Told::Order(order)).await
     }

@@ -1,4 +1,4 @@
-//! What another putexd has left to this one: a lease that the guard remembers.
+//! What a former putexd has left to this one: a lease that the guard remembers (adoption, K8).
 
 use crate::config::ServiceSettings;
 use crate::daemon::guard_queue;
@@ -6,18 +6,20 @@ use crate::election::{Remembered, Timings};
 use crate::guard_client::frame::{Lease, ListedLease};
 use crate::types::Key;
 
-/// A lease that the guard remembers.
+/// A lease that the guard remembers, as this putexd takes it over.
 #[derive(Debug)]
 pub struct InheritedLease {
     pub(super) remembered: Remembered,
-    /// The whole of it: it may cover units that the configuration names no longer, and control groups that they have left.
+    /// The whole lease. It may cover units that the configuration names no longer, and control groups that its units have
+    /// left.
     pub(super) lease: Lease,
-    /// The file of its service is broken, in words for the operator: the settings are the former ones, for this lease alone.
+    /// Why the service's file is broken, in words for the operator, if it is. The settings are then the former ones, for
+    /// this lease alone.
     pub(super) broken: Option<String>,
 }
 
 impl InheritedLease {
-    /// The lease goes on with the former settings, because of `broken`.
+    /// Sets why the lease goes on with the former settings.
     pub(in crate::daemon) fn with_broken(self, broken: Option<String>) -> Self {
         Self { broken, ..self }
     }
@@ -42,9 +44,8 @@ impl From<&ListedLease> for InheritedLease {
     }
 }
 
-/// The settings of a service that the guard holds a lease of and whose file is gone; `None` for a lease of no unit. The lease
-/// does not name the lock: `last_held` is what the host's memory says of that, if it says anything. Without it the record
-/// is left to age.
+/// Settings for a lease whose service has no file any more. `None`: the lease names no unit. The lease does not name the
+/// lock: `last_held` is the key and the timings that this host has kept, if it has. Without them the record is left to age.
 pub(in crate::daemon) fn without_file(
     lease: &Lease,
     last_held: Option<(Key, Option<Timings>)>,

@@ -1,4 +1,4 @@
-//! Who looks at the units of a service.
+//! The tasks that look at the units of a service, and for processes outside of their control groups.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
@@ -17,27 +17,27 @@ use crate::host::processes::Process;
 use crate::systemd::{Manager, SystemState};
 use crate::types::UnitName;
 
-/// At least so long it is between two looks at the units. A look costs PID 1 about 10 ms, and a start or a stop, which waits for
-/// PID 1 as well, is told by several changes.
+/// Shortest time between two looks at the units. A look costs PID 1 about 10 ms, and a start or a stop, which waits for PID
+/// 1 as well, is announced by several changes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// At least so long it is between two looks for processes outside of their control groups.
+/// Shortest time between two looks for processes outside of their control groups.
 const STRAY_INTERVAL: Duration = Duration::from_millis(500);
-/// How old the answer may be to whose child each process is, where that is more than half of R; so often `/proc` is read at most,
-/// however many services ask.
+/// How old the table of parents and children may be, where this is more than half of R. So `/proc` is read at most so
+/// often, however many services ask.
 const FAMILY_AGE: Duration = Duration::from_millis(500);
-/// The longest time between two looks at a unit of which nothing was heard is this for each unit of the host, where that is more
-/// than R: so many units a second are asked for in all, however many there are.
+/// The longest time between two looks at a unit without a hint is this for each unit of the host, where that is more than
+/// R. So four units a second are asked for in all, however many there are.
 pub(super) const SHARE_OF_LOOKS: Duration = Duration::from_millis(250);
-/// The same for two looks for processes outside, and for how old the answer may be to whose child each process is: `/proc` grows
-/// with the units.
+/// The same for looks for processes outside of their control groups, and for the age of the table of parents and children,
+/// because `/proc` grows with the units.
 pub(super) const SHARE_OF_STRAYS: Duration = Duration::from_millis(10);
 const SHARE_OF_FAMILIES: Duration = Duration::from_millis(5);
 
-/// A quarter less, and up to so many parts of 128 more.
+/// Number of places over which units spread in [`shared`]. Each place adds 1/128 of the time to three quarters of it.
 const PLACES: u64 = 64;
 
-/// How long it is about between two of something that is done for each unit of the host every `share`: a quarter less or more for
-/// each of them, so that those of which all were looked at together spread.
+/// The time between two rounds of something that is done about every `share` for each unit of the host. It is up to a
+/// quarter less or more, depending on the name of `unit`, so that units which were all looked at together spread out.
 pub(in crate::daemon) fn shared(systemd: &dyn Manager, unit: &UnitName, share: Duration) -> Duration {
     let all = u32::try_from(systemd.watched()).map_or(Duration::MAX, |count| share.saturating_mul(count));
     let mut hasher = DefaultHasher::new();
@@ -46,7 +46,7 @@ pub(in crate::daemon) fn shared(systemd: &dyn Manager, unit: &UnitName, share: D
     (all / 4).saturating_mul(3).saturating_add(all / 128 * place)
 }
 
-/// Tells what the units do, when one of them changes, and every R where these are few.
+/// Tells what the units do when one of them may have changed, and every R where the host has few units.
 pub(super) async fn watch_units(
     units: UnitControl,
     settings: watch::Receiver<Arc<ServiceSettings>>,
@@ -61,7 +61,8 @@ pub(super) async fn watch_units(
         let before = epoch.load(Ordering::Acquire);
         let sighting = units.look().await;
         let alive = sighting.main == Some(ObservedUnit::Alive);
-        // Once more after the end: what was told of before is gone by then, or is seen no longer.
+        // After the unit's end it is looked for once more, so that processes which were told of before and are gone are
+        // told of as gone.
         let is_worth_a_look = alive || was_alive || !sighting.alive.is_empty();
         let host_stops = was_alive && !alive && matches!(units.systemd.system_state().await, Ok(SystemState::Stopping));
         was_alive = alive;
@@ -80,11 +81,12 @@ pub(super) async fn watch_units(
     }
 }
 
-/// Tells which processes of the units are outside of their control groups, when that changes. It looks when the units were
-/// looked at and run, and every R where they are few. It has a task of its own, so that nothing waits for it.
+/// Tells which processes of the units are outside of their control groups, when that changes. It looks after each look that
+/// has shown running units, and every R where the host has few units. It has a task of its own, so that nothing waits for
+/// it.
 ///
-/// Only what is seen twice is told: a command that a shell runs by su may be gone a moment later. The proof of a stop knows
-/// it from the first time on.
+/// A process is told of only when it was seen twice, because a command that a shell runs by su may be gone a moment later.
+/// The proof of a stop includes it from the first time on.
 pub(super) async fn watch_outside(
     machine: Arc<dyn Machine>,
     units: UnitControl,

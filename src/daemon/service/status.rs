@@ -1,4 +1,4 @@
-//! What a service shows.
+//! What a service shows to operators, and to the daemon for STATUS=.
 
 use std::time::Duration;
 
@@ -7,35 +7,36 @@ use crate::daemon::unit_control;
 use crate::election::{Hindrance, State, Waiting};
 use crate::types::{FencingToken, Revision, span};
 
-/// A unit that is not proven dead for so long, where it is not to run, is told of: an orderly stop takes a while.
+/// A unit that has to be dead is remarked on when it has not been proven dead for so long, because an orderly stop takes a
+/// while.
 const UNDEAD_TOLD_AFTER: Duration = Duration::from_secs(1);
 
-/// What a service shows.
+/// The status of a service, as operators see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
-    /// Where it stands.
+    /// The state of the host (protocol.md, "The states of a host").
     pub state: State,
-    /// The lock's holder; empty = nobody.
+    /// The lock's holder, by the latest record. Empty: nobody.
     pub holder: String,
     /// The lock's revision.
     pub revision: Revision,
     /// The fencing token of its own tenure, else the highest seen.
     pub term: FencingToken,
-    /// Why it does not contend.
+    /// Why this host does not contend.
     pub hindrance: Option<Hindrance>,
-    /// What it waits for.
+    /// What the service waits for.
     pub waiting: Option<Waiting>,
-    /// What keeps the stop of its units from being proven.
+    /// What keeps the stop of its units from being proven, while it is releasing or lapsing.
     pub unproven: Option<String>,
-    /// The last tenure has ended without a release.
+    /// Whether the last tenure has ended without a release, so that the record is left to age.
     pub is_left_to_age: bool,
-    /// What the operator should know of it though it is supervised, in whole sentences.
+    /// What the operator should know of the service although it is supervised, in whole sentences.
     pub remarks: Vec<String>,
 }
 
 impl Status {
-    /// Whether the line of all services, which is made anew for each change, tells nothing else of it than of `other`. A
-    /// renewal changes the revision alone.
+    /// Whether STATUS=, which is made anew for each change, says the same of the service with both statuses. A renewal
+    /// changes the revision alone, which STATUS= does not name.
     fn is_told_as(&self, other: &Self) -> bool {
         let is_claimed = |status: &Self| matches!(status.waiting, Some(Waiting::Holder { is_claim: true, .. }));
         let told = |status: &Self| (status.waiting.as_ref().map(std::mem::discriminant), is_claimed(status));
@@ -71,7 +72,7 @@ impl Service {
         }
     }
 
-    /// What keeps the end of its tenure from being proven.
+    /// What keeps the end of the tenure from being proven, while it is releasing or lapsing.
     fn unproven(&self) -> Option<String> {
         self.units.unproven().filter(|_| matches!(self.election.state(), State::Releasing | State::Lapsing))
     }
@@ -85,13 +86,13 @@ impl Service {
             ));
         }
         remarks.extend(self.admission.iter().flatten().chain(&self.outside).cloned());
-        // Where nothing runs it is what this host does not contend for.
+        // Where nothing runs, the refusal is shown as the hindrance.
         remarks.extend(self.admission.as_ref().err().filter(|_| self.may_run()).map(|refusal| refusal.reason.clone()));
         remarks.extend(self.host.machine.trouble());
         remarks.extend(self.unreadable.told());
         let now = self.host.machine.now();
         let lasts = self.undead_since.is_some_and(|since| now.since_at_least(since) >= UNDEAD_TOLD_AFTER);
-        // What a stop waits for is told with the stop.
+        // What a stop waits for is shown with the stop.
         let unproven = self.unproven();
         let is_told = |undead: &&unit_control::Trouble| {
             (undead.is_for_the_operator || lasts) && unproven.as_ref() != Some(&undead.words)

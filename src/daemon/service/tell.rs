@@ -1,4 +1,4 @@
-//! What a service tells: to the journal, and to an operator who asked for something.
+//! What a service tells the journal, and an operator who has asked for something.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,21 +12,21 @@ use crate::guard_client::client::GuardClient;
 use crate::journal;
 use crate::types::{FencingToken, OnStopFailure, Revision, ServiceName, Time, UnitName};
 
-/// How long the guard may take to say that units are dead whose time is over: another host may start them from then on.
+/// How long the guard may take to say that units are dead whose time is over. Another host may start them from then on.
 const GUARD_LIMIT: Duration = Duration::from_millis(100);
 
-/// That a lease is not renewed, as long as it is so: when the last renewal was sent that was won, and whether this is told.
+/// While a lease is not renewed: when the last won renewal was sent, and whether the journal has been told.
 #[derive(Debug, Default)]
 pub(super) struct Overdue(Option<(Time, bool)>);
 
-/// What is to be told of that.
+/// What the journal is told of renewals.
 #[derive(Debug, PartialEq, Eq)]
 enum Renewals {
     Fail(String),
     GoOn(String),
 }
 
-/// How the journal hears that the units are refused.
+/// How the journal hears that the units are not admitted.
 #[derive(Debug, PartialEq, Eq)]
 enum Hears {
     Alarm,
@@ -39,8 +39,8 @@ impl Hears {
         if must_end {
             Self::Alarm
         } else if refusal.is_of_host || is_retiring {
-            // What is of the host is told once for all services. Whoever retires takes nothing under supervision any more, and a
-            // daemon-reload takes the gate away from units whose file is gone while they are being stopped.
+            // A fault of the host is told once for all services. A service that retires takes nothing under supervision any
+            // more, and a daemon-reload takes the gate away from units whose file is gone while they are being stopped.
             Self::Nothing
         } else {
             Self::Error
@@ -49,8 +49,8 @@ impl Hears {
 }
 
 impl Overdue {
-    /// Each change once. That the lease has ended its change of state tells. `store_fails`: the journal has been told so, and for
-    /// how long the leases last; then it hears of none of them that it is not renewed.
+    /// Returns each change once. The end of the lease is told as a change of state. `store_fails`: the journal has been
+    /// told that the store fails, and how long the leases last, so it hears of no single lease that is not renewed.
     fn hear(&mut self, waiting: Option<Waiting>, is_active: bool, store_fails: bool, now: Time) -> Option<Renewals> {
         if let Some(waiting @ Waiting::Renewal { since, .. }) = waiting {
             let is_told = self.0.is_none() && !store_fails;
@@ -63,7 +63,7 @@ impl Overdue {
 }
 
 impl Service {
-    /// The journal hears why a unit is refused, and once of each remark.
+    /// Tells the journal why the units are refused, and each remark once.
     pub(super) fn tell_of_admission(&mut self, admission: &Admission) {
         let (name, unit) = (&self.settings.name, &self.settings.unit);
         match admission {
@@ -89,7 +89,7 @@ impl Service {
         }
     }
 
-    /// The journal hears once that a lease is not renewed, and once that it is again.
+    /// Tells the journal once that the lease is not renewed, and once that it is again.
     pub(super) fn tell_of_renewals(&mut self, now: Time) {
         let (name, unit) = (&self.settings.name, &self.settings.unit);
         let is_active = self.election.state() == State::Active;
@@ -101,7 +101,7 @@ impl Service {
         }
     }
 
-    /// The journal hears of a verdict when it changes. `role`: which check it is of.
+    /// Tells the journal of a health check's verdict when it changes. `role` names the check.
     pub(super) fn note_verdict(&mut self, role: &str, verdict: Result<&(), &String>) {
         if verdict.is_ok() == self.healthy {
             return;
@@ -119,7 +119,8 @@ impl Service {
         }
     }
 
-    /// An administrator who stops the unit by hand sees it come up elsewhere, and should hear why.
+    /// Tells the journal why a unit that was stopped by hand, or has ended, comes up elsewhere. An administrator who stops
+    /// it should know that.
     pub(super) fn tell_of_end(&self, sight: &ObservedUnit) {
         if let (State::Active, ObservedUnit::Dead { failed: false, .. }) = (self.election.state(), sight) {
             let (name, unit) = (&self.settings.name, &self.settings.unit);
@@ -131,7 +132,7 @@ impl Service {
         }
     }
 
-    /// What an operator hears who has this host let its lock go.
+    /// The answer to an operator who has this host let its lock go. `Err`: it does not hold the lock, or its lease is over.
     pub(super) fn told_to_step_down(&self) -> Result<String, String> {
         let unit = &self.settings.unit;
         let again = rounded(self.settings.timings.renew_interval * 2);
@@ -222,8 +223,8 @@ impl Service {
             Alarm::StopUnproven => {
                 let units = names(settings.units());
                 let how = settings.on_stop_failure;
-                // Behind a lapse another host may start them: whoever is to go down for that goes down now. During a release
-                // the lease is renewed.
+                // After a lapse another host may start the units, so a host that is to go down in that case goes down now.
+                // During a release the lease is renewed.
                 let last_word = if how.is_self_fence() && self.election.state() == State::Lapsing {
                     LastWord::OfGuard
                 } else {
@@ -265,7 +266,8 @@ impl Service {
         self.placed().alarm(kind, &reason);
     }
 
-    /// The time of a stop is over. It is not told of if `last_word` is that nothing runs any more.
+    /// Raises the alarm for a stop whose time is over, and the self-fence if one is configured. Nothing happens if
+    /// `last_word` is that nothing of the units runs any more.
     fn tell_of_late_stop(&self, reason: String, last_word: LastWord) {
         let (placed, units, machine) = (self.placed(), self.units.clone(), Arc::clone(&self.host.machine));
         let (guard, how) = (self.host.guard.clone(), self.settings.on_stop_failure);
@@ -299,8 +301,9 @@ impl Service {
     }
 }
 
-/// What the journal says behind the reason where nothing of the unit runs on this host any more: this may be the last line on it.
-/// `again`: what has it taken up again; `hindrance`: why its lock is not taken now.
+/// What the journal adds to the reason of a change of state after which nothing of the unit runs on this host. It may be
+/// the last line about the unit. `again`: what has to happen before the service is taken up again. `hindrance`: why its
+/// lock is not taken now.
 fn ended(transition: &Transition, unit: &UnitName, again: Option<&str>, hindrance: Option<&str>) -> Option<String> {
     let stopped = format!("{unit} is stopped on this host");
     match (transition.from, transition.to) {
@@ -314,28 +317,28 @@ fn ended(transition: &Transition, unit: &UnitName, again: Option<&str>, hindranc
     }
 }
 
-/// Who is asked, when the time of a stop is over, whether anything runs still.
+/// Who is asked at the end of a stop's time whether anything still runs.
 #[derive(Debug, Clone, Copy)]
 enum LastWord {
-    /// The next look at the units.
+    /// PID 1, by the next look at the units.
     OfSystemd,
-    /// The guard, which is not kept waiting by a PID 1 that has many units to stop.
+    /// The guard, which does not have to wait for a PID 1 that has many units to stop.
     OfGuard,
 }
 
-/// Whether the guard says at once that nothing of the units runs. If so their stop goes on to its own proof, and nothing is
-/// released before that; meanwhile the guard kills whatever appears in their control groups.
+/// Whether the guard says within [`GUARD_LIMIT`] that nothing of the units runs. If so, their stop goes on to its own
+/// proof, and nothing is released before that. Meanwhile the guard kills what appears in their control groups.
 async fn are_dead_by_guard(guard: &GuardClient, service: &ServiceName, units: &UnitControl) -> bool {
     let ask = async {
         let Ok(Some(listed)) = guard.lease_of(service).await else { return false };
         units.are_dead_by(&listed).await
     };
     let is_dead = timeout(GUARD_LIMIT, ask).await.unwrap_or(false);
-    // The proof may have come meanwhile, and the guard may have been told to forget the lease.
+    // The proof may have come meanwhile, so that the guard was told to forget the lease.
     is_dead || units.is_proven()
 }
 
-/// What an alarm is about, by what is known of the lock now.
+/// The subject of an alarm, with what is known of the lock when it is made.
 struct Placed {
     service: ServiceName,
     unit: UnitName,
@@ -370,7 +373,7 @@ mod tests {
     use crate::guard_client::frame::{ListedLease, Of, Outcome, Reply, Request};
     use crate::types::Time;
 
-    /// A guard that lists `listed`; `None`: it falls silent when it is asked for a lease.
+    /// A guard that lists `listed`. `None`: it does not answer when it is asked for a lease.
     async fn serve(stream: DuplexStream, listed: Option<Vec<ListedLease>>) {
         let mut stream = BufReader::new(stream);
         let mut line = String::new();
@@ -388,7 +391,7 @@ mod tests {
         }
     }
 
-    /// Whether `units` are dead by what a guard says that lists `listed`.
+    /// Whether `units` are dead by the word of a guard that lists `listed`.
     async fn are_dead(units: &UnitControl, listed: Option<Vec<ListedLease>>) -> bool {
         let (guard, connection) = GuardClient::over(Duration::from_secs(5), move || {
             let (near, far) = duplex(65_536);
@@ -468,11 +471,11 @@ mod tests {
         let words = "renewed again after 11.0s".to_owned();
         assert_eq!(overdue.hear(None, true, false, at(12)), Some(Renewals::GoOn(words)));
         assert_eq!(overdue.hear(None, true, false, at(13)), None);
-        // One that has ended was not renewed.
+        // A lease that has ended was not renewed.
         assert!(overdue.hear(waiting(), true, false, at(14)).is_some());
         assert_eq!(overdue.hear(None, false, false, at(20)), None);
         assert_eq!(overdue.hear(None, true, false, at(30)), None);
-        // What the loss of the store brings about is told with it, and its end too.
+        // What follows from the loss of the store is told with it, and so is its end.
         assert_eq!(overdue.hear(waiting(), true, true, at(40)), None);
         assert_eq!(overdue.hear(waiting(), true, false, at(41)), None);
         assert_eq!(overdue.hear(None, true, false, at(42)), None);

@@ -23,7 +23,7 @@ impl Election {
             return;
         }
         let details = seen.content.record().and_then(|record| record.details.as_ref());
-        // Nobody claims before a pause is over, and whoever was named next has had the chance.
+        // A claim is written only after a pause is over, and the node that was named next has had its chance.
         let carried = |note: &OperatorNote| OperatorNote { next: None, paused_for: None, ..note.clone() };
         let note = details.map_or_else(OperatorNote::default, |details| carried(&details.note));
         let entitled_at = match seen.content {
@@ -32,9 +32,9 @@ impl Election {
         };
         let unfenced = self.hosts_to_fence(&seen.content);
         let previous_term = details.map_or(0, |details| details.term.0);
-        // Saturating: a number that nobody can exceed was put there by hand, and must not make the token fall to zero.
+        // Saturating: a token that nobody can exceed was put there by hand, and must not make the new one fall to zero.
         let highest = previous_term.max(self.memory.term.0);
-        // By the clock of the entitlement and not of now: whoever is waited for may have started meanwhile, unheard of.
+        // The clock counts at the entitlement and not now: the holder that is waited for may have started meanwhile, unheard of.
         let by_clock = seconds_up(at.wall + at.now.until_waited(entitled_at));
         let term = highest.saturating_add(1).max(by_clock);
         let tenure = Tenure {
@@ -72,14 +72,14 @@ impl Election {
             note_since: at.now,
             incarnation: seen.incarnation,
         };
-        // A read that looked before this write must not be taken for an answer about it.
+        // A read that looked at the store before this write must not be taken for an answer about it.
         self.reads.pending = None;
         self.become_claiming(tenure);
         self.renew(at);
     }
 
-    /// Confirming (K3): the claim was answered, or not made, only after a time without answers, in which the store may have gone
-    /// back to what was claimed: all that may have happened meanwhile is waited out.
+    /// Confirming (K3): the claim was answered, or found not to be made, only after a gap, in which the store may have gone back
+    /// to what was claimed. Everything that may have happened meanwhile is waited out.
     pub(super) fn doubt_the_claim(&mut self) {
         let Phase::Claiming(tenure) = &mut self.phase else { return };
         if self.lock.is_found()
@@ -93,11 +93,11 @@ impl Election {
         }
     }
 
-    /// The holder that is taken over from, and those that it had not fenced yet itself.
+    /// The hosts to fence: the holder that is taken over from, and those that this holder had not fenced yet itself.
     ///
-    /// Whoever writes to the store says who is fenced, which is done as root. So only hosts are that the configuration names, or,
-    /// if it names none, that have held the lock by a record that is believed. One that is not may have been written over that
-    /// of a holder which nothing has shown dead: that one is fenced then.
+    /// Whoever writes to the store says who is fenced, and fencing is done as root. So only hosts are fenced that the
+    /// configuration names, or, if it names none, that have held the lock by a record that is believed. A record that is not
+    /// believed may have been written over that of a holder which nothing has shown dead: then that holder is fenced.
     fn hosts_to_fence(&mut self, content: &Content) -> Vec<NodeId> {
         let Some(record) = content.record().filter(|record| Record::is_held(record)) else { return Vec::new() };
         let inherited = match &record.details {
@@ -131,7 +131,7 @@ impl Election {
         hosts.split_off(hosts.len().saturating_sub(UNFENCED_LIMIT))
     }
 
-    /// Taking (K2): those that have held the lock as far as its record knows, and this node as the latest.
+    /// Taking (K2): the nodes that have held the lock as far as its record says, and this node as the latest.
     fn holders_with_this(&self, details: Option<&Details>) -> Vec<NodeId> {
         let node = &self.settings.node;
         let before = details.into_iter().flat_map(|details| &details.holders).filter(|holder| *holder != node);
@@ -139,8 +139,8 @@ impl Election {
         holders.split_off(holders.len().saturating_sub(HOLDERS_LIMIT))
     }
 
-    /// Confirming (K3): the last write before a start is always sent after the entitlement, and the store was asked after the
-    /// first one whether the unit is run under this lock.
+    /// Confirming (K3): the last write before a start is always sent after the entitlement, and the store has said after the
+    /// first write that the unit is run under this lock.
     pub(super) fn confirm(&mut self, at: &Moment) {
         if let Some(Err(reason)) = self.standby_check.clone() {
             self.give_up(&format!("the standby check fails: {reason}"));
@@ -162,7 +162,7 @@ impl Election {
                 self.become_starting("entitled, and the lock is still ours");
             }
         } else {
-            // One that is under way or in doubt goes first all the same: `may_send` sees to that.
+            // A write that is under way or in doubt goes first all the same: `may_send` sees to that.
             tenure.next_attempt = at.now;
         }
     }
@@ -200,15 +200,15 @@ impl Election {
         }
     }
 
-    /// Who may write `proven` (H6): whoever gives up before the start just stops renewing.
+    /// Who may write `proven` (H6): a host that gives up before the start just stops renewing.
     pub(super) fn give_up(&mut self, reason: &str) {
         if matches!(self.phase, Phase::Claiming(_) | Phase::Confirming(_) | Phase::Fencing(_)) {
             self.become_idle(reason);
         }
     }
 
-    /// Back-off (K9): what failed waits longer each time, and what somebody asked for does not. Neither makes a longer wait
-    /// shorter.
+    /// Back-off (K9): each failure in a row makes the wait longer, and what somebody asked for does not. Neither shortens a wait
+    /// that is under way.
     pub(super) fn wait_before_next_claim(&mut self, now: Time, occasion: Occasion, reason: &str) {
         let timings = &self.settings.timings;
         let once = timings.renew_interval * 2;
@@ -227,7 +227,8 @@ impl Election {
         self.back_off = BackOff { until: Some(now.plus(wait)), last, failures, told, reason: reason.to_owned() };
     }
 
-    /// Unknown holder (K5), and what of it is on disk: a longer hold than is waited for anyway is written when it is seen.
+    /// Unknown holder (K5): keeps the longest hold on disk. It is written when a hold is seen that is longer than what is waited
+    /// for anyway, and when one is forgotten.
     pub(super) fn remember_longest_hold(&mut self, now: Time) {
         let timings = &self.settings.timings;
         let forgotten = self.lock.forget_longest_hold(now, timings);
@@ -240,7 +241,7 @@ impl Election {
     }
 }
 
-/// Fencing tokens count seconds.
+/// Whole seconds, in which fencing tokens count, rounded up.
 fn seconds_up(span: Duration) -> u64 {
     span.as_secs() + u64::from(span.subsec_nanos() > 0)
 }

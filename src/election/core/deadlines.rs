@@ -36,7 +36,8 @@ impl Election {
         }
     }
 
-    /// What follows where a stop is not proven in time; the proof may have come with the event that was looked at.
+    /// Raises an alarm where a stop is not proven in time, and has SIGKILL sent where the host goes down for that. It comes after
+    /// the event, which may have brought the proof.
     pub(super) fn hasten_late_stop(&mut self, now: Time) {
         if let Phase::Lapsing(lapse) = &mut self.phase
             && lapse.step == LapseStep::Stopping
@@ -72,13 +73,14 @@ impl Election {
         }
     }
 
-    /// Release (H5): the outcome of the last write is pursued until T after the last won write.
+    /// Release (H5): when this host gives up the last write, T after the last won one, and leaves the record to age.
     pub(super) fn leave_at(&self, tenure: &Tenure) -> Time {
         let from = tenure.won_sent.unwrap_or(tenure.deadline());
         from.plus(self.settings.timings.lease())
     }
 
-    /// Assumption (b): a hypervisor may have stopped both clocks. A renewal sent now tells.
+    /// Assumption (b): a hypervisor may have stopped both clocks. A renewal that is sent now tells whether the lease is still
+    /// this host's.
     pub(super) fn notice_clock_jump(&mut self, at: &Moment) {
         let offset = nanos(at.wall) - nanos(at.now.boot);
         let Some(before) = self.wall_offset_ns.replace(offset) else { return };
@@ -140,7 +142,7 @@ impl Election {
         self.claim(at);
     }
 
-    /// Stops what may run without the lock.
+    /// Stops a unit that may run without the lock.
     pub(super) fn stop_stray(&mut self, now: Time) {
         self.stopping_stray = true;
         let kill_at = if let Some(PendingDisarm { kill_at, .. }) = self.pending_disarm {
@@ -162,7 +164,7 @@ impl Election {
         }
     }
 
-    /// How soon a call that failed is made again.
+    /// How long after a call that failed it is made again.
     pub(super) fn pace(&self) -> Duration {
         self.settings.timings.call_limit() / 2
     }

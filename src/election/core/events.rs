@@ -1,4 +1,4 @@
-//! What each event means for the phase that it meets.
+//! How an election takes in each event, according to its phase.
 
 use super::phase::{LapseStep, Phase, ReleaseStep, StartStep};
 use super::{BackOff, Election, PendingDisarm};
@@ -13,12 +13,13 @@ use crate::election::tenure::Guarded;
 use crate::election::waiting::ahead;
 use crate::types::{FencingToken, Instance, Time, WriteId};
 
-/// 2026, in seconds since 1970: no clock that shows less is right, and a host whose clock was lost has to believe the others.
+/// 2026, in seconds since 1970. A clock that shows less is wrong, and a host that has lost its clock has to believe the other
+/// hosts.
 const EARLIEST_CLOCK: u64 = 1_767_225_600;
 
 const TEN_YEARS: u64 = 315_576_000;
 
-/// So far above the highest fencing token that was seen here may the next one be, whatever the clock says.
+/// How far the next fencing token may be above the highest one that was seen here, whatever the clock says.
 const TERM_STEP: u64 = 1 << 16;
 
 impl Election {
@@ -97,14 +98,14 @@ impl Election {
         }
         self.reads.pending = None;
         let Some(observation) = answer else {
-            // One that was not answered in time has been waited for already.
+            // The time that a read without an answer took counts as part of the wait before the next one.
             self.reads.due = now.latest(self.reads.sent.plus(self.pace()));
             return;
         };
         let is_first = self.lock.seen().is_none();
         let news = self.observe(now, observation.clone());
-        // A regression (K6) is told by two older ones R apart. For all others the time counts from the sending, however long the
-        // answers take.
+        // A regression (K6) is shown by two older answers R apart, and so the time counts from the first of them. For other
+        // answers it counts from the sending of the read, however long an answer takes.
         let from = if news == News::Stale { now } else { self.reads.sent };
         let after = self.settings.timings.read_after(self.reads.hinted);
         self.reads.due = if self.reads.again { now } else { from.plus(after) };
@@ -115,7 +116,7 @@ impl Election {
         }
     }
 
-    /// Age (K1): what a gap costs, for the journal.
+    /// Age (K1): text for the journal on what a gap costs.
     fn found_in_words(&self, now: Time) -> Option<String> {
         let claim = self.lock.claim(&self.settings.key, &self.settings.node, &self.settings.timings)?;
         let (take, start) = (now.until_waited(claim.take_at), now.until_waited(claim.entitled_at));
@@ -127,11 +128,12 @@ impl Election {
         ))
     }
 
-    /// What the store shows, but for a fencing token that no putexd would have: one above that could never grow again.
+    /// What the store shows. A record is not believed when its fencing token is one that no putexd would have, above which none
+    /// could grow.
     ///
-    /// The limit moves on with the clock. So of tenures that follow each other at the limit, and of hosts whose clocks differ,
-    /// one may be over it; but whoever has seen the token before goes by that as well. Few steps of that kind do no harm, and
-    /// as many as would take centuries.
+    /// The limit moves on with the clock. So of tenures that follow each other at the limit, or of hosts whose clocks differ, one
+    /// may be over it. For this reason a host that has seen a token also believes one that is at most [`TERM_STEP`] higher. A few
+    /// such steps do no harm, and as many as would do harm take centuries.
     fn believed(&self, at: &Moment, shown: Observation) -> Observation {
         let by_clock = at.wall.as_secs().max(EARLIEST_CLOCK).saturating_add(TEN_YEARS);
         let highest = FencingToken(by_clock.max(self.memory.term.0.saturating_add(TERM_STEP)));
@@ -142,8 +144,8 @@ impl Election {
         Observation { content, ..shown }
     }
 
-    /// The operator hears of a record that is not believed when it first comes, and again after the lease at the earliest:
-    /// whoever writes it may do so a thousand times a second.
+    /// Tells the operator of a record that is not believed, when it first comes, and again after T at the earliest: somebody may
+    /// write such records a thousand times a second.
     fn tell_of_oddity(&mut self, now: Time) {
         let odd = self.lock.record().and_then(|record| Some((record.holder.to_string(), record.oddity.as_ref()?.what)));
         let Some((holder, what)) = odd else { return };
@@ -155,7 +157,7 @@ impl Election {
         self.actions.push(Action::Alarm(Alarm::OddRecord { holder, what }));
     }
 
-    /// Whom a record that is not believed may have been written over.
+    /// Remembers the holder of a record that is believed, over which one that is not believed may be written later.
     fn remember_holder(&mut self) {
         if let Some(record) = self.lock.record().filter(|record| self.settings.fences && record.details.is_some()) {
             self.last_holder = record.holder.node().filter(|node| *node != self.settings.node);
@@ -222,7 +224,7 @@ impl Election {
         if let Phase::Releasing(release) = &mut self.phase
             && release.step != ReleaseStep::Blanking
         {
-            // Whatever was proven while the guard was away, was proven before a gate that may have been open.
+            // A proof that was taken while the guard was away was taken behind a gate that may have been open.
             release.step = ReleaseStep::Closing;
             self.close();
         }
@@ -273,7 +275,7 @@ impl Election {
             GuardDone::Extended(_) if self.guard_up && self.is_mine(instance) && self.may_be_running() => {
                 self.lapse(now, &LapseCause::GuardRefusedExtension(reason.to_owned()));
             }
-            // What the guard does not know it need not close or forget. One that is gone has refused nothing.
+            // A guard that does not know a lease need not close or forget it. A guard that is gone has refused nothing.
             GuardDone::Closed | GuardDone::Disarmed if self.guard_up => self.guard_done(now, instance, asked),
             GuardDone::Armed(_) | GuardDone::Extended(_) | GuardDone::Closed | GuardDone::Disarmed => {}
         }
@@ -291,7 +293,7 @@ impl Election {
             }
         }
         if let (Phase::Active(_, since), ObservedUnit::Dead { result, failed }) = (&self.phase, sight) {
-            // One that ends in good order and at once would be started again and again.
+            // A unit that ends in good order and at once would be started again and again.
             let too_soon = now.since_at_least(*since) < self.settings.timings.lease();
             self.release(now, ReleaseCause::UnitEnded { result, in_order: !failed && !too_soon }, None);
         }
@@ -351,7 +353,7 @@ impl Election {
             return;
         }
         match result {
-            // Meanwhile the stop may have begun.
+            // The stop may have begun meanwhile.
             Ok(()) if matches!(self.phase, Phase::Starting(_, StartStep::Starting)) => self.become_active(now),
             Ok(()) => {}
             Err(reason) => self.failed_start(now, format!("the start failed: {reason}")),

@@ -1,5 +1,4 @@
-//! What a holder does: renewal to release (H1 to H6), and adoption (K8). The rules that stop a unit are here: `lapse` and
-//! `release`.
+//! The rules of a holder: renewal to release (H1 to H6), and adoption (K8). `lapse` and `release` are the rules that stop a unit.
 
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use crate::election::tenure::{Attempt, Guarded, Resolution, Tenure};
 use crate::types::{Holder, Instance, NodeId, Revision, Time, WriteId};
 
 impl Election {
-    /// Sends what is due (renewal, H1), or reads what is in doubt (doubt, H2).
+    /// Sends the write that is due (renewal, H1), or reads the store where a write is in doubt (doubt, H2).
     pub(super) fn renew(&mut self, at: &Moment) {
         if !self.connected {
             return;
@@ -41,7 +40,7 @@ impl Election {
         }
     }
 
-    /// Renewal (H1): no renewal on the word of a check that is too old.
+    /// Renewal (H1): nothing is renewed when the last passed check is too old. Returns the cause for a release then.
     pub(super) fn overdue_check(&self, now: Time) -> Option<ReleaseCause> {
         let validity = self.settings.check_validity?;
         let age = now.since_at_most(self.last_pass?);
@@ -105,14 +104,15 @@ impl Election {
         } else if let Phase::Releasing(release) = &mut self.phase
             && release.step == ReleaseStep::Blanking
         {
-            // The renewal that was still under way: the blank goes on top of it.
+            // This write is a renewal that was still under way: the empty value replaces it at once.
             release.tenure.next_attempt = now;
         } else {
             self.extend();
         }
     }
 
-    /// Renewal (H1): a won write counts for a running unit when the guard has acknowledged it.
+    /// Renewal (H1): has the guard extend the lease after a won write, which counts for a running unit when the guard has
+    /// acknowledged it.
     pub(super) fn extend(&mut self) {
         let disarming = self.release_under_way().is_some_and(|release| release.step == ReleaseStep::Disarming);
         let heeded = self.guard_up && !disarming && self.may_be_running();
@@ -180,7 +180,7 @@ impl Election {
         }
     }
 
-    /// Release (H5), step 1: the guard closes the gate, the deadline stays.
+    /// Release (H5), step 1: the guard closes the gate, and the deadline stays.
     pub(super) fn release(&mut self, now: Time, cause: ReleaseCause, next: Option<NodeId>) {
         if !matches!(self.phase, Phase::Starting(..) | Phase::Active(..)) {
             self.give_up(&cause.to_string());
@@ -197,8 +197,8 @@ impl Election {
             let instance = release.tenure.instance;
             self.actions.push(Action::Guard(GuardRequest::Close { instance }));
         } else {
-            // The gate may stand open before a guard that hangs. The stop begins all the same; `guard_is_up` closes the
-            // gate and has the stop proven again, and without that nothing is written.
+            // A guard that hangs may leave the gate open. The stop begins all the same. `guard_is_up` closes the gate later and
+            // has the stop proven again, and before that nothing is written.
             self.stop_for_release();
         }
     }
@@ -209,13 +209,13 @@ impl Election {
             && release.step == ReleaseStep::Closing
         {
             release.step = ReleaseStep::Stopping;
-            // Whoever kills already does not wait again.
+            // Where SIGKILL is sent already, it does not wait again.
             let kill_at = release.killed_by.map(|_| release.stop_limit_at);
             self.actions.push(Action::Stop { kill_at });
         }
     }
 
-    /// Nothing of the units runs any more: release (H5), step 5, or the end of a lapse (H4).
+    /// Nothing of the units runs any more: begins step 5 of a release (H5), or the end of a lapse (H4).
     pub(super) fn stopped(&mut self, now: Time) {
         self.unit_alive = Some(false);
         self.stopping_stray = false;
@@ -244,7 +244,7 @@ impl Election {
         }
     }
 
-    /// The guard has closed the gate: what is proven from now on stays true.
+    /// The guard has closed the gate: a proof that is taken from now on stays true.
     pub(super) fn closed(&mut self, now: Time, instance: Instance) {
         if self.is_mine(instance) {
             self.stop_for_release();
@@ -262,7 +262,8 @@ impl Election {
         }
     }
 
-    /// Whatever was proven before the gate was closed: somebody may have started the unit once more since.
+    /// Stops the unit once more behind a proof that was taken before the gate was closed: somebody may have started the unit
+    /// since.
     pub(super) fn stop_again(&mut self, now: Time) {
         let Phase::Lapsing(lapse) = &mut self.phase else { return };
         if lapse.step == LapseStep::Dead {
@@ -273,7 +274,7 @@ impl Election {
         self.actions.push(Action::Stop { kill_at });
     }
 
-    /// The guard is not there to forget a lease whose unit is dead.
+    /// The unit is dead, but the guard is not there to forget the lease: the lapse ends, and the disarming is left pending.
     pub(super) fn leave_to_disarm(&mut self, now: Time) {
         let Phase::Lapsing(lapse) = &mut self.phase else { return };
         lapse.step = LapseStep::Disarming;
@@ -307,8 +308,8 @@ impl Election {
         self.become_idle(reason);
     }
 
-    /// Loss (H3) and lapse (H4): the unit is to die now. Final; nothing is written, the record ages. The stop does not wait for
-    /// the gate, as that of a release does, so it is begun again when the gate is closed.
+    /// Loss (H3) and lapse (H4): the unit has to die now. This is final: nothing is written, and the record ages. Unlike the stop
+    /// of a release, this one does not wait until the gate is closed, so it is begun again when the gate is closed.
     pub(super) fn lapse(&mut self, now: Time, cause: &LapseCause) {
         let Some(tenure) = self.tenure() else { return };
         let lapse = Lapse::begin(tenure.instance, tenure.deadline(), now, tenure.stop_budget, tenure.kill_reserve);
@@ -343,7 +344,7 @@ impl Election {
 }
 
 impl Lapse {
-    /// The time of the stop begins now, or began when the deadline passed.
+    /// The stop budget counts from now, or from the deadline where that has passed.
     fn begin(instance: Instance, deadline: Time, now: Time, stop_budget: Duration, kill_reserve: Duration) -> Self {
         let from = if now.has_passed(deadline) { deadline } else { now };
         let kill_at = from.plus(stop_budget.saturating_sub(kill_reserve));
@@ -362,9 +363,9 @@ impl Lapse {
         lapse
     }
 
-    /// When a stop that begins now has to be proven. Whoever wakes late still gets the time that SIGKILL takes, and whoever
-    /// wakes when the budget is over as well the whole of it: the guard has had the unit stopped by then or fences the host
-    /// itself, nobody here has looked yet, and a host on which nothing runs must not be fenced.
+    /// When a stop that begins now has to be proven. A host that wakes late still gets the time that SIGKILL takes. A host that
+    /// wakes after the whole budget gets all of it again: the guard has had the unit stopped by then or fences the host itself,
+    /// putexd has not looked yet, and a host on which nothing runs must not be fenced.
     fn proof_due(&self, now: Time) -> Time {
         let dead_by = self.kill_at.plus(self.kill_reserve);
         if now.has_passed(dead_by) { now.plus(self.stop_budget) } else { dead_by.latest(now.plus(self.kill_reserve)) }

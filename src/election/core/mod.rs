@@ -1,7 +1,7 @@
 //! The election of one service: when the lock is written, and when the unit is started and stopped.
 //!
-//! `phase` has the state machine: its phases, and the one function that goes from one to another. What can stop a unit is listed
-//! in `stop_cause`; the rules that do so are `lapse` and `release` in `holder`, and `enforce` in `deadlines`.
+//! `phase` has the state machine: its phases, and the one function that changes the phase. What can stop a unit is listed in
+//! `stop_cause`; the rules that do so are `lapse` and `release` in `holder`, and `enforce` in `deadlines`.
 
 use std::mem;
 use std::time::Duration;
@@ -24,8 +24,8 @@ mod tell;
 
 /// The election of one service on this host. See the module `election` for the contract.
 ///
-/// It is never written anywhere. It can be cloned and serialized for the model check, which has to tell its states apart
-/// by all that they hold, whatever is added to them.
+/// An election is never written to disk. It can be cloned and serialized for the model check, which has to tell its states apart
+/// by everything that they hold, fields that are added later included.
 #[derive(Debug, Clone, Serialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, and any may come with any other")]
 pub struct Election {
@@ -42,32 +42,32 @@ pub struct Election {
     pending_disarm: Option<PendingDisarm>,
     standby_check: Option<Result<(), String>>,
     last_pass: Option<Time>,
-    /// Why this host is not to take part.
+    /// Why this host may not take part.
     barred: Option<String>,
     retiring: Option<String>,
     reads: Reads,
     /// `CLOCK_REALTIME` minus `CLOCK_BOOTTIME`, in nanoseconds, at the last event.
     wall_offset_ns: Option<i128>,
     last_now: Time,
-    /// For words alone: the last tenure has ended without a release, and its record ages.
+    /// The last tenure has ended without a release, and its record ages. Only the text for operators uses it.
     #[serde(skip)]
     aging: bool,
     /// When the operator was last told of a record that is not believed.
     #[serde(skip)]
     told_of_oddity: Option<Time>,
-    /// The other host that held the lock by the last record that was believed, and that was not shown dead since; `None` where
-    /// no host is ever fenced.
+    /// The other host that held the lock by the last record that was believed, and that was not shown dead since. `None` too
+    /// where no host is ever fenced.
     last_holder: Option<NodeId>,
-    /// Empty between two calls.
+    /// The actions of the present call. Empty between two calls.
     #[serde(skip)]
     actions: Vec<Action>,
 }
 
-/// A tenure whose unit was dead when the guard was not there to forget it.
+/// A tenure whose unit was proven dead while the guard was not there to forget its lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 struct PendingDisarm {
     instance: Instance,
-    /// That of the lapse: what was started after the proof has no longer to live.
+    /// When SIGKILL was due in the lapse. A unit that was started after the proof gets no later time.
     kill_at: Time,
     /// The guard has closed the gate, which may have been open until then.
     closed: bool,
@@ -77,12 +77,12 @@ struct PendingDisarm {
 #[derive(Debug, Clone, Default, Serialize)]
 struct BackOff {
     until: Option<Time>,
-    /// The last span of a failure.
+    /// The length of the last wait that followed a failure.
     last: Duration,
-    /// For words alone, as the rest: failures in a row.
+    /// Failures in a row. Only the text for operators uses this field and those below.
     #[serde(skip)]
     failures: u32,
-    /// Those that this wait is for; 0 where somebody asked for it.
+    /// The number of failures that this wait follows; 0 where somebody asked for it.
     #[serde(skip)]
     told: u32,
     #[serde(skip)]
@@ -94,13 +94,13 @@ struct Reads {
     last_id: u64,
     /// The read of the latest record that has not been answered.
     pending: Option<ReadId>,
-    /// No read before this.
+    /// No read is sent before this.
     due: Time,
-    /// When the last one was sent.
+    /// When the last read was sent.
     sent: Time,
-    /// A hint came that no read has followed yet: one that is under way may have looked too early.
+    /// A hint came that no read has followed yet. A read that is under way may have looked too early.
     again: bool,
-    /// The last one followed a hint.
+    /// The last read followed a hint.
     hinted: bool,
 }
 
@@ -145,8 +145,9 @@ impl Election {
         election
     }
 
-    /// Takes in one event. A deadline that has passed is acted on before the event is looked at: whoever wakes late does
-    /// this first. A stop that is late is looked at behind it, because the event may be its proof.
+    /// Takes in one event and returns the actions that follow. A deadline that has passed is acted on before the event, so that a
+    /// host that wakes late does this first. A stop that is late is looked at after the event, because the event may be its
+    /// proof.
     pub fn handle(&mut self, at: &Moment, event: Event) -> Vec<Action> {
         self.last_now = at.now;
         self.notice_clock_jump(at);
@@ -161,18 +162,18 @@ impl Election {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let now = self.last_now;
-        // Whatever was due at `now` has been done, or waits for an event: only what lies ahead needs a timer.
+        // What was due at `now` has been done, or waits for an event: only a time that lies ahead needs a timer.
         let soonest = self.wake_ups(now).into_iter().filter(|span| !span.is_zero()).min()?;
         Some(now.plus(soonest.max(Duration::from_micros(200))))
     }
 
-    /// Where the service stands on this host.
+    /// The state of the service on this host.
     #[must_use]
     pub fn state(&self) -> State {
         self.phase.state()
     }
 
-    /// What should be on disk.
+    /// What has to be on disk.
     #[must_use]
     pub fn memory(&self) -> &Memory {
         &self.memory
@@ -184,7 +185,7 @@ impl Election {
         &self.settings
     }
 
-    /// The lock's holder as far as known; empty = nobody.
+    /// The lock's holder as far as it is known; empty = nobody.
     #[must_use]
     pub fn holder(&self) -> &str {
         match self.lock.record() {
@@ -193,19 +194,19 @@ impl Election {
         }
     }
 
-    /// The lock's revision as far as known.
+    /// The lock's revision as far as it is known; 0 if nothing was seen.
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.lock.seen().map_or(Revision(0), |seen| seen.revision)
     }
 
-    /// The fencing token of one's own tenure, else the highest seen.
+    /// The fencing token of this host's own tenure, else the highest one seen.
     #[must_use]
     pub fn term(&self) -> FencingToken {
         self.tenure().map_or(self.memory.term, |tenure| tenure.term)
     }
 
-    /// When one's own lease ends, where there is one.
+    /// When this host's own lease ends. `None`: it has no tenure.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         self.tenure().map(Tenure::deadline)

@@ -13,7 +13,7 @@ use crate::election::tenure::Tenure;
 use crate::election::waiting::{Cause, Why, rounded};
 use crate::types::{Instance, NodeId, Time};
 
-/// Whether a host that holds nothing knows how the lock stands.
+/// Whether a host that holds nothing knows the state of the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(super) enum Watch {
     /// The store has not shown the lock yet, or is not connected.
@@ -24,29 +24,29 @@ pub(super) enum Watch {
 
 #[derive(Debug, Clone, Serialize)]
 pub(super) enum Phase {
-    /// Holds nothing.
+    /// This host holds nothing.
     Idle(Watch),
-    /// The first write of the lock has not been answered yet.
+    /// The claim, which is the first write of the lock, has not been answered yet.
     Claiming(Tenure),
-    /// The lock is this host's; it waits until it may start (confirming, K3).
+    /// This host has the lock, and waits until it may start the unit (confirming, K3).
     Confirming(Tenure),
     /// Other hosts are being fenced.
     Fencing(Tenure),
-    /// The guard is armed and the unit is started, step by step.
+    /// The guard arms the lease and the unit is started, step by step.
     Starting(Tenure, StartStep),
-    /// The unit runs, since then.
+    /// The unit has run since this time.
     Active(Tenure, Time),
     /// The unit is stopped in good order.
     Releasing(Release),
     /// The unit is stopped because the lease is over.
     Lapsing(Lapse),
-    /// Takes part no longer.
+    /// This host takes part no longer.
     Retired,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(super) enum StartStep {
-    /// The guard is asked to take the lease.
+    /// The guard is asked to arm the lease.
     Arming,
     /// The unit of `[fence] unfence` is started.
     Unfencing,
@@ -62,10 +62,10 @@ pub(super) struct Release {
     pub(super) cause: ReleaseCause,
     pub(super) next: Option<NodeId>,
     pub(super) stop_limit_at: Time,
-    /// `stop-limit` is over, and SIGKILL is sent: when that has to be proven, or the host goes down. `None` where it does not go
-    /// down for that.
+    /// When the stop has to be proven, or the host goes down: `stop-limit` is over, and SIGKILL is sent. `None` before that, and
+    /// where the host does not go down for an unproven stop.
     pub(super) killed_by: Option<Time>,
-    /// The alarm that comes last has been raised.
+    /// The last alarm of this release has been raised.
     pub(super) shouted: bool,
 }
 
@@ -91,7 +91,7 @@ pub(super) enum ReleaseStep {
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Lapse {
     pub(super) instance: Instance,
-    /// From here on SIGKILL.
+    /// SIGKILL is sent from then on.
     pub(super) kill_at: Time,
     pub(super) stop_budget: Duration,
     pub(super) kill_reserve: Duration,
@@ -102,19 +102,19 @@ pub(super) struct Lapse {
     pub(super) shouted: bool,
 }
 
-/// The steps are those of a release (H5), but the stop waits for nobody.
+/// The steps are those of a release (H5), but the stop does not wait until the gate is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(super) enum LapseStep {
     Stopping,
-    /// The unit was dead before the gate was known to be closed. What was started since has to be stopped as well: when
-    /// the gate is closed, it is `Stopping` again.
+    /// The unit was dead before the gate was known to be closed. A unit that was started since has to be stopped as well: when
+    /// the gate is closed, the step is `Stopping` again.
     Dead,
-    /// The unit is dead behind a closed gate.
+    /// The unit is dead behind a closed gate, and the guard is asked to forget the lease.
     Disarming,
 }
 
 impl Phase {
-    /// What an operator sees of it.
+    /// The state that an operator sees of this phase.
     pub(super) fn state(&self) -> State {
         match self {
             Self::Idle(Watch::Blind) => State::NoStore,
@@ -131,9 +131,9 @@ impl Phase {
 }
 
 impl Election {
-    /// The only way from one phase to another: `next` makes the new one of the present one. Where it cannot, and where the table in
-    /// `state` has no such change, that is a defect, and ends the daemon. A change that an operator sees is reported, with its
-    /// reason.
+    /// The only way from one phase to another: `next` makes the new phase of the present one. Where it returns `None`, or the
+    /// table in `state` has no such change, that is a defect, and ends the daemon. A change that an operator sees is reported,
+    /// with its reason.
     fn enter(&mut self, reason: &str, next: impl FnOnce(Phase) -> Option<Phase>) {
         let from = self.phase.state();
         self.phase = next(mem::replace(&mut self.phase, Phase::Retired))
@@ -153,7 +153,7 @@ impl Election {
         }));
     }
 
-    /// Whoever holds nothing is seen as standby, or as no-store.
+    /// A host that holds nothing is seen as standby, or as no-store.
     pub(super) fn settle(&mut self, reason: &str) {
         let watch = if self.connected && self.lock.seen().is_some() { Watch::Watching } else { Watch::Blind };
         self.enter(reason, |_| Some(Phase::Idle(watch)));
@@ -161,7 +161,7 @@ impl Election {
 
     pub(super) fn become_idle(&mut self, reason: &str) {
         if matches!(self.phase, Phase::Releasing(_) | Phase::Lapsing(_)) {
-            // What a check said before the unit ran here says nothing of now.
+            // The standby check from before the unit ran here says nothing about now.
             self.standby_check = None;
         }
         self.reads.due = self.last_now;
@@ -220,7 +220,7 @@ impl Election {
         });
     }
 
-    /// Release (H5) begins; nothing is asked of anybody yet.
+    /// Begins a release (H5). No request is sent to anybody yet.
     pub(super) fn become_releasing(&mut self, now: Time, cause: ReleaseCause, next: Option<NodeId>) {
         let (reason, stop_limit_at) = (cause.to_string(), now.plus(self.settings.stop_limit));
         self.enter(&reason, |phase| {
@@ -229,7 +229,7 @@ impl Election {
         });
     }
 
-    /// Lapse (H4): the stop begins with it.
+    /// Begins a lapse (H4), and its stop.
     pub(super) fn become_lapsing(&mut self, lapse: Lapse, cause: &LapseCause) {
         self.actions.push(Action::Stop { kill_at: Some(lapse.kill_at) });
         self.aging = true;

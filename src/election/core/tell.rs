@@ -1,4 +1,4 @@
-//! What there is to tell of an election: why it does not contend, and what it waits for. Nothing here changes anything.
+//! What an election can tell an operator: why it does not contend, and what it waits for. Nothing here changes anything.
 
 use super::phase::{Phase, ReleaseStep, StartStep};
 use super::{BackOff, Election};
@@ -9,8 +9,8 @@ use crate::election::waiting::{Cause, Hindrance, Waiting};
 use crate::types::{NodeId, Time};
 
 impl Election {
-    /// Why this host does not contend for a free lock: the first reason there is. Whoever claims the lock or holds it is
-    /// hindered by nothing.
+    /// The first reason why this host does not contend for a free lock. A host that claims the lock or holds it is hindered by
+    /// nothing.
     #[must_use]
     pub fn hindrance(&self, now: Time) -> Option<Hindrance> {
         if !matches!(self.phase, Phase::Idle(_) | Phase::Retired) {
@@ -51,7 +51,7 @@ impl Election {
         self.back_off(now).map(Hindrance::BackOff)
     }
 
-    /// What it waits for; `None`: for nothing, or nothing that could be told.
+    /// What this host waits for. `None`: it waits for nothing, or for nothing that can be told.
     #[must_use]
     pub fn waiting(&self, now: Time) -> Option<Waiting> {
         Some(match &self.phase {
@@ -93,7 +93,7 @@ impl Election {
         self.aging
     }
 
-    /// A renewal that is sent in time is answered within one call limit, or has failed.
+    /// The wait for a renewal that is overdue. One that is sent in time is answered within one call limit, or has failed.
     fn overdue(&self, tenure: &Tenure, now: Time) -> Option<Waiting> {
         let timings = &self.settings.timings;
         let deadline = tenure.deadline();
@@ -113,7 +113,7 @@ impl Election {
         let heard = held.and(self.lock.seen()).map(|seen| seen.heard);
         let other = held.zip(heard).filter(|_| !is_own).map(|(record, heard)| (record.holder.to_string(), heard));
         let is_over = is_own && self.unit_alive == Some(false) && !self.stopping_stray;
-        // What the store has shown so far it may show no more, and nothing is taken on the strength of it.
+        // The store may no longer show what it has shown so far, and nothing is taken on the strength of that.
         if !is_over && (!self.connected || self.lock.is_unwatched(now, timings)) {
             return Some(Waiting::Store { holder: other });
         }

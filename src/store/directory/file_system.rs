@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// These are seen by one host only, unless its machine is the only one there is.
+/// File systems that only one machine sees. Hosts share one only if all of them run on that machine.
 const LOCAL: [&str; 13] =
     ["ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "ramfs", "overlay", "vfat", "exfat", "squashfs"];
 
@@ -19,19 +19,19 @@ pub(super) struct Mount {
 }
 
 impl Mount {
-    /// The one that `folder` is on.
+    /// The mount that `folder` is on.
     pub(super) fn of(folder: &Path) -> io::Result<Self> {
         let folder = fs::canonicalize(folder)?;
         let mounts = fs::read_to_string("/proc/self/mountinfo")?;
         find(&mounts, &folder).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no mount has the folder"))
     }
 
-    /// In a few words, for an administrator.
+    /// A short description for the administrator.
     pub(super) fn describe(&self) -> String {
         format!("{} from {} on {}", self.kind, self.source, self.point.display())
     }
 
-    /// What should be known before a host's life hangs on it.
+    /// Warnings that the administrator should read before locks are kept on this file system.
     pub(super) fn warnings(&self) -> Vec<String> {
         let kind = self.kind.as_str();
         let mut warnings = Vec::new();
@@ -76,7 +76,8 @@ impl Mount {
     }
 }
 
-/// The last of the longest mounts above `folder`: later ones hide earlier ones.
+/// The mount with the longest path that is `folder` or above it; of several the last, because later mounts hide earlier
+/// ones.
 fn find(mounts: &str, folder: &Path) -> Option<Mount> {
     mounts
         .lines()
@@ -99,7 +100,7 @@ fn parse(line: &str) -> Option<Mount> {
     })
 }
 
-/// The kernel writes blanks and backslashes as three octal digits.
+/// Decodes a field of mountinfo. The kernel writes blanks and backslashes as a backslash with three octal digits.
 fn unescape(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();

@@ -1,8 +1,8 @@
 //! The store's folder, and all that is done to the file system in it.
 //!
-//! Every path here is relative to the folder, which is opened once for each call, and is walked from there one name at a
-//! time. A symbolic link is never followed: whoever could put one there would have root write or remove what it leads to.
-//! Only in the path of the folder itself, which is the administrator's word, they are as good as anywhere.
+//! Every path here is relative to the folder, which is opened once for each call, and is walked from there one name at
+//! a time. A symbolic link is never followed: whoever could put one there could make root write or remove what the link
+//! leads to. Links are allowed only in the path of the folder itself, which the administrator has configured.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -20,15 +20,15 @@ use crate::types::trust::{self, Rights};
 
 const FOLDER_MODE: Mode = Mode::RWXU;
 const FILE_MODE: Mode = Mode::from_raw_mode(0o600);
-/// Of folders within folders: nothing of ours is half as deep.
+/// The deepest nesting that `remove_all` enters. The folders that putexd makes are not half as deep.
 const DEPTH_LIMIT: u32 = 16;
 
-/// A folder that is there, whatever its name means by now.
+/// An open folder. It stays the same folder even if its path leads elsewhere by now.
 #[derive(Debug)]
 pub(super) struct Folder {
     handle: OwnedFd,
     path: PathBuf,
-    /// Who else than root, and the user that this program runs as, may own what is in it.
+    /// A user who may own what is in the folder, besides root and the user that this program runs as.
     owner: Option<u32>,
 }
 
@@ -45,7 +45,7 @@ impl Folder {
         }
     }
 
-    /// The full path, for people.
+    /// The full path, for messages.
     pub(super) fn shown(&self, path: &Path) -> PathBuf {
         if path.as_os_str().is_empty() { self.path.clone() } else { self.path.join(path) }
     }
@@ -55,10 +55,12 @@ impl Folder {
         unreachable(&self.shown(path), error)
     }
 
-    /// Why a folder in it, or it itself, is none for locks: somebody else may change it.
+    /// Why the folder at `path` is not safe for locks, because another user may change it; `None` if it is safe. An
+    /// empty path means this folder itself.
     pub(super) fn why_not_ours(&self, path: &Path) -> io::Result<Option<String>> {
         let folder = self.walk(path)?;
-        // What the kernel knows since it was opened, a moment ago, will do: no server is asked for it again.
+        // The attributes that the kernel has known since the folder was opened, a moment ago, are enough: no server is
+        // asked again.
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let found = kernel::statx(folder.fd(), "", flags, StatxFlags::UID | StatxFlags::MODE)?;
         let rights = Rights { owner: found.stx_uid, mode: found.stx_mode.into() };
@@ -66,13 +68,14 @@ impl Folder {
         Ok(trust::why_not_obeyed(&self.shown(path), rights, me))
     }
 
-    /// Makes a folder, which must not be there.
+    /// Makes a folder, and fails if it exists.
     pub(super) fn make_new(&self, path: &Path) -> io::Result<()> {
         let (parent, name) = self.parent(path)?;
         Ok(kernel::mkdirat(parent.fd(), name, FOLDER_MODE)?)
     }
 
-    /// Makes a folder with a name of one's own; a repeated call finds it there.
+    /// Makes a folder whose name nobody else uses. A folder that exists already was made by a repeated call, and is no
+    /// error.
     pub(super) fn make(&self, path: &Path) -> io::Result<()> {
         match self.make_new(path) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
@@ -97,7 +100,7 @@ impl Folder {
         Ok(kernel::unlinkat(parent.fd(), name, AtFlags::empty())?)
     }
 
-    /// Removes a folder with all that is in it, or whatever else has its name.
+    /// Removes a folder with all that is in it, or whatever else has that name. Links are removed and not followed.
     pub(super) fn remove_all(&self, path: &Path) -> io::Result<()> {
         let (parent, name) = self.parent(path)?;
         remove_all(parent.fd(), name, DEPTH_LIMIT)
@@ -119,7 +122,7 @@ impl Folder {
         }
     }
 
-    /// Writes a file that nobody looks at yet, and waits until it is on the disk.
+    /// Writes a file that no other process reads yet, and waits until it is on the disk.
     pub(super) fn write(&self, path: &Path, value: &Value) -> io::Result<()> {
         let (parent, name) = self.parent(path)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -128,7 +131,7 @@ impl Folder {
         file.sync_all()
     }
 
-    /// A pipe is not waited for.
+    /// Reads a file, up to its size limit. A pipe does not block the call.
     pub(super) fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         let (parent, name) = self.parent(path)?;
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -141,13 +144,13 @@ impl Folder {
     /// Waits until the names in a folder are on the disk.
     pub(super) fn sync(&self, path: &Path) -> io::Result<()> {
         match File::from(self.open_folder(path)?).sync_all() {
-            // A file system that has nothing to do for a folder.
+            // Some file systems do not support the call for folders, and have nothing to write for them.
             Err(error) if error.kind() == ErrorKind::InvalidInput => Ok(()),
             synced => synced,
         }
     }
 
-    /// To be listed or synced.
+    /// Opens a folder for listing or syncing.
     fn open_folder(&self, path: &Path) -> io::Result<OwnedFd> {
         match path.file_name() {
             None => open_in(self.handle.as_fd(), OsStr::new("."), OFlags::RDONLY),
@@ -158,7 +161,7 @@ impl Folder {
         }
     }
 
-    /// The folder that something is in, and its name there.
+    /// The folder that contains `path`, opened, and the last name of the path.
     fn parent<'a>(&self, path: &'a Path) -> io::Result<(Walked<'_>, &'a OsStr)> {
         let name = path.file_name().ok_or(ErrorKind::InvalidInput)?;
         Ok((self.walk(path.parent().unwrap_or(Path::new("")))?, name))
@@ -174,7 +177,7 @@ impl Folder {
     }
 }
 
-/// Where a path leads to.
+/// The folder that a path leads to.
 enum Walked<'a> {
     Here(BorrowedFd<'a>),
     Below(OwnedFd),
@@ -208,7 +211,7 @@ fn entries(folder: OwnedFd) -> io::Result<Vec<OsString>> {
 
 fn remove_all(parent: BorrowedFd<'_>, name: &OsStr, depth: u32) -> io::Result<()> {
     let folder = match open_in(parent, name, OFlags::RDONLY) {
-        // A file, or a link, which goes itself.
+        // This is a file, or a link, which is removed itself and not followed.
         Err(error) if error.kind() == ErrorKind::NotADirectory => {
             return Ok(kernel::unlinkat(parent, name, AtFlags::empty())?);
         }
@@ -221,7 +224,7 @@ fn remove_all(parent: BorrowedFd<'_>, name: &OsStr, depth: u32) -> io::Result<()
     Ok(kernel::unlinkat(parent, name, AtFlags::REMOVEDIR)?)
 }
 
-/// What was to be removed is not there, whoever did it.
+/// Takes `NotFound` as success: somebody else has removed it.
 pub(super) fn gone(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -309,7 +312,7 @@ mod tests {
         assert!(folder.remove_all(Path::new("lock-db/t-old")).is_err());
         assert!(folder.rename(Path::new("lock-db/t-old"), Path::new("mine")).is_err());
         assert!(folder.rename(Path::new("real"), Path::new("lock-db/real")).is_err());
-        // The links go, and nothing behind them.
+        // The links are removed, and nothing behind them.
         folder.remove_all(Path::new("real")).expect("removed");
         folder.remove_all(link).expect("removed");
         assert_eq!(fs::read_dir(place.path()).expect("the folder").count(), 0);
@@ -322,7 +325,7 @@ mod tests {
         let (place, folder) = opened();
         let rights = |mode| fs::set_permissions(place.path(), fs::Permissions::from_mode(mode)).expect("its mode");
         let why = |folder: &Folder| folder.why_not_ours(Path::new("")).expect("it is there");
-        // The sticky bit keeps nobody from adding what is not there yet.
+        // The sticky bit does not keep other users from adding names.
         for open in [0o770, 0o757, 0o1777] {
             rights(open);
             assert!(why(&folder).is_some_and(|why| why.contains("run \"chmod go-w ")), "{open:o}");

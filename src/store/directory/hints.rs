@@ -1,7 +1,7 @@
-//! The watch: the highest revision of every lock, looked at again and again.
+//! The watch polls the highest revision of every lock.
 //!
-//! The kernel could tell of changes, but only of those that this host made: what other hosts write on a share it learns
-//! when it looks.
+//! The kernel's notifications are not used, because they report only changes that this host made. The kernel learns
+//! what other hosts wrote on a share only when it looks.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -17,14 +17,15 @@ use super::layout;
 use crate::store::StoreError;
 use crate::types::{Key, Revision};
 
-/// Hints that wait for their reader; what finds no room is found anew at the next look.
+/// The most hints that wait for their reader. A hint that finds no room is made again at the next look.
 pub(super) const HINT_LIMIT: usize = 64;
 
 /// The shortest and the longest interval between two looks.
 const INTERVAL_RANGE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
-/// The latest revision of each lock; `None` for one that could not be looked at: the others must not suffer, and its own
-/// readers hear of it. One without revisions is not in it: that a folder was made for it is no news.
+/// The latest revision of each lock. `None` is for a lock that could not be looked at: the others must not suffer from
+/// it, and readers of that lock get the error. A lock without revisions is not in the map, because nobody needs a hint
+/// that its folder was made.
 pub(super) type Latest = HashMap<Key, Option<Revision>>;
 
 /// Looks at all locks.
@@ -38,14 +39,14 @@ pub(super) fn look(root: &Folder) -> Result<Latest, StoreError> {
 
 fn highest(root: &Folder, folder: &Path) -> io::Result<Revision> {
     let revisions = match root.names(folder) {
-        // A deleted one is as one without revisions.
+        // A lock that was deleted meanwhile counts as one without revisions.
         Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
         names => names?,
     };
     Ok(revisions.iter().filter_map(|name| layout::revision_of(name)).max().unwrap_or_default())
 }
 
-/// Hints at what changes from `known` on, until `look` fails or nobody listens any more.
+/// Sends a hint for each change from `known` on, until `look` fails or the receiver is gone.
 pub(super) async fn poll<Looking>(
     mut known: Latest,
     call_limit: Duration,

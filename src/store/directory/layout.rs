@@ -1,20 +1,21 @@
-//! The names and the files of a lock's folder; see the parent module for what they are for.
+//! The names and the files of a lock's folder. The parent module says what they are for.
 //!
-//! A file says how long it is and ends with a checksum, so that one that was torn or cut short is noticed. It is text as
-//! far as its values are: `cat` shows an administrator who holds a lock.
+//! A file contains its lengths and ends with a checksum, so that a torn or truncated file is noticed. It is text as far
+//! as its values are: `cat` shows an administrator who holds a lock.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::types::{Key, Revision, Value};
 
-/// What the folder of the store must have, or it is none: a folder with the store's id in [`VALUE`].
+/// The marker: a folder that contains the store's id in [`VALUE`]. A directory without it is no store.
 pub(super) const MARKER: &str = "putex-store";
 /// The file of a revision.
 pub(super) const VALUE: &str = "value";
 /// The file that says which lock a folder is.
 pub(super) const IDENTITY: &str = "identity";
-/// No file is larger: a value with its limit, and as many fields as fit into it.
+/// The most bytes that are read of a file. No file of putexd is larger, even with the largest value and as many fields
+/// as fit into it.
 pub(super) const FILE_LIMIT_BYTES: u64 = 1 << 20;
 
 const FIRST_LINE: &str = "putexd 1";
@@ -29,14 +30,14 @@ const DISCARD_PREFIX: &str = "d-";
 pub(super) struct Nonce(String);
 
 impl Nonce {
-    /// A new one; the error is the kernel's.
+    /// Draws a new nonce. The error is the kernel's.
     pub(super) fn draw() -> std::io::Result<Self> {
         let mut bytes = [0_u8; 16];
         getrandom::fill(&mut bytes)?;
         Ok(Self(format!("{:032x}", u128::from_ne_bytes(bytes))))
     }
 
-    /// Of a revision's inner folder.
+    /// The nonce in the name of a revision's inner folder; `None` for other names.
     pub(super) fn of_folder(name: &str) -> Option<Self> {
         name.strip_prefix(NONCE_PREFIX).filter(|nonce| !nonce.is_empty()).map(|nonce| Self(nonce.to_owned()))
     }
@@ -52,12 +53,13 @@ impl fmt::Display for Nonce {
     }
 }
 
-/// The lock's folder. A `+` is in no key and stands for the `/`; the prefix keeps a leading dot from hiding it.
+/// The path of a lock's folder. `+` stands for `/`, and no key contains it. The prefix keeps a leading dot of a key
+/// from hiding the folder.
 pub(super) fn lock(root: &Path, key: &Key) -> PathBuf {
     root.join(format!("{LOCK_PREFIX}{}", key.as_str().replace('/', "+")))
 }
 
-/// The key of a lock's folder.
+/// The key of the lock whose folder has this name; `None` for other names.
 pub(super) fn key_of(name: &str) -> Option<Key> {
     Key::new(&name.strip_prefix(LOCK_PREFIX)?.replace('+', "/")).ok()
 }
@@ -66,24 +68,24 @@ pub(super) fn revision(lock: &Path, revision: Revision) -> PathBuf {
     lock.join(format!("{REVISION_PREFIX}{:020}", revision.0))
 }
 
-/// The revision of a folder in a lock's.
+/// The revision of a folder with this name in a lock's folder; `None` for other names.
 pub(super) fn revision_of(name: &str) -> Option<Revision> {
     let digits = name.strip_prefix(REVISION_PREFIX)?;
     let canonical = digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit());
     canonical.then(|| digits.parse().ok().map(Revision))?
 }
 
-/// What tells a revision from another of the same number.
+/// The inner folder of a revision, whose nonce distinguishes it from another revision with the same number.
 pub(super) fn inner(revision: &Path, nonce: &Nonce) -> PathBuf {
     revision.join(format!("{NONCE_PREFIX}{nonce}"))
 }
 
-/// Says in the folder `inner` of a revision that the next one is that of `successor`.
+/// The witness in the folder `inner` of a revision: it says that the next revision is that of `successor`.
 pub(super) fn witness(inner: &Path, successor: &Nonce) -> PathBuf {
     inner.join(format!("w-{successor}"))
 }
 
-/// Where something is built, to be renamed into place.
+/// The path at which a folder is built before it is renamed into place.
 pub(super) fn draft(folder: &Path, nonce: &Nonce) -> PathBuf {
     folder.join(format!("{DRAFT_PREFIX}{nonce}"))
 }
@@ -101,12 +103,12 @@ pub(super) fn is_discarded(name: &str) -> bool {
     name.starts_with(DISCARD_PREFIX)
 }
 
-/// Where a damaged lock's folder is put aside, for the administrator to look at.
+/// The path to which a damaged lock's folder is moved, for the administrator to look at.
 pub(super) fn aside(root: &Path, key: &Key, nonce: &Nonce) -> PathBuf {
     root.join(format!("x-{}-{nonce}", key.as_str().replace('/', "+")))
 }
 
-/// The file of a value.
+/// The bytes of the file that holds `value`.
 #[must_use]
 pub fn encode(value: &Value) -> Vec<u8> {
     let mut bytes = format!("{FIRST_LINE}\n").into_bytes();
@@ -120,7 +122,7 @@ pub fn encode(value: &Value) -> Vec<u8> {
     bytes
 }
 
-/// The value of a file; the error says what is wrong with the file.
+/// The value in a file with these bytes. The error says what is wrong with the file.
 pub fn decode(bytes: &[u8]) -> Result<Value, &'static str> {
     let mut reader = Reader { bytes, position: 0 };
     if reader.line() != Some(FIRST_LINE) {
@@ -162,7 +164,7 @@ impl<'a> Reader<'a> {
         str::from_utf8(&rest[..length]).ok()
     }
 
-    /// `length` bytes and the newline after them.
+    /// Reads `length` bytes, and skips the newline that must follow them.
     fn text(&mut self, length: &str) -> Option<&'a [u8]> {
         let end = self.position.checked_add(length.parse().ok()?)?;
         let text = self.bytes.get(self.position..end)?;
@@ -171,7 +173,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// FNV-1a: against accidents, not against anybody.
+/// FNV-1a. It detects accidents and does not protect against forgery.
 fn checksum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -1,4 +1,4 @@
-//! The folder of the store: its marker, what its file system can do, and what is left lying about in it.
+//! The folder of the store: its marker, the test of its file system, and the sweep of abandoned drafts.
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
@@ -11,7 +11,7 @@ use super::steps::discard;
 use crate::store::StoreError;
 use crate::types::Value;
 
-/// The id of the store in `root`, or that there is none.
+/// Reads the id of the store in `root`; `Missing` if there is no marker.
 pub(super) fn store_id(root: &Folder) -> Result<String, StoreError> {
     let path = Path::new(MARKER).join(VALUE);
     match root.read(&path) {
@@ -29,7 +29,7 @@ pub(super) fn store_id(root: &Folder) -> Result<String, StoreError> {
     }
 }
 
-/// Makes the store if there is none; the id, and whether it was made.
+/// Makes the store if there is none. Returns its id, and whether this call made it.
 pub(super) fn make(root: &Folder) -> Result<(String, bool), StoreError> {
     match store_id(root) {
         Ok(id) => return Ok((id, false)),
@@ -43,7 +43,7 @@ pub(super) fn make(root: &Folder) -> Result<(String, bool), StoreError> {
     Ok((found.clone(), found == id))
 }
 
-/// A folder, because it is folders whose rename replaces nothing.
+/// Makes the marker and returns its id. The marker is a folder, because the rename of a folder replaces nothing.
 fn place_marker(root: &Folder) -> io::Result<String> {
     let id = Nonce::draw()?.to_string();
     let draft = layout::draft(Path::new(""), &Nonce::draw()?);
@@ -63,8 +63,8 @@ fn place_marker(root: &Folder) -> io::Result<String> {
     Ok(id)
 }
 
-/// Whether nobody else may write into the folder, and its file system does what everything else rests on: a folder can be
-/// renamed, but not onto one that has something in it, and is not made where there is one.
+/// Checks that no other user may write into the folder, and that its file system has the properties on which everything
+/// else rests: a folder can be renamed, but not onto one that is not empty, and cannot be made where there is one.
 pub(super) fn probe(root: &Folder) -> Result<(), StoreError> {
     if let Some(why) = root.why_not_ours(Path::new("")).map_err(|error| root.unreachable(Path::new(""), &error))? {
         return Err(StoreError::Unfit(why));
@@ -93,7 +93,7 @@ fn probe_in(root: &Folder, folder: &Path) -> io::Result<Option<&'static str>> {
     if root.make_new(&second).is_ok() {
         return Ok(Some("makes a folder where there is one already"));
     }
-    // What the call answers is not asked: another file system may lie in between that repeats it.
+    // The answer of the call is ignored: another file system in between may repeat the call.
     let _ = root.rename(&first, &second);
     if !root.exists(&first.join("a"))? || !root.exists(&second.join("b"))? {
         return Ok(Some("renames a folder onto another one that is not empty"));
@@ -105,21 +105,22 @@ fn probe_in(root: &Folder, folder: &Path) -> io::Result<Option<&'static str>> {
     Ok(None)
 }
 
-/// What processes that died left behind, and since when this process has seen it.
+/// The drafts that processes left behind when they died, and since when this process has seen each.
 ///
-/// Clocks of other hosts are not asked: a draft is old when it has been seen for long, by the clock of whoever looks. Each
-/// has a name of its own, so that what is there under the same name is the same.
+/// Clocks of other hosts are not used: a draft is old when this process has seen it for long, by its own clock. Each
+/// draft has a unique name, so what is found under the same name is the same draft.
 #[derive(Debug, Default)]
 pub(super) struct Orphans(HashMap<PathBuf, Instant>);
 
-/// A draft that was seen for so long has nobody any more. If it has, its writer finds it gone and knows no harm.
+/// How long a draft must be seen before it counts as abandoned. If its writer still lives, it finds the draft gone, and
+/// its write fails without harm.
 const ORPHANED_AFTER: Duration = Duration::from_secs(60);
 
-/// At most as many are swept at once.
+/// The most drafts, and the most discarded folders, that one sweep removes.
 const SWEPT_AT_ONCE: usize = 8;
 
 impl Orphans {
-    /// Removes what is old in `folder` of the store, a few at a time.
+    /// Removes abandoned drafts and discarded folders in `folder` of the store, a few at a time.
     pub(super) fn sweep(&mut self, root: &Folder, folder: &Path, now: Instant) -> io::Result<()> {
         let names = root.names(folder)?;
         let drafts: Vec<PathBuf> =

@@ -1,17 +1,19 @@
-//! The synchronous steps of one lock, each of which may be the last that its process does.
+//! The synchronous steps of one lock. The process may die after each of them.
 //!
-//! What the proofs rest on, in the words of the parent module:
+//! The proofs rest on these statements, in the terms of the parent module:
 //!
-//! 1. A revision is *genuine* if it was the first of its number in its lock's folder. `r-0` is.
-//! 2. A witness `w-B` in a revision A says that A is genuine and B is its genuine successor. It is made by B's writer, over
-//!    an A that it found genuine, or by whoever finds it missing, over an A that has a witness itself. Either makes it
-//!    *after* it saw B in its place, and by A's nonce: if A was still there then, its successor had never been collected,
-//!    for revisions are collected in ascending order; so B was the first.
-//! 3. Nobody makes a successor of B without B's witness. So of the revisions that are there only the highest can be
-//!    without one, when its writer has died between two steps or is about to take the second.
+//! 1. A revision is *genuine* if it was the first of its number in its lock's folder. Revision `r-0` is genuine.
+//! 2. A witness `w-B` in a revision A says that A is genuine and B is its genuine successor. It is made by B's writer,
+//!    in an A that this writer found genuine, or by a reader that finds it missing, in an A that itself has a witness
+//!    in its predecessor. Either of them makes it *after* it saw B in its place, and under A's nonce. If A was still
+//!    there then, no successor of A had ever been collected, because revisions are collected in ascending order; so B
+//!    was the first of its number.
+//! 3. Nobody makes a successor of B before B has its witness. So of the revisions that exist, only the highest can lack
+//!    a witness: its writer has died between two steps, or is about to make the witness.
 //!
-//! That a revision is genuine stays true for ever. So a cache that shows what was there before does no harm; and what must
-//! not be old, that A is still there when its witness is made, is asked by making something in it, which no cache answers.
+//! A genuine revision stays genuine for ever, so a cache that shows an old state does no harm. One fact must be
+//! current: A still exists when its witness is made. To check that, the witness is made inside A, which no cache can
+//! answer.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind};
@@ -23,66 +25,67 @@ use super::root;
 use crate::store::{Attempt, StoreError, WriteOutcome};
 use crate::types::{Incarnation, Key, Revision, Value};
 
-/// How often a lock that changes while it is looked at is looked at again.
+/// How many times a read of a lock is repeated while the lock changes.
 const ROUNDS: usize = 16;
 
-/// Revisions that are kept, the latest included.
+/// The number of revisions that are kept, the latest included.
 pub(super) const KEPT: u64 = 16;
 
-/// Revisions that one write collects, at most.
+/// The most revisions that one write collects.
 const COLLECTED_AT_ONCE: usize = 4;
 
 /// One lock in the store's folder.
 #[derive(Debug)]
 pub(super) struct Lock {
     root: Folder,
-    /// In the root.
+    /// The path of the lock's folder, relative to `root`.
     folder: PathBuf,
     key: Key,
     store: String,
 }
 
-/// The latest revision of a lock, which is genuine and has its witness.
+/// The latest revision of a lock, which is genuine, and whose witness exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Top {
     pub(super) incarnation: Incarnation,
     pub(super) revision: Revision,
     pub(super) nonce: Nonce,
-    /// `None` for revision 0, and where it was not asked for.
+    /// `None` for revision 0, and where the value was not read.
     pub(super) value: Option<Value>,
 }
 
-/// What became of a rename.
+/// The result of a rename, as it is found in the folder.
 #[derive(Debug)]
 pub(super) enum Placed {
-    /// It is in its place, whatever the call answered.
+    /// The revision is in its place, whatever the call answered.
     There,
-    /// It is not.
+    /// The revision is not in its place, and the call failed with this error.
     NotThere(io::Error),
 }
 
-/// Why a look came to nothing.
+/// Why a look at the lock failed.
 #[derive(Debug)]
 enum Fault {
     Io(PathBuf, io::Error),
-    /// What was found does not fit together: the lock changed meanwhile, or it is damaged.
+    /// The files found do not fit together: the lock changed meanwhile, or it is damaged.
     Odd(String),
 }
 
 impl Lock {
-    /// `store` is the id in the store's marker, as it was last seen.
+    /// `store` is the id in the store's marker, as the last look found it.
     pub(super) fn new(root: Folder, key: &Key, store: &str) -> Self {
         Self { root, folder: layout::lock(Path::new(""), key), key: key.clone(), store: store.to_owned() }
     }
 
-    /// The folder of the lock, and that of the store, which it is in.
+    /// The path of the lock's folder, and the store's folder, which contains it.
     pub(super) fn places(&self) -> (&Path, &Folder) {
         (&self.folder, &self.root)
     }
 
-    /// The latest revision; `None` if there is no lock. Makes the witness that a writer owes which did not get to it.
+    /// The latest revision; `None` if there is no lock. Makes the witness of that revision if its writer has not made
+    /// it.
     ///
-    /// A lock that others may change is not believed. Whoever holds it goes on, because a write does not ask for that.
+    /// A lock that other users may change is an error here. Its holder goes on, because a write does not check that.
     pub(super) fn look(&self) -> Result<Option<Top>, StoreError> {
         let highest = self.highest()?;
         if highest.is_some()
@@ -93,7 +96,8 @@ impl Lock {
         self.look_from(highest, |revision, nonce| self.value_in(&self.inner(revision, nonce)).map(Some))
     }
 
-    /// `look` from the highest number that was just seen, where `value` reads the value, or does without.
+    /// As `look`, from the highest number that the caller has just seen. `value` reads the value, or returns `None`
+    /// without reading.
     fn look_from(
         &self,
         mut highest: Option<Revision>,
@@ -115,7 +119,7 @@ impl Lock {
         Err(StoreError::Unreachable(format!("{} changes faster than it can be read", self.shown())))
     }
 
-    /// The latest revision of a lock that is made if it is not there.
+    /// As `look`, but makes the lock if it does not exist.
     pub(super) fn look_or_make(&self) -> Result<Top, StoreError> {
         for _ in 0..ROUNDS {
             if let Some(top) = self.look()? {
@@ -126,11 +130,12 @@ impl Lock {
         Err(StoreError::Unreachable(format!("{} goes away as soon as it is made", self.shown())))
     }
 
-    /// All steps of one attempt. Nothing is put into its place after the caller has given up: what comes late only
-    /// disturbs.
+    /// Takes all steps of one attempt. Nothing is put into its place after the caller has given up, because a late
+    /// revision only disturbs the others.
     pub(super) fn compare_and_set(&self, attempt: &Attempt, is_awaited: impl Fn() -> bool) -> WriteOutcome {
         let unknown = |doing: &str, error: &dyn Display| WriteOutcome::Unknown(format!("failed to {doing}: {error}"));
-        // Whoever names the base has read its value already; and if another one is the latest, its number is enough.
+        // The value of the base is not read: the caller, who names the base, has read it. If another revision is the
+        // latest, its number is enough.
         let base = match self.highest() {
             Ok(Some(highest)) if highest != attempt.base => return WriteOutcome::Conflict,
             Ok(highest) => self.look_from(highest, |_, _| Ok(None)),
@@ -159,7 +164,7 @@ impl Lock {
         match write.place() {
             Ok(Placed::There) => {}
             Ok(Placed::NotThere(error)) => {
-                // Withdrawn, and the place is taken: only then it can never win.
+                // Only a draft that was withdrawn, and whose place is taken, can never win.
                 let lost = write.withdraw() && write.is_late();
                 return if lost { WriteOutcome::Conflict } else { unknown("place the new revision", &error) };
             }
@@ -174,8 +179,8 @@ impl Lock {
         }
     }
 
-    /// The value that `revision` replaced, if that is certain. Both must be genuine, which the witness of the one in the
-    /// other says; and in one incarnation, of which `incarnation` was read before.
+    /// The value that `revision` replaced; `None` if that is not certain. Both revisions must be genuine, which the
+    /// witness of `revision` in its predecessor says. Both must belong to `incarnation`, which the caller read before.
     pub(super) fn replaced_by(
         &self,
         revision: Revision,
@@ -199,7 +204,8 @@ impl Lock {
         }
     }
 
-    /// The highest number, without any proof; `None` if there is no lock, revision 0 if it has no revisions at all.
+    /// The highest revision number, without any proof; `None` if there is no lock, revision 0 if the lock has no
+    /// revision folder at all.
     pub(super) fn highest(&self) -> Result<Option<Revision>, StoreError> {
         let names = match self.root.names(&self.folder) {
             Ok(names) => names,
@@ -213,9 +219,10 @@ impl Lock {
         Ok(Some(names.iter().filter_map(|name| layout::revision_of(name)).max().unwrap_or_default()))
     }
 
-    /// Collects what is old, a few at a time and in ascending order. A revision goes only after its predecessor has: as
-    /// long as that is there, a slow writer may find a witness in it. Whether it is gone is asked by making it, because a
-    /// file system may answer from a cache that nothing is there, but not that something could be made.
+    /// Collects old revisions, a few at a time and in ascending order. A revision is removed only after its
+    /// predecessor: a slow writer could still make a witness in a predecessor that exists. To check that the
+    /// predecessor is gone, its folder is made again: a file system may answer from a cache that a folder does not
+    /// exist, but not that it could be made.
     pub(super) fn collect(&self, latest: Revision) -> io::Result<()> {
         let Some(bound) = latest.0.checked_sub(KEPT) else { return Ok(()) };
         let mut old: Vec<Revision> = self
@@ -237,10 +244,11 @@ impl Lock {
         Ok(())
     }
 
-    /// Puts the lock's folder aside if it is damaged, and says what could be read of it; `None` if it is not damaged.
+    /// Moves the lock's folder aside if it is damaged, and returns a text that says what could be read of it; `None` if
+    /// it is not damaged.
     ///
-    /// A writer may be at work in it, and may hold on to the folder where the file system lets it. So the number after the
-    /// highest is taken first: whatever that writer had in mind, it is too late.
+    /// A writer may be working in the folder, and may keep it open where the file system allows that. So the number
+    /// after the highest is taken first, and that writer finds its place taken.
     pub(super) fn put_aside(&self) -> Result<Option<String>, StoreError> {
         let Err(StoreError::Garbled(why)) = self.look() else { return Ok(None) };
         let shown = self.shown();
@@ -277,7 +285,8 @@ impl Lock {
     ) -> Result<Top, Fault> {
         let nonce = self.nonce_in(highest)?;
         self.settle(highest, &nonce)?;
-        // Read after the nonce: if the nonce is there later on as well, the folder was the same all the time.
+        // The incarnation is read after the nonce: if a later step finds the nonce again, the folder was the same all
+        // the time.
         let incarnation = self.incarnation()?;
         let value = if highest == Revision(0) {
             if incarnation.0 != nonce.as_str() {
@@ -290,7 +299,7 @@ impl Lock {
         Ok(Top { incarnation, revision: highest, nonce, value })
     }
 
-    /// Sees to it that the highest revision has its witness.
+    /// Makes the witness of the highest revision if it is missing.
     fn settle(&self, highest: Revision, nonce: &Nonce) -> Result<(), Fault> {
         let Some(before) = highest.0.checked_sub(1).map(Revision) else { return Ok(()) };
         let predecessor = self.nonce_in(before)?;
@@ -312,7 +321,7 @@ impl Lock {
         let identity = self.file(&path)?;
         let field = |name: &str| identity.fields.get(name).map_or("", String::as_str);
         if field("key") != self.key.as_str() {
-            // Also said by a file system for which "A" and "a" are one name.
+            // This also happens on a file system for which "A" and "a" are one name.
             return Err(Fault::Odd(format!("it is the lock {:?}", field("key"))));
         }
         if field("store") != self.store {
@@ -349,7 +358,8 @@ impl Lock {
         self.root.exists(path).map_err(|error| fault(path, error))
     }
 
-    /// The witness bears its maker's nonce, so that one that is there already is the same.
+    /// Makes a witness. Its name contains the nonce of the revision that it proves, so one that exists already is the
+    /// same.
     fn make_witness(&self, path: &Path) -> io::Result<()> {
         match self.root.make(path) {
             Err(_) if self.root.exists(path)? => Ok(()),
@@ -357,7 +367,7 @@ impl Lock {
         }
     }
 
-    /// The lock's folder, for people.
+    /// The full path of the lock's folder, for messages.
     fn shown(&self) -> impl Display {
         self.root.shown(&self.folder).display().to_string()
     }
@@ -373,7 +383,7 @@ impl Lock {
         ))
     }
 
-    /// Whose the lock was, by the highest revision that can be read.
+    /// Says who held the lock, by the highest revision that can be read.
     fn last_readable(&self, highest: Revision) -> String {
         let readable = (0..KEPT).filter_map(|back| highest.0.checked_sub(back)).find_map(|number| {
             let revision = Revision(number);
@@ -385,9 +395,10 @@ impl Lock {
         readable.unwrap_or_else(|| "whose it was cannot be read".to_owned())
     }
 
-    /// Builds the lock's folder aside and renames it into place. An error after which it is there is none, whoever made it.
+    /// Builds the lock's folder aside and renames it into place. An error counts for nothing if the folder exists
+    /// afterwards, whoever made it.
     fn make(&self) -> Result<(), StoreError> {
-        // Where the share is gone there may be an empty folder, which is no place for a lock.
+        // Where the share is not mounted any more there may be an empty folder, in which no lock may be made.
         if root::store_id(&self.root)? != self.store {
             return Err(StoreError::Unreachable(format!(
                 "{} has become another store",
@@ -434,7 +445,7 @@ impl<'a> Write<'a> {
         Ok(Self { lock, base, nonce: Nonce::draw()? })
     }
 
-    /// 1: the whole revision, beside the others. Nobody looks at it there.
+    /// Step 1: builds the whole revision beside the others. Nobody reads it there.
     pub(super) fn build(&self, value: Option<&Value>) -> io::Result<()> {
         let draft = self.draft();
         let inner = layout::inner(&draft, &self.nonce);
@@ -448,8 +459,9 @@ impl<'a> Write<'a> {
         root.sync(&draft)
     }
 
-    /// 2: into its place, which must be free. A repeated call reports that the draft is gone, or that the place is taken,
-    /// though the first one did it; so after an error it counts what is there.
+    /// Step 2: renames the draft into its place, which must be free. A call that was repeated on its way reports that
+    /// the draft is gone, or that the place is taken, although the first one succeeded. So after an error the folder
+    /// itself is looked at.
     pub(super) fn place(&self) -> io::Result<Placed> {
         let folder = layout::revision(&self.lock.folder, self.revision());
         match self.lock.root.rename(&self.draft(), &folder) {
@@ -459,31 +471,31 @@ impl<'a> Write<'a> {
         }
     }
 
-    /// 3: the base was still there. Without this a writer that slept while its base was replaced and all up to its
-    /// successor was collected would make that successor a second time.
+    /// Step 3: proves that the base still existed. Without this step a writer could sleep while its base was replaced
+    /// and all revisions up to its successor were collected, and would then make that successor a second time.
     pub(super) fn witness(&self, base: &Nonce) -> io::Result<()> {
         self.lock.make_witness(&layout::witness(&self.lock.inner(self.base, base), &self.nonce))
     }
 
-    /// 4: it outlives a power loss. The first revision takes the lock's folder with it.
+    /// Step 4: makes the revision outlive a power loss. The first revision also syncs the name of the lock's folder.
     pub(super) fn seal(&self) -> io::Result<()> {
         self.lock.root.sync(&self.lock.folder)?;
         if self.base == Revision(0) { self.lock.root.sync(Path::new("")) } else { Ok(()) }
     }
 
-    /// Instead of 3: `true` if the draft was never put into its place and never will be, though a call for it may be under
-    /// way still. Its name is taken from it, in one step.
+    /// Instead of step 3: takes the draft's name from it, in one step. `true`: the draft was never put into its place
+    /// and never will be, even if a call for it is still under way.
     pub(super) fn withdraw(&self) -> bool {
         let root = &self.lock.root;
         let Some(discarded) = take_name(root, &self.lock.folder, &self.draft()) else { return false };
-        // What is in it is known, and what stays is swept later.
+        // The contents are known, so they are removed one by one. What remains is swept later.
         let inner = layout::inner(&discarded, &self.nonce);
         let removed = root.remove_file(&inner.join(VALUE)).and_then(|()| root.remove_folder(&inner));
         let _ = removed.and_then(|()| root.remove_folder(&discarded));
         true
     }
 
-    /// Of a write that was withdrawn: whether somebody else's is there instead, or was.
+    /// For a write that was withdrawn: whether another revision is, or was, in its place.
     pub(super) fn is_late(&self) -> bool {
         self.lock.highest().is_ok_and(|highest| highest >= Some(self.revision()))
     }
@@ -497,17 +509,19 @@ impl<'a> Write<'a> {
     }
 }
 
-/// Takes the draft's name from it, so that it cannot be renamed into place any more, and removes it. `true` if it had it.
+/// Takes the draft's name from it, so that it cannot be renamed into place any more, and removes it. `true` if the
+/// draft still had its name, or a repeated call took it.
 pub(super) fn discard(root: &Folder, folder: &Path, draft: &Path) -> bool {
     let discarded = take_name(root, folder, draft);
     if let Some(discarded) = &discarded {
-        // What stays is swept later.
+        // What remains is swept later.
         let _ = root.remove_all(discarded);
     }
     discarded.is_some()
 }
 
-/// Where the draft is now, if it had its name still.
+/// Renames the draft to its name as a discarded one, and returns that path; `None` if the draft did not have its name
+/// any more.
 fn take_name(root: &Folder, folder: &Path, draft: &Path) -> Option<PathBuf> {
     let name = layout::discarded(&draft.file_name()?.to_string_lossy());
     let discarded = folder.join(name);
@@ -534,7 +548,7 @@ mod tests {
     }
 
     fn lock() -> (TempDir, Lock) {
-        // In memory where there is such a place: these are many writes, and the disk is not what is tested.
+        // The folder is in memory where that is possible: the tests write often, and do not test the disk.
         let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder");
         let (store, _) = root::make(&opened(&folder)).expect("a store");
         let lock = Lock::new(opened(&folder), &Key::new("db").expect("a key"), &store);
@@ -572,7 +586,7 @@ mod tests {
         revisions
     }
 
-    /// A writer that goes as far as `steps` and then dies.
+    /// A writer that dies after `steps` steps.
     fn dies_after<'a>(lock: &'a Lock, base: &Top, steps: usize) -> Write<'a> {
         let write = Write::new(lock, base.revision).expect("a name");
         let doing: [&dyn Fn(); 4] = [
@@ -599,7 +613,7 @@ mod tests {
                 assert_eq!(found.revision.0, expected, "died after {steps} of {writes_before}");
                 if steps >= 2 {
                     assert_eq!(found.value, Some(value("dead")));
-                    // What it replaced is known too, though its writer did not get so far as to prove it.
+                    // What the revision replaced is known too, although its writer died before it proved that.
                     let replaced = lock.replaced_by(found.revision, &found.incarnation).expect("it can be read");
                     assert_eq!(replaced, base.value);
                 }
@@ -618,11 +632,11 @@ mod tests {
             let slow = Write::new(&lock, base.revision).expect("a name");
             slow.build(Some(&value("slow"))).expect("built");
             let after = go_on(&lock, 40);
-            // The number is free again. Without the next step this would be a second winner of it.
+            // The number is free again. Without step 3 the slow writer would be the second winner of this number.
             assert!(matches!(slow.place(), Ok(Placed::There)));
             assert_eq!(slow.witness(&base.nonce).expect_err("too late").kind(), ErrorKind::NotFound);
 
-            // Nor can anybody prove it for the slow one, or take it for what it seems to be.
+            // Nobody else can prove the slow writer's revision, or take it for genuine.
             assert_eq!(top(&lock), after);
             assert_eq!(lock.replaced_by(slow.revision(), &after.incarnation), Ok(None));
             let second = Write::new(&lock, slow.revision()).expect("a name");
@@ -649,7 +663,8 @@ mod tests {
         go_on(&lock, 40);
         assert!(matches!(first.place(), Ok(Placed::There)));
         assert!(matches!(second.place(), Ok(Placed::There)));
-        // Its base's number is there again, and would take a witness. Only the nonce tells it from the true one.
+        // The number of the second writer's base exists again, and would take a witness. Only the nonce distinguishes
+        // it from the genuine one.
         assert!(second.witness(&first.nonce).is_ok());
         assert!(second.witness(&genuine.nonce).is_err());
     }
@@ -666,7 +681,7 @@ mod tests {
         assert!(abandoned.withdraw() && abandoned.is_late());
         assert_eq!(top(&lock), after);
 
-        // With nothing before it, it is applied late: what was `Unknown` was true.
+        // If nothing came before it, the revision is applied late: the outcome `Unknown` was right.
         let abandoned = Write::new(&lock, after.revision).expect("a name");
         abandoned.build(Some(&value("late"))).expect("built");
         assert_eq!(top(&lock), after);
@@ -675,7 +690,7 @@ mod tests {
         assert!(!abandoned.withdraw());
     }
 
-    /// The revision that somebody else makes at the number that `slow` is after.
+    /// The revision that another writer makes at the number that `slow` wants.
     fn top_after(lock: &Lock, slow: &Write) -> Top {
         let top = go_on(lock, 1);
         assert_eq!(top.revision, slow.revision());
@@ -703,7 +718,8 @@ mod tests {
         let (_folder, lock) = lock();
         go_on(&lock, 16);
         let folder = |number| layout::revision(&lock.folder, Revision(number));
-        // Half of revision 1 is gone, and the empty folder with which it was asked for is still there.
+        // Half of revision 1 is gone, and the empty folder of revision 0, which the collector made as a check, still
+        // exists.
         lock.root.make_new(&folder(0)).expect("it was collected");
         let inner = lock.inner(Revision(1), &lock.nonce_in(Revision(1)).expect("a nonce"));
         lock.root.remove_file(&inner.join(VALUE)).expect("half of it");
@@ -721,7 +737,7 @@ mod tests {
         let new = lock.look_or_make().expect("a lock");
         assert_ne!(new.incarnation, old.incarnation);
         assert_eq!(lock.compare_and_set(&attempt(&old, "a"), || true), WriteOutcome::Conflict);
-        // It had looked before the lock was deleted.
+        // The slow writer looked before the lock was deleted.
         slow.build(Some(&value("slow"))).expect("built");
         assert!(matches!(slow.place(), Ok(Placed::There)));
         assert!(slow.witness(&old.nonce).is_err());
@@ -742,7 +758,7 @@ mod tests {
         let told = lock.put_aside().expect("it is put aside").expect("it was damaged");
         assert!(told.contains("revision 19 of 20 it was other's"), "{told}");
         assert_eq!(lock.look(), Ok(None));
-        // Whoever holds on to the old folder finds the number taken.
+        // A writer that keeps the old folder open finds the next number taken.
         let names = lock.root.names(Path::new("")).expect("names");
         let aside = names.iter().find(|name| name.starts_with("x-db-")).expect("it is kept");
         assert!(folder.path().join(aside).join("r-00000000000000000021").is_dir());

@@ -1,16 +1,16 @@
-//! Threads that may be left behind.
+//! Threads for calls into the file system, which may hang and are then abandoned.
 //!
-//! A call into a file system that hangs cannot be ended from outside. So each call has a thread of its own, and whoever
-//! waits for it goes away when the time is over; the thread ends when the file system lets it. They are not tokio's,
-//! whose runtime waits for them when it ends. Their number is bounded: a call over the bound waits for its turn, until
-//! its own time is over, in the lane of its lock, so that a lock which hangs delays no other.
+//! A call into a file system that hangs cannot be ended from outside. So each call has a thread of its own. Its caller
+//! goes on when the time limit is over, and the thread ends when the file system lets it. The threads are not those of
+//! tokio, whose runtime waits for them when it ends. Their number is bounded: a call over the bound waits in the lane
+//! of its lock, until its own time limit is over, so that a lock which hangs delays no other.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-/// Little is needed, and there may be many.
+/// The size of a thread's stack. The calls need little, and there may be many threads.
 const STACK_BYTES: usize = 256 * 1024;
 
 pub(super) struct Threads {
@@ -19,18 +19,18 @@ pub(super) struct Threads {
     lanes: Mutex<HashMap<String, Arc<Semaphore>>>,
 }
 
-/// Where a thread puts what it found.
+/// The place for a thread's answer.
 pub(super) struct Answer<T>(oneshot::Sender<T>);
 
 impl<T> Answer<T> {
-    /// Whether anybody still waits.
+    /// Whether the caller still waits.
     pub(super) fn is_awaited(&self) -> bool {
         !self.0.is_closed()
     }
 
-    /// The thread may go on after this; its turn is not over before its work is.
+    /// Gives the answer to the caller. The thread may go on after this; it keeps its turn until its work ends.
     pub(super) fn give(self, answer: T) {
-        // Nobody who waits any more needs it either.
+        // If the caller waits no more, nobody needs the answer.
         let _ = self.0.send(answer);
     }
 }
@@ -40,7 +40,8 @@ impl Threads {
         Self { per_lane, all: Arc::new(Semaphore::new(in_all)), lanes: Mutex::default() }
     }
 
-    /// Runs `work` in a thread and gives what it answers. Dropped, it leaves the thread to itself.
+    /// Runs `work` in a thread and returns its answer. If the future is dropped, the thread goes on by itself. The
+    /// error says why there was no thread or no answer.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         lane: &str,
@@ -62,7 +63,7 @@ impl Threads {
 
     fn lane(&self, name: &str) -> Arc<Semaphore> {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whoever waits or works in a lane has a share in it.
+        // Each call that waits or runs in a lane holds a reference to it; a lane without calls is removed.
         lanes.retain(|_, turns| Arc::strong_count(turns) > 1);
         let turns = lanes.entry(name.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(self.per_lane)));
         Arc::clone(turns)

@@ -1,11 +1,11 @@
-//! One connection to one member of the cluster, which is never repaired: when it is lost, it and all its handles are
-//! dropped, and the next goes to the next endpoint.
+//! One connection to one member of the cluster. It is never repaired: when it is lost, it and all its handles are
+//! dropped, and the next connection goes to the next endpoint.
 //!
-//! Why not let the client balance over all endpoints and reconnect by itself, as it would: a member that hangs or is cut
-//! off from the others keeps its share of the calls, nobody is told when a connection breaks, and a call may wait for
-//! another connection. Here the channel dials once, over a socket that tells when it is gone. Nothing below sends a
-//! request a second time: tonic hands it to the one HTTP/2 connection or fails, and the client's own repetition, with a
-//! new token after an expired one, is off; the next connection logs in anew.
+//! The client library could balance over all endpoints and reconnect by itself. That is not used: a member that hangs
+//! or is cut off from the others keeps its share of the calls, nobody is told when a connection breaks, and a call may
+//! wait for another connection. Here the channel dials once, over a socket that reports its end. Nothing below sends a
+//! request a second time: tonic hands it to the one HTTP/2 connection or fails. The client's own repetition, with a new
+//! token after an expired one, is off; the next connection logs in anew.
 //!
 //! HTTP/2 pings are off as well: etcd closes connections that ping more often than every 5 s. A member that hangs is
 //! noticed by the next call that is not answered in time.
@@ -32,10 +32,10 @@ use crate::store::secret::Secret;
 use crate::store::{ENCODED_LIMIT_BYTES, StoreError, with_sources};
 use crate::types::store::{EtcdSettings, Login, Tls};
 
-/// An answer has one value of ours at most, and the words around it.
+/// The most bytes of an answer: at most one value of putexd, and what etcd adds to it.
 const ANSWER_LIMIT_BYTES: usize = ENCODED_LIMIT_BYTES + 16 * 1024;
 
-/// A connection, as long as it lasts.
+/// One connection to one member.
 pub(super) struct Connection {
     pub(super) client: Client,
     pub(super) endpoint: String,
@@ -44,7 +44,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Connects once, reading all secrets anew. Each of its steps is bounded by the call limit.
+    /// Connects once and reads all secrets anew. Each of its steps is bounded by the call limit.
     pub(super) async fn open(
         settings: &EtcdSettings,
         endpoint: &str,
@@ -56,7 +56,7 @@ impl Connection {
             .connect_with_connector(Dialer { lost: lost.clone(), used: false })
             .await
             .map_err(|error| StoreError::Unreachable(with_sources(&error)))?;
-        // Without a leader a member could only let us wait.
+        // A member without a leader answers with an error. Without this option it would let the call wait.
         let options = ConnectOptions::new().with_require_leader(true);
         let client =
             Client::from_channel(Channel::Tonic(channel), Some(options)).await.map_err(|error| meaning(&error))?;
@@ -67,19 +67,20 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Whether the member answers a linearizable read, and lets us read. Takes no longer than the call limit.
+    /// Checks that the member answers a linearizable read, and that putexd may read. Takes no longer than the call
+    /// limit.
     pub(super) async fn prove(&self, key: &str) -> Result<(), StoreError> {
         let mut client = self.kv();
         let reading = async { Box::pin(client.get(key, None)).await.map(drop).map_err(|error| meaning(&error)) };
         self.bounded(reading).await
     }
 
-    /// Waits until the connection is lost, and says why.
+    /// Waits until the connection is lost, and returns the reason.
     pub(super) async fn lost(&self) -> String {
         self.lost.reason().await
     }
 
-    /// Becomes `Some` when the connection is lost. Holds no handle of the client.
+    /// A receiver whose value becomes `Some` when the connection is lost. It holds no handle of the client.
     pub(super) fn lost_signal(&self) -> watch::Receiver<Option<String>> {
         self.lost.signal()
     }
@@ -90,7 +91,7 @@ impl Connection {
         self.bounded_by(self.call_limit, call).await
     }
 
-    /// `bounded` with a limit of its own.
+    /// As `bounded`, with another limit.
     pub(super) async fn bounded_by<T>(
         &self,
         limit: Duration,
@@ -99,12 +100,12 @@ impl Connection {
         self.lost.bound(limit, call).await
     }
 
-    /// One transaction, which must write. Not bounded by itself.
+    /// Runs one transaction, which must write. The caller bounds its time.
     pub(super) async fn transact(&self, transaction: Txn) -> Result<TxnResponse, StoreError> {
         Box::pin(self.kv().txn(transaction)).await.map_err(|error| self.fails(&error))
     }
 
-    /// A key as it is now, linearizable, and the revision that the cluster is at. Not bounded by itself.
+    /// Reads a key, linearizable, and the revision that the cluster is at. The caller bounds its time.
     pub(super) async fn get(&self, key: &str) -> Result<(Option<Found>, i64), StoreError> {
         let answer = match Box::pin(self.kv().get(key, None)).await {
             Err(error) if is_too_large(&error) => {
@@ -118,35 +119,36 @@ impl Connection {
         Ok((answer.kvs().first().map(Found::from), revision_in(answer.header())?))
     }
 
-    /// For one call, whose answer is not read where it is larger than any of ours.
+    /// A client for one call. It does not read an answer that is larger than any answer to putexd can be.
     fn kv(&self) -> KvClient {
         self.client.kv_client().max_decoding_message_size(ANSWER_LIMIT_BYTES)
     }
 
-    /// A key as it was at a revision of the past; `None` too if that is compacted or in the future. Not bounded by itself.
+    /// Reads a key as it was at a past `revision`; `None` also if that revision is compacted or in the future. The
+    /// caller bounds its time.
     pub(super) async fn get_at(&self, key: &str, revision: i64) -> Result<Option<Found>, StoreError> {
         let then = GetOptions::new().with_revision(revision);
         match Box::pin(self.kv().get(key, Some(then))).await {
             Ok(answer) => Ok(answer.kvs().first().map(Found::from)),
-            // Nothing of ours is as large, and what is not ours was replaced by nobody of ours.
+            // putexd writes no value of this size, and a value of another program was not replaced by putexd.
             Err(error) if is_too_large(&error) => Ok(None),
             Err(Error::GRpcStatus(status)) if status.code() == Code::OutOfRange => Ok(None),
             Err(error) => Err(self.fails(&error)),
         }
     }
 
-    /// What an error means for us. If another connection may fare better, this one is lost by it.
+    /// Translates an error. If another connection may do better, the error ends this one.
     pub(super) fn fails(&self, error: &Error) -> StoreError {
         let meaning = meaning(error);
         let stale = status(error).is_some_and(is_about_login);
         if stale || matches!(meaning, StoreError::Unreachable(_)) {
             self.lost.tell(&meaning.to_string());
         }
-        // A login that ended is made anew by the next connection; only if that is refused, so are we.
+        // The next connection logs in anew. Only if that login is refused is the error `Denied`.
         if stale { StoreError::Unreachable(meaning.to_string()) } else { meaning }
     }
 
-    /// A cluster that asks for no login is taken without one, as its own tools do.
+    /// Logs in. A cluster without authentication is used without a login, as etcd's own tools do.
     async fn log_in(&mut self, login: &Login) -> Result<(), StoreError> {
         let password = Secret::read(&login.password_file).await?.expose_password().to_owned();
         let mut client = self.client.clone();
@@ -161,11 +163,11 @@ impl Connection {
     }
 }
 
-/// What a key holds.
+/// The entry of a key.
 pub(super) struct Found {
-    /// Of the write that made it.
+    /// The revision of the write that made the entry.
     pub(super) revision: i64,
-    /// `None`: it is larger than anything of ours, and was not read.
+    /// `None`: the value is larger than any of putexd, and was not read.
     pub(super) value: Option<Vec<u8>>,
 }
 
@@ -180,7 +182,7 @@ pub(super) fn revision_in(header: Option<&ResponseHeader>) -> Result<i64, StoreE
     header.map(ResponseHeader::revision).ok_or_else(|| StoreError::Garbled("an answer without a header".to_owned()))
 }
 
-/// Makes one connection, and no other after it.
+/// A connector that dials once, and then fails.
 struct Dialer {
     lost: Disconnect,
     used: bool,
@@ -210,7 +212,7 @@ impl Service<Uri> for Dialer {
     }
 }
 
-/// A socket that tells when it is gone.
+/// A socket that reports its end.
 struct Line {
     stream: TcpStream,
     lost: Disconnect,
@@ -250,7 +252,7 @@ impl Drop for Line {
     }
 }
 
-/// Where to connect, and how it is encrypted.
+/// The address to connect to, with its TLS settings.
 async fn endpoint(url: &str, tls: &Tls) -> Result<Endpoint, StoreError> {
     let unfit = |error: tonic::transport::Error| StoreError::Unfit(format!("{url}: {}", with_sources(&error)));
     let endpoint = Endpoint::from_shared(url.to_owned()).map_err(unfit)?;
@@ -258,7 +260,8 @@ async fn endpoint(url: &str, tls: &Tls) -> Result<Endpoint, StoreError> {
         return Ok(endpoint);
     }
     let mut certificates = match &tls.ca_file {
-        // Only whom these vouch for: a login must not go to whoever has a certificate of some public authority.
+        // Only the configured authorities are trusted: a login must not go to a server with a certificate of some
+        // public authority.
         Some(path) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(Secret::read(path).await?.expose())),
         None => ClientTlsConfig::new().with_native_roots(),
     };
@@ -273,8 +276,8 @@ fn status(error: &Error) -> Option<&Status> {
     if let Error::GRpcStatus(status) = error { Some(status) } else { None }
 }
 
-/// Whether the server does not know us, or not any more: a token that expired, or was given before the last change of
-/// users and roles, or none since a login is asked for.
+/// Whether the server does not accept the login, or not any more: the token has expired, or was given before the last
+/// change of users and roles, or there is no token since authentication was turned on.
 fn is_about_login(status: &Status) -> bool {
     const WORDS: [&str; 4] =
         ["user name is empty", "revision of auth store", "authentication failed", "invalid auth token"];
@@ -282,8 +285,8 @@ fn is_about_login(status: &Status) -> bool {
         || status.code() == Code::InvalidArgument && WORDS.iter().any(|words| status.message().contains(words))
 }
 
-/// Whether an answer was refused here, for its size. tonic has no other word for it; etcd says the same code of a revision that
-/// was compacted, in other words.
+/// Whether this client refused an answer for its size. tonic marks that only by this text; etcd uses the same code,
+/// with another text, for a revision that was compacted.
 fn is_too_large(error: &Error) -> bool {
     status(error).is_some_and(|status| {
         status.code() == Code::OutOfRange && status.message().contains("message length too large")
@@ -298,12 +301,14 @@ fn meaning(error: &Error) -> StoreError {
     }
     match status.code() {
         Code::PermissionDenied => StoreError::Denied(text),
-        // The quota of the database is used up, it is corrupt, or this is no etcd of version 3.
+        // These codes mean that the quota of the database is used up, that it is corrupt, or that this is no etcd of
+        // version 3.
         Code::ResourceExhausted | Code::DataLoss | Code::Unimplemented => StoreError::Unfit(text),
         Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange | Code::NotFound | Code::AlreadyExists => {
             StoreError::Garbled(text)
         }
-        // No leader, another leader, no quorum, shutting down, or nobody there.
+        // These codes mean that there is no leader, another leader or no quorum, or that the member is shutting down or
+        // absent.
         Code::Ok
         | Code::Cancelled
         | Code::Unknown

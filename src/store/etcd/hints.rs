@@ -1,8 +1,9 @@
-//! The watch: over all locks, from the moment the server confirmed it.
+//! The watch on all locks. It begins when the server confirms it.
 //!
-//! It begins after whatever the server had applied then, so that a write which is won later is hinted at, and nothing has
-//! to be read again from before. A watch that fell behind a compaction ends, and so does one whose server has lost its
-//! leader (the connection asks for that) or has fallen silent: progress is asked for, and every answer counts.
+//! It covers every write after those that the server had applied at that moment. So a write that is won later is hinted
+//! at, and nothing has to be read again from before. The watch ends when it has fallen behind a compaction, when its
+//! server has lost its leader (the connection asks for that), and when the server is silent: putexd asks for progress,
+//! and every answer counts.
 
 use std::time::Duration;
 
@@ -13,16 +14,16 @@ use super::connection::Connection;
 use crate::store::{Hints, StoreError};
 use crate::types::Key;
 
-/// Hints that wait for their reader; more are dropped.
+/// The most hints that wait for their reader; more are dropped.
 const HINT_LIMIT: usize = 64;
 
-/// Silences of this many heartbeats end the watch.
+/// This many heartbeats in a row may pass without an answer; one more ends the watch.
 const MISSED_HEARTBEATS: u32 = 3;
 
-/// The shortest and the longest interval of asking for progress.
+/// The shortest and the longest heartbeat, which is the time without an answer after which progress is asked for.
 const HEARTBEAT_RANGE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// Starts a watch on `connection` of the keys that begin with `prefix`. Not bounded by itself.
+/// Starts a watch on the keys that begin with `prefix`. The caller bounds its time.
 pub(super) async fn watch(connection: &Connection, prefix: String) -> Result<Hints, StoreError> {
     let options = WatchOptions::new().with_prefix();
     let mut watch = connection.client.watch_client();
@@ -39,8 +40,8 @@ pub(super) async fn watch(connection: &Connection, prefix: String) -> Result<Hin
     Ok(crate::store::hints(receiver))
 }
 
-/// Owns the stream, which is a handle of the client, and lets go of it as soon as the connection is lost, whether or not
-/// anybody reads the hints.
+/// Sends a hint for each changed key. Owns the stream, which is a handle of the client, and drops it as soon as the
+/// connection is lost, whether or not anybody reads the hints.
 async fn forward(
     mut stream: WatchStream,
     prefix: String,
@@ -59,7 +60,7 @@ async fn forward(
             Ok(Ok(Some(response))) if !response.canceled() => {
                 missed = 0;
                 for key in keys(&response, &prefix) {
-                    // A full queue holds hints enough.
+                    // When the queue is full, the hint is dropped: a missing hint costs time and nothing else.
                     let _ = sender.try_send(key);
                 }
             }

@@ -1,9 +1,9 @@
 //! A value as etcd keeps it: one line of JSON, so that `etcdctl get` shows an operator who holds the lock.
 //!
-//! The body is text where it is text, as every token is, and hexadecimal digits where it is not. Whatever is not such a
-//! line was put by somebody else and is taken as a body without fields, as the other stores take what they find: the
-//! election knows how to wait for a holder of whom it knows nothing but a name. To refuse it instead would leave the lock
-//! to nobody until an administrator mends it.
+//! The body is stored as text if it is UTF-8, as every token is, and otherwise as hexadecimal digits. A value that is
+//! no such line was put by another program and is read as a body without fields, as the other stores do with such
+//! values: the election knows how to wait for a holder of whom it knows nothing but a name. If such a value were
+//! refused instead, nobody could take the lock until an administrator mends it.
 
 use std::collections::BTreeMap;
 
@@ -20,11 +20,11 @@ struct Line {
     #[serde(skip_serializing_if = "Option::is_none")]
     hex: Option<String>,
     fields: BTreeMap<String, String>,
-    /// Which attempt wrote it.
+    /// The attempt that wrote the line.
     write: WriteId,
 }
 
-/// The line of one attempt.
+/// The line that one attempt writes.
 pub fn encode(attempt: &Attempt) -> Result<Vec<u8>, serde_json::Error> {
     let Value { body, fields } = &attempt.value;
     let text = std::str::from_utf8(body).ok().map(str::to_owned);
@@ -32,7 +32,7 @@ pub fn encode(attempt: &Attempt) -> Result<Vec<u8>, serde_json::Error> {
     serde_json::to_vec(&Line { body: text, hex, fields: fields.clone(), write: attempt.write })
 }
 
-/// The value that the bytes of a key stand for.
+/// The value that the bytes under a key stand for. Never fails.
 #[must_use]
 pub fn decode(bytes: &[u8]) -> Value {
     let ours = || {
@@ -47,7 +47,7 @@ pub fn decode(bytes: &[u8]) -> Value {
     ours().unwrap_or_else(|| Value { body: bytes.to_vec(), fields: BTreeMap::new() })
 }
 
-/// Whether `write` wrote it.
+/// Whether the attempt `write` wrote the bytes under a key.
 #[must_use]
 pub fn is_by(bytes: &[u8], write: WriteId) -> bool {
     serde_json::from_slice(bytes).is_ok_and(|line: Line| line.write == write)

@@ -1,4 +1,4 @@
-//! What `putexctl doctor` shows of the cluster: every configured endpoint is asked, on a connection of its own.
+//! What `putexctl doctor` shows of the cluster. Every configured endpoint is asked, over a connection of its own.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,17 @@ use super::connection::Connection;
 use crate::store::{Examination, StoreError};
 use crate::types::store::EtcdSettings;
 
-/// A member as one endpoint answered for it.
+/// The state of a member, as its endpoint reports it.
 struct Answer {
     version: String,
     leader: u64,
     size_bytes: i64,
     used_bytes: i64,
-    /// Alarms such as that of a full database, and a missing leader, in etcd's words.
+    /// Alarms, such as that of a full database or of a missing leader, in etcd's words.
     errors: Vec<String>,
 }
 
-/// Takes as long as the slowest endpoint, each step of which is bounded by the call limit.
+/// Surveys the cluster. Takes as long as the slowest endpoint, each step of which is bounded by the call limit.
 pub(super) async fn examine(settings: &EtcdSettings, connection: &Connection) -> Result<Examination, StoreError> {
     let asking = settings.endpoints.iter().map(|endpoint| ask(settings, endpoint, connection));
     let answers: BTreeMap<&String, Result<Answer, StoreError>> =
@@ -59,7 +59,7 @@ pub(super) async fn examine(settings: &EtcdSettings, connection: &Connection) ->
             examination.facts.push(("leader", named(leads)));
             examination.warnings.extend(sparse(members.len()));
         }
-        // From etcd 3.6 on not every user may list them.
+        // From etcd 3.6 on, not every user may list the members.
         Err(error) => examination.facts.push(("members", format!("unknown: {error}"))),
     }
     examination.warnings.sort();
@@ -112,7 +112,8 @@ fn complaint(endpoint: &str, error: &str) -> String {
     format!("The member at {endpoint} reports: {error}.")
 }
 
-/// Known defects that touch what was acknowledged.
+/// The warning of a known defect by which a member may lose or change acknowledged writes; `None` if this version has
+/// none.
 fn defects(version: (u64, u64, u64), members: usize) -> Option<String> {
     let what = if version < (3, 4, 0) {
         "etcd before 3.4 is not tested with putexd: upgrade it."
@@ -130,7 +131,7 @@ fn defects(version: (u64, u64, u64), members: usize) -> Option<String> {
     Some(what.to_owned())
 }
 
-/// Unknown parts count as 0, so that what is not understood counts as old.
+/// The three numbers of a version. A part that is not understood counts as 0, so that an unknown version counts as old.
 fn version(text: &str) -> (u64, u64, u64) {
     let mut parts = text.split(['.', '-', '+']).map(|part| part.parse().unwrap_or(0));
     let mut next = || parts.next().unwrap_or(0);

@@ -1,8 +1,9 @@
-//! The bucket: a JetStream stream by the rules of NATS KV, its incarnation, its fitness, and how it comes into being.
+//! The bucket: a JetStream stream by the rules of NATS KV, its incarnation, whether it is fit for locks, and how it is
+//! made.
 //!
-//! Everything goes through the stream's own interface and so to the stream's leader. The KV interface of the client
-//! library is not used: it reads by direct get from any replica, it takes no headers, and its creation of a bucket fails
-//! on nats-server 2.9.
+//! All requests use the stream's own interface, and so reach the stream's leader. The KV interface of the client
+//! library is not used: it reads by direct get from any replica, it takes no headers, and its creation of a bucket
+//! fails on nats-server 2.9.
 
 use std::time::Duration;
 
@@ -20,41 +21,41 @@ use super::record;
 use crate::store::StoreError;
 use crate::types::{Incarnation, Key, Revision};
 
-/// How long the making of a bucket may take: its replicas elect a leader first.
+/// The time limit of making a bucket: its replicas elect a leader first.
 const CREATE_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long `putexctl init` waits for somebody else who may be seeding the bucket.
+/// How long `putexctl init` waits for another process that may be seeding the bucket.
 const SEED_PATIENCE: Duration = Duration::from_secs(3);
 
-/// Entries kept for each key: the one before the last shows what a release replaced.
+/// Entries kept for each key of a bucket on one replica. The one before the last shows what a release replaced.
 const HISTORY: i64 = 2;
 
-/// Entries kept for each key where some server may let several writers win: enough for the first of them to be found. The
-/// most that KV clients accept.
+/// Entries kept for each key where some server may let several writers win: enough to find the first of them. KV
+/// clients accept no more.
 const LONG_HISTORY: i64 = 64;
 
-/// The server refuses what is larger. A value within the limit is not, in whose fields each byte may have been written as
-/// three. A bucket that somebody else has made may have no such limit: there the server's max_payload is the limit, and is what
-/// a read may take of memory several times over.
+/// The largest message that the server accepts. A value within its limit fits, even if each byte of its fields is
+/// written as three. A bucket that somebody else has made may have no such limit. There the server's max_payload is the
+/// limit, and a read may take several times as much memory.
 const MESSAGE_LIMIT_BYTES: i32 = 128 * 1024;
 
 /// A message under a key.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) revision: Revision,
-    /// `None`: they are not in the form of headers, and are the payload.
+    /// `None`: the stored bytes are no valid headers. They are in `payload` then.
     pub(super) headers: Option<HeaderMap>,
     pub(super) payload: Vec<u8>,
 }
 
-/// The names that belong to a bucket.
+/// A bucket, by its name, and the names in NATS that follow from it.
 #[derive(Debug, Clone)]
 pub(super) struct Bucket {
     name: String,
 }
 
-/// What `putexctl doctor` shows of the store. The server is the one connected to; that all of a cluster run the same
-/// version is the administrator's to see to.
+/// What `putexctl doctor` shows of the store. The server is the one that putexd is connected to. The administrator has
+/// to make sure that all servers of a cluster run the same version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
     /// The server's name.
@@ -63,9 +64,9 @@ pub struct Facts {
     pub version: String,
     /// The cluster's name; `None` for a single server.
     pub cluster: Option<String>,
-    /// Copies of the bucket.
+    /// The number of copies of the bucket.
     pub replicas: usize,
-    /// Copies of the bucket that are up to date, the leader's included.
+    /// The number of copies of the bucket that are up to date, the leader's included.
     pub current: usize,
     /// The server that leads the bucket; `None` without a cluster.
     pub leader: Option<String>,
@@ -73,20 +74,21 @@ pub struct Facts {
     pub incarnation: Incarnation,
     /// Entries kept for each key; with 1, no `read` finds what a revision replaced.
     pub history: u64,
-    /// Whether the server checks the expected revision and writes as one step. Where it does not, a write that is
-    /// answered with `Conflict` may be there all the same, and nothing may start unsealed or unconfirmed.
+    /// Whether the server checks the expected revision and writes in one step. Where it does not, a write that is
+    /// answered with `Conflict` may be stored all the same, and nothing may start without a further write that confirms
+    /// the claim (confirming, K3).
     pub sound_compare_and_set: bool,
-    /// In whole sentences, what the administrator should know.
+    /// Whole sentences that the administrator should read.
     pub warnings: Vec<String>,
 }
 
-/// What it means that not all copies of the bucket are up to date.
+/// How many copies of the bucket are up to date, and what follows from that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Replicas {
     AllCurrent,
-    /// Writes go on; what the administrator should know.
+    /// Some copies are not up to date, and writes go on. The text says how many losses stop them.
     Fewer(String),
-    /// No write is acknowledged; what to do.
+    /// No write is acknowledged. The text says what to do.
     NoMajority(String),
 }
 
@@ -108,25 +110,26 @@ impl Replicas {
     }
 }
 
-/// What is asked after every answer.
+/// The properties of a bucket that putexd requests after every answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Identity {
     pub(super) incarnation: Incarnation,
-    /// There are several copies: then the leader may let several writers win, and its version is not known. That of the
-    /// server that one is connected to does not tell, because servers are updated one after another.
+    /// Whether there are several copies. Then the leader may let several writers win, and its version is not known. The
+    /// version of the server that putexd is connected to does not tell, because servers are updated one after another.
     pub(super) is_replicated: bool,
 }
 
-/// What a look at the bucket gave.
+/// The state in which a look finds the bucket.
 pub(super) enum State {
     Missing,
-    /// There on one replica, without any write ever, and its revisions not seeded yet: nobody may use it before that.
+    /// The bucket exists on one replica, was never written to, and its revisions are not seeded yet. Nobody may use it
+    /// before that.
     Unseeded(Box<Info>),
     Ready(Box<Info>),
 }
 
 impl Bucket {
-    /// Accepts the name of a bucket.
+    /// Checks the name of a bucket; `Unfit` if NATS would refuse it.
     pub(super) fn new(name: &str) -> Result<Self, StoreError> {
         let accepted = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         if name.is_empty() || !name.bytes().all(accepted) {
@@ -148,7 +151,8 @@ impl Bucket {
         format!("$KV.{}.>", self.name)
     }
 
-    /// The subject of a key. NATS splits subjects at dots and knows no empty part.
+    /// The subject of a key; an error for a key that NATS refuses. NATS splits subjects at dots, and no part may be
+    /// empty.
     pub(super) fn subject(&self, key: &Key) -> Result<String, StoreError> {
         if key.as_str().split('.').any(str::is_empty) {
             let why = format!("the key {key} begins or ends with a dot or has two in a row, which NATS refuses");
@@ -157,14 +161,14 @@ impl Bucket {
         Ok(format!("{}{key}", self.key_prefix()))
     }
 
-    /// What an error of JetStream means for us.
+    /// Translates an error of JetStream.
     pub(super) fn error(&self, refusal: &Refusal) -> StoreError {
         match refusal.error_code() {
             ErrorCode::STREAM_NOT_FOUND => self.missing(),
             ErrorCode::JETSTREAM_NOT_ENABLED | ErrorCode::JETSTREAM_NOT_ENABLED_FOR_ACCOUNT => {
                 StoreError::Unfit(refusal.to_string())
             }
-            // No leader, no quorum, still starting up: it may pass.
+            // There is no leader or no quorum, or the server is still starting: the error may pass.
             _ => StoreError::Unreachable(refusal.to_string()),
         }
     }
@@ -173,7 +177,7 @@ impl Bucket {
         StoreError::Missing(format!("there is no bucket {}; `putexctl init` creates it", self.name))
     }
 
-    /// Looks at the bucket, from its leader.
+    /// Asks the bucket's leader for its state. An error if the bucket is not fit for locks.
     pub(super) async fn look(&self, connection: &Connection) -> Result<State, StoreError> {
         let info = match connection.ask::<Info>(&format!("STREAM.INFO.{}", self.stream()), &json!({})).await? {
             Ok(info) => Box::new(info),
@@ -184,9 +188,10 @@ impl Bucket {
         Ok(if is_unseeded(&info) { State::Unseeded(info) } else { State::Ready(info) })
     }
 
-    /// The bucket's identity, from its leader; an error if the bucket is not there or not fit for use.
+    /// The bucket's identity, from its leader; an error if the bucket does not exist or is not fit for use.
     ///
-    /// The incarnation is the time of the stream's creation, which survives restarts of the servers and is the same on all of them.
+    /// The incarnation is the time of the stream's creation, which survives restarts of the servers and is the same on
+    /// all of them.
     pub(super) async fn identity(&self, connection: &Connection) -> Result<Identity, StoreError> {
         match self.look(connection).await? {
             State::Ready(info) => {
@@ -202,7 +207,8 @@ impl Bucket {
         }
     }
 
-    /// Whether its leader answers: a server that is cut off may still describe the bucket, and have no answer to a read.
+    /// Checks that the bucket's leader answers a read. A server that is cut off may still describe the bucket, and have
+    /// no answer to a read.
     pub(super) async fn is_read(&self, connection: &Connection) -> Result<(), StoreError> {
         if let State::Missing = self.look(connection).await? {
             return Ok(());
@@ -215,7 +221,7 @@ impl Bucket {
         self.message(connection, key, &json!({ "last_by_subj": self.subject(key)? })).await
     }
 
-    /// What the message of a key that made `revision` says it replaced. It is only where to look.
+    /// The revision that the message at `revision` says it replaced. It says only where to look.
     pub(super) async fn base_of(
         &self,
         connection: &Connection,
@@ -226,12 +232,12 @@ impl Bucket {
         Ok(message.and_then(|message| message.headers.as_ref().and_then(record::base)))
     }
 
-    /// The message of a key at `base`, if the one at `revision` replaced it, from the stream's leader.
+    /// The message of a key at `base`, if the one at `revision` replaced it; from the stream's leader.
     ///
-    /// `base` is where to look, and may be wrong. It is true if the first message after it is the one at `revision`: whoever
-    /// says something else, such as a copy of an old message, has another in between. That is looked at first, and then whether
-    /// the one at `base` is still there: in this order nothing in between can have been forgotten meanwhile, because the oldest
-    /// is forgotten first.
+    /// `base` says where to look, and may be wrong. It is right if the first message after it is the one at `revision`:
+    /// a message that names a wrong base, such as a copy of an old message, has another one in between. That is checked
+    /// first, and then whether the message at `base` still exists. In this order no message in between can have been
+    /// removed meanwhile, because the oldest is removed first.
     pub(super) async fn replaced_by(
         &self,
         connection: &Connection,
@@ -245,10 +251,10 @@ impl Bucket {
         self.at(connection, key, base).await
     }
 
-    /// The message of a key that made `revision`.
+    /// The message of a key at `revision`; `None` if that revision is another key's, or is not there.
     async fn at(&self, connection: &Connection, key: &Key, revision: Revision) -> Result<Option<Found>, StoreError> {
         if revision == Revision(0) {
-            // No write ever makes it, and the server does not take the question.
+            // No write ever has revision 0, and the server refuses the request.
             return Ok(None);
         }
         self.message(connection, key, &json!({ "seq": revision.0 })).await
@@ -261,7 +267,7 @@ impl Bucket {
         question: &serde_json::Value,
     ) -> Result<Option<Found>, StoreError> {
         let subject = self.subject(key)?;
-        // Revisions are counted over all keys: the one asked for may be another key's.
+        // Revisions are counted over all keys, so the message may be another key's.
         let raw = self.raw_message(connection, question).await?.filter(|raw| raw.subject == subject);
         raw.map(found).transpose().map_err(|error| StoreError::Garbled(format!("the message under {key}: {error}")))
     }
@@ -294,21 +300,23 @@ impl Bucket {
         }
     }
 
-    /// Makes the bucket if it is not there, and seeds it if it is the maker's to seed. `true`: it was not there.
+    /// Makes the bucket if it does not exist, and seeds it if that is this maker's task. `true`: it did not exist
+    /// before.
     ///
-    /// Revisions of a bucket that was deleted and made again must not repeat, because a compare-and-set from a revision
-    /// of its former life would be accepted if it happened to be the latest one again. So before anybody writes to an
-    /// empty stream its messages are purged up to the time of its creation in milliseconds, which is where its revisions
-    /// begin then.
+    /// Revisions of a bucket that was deleted and made again must not repeat. Otherwise a compare-and-set from a
+    /// revision of the former bucket would be accepted if that number happened to be the latest one again. So before
+    /// anybody writes to an empty stream, its messages are purged up to its time of creation in milliseconds, and its
+    /// revisions begin there.
     ///
-    /// On one replica only. With several, a server of 2.9.10 that was killed and came back has been seen to number its
-    /// revisions one off the others' after such a purge, for good; then the same revision names different records, and
-    /// the lock goes back in time when that server leads. There the incarnation alone tells the lives of a bucket apart.
+    /// This is done on one replica only. With several, a server of 2.9.10 that was killed and came back has been seen
+    /// to number its revisions one off the others' after such a purge, for good. Then the same revision names different
+    /// records, and the lock goes back in time when that server leads. With several replicas, only the incarnation
+    /// distinguishes a bucket from its former one.
     ///
-    /// Only one may do so: a second purge that meets the first writes has been seen to delete one of them. The one is the
-    /// `maker` whose name is in the stream's description; a creation with another name is refused by the server, so there
-    /// is exactly one. Everybody else waits for it. If it died in between, or an administrator made the bucket by other
-    /// means, then `putexctl init` seeds, which is what `by_hand` says.
+    /// Only one process may seed: a second purge that meets the first writes has been seen to delete one of them. That
+    /// process is the `maker` whose name is in the stream's description. The server refuses a creation with another
+    /// name, so there is exactly one. All others wait for it. If it died before it seeded, or an administrator made the
+    /// bucket by other means, `putexctl init` seeds; `by_hand` tells that it is the caller.
     pub(super) async fn make(
         &self,
         connection: &Connection,
@@ -338,7 +346,7 @@ impl Bucket {
         connection.bounded_by(CREATE_LIMIT, made).await
     }
 
-    /// Whether its maker seeds the bucket within `SEED_PATIENCE`.
+    /// Waits for the bucket's maker to seed it; `false` if that takes longer than `SEED_PATIENCE`.
     async fn becomes_ready(&self, connection: &Connection) -> Result<bool, StoreError> {
         let end = Instant::now() + SEED_PATIENCE;
         while Instant::now() < end {
@@ -350,7 +358,7 @@ impl Bucket {
         Ok(false)
     }
 
-    /// Everything `putexctl doctor` wants to know.
+    /// Collects the facts that `putexctl doctor` shows.
     pub(super) async fn facts(&self, connection: &Connection) -> Result<Facts, StoreError> {
         let info = match self.look(connection).await? {
             State::Ready(info) | State::Unseeded(info) => info,
@@ -375,7 +383,7 @@ impl Bucket {
         })
     }
 
-    /// Refuses what would lose locks, or let two writers win.
+    /// Refuses a bucket whose settings would lose locks, or whose server would let two writers win.
     fn check(&self, info: &Info, version: &str) -> Result<(), StoreError> {
         let config = &info.config;
         let limited = config.max_messages > 0 || config.max_bytes > 0;
@@ -423,7 +431,8 @@ impl Bucket {
         let verb = format!("STREAM.CREATE.{}", self.stream());
         match connection.ask::<Info>(&verb, &question).await? {
             Ok(info) => Ok(info),
-            // Somebody made it meanwhile, with another configuration: theirs is as good if it passes the check.
+            // Another process has made the bucket meanwhile, with another configuration, which is accepted if it passes
+            // the check.
             Err(refusal) if refusal.error_code() == ErrorCode::STREAM_NAME_EXIST => {
                 match self.look(connection).await? {
                     State::Ready(info) | State::Unseeded(info) => Ok(*info),
@@ -460,7 +469,8 @@ impl Bucket {
     }
 }
 
-/// The server keeps whatever a client sends as headers.
+/// Parses a message. The server stores whatever bytes a client sends as headers; if they are not valid headers, they
+/// become the payload.
 fn found(raw: RawMessage) -> Result<Found, async_nats::Error> {
     let revision = Revision(raw.sequence);
     let RawMessage { subject, sequence, headers, time, .. } = &raw;
@@ -477,7 +487,8 @@ fn found(raw: RawMessage) -> Result<Found, async_nats::Error> {
     }
 }
 
-/// Whether nothing was ever written, and the revisions of the first life may be repeated by the next.
+/// Whether nothing was ever written, and the bucket is one that has to be seeded, so that revisions of a former bucket
+/// do not repeat.
 fn is_unseeded(info: &Info) -> bool {
     info.config.num_replicas <= 1 && info.state.last_sequence == 0
 }
@@ -491,8 +502,8 @@ fn incarnation_of(info: &Info) -> Result<Incarnation, StoreError> {
     created.map(Incarnation).map_err(|error| StoreError::Garbled(format!("the bucket's time of creation: {error}")))
 }
 
-/// Before 2.9.21 the leader of a replicated stream checks the expected revision when it proposes a write and not again when
-/// the write is applied (nats-server#4319).
+/// Whether the compare-and-set lets one writer win only. Before 2.9.21 the leader of a replicated stream checks the
+/// expected revision when it proposes a write, and not again when the write is applied (nats-server#4319).
 fn is_sound(version: (u64, u64, u64), replicas: usize) -> bool {
     replicas <= 1 || version >= (2, 9, 21)
 }
@@ -509,7 +520,7 @@ fn warnings(version: (u64, u64, u64), replicas: usize, clustered: bool, history:
              the first of them, confirms every start by further writes, and starts nothing at once; upgrade it."
                 .to_owned(),
         );
-        // Not limited is as good, and 0 or less in the configuration of a stream.
+        // An unlimited history is as good. It is 0 or less in the configuration of a stream.
         if (1..LONG_HISTORY).contains(&history) {
             warnings.push(format!(
                 "Set the bucket's history to {LONG_HISTORY}: it keeps {history} entries of a key, so that the first of several \
@@ -529,7 +540,7 @@ fn warnings(version: (u64, u64, u64), replicas: usize, clustered: bool, history:
     warnings
 }
 
-/// Unknown parts count as 0, so that what is not understood counts as old.
+/// The three numbers of a version. A part that is not understood counts as 0, so that an unknown version counts as old.
 fn parse_version(text: &str) -> (u64, u64, u64) {
     let mut parts = text.split(['.', '-', '+']).map(|part| part.parse().unwrap_or(0));
     let mut next = || parts.next().unwrap_or(0);

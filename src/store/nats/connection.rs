@@ -1,8 +1,9 @@
-//! One connection to NATS, which is never repaired: when it is lost, it and all its handles are dropped.
+//! One connection to NATS. It is never repaired: when it is lost, it and all its handles are dropped.
 //!
-//! Why not let the client reconnect by itself: it sends what was queued while it was disconnected, although the caller
-//! has long given up; a compare-and-set that arrives late is exactly what a lease must not do. A client without handles
-//! discards its queue instead. So nothing outside of this folder ever holds a handle of the client beyond one call.
+//! The client library could reconnect by itself. That is not used: after a reconnect it sends what was queued
+//! meanwhile, although the caller has long given up, and a compare-and-set that arrives late is exactly what a lease
+//! must not have. A client without handles discards its queue instead. So nothing outside of this folder ever holds a
+//! handle of the client for longer than one call.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -21,37 +22,38 @@ use crate::store::secret::{Secret, unusable};
 use crate::store::{StoreError, with_sources};
 use crate::types::store::{Login, NatsCredentials, NatsSettings};
 
-/// Between two askings of [`Connection::insist`].
+/// The interval between two requests of [`Connection::insist`].
 const INSIST_INTERVAL: Duration = Duration::from_millis(100);
-/// How long it goes on, in call limits.
+/// The time limit of [`Connection::insist`], in call limits.
 const INSIST_CALLS: u32 = 3;
 
 /// An error that JetStream itself answered.
 pub(super) type Refusal = async_nats::jetstream::Error;
 
-/// A connection, as long as it lasts.
+/// One connection to one server.
 pub(super) struct Connection {
     pub(super) client: Client,
-    /// Its server, as the configuration names it: what a server says of its own address may be a wildcard.
+    /// The server's URL as the configuration has it: the address that a server reports of itself may be a wildcard.
     pub(super) server: String,
     pub(super) call_limit: Duration,
-    /// Since when it was told of nothing but that the store cannot be reached.
+    /// Since when every answer on this connection said that the store cannot be reached; `None` after any other answer.
     useless: Mutex<Option<Instant>>,
     signals: Arc<Signals>,
-    /// Asks the owner to look whether the bucket has to be made or seeded.
+    /// Asks the owner to check whether the bucket has to be made or seeded.
     pub(super) repair: Notify,
 }
 
-/// What the client's event callback reports. Apart from the connection, because the client keeps the callback alive, and
-/// a callback that kept the client alive would keep both for ever.
+/// What the client's event callback reports. It is separate from the connection, because the client keeps the callback
+/// alive, and a callback that kept the client alive would keep both for ever.
 struct Signals {
     lost: Disconnect,
-    /// The last violation of permissions: the server reports it beside the request, which then just runs out of time.
+    /// The last violation of permissions. The server reports it beside the request, and the request itself gets no
+    /// answer.
     violation: watch::Sender<String>,
 }
 
 impl Connection {
-    /// Connects once to one server, reading all secrets anew.
+    /// Connects once to one server and reads all secrets anew.
     pub(super) async fn open(settings: &NatsSettings, server: &str, call_limit: Duration) -> Result<Self, StoreError> {
         let signals = Arc::new(Signals { lost: Disconnect::new(), violation: watch::Sender::default() });
         let connected = Arc::new(AtomicBool::new(false));
@@ -79,19 +81,20 @@ impl Connection {
         Ok(Self { client, server, call_limit, useless, signals, repair: Notify::new() })
     }
 
-    /// Waits until the connection is lost, and says why.
+    /// Waits until the connection is lost, and returns the reason.
     pub(super) async fn lost(&self) -> String {
         self.signals.lost.reason().await
     }
 
-    /// Becomes `Some` when the connection is lost. Holds no handle of the client.
+    /// A receiver whose value becomes `Some` when the connection is lost. It holds no handle of the client.
     pub(super) fn lost_signal(&self) -> watch::Receiver<Option<String>> {
         self.signals.lost.signal()
     }
 
-    /// Runs `call` until the call limit, or the end of the connection. A call that takes longer ends the connection: it
-    /// is the cheapest sign of a dead server, and the next connection may go to one that lives. So may it when a server has
-    /// answered for that long, and every time that nobody can be reached: one that is cut off from the others says so at once.
+    /// Runs `call` until the call limit, or until the end of the connection. A call that takes longer ends the
+    /// connection: this is the cheapest sign of a dead server, and the next connection may go to one that lives. The
+    /// connection also ends when all answers of a call limit said that nobody can be reached: a server that is cut off
+    /// from the others says so at once.
     pub(super) async fn bounded<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         let answer = self.bounded_by(self.call_limit, call).await;
         let mut useless = lock(&self.useless);
@@ -106,7 +109,7 @@ impl Connection {
         answer
     }
 
-    /// `bounded` with a limit of its own.
+    /// As `bounded`, with another limit, and answers that nobody can be reached do not end the connection.
     pub(super) async fn bounded_by<T>(
         &self,
         limit: Duration,
@@ -115,9 +118,10 @@ impl Connection {
         self.signals.lost.bound(limit, call).await
     }
 
-    /// Asks the same again and again, without giving up the earlier askings, until one of them is answered. For a bucket
-    /// whose servers elect a leader: what is asked meanwhile is never answered, and what is asked after it is at once. The
-    /// patience ends after a few call limits, because a server that is cut off from the others looks the same.
+    /// Sends the same request again and again, without giving up the earlier ones, until one of them is answered. It is
+    /// for a bucket whose servers elect a leader: a request that is sent during the election is never answered, and one
+    /// that is sent after it is answered at once. It ends after [`INSIST_CALLS`] call limits, because a server that is
+    /// cut off from the others looks the same.
     pub(super) async fn insist<T, Asking>(&self, ask: impl Fn() -> Asking) -> Result<T, StoreError>
     where
         Asking: Future<Output = Result<T, StoreError>>,
@@ -138,7 +142,7 @@ impl Connection {
         self.bounded_by(self.call_limit * INSIST_CALLS, insisting).await
     }
 
-    /// One request and its answer. Not bounded by itself.
+    /// Sends one request and waits for its answer. The caller bounds its time.
     pub(super) async fn request(&self, subject: &str, request: Request) -> Result<Message, StoreError> {
         let mut violation = self.signals.violation.subscribe();
         let quoted = format!("\"{subject}\"");
@@ -156,7 +160,7 @@ impl Connection {
         }
     }
 
-    /// One request to JetStream's interface, such as `STREAM.INFO.KV_locks`.
+    /// Sends one request to JetStream's interface, such as `STREAM.INFO.KV_locks`.
     pub(super) async fn ask<T: DeserializeOwned>(
         &self,
         verb: &str,
@@ -168,8 +172,8 @@ impl Connection {
     }
 }
 
-/// What JetStream answers: an error, or what was asked for. The client library's own type for that takes an answer apart into a
-/// copy first, to try it as both.
+/// Parses an answer of JetStream: an error, or what was asked for. The client library's own type for that first makes a
+/// copy of the parsed answer, to try it as both.
 pub(super) fn parse<T: DeserializeOwned>(answer: &[u8]) -> serde_json::Result<Result<T, Refusal>> {
     #[derive(Deserialize)]
     struct Refused {
@@ -187,7 +191,7 @@ impl Signals {
             Event::Disconnected | Event::Closed => self.lost.tell("the server closed the connection"),
             Event::LameDuckMode => self.lost.tell("the server is about to shut down"),
             Event::ServerError(ServerError::Other(text)) => {
-                // Everything else that matters is followed by a disconnect.
+                // Every other error that matters is followed by a disconnect.
                 if text.to_ascii_lowercase().contains("permissions violation") {
                     self.violation.send_replace(text);
                 }
@@ -204,11 +208,11 @@ impl Signals {
     }
 }
 
-/// Waits for a violation that concerns the quoted subject, or our inboxes, without which no answer arrives at all.
+/// Waits for a violation that names the quoted subject, or putexd's inboxes, without which no answer arrives at all.
 async fn violation_about(violation: &mut watch::Receiver<String>, quoted: &str) -> String {
     loop {
         if violation.changed().await.is_err() {
-            // The sender lives as long as the connection; without it there is nothing to report.
+            // The sender lives as long as the connection. Without it no violation can be reported.
             std::future::pending::<()>().await;
         }
         let text = violation.borrow_and_update().clone();
@@ -218,7 +222,7 @@ async fn violation_about(violation: &mut watch::Receiver<String>, quoted: &str) 
     }
 }
 
-/// Who we are, and how the connection is encrypted.
+/// The credentials and the TLS settings of the connection.
 async fn options(settings: &NatsSettings) -> Result<ConnectOptions, StoreError> {
     let options = ConnectOptions::new().name("putexd");
     let mut options = match &settings.credentials {
@@ -242,17 +246,17 @@ async fn options(settings: &NatsSettings) -> Result<ConnectOptions, StoreError> 
     Ok(options)
 }
 
-/// Time limits, and the end of the client's own attempts to reconnect.
+/// Sets the time limits, and stops the client's own attempts to reconnect.
 fn timing(options: ConnectOptions, limit: Duration, connected: &Arc<AtomicBool>) -> ConnectOptions {
     let connected = Arc::clone(connected);
     options
         .connection_timeout(limit)
-        // The call limit is never longer than R.
+        // The call limit is never longer than R, so a dead server is noticed in time.
         .ping_interval(limit.max(Duration::from_millis(1)))
-        // Only the configured servers: the next connection starts from them anyway.
+        // Only the configured servers are used: the next connection starts from them anyway.
         .ignore_discovered_servers()
-        // One attempt for the first connect. A lost client makes at most one more; by the end of the delay all its handles
-        // are gone, so it finds nothing to send and ends.
+        // One attempt for the first connect. A client that lost its connection makes at most one more. By the end of
+        // the delay all its handles are dropped, so it has nothing to send and ends.
         .max_reconnects(1)
         .reconnect_delay_callback(move |_| if connected.load(Ordering::Relaxed) { limit } else { Duration::ZERO })
 }

@@ -1,10 +1,12 @@
-//! The watch: an ephemeral push consumer over all keys of the bucket, headers only.
+//! The watch: an ephemeral push consumer over all keys of the bucket, which delivers headers only.
 //!
-//! A plain subscription to the keys' subjects would be simpler, but its hints come when a write is *sent*; who reads at
-//! once would still see the old value. The consumer's come after the write was stored. They say nothing else.
+//! A plain subscription to the keys' subjects would be simpler, but its hints come when a write is *sent*: a reader
+//! that reads at once would still see the old value. The consumer's hints come after the write was stored. Nothing but
+//! the key is taken from a hint.
 //!
-//! It has a connection of its own. The server passes on whatever somebody has stored as headers, and the client library ends
-//! the connection over what are none: one message under one key would take the store from all services of all hosts.
+//! The watch has a connection of its own. The server delivers as headers whatever a client has stored, and the client
+//! library ends the connection when they are not valid headers. Otherwise one message under one key would take the
+//! store away from all services of all hosts.
 
 use std::time::Duration;
 
@@ -18,17 +20,17 @@ use super::connection::Connection;
 use crate::store::{Hints, StoreError};
 use crate::types::Key;
 
-/// Hints that wait for their reader; more are dropped.
+/// The most hints that wait for their reader; more are dropped.
 const HINT_LIMIT: usize = 64;
 
-/// Silences of this many heartbeats end the watch.
+/// A silence of this many heartbeats ends the watch.
 const MISSED_HEARTBEATS: u32 = 3;
 
 /// The shortest and the longest interval of the server's heartbeats.
 const HEARTBEAT_RANGE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// Starts a watch on `connection`, which it keeps to itself. It ends with that one, or when another is lost, as
-/// `other_lost` tells.
+/// Starts a watch on `connection`, which it owns. The watch ends with that connection, or when the connection of the
+/// calls is lost, which `other_lost` tells.
 pub(super) async fn watch(
     connection: Connection,
     other_lost: watch::Receiver<Option<String>>,
@@ -52,7 +54,7 @@ pub(super) async fn watch(
     });
     let verb = format!("CONSUMER.CREATE.{}", bucket.stream());
     let subscribing = async {
-        // Subscribed first: the server removes a consumer without interest.
+        // The subscription comes first, because the server removes a consumer that nobody subscribes to.
         let subscriber = connection.client.subscribe(inbox).await;
         let subscriber = subscriber.map_err(|error| StoreError::Unreachable(error.to_string()))?;
         match connection.ask::<serde_json::Value>(&verb, &question).await? {
@@ -72,7 +74,8 @@ pub(super) async fn watch(
     Ok(crate::store::hints(receiver))
 }
 
-/// Owns the subscription, and lets go of it as soon as a connection is lost, whether or not anybody reads the hints.
+/// Sends a hint for each message. Owns the subscription, and drops it as soon as a connection is lost, whether or not
+/// anybody reads the hints.
 async fn forward(
     mut subscriber: Subscriber,
     prefix: String,
@@ -88,7 +91,7 @@ async fn forward(
         };
         let Ok(Some(message)) = message else { return };
         match hint(&message, &prefix) {
-            // A full queue holds hints enough.
+            // When the queue is full, the hint is dropped: a missing hint costs time and nothing else.
             Hint::Key(key) => drop(sender.try_send(key)),
             Hint::None => {}
             Hint::End => return,
@@ -105,7 +108,7 @@ enum Hint {
 fn hint(message: &Message, prefix: &str) -> Hint {
     match message.status {
         Some(StatusCode::IDLE_HEARTBEAT) => Hint::None,
-        // Such as 409: the consumer is gone.
+        // Any other status, such as 409, means that the consumer is gone.
         Some(_) => Hint::End,
         None => {
             let name = message.subject.strip_prefix(prefix);

@@ -1,7 +1,8 @@
 //! A value as a NATS message: the body alone is the token, the fields are headers.
 //!
-//! putex 0.2.0 reads the body and ignores headers, so the two see the same holder. Field texts are percent-encoded
-//! where a header could not carry them unchanged: header parsers trim spaces, and control characters end the line.
+//! putex 0.2.0 reads the body and ignores headers, so both programs see the same holder. Field texts are
+//! percent-encoded where a header could not carry them unchanged: header parsers trim spaces, and control characters
+//! end the line.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,11 +15,11 @@ use async_nats::{HeaderMap, HeaderName, HeaderValue, header};
 use crate::store::Attempt;
 use crate::types::{Revision, Value};
 
-/// Headers of ours; everybody else's are ignored.
+/// The prefix of putexd's headers; all others are ignored.
 const PREFIX: &str = "Putex-";
 
-/// Where to look for what a message replaced. The condition that the server checks says the same, but a cluster does not
-/// keep it. Not among our fields, whose names begin otherwise.
+/// The header with the revision at which to look for what a message replaced. The condition that the server checks says
+/// the same, but a cluster does not keep that. This header is not among the fields, whose names begin with [`PREFIX`].
 const BASE: &str = "Putexd-Base";
 
 /// The header by which KV clients mark a deletion.
@@ -27,12 +28,12 @@ const KV_OPERATION: &str = "KV-Operation";
 /// The header by which servers from 2.11 on mark a deletion of their own.
 const MARKER_REASON: &str = "Nats-Marker-Reason";
 
-/// What is escaped, beside all that is not ASCII, and a space at either end.
+/// The ASCII characters that are escaped. What is not ASCII is escaped too, and a space at either end.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
 const SPACE: &str = "%20";
 
-/// The headers of one attempt on `stream`: the condition, the write's id, and the fields. The error is what is wrong with
-/// a name or a text that no header can carry.
+/// The headers of one attempt on `stream`: the condition, the attempt's id, and the fields. The error says what is
+/// wrong with a name or a text that no header can carry.
 pub fn headers(attempt: &Attempt, stream: &str) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     let mut insert = |name: &str, text: &str| {
@@ -51,7 +52,7 @@ pub fn headers(attempt: &Attempt, stream: &str) -> Result<HeaderMap, String> {
     Ok(headers)
 }
 
-/// The revision that a message says it replaced; 0 was to create the key.
+/// The revision that a message says it replaced; 0 if it says that it created the key, `None` if it says nothing.
 #[must_use]
 pub fn base(headers: &HeaderMap) -> Option<Revision> {
     headers.get(BASE)?.as_str().parse().ok().map(Revision)
@@ -70,7 +71,8 @@ pub fn value(headers: &HeaderMap, payload: &[u8]) -> Option<Value> {
         }
         found.extend(field_name(name).map(|field| (header_name(&field) == name, name, field, text)));
     }
-    // They come in no order, and all readers have to see the same: of one field in several spellings, ours counts.
+    // The headers come in no order, and all readers have to see the same value: of one field in several spellings,
+    // putexd's own spelling counts.
     found.sort_unstable_by_key(|(is_our_spelling, name, ..)| (*is_our_spelling, *name));
     for (_, _, field, text) in found {
         fields.insert(field, decode(text));
@@ -78,7 +80,7 @@ pub fn value(headers: &HeaderMap, payload: &[u8]) -> Option<Value> {
     Some(Value { body: payload.to_vec(), fields })
 }
 
-/// `paused-for` is `Putex-Paused-For`.
+/// The header of a field: `paused-for` becomes `Putex-Paused-For`.
 fn header_name(field: &str) -> String {
     let mut name = String::with_capacity(PREFIX.len() + field.len());
     name.push_str(PREFIX);
@@ -106,7 +108,7 @@ fn encode(text: &str) -> String {
     encoded
 }
 
-/// What cannot be decoded was written by another program and is taken as it is.
+/// Decodes a field's text. A text that cannot be decoded was written by another program, and is returned unchanged.
 fn decode(text: &str) -> String {
     percent_decode_str(text).decode_utf8().map_or_else(|_| text.to_owned(), Cow::into_owned)
 }

@@ -1,12 +1,13 @@
-//! The connection to one server: a session that listens and proves that the server is there, one that gives hints, and
-//! others for the calls.
+//! The connection to one server: a first session, which listens for hints and shows that the server is there, one that
+//! sends hints, and others for the calls.
 //!
-//! A call has its session for itself, because a server answers one statement of a session after the other: one that waits
-//! for a row would keep the calls of all other services waiting. A session whose call was not answered in time is closed
-//! and its statement cancelled, so that the server does not carry it out much later. A hint has to wait for all other
-//! transactions of the server with hints, and those may wait for a standby, so no call may wait for a hint.
+//! Each call has a session for itself, because a server handles the statements of a session one after the other: a
+//! statement that waits for a row would keep the calls of all other services waiting. A session whose call was not
+//! answered in time is closed and its statement cancelled, so that the server does not carry it out much later. A hint
+//! has to wait for all other transactions of the server that send hints, and those may wait for a standby, so no call
+//! may wait for a hint.
 //!
-//! When the first session is lost, all of them are given up, and the next connection may be to another server.
+//! When the first session is lost, all sessions are given up, and the next connection may be to another server.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -21,37 +22,37 @@ use crate::store::reconnect::lock;
 use crate::store::{Hints, StoreError};
 use crate::types::Key;
 
-/// Calls at the same time; more wait for their turn, within their time limit.
+/// The most calls at the same time. Further calls wait for their turn, within their time limit.
 const SESSION_LIMIT: usize = 8;
 
-/// Hints that wait to be given; more are dropped.
+/// The most hints that wait to be sent; more are dropped.
 const HINT_LIMIT: usize = 64;
 
-/// A session that no call needed for this many call limits is closed.
+/// A session that no call has used for this many call limits is closed.
 const IDLE_LIMIT: u32 = 10;
 
-/// A connection, as long as it lasts.
+/// One connection to one server.
 pub(super) struct Connection {
-    /// Never used for calls.
+    /// The first session, which is never used for calls.
     first: Session,
     endpoint: Endpoint,
     table: Arc<Table>,
     call_limit: Duration,
-    /// Sessions between two calls, and since when; the last used one last.
+    /// Sessions that no call uses, each with the time since when; the one that was used last is at the end.
     idle: Mutex<Vec<(Instant, Session)>>,
     turns: Arc<Semaphore>,
     watchers: Arc<Watchers>,
-    /// Keys that were written, if the server knows notifications.
+    /// Takes the keys that were written; `None` if the server has no notifications.
     written: Option<mpsc::Sender<Key>>,
-    /// The other end, for [`keep`](Self::keep).
+    /// The receiver of `written`, for [`keep`](Self::keep).
     hints_due: AsyncMutex<mpsc::Receiver<Key>>,
-    /// A call was not answered.
+    /// Notified when a call was not answered in time.
     suspected: Notify,
     lost: watch::Sender<Option<String>>,
 }
 
 impl Connection {
-    /// Connects to the first of the servers that may hold locks.
+    /// Connects to the first of the servers that is fit to hold locks.
     pub(super) async fn open(
         endpoints: Vec<Endpoint>,
         table: &Arc<Table>,
@@ -88,22 +89,22 @@ impl Connection {
                 Err(_) => reasons.push(format!("{} does not answer within {call_limit:?}", endpoint.address)),
             }
         }
-        // That a server refuses us says more than that another is away.
+        // An error of a server that refuses putexd says more than that another server is down.
         Err(refusal.unwrap_or_else(|| StoreError::Unreachable(reasons.join("; "))))
     }
 
-    /// The server, for people.
+    /// The server's address, for messages.
     pub(super) fn address(&self) -> &str {
         &self.endpoint.address
     }
 
-    /// Whether hints are to be had.
+    /// Whether the server has notifications.
     pub(super) fn notifies(&self) -> bool {
         self.written.is_some()
     }
 
-    /// Waits until the connection is lost, and says why. Whoever keeps the connection must wait here: this is also what
-    /// looks whether the server is still there, and gives the hints.
+    /// Waits until the connection is lost, and returns the reason. The owner of the connection must wait here, because
+    /// this also checks whether the server is still there, and sends the hints.
     pub(super) async fn keep(&self) -> String {
         let reason = tokio::select! {
             reason = self.look_after() => reason,
@@ -130,7 +131,7 @@ impl Connection {
         }
     }
 
-    /// Never ends by itself.
+    /// Sends the hints that are due. Never ends by itself.
     async fn give_hints(&self) -> String {
         let mut session = None;
         let mut written = self.hints_due.lock().await;
@@ -141,14 +142,14 @@ impl Connection {
                 Err(_) => tracing::debug!("no hint was given in time, ignoring"),
             }
         }
-        // Without a sender the server knows no hints.
+        // There is no sender, so the server has no notifications.
         std::future::pending().await
     }
 
-    /// Gives one hint, with this session or a new one, and gives back the session for the next.
+    /// Sends one hint, with this session or a new one, and returns the session for the next.
     async fn give_hint(&self, session: Option<Session>, key: &Key) -> Result<Session, StoreError> {
         if let Some(session) = session
-            // It may have ended since the last hint.
+            // The session may have ended since the last hint.
             && self.table.notify(&session, key).await.is_ok()
         {
             return Ok(session);
@@ -158,17 +159,18 @@ impl Connection {
         Ok(session)
     }
 
-    /// Hints, until the connection is lost.
+    /// A stream of hints, which ends when the connection is lost.
     pub(super) fn watch(&self) -> Hints {
         self.watchers.join()
     }
 
-    /// Runs `call` until the call limit, or the end of the connection.
+    /// Runs `call` until the call limit, or until the end of the connection. A late call makes [`keep`](Self::keep)
+    /// check the server at once.
     pub(super) async fn bounded<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         self.bounded_by(self.call_limit, call).await
     }
 
-    /// `bounded` with a limit of its own.
+    /// As `bounded`, with another limit.
     pub(super) async fn bounded_by<T>(
         &self,
         limit: Duration,
@@ -187,7 +189,7 @@ impl Connection {
         }
     }
 
-    /// A session for one call.
+    /// Lends a session for one call: one that is idle, or else a new one.
     pub(super) async fn lend(self: &Arc<Self>) -> Result<Lent, StoreError> {
         let turn = Arc::clone(&self.turns).acquire_owned().await;
         let turn = turn.map_err(|error| StoreError::Unreachable(error.to_string()))?;
@@ -202,16 +204,17 @@ impl Connection {
         Ok(Lent { session: Some(session), home: Arc::clone(self), _turn: turn })
     }
 
-    /// Has all who watch told that `key` was written.
+    /// Queues a hint to all watchers that `key` was written.
     pub(super) fn hint(&self, key: &Key) {
         if let Some(written) = &self.written {
-            // A full queue means that hints have to wait anyway.
+            // The hint is dropped when the queue is full: a missing hint costs time and nothing else.
             drop(written.try_send(key.clone()));
         }
     }
 }
 
-/// A session during a call. One that is dropped before the call was answered is closed, and the call cancelled.
+/// A session that is lent for a call. If it is dropped before the call was answered, the session is closed and the call
+/// cancelled.
 pub(super) struct Lent {
     session: Option<Session>,
     home: Arc<Connection>,
@@ -219,13 +222,13 @@ pub(super) struct Lent {
 }
 
 impl Lent {
-    /// The session, which is there until [`done`](Self::done).
-    #[expect(clippy::expect_used, reason = "only `done` and `drop` take the session, and both end this")]
+    /// The session, which is present until [`done`](Self::done).
+    #[expect(clippy::expect_used, reason = "only `done` and `drop` take the session, and both end the `Lent`")]
     pub(super) fn session(&self) -> &Session {
         self.session.as_ref().expect("a session during its call")
     }
 
-    /// The call was answered, whatever it was.
+    /// Returns the session after its call was answered, with whatever result.
     pub(super) fn done(mut self) {
         if let Some(session) = self.session.take().filter(|session| !session.is_lost()) {
             lock(&self.home.idle).push((Instant::now(), session));
@@ -237,7 +240,7 @@ impl Drop for Lent {
     fn drop(&mut self) {
         let Some(session) = self.session.take() else { return };
         let limit = self.home.call_limit;
-        // Without a runtime the program ends, and the session is closed with it.
+        // Without a runtime the program is ending, and the session is closed with it.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move { tokio::time::timeout(limit, session.cancel()).await });
         }

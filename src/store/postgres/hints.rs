@@ -1,6 +1,7 @@
-//! The watch: notifications, which the server sends to all who listen once the write is there to be read.
+//! The watch: the server's notifications, which it sends to all listening sessions once the write can be read.
 //!
-//! They say which key, and nothing else. A server that has none is polled, as all are.
+//! A notification contains the key and nothing else. A server without notifications gives no hints: contenders poll it,
+//! as they poll every store (age, K1).
 
 use std::sync::Mutex;
 
@@ -10,27 +11,27 @@ use crate::store::Hints;
 use crate::store::reconnect::lock;
 use crate::types::Key;
 
-/// Hints that wait for their reader; more are dropped, because one is as good as many.
+/// The most hints that wait for their reader; more are dropped.
 const HINT_LIMIT: usize = 64;
 
-/// Who wants to hear of changes.
+/// The watchers that are to get hints.
 #[derive(Default)]
 pub(super) struct Watchers(Mutex<Vec<mpsc::Sender<Key>>>);
 
 impl Watchers {
-    /// One more.
+    /// Registers a watcher, and returns its hints.
     pub(super) fn join(&self) -> Hints {
         let (sender, receiver) = mpsc::channel(HINT_LIMIT);
         lock(&self.0).push(sender);
         crate::store::hints(receiver)
     }
 
-    /// Tells everybody.
+    /// Sends a hint for `key` to all watchers.
     pub(super) fn ring(&self, key: &Key) {
         let mut watchers = lock(&self.0);
         watchers.retain(|watcher| !watcher.is_closed());
         for watcher in watchers.iter() {
-            // A full queue holds hints enough.
+            // When the queue is full, the hint is dropped: a missing hint costs time and nothing else.
             let _ = watcher.try_send(key.clone());
         }
     }

@@ -1,4 +1,4 @@
-//! A value as two columns of text: the token, which a person can read and compare, and a JSON object of the fields.
+//! A value as two columns of text: the token, which a person can read and compare, and the fields as a JSON object.
 
 use std::fmt::Write as _;
 
@@ -14,26 +14,27 @@ pub fn encode(value: &Value) -> Result<(String, String), serde_json::Error> {
 pub fn decode(token: &str, fields: &str) -> Value {
     match serde_json::from_str(fields) {
         Ok(fields) => Value { body: unescape(token), fields },
-        // The fields are the part that is wrong, and come first, in case that there is no room for both.
+        // The fields are the malformed part. They come first, in case there is no room for both.
         Err(_) => Value::malformed(format!("{fields} {token}").as_bytes()),
     }
 }
 
-/// A body as text that a person can read and the server takes: printable ASCII but for backslashes as it is.
+/// Encodes a body as text that a person can read and the server accepts: printable ASCII is unchanged, and every other
+/// byte, and the backslash, becomes `\xHH`.
 fn escape(body: &[u8]) -> String {
     let mut text = String::with_capacity(body.len());
     for &byte in body {
         if (b' '..=b'~').contains(&byte) && byte != b'\\' {
             text.push(char::from(byte));
         } else {
-            // Writing to a string does not fail.
+            // Writing to a string never fails.
             let _ = write!(text, "\\x{byte:02x}");
         }
     }
     text
 }
 
-/// The reverse of [`escape`]; what it would not have written is taken as it is.
+/// The reverse of [`escape`]. A text that `escape` would not have written is returned unchanged.
 fn unescape(text: &str) -> Vec<u8> {
     let mut body = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

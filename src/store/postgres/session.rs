@@ -1,8 +1,8 @@
 //! One session with one server, checked before its first use, and given up when it fails.
 //!
-//! What a server must be to hold locks is a matter of its settings, and some of them may differ from session to session.
-//! So each session looks at them, and pins those that it may pin: what an administrator changes later holds for later
-//! sessions.
+//! Whether a server is fit to hold locks depends on its settings, and some of them may differ from session to session.
+//! So each session checks them, and pins those that it may set: a later change by an administrator takes effect in
+//! later sessions only.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -23,22 +23,23 @@ use crate::store::StoreError;
 use crate::store::reconnect::{Task, lock};
 use crate::types::Key;
 
-/// One server, and how to get there.
+/// One server, and how to connect to it.
 #[derive(Clone)]
 pub(super) struct Endpoint {
     config: Config,
     tls: MakeRustlsConnect,
-    /// For people.
+    /// The server's address, for messages.
     pub(super) address: String,
 }
 
 impl Endpoint {
-    /// The servers of `config`, in its order, each for itself: a server that hangs must not keep us from the next.
+    /// The servers of `config`, in its order. Each is tried by itself, because a server that hangs must not delay the
+    /// next.
     pub(super) fn all(config: &Config, tls: &MakeRustlsConnect, call_limit: Duration) -> Vec<Self> {
         let (hosts, addresses, ports) = (config.get_hosts(), config.get_hostaddrs(), config.get_ports());
         let one = |index: usize| {
             let mut one = common(config);
-            // A name may stand for several addresses.
+            // Half of the call limit is allowed for one address, because a name may stand for several.
             let patience = call_limit / 2;
             one.connect_timeout(config.get_connect_timeout().map_or(patience, |given| patience.min(*given)));
             let port = ports.get(index).or(ports.first()).copied().unwrap_or(5432);
@@ -65,7 +66,7 @@ impl Endpoint {
     }
 }
 
-/// Everything that does not name a server.
+/// A copy of `config` without its servers.
 fn common(config: &Config) -> Config {
     let mut copy = Config::new();
     copy.application_name(config.get_application_name().unwrap_or("putexd"))
@@ -74,7 +75,7 @@ fn common(config: &Config) -> Config {
         .channel_binding(config.get_channel_binding())
         .keepalives(config.get_keepalives())
         .keepalives_idle(config.get_keepalives_idle())
-        // Looked at by ourselves, together with everything else, for a message that says more.
+        // `prepare` checks that with everything else, and gives a better message.
         .target_session_attrs(TargetSessionAttrs::Any);
     config.get_user().map(|user| copy.user(user));
     config.get_password().map(|password| copy.password(password));
@@ -86,19 +87,20 @@ fn common(config: &Config) -> Config {
     copy
 }
 
-/// A session, as long as it lasts. It ends when this is dropped; what was not sent by then never is.
+/// One session. It ends when this is dropped, and what was not sent by then is never sent.
 pub(super) struct Session {
     client: Client,
     tls: MakeRustlsConnect,
-    /// The last warning of the server.
+    /// The last warning of the server that was not taken yet.
     warning: Arc<Mutex<Option<String>>>,
-    /// `Some`: the connection is lost, and why.
+    /// `Some` when the connection is lost, with the reason.
     lost: watch::Receiver<Option<String>>,
     _driver: Task,
 }
 
 impl Session {
-    /// Connects, looks whether the server may hold locks, and pins what must not change. Hints go to `hints`.
+    /// Connects, checks whether the server is fit to hold locks, and pins the settings that must not change.
+    /// Notifications go to `hints`.
     pub(super) async fn open(
         endpoint: &Endpoint,
         table: &Table,
@@ -114,8 +116,8 @@ impl Session {
         Ok(session)
     }
 
-    /// A statement in a transaction of its own, sent once and in one piece. When it returns rows, then the transaction
-    /// is over, and what the server had to say of its end has been heard.
+    /// Runs a statement in a transaction of its own, sent once and in one piece. When it returns rows, the transaction
+    /// is over, and every warning that the server gave about its end has been recorded.
     pub(super) async fn query(
         &self,
         statement: &str,
@@ -124,7 +126,7 @@ impl Session {
         self.client.query_typed(statement, parameters).await
     }
 
-    /// Several statements in one transaction, and how many rows they wrote.
+    /// Runs several statements in one transaction, and returns how many rows they wrote.
     pub(super) async fn execute(&self, statements: &str) -> Result<u64, Error> {
         let answer = self.client.simple_query(statements).await?;
         let written = answer.iter().filter_map(|message| {
@@ -134,8 +136,8 @@ impl Session {
         Ok(written.sum())
     }
 
-    /// The first row of the answer, as text; `None` if there is none, if the server does not understand the question, as
-    /// one may that is not PostgreSQL itself, or does not answer it to this user.
+    /// The first row of the answer, as text. `None` if there is no row, if the server does not understand the question,
+    /// as a server other than PostgreSQL itself may not, or if this user may not ask it.
     pub(super) async fn ask(&self, question: &str) -> Result<Option<Vec<String>>, StoreError> {
         let answer = match self.client.simple_query(question).await {
             Ok(answer) => answer,
@@ -155,12 +157,12 @@ impl Session {
         answers.into_iter().map(|answer| answer.map(first)).collect()
     }
 
-    /// Whether the server is there.
+    /// Checks that the server answers.
     pub(super) async fn ping(&self) -> Result<(), StoreError> {
         self.client.check_connection().await.map_err(|error| failure(&error))
     }
 
-    /// Subscribes to hints; `false` if the server has none.
+    /// Subscribes to notifications; `false` if the server has none.
     pub(super) async fn listen(&self, table: &Table) -> Result<bool, StoreError> {
         match self.execute(&format!("LISTEN \"{}\"", table.channel)).await {
             Ok(_) => Ok(true),
@@ -169,12 +171,12 @@ impl Session {
         }
     }
 
-    /// What the server warned of since this was asked last.
+    /// The last warning of the server since the last call of this function.
     pub(super) fn take_warning(&self) -> Option<String> {
         lock(&self.warning).take()
     }
 
-    /// Waits until the connection is lost, and says why.
+    /// Waits until the connection is lost, and returns the reason.
     pub(super) async fn lost(&self) -> String {
         let mut lost = self.lost.clone();
         let reason = lost.wait_for(Option::is_some).await.map(|reason| reason.clone());
@@ -185,9 +187,9 @@ impl Session {
         self.client.is_closed()
     }
 
-    /// Asks the server not to go on with what it was asked, over a connection of its own.
+    /// Asks the server, over another connection, to cancel the statement that it is working on.
     pub(super) async fn cancel(self) {
-        // It may be over, or the server may be gone. Nothing depends on it.
+        // The statement may be over, or the server may be gone. Nothing depends on the result.
         let _ = self.client.cancel_token().cancel_query(self.tls.clone()).await;
     }
 
@@ -222,7 +224,8 @@ impl Session {
             table_problem(kind, persistence)
                 .map_or(Ok(()), |why| Err(StoreError::Unfit(format!("the table {} {why}", table.name))))?;
         }
-        // Before the caller gives up, so that it hears what became of a statement that waits for a lock.
+        // The timeouts end a statement that waits for a lock before the caller gives up, so that the caller learns its
+        // outcome.
         let patience = (call_limit * 3 / 4).as_millis().max(1);
         let settings = [
             format!("SET statement_timeout = {patience}"),
@@ -233,7 +236,8 @@ impl Session {
             set?;
         }
         if let Some(value) = &answers[2] {
-            // Pinned, so that a reload of the server's configuration does not turn it off under a running session.
+            // The setting is pinned, so that a reload of the server's configuration does not turn it off in a running
+            // session.
             let pinned = self.execute(&format!("SET synchronous_commit = '{value}'")).await;
             pinned.map_err(|error| failure(&error))?;
         }
@@ -241,7 +245,7 @@ impl Session {
     }
 }
 
-/// What keeps a table of this kind and persistence, as pg_class has them, from holding locks.
+/// Why a table of this kind and persistence, as pg_class has them, cannot hold locks; `None` if it can.
 fn table_problem(kind: &str, persistence: &str) -> Option<&'static str> {
     match (kind, persistence) {
         ("r" | "p", "p") => None,
@@ -251,7 +255,7 @@ fn table_problem(kind: &str, persistence: &str) -> Option<&'static str> {
     }
 }
 
-/// Moves messages between the session and the server until the connection is lost or nobody has the session any more.
+/// Moves messages between the session and the server until the connection is lost or the session is dropped.
 async fn drive<S>(
     mut connection: tokio_postgres::Connection<Socket, S>,
     warning: Arc<Mutex<Option<String>>>,
@@ -261,8 +265,8 @@ async fn drive<S>(
     S: TlsStream + Unpin,
 {
     let mut messages = stream::poll_fn(|context| connection.poll_message(context));
-    // Messages come in the order of the server: a warning about the end of a transaction is noted before the answer that
-    // follows it reaches whoever waits for it.
+    // Messages come in the order in which the server sent them: a warning about the end of a transaction is recorded
+    // before the answer after it reaches its caller.
     let reason = loop {
         match messages.next().await {
             Some(Ok(AsyncMessage::Notice(notice))) if is_warning(&notice) => {
@@ -288,22 +292,24 @@ fn is_warning(notice: &DbError) -> bool {
     casts_doubt(notice.parsed_severity(), notice.file())
 }
 
-/// Whether a notice during a write may be about its end. The one that is has no code of its own, and a text in the
-/// server's language, so all warnings count but those that are known: the source file of the server tells them apart.
+/// Whether a notice during a write may be about the end of its transaction. The one that is has no code of its own, and
+/// its text is in the server's language. So all warnings count but those that are known to be harmless, which the name
+/// of the server's source file tells.
 fn casts_doubt(severity: Option<Severity>, file: Option<&str>) -> bool {
-    // Servers that do not say how severe a notice is are old; theirs counts.
+    // Old servers do not say how severe a notice is. Their notices count as warnings.
     let warning = severity.is_none_or(|severity| severity == Severity::Warning);
-    // It warns, with each write from then on, that some database must be vacuumed soon: transactions' numbers run out.
+    // varsup.c warns, with each write from then on, that some database must be vacuumed soon because transaction
+    // numbers run out.
     warning && file != Some("varsup.c")
 }
 
-/// Whether a question is beyond the server or the user, so that asking again is no use.
+/// Whether the server does not understand a statement, or this user may not run it, so that asking again is no use.
 fn is_not_understood(error: &Error) -> bool {
-    // The class of syntax errors, unknown names and missing privileges.
+    // Class 42: syntax errors, unknown names and missing privileges.
     error.code().is_some_and(|code| *code == SqlState::FEATURE_NOT_SUPPORTED || code.code().starts_with("42"))
 }
 
-/// What an error means to the caller of a verb.
+/// Translates an error for the caller of a store operation.
 pub(super) fn failure(error: &Error) -> StoreError {
     let text = describe(error);
     let Some(code) = error.code() else {
@@ -311,7 +317,7 @@ pub(super) fn failure(error: &Error) -> StoreError {
             let remedy = "name its authority with tls-ca, or set sslmode=disable where nobody else is on the network";
             return StoreError::Unreachable(format!("{text}; {remedy}"));
         }
-        // The client has no other mark of what it missed in the settings.
+        // The client marks an error in the settings or the login by this text only.
         return if text.starts_with("invalid configuration") || text.starts_with("authentication error") {
             StoreError::Denied(text)
         } else {
@@ -340,7 +346,7 @@ pub(super) fn failure(error: &Error) -> StoreError {
     }
 }
 
-/// An error with what caused it, on one line.
+/// The text of an error and of its causes, on one line.
 fn describe(error: &Error) -> String {
     if let Some(error) = error.as_db_error() {
         return format!("{} ({})", error.message(), error.code().code());

@@ -1,7 +1,7 @@
-//! The table: its statements, and how an entry becomes a row.
+//! The table: its SQL statements, and how an entry becomes a row.
 //!
-//! Each verb is one statement in a transaction of its own, so that what it says is true at one moment, the incarnation
-//! included. The statements are plain enough for other servers that speak PostgreSQL's language.
+//! Each operation is one statement in a transaction of its own, so that its answer describes one moment, the
+//! incarnation included. The statements are simple enough for other servers that speak PostgreSQL's language.
 
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
@@ -12,20 +12,20 @@ use super::session::{Session, failure};
 use crate::store::{Attempt, ENCODED_LIMIT_BYTES, Entry, INCARNATION_LIMIT_BYTES, Snapshot, StoreError};
 use crate::types::{Incarnation, Key, Revision, Value};
 
-/// What an administrator may execute by hand as well, and the name of the table in it.
+/// The definition of the table, which an administrator may also execute by hand, and the table's name in it.
 const DEFINITION: &str = include_str!("../../../packaging/usr/share/putexd/postgres.sql");
 const DEFINED_NAME: &str = "putex_locks";
 
-/// The name of the row that holds the incarnation; no key can be called so.
+/// The name of the row that holds the store's incarnation. No key can have this name.
 const STORE_ROW: &str = "(store)";
 
-/// The server's time in microseconds. Revisions of one row grow more slowly, so a row that is made again after it was
-/// deleted begins beyond all revisions of its former life.
+/// The first revision of a row: the server's time in microseconds. Revisions of a row grow more slowly, so a row that
+/// was deleted and made again begins above all of its former revisions.
 const FIRST_REVISION: &str = "CAST(extract(epoch FROM now()) * 1000000 AS bigint)";
 
-/// What each verb says to the server.
+/// The SQL statements for one table.
 pub(super) struct Table {
-    /// As the configuration names it.
+    /// The table's name, as the configuration has it.
     pub(super) name: String,
     /// The channel of the hints: the table's name without its schema, because a channel has no schema.
     pub(super) channel: String,
@@ -36,11 +36,12 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// For a name that the configuration has checked.
+    /// Makes the statements for a table's name, which the configuration has checked.
     pub(super) fn new(name: &str) -> Self {
         let parts: Vec<String> = name.split('.').map(|part| format!("\"{part}\"")).collect();
         let quoted = parts.join(".");
-        // What is too large for anybody to have to hold stays in the server; it takes the length from the row's head.
+        // A value that is too large for a client to hold stays in the server, which takes its length from the row's
+        // header.
         let within = |token: &str, fields: &str| {
             format!("coalesce(octet_length({token}), 0) + coalesce(octet_length({fields}), 0) <= {ENCODED_LIMIT_BYTES}")
         };
@@ -60,7 +61,7 @@ impl Table {
              FROM {quoted} WHERE name = '{STORE_ROW}' AND incarnation = $2 \
              ON CONFLICT (name) DO NOTHING RETURNING revision"
         );
-        // On the right of each `=` stand the values before the write.
+        // The expressions on the right of each `=` have the values before the write.
         let replace = format!(
             "UPDATE {quoted} SET token = $3, fields = $4, write_id = $5, heartbeat = now(), revision = revision + 1, \
              fencing_token = CASE WHEN token = $3 THEN fencing_token ELSE revision + 1 END, \
@@ -108,14 +109,15 @@ impl Table {
         Ok(Snapshot { incarnation: crate::store::incarnation(&incarnation)?, entry })
     }
 
-    /// The revision that the write made; `None` if its base is not the latest, or its incarnation is another.
+    /// Writes an entry, and returns the revision of the write; `None` if its base is not the latest revision, or its
+    /// incarnation is another.
     pub(super) async fn write(
         &self,
         session: &Session,
         key: &Key,
         attempt: &Attempt,
     ) -> Result<Option<Revision>, StoreError> {
-        // No row has a larger one.
+        // Revisions are `bigint`, so no row has a larger one.
         let Ok(base) = i64::try_from(attempt.base.0) else { return Ok(None) };
         let columns = record::encode(&attempt.value).map_err(|error| StoreError::Garbled(error.to_string()))?;
         let (token, fields) = columns;
@@ -138,15 +140,16 @@ impl Table {
         rows.first().map(|row| revision(column(row, 0)?)).transpose()
     }
 
-    /// Hints at `key` to all who listen. Apart from the write: the server lets only one transaction with a notification
-    /// commit at a time, of all its databases' programs, and a write may have to wait for a standby.
+    /// Sends a hint for `key` to all listening sessions. It is not part of the write: the server lets only one
+    /// transaction with a notification commit at a time, over all databases and programs, and a write may have to wait
+    /// for a standby.
     pub(super) async fn notify(&self, session: &Session, key: &Key) -> Result<(), StoreError> {
         let parameters: [(&(dyn ToSql + Sync), Type); 2] = [(&self.channel, Type::TEXT), (&key.as_str(), Type::TEXT)];
         let sent = session.query("SELECT pg_notify($1, $2)", &parameters).await;
         sent.map(drop).map_err(|error| failure(&error))
     }
 
-    /// The incarnation, if the table is there and ready.
+    /// The store's incarnation; `Missing` if the table or its row of the store does not exist.
     pub(super) async fn incarnation(&self, session: &Session) -> Result<Incarnation, StoreError> {
         let limit = INCARNATION_LIMIT_BYTES + 1;
         let question = format!("SELECT left(incarnation, {limit}) FROM {} WHERE name = '{STORE_ROW}'", self.quoted);
@@ -155,11 +158,11 @@ impl Table {
         crate::store::incarnation(&column::<String>(row, 0)?)
     }
 
-    /// Makes the table, or what is missing of it. `false`: somebody else was faster.
+    /// Makes the table, or what is missing of it. `false`: nothing was missing, or another process made it first.
     pub(super) async fn make(&self, session: &Session) -> Result<bool, StoreError> {
         match session.execute(&DEFINITION.replace(DEFINED_NAME, &self.quoted)).await {
             Ok(inserted) => Ok(inserted > 0),
-            // `IF NOT EXISTS` is no protection from a creation at the same moment.
+            // `IF NOT EXISTS` does not protect against a creation at the same moment.
             Err(error)
                 if error.code().is_some_and(|code| {
                     [SqlState::UNIQUE_VIOLATION, SqlState::DUPLICATE_TABLE, SqlState::DUPLICATE_OBJECT].contains(code)
@@ -171,7 +174,7 @@ impl Table {
         }
     }
 
-    /// Asks for the kind and the persistence of the table, in two columns.
+    /// The question for the kind and the persistence of the table, which are the two columns of the answer.
     pub(super) fn kind_question(&self) -> String {
         format!("SELECT relkind, relpersistence FROM pg_class WHERE oid = to_regclass('{}')", self.quoted)
     }
@@ -181,13 +184,14 @@ impl Table {
     }
 }
 
-/// What the row's revision replaced, if it is `by`.
+/// The entry that the row's revision replaced, if that revision is `by`.
 fn replaced(row: &Row, by: Revision) -> Result<Option<Entry>, StoreError> {
     if revision(column(row, 2)?)? != by || column::<Option<i64>>(row, 5)?.is_none() {
         return Ok(None);
     }
     let before = entry(row, [5, 6, 7])?;
-    // An administrator who wrote by hand may have counted on, and left alone what the write before had replaced.
+    // An administrator who wrote by hand may have raised the revision, and left the columns of the replaced entry as
+    // the write before had set them.
     Ok(Some(before).filter(|before| before.revision.0.checked_add(1) == Some(by.0)))
 }
 

@@ -14,16 +14,17 @@ use crate::store::StoreError;
 use crate::store::secret::unusable;
 use crate::types::store::Tls;
 
-/// Reads all certificates anew. Files are read, so it is for a thread that may block.
+/// Makes the TLS connector, and reads all certificates anew. It reads files, so it needs a thread that may block.
 pub(super) fn connector(config: &Config, tls: &Tls) -> Result<MakeRustlsConnect, StoreError> {
     let mut roots = RootCertStore::empty();
     if let Some(path) = &tls.ca_file {
-        // Only whom these vouch for: a password must not go to whoever has a certificate of some public authority.
+        // Only the configured authorities are trusted: a password must not go to a server with a certificate of some
+        // public authority.
         for certificate in certificates(path)? {
             roots.add(certificate).map_err(|error| unusable(path, &error))?;
         }
     } else if config.get_ssl_mode() != SslMode::Disable {
-        // A system without roots has none that could be added; what then cannot be verified is said at the connect.
+        // A system without roots adds none. The connect then reports the certificate that cannot be verified.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());

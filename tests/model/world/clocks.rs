@@ -1,4 +1,4 @@
-//! The two clocks of each host, each with a rate of its own, and time that passes for all.
+//! The two clocks of each host, each with a rate of its own, and the time that passes for all hosts.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::types::Time;
 /// A clock's true rate.
 pub(super) const TRUE_RATE: u64 = 1_000_000;
 
-/// Time does not stop for less.
+/// Time does not stop for an event that is due in less than this.
 const LEAST: Duration = Duration::from_millis(5);
 
 /// What a host's clocks show when it boots.
@@ -57,14 +57,14 @@ impl World {
         }
     }
 
-    /// The real time until a guard or a daemon has something to do; never none at all.
+    /// The real time until a guard or a daemon has something to do, at least [`LEAST`].
     fn next_instant(&self, n: usize) -> Option<Duration> {
         let node = &self.nodes[n];
         if !node.runs() {
             return None;
         }
         let dead_by = node.guard.armed.map(|(_, dead_by)| dead_by);
-        // When all is calm it does not matter by how little a daemon is late.
+        // When all is calm, a daemon may be late by a part of a tick.
         let wakes = node.daemon.as_ref().filter(|_| !self.calm);
         let wake = wakes.and_then(|daemon| daemon.election.poll_timeout());
         let points = [node.guard.table.poll_timeout(), dead_by, wake];

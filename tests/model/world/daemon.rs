@@ -1,4 +1,4 @@
-//! The daemon as a process: its driver, which hands events to the election and does what that says, and its systemd.
+//! The process of a daemon: its driver, which hands events to the election and performs its actions, and its systemd.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,28 +14,28 @@ use crate::election::{Action, Election, Event, GuardDone, GuardRequest, Moment, 
 use crate::guard_client::frame::{Command, Outcome};
 use crate::types::{FencingToken, Instance, Key, MachineId, NodeId, OnStopFailure};
 
-/// The daemon as a process.
+/// The process of a daemon.
 #[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an independent fact")]
 pub(super) struct Daemon {
     pub(super) election: Election,
     pub(super) calls: Vec<Call>,
-    /// Requests to the guard, served in their order.
+    /// Requests to the guard, which are served in this order.
     pub(super) desk: VecDeque<GuardRequest>,
     pub(super) replies: VecDeque<(Instance, GuardDone, bool)>,
     pub(super) start: Start,
     pub(super) stops: bool,
     pub(super) told_alive: Option<bool>,
     pub(super) told_guard: bool,
-    /// A guard died with requests of this daemon.
+    /// A guard died while it had requests or replies of this daemon.
     pub(super) guard_lost: bool,
     pub(super) told_store: bool,
     pub(super) hint: bool,
-    /// A second has passed since it was last called.
+    /// Time has passed since the election got its last event.
     pub(super) heartbeat: bool,
 }
 
-/// A start that was decided.
+/// A start that was decided, from the decision to its report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(super) enum Start {
     None,
@@ -95,7 +95,7 @@ impl World {
         self.take(Step::ObservedUnit(n));
     }
 
-    /// Hands an event to the core and does what it says.
+    /// Hands an event to the election and performs its actions.
     pub(super) fn give(&mut self, n: usize, event: Event) {
         self.draws += 1;
         let random = self.draws;
@@ -123,9 +123,9 @@ impl World {
                     daemon.desk.push_back(request);
                 }
             }
-            // All hosts name one lock in this world.
+            // All hosts name the same lock in this world.
             Action::Vet { instance } => self.give(n, Event::Vetted { instance, result: Ok(()) }),
-            // No host is fenced in this world; the wait alone has to do.
+            // No host is fenced in this world, so the wait alone has to keep hosts apart.
             Action::Fence { instance, .. } => self.give(n, Event::Fenced { instance, result: Ok(()) }),
             Action::Unfence { instance } => self.give(n, Event::Unfenced { instance, result: Ok(()) }),
             Action::Start { instance, term } => {
@@ -134,7 +134,7 @@ impl World {
                 }
             }
             Action::Stop { .. } => {
-                // Its kill does not count here: the daemon that sends it may be paused, and the guard is not.
+                // The daemon's SIGKILL is left out here: the daemon may be paused, and the guard is not.
                 let node = self.node(n);
                 if let Some(daemon) = node.daemon.as_mut() {
                     (daemon.start, daemon.stops) = (Start::None, true);

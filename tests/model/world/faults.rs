@@ -1,4 +1,4 @@
-//! What may go wrong or be ordered, when, and what it does.
+//! The faults and orders: when each can happen, and what it does.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::election::{Content, Event, Record};
 use crate::plan::Fault;
 use crate::types::Holder;
 
-/// When.
+/// When a fault can happen.
 impl World {
     pub(super) fn faults_of(&self, n: usize, steps: &mut Vec<Step>) {
         let node = &self.nodes[n];
@@ -81,8 +81,8 @@ impl World {
         steps.extend(offered.map(|(fault, _)| Step::Fault(fault, 0)));
     }
 
-    /// What is lost of the youngest but renewals is so old that whoever saw nothing of it had no answer for longer than counts
-    /// as watching.
+    /// Whether all that going back would lose, except renewals, is so old that a host that saw nothing of it had no answer for
+    /// longer than counts as watching.
     fn may_go_back(&self) -> bool {
         let store = &self.store;
         let lost_for = store.copy_left.map(|left| self.elapsed.saturating_sub(left));
@@ -91,7 +91,7 @@ impl World {
     }
 }
 
-/// And what it does.
+/// What a fault does.
 impl World {
     pub(super) fn fault(&mut self, fault: Fault, n: usize) {
         self.spend(fault);
@@ -153,7 +153,7 @@ impl World {
         }
     }
 
-    /// What is under way will be applied to whatever is there.
+    /// Marks the writes that are under way: they will be applied to whichever store is there.
     fn blindfold(&mut self) {
         for n in 0..self.nodes.len() {
             let Some(daemon) = self.daemon(n) else { continue };
@@ -241,7 +241,7 @@ impl World {
         self.store_changed();
     }
 
-    /// The daemon is gone. What it had sent may still land.
+    /// Ends the daemon. Its writes that are under way may still be applied.
     fn crash(&mut self, n: usize) {
         let Some(daemon) = self.node(n).daemon.take() else { return };
         for call in daemon.calls {
@@ -252,7 +252,7 @@ impl World {
         self.store_changed();
     }
 
-    /// `BindsTo=` has systemd stop the unit.
+    /// Ends the guard, and `BindsTo=` makes systemd stop the unit.
     fn kill_guard(&mut self, n: usize) {
         let node = self.node(n);
         (node.guard.up, node.guard.grant) = (false, None);

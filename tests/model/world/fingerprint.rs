@@ -1,4 +1,4 @@
-//! Which worlds are told apart.
+//! Which worlds the search treats as different.
 
 use std::hash::{Hash, Hasher};
 
@@ -76,7 +76,7 @@ impl Node {
     }
 }
 
-/// Two states are the same when they go on alike.
+/// Two states have the same hash when everything that can follow is the same for both.
 impl Hash for World {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         let oldest = self.plan.longest_wait() + TICK;

@@ -1,4 +1,4 @@
-//! The guard with its deadlines, which are punctual, and its desk, which is not; and what SIGKILL and `BindsTo=` do.
+//! The guard. Its deadlines are punctual, and its replies need not be. Here is also what SIGKILL and `BindsTo=` do.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ pub(super) struct Guard {
     pub(super) table: Table,
     /// The term and the deadline that the gate reads.
     pub(super) grant: Option<(FencingToken, Time)>,
-    /// Until when it lets the unit run, and by when that is dead.
+    /// The deadline of the lease, and the time by which the unit is dead.
     pub(super) armed: Option<(Time, Time)>,
 }
 
 impl World {
-    /// The guard, and whoever stands in for it (assumption c): punctual.
+    /// The guard, or what stands in for it (assumption (c)), acts on deadlines, and is always punctual.
     pub(super) fn enforce(&mut self, n: usize) {
         let node = self.node(n);
         if !node.runs() {
@@ -118,7 +118,7 @@ pub(super) fn stop_unit(node: &mut Node) {
     }
 }
 
-/// SIGKILL empties the control group in time.
+/// SIGKILL empties the control group in time, unless a fault prevents that.
 fn kill_if_due(node: &mut Node) {
     let Some((_, dead_by)) = node.guard.armed else { return };
     if !node.clock.has_passed(dead_by) {

@@ -1,11 +1,11 @@
 //! Hosts with clocks, guards and units, a store, and a network: everything around the elections, one step at a time.
 //!
-//! Nothing but time, the guard and the kernel is punctual: any other step may come at any later time, which is what a
-//! daemon that is paused, a slow network and a busy systemd look like.
+//! Only time, the guard and the kernel are punctual. Any other step may come at any later time, which covers a daemon that is
+//! paused, a slow network and a busy systemd.
 //!
-//! `steps` says what can happen, `faults` what of it goes wrong. What it does is told by the parts that it
-//! happens to: `clocks`, `daemon` with its calls in `network`, `guard`, `store`. What a search asks of a world
-//! is in `oracle`, and which worlds are the same in `fingerprint`.
+//! `steps` says what can happen, and `faults` what can go wrong. The effects are in `clocks`, `daemon` with its calls in
+//! `network`, `guard` and `store`. `oracle` answers the questions of a search about a world, and `fingerprint` says which
+//! worlds are the same.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,10 +33,10 @@ mod oracle;
 mod steps;
 mod store;
 
-/// Fencing tokens begin above what the clock of the wall says, so that they grow by one from holder to holder.
+/// Fencing tokens begin above what CLOCK_REALTIME says, so that they grow by one from holder to holder.
 const FIRST_TERM: u64 = 1_000_000;
 
-/// All of it.
+/// The hosts, the store and what is on its way between them: one state of the search.
 #[derive(Debug, Clone)]
 pub struct World {
     plan: Arc<Plan>,
@@ -44,11 +44,11 @@ pub struct World {
     elapsed: Duration,
     store: Arc<Store>,
     nodes: Vec<Arc<Node>>,
-    /// Writes that nobody waits for any more.
+    /// Writes that nobody waits for any more, and that may still be applied.
     orphans: Vec<Arc<Sent>>,
     left: [u8; Fault::COUNT],
     calm: bool,
-    /// How long nothing has been served since all is calm.
+    /// For how long no unit was active since all is calm.
     quiet: Duration,
     draws: u128,
     highest_term: u64,
@@ -60,7 +60,7 @@ pub struct World {
 #[expect(clippy::struct_excessive_bools, reason = "each is an independent fact")]
 struct Node {
     clock: Time,
-    /// `CLOCK_REALTIME` against the clock since boot: a whole machine stood still.
+    /// How far `CLOCK_REALTIME` is ahead of the clock since boot, because the whole machine stood still.
     wall_ahead: Duration,
     rates: (u64, u64),
     powered: bool,
@@ -80,7 +80,7 @@ struct Node {
 enum Unit {
     Dead,
     Running,
-    /// It ends when it likes, but not after the guard's kill.
+    /// It ends at any time, but no later than by the guard's SIGKILL.
     Stopping,
 }
 
@@ -132,7 +132,7 @@ impl World {
         world
     }
 
-    /// Goes on without a fault until a unit is active and nothing is due.
+    /// Takes steps without faults until a unit is active and nothing is due.
     fn serve(&mut self) {
         self.calm = true;
         let mut steps = Vec::new();
@@ -140,7 +140,7 @@ impl World {
             if let Some(step) = steps.first() {
                 self.take(*step);
             }
-            // Who is down to begin with stays so.
+            // A daemon that is down at the beginning is not started.
             steps.clear();
             self.steps(&mut steps);
             steps.retain(|step| !matches!(step, Step::StartDaemon(_)));

@@ -1,4 +1,4 @@
-//! Calls of the store: each is carried out and answered when it likes, or lost, or lands late.
+//! The calls to the store. Each is executed and answered at any time, or lost, or applied late.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use crate::election::{Event, Observation, ReadId, WriteRequest, WriteResult};
 use crate::plan::Fault;
 use crate::types::{Revision, Time};
 
-/// What a daemon asked of the store, and what came of it.
+/// What a daemon asked of the store, and the answer.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Call {
     pub(super) ask: Ask,
     pub(super) sent: Time,
-    /// It was carried out, and the answer is on its way.
+    /// The answer, if the call was executed: it is on its way.
     pub(super) answer: Option<Answer>,
 }
 
@@ -25,11 +25,11 @@ pub(super) enum Ask {
     Write(Arc<Sent>),
 }
 
-/// A request on its way.
+/// A write that was sent.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Sent {
     pub(super) request: WriteRequest,
-    /// It was on its way when the store was made anew, and nobody looks any more where it belongs.
+    /// The write was on its way when the store was made anew, and is applied without a look at the incarnation.
     pub(super) blind: bool,
 }
 
@@ -49,10 +49,10 @@ impl World {
         }
     }
 
-    /// The election asks one thing at a time: whoever asks anew has given up what it asked before, and the driver's limit
-    /// ends that. A write may land all the same.
+    /// Drops the calls that a new one replaces. The election has one read and one write under way: with a new one it has given
+    /// up the former, and the driver's limit ends that. A write may still be applied.
     fn forget_calls(&mut self, n: usize, ask: &Ask) {
-        // A lost connection has the election give up on a write that the driver still waits for.
+        // When the connection is lost, the election gives up a write for which the driver still waits.
         let keeps_writes = self.plan.faults[Fault::Disconnect as usize] > 0;
         let Some(daemon) = self.daemon(n) else { return };
         let (kept, given_up) = std::mem::take(&mut daemon.calls).into_iter().partition(|call| match (&call.ask, ask) {
@@ -95,7 +95,7 @@ impl World {
         self.told(n, call);
     }
 
-    /// The daemon hears of a call, or that nobody answers.
+    /// The daemon is told the answer to a call, or that there is none.
     fn told(&mut self, n: usize, call: usize) {
         let Some(Call { ask, answer, .. }) = self.daemon(n).map(|daemon| daemon.calls.remove(call)) else { return };
         let shown = |answer| match answer {

@@ -1,4 +1,4 @@
-//! What a search asks of a world.
+//! The questions of a search about a world.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,12 +26,12 @@ impl World {
         self.calm
     }
 
-    /// A unit was started with a fencing token that is not above all earlier ones.
+    /// Whether a unit was started with a fencing token that is not above all earlier ones.
     pub fn token_fell(&self) -> bool {
         self.token_fell
     }
 
-    /// A line for the log.
+    /// The world in one line, for the path of a search.
     pub fn show(&self) -> String {
         let node = |node: &Arc<Node>| {
             let state = node.daemon.as_ref().map_or("gone", |daemon| daemon.election.state().as_str());

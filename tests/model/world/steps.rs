@@ -1,4 +1,4 @@
-//! What can happen now, and what it leads to.
+//! Which steps are possible, and what each does.
 
 use super::clocks::{BOOT, TRUE_RATE};
 use super::daemon::Start;
@@ -9,14 +9,14 @@ use crate::election::{Event, ObservedUnit, WriteResult};
 use crate::plan::Fault;
 use crate::types::{NodeId, Time};
 
-/// One thing that happens. The number is the host's.
+/// One step. The first number is that of the host, if it has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// Time passes.
     Tick,
-    /// The store carries a call out.
+    /// The store executes a call.
     Apply(usize, usize),
-    /// It answers a read with what was replaced already.
+    /// The store answers a read with what was replaced before.
     ApplyStale(usize, usize),
     Answer(usize, usize),
     GiveUp {
@@ -24,7 +24,7 @@ pub enum Step {
         call: usize,
         lands_later: bool,
     },
-    /// A write lands that nobody waits for.
+    /// A write that nobody waits for is applied.
     Land(usize),
     Wake(usize),
     GuardServes(usize),
@@ -43,7 +43,7 @@ pub enum Step {
     StartGuard(usize),
     Undrain(usize),
     Fault(Fault, usize),
-    /// In favour of another host.
+    /// A step-down in favour of another host.
     HandOver(usize, usize),
     Reload(usize, usize),
     Rate(usize, u64, u64),
@@ -51,7 +51,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// The host at which it is due, if it is: time waits for it where that host is never late.
+    /// The host where the step is due, if it is due anywhere. Time waits for it if that host is never late.
     pub fn due_at(self) -> Option<usize> {
         match self {
             Self::Apply(n, _)
@@ -84,7 +84,7 @@ impl Step {
         }
     }
 
-    /// Whether it is a fault, an order or the end of them: what a random walk does not take all the time.
+    /// Whether the step is a fault, an order or the end of all faults. A random walk takes these less often.
     pub fn is_rare(self) -> bool {
         match self {
             Self::ApplyStale(..)
@@ -118,9 +118,9 @@ impl Step {
     }
 }
 
-/// What can happen.
+/// The steps that are possible.
 impl World {
-    /// Everything that can happen now.
+    /// Adds all steps that are possible now.
     pub fn steps(&self, steps: &mut Vec<Step>) {
         self.land(steps);
         let changes = self.may_change() && !self.calm;
@@ -150,12 +150,12 @@ impl World {
     }
 
     fn land(&self, steps: &mut Vec<Step>) {
-        // One that cannot be applied now may be so later; and if not, it is as good as lost.
+        // A write that cannot be applied now may be applied later. If it never can, it counts as lost.
         let lands = |index: &usize| self.store.takes(&self.orphans[*index]);
         steps.extend((0..self.orphans.len()).filter(lands).map(Step::Land));
     }
 
-    /// Whether the store may be another before the next answer of it.
+    /// Whether the store may change before it answers the next call.
     fn may_change(&self) -> bool {
         let writes = |call: &Call| call.answer.is_none() && matches!(call.ask, Ask::Write(_));
         let faults = [
@@ -184,7 +184,7 @@ impl World {
         }
         let Some(daemon) = &node.daemon else { return };
         for (index, call) in daemon.calls.iter().enumerate() {
-            // A read is answered as soon as it is carried out, unless it is about to be overtaken by a change.
+            // A read is executed and answered in one step, unless a change of the store may come in between.
             let is_write = matches!(call.ask, Ask::Write(_));
             if call.answer.is_none() && (is_write || changes) {
                 steps.push(Step::Apply(n, index));
@@ -263,7 +263,7 @@ impl World {
     }
 }
 
-/// What each step does.
+/// The effect of each step.
 impl World {
     pub fn take(&mut self, step: Step) {
         match step {

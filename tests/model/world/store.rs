@@ -1,4 +1,4 @@
-//! A store with one key, its past as far as it still shows it, and its compare-and-set.
+//! A store with one key, the part of its past that it still shows, and its compare-and-set.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,16 +10,16 @@ use crate::election::{Content, Observation, Record, Standing, WriteResult};
 use crate::plan::Fault;
 use crate::types::{Incarnation, Revision};
 
-/// A store with one key.
+/// A store with one key, and a copy of it.
 #[derive(Debug, Clone)]
 pub(super) struct Store {
     pub(super) life: u64,
     pub(super) last_revision: u64,
-    /// What it still shows of the past, the latest at the end.
+    /// The past that the store still shows, with the latest value at the end.
     pub(super) history: Vec<Observation>,
-    /// The same of a copy, which is empty until it is taken.
+    /// The same part of a copy, which is empty until one is taken.
     pub(super) copy: Vec<Observation>,
-    /// When the lock changed hands for the last time since the copy was taken.
+    /// When the lock last changed hands since the copy was taken.
     pub(super) copy_left: Option<Duration>,
 }
 
@@ -32,7 +32,7 @@ impl Store {
         self.history.last().expect("a store holds at least its beginning")
     }
 
-    /// Another store, which shows the same.
+    /// Becomes another store, with another incarnation, which shows `past`.
     pub(super) fn restore(&mut self, past: Vec<Observation>) {
         self.life += 1;
         let incarnation = self.incarnation();
@@ -47,7 +47,7 @@ impl Store {
         self.history.drain(..surplus);
     }
 
-    /// Whether a write would be applied.
+    /// Whether this write would win.
     pub(super) fn takes(&self, Sent { request, blind }: &Sent) -> bool {
         (*blind || request.incarnation == self.incarnation()) && self.latest().revision == request.base
     }
@@ -98,7 +98,7 @@ impl World {
     }
 
     pub(super) fn store_changed(&mut self) {
-        // What can be applied no longer is as good as lost.
+        // A write that can never be applied any more counts as lost, and is dropped.
         let store = Arc::clone(&self.store);
         let may_come_back =
             [Fault::RollBack, Fault::Restore, Fault::GoBack, Fault::Wipe, Fault::SilentWipe, Fault::Purge]

@@ -1,4 +1,4 @@
-//! What has to be so after each step.
+//! What has to hold after each step.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,22 +19,22 @@ const LEASE: &str = "putex-lease@db.target";
 const GRANTS: &str = "/run/putex/leases";
 const GENERATED: &str = "/run/systemd/generator/database.service.d/zzzz-putex.conf";
 
-/// Everything is as it should be.
+/// The state of a cluster in which everything is as it should be.
 #[derive(Debug, Clone)]
 pub struct Good {
-    /// The one copy that runs.
+    /// The only copy that runs.
     pub active: Event,
-    /// Of the lock, as its holder knows it.
+    /// Revision of the lock, as its holder knows it.
     pub revision: u64,
 }
 
-/// Whether a cluster that looked as it should once still does after one more renewal, which says that the lease of the copy
-/// that runs is fresh.
+/// Tells whether a cluster that was in order once is still in order after one more renewal. A newer renewal shows that the
+/// lease of the running copy is fresh.
 #[derive(Debug, Default)]
 pub struct Rest(Option<Good>);
 
 impl Rest {
-    /// The copy that runs, or what is amiss still.
+    /// Returns the running copy once the lock was renewed for it, or what is still amiss.
     pub fn confirm(&mut self, good: Good) -> Result<Event, String> {
         match &self.0 {
             Some(first) if first.active == good.active && first.revision < good.revision => Ok(good.active),
@@ -48,7 +48,8 @@ impl Rest {
     }
 }
 
-/// Whether everything is as it should be, or what is amiss. `program` is what the unit's processes are called.
+/// Checks the whole cluster once: returns its state, or what is amiss. `program` is the process name of the unit's
+/// program.
 pub fn look(fixture: &Fixture, program: &str) -> Result<Good, String> {
     let live = fixture.oracle.live();
     let [one] = &live[..] else { return Err(format!("{} copies are alive: {live:?}", live.len())) };
@@ -62,7 +63,7 @@ pub fn look(fixture: &Fixture, program: &str) -> Result<Good, String> {
     Ok(Good { active: one.clone(), revision })
 }
 
-/// The lock's revision, as this host knows it.
+/// Checks one host, and returns the lock's revision as this host knows it.
 fn look_at(host: &Host, one: &Event, program: &str) -> Result<u64, String> {
     if !host.is_on() {
         return Err("it is off".to_owned());
@@ -75,7 +76,7 @@ fn look_at(host: &Host, one: &Event, program: &str) -> Result<u64, String> {
     }
     let expected = if runs { "active" } else { "inactive" };
     require(LEASE, expected, of(LEASE, "ActiveState"))?;
-    // A unit that was killed has failed, and systemd says so until it is started again.
+    // A unit that was killed has failed, and systemd shows it as `failed` until it is started again.
     if runs || of(UNIT, "ActiveState") != "failed" {
         require(UNIT, expected, of(UNIT, "ActiveState"))?;
     }
@@ -93,7 +94,7 @@ fn look_at(host: &Host, one: &Event, program: &str) -> Result<u64, String> {
     }
 }
 
-/// The hosts whose servers are not there, or have not caught up with the others.
+/// The hosts whose store servers do not run, or have not caught up with the others.
 pub fn unwell(fixture: &Fixture) -> Vec<&Host> {
     let Some(servers) = fixture.locks.servers() else { return Vec::new() };
     fixture.hosts.iter().filter(|host| !servers.is_well(fixture, host)).collect()
@@ -111,7 +112,7 @@ fn said(host: &Host, arguments: &[&str]) -> Result<String, String> {
     Err(format!("{}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim()))
 }
 
-/// By unit and property.
+/// Properties of the units that matter, by unit and property.
 fn units(host: &Host) -> Result<BTreeMap<(&'static str, &'static str), String>, String> {
     const UNITS: [&str; 5] = [DAEMON, GUARD, WATCHER, LEASE, UNIT];
     const PROPERTIES: [&str; 3] = ["ActiveState", "MainPID", "Job"];
@@ -127,7 +128,7 @@ fn units(host: &Host) -> Result<BTreeMap<(&'static str, &'static str), String>, 
     Ok(found)
 }
 
-/// Nothing of the unit is left where it does not run, whatever its state is called.
+/// Checks that no process of the unit is left where the unit does not run, whatever state systemd shows.
 fn look_at_processes(host: &Host, runs: bool, program: &str) -> Result<(), String> {
     let there = host.processes(program).len();
     if runs != (there > 0) {
@@ -143,7 +144,8 @@ fn look_at_processes(host: &Host, runs: bool, program: &str) -> Result<(), Strin
     }
 }
 
-/// One grant where the unit runs, with the token that it was started with, and none anywhere else.
+/// Checks that the host that runs the unit has exactly one grant, with the token that the unit was started with, and
+/// that any other host has none.
 fn look_at_grant(host: &Host, one: Option<&Event>, main_pid: &str) -> Result<(), String> {
     let listed = said(host, &["ls", "-A", GRANTS])?;
     let grants: Vec<&str> = listed.lines().filter(|service| !service.starts_with(crowd::PREFIX)).collect();
@@ -163,7 +165,7 @@ fn look_at_grant(host: &Host, one: Option<&Event>, main_pid: &str) -> Result<(),
     Err(format!("token: granted {granted:?}, in the environment {:?}, logged {:?}", token(&environment), one.term))
 }
 
-/// What `putexctl` says of the lock: every host names the same holder.
+/// Checks what `putexctl` says of the lock: every host must name the same holder. Returns the revision.
 fn look_at_status(host: &Host, one: &Event) -> Result<u64, String> {
     let status: Value = serde_json::from_str(&said(host, &["putexctl", "status", "db", "--json"])?)
         .map_err(|error| format!("putexctl status: {error}"))?;
@@ -177,7 +179,7 @@ fn look_at_status(host: &Host, one: &Event) -> Result<u64, String> {
     Ok(status[0]["revision"].as_u64().unwrap_or_default())
 }
 
-/// Lines of the journals that no fault of a campaign explains.
+/// Lines of the journals that cannot be explained by any fault of a campaign.
 pub fn unexpected(fixture: &Fixture, since_seconds: u64) -> Vec<String> {
     const WORDS: [&str; 4] = ["panicked at", "is a defect", "code=dumped", "has no valid PUTEX"];
     let mut lines = Vec::new();
@@ -189,7 +191,7 @@ pub fn unexpected(fixture: &Fixture, since_seconds: u64) -> Vec<String> {
     lines
 }
 
-/// A span in which a host stood still as a whole.
+/// A span of time in which a whole host was frozen.
 #[derive(Debug, Clone)]
 pub struct Standstill {
     pub host: String,
@@ -197,7 +199,7 @@ pub struct Standstill {
     pub until: Duration,
 }
 
-/// Two copies at once.
+/// Two copies that were alive at once.
 #[derive(Debug, Clone)]
 pub struct Overlap {
     pub older: Event,
@@ -218,18 +220,19 @@ impl fmt::Display for Overlap {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OverlapKind {
-    /// The host of one of them was frozen; how long after its thaw both were alive.
+    /// The host of one of them was frozen. Both were alive for this long after its thaw.
     Frozen { after_thaw: Duration },
-    /// Nothing excuses it.
+    /// No freeze excuses it.
     Violation,
 }
 
-/// After a thaw the copy that stood still has to be gone within this.
+/// A copy on a frozen host has to be gone within this time after the thaw.
 pub const THAW_BOUND: Duration = Duration::from_secs(1);
-/// An end is written down by a thread of the test that has to be woken first; the lock of the oracle needs no such grace.
+/// A thread of the test has to be woken before it writes down the end of a copy. The lock of the oracle needs no such
+/// tolerance.
 const END_LAG: Duration = Duration::from_secs(1);
 
-/// All overlaps in the oracle's log; `standstills` are the freezes so far, all of them over.
+/// All overlaps in the oracle's log. `standstills` are the freezes so far, all of them over.
 pub fn overlaps(fixture: &Fixture, standstills: &[Standstill]) -> Vec<Overlap> {
     let starts = fixture.oracle.starts();
     let ends = fixture.oracle.ends();
@@ -241,7 +244,8 @@ pub fn overlaps(fixture: &Fixture, standstills: &[Standstill]) -> Vec<Overlap> {
         let grace = if was_noticed { Duration::ZERO } else { END_LAG };
         let mut older: Vec<&Event> = starts[..index].iter().filter(|older| end_of(older) > newer.at + grace).collect();
         if was_noticed {
-            // Of a copy that was frozen and one whose end was only written down late it is the first that was in the way.
+            // When one older copy was frozen and the end of another was only written down late, the frozen copy is the
+            // one that was in the way.
             let frozen = |older: &&Event| {
                 judge(older, newer, end_of(older), end_of(newer), standstills) != OverlapKind::Violation
             };
@@ -259,7 +263,8 @@ pub fn overlaps(fixture: &Fixture, standstills: &[Standstill]) -> Vec<Overlap> {
     found
 }
 
-/// A frozen copy touches nothing, and the protocol promises nothing about it but that it is gone soon after the thaw.
+/// Judges one overlap. A frozen copy touches nothing, and the protocol promises only that it is gone soon after the
+/// thaw.
 fn judge(
     older: &Event,
     newer: &Event,
@@ -278,8 +283,9 @@ fn judge(
     OverlapKind::Violation
 }
 
-/// The first pair of starts, in their order, whose fencing token did not grow from one to the next. A tenure starts its
-/// unit once, so that every start has a token of its own; but for those in `moved`, which systemd started in another slice.
+/// The first pair of consecutive starts whose fencing token did not grow. A tenure starts its unit once, so that every
+/// start has a token of its own. The exception is the starts in `moved`: systemd started those in another slice under the
+/// same tenure.
 pub fn token_that_did_not_grow(starts: &[Event], moved: &[Event]) -> Option<(Event, Event)> {
     let is_wrong = |pair: &&[Event]| {
         if moved.contains(&pair[1]) { pair[0].term != pair[1].term } else { pair[0].term >= pair[1].term }

@@ -1,7 +1,8 @@
-//! Other services beside the one that the campaign is about, so that all faults happen to a host that has much to do.
+//! Other services beside the one that the campaign tests, so that all faults happen to a host that has much to do.
 //!
-//! Their copies are not watched one by one as the oracle's are: who runs them is read from the kernel's control groups, now and
-//! then. A copy that was there before and after another host's was seen to run is one too many, unless a host stood still.
+//! Their copies are not watched one by one as the oracle's are. The kernel's control groups are read now and then to see which
+//! host runs each of them. A copy is one too many if it was there both before and after another host's copy was seen to run,
+//! unless a host stood still.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,24 +12,24 @@ use super::number;
 use crate::command::now;
 use crate::fixture::{Fixture, Plan};
 
-/// How many.
+/// Environment variable: the number of other services.
 const SERVICES: &str = "PUTEX_CAMPAIGN_SERVICES";
-/// What their names begin with.
+/// Prefix of the names of the services.
 pub const PREFIX: &str = "crowd-";
 
-/// A process of each service that runs on a host.
+/// The services that run on a host, each with the id of one of its processes.
 type Running = BTreeMap<String, u32>;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Crowd(usize);
 
 impl Crowd {
-    /// As many as were asked for, or none.
+    /// The number that the environment asks for, or 0.
     pub fn of_this_run() -> Self {
         Self(number(SERVICES).unwrap_or(0))
     }
 
-    /// Puts their units and files on the hosts.
+    /// Puts the units and the files of the services on the hosts.
     pub fn join(self, plan: Plan) -> Plan {
         (0..self.0).fold(plan, |plan, at| {
             let name = format!("{PREFIX}{at:03}");
@@ -38,14 +39,14 @@ impl Crowd {
         })
     }
 
-    /// Whether each of them runs, or what is amiss.
+    /// Checks that each service runs exactly once over all hosts, or tells what is amiss.
     pub fn look(self, fixture: &Fixture) -> Result<(), String> {
         let running: usize = fixture.hosts.iter().map(|host| host.running_services(PREFIX).len()).sum();
         if running == self.0 { Ok(()) } else { Err(format!("{running} of the {} services beside it run", self.0)) }
     }
 }
 
-/// One that runs on two hosts at once though nobody stood still.
+/// A service that runs on two hosts at once although no host stood still.
 pub fn find_twice(fixture: &Fixture, standstills: &[Standstill]) -> Option<String> {
     let excused = |at: Duration| standstills.iter().any(|still| still.from <= at && at <= still.until + THAW_BOUND);
     let began = now();
@@ -56,7 +57,8 @@ pub fn find_twice(fixture: &Fixture, standstills: &[Standstill]) -> Option<Strin
     if !names.iter().any(|name| is_doubled(&name)) || excused(began) {
         return None;
     }
-    // What was read on one host may have ended before the next one was read.
+    // A process that was read on one host may have ended before the next host was read, so all hosts are read a second
+    // time.
     let again = look();
     names.into_iter().filter(|name| is_doubled(&name)).find_map(|name| {
         let lasting =

@@ -1,7 +1,7 @@
-//! How each fault is injected, and undone after its time.
+//! How each fault is injected, and undone after its span.
 //!
-//! Nothing here waits for a host that may not answer: signals go to processes that are found from outside, and commands on
-//! a host are begun and left to themselves.
+//! Nothing here waits for a host that may not answer: signals go to processes that are found from outside of the host, and
+//! commands on a host are started without waiting for their end.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,13 +24,13 @@ use crate::lockstore::Lockstore;
 use crate::on_hosts::{self, OnHosts};
 use crate::watch::Event;
 
-/// Where the wall clock of a host's putexd is set, as seconds to add.
+/// The file with the seconds that are added to the wall clock of a host's putexd.
 pub const CLOCK: &str = "/etc/campaign-clock";
 const CHANGED_UNIT: &str = "/etc/systemd/system/database.service.d/campaign.conf";
 const DEAF: &str = "/var/lib/oracle-deaf";
 const LEAVES: &str = "/var/lib/oracle-leaves";
 const MOVED_UNIT: &str = "/etc/systemd/system/database.service.d/campaign-slice.conf";
-/// The unit is in one of them.
+/// The two slices that the unit moves between.
 pub const SLICES: [&str; 2] = ["system.slice", "app.slice"];
 const ELSEWHERE: &str = "/sys/fs/cgroup/elsewhere";
 const SERVICE_FILE: &str = "/etc/putex.d/db.toml";
@@ -40,18 +40,19 @@ const RELOAD: [&str; 3] = ["systemctl", "reload", "putexd.service"];
 const DAEMON: &str = "putexd.service";
 const GUARD: &str = "putex-guard.service";
 const WATCHER: &str = "putex-guard-watch.service";
-/// The guard first, so that it never enforces what the other can no longer renew; and before who watches it.
+/// The guard is first, so that it never enforces a lease that a stopped putexd can no longer renew. It also comes
+/// before the watcher that watches it.
 const ALL: [&str; 3] = [GUARD, WATCHER, DAEMON];
 const PAIR: [&str; 2] = [GUARD, WATCHER];
 const BOTH: [&str; 2] = [GUARD, DAEMON];
-/// Only one of them is there.
+/// The process names of the stores' servers. A host runs only one of them.
 const SERVERS: [&str; 2] = ["nats-server", "etcd"];
 const BUS: &str = "dbus-daemon";
 
-/// Between the ends of servers that are killed one after the other: the next one dies while the first comes back.
+/// Pause between the kills of servers one after the other: the next server dies while the one before comes back.
 const ROLL: Duration = Duration::from_millis(700);
 
-/// A change of holder that is lost with what the store held has to be older than this: more than G/(1 − ρ) of the
+/// Minimum age of a change of holder before it may be lost with what the store held: more than G/(1 − ρ) of the
 /// protocol, which is 2.07 s with the timings of these hosts.
 pub const SETTLED: Duration = Duration::from_millis(2_500);
 
@@ -59,36 +60,36 @@ pub const SETTLED: Duration = Duration::from_millis(2_500);
 #[derive(Debug, Clone)]
 pub struct Injected {
     pub planned: Planned,
-    /// The host's name; `None`: it befell the store.
+    /// The host's name, or `None` if the fault befell the store.
     pub host: Option<String>,
-    /// It was the active one.
+    /// Whether the host was the active one.
     pub active: bool,
-    /// What it was aimed at was there.
+    /// Whether the target of the fault was there.
     pub hit: bool,
     pub at: Duration,
-    /// When it was undone.
+    /// When the fault was undone.
     pub undone: Option<Duration>,
 }
 
-/// Whose the lock is, as the store itself has it.
+/// One tenure of the lock, as the store itself shows it.
 #[derive(Debug, PartialEq, Eq)]
 struct Tenure {
     incarnation: Incarnation,
     instance: Instance,
 }
 
-/// How long the store is asked for its word.
+/// How long to wait for an answer of the store.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// What is to be done about a fault of a step.
+/// One action for a fault of a step. The order of the variants is the order of actions at the same moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Turn {
-    /// Before the others of this moment, because putexd has to see it.
+    /// Inject before the others of this moment, because putexd has to see this fault.
     Seen,
     Throw,
-    /// After them, because a lease is not fresh any more then.
+    /// Inject after the others, because the lease is no longer fresh once a host is away.
     Away,
-    /// Who holds the lock, [`SETTLED`] before the store goes back.
+    /// Ask who holds the lock, [`SETTLED`] before the store goes back.
     Look,
     Undo,
 }
@@ -105,24 +106,24 @@ impl Turn {
     }
 }
 
-/// What injects the faults of a campaign, and knows what has to be undone and tidied up.
+/// Injects the faults of a campaign, and knows what has to be undone and tidied up.
 pub struct Injector<'a> {
     fixture: &'a Fixture,
-    /// The last copy of all that is stored, of servers that had been stopped.
+    /// The last copy of the whole store, taken while its servers were stopped.
     copy: PathBuf,
-    /// All that was stored when a host went away.
+    /// A copy of the whole store from the moment when a host went away.
     past: PathBuf,
-    /// Who held the lock when that was looked at, and when the answer was there.
+    /// Who held the lock at [`Turn::Look`], and when the answer was there.
     looked: Option<(Tenure, Duration)>,
     begun: Vec<Child>,
-    /// Copies that systemd has started in another slice, under the lease of the one before.
+    /// Copies that systemd has started in another slice, under the lease of the copy before.
     pub moved: Vec<Event>,
     /// How often the store went back while a host was away.
     pub went_back: usize,
 }
 
 impl<'a> Injector<'a> {
-    /// With a first copy of the store, which `copy` will hold.
+    /// Takes a first copy of the store into `copy`.
     pub fn new(fixture: &'a Fixture, copy: PathBuf) -> Self {
         let past = copy.with_extension("past");
         let injector = Self { fixture, copy, past, looked: None, begun: Vec::new(), moved: Vec::new(), went_back: 0 };
@@ -132,7 +133,8 @@ impl<'a> Injector<'a> {
         injector
     }
 
-    /// Throws and undoes the faults of a step, each in its time. `active` runs the unit when it begins.
+    /// Injects and undoes the faults of a step, each at its time. `active` is the host that runs the unit when the step
+    /// begins.
     pub fn step(&mut self, step: &[Planned], active: &Host) -> Vec<Injected> {
         let standbys: Vec<&Host> = self.fixture.hosts.iter().filter(|host| host.name != active.name).collect();
         let host_of = |role: Role| match role {
@@ -169,7 +171,7 @@ impl<'a> Injector<'a> {
                     if planned.fault.goes_back() {
                         self.go_back(host, planned.fault.freezes_host());
                     }
-                    // Taken before, because a host that is let go acts at once.
+                    // The time is taken before the undoing, because a host that is let go acts at once.
                     injected.undone = Some(now());
                     self.undo(&planned, host);
                 }
@@ -189,7 +191,7 @@ impl<'a> Injector<'a> {
         self.begun.push(host.begin(arguments));
     }
 
-    /// Whether it hit anything: what it is aimed at may just not be there.
+    /// Injects one fault. Returns whether it hit anything: its target may not be there.
     fn inject(&mut self, planned: &Planned, host: &Host) -> bool {
         if !planned.fault.is_global() && !host.is_on() {
             return false;
@@ -246,7 +248,7 @@ impl<'a> Injector<'a> {
             Fault::UnitDeaf => host.write_file(DEAF, ""),
             Fault::UnitLeavesChild => host.write_file(LEAVES, ""),
             Fault::UnitStartedByHand => self.begin(host, &["systemctl", "start", UNIT]),
-            // Its other processes are left to systemd.
+            // Only the main process is killed, and the other processes are left to systemd.
             Fault::UnitKilled => {
                 self.begin(host, &["systemctl", "kill", "--kill-who=main", "--signal=KILL", UNIT]);
             }
@@ -272,7 +274,7 @@ impl<'a> Injector<'a> {
     }
 
     fn undo(&mut self, planned: &Planned, host: &Host) {
-        // It has taken itself down meanwhile, and the fault with it.
+        // The host went down by itself meanwhile, which ended the fault, too.
         if planned.fault.ends_with_host() && !host.is_on() {
             return;
         }
@@ -295,12 +297,12 @@ impl<'a> Injector<'a> {
             Fault::ServerStopped => drop(signal_any(host, SERVERS, Signal::CONT)),
             Fault::ServerDiskFull => {
                 host.free_disk(on_hosts::DATA);
-                // A server that could not write does without its store until it is started anew.
+                // A server that could not write goes on without its store until it is restarted.
                 kill_server(host);
             }
             Fault::RunFull => {
                 host.free_disk("/run");
-                // What a generator could not write is not there before the next reload.
+                // Files that a generator could not write are missing until the next reload.
                 self.begin(host, &["systemctl", "daemon-reload"]);
             }
             Fault::WallClockJumped => set_clock(host, 0),
@@ -308,7 +310,7 @@ impl<'a> Injector<'a> {
             Fault::UnitLeavesChild => remove(host, LEAVES),
             Fault::UnitFrozen => drop(freeze_unit(host, false)),
             Fault::UnitMoved => self.forget_slice(host),
-            // It was refused until then.
+            // A reload was refused until now.
             Fault::UnitLeft => self.begin(host, &RELOAD),
             Fault::ServiceRenamed | Fault::ServiceAdopted => {
                 host.rename_file(RENAMED_FILE, SERVICE_FILE);
@@ -361,7 +363,7 @@ impl<'a> Injector<'a> {
         for (number, place) in self.stored().iter().enumerate() {
             let copy = into.join(number.to_string());
             fs::create_dir_all(&copy).expect("the cluster's folder can be written to");
-            // A server may keep room for what is to come, which is nothing yet.
+            // A server may allocate space in advance. It is empty, so the copy is sparse.
             run("cp", &["-a", "--sparse=always", &format!("{}/.", utf8(place)), utf8(&copy)]);
         }
     }
@@ -373,8 +375,8 @@ impl<'a> Injector<'a> {
         }
     }
 
-    /// What a loss of power would leave, of all servers at one moment: nobody has heard of anything that another one has
-    /// forgotten.
+    /// Copies what a loss of power of all servers at one moment would leave, so that no server knows of anything that
+    /// another one has forgotten.
     fn copy_running_store(&self) {
         if self.fixture.locks.servers().is_none() {
             self.fixture.locks.lose(self.fixture);
@@ -383,7 +385,7 @@ impl<'a> Injector<'a> {
         }
         let servers: Vec<Pid> =
             self.fixture.hosts.iter().flat_map(|host| SERVERS.map(|name| host.processes(name))).flatten().collect();
-        // One that is gone is not in the way.
+        // A server that is gone already needs no signal.
         let signal = |signal| servers.iter().for_each(|server| _ = kill_process(*server, signal));
         signal(Signal::STOP);
         wait_until(SOON, "the servers stand still", || servers.iter().all(|server| stands_still(*server)));
@@ -391,21 +393,22 @@ impl<'a> Injector<'a> {
         signal(Signal::CONT);
     }
 
-    /// The store goes back to what it was when a host went away, before that comes back. Not if more would be lost than the
-    /// protocol bears with: a change of holder that is younger than [`SETTLED`].
+    /// Puts the store back to what it was when a host went away, before that host comes back. It does not do so if more
+    /// would be lost than the protocol allows: a change of holder that is younger than [`SETTLED`].
     fn go_back(&mut self, away: &Host, frozen: bool) {
         let looked = self.looked.take();
         let settled = looked.as_ref().map_or(Duration::ZERO, |(_, at)| *at + SETTLED);
         thread::sleep(settled.saturating_sub(now()));
         let on_hosts = self.fixture.locks.servers().is_some();
-        // A folder can be looked at while no host reaches it any more. Servers can not, but those that come back have to
-        // elect a leader, which takes longer than all that could have been won since.
+        // A folder can be read while no host reaches it any more. Servers cannot, but those that come back have to elect
+        // a leader, which takes longer than any lease lasts that could have been won since.
         let before = if on_hosts { self.tenure(away) } else { None };
         let others = self.fixture.hosts.iter().filter(|host| !frozen || host.name != away.name);
         if on_hosts {
-            // The systemd of a host that stands still starts its server again when it goes on.
+            // Otherwise the systemd of a frozen host would start the server again after the thaw.
             others.clone().for_each(|host| drop(host.exec(&["systemctl", "stop", "--no-block", on_hosts::UNIT])));
-            // What they would write down at the end is not kept, and some would wait for one that is away.
+            // The servers get SIGKILL: what they would write at an orderly end is not kept, and some would wait for one
+            // that is away.
             self.fixture.hosts.iter().for_each(|host| _ = kill_server(host));
             self.wait_for_no_server();
         } else {
@@ -424,7 +427,7 @@ impl<'a> Injector<'a> {
         }
     }
 
-    /// Whose the lock is, by the store's own word; `None`: nobody's, or the store does not answer.
+    /// The present tenure by the store's own answer, or `None` if nobody holds the lock or the store does not answer.
     fn tenure(&self, away: &Host) -> Option<Tenure> {
         let snapshot = read_lock(self.fixture, Some(away))?.ok()?;
         let record = Record::decode(&snapshot.entry?.value?);
@@ -432,8 +435,9 @@ impl<'a> Injector<'a> {
         Some(Tenure { incarnation: snapshot.incarnation, instance })
     }
 
-    /// systemd starts the unit again, in the other slice. Returns when the guard knows of it: until then, for an instant, the
-    /// promise does not cover it. Whether the unit was there: on a busy machine it may just have lost its lease.
+    /// Has systemd start the unit again in the other slice. Returns when the guard knows the new group: until then, for an
+    /// instant, the promise does not cover the unit. `false` if the unit was not there: on a busy machine it may just have
+    /// lost its lease.
     fn move_unit(&mut self, host: &Host) -> bool {
         let group = host.property(UNIT, "ControlGroup");
         let slice = SLICES.into_iter().find(|slice| !group.contains(slice)).expect("it is in one of two");
@@ -467,7 +471,7 @@ impl<'a> Injector<'a> {
         self.fixture.oracle.live().into_iter().find(|live| live.host == host.name)
     }
 
-    /// The copy that systemd starts after `before`, under the same lease.
+    /// Waits for the copy that systemd starts after `before` under the same lease.
     fn wait_for_restart(&mut self, host: &Host, before: &Event) -> Option<Event> {
         let end = now() + SOON;
         while now() < end {
@@ -482,7 +486,8 @@ impl<'a> Injector<'a> {
         None
     }
 
-    /// Its main process, with the locks of the oracle, goes to a control group of nobody's. Returns when putexd has seen it.
+    /// Moves the unit's main process, with the locks of the oracle, to a control group that belongs to no unit. Returns when
+    /// putexd has seen it.
     fn unit_leaves(&self, host: &Host) -> bool {
         let since = super::seconds_since_1970();
         let before = self.live_on(host);
@@ -498,13 +503,13 @@ impl<'a> Injector<'a> {
         left
     }
 
-    /// As an operator says it who does not give up.
+    /// Runs `putexctl adopt` again and again until it succeeds, as a persistent operator does.
     fn adopt(&mut self, host: &Host, service: &str, file: &str) {
         let line = format!("while test -e {file}; do putexctl adopt {service} && break; sleep 0.3; done");
         self.begin(host, &["sh", "-c", &line]);
     }
 
-    /// The folders that hold all of what is stored.
+    /// The folders that hold the whole store.
     fn stored(&self) -> Vec<PathBuf> {
         if self.fixture.locks.servers().is_none() {
             return vec![self.fixture.putex()];
@@ -522,30 +527,30 @@ impl<'a> Injector<'a> {
     }
 }
 
-/// systemd starts it again.
+/// Kills the store's server on this host. systemd starts it again.
 pub fn kill_server(host: &Host) -> bool {
     signal_any(host, SERVERS, Signal::KILL)
 }
 
-/// Whether there was one of these.
+/// Signals all processes with these names, and returns whether there was one.
 fn signal_any(host: &Host, names: [&str; 2], signal: Signal) -> bool {
     let hit = names.map(|name| host.signal_all(name, signal));
     hit.contains(&true)
 }
 
-/// Seconds that putexd on the host adds to the wall clock.
+/// Sets how many seconds putexd on the host adds to the wall clock.
 pub fn set_clock(host: &Host, seconds: i64) {
     host.write_file(CLOCK, &format!("{seconds:+}\n"));
 }
 
-/// Whether one of these services had a process.
+/// Signals all processes of these services, and returns whether there was one.
 fn signal_services(host: &Host, services: &[&str], signal: Signal) -> bool {
     let processes = services.iter().flat_map(|service| host.processes_of(service));
     let sent = processes.filter_map(|pid| kill_process(Pid::from_raw(pid.cast_signed())?, signal).ok());
     sent.count() > 0
 }
 
-/// All threads of a process were stopped by a signal.
+/// Whether all threads of a process are stopped by a signal.
 fn stands_still(process: Pid) -> bool {
     let threads = fs::read_dir(format!("/proc/{}/task", process.as_raw_pid()));
     threads.into_iter().flatten().flatten().all(|thread| {
@@ -562,7 +567,7 @@ fn remove(host: &Host, path: &str) {
     host.exec(&["rm", path]);
 }
 
-/// The unit may have stopped, and its control group with it.
+/// Freezes or thaws the unit. `false` if it has stopped, and its control group is gone with it.
 fn freeze_unit(host: &Host, frozen: bool) -> bool {
     let order = u8::from(frozen);
     let freezes = |slice: &str| {
@@ -572,18 +577,19 @@ fn freeze_unit(host: &Host, frozen: bool) -> bool {
     SLICES.map(freezes).contains(&true)
 }
 
-/// As an administrator does it who knows no better.
+/// Deletes the bucket of the locks, as an administrator may do by mistake.
 fn delete_bucket(cluster: &Cluster) {
     let deleted = ask_nats(cluster, "$JS.API.STREAM.DELETE.KV_locks");
     assert!(deleted.is_some(), "a bucket can be deleted");
 }
 
-/// Whether the store takes a write of anybody. Beside its locks, so that no service is touched.
+/// Whether the store takes writes at all. The probe writes outside of the services' own keys, so that no service is
+/// touched.
 pub fn takes_writes(fixture: &Fixture, store: Lockstore) -> bool {
     store != Lockstore::Nats || ask_nats(fixture, "$KV.locks.campaign").is_some_and(|answer| answer.contains("\"seq\""))
 }
 
-/// What the store says of the lock, if it answers anything but that it cannot be reached.
+/// Reads the lock from the store. `None` if the store cannot be reached; any other answer or error is returned.
 fn read_lock(fixture: &Fixture, away: Option<&Host>) -> Option<Result<Snapshot, StoreError>> {
     let mut settings = fixture.locks.settings(fixture);
     let reaches = |url: &String| away.is_none_or(|away| !url.contains(&away.address));
@@ -609,8 +615,8 @@ fn read_lock(fixture: &Fixture, away: Option<&Host>) -> Option<Result<Snapshot, 
     })
 }
 
-/// What an administrator does about a lock that all hosts call damaged: a write that had been under way when a folder went
-/// back may land far above what is there. Whether it was.
+/// Clears a lock that all hosts call damaged, as an administrator does: a write that was under way when a folder went back
+/// may land far above the revision in that folder. Returns whether there was such a lock.
 pub fn clear_damaged(fixture: &Fixture) -> bool {
     let damaged = matches!(read_lock(fixture, None), Some(Err(StoreError::Garbled(_))));
     damaged
@@ -621,7 +627,7 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a thread may have one")
 }
 
-/// The answer to an empty message, if there is one.
+/// Sends an empty message to `subject`, and returns the answer if there is one.
 fn ask_nats(cluster: &Cluster, subject: &'static str) -> Option<String> {
     let urls = OnHosts::Nats.urls(cluster);
     cluster.on_the_switch(|| {

@@ -1,62 +1,64 @@
-//! Random sequences of faults on three hosts with a NATS cluster on them, several faults at a time, with an audit
-//! after each step; also over etcd, and over a folder that the hosts share.
+//! Random sequences of faults on three hosts, several faults at a time, with an audit after each step. The store is a
+//! NATS cluster on the hosts, or etcd, or a folder that the hosts share.
 //!
 //! ```text
 //! tests/campaign --minutes 60 --seed 7
 //! ```
 //!
-//! As one of the tests it runs for five minutes with a seed of its own; the script sets `PUTEX_CAMPAIGN_MINUTES`,
+//! As one of the tests it runs for five minutes with a random seed. The script sets `PUTEX_CAMPAIGN_MINUTES`,
 //! `PUTEX_CAMPAIGN_SEED`, `PUTEX_CAMPAIGN_STORE` and `PUTEX_CAMPAIGN_SERVICES`.
 //!
-//! The seed is printed first. The same seed draws the same faults, for the same parts (the active host, a standby),
-//! with the same times; what follows from them depends on the machine's real timing, so that a violation may take
+//! The seed is printed first. The same seed draws the same faults, for the same roles (the active host, a standby),
+//! with the same times. What follows from them depends on the machine's real timing, so that a violation may take
 //! several runs of its seed to come back.
 //!
-//! **A step** injects one to three faults within three seconds and undoes each after its time. Then the cluster has to
-//! come to rest: one copy of the unit alive; unit, lease, grant and fencing token on its host and nowhere else; putexd
-//! and the guard up on all hosts (their units have no start limit, so nobody has to come to their help), all of them
-//! naming the one holder; no failed unit, but for one that was killed, which systemd calls so until its next start;
-//! all servers well, if need be after a restart, which is counted; so is a lock in a folder that had to be cleared because a
-//! write that was under way when the folder went back landed in what is there now. From the beginning of the campaign on: no two
-//! copies at once, tokens that grow from start to start, and no defect in a journal. Of the services beside it each runs
-//! on one host.
+//! **A step** injects one to three faults within three seconds and undoes each after its span. Then the cluster has to come to
+//! rest: one copy of the unit is alive; unit, lease, grant and fencing token are on its host and nowhere else; putexd and the
+//! guard run on all hosts (their units have no start limit, so nobody has to restart them), and all of them name the same
+//! holder. No unit has failed, except one that was killed, which systemd calls failed until its next start. All servers are
+//! well, if need be after a restart, which is counted. A lock in a folder that had to be cleared is counted as well: a write
+//! that was under way when the folder went back landed in what is there now. From the beginning of the campaign on no two
+//! copies are alive at once, tokens grow from start to start, and no journal shows a defect. Each of the other services runs on
+//! one host.
 //!
-//! **What the assumptions exclude** is judged by a rule of its own, or not drawn:
+//! **What the assumptions exclude** is judged by a rule of its own, or is not drawn:
 //!
-//! - A host that is frozen cannot stop its unit, and another one takes over meanwhile. Its copy touches nothing, but
-//!   it is there, and the oracle sees it. It has to be gone within [`audit::THAW_BOUND`] of the thaw, and these
-//!   overlaps are reported by themselves.
-//! - putexd and the guard of one host, both gone while PID 1 hangs, leave nobody who could stop the unit (assumption
-//!   c). The guard's successor comes in time only if the lease was fresh when the guard began to hang, and the host
-//!   goes on. So faults of both, with the guard's watcher or without, are injected at the same moment and as the first of
-//!   their step, or not together; and not with a PID 1 or a host that stands still, or a full /run, on which no successor
-//!   starts. The watcher alone may be gone at any time, and beside any of them.
-//! - A guard that is gone together with a freeze of its host: the time after the thaw would be that of the restart.
-//! - A process that SIGKILL does not end (assumption c) asks for a self-fence, which is tested elsewhere. The parent
-//!   of a vfork(2) is none: it ignores SIGTERM and dies of SIGKILL, as the unit here does that is deaf, and the one
-//!   whose control group is frozen.
-//! - A server that is away while the bucket is deleted and made again, or the store rolled back: what such a member
-//!   brings back is between the servers (assumption a). The copy that the store is rolled back to is one of all
-//!   servers, and the services went on after it; or, while a host is cut off or stands still, one of all servers at the
-//!   moment when that began, the server of that host among them.
-//! - A change of holder that is lost with what the store held, and is younger than [`inject::SETTLED`] (assumption a): a
-//!   host that was away for no longer cannot know. So the store's own word on who holds the lock is asked that long
-//!   before the store is to go back and again when nobody reaches it any more. If it is another one, or nobody's, the store
-//!   does not go back; how often it did is counted. Servers cannot be asked at that moment, only just before; and it
-//!   takes them longer to elect a leader than a holder without them has left, so that it is on a folder, which is back at
-//!   once, that a host meets the copy while the last holder's unit lives.
-//! - A unit that systemd starts in another slice is covered there as soon as putexd has seen it. So that is the first of
-//!   its step, and what else is injected waits until the guard knows the new group.
-//! - A process that leaves the group of its unit is found by putexd, as a descendant of the unit's, and ended by putexd
-//!   alone. So it is the main process that leaves, which nobody can take for an orphan, what else is injected waits until
-//!   putexd has seen it, and putexd, guard, PID 1 and bus of that host are left alone. One that leaves its group and its
-//!   parents between two looks is seen by nobody, and not drawn: the promise excludes it.
-//! - An operator's word for another key is not drawn with a store that is away or loses what it held: who says such a
-//!   word sees to it that it has been heard. A service that was renamed on one host alone is drawn with anything.
-//! - Two faults of one kind on one host, or anything beside a power loss but a partition, would only hide each other.
+//! - A host that is frozen cannot stop its unit, and another one takes over meanwhile. The frozen copy touches nothing,
+//!   but it exists, and the oracle sees it. It has to be gone within [`audit::THAW_BOUND`] of the thaw, and these
+//!   overlaps are reported separately.
+//! - If putexd and the guard of one host are both gone while PID 1 hangs, nobody is left who could stop the unit
+//!   (assumption c). The guard's successor comes in time only if the lease was fresh when the guard began to hang, and
+//!   the host goes on. So faults of both, with the guard's watcher or without, are injected at the same moment and as the
+//!   first of their step, or not together. They are not combined with a PID 1 or a host that stands still, nor with a
+//!   full /run, on which no successor starts. The watcher alone may be gone at any time, and beside any of them.
+//! - A guard that is gone together with a freeze of its host is not drawn: the time after the thaw would be that of the
+//!   restart.
+//! - A process that SIGKILL does not end (assumption c) requires a self-fence, which is tested elsewhere. The parent of
+//!   a vfork(2) is not such a process: it ignores SIGTERM and dies of SIGKILL, as does the unit here that ignores
+//!   SIGTERM, and the one whose control group is frozen.
+//! - No server is away while the bucket is deleted and made again, or while the store is rolled back: what such a
+//!   member brings back is a matter between the servers (assumption a). The copy that the store is rolled back to is
+//!   one of all servers, and the services went on after it. Where a host is cut off or stands still, it is a copy of
+//!   all servers at the moment when that began, the server of that host among them.
+//! - A change of holder that is lost with what the store held, and is younger than [`inject::SETTLED`], is excluded
+//!   (assumption a): a host that was away for no longer cannot know of it. So the store is asked who holds the lock that
+//!   long before it is to go back, and again when nobody reaches it any more. If the holder is another one, or nobody, the
+//!   store does not go back. How often it did is counted. Servers cannot be asked at that moment, only just before. They
+//!   take longer to elect a leader than the lease of a holder without them lasts. So it is only on a folder, which is back
+//!   at once, that a host meets the copy while the last holder's unit lives.
+//! - A unit that systemd starts in another slice is covered there as soon as putexd has seen it. So this fault is the
+//!   first of its step, and the other faults wait until the guard knows the new group.
+//! - A process that leaves the group of its unit is found by putexd, as a descendant of the unit's processes, and ended
+//!   by putexd alone. So it is the main process that leaves, which nobody can take for an orphan. The other faults wait
+//!   until putexd has seen it, and putexd, guard, PID 1 and bus of that host are left alone. A process that leaves its
+//!   group and its parents between two looks is seen by nobody. It is not drawn, because the promise excludes it.
+//! - An operator's adoption of another key (N3) is not drawn with a store that is away or loses what it held: an
+//!   operator who gives such a word sees to it that it has been heard. A service that was renamed on one host alone is
+//!   drawn with anything.
+//! - Two faults of one kind on one host, or anything but a partition beside a power loss, would only hide each other.
 //!
-//! The wall clock of a container is that of the machine, and a time namespace has none of its own. So it jumps for
-//! putexd alone, which libfaketime tells another time; the clocks that leases rest on are left as they are.
+//! The wall clock of a container is that of the machine, and there is no time namespace for it. So it jumps for putexd
+//! alone, through libfaketime. The clocks that leases rest on are left as they are.
 
 pub mod audit;
 mod crowd;
@@ -91,16 +93,16 @@ use crate::watch::Event;
 pub mod rng;
 
 pub const MINUTES: &str = "PUTEX_CAMPAIGN_MINUTES";
-/// "nats", "directory" or "etcd".
+/// Environment variable: the store, "nats", "directory" or "etcd".
 const STORE: &str = "PUTEX_CAMPAIGN_STORE";
 pub const SEED: &str = "PUTEX_CAMPAIGN_SEED";
 
-/// How long the cluster may take to come to rest. Three servers that were killed take half a minute to agree, longer on
-/// a machine that is busy with other tests.
+/// How long the cluster may take to come to rest. Three servers that were killed take half a minute to elect a leader,
+/// and longer on a machine that is busy with other tests.
 const REST: Duration = Duration::from_secs(180);
 /// How long a server that is back may take to catch up with the others before it is restarted.
 const CATCH_UP: Duration = Duration::from_secs(40);
-/// Between two looks.
+/// Pause between two looks at the cluster.
 pub const PACE: Duration = Duration::from_millis(200);
 /// How many steps are shown when something went wrong.
 const SHOWN: usize = 5;
@@ -137,14 +139,14 @@ fn random_faults_on_three_hosts() {
     campaign.tell_report(since(began));
 }
 
-/// A clock that does not jump when it is told to would be a fault that is never injected.
+/// Checks that putexd sees a jump of the wall clock. Otherwise this fault would never really be injected.
 fn try_clock(host: &Host) {
     inject::set_clock(host, 100);
     wait_for_line(host, &["the wall clock moved by"]);
     inject::set_clock(host, 0);
 }
 
-/// The one that was asked for, or any.
+/// The seed that the environment asks for, or a random one below 10⁹.
 pub fn seed() -> u64 {
     number(SEED).unwrap_or_else(|| RandomState::new().build_hasher().finish() % 1_000_000_000)
 }
@@ -154,12 +156,12 @@ pub fn number<T: std::str::FromStr>(name: &str) -> Option<T> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text:?}")))
 }
 
-/// On the wall clock, as journals are asked.
+/// Time of the wall clock, as `journalctl --since` takes it.
 pub fn seconds_since_1970() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// Also where the test harness keeps what is printed to itself.
+/// Writes to stderr past the test harness, which captures what `eprintln!` prints.
 pub fn tell(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
@@ -176,9 +178,9 @@ struct Campaign<'a> {
     standstills: Vec<Standstill>,
     tally: Tally,
     steps: usize,
-    /// What the last steps were, newest last.
+    /// The last steps in words, newest last.
     last: VecDeque<String>,
-    /// Until then the journals have been read, in seconds since 1970.
+    /// The journals have been read up to this time, in seconds since 1970.
     read_until: u64,
 }
 
@@ -223,7 +225,7 @@ impl<'a> Campaign<'a> {
 
         let mut starts: Vec<Event> =
             self.fixture.oracle.starts().into_iter().filter(|start| start.at > began).collect();
-        // What was moved is the same tenure.
+        // A copy that was moved to another slice belongs to the same tenure.
         let moved = starts.extract_if(.., |start| self.injector.moved.contains(start)).last();
         let old = moved.unwrap_or(old);
         let end = self.fixture.oracle.ends().get(&old.id).copied();
@@ -236,7 +238,7 @@ impl<'a> Campaign<'a> {
         ));
     }
 
-    /// Waits until everything is as it should be, and stays so. Answers with the copy that runs.
+    /// Waits until everything is as it should be, and stays so for one renewal. Returns the copy that runs.
     fn rest(&mut self) -> Event {
         let end = now() + REST;
         let mut revive_at = now() + CATCH_UP;
@@ -268,9 +270,9 @@ impl<'a> Campaign<'a> {
         }
     }
 
-    /// What an administrator does with a server that does not catch up by itself, and with all of them when a bucket takes
-    /// no writes though each server says that it is well: after a quick series of deaths 2.9.10 comes to both. And with a
-    /// lock that all hosts call damaged.
+    /// Restarts a server that does not catch up by itself, as an administrator does, or all of them when a bucket takes no
+    /// writes though each server says that it is well: nats-server 2.9.10 gets into both states after a quick series of
+    /// deaths. Also clears a lock that all hosts call damaged.
     fn revive(&mut self) {
         if inject::clear_damaged(self.fixture) {
             self.tally.add_revival();
@@ -288,7 +290,7 @@ impl<'a> Campaign<'a> {
         }
     }
 
-    /// What must never have been.
+    /// Checks what must never happen: overlaps, tokens that do not grow, defects in journals.
     fn examine(&mut self) {
         let overlaps = audit::overlaps(self.fixture, &self.standstills);
         if let Some(violation) = overlaps.iter().find(|overlap| overlap.kind == OverlapKind::Violation) {
@@ -336,7 +338,7 @@ impl<'a> Campaign<'a> {
     }
 }
 
-/// Whatever fails, here or in the harness, leaves what it takes to understand it.
+/// Whatever fails, here or in the harness, keeps the journals that it takes to understand the failure.
 impl Drop for Campaign<'_> {
     fn drop(&mut self) {
         if !thread::panicking() {
@@ -354,7 +356,7 @@ impl Drop for Campaign<'_> {
     }
 }
 
-/// Which host each fault befell.
+/// Names the host that each fault befell, for messages.
 pub fn hosts_of(injected: &[Injected]) -> String {
     injected.iter().fold(String::new(), |mut all, injected| {
         let host = injected.host.as_deref().unwrap_or("all");

@@ -1,4 +1,4 @@
-//! What a campaign does, drawn from its seed and from nothing else.
+//! Draws what a campaign does from its seed, and from nothing else.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,16 +6,17 @@ use std::time::Duration;
 use super::rng::Rng;
 use crate::lockstore::Lockstore;
 
-/// From the first fault of a step to the beginning of its last.
+/// Time from the first fault of a step to the beginning of its last one.
 const SPREAD_MS: u64 = 3_000;
-/// How long a fault lasts. A daemon that systemd's watchdog misses is killed only after longer than that.
+/// Range of a fault's span. systemd's watchdog kills a daemon that hangs only after more than the upper limit.
 const SPAN_MS: (u64, u64) = (300, 10_000);
-/// What a host is away for at least, so that the lock changes hands meanwhile and the new tenure is old enough to be lost.
+/// Minimum span for which a host is away, so that the lock changes hands meanwhile and the new tenure is old enough to be
+/// lost.
 const AWAY: Duration = Duration::from_secs(6);
-/// How often a draw that does not fit to the others is repeated before the step does without it.
+/// How often a fault that does not fit the others is drawn again before the step does without it.
 const DRAWS: usize = 20;
 
-/// What is broken.
+/// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
     PowerLoss,
@@ -53,20 +54,20 @@ pub enum Fault {
     UnitLeavesChild,
     UnitFrozen,
     UnitKilled,
-    /// systemd starts it again in another slice.
+    /// systemd starts the unit again in another slice.
     UnitMoved,
-    /// Its main process goes to another control group.
+    /// The unit's main process moves to another control group.
     UnitLeft,
     UnitStartedByHand,
     SteppedDown,
     /// The service has another key on one host.
     ServiceRenamed,
-    /// And an operator says that it is meant, and later that the old one is.
+    /// As [`Self::ServiceRenamed`], and an operator confirms the new key, and later the old one again.
     ServiceAdopted,
     /// A host is away, and the store goes back to what it was when that began.
     CutAndGoneBack,
     FrozenAndGoneBack,
-    // Of the store, rather than of a host.
+    // The next four befall the store rather than a host.
     ServersRolled,
     ServersAway,
     StoreMadeAnew,
@@ -120,7 +121,8 @@ impl Fault {
         Self::StoreRolledBack,
     ];
 
-    /// What makes the active host stop its unit, for steps that would end without anything having happened.
+    /// Faults that make the active host stop its unit. One is added to a step that would otherwise have no visible
+    /// effect.
     const MOVING: [Self; 6] = [
         Self::SilentCut,
         Self::DaemonStopped,
@@ -130,7 +132,7 @@ impl Fault {
         Self::ServersAway,
     ];
 
-    /// All that can befall a store of this kind, and the hosts.
+    /// All faults that can befall a store of this kind, and the hosts.
     pub fn with(store: Lockstore) -> Vec<Self> {
         let of_servers = |fault| {
             matches!(fault, Self::ServerStopped | Self::ServerKilled | Self::ServerDiskFull | Self::ServersRolled)
@@ -143,7 +145,7 @@ impl Fault {
         Self::ALL.into_iter().filter(there).collect()
     }
 
-    /// As the tables have it.
+    /// The name of the fault in the tables of the report.
     pub fn words(self) -> &'static str {
         match self {
             Self::PowerLoss => "power loss",
@@ -192,22 +194,22 @@ impl Fault {
         }
     }
 
-    /// It befalls the store, and has no host.
+    /// Whether the fault befalls the store rather than a host.
     pub fn is_global(self) -> bool {
         matches!(self, Self::ServersRolled | Self::ServersAway | Self::StoreMadeAnew | Self::StoreRolledBack)
     }
 
-    /// A host that goes down and comes back is rid of it.
+    /// Whether the fault is gone after the host went down and came back.
     pub fn ends_with_host(self) -> bool {
         !self.is_global() && !self.is_cut() && !self.is_of_files() && self != Self::PowerLoss
     }
 
-    /// What it changes on the disk of the host has to be changed back.
+    /// Whether the fault changes files on the disk of the host, which have to be changed back.
     fn is_of_files(self) -> bool {
         matches!(self, Self::UnitMoved | Self::ServiceRenamed | Self::ServiceAdopted)
     }
 
-    /// The store goes back while a host is away.
+    /// Whether the store goes back while a host is away.
     pub fn goes_back(self) -> bool {
         matches!(self, Self::CutAndGoneBack | Self::FrozenAndGoneBack)
     }
@@ -216,22 +218,23 @@ impl Fault {
         self.goes_back() || self == Self::StoreRolledBack
     }
 
-    /// What is stored is replaced, on all servers at once.
+    /// Whether the content of the store is replaced, on all servers at once.
     fn changes_store(self) -> bool {
         self.goes_back_to_copy() || self == Self::StoreMadeAnew
     }
 
-    /// The whole host stands still meanwhile.
+    /// Whether the whole host stands still meanwhile.
     pub fn freezes_host(self) -> bool {
         matches!(self, Self::HostFrozen | Self::FrozenAndGoneBack)
     }
 
-    /// Nothing may be wrong yet when it is injected: the lease is fresh, and putexd sees what happens to the unit.
+    /// Whether nothing else may be wrong yet when the fault is injected: the lease is fresh, and putexd sees what
+    /// happens to the unit.
     fn comes_first(self) -> bool {
         self.is_of_both() || self.goes_back() || matches!(self, Self::UnitMoved | Self::UnitLeft)
     }
 
-    /// It is over at once; there is nothing to undo.
+    /// Whether the fault is over at once, with nothing to undo.
     fn is_brief(self) -> bool {
         matches!(
             self,
@@ -253,7 +256,7 @@ impl Fault {
         )
     }
 
-    /// It concerns the unit, which only the active host runs.
+    /// Whether the fault concerns the unit, which only the active host runs.
     fn is_of_the_unit(self) -> bool {
         matches!(
             self,
@@ -267,12 +270,12 @@ impl Fault {
         )
     }
 
-    /// It shows only when something else has the unit stopped.
+    /// Whether the fault shows only when another one makes the host stop the unit.
     fn needs_company(self) -> bool {
         self.goes_back() || matches!(self, Self::UnitDeaf | Self::UnitLeavesChild | Self::UnitFrozen | Self::UnitMoved)
     }
 
-    /// The store has one server less meanwhile.
+    /// Whether the store has one server less meanwhile.
     fn takes_a_server(self) -> bool {
         self.is_cut()
             || self.freezes_host()
@@ -313,7 +316,7 @@ impl Fault {
         matches!(self, Self::SystemdStopped | Self::DaemonAndSystemdStopped)
     }
 
-    /// putexd cannot look at the unit.
+    /// Whether putexd cannot look at the unit meanwhile.
     fn blinds_daemon(self) -> bool {
         self.is_of_daemon()
             || self.stops_systemd()
@@ -322,7 +325,7 @@ impl Fault {
     }
 }
 
-/// Which host it befalls: what its part is when the step begins.
+/// The host that a fault befalls, by its role when the step begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     Active,
@@ -344,13 +347,13 @@ impl Role {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Planned {
     pub fault: Fault,
-    /// Of no meaning for what befalls the store.
+    /// Without meaning for a fault of the store.
     pub role: Role,
-    /// After the beginning of the step.
+    /// Offset from the beginning of the step.
     pub from: Duration,
-    /// Zero for what is over at once.
+    /// Duration of the fault; zero for one that is over at once.
     pub span: Duration,
-    /// By how much a clock jumps.
+    /// The jump of the wall clock, in seconds.
     pub jump_s: i64,
 }
 
@@ -374,7 +377,7 @@ impl Planned {
         self.from + self.span
     }
 
-    /// It has the active host stop its unit.
+    /// Whether the fault makes the active host stop its unit.
     fn moves(&self) -> bool {
         let moves = Fault::MOVING.contains(&self.fault) || self.fault.goes_back();
         moves && (self.role == Role::Active || self.fault.is_global())
@@ -384,7 +387,7 @@ impl Planned {
         self.role == other.role && !self.fault.is_global() && !other.fault.is_global()
     }
 
-    /// Whether the two may be injected together; what may not is in the documentation of the campaign.
+    /// Whether the two faults may be injected together. The documentation of the campaign says which may not.
     fn fits(&self, other: &Self) -> bool {
         let pair = [self.fault, other.fault];
         let either = |is: fn(Fault) -> bool| pair.into_iter().any(is);
@@ -439,7 +442,8 @@ impl fmt::Display for Planned {
     }
 }
 
-/// The next step: one to three faults, the first of them at once, and what it takes for them to show.
+/// Draws the next step: one to three faults, the first of them at once, and one more where they would not show
+/// otherwise.
 pub fn draw(rng: &mut Rng, among: &[Fault]) -> Vec<Planned> {
     let count = 1 + rng.below(3);
     let mut step: Vec<Planned> = Vec::new();

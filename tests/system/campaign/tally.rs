@@ -1,4 +1,4 @@
-//! What a campaign has counted and measured.
+//! Counts and times of a campaign.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -24,8 +24,9 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// A step that is over: `old` ran when it began, `starts` are those since then, and at rest it was `settled` after the
-    /// last fault was undone. `end` of `old`, if it is gone.
+    /// Adds a step that is over. `old` is the copy that ran when the step began, and `end` its end, if it has ended.
+    /// `starts` are the starts since then, and `settled` is the time from the undoing of the last fault until the cluster
+    /// was at rest.
     pub fn add_step(
         &mut self,
         injected: &[Injected],
@@ -58,12 +59,12 @@ impl Tally {
         kind.entry(fault).or_default().push(new.after(cause.at));
     }
 
-    /// A server had to be restarted to recover, or a damaged lock be cleared.
+    /// Counts a server that had to be restarted to recover, or a damaged lock that had to be cleared.
     pub fn add_revival(&mut self) {
         self.revivals += 1;
     }
 
-    /// How long a copy that had stood still lived on after the thaw while another one ran.
+    /// Sets how long each copy that had stood still lived on after the thaw while another one ran.
     pub fn set_overlaps(&mut self, after_thaw: Vec<Duration>) {
         self.overlaps = after_thaw;
     }
@@ -113,8 +114,8 @@ impl Tally {
     }
 }
 
-/// The fault that a change of hands is put down to: the first that concerns the active host or the store and was injected
-/// before the old copy ended; if there is none, the first at all.
+/// The fault to which a change of holder is attributed: the first that concerns the active host or the store, hit, and
+/// was injected before the old copy ended. If there is none, the first fault of the step.
 fn cause(injected: &[Injected], end: Option<Duration>) -> Option<&Injected> {
     let in_time = |injected: &&Injected| injected.hit && end.is_none_or(|end| injected.at <= end);
     let concerned = injected.iter().filter(|injected| injected.active || injected.host.is_none()).filter(in_time);
@@ -128,7 +129,7 @@ fn columns_of(spans: &[Duration]) -> String {
     format!("{:>7} {:>7.3} {:>7.3} {:>7.3}", sorted.len(), seconds(50), seconds(99), seconds(100))
 }
 
-/// The smallest value that `percent` of all do not exceed. There is at least one.
+/// The smallest value that at least `percent` of all values do not exceed. `sorted` must not be empty.
 fn quantile(sorted: &[Duration], percent: usize) -> Duration {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted[rank - 1]

@@ -1,9 +1,9 @@
-//! Random faults, without any host standing still, and no row that was acknowledged is lost.
+//! Random faults, without freezing a host: no row that was acknowledged is lost.
 //!
 //! Steps of faults are drawn as those of the campaign are, from `PUTEX_CAMPAIGN_SEED`, for a minute or for
-//! `PUTEX_CAMPAIGN_MINUTES`. After each step, when the cluster has come to rest and rows are taken through the address and
-//! on the host that has it, every row of every acknowledgement so far is in the table, none is there twice, and
-//! `pg_amcheck` finds tables and indexes sound.
+//! `PUTEX_CAMPAIGN_MINUTES`. After each step the cluster has to come to rest, and rows have to be accepted through the
+//! address and on the host that has it. Then every row of every acknowledgement so far is in the table, none is there
+//! twice, and `pg_amcheck` finds tables and indexes sound.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -19,9 +19,9 @@ use crate::cluster::Host;
 use crate::command::{now, since};
 use crate::watch::Event;
 
-/// A freeze is not among them: what a thawed copy writes only the token keeps away. Nor is what concerns a program of the
-/// tests alone, or only a daemon that is told another time; nor an operator's word, which a host that takes itself down does
-/// not hear.
+/// The faults that are drawn. Freezes are left out, because only the token keeps away what a thawed copy writes. Also left
+/// out are faults that concern a program of the tests alone or only a daemon with another clock, and an operator's word,
+/// which a host that takes itself down does not hear.
 const FAULTS: [Fault; 29] = [
     Fault::PowerLoss,
     Fault::SilentCut,
@@ -54,7 +54,7 @@ const FAULTS: [Fault; 29] = [
     Fault::StoreRolledBack,
 ];
 
-/// A host that has taken itself down boots meanwhile, and a database recovers.
+/// Limit for the cluster to come to rest. A host that has taken itself down boots meanwhile, and a database recovers.
 const REST: Duration = Duration::from_secs(90);
 
 #[test]
@@ -81,11 +81,11 @@ fn no_acknowledged_row_is_lost_over_random_faults() {
     });
 }
 
-/// Switches hosts on that have taken themselves down, as a real machine does by itself.
+/// Switches on hosts that have taken themselves down, as a real machine does by itself.
 #[derive(Default)]
 struct Power(AtomicBool);
 
-/// A test that fails ends it as well.
+/// Ends the loop of [`Power`] when it is dropped, also by a test that fails.
 struct UntilDropped<'a>(&'a AtomicBool);
 
 impl Power {
@@ -117,12 +117,12 @@ struct Run<'a> {
     rng: Rng,
     steps: usize,
     faults: usize,
-    /// Until then the journals have been read, in seconds since 1970.
+    /// The journals have been read up to this time, in seconds since 1970.
     read_until: u64,
 }
 
 impl Run<'_> {
-    /// Throws faults, and looks at what has become of the rows. Answers with the copy that runs then.
+    /// Injects the faults of one step, and checks the rows afterwards. Returns the copy that runs then.
     fn step(&mut self, old: &Event) -> Event {
         self.steps += 1;
         let fixture = &self.database.fixture;
@@ -154,7 +154,7 @@ impl Run<'_> {
         new
     }
 
-    /// Waits until everything is as it should be, and stays so. Answers with the copy that runs.
+    /// Waits until everything is as it should be, and stays so for one renewal. Returns the copy that runs.
     fn rest(&self) -> Event {
         let fixture = &self.database.fixture;
         let end = now() + REST;
@@ -192,7 +192,7 @@ impl Run<'_> {
     }
 }
 
-/// The address is where the database runs, and nowhere else.
+/// Checks that the address is on the host where the database runs, and on no other.
 fn look_at_address(hosts: &[Host], active: &Event) -> Result<(), String> {
     for host in hosts {
         let shown = host.output(&["ip", "-oneline", "address", "show", "dev", "eth0"]);

@@ -1,9 +1,9 @@
 //! A real PostgreSQL as the unit, on a folder that all hosts have mounted all the time, with an address that moves with it.
 //!
-//! Nothing but putexd keeps two of them off the folder: a partition does not take the folder away, and the processes of one
-//! host are invisible to the lock file of another. Rows are written through the address, from outside of the hosts, and
-//! through the socket on each host, by writers that nobody tells what is going on; every row that a server acknowledged has
-//! to be there later, once.
+//! Nothing but putexd keeps two servers from using the folder at once: a partition does not take the folder away, and the
+//! processes of one host are invisible to the lock file of another. Rows are written through the address, from outside of
+//! the hosts, and through the socket on each host, by writers that are not told about any fault. Every row that a server
+//! acknowledged has to be there later, once.
 
 mod faults;
 mod thaw;
@@ -21,14 +21,15 @@ use crate::fixture::{Fixture, Plan, SERVICE, TAKE_OVER};
 use crate::lockstore::Lockstore;
 use crate::watch::Event;
 
-/// What its processes are called.
+/// The process name of the unit's program.
 const PROGRAM: &str = "postgres";
 const ADDRESS: &str = "10.77.0.100";
-/// In the folder that all hosts share.
+/// Names of folders in the folder that all hosts share.
 const DATA: &str = "data";
 const ACKNOWLEDGED: &str = "acknowledged";
 
-/// As PostgreSQL's own manual and Debian have it, but for the oracle around it, and the database that it makes for itself.
+/// The unit as PostgreSQL's own manual and Debian have it, except that the oracle wraps the server, and that it makes the
+/// database itself.
 const UNIT_CHANGES: &str = "\
 [Service]
 Type=notify
@@ -44,7 +45,7 @@ ExecReload=/bin/kill -HUP $MAINPID
 KillMode=mixed
 ";
 
-/// At its first start, and over what a start left behind that did not come to its end.
+/// Makes the database at the first start, and again if a former start did not finish making it.
 const MAKE_DATABASE: &str = "\
 set -e
 cd /srv/shared/data
@@ -57,8 +58,8 @@ touch made
 
 const WITH_ADDRESS: &str = "[Unit]\nRequires=database-address.service\nAfter=database-address.service\n";
 
-/// The neighbours are told where it is now, or they would go on looking for it where it was; the answers that arping waits
-/// for are nobody's.
+/// The address as a unit. Its start tells the neighbours where the address is now, or they would go on looking for it at
+/// its former place. arping waits for answers that nobody needs, so it is stopped after 0.1 s.
 const ADDRESS_UNIT: &str = "\
 [Service]
 Type=oneshot
@@ -68,10 +69,10 @@ ExecStart=-/usr/bin/timeout 0.1 arping -q -A -c 1 -I eth0 10.77.0.100
 ExecStop=/usr/sbin/ip address del 10.77.0.100/24 dev eth0
 ";
 
-/// There is no process to kill, so that a host that cannot take its address away has to go.
+/// The address has no process to kill, so a host that cannot take its address away has to reboot.
 const ADDRESS_BOUND: &str = "bound-units = [\"database-address.service\"]\non-stop-failure = \"reboot-force\"\n";
 
-/// On every host, whoever is active: its socket leads to a server or nowhere.
+/// A writer on every host, whether active or not: its socket leads to a server or nowhere.
 const LOCAL_WRITER: &str = "\
 [Unit]
 StartLimitIntervalSec=0
@@ -81,21 +82,21 @@ ExecStart=/usr/local/bin/writer %l 'host=/run/postgresql user=postgres dbname=po
 Restart=always
 ";
 
-/// Wherever the system is up.
+/// Starts the writer on every host that boots.
 const WRITES_AT_BOOT: &str = "[Unit]\nWants=writer.service\n";
 
 const SCHEMA: &str = "CREATE TABLE written (id bigserial PRIMARY KEY, writer text NOT NULL, n bigint NOT NULL); \
                       CREATE INDEX ON written (writer, n)";
 
-/// Hosts with a PostgreSQL, and everybody who writes to it.
+/// Hosts with a PostgreSQL, and the writer outside of the hosts.
 struct Database {
     fixture: Fixture,
     network: Option<Child>,
 }
 
 impl Database {
-    /// With the database running on one host and rows being taken; `None` where this machine cannot carry hosts. With an
-    /// address there is a writer outside as well.
+    /// Returns when the database runs on one host and rows are accepted, or `None` where this machine cannot run hosts.
+    /// With an address there is a writer outside as well.
     fn run(name: &'static str, hosts: u8, with_address: bool) -> Option<Self> {
         let mut plan = Plan::hosts(name, hosts, Lockstore::Directory)
             .file("/etc/systemd/system/database.service.d/postgres.conf", UNIT_CHANGES)
@@ -117,7 +118,7 @@ impl Database {
         Some(database)
     }
 
-    /// With nothing in it, and nothing acknowledged.
+    /// Begins again with an empty database, and without any acknowledgement.
     fn begin_anew(&self) {
         for host in &self.fixture.hosts {
             host.exec(&["systemctl", "stop", "writer.service", "putexd.service"]);
@@ -130,7 +131,7 @@ impl Database {
         self.make_table();
     }
 
-    /// And has the hosts write to it.
+    /// Makes the table, and starts the writers on the hosts.
     fn make_table(&self) {
         let active = self.wait_for_one_active();
         self.ask(&active, SCHEMA).expect("a new database takes a table");
@@ -140,7 +141,7 @@ impl Database {
         }
     }
 
-    /// Waits until one copy is alive and its host knows itself active, whatever was before.
+    /// Waits until one copy is alive and the putexd of its host shows `active`, whatever happened before.
     #[track_caller]
     fn wait_for_one_active(&self) -> Event {
         wait_for(TAKE_OVER, "one host is active", || match &self.fixture.oracle.live()[..] {
@@ -152,12 +153,12 @@ impl Database {
         })
     }
 
-    /// The folder in which the writers write down what was acknowledged.
+    /// The folder in which the writers write down the rows that were acknowledged.
     fn acknowledgements(&self) -> PathBuf {
         self.fixture.shared().join(ACKNOWLEDGED)
     }
 
-    /// What the database on the host of `active` answers, asked on that host.
+    /// The answer of the database on the host of `active`, asked on that host, or the error that psql printed.
     fn ask(&self, active: &Event, statement: &str) -> Result<String, String> {
         let host = self.fixture.host_of(active);
         let quiet = ["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set=ON_ERROR_STOP=1", "--command"];
@@ -176,15 +177,15 @@ impl Database {
         for entry in fs::read_dir(self.acknowledgements()).expect("the folder can be read").flatten() {
             let writer = entry.file_name().to_string_lossy().into_owned();
             let text = fs::read_to_string(entry.path()).expect("the file can be read");
-            // What is not a whole line yet belongs to the next look.
+            // A line that is not complete yet is left to a later look.
             let whole = text.rfind('\n').map_or("", |end| &text[..end]);
             all.extend(whole.lines().map(|line| Acknowledged::parse(&writer, line)));
         }
         all
     }
 
-    /// Waits until rows are taken by everybody who can reach the database: through the address, if it has one, and on the
-    /// host where it runs.
+    /// Waits until rows are accepted from every writer that can reach the database: through the address, if it has one,
+    /// and on the host where it runs.
     #[track_caller]
     fn wait_for_rows(&self, active: &Event) {
         let since = now();
@@ -194,7 +195,7 @@ impl Database {
         }
     }
 
-    /// When the last row of a host, or of "outside", was asked for that was acknowledged.
+    /// When the last acknowledged row of a host, or of "outside", was sent.
     fn last_of(&self, writer: &str) -> Duration {
         let folder = fs::read_dir(self.acknowledgements()).expect("the folder can be read");
         let logs = folder.flatten().filter(|log| log.file_name().to_string_lossy().starts_with(&format!("{writer}-")));
@@ -204,7 +205,7 @@ impl Database {
             .unwrap_or_default()
     }
 
-    /// Everything that was acknowledged is there, and nothing is there twice. The number of rows.
+    /// Checks that every acknowledged row is there, and that none is there twice. Returns the number of rows.
     #[track_caller]
     fn assert_rows(&self, active: &Event) -> usize {
         let acknowledged = self.acknowledged();
@@ -215,7 +216,7 @@ impl Database {
         rows.len()
     }
 
-    /// All rows, as writer and number, and those of them that were found again.
+    /// All rows, as writer and number, and those that are there more than once.
     fn rows(&self, active: &Event) -> Result<(HashSet<String>, Vec<String>), String> {
         let answer = self.ask(active, "SELECT writer || ' ' || n FROM written")?;
         let mut rows = HashSet::new();
@@ -223,7 +224,8 @@ impl Database {
         Ok((rows, twice))
     }
 
-    /// Whether tables and indexes are sound, those of the system too, or what `pg_amcheck` says.
+    /// Checks with `pg_amcheck` that tables and indexes are sound, those of the system too. The error is what it
+    /// printed.
     fn check(&self, active: &Event) -> Result<(), String> {
         let check = ["pg_amcheck", "-h", "/run/postgresql", "-U", "postgres", "--install-missing", "--heapallindexed"];
         let checked = self.fixture.host_of(active).output(&[&check[..], &["--database=postgres"]].concat());
@@ -231,7 +233,7 @@ impl Database {
     }
 }
 
-/// Reads no more of the file than it takes: files of long runs are long. What is not whole yet does not count.
+/// The last complete line of a file. It reads only the end of the file, because files of long runs are long.
 fn last_line(path: &Path) -> Option<String> {
     const ENOUGH: i64 = 200;
     let mut file = File::open(path).ok()?;
@@ -252,10 +254,10 @@ impl Drop for Database {
     }
 }
 
-/// The same program, in the network of the switch.
+/// Starts the writer in the network of the switch, outside of the hosts.
 fn write_from_outside(fixture: &Fixture, folder: &str) -> Child {
     let program = environment().expect("there are hosts").layer.join("usr/local/bin/writer");
-    // A server that is cut off or has moved says nothing.
+    // A server that is cut off or has moved does not answer, so the connection has short timeouts.
     let patience = "connect_timeout=1 tcp_user_timeout=2 keepalives_idle=1 keepalives_interval=1 keepalives_retries=2";
     let connection = format!("host={ADDRESS} user=postgres dbname=postgres {patience}");
     let mut command = Command::new("nsenter");
@@ -264,13 +266,13 @@ fn write_from_outside(fixture: &Fixture, folder: &str) -> Child {
     command.spawn().expect("nsenter can be run")
 }
 
-/// A row that a server said it has.
+/// A row that a server has acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Acknowledged {
-    /// Host or "outside", and which run of it.
+    /// The host or "outside", and the run of the writer.
     writer: String,
     n: i64,
-    /// CLOCK_MONOTONIC, the clock of [`now`].
+    /// CLOCK_MONOTONIC, the clock of [`now`]: when the row was sent, and when it was acknowledged.
     sent: Duration,
     at: Duration,
 }
@@ -283,12 +285,12 @@ impl Acknowledged {
         Self { writer: writer.to_owned(), n, sent: Duration::from_nanos(sent), at: Duration::from_nanos(at) }
     }
 
-    /// By a writer on this host, or "outside".
+    /// Whether the writer ran on this host, or "outside".
     fn is_of(&self, host: &str) -> bool {
         self.writer.strip_prefix(host).is_some_and(|rest| rest.starts_with('-'))
     }
 
-    /// As the database is asked for it.
+    /// The row as [`Database::rows`] returns it.
     fn key(&self) -> String {
         format!("{} {}", self.writer, self.n)
     }

@@ -1,14 +1,13 @@
-//! What a database suffers from a host that was frozen while another one took over, and then goes on: how long the old copy
-//! lives beside the new one, what it acknowledges, and whether the data outlive it.
+//! How a database is affected by a host that was frozen while another one took over, and then goes on: how long the old
+//! copy lives beside the new one, what it acknowledges, and whether the data survive.
 //!
-//! Not a part of the suite, because it takes minutes, and its figures are worth something only on a machine that does
-//! nothing else. `PUTEX_THAWS` says how many freezes:
-//!
+//! It is not a part of the suite, because it takes minutes, and its figures are worth something only on a machine that does
+//! nothing else. `PUTEX_THAWS` is the number of freezes:
 //! ```text
 //! PUTEX_THAWS=20 cargo test --release --all-features --test system -- --ignored --nocapture postgres::thaw
 //! ```
 //!
-//! It fails where the old copy lives longer than it should, after it has told everything. What a copy acknowledges in that
+//! It prints all figures, and then fails if the old copy lived longer than it should. What a copy acknowledges in that
 //! time, and whether the data survive it, is luck: only `[fence]` or a check of the token rules it out.
 
 use std::collections::HashSet;
@@ -23,12 +22,12 @@ use crate::fixture::{SOON, UNIT, wait_for_standby};
 use crate::watch::Event;
 
 const THAWS: &str = "PUTEX_THAWS";
-/// How long the host stands still: longer than the lease, and than systemd's patience with the guard.
+/// How long the host stands still: longer than the lease, and than systemd's watchdog timeout of the guard.
 const FREEZE: Duration = Duration::from_secs(12);
-/// From the thaw to the end of the old copy, on a machine that does nothing else.
+/// Limits from the thaw to the end of the old copy, on a machine that does nothing else.
 const MEDIAN: Duration = Duration::from_millis(5);
 const LONGEST: Duration = Duration::from_millis(30);
-/// Within it a database has recovered from a crash, on this host or the other, or has said why it cannot.
+/// Limit for a database to recover from a crash, on this host or the other, or to say why it cannot.
 const RECOVERY: Duration = Duration::from_secs(60);
 
 #[test]
@@ -69,35 +68,37 @@ fn a_database_on_a_host_that_thaws() {
         sum(|round| round.lost_of_new),
         sum(|round| round.lost_of_thawed)
     );
-    // Its journals would only bury the figures.
+    // The cluster is dropped before the test can fail, because its journals would only hide the figures.
     drop(database);
     assert!(median <= MEDIAN && longest <= LONGEST, "allowed are {MEDIAN:?} and {LONGEST:?}");
 }
 
-/// The median and the longest.
+/// The median and the longest of one time in all rounds.
 fn summary(rounds: &[Round], of: fn(&Round) -> Duration) -> (Duration, Duration) {
     let mut spans: Vec<Duration> = rounds.iter().map(of).collect();
     spans.sort();
     (spans[spans.len() / 2], spans[spans.len() - 1])
 }
 
-/// What one freeze did.
+/// The outcome of one freeze.
 #[derive(Debug)]
 struct Round {
-    /// From the thaw until the last process of the old copy had closed its files. The kernel takes some more milliseconds to give
-    /// its memory back, and counts the control group as populated until then.
+    /// Time from the thaw until the last process of the old copy had closed its files. The kernel needs some more milliseconds
+    /// to free its memory, and counts the control group as populated until then.
     lived_on: Duration,
-    /// From a SIGKILL to all of the new copy, some time later, until the same: what is the kernel's share.
+    /// Time from a SIGKILL to all processes of the new copy, some time later, until these had closed their files: the
+    /// kernel's share.
     kernels: Duration,
-    /// Rows that the thawed copy was asked for after the thaw, and said it had.
+    /// Rows that were sent to the thawed copy after the thaw, and that it acknowledged.
     acknowledged: usize,
-    /// Rows that it was asked for before the freeze, and whose acknowledgement was read after the thaw.
+    /// Rows that were sent to it before the freeze, and whose acknowledgement was read after the thaw.
     in_flight: usize,
     guards_shot: usize,
-    /// Whether a database came up after the next crash, or what it said instead.
+    /// Whether a database came up after the next crash, or else its error.
     recovery: Result<(), String>,
     damage: Option<String>,
-    /// Of what was acknowledged, if there is a sound database to look into.
+    /// Acknowledged rows that are lost, of the new copy and of the thawed one, if there is a sound database to count
+    /// in.
     lost_of_new: usize,
     lost_of_thawed: usize,
 }
@@ -118,17 +119,17 @@ fn freeze(database: &Database) -> Round {
 
     let frozen = now();
     host.freeze();
-    // A host whose copies were killed soon after their start tries it again later each time.
+    // A host whose copies were killed soon after their start waits longer before each new try.
     let new = fixture.oracle.wait_for_start_on(&[fixture.other(&old)], frozen, RECOVERY);
     database.wait_for_rows(&new);
-    // The rest of the freeze.
+    // Waits for the rest of the freeze.
     thread::sleep((frozen + FREEZE).saturating_sub(now()));
     let thawed = now();
     host.thaw();
     let end = fixture.oracle.wait_for_end(&old, SOON);
     wait_for_standby(host);
     let shots = guards_shot(host) - shots;
-    // Read before the crash: the next copy may run on the same host.
+    // The rows are read before the crash, because the next copy may run on the same host.
     let (late, kept): (Vec<Acknowledged>, Vec<Acknowledged>) =
         database.acknowledged().into_iter().partition(|row| row.is_of(&host.name) && row.at > thawed);
     let (kernels, recovery) = crash(database, &new);
@@ -150,19 +151,19 @@ fn freeze(database: &Database) -> Round {
     }
 }
 
-/// How often systemd has missed the guard of a host and killed it.
+/// How often systemd's watchdog has killed the guard of a host.
 fn guards_shot(host: &Host) -> usize {
     let journal = host.journal(&["putex-guard.service"]);
     journal.lines().filter(|line| line.contains("Watchdog timeout")).count()
 }
 
-/// Kills the database and all that belongs to it at once. How long that took, and whether a copy takes rows after it, or
-/// what a database said that did not come up.
+/// Kills all processes of the database at once. Returns how long they took to end, and whether a copy accepts rows after
+/// that, or else the error of a database that did not come up.
 fn crash(database: &Database, active: &Event) -> (Duration, Result<(), String>) {
     let fixture = &database.fixture;
     let (killed, second) = (now(), seconds_since_1970());
     fixture.host_of(active).kill_service(UNIT);
-    // Until then the copy that is being killed may acknowledge a row, and counts as the one that is alive.
+    // Until the end of this copy it may still acknowledge a row, and counts as the one that is alive.
     let end = fixture.oracle.wait_for_end(active, SOON);
     loop {
         let up = fixture.hosts.iter().any(|host| database.last_of(&host.name) > end.at);
@@ -178,8 +179,8 @@ fn crash(database: &Database, active: &Event) -> (Duration, Result<(), String>) 
     }
 }
 
-/// The rows of a sound database, or what is wrong with it. A copy that ends under the look, because this machine is busy enough
-/// to cost it its lease, tells nothing of its data: the next one is asked.
+/// The rows of a sound database, or what is wrong with it. If the copy ends during the check, because this machine is busy
+/// enough to cost it its lease, that tells nothing about its data, and the next copy is checked.
 fn look_into(database: &Database) -> Result<HashSet<String>, String> {
     loop {
         let active = database.wait_for_one_active();
