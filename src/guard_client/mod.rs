@@ -3,9 +3,10 @@
 //! switch itself is [`crate::guard`].
 
 pub mod client;
-pub mod frame;
 pub mod grant;
 pub mod take_down;
 pub mod turns;
+
+pub use putexd_core::guard::frame;
 
 pub use client::{GuardClient, GuardError, Link};

@@ -4,7 +4,7 @@
 //! lock, the store's incarnation, the body, and each other field with its name. It is made when a value is written, and looked
 //! at when one is read. A value without a valid one is handed up with a mark ([`Value::is_unsealed`]), by which whoever decodes
 //! it believes nothing of it. The seal says who made a value, not when: what a genuine old one can do is in
-//! `election/protocol.md`.
+//! `src/core/election/protocol.md`.
 
 use std::fmt;
 use std::fs::File;

@@ -127,7 +127,7 @@ impl fmt::Display for LapseCause {
 mod tests {
     use super::*;
 
-    const MANUAL: &str = include_str!("../../packaging/usr/share/man/man8/putexd.8");
+    const MANUAL: &str = include_str!("../../../packaging/usr/share/man/man8/putexd.8");
 
     /// Each cause with the words that the manual has in the place of those that differ. A cause that is added has to be added here:
     /// the matches below do not compile without it.
