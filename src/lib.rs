@@ -40,7 +40,6 @@ pub mod config;
 pub mod ctl;
 pub mod daemon;
 pub mod dbus;
-pub mod election;
 pub mod generator;
 pub mod guard;
 pub mod guard_client;
@@ -48,4 +47,5 @@ pub mod host;
 pub mod journal;
 pub mod store;
 pub mod systemd;
-pub mod types;
+
+pub use putexd_core::{election, types};

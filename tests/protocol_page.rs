@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use putexd::election::{EDGES, State};
 
-const PAGE: &str = include_str!("../src/election/protocol.md");
+const PAGE: &str = include_str!("../src/core/election/protocol.md");
 const PICTURE: (&str, &str) = ("<!-- the states: begin -->\n", "<!-- the states: end -->");
 
 /// The rules of the page, by number, with their names. A heading looks like `**K4, verified release.**`.
@@ -75,7 +75,7 @@ fn every_rule_that_is_cited_is_on_the_page_and_every_rule_of_the_page_is_cited()
 fn a_rule_is_cited_with_its_name() {
     let rules = rules();
     let mut nameless = Vec::new();
-    for (path, text) in sources().into_iter().filter(|(path, _)| !path.ends_with("src/election/mod.rs")) {
+    for (path, text) in sources().into_iter().filter(|(path, _)| !path.ends_with("src/core/election/mod.rs")) {
         // A name may go over the end of a line of comment.
         let words: Vec<&str> =
             text.split_whitespace().filter(|word| !word.chars().all(|c| c == '/' || c == '!')).collect();

@@ -20,7 +20,6 @@
 //! Where it fails, it fails towards "nothing runs": when it exits, whatever the reason, `BindsTo=` has systemd end every
 //! lease, and `RuntimeDirectory=` has it remove every grant. So an error that leaves a lease in doubt ends the program.
 
-pub mod agenda;
 mod crew;
 mod enforce;
 mod files;
@@ -28,10 +27,11 @@ mod mounts;
 mod pid1;
 mod records;
 mod shell;
-pub mod table;
 mod take_down;
 mod watch;
 mod watchdog;
+
+pub use putexd_core::guard::{agenda, table};
 
 use std::io::{self, Write as _};
 use std::path::PathBuf;

@@ -2,9 +2,10 @@
 //! and how the watcher is asked to take the host down. The guard itself is [`crate::guard`].
 
 pub mod client;
-pub mod frame;
 pub mod grant;
 pub mod take_down;
 pub mod turns;
+
+pub use putexd_core::guard::frame;
 
 pub use client::{GuardClient, GuardError, Link};

@@ -1,6 +1,6 @@
 //! What a start that failed may have left behind, of a service that can be active without a process.
 //!
-//! The rule is in `election/protocol.md`, "The proof". putexd and the guard both go by it, each with what it has read of the
+//! The rule is in `src/core/election/protocol.md`, "The proof". putexd and the guard both go by it, each with what it has read of the
 //! unit itself.
 
 /// The exit status with which systemd ends a process whose program it could not execute, from systemd.exec(5).

@@ -5,7 +5,7 @@
 //! cluster, the key of the lock, the store's incarnation, the body, and each other field with its name. It is made when
 //! a value is written, and checked when a value is read. A value without a valid seal is returned with a mark
 //! ([`Value::is_unsealed`]), and whoever decodes it believes nothing of it. The seal says who made a value, not when:
-//! `election/protocol.md` says what a genuine old value can do.
+//! `src/core/election/protocol.md` says what a genuine old value can do.
 
 use std::fmt;
 use std::fs::File;

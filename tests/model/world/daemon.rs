@@ -11,7 +11,7 @@ use super::steps::Step;
 use super::{Unit, World};
 use crate::check::Milestone;
 use crate::election::{Action, Election, Event, GuardDone, GuardRequest, Moment, Settings, State};
-use crate::guard_client::frame::{Command, Outcome};
+use crate::guard::frame::{Command, Outcome};
 use crate::types::{FencingToken, Instance, Key, MachineId, NodeId, OnStopFailure};
 
 /// The process of a daemon.

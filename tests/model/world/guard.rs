@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::{Node, Unit, World};
 use crate::election::{Event, GuardDone, GuardRequest, Remembered};
+use crate::guard::frame::{Command, Lease, ListedLease, Outcome};
 use crate::guard::table::{Effect, Table};
-use crate::guard_client::frame::{Command, Lease, ListedLease, Outcome};
 use crate::types::{FencingToken, NodeId, OnStopFailure, ServiceName, Time};
 
 #[derive(Debug, Clone, Default)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::agenda::Agenda;
-use crate::guard_client::frame::{
+use super::frame::{
     CGROUP_LIMIT, CGROUP_LIMIT_BYTES, CGROUPS_LIMIT_BYTES, Command, LEASE_LIMIT, LEASES_LIMIT_BYTES, Lease,
     ListedLease, MEMBER_LIMIT, Of, Outcome,
 };
@@ -19,7 +19,7 @@ use crate::types::{Instance, Revision, ServiceName, Time, UnitName, WriteId};
 const SUCCESSION: Duration = Duration::from_millis(1300);
 
 /// The shortest patience, because a busy host must not look like a guard that hangs.
-pub(super) const LEAST_PATIENCE: Duration = Duration::from_millis(250);
+pub const LEAST_PATIENCE: Duration = Duration::from_millis(250);
 
 /// All leases that are not disarmed.
 ///
@@ -516,7 +516,8 @@ fn check(lease: &Lease) -> Result<(), String> {
 
 /// Whether `path` names a control group other than the root, which holds everything, and cannot lead out of the hierarchy:
 /// everything in this group is going to be killed.
-pub(super) fn is_below_the_root(path: &str) -> bool {
+#[must_use]
+pub fn is_below_the_root(path: &str) -> bool {
     path.len() <= CGROUP_LIMIT_BYTES
         && path.strip_prefix('/').is_some_and(|path| {
             path.split('/').all(|part| !matches!(part, "" | "." | "..") && !part.contains(char::is_control))
@@ -538,7 +539,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::host::group_name::is_within;
     use crate::types::{FencingToken, NodeId, OnStopFailure, UnitName};
 
     const S: Duration = Duration::from_secs(4);
@@ -1214,6 +1214,9 @@ mod tests {
         /// Whether another lease covers a unit of `new`, or a group that is, contains or lies within one of its own.
         fn overlaps(&self, new: &Lease) -> bool {
             self.entries().map(Entry::lease).filter(|lease| lease.service != new.service).any(|lease| {
+                let is_within = |group: &str, other: &str| {
+                    group.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+                };
                 let near = |one: &String, other: &String| is_within(one, other) || is_within(other, one);
                 let touches = |group: &String| lease.cgroups.iter().any(|other| near(group, other));
                 new.units.iter().any(|unit| lease.units.contains(unit)) || new.cgroups.iter().any(touches)

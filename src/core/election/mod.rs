@@ -8,18 +8,18 @@
 //! believe of the store (K1 to K7), and `stagger` which of several contenders takes the lock first. `registration` says under
 //! which key a unit is run (N1 to N4), and `former_lock` when nobody runs it under a former key any more. `tenure` says what a
 //! holder may believe of its own writes (H1, H2). `waiting` has the words for what a host waits for, and why. `stop_cause` lists
-//! everything that can stop a unit. `core` says when a unit is started and stopped (H3 to H6, K3, K8, K9).
+//! everything that can stop a unit. `machine` says when a unit is started and stopped (H3 to H6, K3, K8, K9).
 //!
 //! What follows is `protocol.md` in this folder: the rules, why they keep two units apart, and the assumptions that this rests
 //! on.
 //!
 #![doc = include_str!("protocol.md")]
 
-mod core;
 mod event;
 mod former_lock;
 mod lock_view;
 mod longest_hold;
+mod machine;
 mod record;
 mod registration;
 mod stagger;
@@ -29,12 +29,12 @@ mod tenure;
 mod timings;
 mod waiting;
 
-pub use self::core::Election;
 pub use event::{
     Action, Alarm, Content, Event, GuardDone, GuardRequest, Memory, Moment, Observation, ObservedUnit, ReadId,
     Remembered, Settings, Transition, WriteRequest, WriteResult,
 };
 pub use former_lock::FormerLock;
+pub use machine::Election;
 pub use record::{
     Details, HOLDERS_LIMIT, LONGEST_HOLD, LONGEST_LEASE, Odd, Oddity, OperatorNote, Record, Standing, UNFENCED_LIMIT,
 };

@@ -127,7 +127,7 @@ impl fmt::Display for LapseCause {
 mod tests {
     use super::*;
 
-    const MANUAL: &str = include_str!("../../packaging/usr/share/man/man8/putexd.8");
+    const MANUAL: &str = include_str!("../../../packaging/usr/share/man/man8/putexd.8");
 
     /// Each cause, with the manual's placeholder for the part of its text that varies. A new cause has to be added here: the
     /// matches in these functions do not compile without it.
