@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::{StreamExt as _, stream};
 use tokio::time::timeout;
 
 use super::clear::{self, Subject};
@@ -13,7 +14,7 @@ use crate::command_line::exit;
 use crate::config::{self, ServiceSettings, Settings};
 use crate::dbus::{ServiceStatus, StoreStatus};
 use crate::election::{Odd, Record, Registration, Timings};
-use crate::store::{self, Administer, Creation, Examination, Link, StoreError, sealed};
+use crate::store::{self, Administer, Creation, Examination, Link, Snapshot, StoreError, sealed};
 use crate::systemd::bond::{self, KEPT_DIR};
 use crate::types::span::date;
 use crate::types::store::StoreSettings;
@@ -23,6 +24,8 @@ use crate::types::{Key, NodeId, ServiceName, UnitName, Value, printable_lines};
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// How long one call may take.
 const CALL_LIMIT: Duration = Duration::from_secs(5);
+/// Reads of the store that are under way at once.
+const READS: usize = 64;
 /// How long a lock is watched for which neither its record nor the configuration gives a lease.
 const FOREIGN_LEASE: Duration = Duration::from_secs(60);
 /// The longest silence that an election or a restart of the store explains.
@@ -83,15 +86,22 @@ pub(super) async fn doctor(root: &Path) -> Result<(), Failure> {
     fault.map_or(Ok(()), |fault| Err(Failure::new(fault.status, "")))
 }
 
+/// What the store has under each of `keys`. Many are asked for at once, because a store answers reads that come together
+/// together, and one after another each would wait for its turn.
+async fn read_all(store: &dyn Administer, keys: &[Key]) -> Vec<Result<Snapshot, StoreError>> {
+    stream::iter(keys).map(|key| store.read(key, None)).buffered(READS).collect().await
+}
+
 /// Whether records are sealed, and warnings about locks whose record has no valid seal.
 async fn seals(store: &dyn Administer, settings: &Settings) -> Vec<(&'static str, String)> {
     let Some(key_file) = &settings.seal_key else {
         return vec![("seal", "records are not sealed; see seal-key in putexd.toml(5)".to_owned())];
     };
     let mut lines = vec![("seal", format!("records are sealed with the key in {}", key_file.display()))];
-    for ServiceSettings { name, key, .. } in &settings.services {
+    let keys: Vec<Key> = settings.services.iter().map(|service| service.key.clone()).collect();
+    for (ServiceSettings { name, key, .. }, found) in settings.services.iter().zip(read_all(store, &keys).await) {
         // A record that cannot be read is reported elsewhere.
-        let found = store.read(key, None).await.ok().and_then(|snapshot| snapshot.entry?.value);
+        let found = found.ok().and_then(|snapshot| snapshot.entry?.value);
         if found.is_some_and(|value| value.is_unsealed()) {
             let text = format!("{name}: the record of the lock {:?} is not believed: {}", key.as_str(), Odd::Seal);
             lines.push(("warning", text));
@@ -104,9 +114,12 @@ async fn seals(store: &dyn Administer, settings: &Settings) -> Vec<(&'static str
 /// have held a lock.
 async fn fences(store: &dyn Administer, settings: &Settings) -> Vec<(&'static str, String)> {
     let mut lines = Vec::new();
-    for service in settings.services.iter().filter(|service| service.fence.others.is_some()) {
+    let fencing: Vec<&ServiceSettings> =
+        settings.services.iter().filter(|service| service.fence.others.is_some()).collect();
+    let keys: Vec<Key> = fencing.iter().map(|service| service.key.clone()).collect();
+    for (service, found) in fencing.into_iter().zip(read_all(store, &keys).await) {
         // A record that cannot be read is reported elsewhere.
-        let found = store.read(&service.key, None).await.ok().and_then(|snapshot| snapshot.entry?.value);
+        let found = found.ok().and_then(|snapshot| snapshot.entry?.value);
         let record = found.as_ref().map(Record::decode);
         lines.extend(fence_doubt(service, &settings.node, record.as_ref()).map(|text| ("warning", text)));
     }
@@ -139,9 +152,11 @@ fn fence_doubt(service: &ServiceSettings, node: &NodeId, record: Option<&Record>
 /// The entries of the units of this host's services: under which key each unit is run (the unit's entry, N1).
 async fn registrations(store: &dyn Administer, settings: &Settings) -> Vec<(&'static str, String)> {
     let mut lines = Vec::new();
-    let units = settings.services.iter().flat_map(|service| service.units().map(move |unit| (service, unit)));
-    for (ServiceSettings { name, key, .. }, unit) in units {
-        let snapshot = match store.read(&Key::of_unit(settings.cluster.as_ref(), unit), None).await {
+    let units: Vec<(&ServiceSettings, &UnitName)> =
+        settings.services.iter().flat_map(|service| service.units().map(move |unit| (service, unit))).collect();
+    let keys: Vec<Key> = units.iter().map(|(_, unit)| Key::of_unit(settings.cluster.as_ref(), unit)).collect();
+    for ((ServiceSettings { name, key, .. }, unit), snapshot) in units.into_iter().zip(read_all(store, &keys).await) {
+        let snapshot = match snapshot {
             Ok(snapshot) => snapshot,
             Err(error) => {
                 lines.push(("warning", format!("under which key {unit} is run is not known: {error}")));

@@ -54,6 +54,8 @@ struct Noted {
     told: bool,
     /// Why there was no answer since the last one. Empty: there was an answer, or the reason is not known.
     error: String,
+    /// The error that the last read was answered with, as by a store that does not exist. Empty: it was answered with a value.
+    refusal: String,
     unwritten: Option<Unwritten>,
     longest: Option<(Silence, Duration)>,
     count: u64,
@@ -134,7 +136,11 @@ impl Store for Heard {
         Box::pin(async move {
             let call = self.silences.call(false);
             let answer = self.store.read(key, before).await;
-            call.ends(answer.as_ref().err().and_then(unreachable));
+            let silence = answer.as_ref().err().and_then(unreachable);
+            call.ends(silence);
+            if silence.is_none() {
+                self.silences.noted().refusal = answer.as_ref().err().map_or_else(String::new, StoreError::to_string);
+            }
             answer
         })
     }
@@ -363,7 +369,7 @@ impl Silences {
             store,
             silent_ms: silent,
             unwritten_ms: unwritten.map_or(0, |unwritten| milliseconds(unwritten.began.elapsed())),
-            error: if silent == 0 && unwritten.is_none() { String::new() } else { error.clone() },
+            error: if silent == 0 && unwritten.is_none() { noted.refusal.clone() } else { error.clone() },
             silences: noted.count + u64::from(present.is_some()),
             longest_ms: longest.map_or(0, |(_, span)| milliseconds(span)),
             longest_began: began.map_or(0, |began| began.as_secs()),
@@ -375,7 +381,10 @@ impl Silences {
 mod tests {
     use super::*;
     use crate::daemon::fake::written;
+    use crate::store::Administer as _;
+    use crate::store::directory::DirectoryStore;
     use crate::store::memory::MemoryStore;
+    use crate::types::store::DirectorySettings;
 
     fn shown(silences: &Silences) -> (u64, u64, u64) {
         let status = silences.status("a store".to_owned());
@@ -430,6 +439,33 @@ mod tests {
         assert_eq!(shown(&silences), (3000, 0, 0));
         late.ends(None);
         assert_eq!(shown(&silences), (0, 0, 0));
+    }
+
+    /// A folder that was never made a store, as that of a share that is not mounted, answers, and cannot be used.
+    #[tokio::test]
+    async fn a_store_that_does_not_exist_is_not_called_well() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let settings = DirectorySettings { path: folder.path().to_owned(), owner: None };
+        let store = Arc::new(DirectoryStore::new(settings, Duration::from_secs(5)));
+        let silences = Silences::default();
+        let heard = Heard::new(Arc::clone(&store) as Arc<dyn Store>, silences.clone());
+        let key = Key::new("db").expect("a key");
+        let looked = async {
+            loop {
+                match heard.read(&key, None).await.expect_err("there is no store") {
+                    StoreError::Unreachable(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+                    error => return error,
+                }
+            }
+        };
+        let error = tokio::time::timeout(Duration::from_secs(10), looked).await.expect("it is looked at");
+        assert!(matches!(error, StoreError::Missing(_)), "{error}");
+        let status = silences.status("directory".to_owned());
+        assert_eq!((status.silent_ms, &status.error), (0, &error.to_string()));
+        assert_eq!(status.trouble(), Some(format!("the store (directory) cannot be used: {error}")));
+        store.init().await.expect("it is made");
+        heard.read(&key, None).await.expect("it is there");
+        assert_eq!(silences.status("directory".to_owned()).trouble(), None);
     }
 
     #[tokio::test(start_paused = true)]

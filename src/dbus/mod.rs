@@ -96,7 +96,8 @@ pub struct StoreStatus {
     pub silent_ms: u64,
     /// For how many milliseconds it has answered reads and taken no write; 0 = it takes them, or nobody writes.
     pub unwritten_ms: u64,
-    /// The last error, which tells why; empty = it answers and takes writes.
+    /// The last error, which tells why; empty = it answers and takes writes. A store that answers with an error, as one that does
+    /// not exist, has the error alone.
     pub error: String,
     /// How often it gave no answer for a second or more.
     pub silences: u64,
@@ -112,9 +113,11 @@ impl StoreStatus {
     pub fn trouble(&self) -> Option<String> {
         let Self { store, silent_ms, unwritten_ms, error, .. } = self;
         let lasts = |milliseconds: &u64| rounded(Duration::from_millis(*milliseconds));
+        if (*silent_ms, *unwritten_ms) == (0, 0) {
+            return (!error.is_empty()).then(|| format!("the store ({store}) cannot be used: {error}"));
+        }
         let error = if error.is_empty() { String::new() } else { format!(" (the last error: {error})") };
         match (silent_ms, unwritten_ms) {
-            (0, 0) => None,
             (0, unwritten) => Some(format!(
                 "see with \"putexctl doctor\" why the store ({store}) takes no writes, as a server does that is cut off from \
                  the others of its cluster: it answers reads, and has taken no write for {}{error}",
