@@ -452,10 +452,11 @@ mod tests {
         let key = Key::new("db").expect("a key");
         let looked = async {
             loop {
-                match heard.read(&key, None).await.expect_err("there is no store") {
-                    StoreError::Unreachable(_) => tokio::time::sleep(Duration::from_millis(5)).await,
-                    error => return error,
+                let error = heard.read(&key, None).await.expect_err("there is no store");
+                if unreachable(&error).is_none() {
+                    return error;
                 }
+                tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
         let error = tokio::time::timeout(Duration::from_secs(10), looked).await.expect("it is looked at");
