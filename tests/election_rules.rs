@@ -512,6 +512,27 @@ fn an_orderly_stop_beyond_its_limit_gets_sigkill_before_the_host_goes_down() {
 }
 
 #[test]
+fn a_stop_that_is_late_already_heeds_a_reload_that_takes_the_host_down() {
+    let goes_down = || Settings { on_stop_failure: OnStopFailure::RebootForce, ..settings() };
+    let (mut host, instance) = Host::activated();
+    host.handle(Event::StepDown { reason: "an operator said so".to_owned(), next: None });
+    host.handle(Event::GuardDone { instance, done: GuardDone::Closed });
+    assert_eq!(alarms(&host.goes_on(ms(30_000))), [&Alarm::StopLimit]);
+    host.goes_on(ms(5000));
+    let late = host.handle(Event::Reconfigure(goes_down()));
+    assert_eq!((alarms(&late), kill_at(&late)), (vec![&Alarm::StopLimit], Some(Time::both(host.now))));
+    assert_eq!(alarms(&host.handle(Event::Reconfigure(goes_down()))), Vec::<&Alarm>::new());
+    assert_eq!(alarms(&host.goes_on(ms(1000))), [&Alarm::StopUnproven]);
+
+    let (mut host, _) = Host::activated();
+    host.now = host.election.deadline().expect("it is held").boot;
+    host.after(Duration::ZERO);
+    assert_eq!(alarms(&host.after(ms(1000))), [&Alarm::StopUnproven]);
+    assert_eq!(alarms(&host.after(ms(5000))), Vec::<&Alarm>::new());
+    assert_eq!(alarms(&host.handle(Event::Reconfigure(goes_down()))), [&Alarm::StopUnproven]);
+}
+
+#[test]
 fn a_clock_that_jumps_by_more_than_a_renewal_has_to_be_proven_harmless() {
     for forward in [true, false] {
         let jump = |host: &mut Host, by: Duration| {

@@ -486,6 +486,20 @@ impl UnitControl {
         self.work.borrow().looks.is_proven
     }
 
+    /// Whether the kernel shows nothing of the units, so that only PID 1's word is missing. Units that can be active without a
+    /// process, and contained units, need that word.
+    pub(super) async fn are_dead_by_kernel(&self) -> bool {
+        let needs_systemd = {
+            let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            known.iter().any(|unit| unit.is_effect) || !self.beyond.contains().is_empty()
+        };
+        let groups = self.groups();
+        let are_empty = join_all(groups.iter().map(|group| self.systemd.is_group_empty(group))).await;
+        !needs_systemd
+            && are_empty.into_iter().all(|empty| empty == Ok(true))
+            && self.beyond.are_strays_gone().await == Ok(true)
+    }
+
     /// Whether nothing of the units runs, by the word of the guard and by what is known of processes that the guard does
     /// not see. It needs no call to PID 1.
     ///

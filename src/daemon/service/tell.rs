@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::{Admission, Refusal, Service, UnitControl, names};
 use crate::daemon::tidings::Change;
@@ -14,6 +14,13 @@ use crate::types::{FencingToken, OnStopFailure, Revision, ServiceName, Time, Uni
 
 /// How long the guard may take to say that units are dead whose time is over. Another host may start them from then on.
 const GUARD_LIMIT: Duration = Duration::from_millis(100);
+
+/// How long a host with a self-fence waits for a PID 1 that does not confirm an orderly stop, although the kernel shows nothing of the
+/// units any more.
+const PID_1_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Time between two questions whether PID 1 has confirmed the stop.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 /// While a lease is not renewed: when the last won renewal was sent, and whether the journal has been told.
 #[derive(Debug, Default)]
@@ -272,12 +279,24 @@ impl Service {
         let (placed, units, machine) = (self.placed(), self.units.clone(), Arc::clone(&self.host.machine));
         let (guard, how) = (self.host.guard.clone(), self.settings.on_stop_failure);
         self.host.machine.spawn(Box::pin(async move {
-            let is_dead = match last_word {
-                LastWord::OfSystemd => !units.is_late_for_good().await,
-                LastWord::OfGuard => are_dead_by_guard(&guard, &placed.service, &units).await,
-            };
-            if is_dead {
-                return;
+            let since = Instant::now();
+            loop {
+                let is_dead = match last_word {
+                    LastWord::OfSystemd => !units.is_late_for_good().await,
+                    LastWord::OfGuard => are_dead_by_guard(&guard, &placed.service, &units).await,
+                };
+                if is_dead {
+                    return;
+                }
+                // The lease is renewed meanwhile, so that there is time for a PID 1 that stands still.
+                let waits = matches!(last_word, LastWord::OfSystemd)
+                    && how.is_self_fence()
+                    && since.elapsed() < PID_1_PATIENCE
+                    && units.are_dead_by_kernel().await;
+                if !waits {
+                    break;
+                }
+                sleep(LOOK_AGAIN).await;
             }
             placed.alarm(journal::Alarm::StopFailed, &reason);
             if how == OnStopFailure::Alert {

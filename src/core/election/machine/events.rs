@@ -373,7 +373,22 @@ impl Election {
         if settings.check_validity.is_some() != self.settings.check_validity.is_some() {
             self.last_pass = Some(self.last_now);
         }
+        let goes_down = settings.on_stop_failure.is_self_fence() && !self.settings.on_stop_failure.is_self_fence();
         self.settings = settings;
+        if goes_down {
+            // What was only told of has consequences now.
+            match &mut self.phase {
+                Phase::Releasing(release) => release.shouted = false,
+                Phase::Lapsing(lapse) => lapse.shouted = false,
+                Phase::Idle(_)
+                | Phase::Claiming(_)
+                | Phase::Confirming(_)
+                | Phase::Fencing(_)
+                | Phase::Starting(..)
+                | Phase::Active(..)
+                | Phase::Retired => {}
+            }
+        }
         let (timings, now) = (self.settings.timings, self.last_now);
         if let Some(tenure) = self.tenure_mut() {
             tenure.heed(&timings, now);
