@@ -2,8 +2,10 @@
 
 use std::fs;
 use std::net::TcpListener;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -90,7 +92,18 @@ pub fn eventually(what: &str, mut done: impl FnMut() -> bool, report: impl FnOnc
     }
 }
 
+/// A port of 127.0.0.1 on which nothing listens. Each call gives another one, below the range from which the kernel takes ports
+/// for connections: a server binds the port only after this call, and a connection of another test could have taken it by then.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback port");
-    listener.local_addr().expect("the port's address").port()
+    static TAKEN: AtomicU16 = AtomicU16::new(0);
+    const PORTS: Range<u16> = 16_384..32_768;
+    // Two test programs that run at the same time begin at different ports.
+    let first = u16::try_from(std::process::id() % 64).expect("it is small") * 256;
+    loop {
+        let taken = first.wrapping_add(TAKEN.fetch_add(1, Ordering::Relaxed));
+        let port = PORTS.start + taken % (PORTS.end - PORTS.start);
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
