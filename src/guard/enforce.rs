@@ -149,8 +149,7 @@ impl Enforcement {
     pub fn is_proven(&self) -> bool {
         let state = self.case.lock();
         let is_dead = state.empty && (state.inactive || self.case.lease.inactive.is_empty());
-        // Whether systemd still had a main process it may not have said in time.
-        state.stopped && is_dead && state.asked && state.placed && state.has_main != Some(true)
+        state.stopped && is_dead && state.asked && state.placed && state.has_main == Some(false)
     }
 }
 
@@ -360,12 +359,11 @@ impl Case {
     }
 
     /// Whether PID 1 has said where the units are, and that it has no main process of them. If PID 1 has taken on the stop, its
-    /// answer is waited for until shortly before the units have to be dead. After that the groups are all that counts: a busy
-    /// PID 1 has not heard of the deaths yet, and the host must not go down for that.
+    /// answer is waited for until the units have to be dead. After that the groups are all that counts: a busy PID 1 has not
+    /// heard of the deaths yet.
     fn is_known(&self, state: &State) -> bool {
         let is_told = state.placed && state.has_main == Some(false);
-        let answer_by = self.lease.dead_by().minus(self.lease.kill_reserve / 4);
-        is_told || !state.asked || clock::now().has_passed(answer_by)
+        is_told || !state.asked || clock::now().has_passed(self.lease.dead_by())
     }
 
     /// Notes that a group has processes. Returns whether the lease is still enforced, so that they may be killed.
