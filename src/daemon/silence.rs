@@ -136,11 +136,11 @@ impl Store for Heard {
         Box::pin(async move {
             let call = self.silences.call(false);
             let answer = self.store.read(key, before).await;
-            let silence = answer.as_ref().err().and_then(unreachable);
-            call.ends(silence);
-            if silence.is_none() {
-                self.silences.noted().refusal = answer.as_ref().err().map_or_else(String::new, StoreError::to_string);
-            }
+            call.ends(match &answer {
+                Ok(_) => Ok(None),
+                Err(StoreError::Unreachable(reason)) => Err(reason),
+                Err(refusal) => Ok(Some(refusal)),
+            });
             answer
         })
     }
@@ -149,7 +149,7 @@ impl Store for Heard {
         Box::pin(async move {
             let call = self.silences.call(true);
             let outcome = self.store.compare_and_set(key, attempt).await;
-            call.ends(if let WriteOutcome::Unknown(reason) = &outcome { Some(reason) } else { None });
+            call.ends(if let WriteOutcome::Unknown(reason) = &outcome { Err(reason) } else { Ok(None) });
             outcome
         })
     }
@@ -163,11 +163,6 @@ impl Store for Heard {
     }
 }
 
-/// The reason of an error that means that the store did not answer. Other errors are answers.
-fn unreachable(error: &StoreError) -> Option<&String> {
-    if let StoreError::Unreachable(reason) = error { Some(reason) } else { None }
-}
-
 /// A call under way. If it is dropped before it ends, the caller gave it up.
 struct Call<'a> {
     silences: &'a Silences,
@@ -177,16 +172,16 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    fn ends(mut self, failure: Option<&String>) {
+    /// `Err`: why there was no answer. An error other than that the store cannot be reached is an answer, the refusal.
+    fn ends(mut self, answer: Result<Option<&StoreError>, &String>) {
         self.ended = true;
-        match failure {
-            None => {
-                self.silences.answered();
-                if self.is_write {
-                    self.silences.written();
-                }
+        match answer {
+            Ok(_) if self.is_write => {
+                self.silences.answered(None);
+                self.silences.written();
             }
-            Some(reason) => self.fails(reason),
+            Ok(refusal) => self.silences.answered(Some(refusal.map_or_else(String::new, StoreError::to_string))),
+            Err(reason) => self.fails(reason),
         }
     }
 
@@ -263,12 +258,16 @@ impl Silences {
         } else if noted.asked.is_none() {
             // If no call was sent since the last answer, the connection itself counts as an answer.
             drop(noted);
-            self.answered();
+            self.answered(None);
         }
     }
 
-    fn answered(&self) {
+    /// `refusal`: what a read was answered with, empty if that was a value. `None`: it was no read that was answered.
+    fn answered(&self, refusal: Option<String>) {
         let mut noted = self.noted();
+        if let Some(refusal) = refusal {
+            noted.refusal = refusal;
+        }
         let now = Moment::now();
         noted.answered = Some(now);
         noted.asked = None;
@@ -400,24 +399,24 @@ mod tests {
         let silences = Silences::default();
         let call = || silences.call(false);
         let (first, early) = (call(), call());
-        first.ends(None);
+        first.ends(Ok(None));
         pass(2500).await;
         // It was sent before the store answered another call.
-        early.ends(Some(&"late".to_owned()));
+        early.ends(Err(&"late".to_owned()));
         assert_eq!(shown(&silences), (0, 0, 0));
         drop(call());
         pass(3000).await;
-        call().ends(Some(&"no leader".to_owned()));
+        call().ends(Err(&"no leader".to_owned()));
         assert_eq!(shown(&silences), (5500, 1, 5500));
         pass(4000).await;
-        call().ends(None);
+        call().ends(Ok(None));
         assert_eq!(shown(&silences), (0, 1, 9500));
         // A shorter silence is counted, but not a call that failed for less than a second.
         for (span, count) in [(2000, 2), (999, 2), (1000, 3)] {
             pass(1000).await;
             drop(call());
             pass(span).await;
-            call().ends(None);
+            call().ends(Ok(None));
             assert_eq!(shown(&silences), (0, count, 9500), "{span}");
         }
         // After a long time without calls it is not known since when there would have been no answer.
@@ -430,14 +429,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_store_answers_while_no_call_is_late() {
         let silences = Silences::default();
-        silences.call(false).ends(None);
+        silences.call(false).ends(Ok(None));
         pass(2000).await;
         let late = silences.call(false);
         pass(999).await;
         assert_eq!(shown(&silences), (0, 0, 0));
         pass(1).await;
         assert_eq!(shown(&silences), (3000, 0, 0));
-        late.ends(None);
+        late.ends(Ok(None));
         assert_eq!(shown(&silences), (0, 0, 0));
     }
 
@@ -453,7 +452,7 @@ mod tests {
         let looked = async {
             loop {
                 let error = heard.read(&key, None).await.expect_err("there is no store");
-                if unreachable(&error).is_none() {
+                if !matches!(error, StoreError::Unreachable(_)) {
                     return error;
                 }
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -504,14 +503,14 @@ mod tests {
         let (written, _guard) = written();
         let silences = Silences::default();
         let call = || silences.call(false);
-        call().ends(None);
+        call().ends(Ok(None));
         for _ in 0..100 {
             drop(call());
         }
         assert!(written.take().is_empty(), "one lost call is no silence");
         pass(1000).await;
         for _ in 0..100 {
-            call().ends(Some(&"no leader".to_owned()));
+            call().ends(Err(&"no leader".to_owned()));
         }
         assert!(silences.tidings.store_fails());
         let lost = "the store is lost: it has given no answer for 1.0s: no leader; 0 services are concerned, none of them \
@@ -519,8 +518,8 @@ mod tests {
         assert_eq!(written.take(), [lost]);
         pass(3000).await;
         silences.lost(&mut silences.noted(), "the connection is lost as well");
-        call().ends(None);
-        call().ends(None);
+        call().ends(Ok(None));
+        call().ends(Ok(None));
         assert!(!silences.tidings.store_fails());
         let found = "the store is found: it gave no answer for 4.0s, and answers again; 0 services are concerned, none of \
                      them active here";
@@ -530,7 +529,7 @@ mod tests {
         silences.lost(&mut silences.noted(), "refused");
         silences.lost(&mut silences.noted(), "refused again");
         pass(200).await;
-        call().ends(None);
+        call().ends(Ok(None));
         let lost = "the store is lost: refused; 0 services are concerned, none of them active here";
         let found = "the store is found: it gave no answer for 200.0ms, and answers again; 0 services are concerned, none \
                      of them active here";
@@ -547,16 +546,16 @@ mod tests {
     async fn the_last_error_of_a_silence_is_told_until_it_ends() {
         let silences = Silences::default();
         let call = || silences.call(false);
-        call().ends(None);
+        call().ends(Ok(None));
         pass(1000).await;
         drop(call());
         assert_eq!(trouble(&silences), (1000, 0, IN_TIME.to_owned()));
-        call().ends(Some(&"no leader".to_owned()));
+        call().ends(Err(&"no leader".to_owned()));
         drop(call());
         assert_eq!(trouble(&silences).2, "no leader", "it says more");
         silences.connected(&Link::Down("refused".to_owned()));
         assert_eq!(trouble(&silences).2, "refused");
-        call().ends(None);
+        call().ends(Ok(None));
         assert_eq!(trouble(&silences), (0, 0, String::new()));
     }
 
@@ -564,7 +563,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_store_that_answers_reads_and_takes_no_writes_is_told_of() {
         let silences = Silences::default();
-        let read = || silences.call(false).ends(None);
+        let read = || silences.call(false).ends(Ok(None));
         let write = async || {
             let write = silences.call(true);
             pass(1500).await;
@@ -589,7 +588,7 @@ mod tests {
         read();
         write().await;
         assert!(trouble(&silences).1 > 24_000);
-        silences.call(true).ends(None);
+        silences.call(true).ends(Ok(None));
         assert_eq!(trouble(&silences), (0, 0, String::new()));
         // The store was completely silent, and answers a read first.
         for _ in 0..3 {
@@ -597,7 +596,7 @@ mod tests {
         }
         read();
         assert_eq!(trouble(&silences), (0, 0, String::new()));
-        silences.call(true).ends(None);
+        silences.call(true).ends(Ok(None));
         // When no host writes any more, the end is not noticed.
         write().await;
         read();
@@ -615,7 +614,11 @@ mod tests {
 
     #[test]
     fn what_the_store_refuses_is_an_answer() {
-        assert_eq!(unreachable(&StoreError::Missing("gone".to_owned())), None);
-        assert!(unreachable(&StoreError::Unreachable("away".to_owned())).is_some());
+        let silences = Silences::default();
+        silences.call(false).ends(Ok(Some(&StoreError::Missing("gone".to_owned()))));
+        assert!(silences.noted().answered.is_some());
+        assert!(!silences.noted().refusal.is_empty());
+        silences.call(false).ends(Ok(None));
+        assert_eq!(silences.noted().refusal, "");
     }
 }

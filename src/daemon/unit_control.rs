@@ -493,11 +493,12 @@ impl UnitControl {
             let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
             known.iter().any(|unit| unit.is_effect) || !self.beyond.contains().is_empty()
         };
+        if needs_systemd {
+            return false;
+        }
         let groups = self.groups();
         let are_empty = join_all(groups.iter().map(|group| self.systemd.is_group_empty(group))).await;
-        !needs_systemd
-            && are_empty.into_iter().all(|empty| empty == Ok(true))
-            && self.beyond.are_strays_gone().await == Ok(true)
+        are_empty.into_iter().all(|empty| empty == Ok(true)) && self.beyond.are_strays_gone().await == Ok(true)
     }
 
     /// Whether nothing of the units runs, by the word of the guard and by what is known of processes that the guard does
