@@ -532,6 +532,13 @@ pub fn kill_server(host: &Host) -> bool {
     signal_any(host, SERVERS, Signal::KILL)
 }
 
+/// Deletes all that the store's server on this host keeps, and starts it again. The other servers give it everything anew.
+pub fn empty_server(host: &Host) {
+    OnHosts::stop(host);
+    host.exec(&["find", on_hosts::DATA, "-mindepth", "1", "-delete"]);
+    host.exec(&["systemctl", "start", on_hosts::UNIT]);
+}
+
 /// Signals all processes with these names, and returns whether there was one.
 fn signal_any(host: &Host, names: [&str; 2], signal: Signal) -> bool {
     let hit = names.map(|name| host.signal_all(name, signal));

@@ -16,10 +16,10 @@
 //! rest: one copy of the unit is alive; unit, lease, grant and fencing token are on its host and nowhere else; putexd and the
 //! guard run on all hosts (their units have no start limit, so nobody has to restart them), and all of them name the same
 //! holder. No unit has failed, except one that was killed, which systemd calls failed until its next start. All servers are
-//! well, if need be after a restart, which is counted. A lock in a folder that had to be cleared is counted as well: a write
-//! that was under way when the folder went back landed in what is there now. From the beginning of the campaign on no two
-//! copies are alive at once, tokens grow from start to start, and no journal shows a defect. Each of the other services runs on
-//! one host.
+//! well, if need be after a restart, or emptied, which is counted. A lock in a folder that had to be cleared is counted as
+//! well: a write that was under way when the folder went back landed in what is there now. From the beginning of the campaign
+//! on no two copies are alive at once, tokens grow from start to start, and no journal shows a defect. Each of the other
+//! services runs on one host.
 //!
 //! **What the assumptions exclude** is judged by a rule of its own, or is not drawn:
 //!
@@ -243,6 +243,7 @@ impl<'a> Campaign<'a> {
         let end = now() + REST;
         let mut revive_at = now() + CATCH_UP;
         let mut rest = Rest::default();
+        let mut restarted = Vec::new();
         loop {
             if let Some(name) = crowd::find_twice(self.fixture, &self.standstills) {
                 self.fail(&format!("{name} runs on two hosts at once"));
@@ -263,7 +264,7 @@ impl<'a> Campaign<'a> {
                 self.fail(&format!("not at rest after {REST:?}: {amiss}"));
             }
             if now() > revive_at {
-                self.revive();
+                self.revive(&mut restarted);
                 revive_at = now() + CATCH_UP;
             }
             thread::sleep(PACE);
@@ -272,21 +273,30 @@ impl<'a> Campaign<'a> {
 
     /// Restarts a server that does not catch up by itself, as an administrator does, or all of them when a bucket takes no
     /// writes though each server says that it is well: nats-server 2.9.10 gets into both states after a quick series of
-    /// deaths. Also clears a lock that all hosts call damaged.
-    fn revive(&mut self) {
+    /// deaths. If a server was restarted before (`restarted`) and is the only one that is not well, it is emptied, and gets
+    /// everything from the others. Also clears a lock that all hosts call damaged.
+    fn revive(&mut self, restarted: &mut Vec<String>) {
         if inject::clear_damaged(self.fixture) {
             self.tally.add_revival();
             self.note("    the lock is damaged: cleared");
             return;
         }
         let mut unwell = audit::unwell(self.fixture);
-        if unwell.is_empty() && !inject::takes_writes(self.fixture, self.store) {
+        let takes_writes = inject::takes_writes(self.fixture, self.store);
+        if unwell.is_empty() && !takes_writes {
             unwell = self.fixture.hosts.iter().collect();
         }
+        let is_the_only_one = unwell.len() == 1 && takes_writes;
         for host in unwell.into_iter().filter(|host| host.is_on()) {
             self.tally.add_revival();
-            self.note(&format!("    the server of {} does not recover after {CATCH_UP:?}: restarted", host.name));
-            inject::kill_server(host);
+            if self.store == Lockstore::Nats && is_the_only_one && restarted.contains(&host.name) {
+                self.note(&format!("    the server of {} does not recover after a restart: emptied", host.name));
+                inject::empty_server(host);
+            } else {
+                self.note(&format!("    the server of {} does not recover after {CATCH_UP:?}: restarted", host.name));
+                inject::kill_server(host);
+                restarted.push(host.name.clone());
+            }
         }
     }
 

@@ -109,7 +109,7 @@ impl Tally {
             let spans = if spans.is_empty() { format!("{:>7}", 0) } else { columns_of(spans) };
             line(format!("{what:<44} {spans}"));
         }
-        line(format!("{:<44} {:>7}", "servers restarted, damaged locks cleared", self.revivals));
+        line(format!("{:<44} {:>7}", "servers revived, damaged locks cleared", self.revivals));
         text
     }
 }
