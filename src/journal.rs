@@ -1,7 +1,7 @@
 //! The journal: each change of state is one entry, with its MESSAGE_ID and fields.
 //!
 //! Two kinds of entries have a MESSAGE_ID, and so an explanation in `packaging/usr/lib/systemd/catalog/putexd.catalog` that
-//! `journalctl -x` shows: that a service has entered a state ([`Entered`]), and an [`Alarm`]. Both carry OBJECT_SYSTEMD_UNIT.
+//! `journalctl -x` shows: that a service has entered a state ([`transition`]), and an [`Alarm`]. Both carry OBJECT_SYSTEMD_UNIT.
 //! Where root has written such an entry, journalctl counts it as the unit's own, so that all that has happened is shown by
 //! `journalctl -u database.service`. An entry for several services has these fields for each of them ([`transitions`]).
 //!
@@ -22,6 +22,7 @@ use tracing_subscriber::fmt::format::{FormatFields, Writer};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
+use crate::election::{State, Transition};
 use crate::types::{FencingToken, Revision, ServiceName, UnitName, printable, printable_lines};
 
 /// The environment variable with a filter such as `debug` or `info,putexd::store=trace`.
@@ -64,51 +65,59 @@ pub fn init(program: &str) -> Result<(), TryInitError> {
     Ok(())
 }
 
-/// A service has gone from one state to another.
-#[derive(Debug, Clone, Copy)]
-pub struct Transition<'a> {
-    /// The service.
-    pub service: &'a ServiceName,
-    /// Its unit.
-    pub unit: &'a UnitName,
-    /// The name of the state that it was in.
-    pub from: &'a str,
-    /// The name of the state that it is in now: one of [`Entered`]'s.
-    pub to: &'a str,
-    /// Why it has changed, in words that fit behind a colon.
-    pub reason: &'a str,
-    /// The holder of the lock, as last read; `None` when there is none or it is unknown.
-    pub holder: Option<&'a str>,
-    /// The lock's revision, as last read.
-    pub revision: Option<Revision>,
-    /// The fencing token, on the host that has it.
-    pub term: Option<FencingToken>,
+/// The MESSAGE_ID of the entry that a service has entered `state`: the key of the explanation in the catalog.
+#[must_use]
+pub const fn message_id(state: State) -> &'static str {
+    match state {
+        State::NoStore => "0b419e0b897f411093b83a4a1cc49268",
+        State::Standby => "416ecee12d854ed3898ca6fdb1d107bb",
+        State::Confirming => "85b862624bec4320aca9ba407eccd3af",
+        State::Fencing => "6ecb8cf8d5b14aefa0e2fa9168ad1e43",
+        State::Starting => "572f07d3dbbb4c5d8748e1b11528180a",
+        State::Active => "8393ed64d4eb429fb2b6001fe2bde5cf",
+        State::Releasing => "be8bad596007420c801dfa778bf686ef",
+        State::Lapsing => "8b4034494734414dba01b5ec3d9fb529",
+        State::Retired => "8a6bd094bf304c76aae9d889c3fbc83f",
+    }
 }
 
-/// Writes the entry of a transition. A state that is none of [`Entered`]'s gets an entry without a MESSAGE_ID.
-pub fn transition(transition: &Transition<'_>) {
-    let Transition { service, unit, from, to, reason, holder, revision, term } = *transition;
-    let entered = Entered::named(to);
+/// The level of that entry, by the same rule as [`Alarm::level`].
+const fn level(state: State) -> Level {
+    match state {
+        State::Lapsing => Level::ERROR,
+        State::NoStore => Level::WARN,
+        State::Standby
+        | State::Confirming
+        | State::Fencing
+        | State::Starting
+        | State::Active
+        | State::Releasing
+        | State::Retired => Level::INFO,
+    }
+}
+
+/// Writes the entry of a transition of `service`. A holder, revision or token that is not known is left out of it.
+pub fn transition(service: &ServiceName, unit: &UnitName, transition: &Transition) {
+    let Transition { from, to, reason, holder, revision, term } = transition;
     write(&Entry {
-        level: entered.map_or(Level::INFO, Entered::level),
+        level: level(*to),
         message: format_args!("{service}: {to} (was {from}): {reason}"),
-        message_id: entered.map(Entered::message_id),
+        message_id: Some(message_id(*to)),
         service: Some(service.as_str()),
         unit: Some(unit.as_str()),
-        from: Some(from),
-        to: Some(to),
+        from: Some(from.as_str()),
+        to: Some(to.as_str()),
         reason,
-        holder,
-        revision: revision.map(|revision| revision.0),
-        term: term.map(|term| term.0),
+        holder: Some(&**holder).filter(|holder| !holder.is_empty()),
+        revision: Some(revision.0).filter(|revision| *revision != 0),
+        term: Some(term.0).filter(|term| *term != 0),
     });
 }
 
 /// Writes the entry of a transition that several services have made for the same reason. It has PUTEX_SERVICE and
 /// OBJECT_SYSTEMD_UNIT of each of them, so that a search for any of them finds it, and no other field that belongs to one
 /// service.
-pub fn transitions(services: &[(&ServiceName, &UnitName)], from: &str, to: &str, reason: &str) {
-    let entered = Entered::named(to);
+pub fn transitions(services: &[(&ServiceName, &UnitName)], from: State, to: State, reason: &str) {
     for services in services.chunks(SERVICES_LIMIT) {
         // An event has each field once. In a span tracing-journald adds each value that is recorded to those recorded before.
         let span = tracing::error_span!(
@@ -128,13 +137,13 @@ pub fn transitions(services: &[(&ServiceName, &UnitName)], from: &str, to: &str,
         };
         span.in_scope(|| {
             write(&Entry {
-                level: entered.map_or(Level::INFO, Entered::level),
+                level: level(to),
                 message: format_args!("{}{more}: {to} (was {from}): {reason}", named.join(", ")),
-                message_id: entered.map(Entered::message_id),
+                message_id: Some(message_id(to)),
                 service: None,
                 unit: None,
-                from: Some(from),
-                to: Some(to),
+                from: Some(from.as_str()),
+                to: Some(to.as_str()),
                 reason,
                 holder: None,
                 revision: None,
@@ -213,38 +222,6 @@ macro_rules! messages {
             }
         }
     };
-}
-
-messages! {
-    /// The states that a service can enter, by the names that the election has for them.
-    Entered {
-        /// The store cannot be reached.
-        NoStore = "no-store", "0b419e0b897f411093b83a4a1cc49268", WARN;
-        /// Another host has the lock, or this one may not contend.
-        Standby = "standby", "416ecee12d854ed3898ca6fdb1d107bb", INFO;
-        /// This host has the lock and waits for the old holder's unit to be dead.
-        Confirming = "confirming", "85b862624bec4320aca9ba407eccd3af", INFO;
-        /// The previous holder is being fenced.
-        Fencing = "fencing", "6ecb8cf8d5b14aefa0e2fa9168ad1e43", INFO;
-        /// The unit is being started.
-        Starting = "starting", "572f07d3dbbb4c5d8748e1b11528180a", INFO;
-        /// The unit runs here.
-        Active = "active", "8393ed64d4eb429fb2b6001fe2bde5cf", INFO;
-        /// The unit is being stopped, and the lock is let go after that.
-        Releasing = "releasing", "be8bad596007420c801dfa778bf686ef", INFO;
-        /// The lease is over without a renewal: the unit is being stopped by force.
-        Lapsing = "lapsing", "8b4034494734414dba01b5ec3d9fb529", ERROR;
-        /// The service takes part no longer on this host: it was removed, or putexd stops.
-        Retired = "retired", "8a6bd094bf304c76aae9d889c3fbc83f", INFO;
-    }
-}
-
-impl Entered {
-    /// The state with this name, if there is one.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|entered| entered.name() == name)
-    }
 }
 
 messages! {
@@ -444,16 +421,15 @@ mod tests {
     fn a_transition_has_all_its_fields() {
         let (service, unit) = names();
         let entries = recorded(|| {
-            transition(&Transition {
-                service: &service,
-                unit: &unit,
-                from: "starting",
-                to: "active",
-                reason: "the unit has started",
-                holder: Some("h1"),
-                revision: Some(Revision(7)),
-                term: Some(FencingToken(42)),
-            });
+            let complete = Transition {
+                from: State::Starting,
+                to: State::Active,
+                reason: "the unit has started".to_owned(),
+                holder: "h1".to_owned(),
+                revision: Revision(7),
+                term: FencingToken(42),
+            };
+            transition(&service, &unit, &complete);
         });
         let expected = [
             ("MESSAGE_ID", "8393ed64d4eb429fb2b6001fe2bde5cf"),
@@ -501,7 +477,9 @@ mod tests {
         let of_all: Vec<_> = many.iter().map(|(service, unit)| (service, unit)).collect();
         let (spans, recorder) = (Spans::default(), Recorder::default());
         let subscriber = tracing_subscriber::registry().with(spans.clone()).with(recorder.clone());
-        tracing::subscriber::with_default(subscriber, || transitions(&of_all, "standby", "no-store", "it is away"));
+        tracing::subscriber::with_default(subscriber, || {
+            transitions(&of_all, State::Standby, State::NoStore, "it is away")
+        });
         let entries = recorder.0.lock().expect("nobody panics with it").clone();
         let messages: Vec<_> = entries.iter().map(|(level, fields)| (*level, fields["message"].as_str())).collect();
         let expected = [
@@ -526,6 +504,20 @@ mod tests {
 
     #[test]
     fn what_is_unknown_is_left_out() {
+        let (service, unit) = names();
+        let unknown = Transition {
+            from: State::NoStore,
+            to: State::Standby,
+            reason: "the store answered".to_owned(),
+            holder: String::new(),
+            revision: Revision(0),
+            term: FencingToken(0),
+        };
+        let entries = recorded(|| transition(&service, &unit, &unknown));
+        let fields: Vec<_> = entries[0].1.keys().map(String::as_str).collect();
+        let expected =
+            ["MESSAGE_ID", "OBJECT_SYSTEMD_UNIT", "PUTEX_FROM", "PUTEX_REASON", "PUTEX_SERVICE", "PUTEX_TO", "message"];
+        assert_eq!(fields, expected);
         let entries = recorded(|| alarm(Alarm::StoreLost, &Subject::default(), "connection refused"));
         let (level, fields) = &entries[0];
         assert_eq!(*level, Level::WARN);

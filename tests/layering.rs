@@ -18,7 +18,7 @@ const PROGRAMS: Layers = &[
     ("store", &["types"]),
     ("systemd", &["types", "host"]),
     ("guard_client", &["types", "host"]),
-    ("journal", &["types"]),
+    ("journal", &["types", "election"]),
     ("dbus", &["types"]),
     (
         "daemon",

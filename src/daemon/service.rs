@@ -90,12 +90,12 @@ pub struct Host {
     pub watchdog: Option<WatchdogSettings>,
 }
 
-/// What a look has shown of the units.
+/// What one look at the units has shown.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct Look {
     /// The epoch in which the look began.
     epoch: u64,
-    sighting: ObservedUnits,
+    units: ObservedUnits,
     /// Whether the host is going down: PID 1 then stops the units itself, and would refuse to start any.
     host_stops: bool,
 }
@@ -378,7 +378,7 @@ impl Service {
     fn hear(&mut self, told: Told) -> Option<Event> {
         match told {
             Told::Event(event) => Some(event),
-            Told::Seen(seen) => self.take_sight(seen),
+            Told::Looked(look) => self.take_in(look),
             Told::Strays(strays) => self.judge_strays(&strays),
             Told::Admission(admission) => {
                 self.tell_of_admission(&admission);
@@ -394,21 +394,21 @@ impl Service {
         }
     }
 
-    fn take_sight(&mut self, seen: Seen) -> Option<Event> {
-        if seen.epoch != self.epoch.load(Ordering::Acquire) {
+    fn take_in(&mut self, look: Look) -> Option<Event> {
+        if look.epoch != self.epoch.load(Ordering::Acquire) {
             return None;
         }
-        if seen.host_stops {
+        if look.host_stops {
             self.handle(Event::Contend(Err("this host is shutting down".to_owned())));
         }
-        let sight = self.judge(seen.sighting)?;
-        self.tell_of_end(&sight);
+        let unit = self.judge(look.units)?;
+        self.tell_of_end(&unit);
         // A unit that fails very soon after its start counts as started or not by chance, so its failure is noted here as
         // well.
-        if let (State::Active, ObservedUnit::Dead { result, failed: true }) = (self.election.state(), &sight) {
+        if let (State::Active, ObservedUnit::Dead { result, failed: true }) = (self.election.state(), &unit) {
             self.failure = Some((self.host.machine.wall(), result.clone()));
         }
-        Some(Event::Unit(sight))
+        Some(Event::Unit(unit))
     }
 
     /// Whether the stop that was asked for last has its proof. A proof of an earlier stop is dropped.
@@ -610,13 +610,13 @@ impl Service {
 
     /// Takes what was seen of the units. While they may run, the main unit decides whether the service lives, because bound
     /// units come and go, as the service of a timer does. Without the lease none of the units may live.
-    fn judge(&mut self, sighting: ObservedUnits) -> Option<ObservedUnit> {
-        self.alive = sighting.alive;
-        self.undead = sighting.trouble;
+    fn judge(&mut self, observed: ObservedUnits) -> Option<ObservedUnit> {
+        self.alive = observed.alive;
+        self.undead = observed.trouble;
         let runs = matches!(self.election.state(), State::Starting | State::Active);
         let since = self.undead_since.unwrap_or_else(|| self.host.machine.now());
         self.undead_since = (self.undead.is_some() && !runs).then_some(since);
-        if self.election.state() == State::Active { sighting.main } else { sighting.all }
+        if self.election.state() == State::Active { observed.main } else { observed.all }
     }
 
     /// Tells of processes outside of their control groups. By default they end the lease, because no stop reaches them, and

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::election::{State, rounded};
+use crate::election::{State, Transition, rounded};
 use crate::journal;
-use crate::types::{FencingToken, Revision, ServiceName, Time, UnitName};
+use crate::types::{ServiceName, Time, UnitName};
 
 /// Number of changes that are written at once in one [`MOMENT`] although they [may wait](Change::may_wait).
 const AT_ONCE: u32 = 4;
@@ -26,41 +26,32 @@ const MOMENT: Duration = Duration::from_secs(1);
 pub(super) struct Change {
     pub(super) service: ServiceName,
     pub(super) unit: UnitName,
-    pub(super) from: State,
-    pub(super) to: State,
-    pub(super) reason: String,
-    pub(super) holder: Option<String>,
-    pub(super) revision: Option<Revision>,
-    pub(super) term: Option<FencingToken>,
+    pub(super) transition: Transition,
 }
 
 impl Change {
     /// Whether the journal may hear of it later: no unit runs here before or after the change, and none is being started.
     fn may_wait(&self) -> bool {
-        matches!((self.from, self.to), (State::Standby, State::NoStore) | (State::NoStore, State::Standby))
+        matches!(
+            (self.transition.from, self.transition.to),
+            (State::Standby, State::NoStore) | (State::NoStore, State::Standby)
+        )
     }
 
     /// The part of the reason that other services can share. What follows the first semicolon is of this service alone,
     /// such as how long it waits.
     fn shared_reason(&self) -> &str {
-        self.reason.split_once(';').map_or(&*self.reason, |(shared, _)| shared)
+        let reason = &*self.transition.reason;
+        reason.split_once(';').map_or(reason, |(shared, _)| shared)
     }
 
     fn is_like(&self, other: &Self) -> bool {
-        (self.from, self.to, self.shared_reason()) == (other.from, other.to, other.shared_reason())
+        let (own, others) = (&self.transition, &other.transition);
+        (own.from, own.to, self.shared_reason()) == (others.from, others.to, other.shared_reason())
     }
 
     fn write(&self) {
-        journal::transition(&journal::Transition {
-            service: &self.service,
-            unit: &self.unit,
-            from: self.from.as_str(),
-            to: self.to.as_str(),
-            reason: &self.reason,
-            holder: self.holder.as_deref(),
-            revision: self.revision,
-            term: self.term,
-        });
+        journal::transition(&self.service, &self.unit, &self.transition);
     }
 }
 
@@ -72,7 +63,7 @@ pub struct Tidings(Arc<Shared>);
 struct Shared {
     /// Whether the journal has been told that the store does not answer, or takes no writes.
     store_fails: AtomicBool,
-    known: Mutex<Known>,
+    services: Mutex<Services>,
 }
 
 /// The end of one service's lease, if it is active here. When this is dropped the service is no longer counted. Each
@@ -86,8 +77,9 @@ impl Standing {
     }
 }
 
+/// What is known of the services, and what the journal has not been told yet.
 #[derive(Debug, Default)]
-struct Known {
+struct Services {
     /// The standings of all services, and of some that are gone.
     standings: Vec<Weak<Mutex<Option<Time>>>>,
     /// The end of the present [`MOMENT`], and how many changes were written at once in it.
@@ -99,37 +91,37 @@ impl Tidings {
     /// Adds a service, which is not active yet.
     pub(super) fn add(&self) -> Standing {
         let standing = Standing::default();
-        let mut known = self.known();
-        known.standings.retain(|standing| standing.strong_count() > 0);
-        known.standings.push(Arc::downgrade(&standing.0));
+        let mut services = self.services();
+        services.standings.retain(|standing| standing.strong_count() > 0);
+        services.standings.push(Arc::downgrade(&standing.0));
         standing
     }
 
     /// Tells the journal of a change, now or soon. `Some`: the caller has to call [`write`](Self::write) at that time.
     pub(super) fn tell(&self, change: Change) -> Option<Instant> {
-        let mut known = self.known();
+        let mut services = self.services();
         // A waiting change of the same service is older, so it is written first.
-        if known.waiting.iter().any(|waiting| waiting.service == change.service) {
-            known.write();
+        if services.waiting.iter().any(|waiting| waiting.service == change.service) {
+            services.write();
         }
         if !change.may_wait() {
             change.write();
             return None;
         }
         let now = Instant::now();
-        let (until, told) = known.moment.filter(|(until, _)| now < *until).unwrap_or((now + MOMENT, 0));
+        let (until, told) = services.moment.filter(|(until, _)| now < *until).unwrap_or((now + MOMENT, 0));
         if told < AT_ONCE {
-            known.moment = Some((until, told + 1));
+            services.moment = Some((until, told + 1));
             change.write();
             return None;
         }
-        known.waiting.push(change);
-        (known.waiting.len() == 1).then_some(until)
+        services.waiting.push(change);
+        (services.waiting.len() == 1).then_some(until)
     }
 
     /// Writes the changes that wait.
     pub(super) fn write(&self) {
-        self.known().write();
+        self.services().write();
     }
 
     /// Whether the journal has been told that the store does not answer, or takes no writes. What follows from that for
@@ -145,7 +137,7 @@ impl Tidings {
 
     /// How many services it concerns that the store does not answer, or answers again. The words fit behind a semicolon.
     pub(super) fn concerned(&self, now: Time) -> String {
-        let standings: Vec<_> = self.known().standings.iter().filter_map(Weak::upgrade).collect();
+        let standings: Vec<_> = self.services().standings.iter().filter_map(Weak::upgrade).collect();
         let until = |standing: &Arc<Mutex<Option<Time>>>| *standing.lock().unwrap_or_else(PoisonError::into_inner);
         let ends: Vec<Time> = standings.iter().filter_map(until).collect();
         let is = |count| if count == 1 { "is" } else { "are" };
@@ -161,12 +153,12 @@ impl Tidings {
         format!("{all}, {active} of them {} active here, for {left} at least", is(active))
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn services(&self) -> MutexGuard<'_, Services> {
+        self.0.services.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Known {
+impl Services {
     fn write(&mut self) {
         let mut waiting = std::mem::take(&mut self.waiting);
         if !waiting.is_empty() {
@@ -180,7 +172,8 @@ impl Known {
                 [alone] => alone.write(),
                 [first, ..] => {
                     let services: Vec<_> = alike.iter().map(|change| (&change.service, &change.unit)).collect();
-                    journal::transitions(&services, first.from.as_str(), first.to.as_str(), first.shared_reason());
+                    let Transition { from, to, .. } = first.transition;
+                    journal::transitions(&services, from, to, first.shared_reason());
                 }
                 [] => {}
             }
@@ -195,6 +188,7 @@ mod tests {
 
     use super::*;
     use crate::daemon::fake::written;
+    use crate::types::{FencingToken, Revision};
 
     fn name(number: u32) -> ServiceName {
         ServiceName::new(&format!("s{number}")).expect("a good name")
@@ -204,12 +198,14 @@ mod tests {
         Change {
             service: name(number),
             unit: UnitName::new(&format!("s{number}.service")).expect("a good name"),
-            from,
-            to,
-            reason: "so it is".to_owned(),
-            holder: None,
-            revision: None,
-            term: None,
+            transition: Transition {
+                from,
+                to,
+                reason: "so it is".to_owned(),
+                holder: String::new(),
+                revision: Revision(0),
+                term: FencingToken(0),
+            },
         }
     }
 
@@ -229,9 +225,13 @@ mod tests {
         advance(MOMENT / 2).await;
         let at = tidings.tell(lost(10)).expect("the first that waits");
         assert_eq!(at, began + MOMENT);
-        let own = |number| Change { reason: format!("so it is; for {number}s more"), ..lost(number) };
+        let because = |change: Change, reason: String| {
+            let transition = Transition { reason, ..change.transition.clone() };
+            Change { transition, ..change }
+        };
+        let own = |number| because(lost(number), format!("so it is; for {number}s more"));
         assert!((11..15).all(|number| tidings.tell(own(number)).is_none()));
-        tidings.tell(Change { reason: "for another reason".to_owned(), ..lost(20) });
+        tidings.tell(because(lost(20), "for another reason".to_owned()));
         assert!(written.take().is_empty());
         sleep_until(at).await;
         tidings.write();

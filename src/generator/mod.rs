@@ -71,8 +71,8 @@ pub fn main() -> ExitCode {
         Some("--help" | "-h") => println!("{USAGE}\nSee systemd.generator(7)."),
         Some("--version" | "-V") => println!("putex-generator {}", env!("CARGO_PKG_VERSION")),
         Some(target) if !target.starts_with('-') => {
-            let known = Known { kept: PathBuf::from(kept::DIR), state: PathBuf::from(STATE_DIR) };
-            let generated = run(&SERVICE_DIRS.map(PathBuf::from), &known, Path::new(target));
+            let folders = KeptFolders { kept: PathBuf::from(kept::DIR), state: PathBuf::from(STATE_DIR) };
+            let generated = run(&SERVICE_DIRS.map(PathBuf::from), &folders, Path::new(target));
             report(&generated.problems);
             if let Err(problem) = run_for_guard(Path::new(HOST_FILE), Path::new(target)) {
                 report(&[problem]);
@@ -95,16 +95,16 @@ pub struct Generated {
     pub problems: Vec<String>,
 }
 
-/// The folders in which putexd has left for others what it knows, beside the service files.
+/// The folders in which putexd keeps, beside the service files, which units it has run.
 #[derive(Debug, Clone)]
-pub struct Known {
+pub struct KeptFolders {
     /// The folder of what putexd has last taken from each file, in this boot.
     pub kept: PathBuf,
     /// The folder of what putexd has run, in any boot.
     pub state: PathBuf,
 }
 
-impl Known {
+impl KeptFolders {
     fn kept_of(&self, service: &ServiceName) -> PathBuf {
         self.kept.join(format!("{service}.json"))
     }
@@ -112,17 +112,17 @@ impl Known {
 
 /// Reads the service files below `directories`, the first of which wins, and writes the drop-ins below `target`.
 #[must_use]
-pub fn run(directories: &[PathBuf], known: &Known, target: &Path) -> Generated {
+pub fn run(directories: &[PathBuf], folders: &KeptFolders, target: &Path) -> Generated {
     let mut generated = Generated::default();
     let mut refused = BTreeSet::new();
     let end = Instant::now() + READ_LIMIT;
-    let state = known.state.clone();
+    let state = folders.state.clone();
     let beginning = begin(move || Ok(read_state(&state)));
     let files = read_all(select(directories, &mut generated.problems), end);
     let ran = awaited(&beginning, end).unwrap_or_default();
     for (service, files) in files {
         let Some(first) = files.first().map(|(path, _)| path.clone()) else { continue };
-        let kept = service.as_ref().map(|service| known.kept_of(service));
+        let kept = service.as_ref().map(|service| folders.kept_of(service));
         let ran = service.as_ref().and_then(|service| ran.get(service));
         let mut units = units_of_all(files, kept.as_deref(), ran, &mut generated.problems);
         if units.is_empty() {
@@ -138,8 +138,9 @@ pub fn run(directories: &[PathBuf], known: &Known, target: &Path) -> Generated {
         }
     }
     for (unit, services) in generated.bonds.iter_mut().filter(|(_, services)| services.len() > 1) {
-        let has_taken =
-            |service: &&ServiceName| former_units(&known.kept_of(service)).is_some_and(|former| former.contains(unit));
+        let has_taken = |service: &&ServiceName| {
+            former_units(&folders.kept_of(service)).is_some_and(|former| former.contains(unit))
+        };
         let holders: BTreeSet<ServiceName> = services.iter().filter(has_taken).cloned().collect();
         // Otherwise a running unit would be bound to a second lease, and stopped because of a file that putexd refuses.
         if !holders.is_empty() {
@@ -590,8 +591,8 @@ mod tests {
         }
 
         fn run(&self) -> Generated {
-            let known = Known { kept: self.root.path().join("kept"), state: self.root.path().join("state") };
-            run(&self.directories(), &known, &self.root.path().join("out"))
+            let folders = KeptFolders { kept: self.root.path().join("kept"), state: self.root.path().join("state") };
+            run(&self.directories(), &folders, &self.root.path().join("out"))
         }
 
         /// The unit that each service is bound to.
@@ -1074,7 +1075,7 @@ mod tests {
     #[test]
     fn without_any_directory_there_is_nothing_to_do() {
         let root = tempfile::tempdir().expect("a directory");
-        let known = Known { kept: root.path().join("kept"), state: root.path().join("state") };
-        assert_eq!(run(&[root.path().join("none")], &known, root.path()), Generated::default());
+        let folders = KeptFolders { kept: root.path().join("kept"), state: root.path().join("state") };
+        assert_eq!(run(&[root.path().join("none")], &folders, root.path()), Generated::default());
     }
 }

@@ -119,11 +119,11 @@ struct Board {
 struct Watch {
     bells: Vec<mpsc::Sender<()>>,
     /// What the line of the unit said last.
-    seen: Option<Seen>,
+    seen: Option<UnitLine>,
 }
 
 /// The fields of a unit's line that tell of a change: LoadState, ActiveState, SubState, and the number of its job.
-type Seen = (String, String, String, u32);
+type UnitLine = (String, String, String, u32);
 
 fn ring(bells: &[mpsc::Sender<()>]) {
     for bell in bells {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Admission, Seen};
+use super::{Admission, Look};
 use crate::config::ServiceSettings;
 use crate::daemon::registration::{Adoption, Standpoint};
 use crate::election::Event;
@@ -48,7 +48,7 @@ pub(in crate::daemon) enum Told {
     /// The outcome of an action, or the verdict of a health check.
     Event(Event),
     /// What a look at the units has shown.
-    Seen(Seen),
+    Looked(Look),
     /// The processes of the units that are outside of their control groups, each time that the list changes.
     Strays(Vec<Process>),
     /// Whether the units can be supervised, each time that the answer changes.

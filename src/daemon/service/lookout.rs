@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{Inbox, Seen, Told, UnitControl};
+use super::{Inbox, Look, Told, UnitControl};
 use crate::config::ServiceSettings;
 use crate::daemon::machine::Machine;
 use crate::daemon::timers::shared_pause;
@@ -59,16 +59,16 @@ pub(super) async fn watch_units(
     loop {
         let look_again = Instant::now() + LOOK_INTERVAL;
         let before = epoch.load(Ordering::Acquire);
-        let sighting = units.look().await;
-        let alive = sighting.main == Some(ObservedUnit::Alive);
+        let observed = units.look().await;
+        let alive = observed.main == Some(ObservedUnit::Alive);
         // After the unit's end it is looked for once more, so that processes which were told of before and are gone are
         // told of as gone.
-        let is_worth_a_look = alive || was_alive || !sighting.alive.is_empty();
+        let is_worth_a_look = alive || was_alive || !observed.alive.is_empty();
         let host_stops = was_alive && !alive && matches!(units.systemd.system_state().await, Ok(SystemState::Stopping));
         was_alive = alive;
-        let all_dead = matches!(sighting.all, Some(ObservedUnit::Dead { .. }));
-        let is_settled = sighting.is_settled;
-        if inbox.tell(Told::Seen(Seen { epoch: before, sighting, host_stops })).await.is_err() {
+        let all_dead = matches!(observed.all, Some(ObservedUnit::Dead { .. }));
+        let is_settled = observed.is_settled;
+        if inbox.tell(Told::Looked(Look { epoch: before, units: observed, host_stops })).await.is_err() {
             return;
         }
         looked.send_replace(is_worth_a_look);

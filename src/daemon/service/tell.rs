@@ -1,5 +1,6 @@
 //! What a service tells the journal, and an operator who has asked for something.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -128,8 +129,8 @@ impl Service {
 
     /// Tells the journal why a unit that was stopped by hand, or has ended, comes up elsewhere. An administrator who stops
     /// it should know that.
-    pub(super) fn tell_of_end(&self, sight: &ObservedUnit) {
-        if let (State::Active, ObservedUnit::Dead { failed: false, .. }) = (self.election.state(), sight) {
+    pub(super) fn tell_of_end(&self, unit: &ObservedUnit) {
+        if let (State::Active, ObservedUnit::Dead { failed: false, .. }) = (self.election.state(), unit) {
             let (name, unit) = (&self.settings.name, &self.settings.unit);
             tracing::warn!(
                 OBJECT_SYSTEMD_UNIT = unit.as_str(),
@@ -175,16 +176,12 @@ impl Service {
         let now = self.host.machine.now();
         let hindrance = self.election.hindrance(now).map(|hindrance| hindrance.in_words(now));
         let ended = ended(transition, &self.settings.unit, self.again.as_deref(), hindrance.as_deref());
-        let later = self.host.tidings.tell(Change {
-            service: self.settings.name.clone(),
-            unit: self.settings.unit.clone(),
-            from: transition.from,
-            to: transition.to,
-            reason: ended.map_or_else(|| transition.reason.clone(), |ended| format!("{}; {ended}", transition.reason)),
-            holder: Some(transition.holder.clone()).filter(|holder| !holder.is_empty()),
-            revision: Some(transition.revision).filter(|revision| *revision != Revision(0)),
-            term: Some(transition.term).filter(|term| *term != FencingToken(0)),
-        });
+        let mut told = transition.clone();
+        if let Some(ended) = ended {
+            write!(told.reason, "; {ended}").expect("writing to a string does not fail");
+        }
+        let (service, unit) = (self.settings.name.clone(), self.settings.unit.clone());
+        let later = self.host.tidings.tell(Change { service, unit, transition: told });
         if let Some(at) = later {
             let tidings = self.host.tidings.clone();
             self.host.machine.spawn(Box::pin(async move {

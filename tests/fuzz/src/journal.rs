@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use putexd::journal::{Alarm, Entered, Subject, Transition, alarm, transition};
+use putexd::election::{State, Transition};
+use putexd::journal::{Alarm, Subject, alarm, message_id, transition};
 use putexd::types::{FencingToken, Revision, ServiceName, UnitName};
 use tracing::field::{Field, Visit};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
@@ -27,21 +28,20 @@ pub fn journal(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let mut parts = text.splitn(3, "\n--\n");
     let [name, holder, reason] = [(); 3].map(|()| parts.next().unwrap_or_default());
-    let to = Entered::named(name).map_or("dancing", Entered::name);
+    let to = State::ALL.into_iter().find(|state| state.as_str() == name).unwrap_or(State::Standby);
     let service = ServiceName::new("db").expect("a service name");
     let unit = UnitName::new("database.service").expect("a unit name");
     let number = input.len() as u64;
     let entries = recorded(|| {
-        transition(&Transition {
-            service: &service,
-            unit: &unit,
-            from: "standby",
+        let entered = Transition {
+            from: State::Standby,
             to,
-            reason,
-            holder: Some(holder),
-            revision: Some(Revision(u64::MAX - number)),
-            term: Some(FencingToken(number)),
-        });
+            reason: reason.to_owned(),
+            holder: holder.to_owned(),
+            revision: Revision(u64::MAX - number),
+            term: FencingToken(number),
+        };
+        transition(&service, &unit, &entered);
         let subject = Subject {
             service: Some((&service, &unit)),
             holder: Some(holder),
@@ -58,11 +58,7 @@ pub fn journal(input: &[u8]) {
         check(entry);
     }
     let id = entries[0].iter().find(|(name, _)| *name == "MESSAGE_ID").map(|(_, id)| id.as_str());
-    assert_eq!(
-        id,
-        Entered::named(to).map(Entered::message_id),
-        "a state that has an explanation is explained, and no other"
-    );
+    assert_eq!(id, Some(message_id(to)));
 }
 
 type Fields = Vec<(&'static str, String)>;
