@@ -14,8 +14,8 @@ use putexd::election::{
     WriteResult,
 };
 use putexd::types::{
-    FencingToken, Holder, Incarnation, Instance, Key, MachineId, NodeId, OnStopFailure, Revision, Time, UnitName,
-    WriteId,
+    FencingToken, Holder, Incarnation, Instance, Key, LeaseTerms, MachineId, NodeId, OnStopFailure, Revision, Time,
+    UnitName, WriteId,
 };
 
 fn ms(count: u64) -> Duration {
@@ -153,7 +153,7 @@ impl Host {
         for _ in 0..200 {
             if let Some(write) = write(&actions) {
                 actions = self.won(&write);
-            } else if let Some(GuardRequest::Arm { instance, deadline, .. }) = guard(&actions) {
+            } else if let Some(GuardRequest::Arm(LeaseTerms { instance, deadline, .. })) = guard(&actions) {
                 actions = self.handle(Event::GuardDone { instance, done: GuardDone::Armed(deadline) });
             } else if let Some(instance) = started(&actions) {
                 self.handle(Event::Started { instance, result: Ok(()) });
@@ -300,13 +300,15 @@ fn held_by(token: &str, instance: u128, write: u128) -> Content {
 /// What the guard remembers of the lease of instance 7.
 fn remembered(deadline: Duration, lapsed: bool) -> Remembered {
     Remembered {
-        instance: Instance(7),
-        write: WriteId(1),
-        revision: Revision(10),
-        term: FencingToken(5),
-        deadline: Time::both(deadline),
-        stop_budget: ms(1000),
-        kill_reserve: ms(250),
+        terms: LeaseTerms {
+            instance: Instance(7),
+            write: WriteId(1),
+            revision: Revision(10),
+            token: FencingToken(5),
+            deadline: Time::both(deadline),
+            stop_budget: ms(1000),
+            kill_reserve: ms(250),
+        },
         closing: false,
         lapsed,
         units: Vec::new(),
@@ -944,7 +946,7 @@ fn again(mut host: Host, instance: &mut Instance) -> Host {
                     actions.extend(host.won(&write));
                     continue;
                 }
-                Action::Guard(GuardRequest::Arm { instance, deadline, .. }) => {
+                Action::Guard(GuardRequest::Arm(LeaseTerms { instance, deadline, .. })) => {
                     Event::GuardDone { instance, done: GuardDone::Armed(deadline) }
                 }
                 Action::Start { instance: begun, .. } => {
@@ -984,7 +986,7 @@ fn arming() -> (Host, Instance, Time) {
     let id = host.ready();
     let mut actions = host.shown(id, 0, Content::Absent);
     for _ in 0..200 {
-        if let Some(GuardRequest::Arm { instance, deadline, .. }) = guard(&actions) {
+        if let Some(GuardRequest::Arm(LeaseTerms { instance, deadline, .. })) = guard(&actions) {
             return (host, instance, deadline);
         }
         actions = if let Some(write) = write(&actions) {

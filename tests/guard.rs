@@ -14,7 +14,7 @@ use std::time::Duration;
 use putexd::guard_client::frame::{Lease, REQUEST_LIMIT_BYTES};
 use putexd::guard_client::{GuardClient, GuardError, Link, take_down};
 use putexd::host::{cgroup::Hierarchy, clock};
-use putexd::types::{FencingToken, Instance, NodeId, OnStopFailure, Revision, ServiceName, Time, WriteId};
+use putexd::types::{FencingToken, Instance, LeaseTerms, NodeId, OnStopFailure, Revision, ServiceName, Time, WriteId};
 use tokio::time::{sleep, timeout};
 
 const LIMIT: Duration = Duration::from_secs(2);
@@ -175,13 +175,15 @@ fn lease(instance: u128, life: Duration) -> Lease {
     Lease {
         service: db(),
         node: NodeId::new("alpha").expect("a good name"),
-        instance: Instance(instance),
-        write: WriteId(1),
-        revision: Revision(1),
-        term: FencingToken(42),
-        deadline: clock::now().plus(life),
-        stop_budget: ms(600),
-        kill_reserve: ms(300),
+        terms: LeaseTerms {
+            instance: Instance(instance),
+            write: WriteId(1),
+            revision: Revision(1),
+            token: FencingToken(42),
+            deadline: clock::now().plus(life),
+            stop_budget: ms(600),
+            kill_reserve: ms(300),
+        },
         units: Vec::new(),
         cgroups: Vec::new(),
         inactive: Vec::new(),
@@ -382,7 +384,7 @@ async fn units_are_killed_between_the_kill_time_and_the_end_of_s_and_again_after
     let client = guard.client().await;
     let mut lease = lease(1, ms(300));
     lease.cgroups = vec![victim.path.clone()];
-    let (kill_at, dead_by) = (lease.kill_at(), lease.dead_by());
+    let (kill_at, dead_by) = (lease.terms.kill_at(), lease.terms.dead_by());
     client.arm(lease).await.expect("arms");
     sleep(clock::now().until_passed(kill_at).saturating_sub(ms(50))).await;
     assert!(victim.is_alive(), "systemd has its chance first");
@@ -427,8 +429,8 @@ async fn units_are_killed_in_every_control_group_that_the_guard_heard_of() {
     other.cgroups = vec![format!("{}/inner", second.path)];
     let refused = Err(GuardError::Refused(format!("the lease of db still covers {}/inner", second.path)));
     assert_eq!(client.arm(other.clone()).await, refused);
-    sleep(clock::now().until_passed(lease.dead_by())).await;
-    other.deadline = clock::now().plus(ms(30_000));
+    sleep(clock::now().until_passed(lease.terms.dead_by())).await;
+    other.terms.deadline = clock::now().plus(ms(30_000));
     assert_eq!(client.arm(other.clone()).await, refused, "a lease that has lapsed covers it too");
     assert!(!first.is_alive() && !second.is_alive() && third.is_alive());
     lease.closing = true;
@@ -447,7 +449,7 @@ async fn about_to_lapse(name: &str) -> Option<(Guard, Victim, Time)> {
     let guard = Guard::start();
     let mut lease = lease(1, ms(300));
     lease.cgroups = vec![victim.path.clone()];
-    let kill_at = lease.kill_at();
+    let kill_at = lease.terms.kill_at();
     guard.client().await.arm(lease).await.expect("arms");
     Some((guard, victim, kill_at))
 }
@@ -543,7 +545,7 @@ async fn a_journal_that_does_not_read_holds_up_nothing() {
     let client = guard.client().await;
     let mut lease = lease(1, ms(300));
     lease.cgroups = vec![victim.path.clone()];
-    let dead_by = lease.dead_by();
+    let dead_by = lease.terms.dead_by();
     client.arm(lease).await.expect("arms");
     sleep(clock::now().until_passed(dead_by)).await;
     assert!(!victim.is_alive());
@@ -555,8 +557,8 @@ fn lease_of_many(parent: &str, number: usize, deadline: Time) -> Lease {
     let service = format!("s{number}");
     let mut lease = lease(number as u128, Duration::ZERO);
     lease.service = ServiceName::new(&service).expect("a good name");
-    lease.deadline = deadline;
-    (lease.stop_budget, lease.kill_reserve) = (ms(3000), ms(2500));
+    lease.terms.deadline = deadline;
+    (lease.terms.stop_budget, lease.terms.kill_reserve) = (ms(3000), ms(2500));
     lease.units = vec![format!("{service}.service").parse().expect("a good name")];
     lease.cgroups = vec![format!("{parent}/{service}.service")];
     lease
@@ -591,7 +593,8 @@ async fn arm_all(client: &GuardClient, leases: &[Lease]) {
 async fn extend_all(client: &GuardClient, leases: &[Lease]) {
     for_all(leases, |lease| {
         let client = client.clone();
-        let Lease { service, instance, write, revision, deadline, .. } = lease;
+        let LeaseTerms { instance, write, revision, deadline, .. } = lease.terms;
+        let service = lease.service;
         async move { client.extend(&service, instance, write, revision, deadline).await }
     })
     .await;
@@ -655,8 +658,8 @@ async fn a_thousand_leases_are_kept_and_end_in_time_though_pid_1_hangs() {
     arm_all(&client, &leases).await;
     for round in 1..=3 {
         for (number, lease) in (0..).zip(&mut leases) {
-            lease.deadline = armed_until.plus(ms(1000 * round + number));
-            (lease.write, lease.revision) = (WriteId(1 + u128::from(round)), Revision(1 + round));
+            lease.terms.deadline = armed_until.plus(ms(1000 * round + number));
+            (lease.terms.write, lease.terms.revision) = (WriteId(1 + u128::from(round)), Revision(1 + round));
         }
         extend_all(&client, &leases).await;
     }
@@ -669,17 +672,20 @@ async fn a_thousand_leases_are_kept_and_end_in_time_though_pid_1_hangs() {
     up(&client, Link::Up).await;
     let known = |mut leases: Vec<Lease>| {
         leases.sort_by(|one, other| one.service.cmp(&other.service));
-        leases.iter().map(|lease| (lease.service.clone(), lease.revision, lease.deadline)).collect::<Vec<_>>()
+        leases
+            .iter()
+            .map(|lease| (lease.service.clone(), lease.terms.revision, lease.terms.deadline))
+            .collect::<Vec<_>>()
     };
     let listed = client.list().await.expect("lists");
     assert!(listed.iter().all(|listed| listed.lease.closing && !listed.lapsed));
     assert_eq!(known(listed.into_iter().map(|listed| listed.lease).collect()), known(leases.clone()));
     let one = client.lease_of(&leases[7].service).await.expect("answers").expect("is there");
-    assert_eq!(one.lease.deadline, leases[7].deadline);
+    assert_eq!(one.lease.terms.deadline, leases[7].terms.deadline);
 
     for_all(&leases, |lease| {
         let client = client.clone();
-        async move { client.disarm(&lease.service, lease.instance).await }
+        async move { client.disarm(&lease.service, lease.terms.instance).await }
     })
     .await;
     assert_eq!(fs::read_dir(guard.root.path().join("state")).expect("reads").count(), 0, "nothing is left behind");
@@ -688,9 +694,9 @@ async fn a_thousand_leases_are_kept_and_end_in_time_though_pid_1_hangs() {
     arm_all(&client, &leases).await;
     assert!(!clock::now().has_passed(deadline), "this host is too slow for a test");
     assert_eq!(fs::read_dir(guard.root.path().join("leases")).expect("reads").count(), MANY);
-    sleep(clock::now().until_passed(leases[0].kill_at()).saturating_sub(ms(200))).await;
+    sleep(clock::now().until_passed(leases[0].terms.kill_at()).saturating_sub(ms(200))).await;
     assert_eq!(units.dead(), 0, "systemd has its chance first");
-    sleep(clock::now().until_passed(leases[0].dead_by())).await;
+    sleep(clock::now().until_passed(leases[0].terms.dead_by())).await;
     assert_eq!(units.dead(), MANY);
     assert_eq!(fs::read_dir(guard.root.path().join("leases")).expect("reads").count(), 0);
     assert!(client.list().await.expect("lists").iter().all(|listed| listed.lapsed), "it serves on");
@@ -732,10 +738,12 @@ async fn a_thousand_leases_measured() {
         for turn in (0..rounds * MANY).step_by(at_once) {
             sleep(clock::now().until_passed(began.plus(interval * u32::try_from(turn).expect("few") / 1000))).await;
             for lease in &mut leases[turn % MANY..turn % MANY + at_once] {
-                lease.deadline = clock::now().plus(ms(20_000));
+                lease.terms.deadline = clock::now().plus(ms(20_000));
                 let (client, lease) = (client.clone(), lease.clone());
                 asked.spawn(async move {
-                    client.extend(&lease.service, lease.instance, WriteId(2), Revision(2), lease.deadline).await
+                    client
+                        .extend(&lease.service, lease.terms.instance, WriteId(2), Revision(2), lease.terms.deadline)
+                        .await
                 });
             }
         }
@@ -752,10 +760,10 @@ async fn a_thousand_leases_measured() {
     println!("after a list: {} {}", guard.memory("VmRSS"), guard.memory("VmHWM"));
 
     let last_until = clock::now().plus(ms(25_000));
-    let (mut first, mut last) = (leases[0].kill_at(), leases[0].dead_by());
+    let (mut first, mut last) = (leases[0].terms.kill_at(), leases[0].terms.dead_by());
     for lease in &mut leases {
-        lease.deadline = last_until;
-        (first, last) = (lease.kill_at(), lease.dead_by());
+        lease.terms.deadline = last_until;
+        (first, last) = (lease.terms.kill_at(), lease.terms.dead_by());
     }
     extend_all(&client, &leases).await;
     sleep(clock::now().until_passed(first)).await;
@@ -830,7 +838,7 @@ async fn a_guard_that_hangs_is_killed_in_time_for_a_successor() {
     let client = guard.client().await;
     assert!(!guard.is_killed_within(ms(700)).await, "it beats");
     let lease = lease(1, ms(4000));
-    let kill_at = lease.kill_at();
+    let kill_at = lease.terms.kill_at();
     client.arm(lease).await.expect("arms");
     guard.signal(rustix::process::Signal::STOP);
     assert!(!guard.is_killed_within(ms(600)).await, "there is time");
@@ -981,7 +989,7 @@ async fn without_systemd_and_without_proof_the_guard_ends_once() {
 /// A lease of that life, with that stop budget.
 fn lease_with_budget(life: Duration, stop_budget: Duration) -> Lease {
     let mut lease = lease(1, life);
-    (lease.stop_budget, lease.kill_reserve) = (stop_budget, ms(100));
+    (lease.terms.stop_budget, lease.terms.kill_reserve) = (stop_budget, ms(100));
     lease
 }
 
@@ -1016,12 +1024,12 @@ async fn no_keep_alive_outlasts_a_unit_that_is_not_proven_dead() {
     // Without systemd there is no proof for a mount. The trigger for the self-fence is a file here, so the guard ends.
     let mut lease = lease_with_budget(ms(1500), ms(1500));
     lease.inactive = vec!["srv-data.mount".parse().expect("a good name")];
-    let last_allowed = lease.deadline.plus(ms(500));
+    let last_allowed = lease.terms.deadline.plus(ms(500));
     client.arm(lease.clone()).await.expect("arms");
     sleep(clock::now().until_passed(last_allowed)).await;
     let sent = guard.keep_alives();
     assert!(sent.len() >= 3, "until then it was kept alive: {sent}");
-    sleep(clock::now().until_passed(lease.dead_by())).await;
+    sleep(clock::now().until_passed(lease.terms.dead_by())).await;
     assert_eq!(guard.keep_alives(), sent, "a keep-alive now would last until after the units have to be dead");
 }
 
@@ -1032,9 +1040,9 @@ async fn a_proof_lets_the_host_live() {
     let guard = Guard::with_watchdog(Some(""));
     let client = guard.client().await;
     let mut lease = lease_with_budget(ms(300), ms(2000));
-    (lease.cgroups, lease.kill_reserve) = (vec![victim.path.clone()], ms(450));
+    (lease.cgroups, lease.terms.kill_reserve) = (vec![victim.path.clone()], ms(450));
     client.arm(lease.clone()).await.expect("arms");
-    let end = lease.dead_by().plus(ms(1000));
+    let end = lease.terms.dead_by().plus(ms(1000));
     let (mut length, mut since, mut longest) = (0, clock::now(), Duration::ZERO);
     while !clock::now().has_passed(end) {
         sleep(ms(5)).await;

@@ -18,7 +18,7 @@ use crate::systemd::{
     Placement, Purpose, RunResult, StartError, Started, Surroundings, SystemState, UnitState, Unsupervisable,
 };
 use crate::types::{
-    FencingToken, Instance, Key, NodeId, OnStopFailure, Revision, ServiceName, Time, UnitName, WriteId,
+    FencingToken, Instance, Key, LeaseTerms, NodeId, OnStopFailure, Revision, ServiceName, Time, UnitName, WriteId,
 };
 
 /// What the fake answers, and the calls that it got.
@@ -104,13 +104,15 @@ pub(super) fn lease(closing: bool) -> Lease {
     Lease {
         service: settings().name,
         node: NodeId::new("h1").expect("a node's name"),
-        instance: Instance(1),
-        write: WriteId(1),
-        revision: Revision(1),
-        term: FencingToken(1),
-        deadline: Time::both(Duration::from_secs(9)),
-        stop_budget: Duration::from_secs(1),
-        kill_reserve: Duration::from_millis(500),
+        terms: LeaseTerms {
+            instance: Instance(1),
+            write: WriteId(1),
+            revision: Revision(1),
+            token: FencingToken(1),
+            deadline: Time::both(Duration::from_secs(9)),
+            stop_budget: Duration::from_secs(1),
+            kill_reserve: Duration::from_millis(500),
+        },
         units: vec![settings().unit],
         cgroups: vec!["/a".to_owned(), "/b".to_owned()],
         inactive: Vec::new(),

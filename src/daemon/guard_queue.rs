@@ -104,7 +104,7 @@ impl GuardQueue {
         let listed = self.guard.lease_of(&self.service).await?;
         let Some(instance) = self
             .forgotten
-            .filter(|forgotten| listed.as_ref().is_some_and(|listed| listed.lease.instance == *forgotten))
+            .filter(|forgotten| listed.as_ref().is_some_and(|listed| listed.lease.terms.instance == *forgotten))
         else {
             return Ok(listed);
         };
@@ -123,20 +123,14 @@ impl GuardQueue {
 
     async fn ask(&mut self, request: GuardRequest) -> Result<(), GuardError> {
         match request {
-            GuardRequest::Arm { instance, write, revision, term, deadline, stop_budget, kill_reserve } => {
+            GuardRequest::Arm(terms) => {
                 let known = self.units.known().await.map_err(|error| {
                     GuardError::Refused(format!("the units' control groups are not known: failed to {error}"))
                 })?;
                 let lease = Lease {
                     service: self.service.clone(),
                     node: self.node.clone(),
-                    instance,
-                    write,
-                    revision,
-                    term,
-                    deadline,
-                    stop_budget,
-                    kill_reserve,
+                    terms,
                     units: known.iter().map(|unit| unit.name.clone()).collect(),
                     cgroups: self.units.groups().into_iter().collect(),
                     inactive: known.iter().filter(|unit| unit.is_effect).map(|unit| unit.name.clone()).collect(),
@@ -151,7 +145,7 @@ impl GuardQueue {
             GuardRequest::Extend { instance, write, revision, deadline } => {
                 self.guard.extend(&self.service, instance, write, revision, deadline).await?;
                 if let Some(lease) = &mut self.armed {
-                    (lease.write, lease.revision, lease.deadline) = (write, revision, deadline);
+                    lease.terms.extend(write, revision, deadline);
                 }
             }
             GuardRequest::Close { instance } => {
@@ -225,8 +219,8 @@ impl GuardQueue {
                 None
             }
             Err(GuardError::Refused(reason)) => {
-                let asked = GuardDone::Armed(lease.deadline);
-                Some(Event::GuardRefused { instance: lease.instance, asked, reason })
+                let asked = GuardDone::Armed(lease.terms.deadline);
+                Some(Event::GuardRefused { instance: lease.terms.instance, asked, reason })
             }
             Err(GuardError::Gone) => Some(Event::GuardDown),
         }
@@ -248,6 +242,7 @@ mod tests {
     use crate::daemon::fake::{Fake, lease, settings};
     use crate::daemon::machine::ThisMachine;
     use crate::guard_client::frame::{Command, Outcome, Reply, Request};
+    use crate::types::LeaseTerms;
 
     const REFUSED: &str = "it has its reasons";
 
@@ -265,7 +260,8 @@ mod tests {
                     if refuses { Outcome::Refused { reason: REFUSED.to_owned() } } else { Outcome::Done }
                 }
                 Command::Disarm { instance, .. } => {
-                    asked.send(Lease { instance, ..lease(true) }).expect("the test waits for it");
+                    let terms = LeaseTerms { instance, ..lease(true).terms };
+                    asked.send(Lease { terms, ..lease(true) }).expect("the test waits for it");
                     Outcome::Done
                 }
                 Command::List | Command::Extend { .. } | Command::Close { .. } => {
@@ -335,7 +331,7 @@ mod tests {
         let (mut open, _asked) = guard_queue(lease(false), &["/c"], true).await;
         let refused = Event::GuardRefused {
             instance: Instance(1),
-            asked: GuardDone::Armed(lease(false).deadline),
+            asked: GuardDone::Armed(lease(false).terms.deadline),
             reason: REFUSED.to_owned(),
         };
         assert_eq!(open.tell_groups().await, Some(refused));

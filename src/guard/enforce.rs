@@ -98,14 +98,14 @@ impl Enforcer {
         let looker = Looker::begin(&office.lookers, &lease.inactive);
         let questions = Questions { begun: lease.begun.clone(), looker, empty_at: now, complain_at: now };
         // After the host stood still S may be over already, although the stop has only just begun.
-        let complain_at = lease.dead_by().latest(now.plus(FIRST_COMPLAINT_AFTER));
+        let complain_at = lease.terms.dead_by().latest(now.plus(FIRST_COMPLAINT_AFTER));
         let state = State { complain_at, ..State::default() };
         let mut cases = office.lock();
         let number = cases.next;
         cases.next += 1;
         let (state, questions) = (Mutex::new(state), Mutex::new(questions));
         let case = Arc::new(Case { number, target: lease.service.lease_target(), lease, state, questions });
-        let due = case.lease.kill_at();
+        let due = case.lease.terms.kill_at();
         cases.all.insert(number, Arc::clone(&case));
         office.look_at(&mut cases, due, number);
         office.asker.notify_one();
@@ -296,7 +296,7 @@ impl Case {
     /// Looks at the groups, and kills what is in them if SIGKILL is due. Returns when to look again; `None`: never.
     fn look(&self, hierarchy: &Hierarchy, tell: &Sender<ServiceName>) -> Option<Time> {
         let now = clock::now();
-        let kill_at = self.lease.kill_at();
+        let kill_at = self.lease.terms.kill_at();
         let complain = {
             let mut state = self.lock();
             if state.over {
@@ -363,7 +363,7 @@ impl Case {
     /// heard of the deaths yet.
     fn is_known(&self, state: &State) -> bool {
         let is_told = state.placed && state.has_main == Some(false);
-        is_told || !state.asked || clock::now().has_passed(self.lease.dead_by())
+        is_told || !state.asked || clock::now().has_passed(self.lease.terms.dead_by())
     }
 
     /// Notes that a group has processes. Returns whether the lease is still enforced, so that they may be killed.
@@ -412,10 +412,10 @@ impl Office {
             let mut all: Vec<Arc<Case>> = cases.all.values().cloned().collect();
             let known = cases.next;
             drop(cases);
-            all.sort_by_key(|case| case.lease.kill_at().boot);
+            all.sort_by_key(|case| case.lease.terms.kill_at().boot);
             let (began, now) = (Instant::now(), clock::now());
             let (late, early): (Vec<_>, Vec<_>) =
-                all.into_iter().partition(|case| now.has_passed(case.lease.kill_at()));
+                all.into_iter().partition(|case| now.has_passed(case.lease.terms.kill_at()));
             // Late and early cases get a connection each, so that the early ones get a part of PID 1's time as well.
             let refusals = [self.ask_for(&late), self.ask_for(&early)];
             if clock::now().has_passed(grumble_at)
@@ -427,7 +427,7 @@ impl Office {
             // The pause limits how often PID 1 is asked, however many leases lapse one after the other.
             thread::sleep(KILL_INTERVAL);
             if late.iter().chain(&early).all(|case| case.is_settled()) {
-                let next = early.iter().map(|case| clock::now().until_passed(case.lease.kill_at())).min();
+                let next = early.iter().map(|case| clock::now().until_passed(case.lease.terms.kill_at())).min();
                 // When nothing is left to be asked but to watch, PID 1 keeps most of its time.
                 let pause = (began.elapsed() * 4).clamp(WATCH_INTERVAL, ASK_LIMIT).min(next.unwrap_or(ASK_LIMIT));
                 let cases = self.lock();
@@ -495,7 +495,7 @@ impl Case {
     /// Whether systemd has nothing to do for this case now.
     fn is_settled(&self) -> bool {
         let state = self.lock();
-        let is_late = clock::now().has_passed(self.lease.kill_at());
+        let is_late = clock::now().has_passed(self.lease.terms.kill_at());
         let is_dead = state.stopped && state.has_main == Some(false);
         let is_over = is_dead && (state.emptied || self.lease.contains.is_empty());
         state.asked && state.placed && (is_over || !is_late)
@@ -504,11 +504,11 @@ impl Case {
     /// Asks systemd everything that is due for this case. `Err`: systemd did not confirm a stop.
     fn ask(&self, systemd: &mut Asked<'_>, tell: &Sender<ServiceName>) -> Result<(), String> {
         let now = clock::now();
-        let is_late = now.has_passed(self.lease.kill_at());
+        let is_late = now.has_passed(self.lease.terms.kill_at());
         let (asked, placed, emptied, may_ask, empty, has_main, sightings) = {
             let state = self.lock();
             // If a stop is asked for before systemd has noticed the deaths, it runs ExecStop=, which is a program of the unit.
-            let has_had_time = |since: Time| now.has_passed(since.plus(self.lease.kill_reserve / 2));
+            let has_had_time = |since: Time| now.has_passed(since.plus(self.lease.terms.kill_reserve / 2));
             let may_ask = !is_late || state.killing_since.is_some_and(|since| state.empty || has_had_time(since));
             if state.over {
                 return Ok(());
@@ -617,7 +617,7 @@ mod tests {
 
     use super::*;
     use crate::host::cgroup::Version;
-    use crate::types::{FencingToken, Instance, NodeId, OnStopFailure, Revision, ServiceName, WriteId};
+    use crate::types::{FencingToken, Instance, LeaseTerms, NodeId, OnStopFailure, Revision, ServiceName, WriteId};
 
     const RESERVE: Duration = Duration::from_secs(2);
 
@@ -680,13 +680,15 @@ mod tests {
             Lease {
                 service: ServiceName::new("db").expect("a name"),
                 node: NodeId::new("h1").expect("a name"),
-                instance: Instance(1),
-                write: WriteId(1),
-                revision: Revision(1),
-                term: FencingToken(1),
-                deadline: Time::default(),
-                stop_budget: RESERVE,
-                kill_reserve: RESERVE,
+                terms: LeaseTerms {
+                    instance: Instance(1),
+                    write: WriteId(1),
+                    revision: Revision(1),
+                    token: FencingToken(1),
+                    deadline: Time::default(),
+                    stop_budget: RESERVE,
+                    kill_reserve: RESERVE,
+                },
                 units: Vec::new(),
                 cgroups: vec![format!("/{group}")],
                 inactive: Vec::new(),
@@ -809,7 +811,7 @@ mod tests {
             .map(|number| {
                 let mut lease = Bench::lease("gone.service");
                 if number % 2 == 0 {
-                    (lease.deadline, lease.stop_budget) = (clock::now(), Duration::from_secs(600));
+                    (lease.terms.deadline, lease.terms.stop_budget) = (clock::now(), Duration::from_secs(600));
                 }
                 enforcer.begin(lease)
             })

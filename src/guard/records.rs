@@ -118,7 +118,7 @@ impl Records {
 
 /// The text of what an extension changes in a lease. All of these texts have the same length.
 fn extension(lease: &Lease) -> String {
-    format!("{:032x} {:020} {}", lease.write.0, lease.revision.0, grant::deadline(lease.deadline))
+    format!("{:032x} {:020} {}", lease.terms.write.0, lease.terms.revision.0, grant::deadline(lease.terms.deadline))
 }
 
 fn parse_extension(text: &str) -> Option<(WriteId, Revision, Time)> {
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
     use crate::guard::table::Table;
     use crate::guard_client::frame::Command;
-    use crate::types::{FencingToken, Instance, NodeId, OnStopFailure};
+    use crate::types::{FencingToken, Instance, LeaseTerms, NodeId, OnStopFailure};
 
     fn at(seconds: u64) -> Time {
         Time::both(Duration::from_secs(seconds))
@@ -155,13 +155,15 @@ mod tests {
         Lease {
             service: ServiceName::new(service).expect("a good name"),
             node: NodeId::new("h1").expect("a good name"),
-            instance: Instance(7),
-            write: WriteId(1),
-            revision: Revision(1),
-            term: FencingToken(1),
-            deadline: at(10),
-            stop_budget: Duration::from_secs(4),
-            kill_reserve: Duration::from_secs(1),
+            terms: LeaseTerms {
+                instance: Instance(7),
+                write: WriteId(1),
+                revision: Revision(1),
+                token: FencingToken(1),
+                deadline: at(10),
+                stop_budget: Duration::from_secs(4),
+                kill_reserve: Duration::from_secs(1),
+            },
             units: Vec::new(),
             cgroups: vec!["/db.service".to_owned()],
             inactive: Vec::new(),
@@ -198,7 +200,7 @@ mod tests {
         }
 
         fn extend(&mut self, seconds: u64) -> io::Result<()> {
-            let Lease { service, instance, .. } = lease("db");
+            let Lease { service, terms: LeaseTerms { instance, .. }, .. } = lease("db");
             let (write, revision) = (WriteId(u128::MAX - u128::from(seconds)), Revision(seconds));
             let command = Command::Extend { service, instance, write, revision, deadline: at(seconds) };
             self.table.handle(at(1), command);

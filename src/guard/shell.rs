@@ -474,7 +474,7 @@ impl<'a> Shell<'a> {
             Level::Alert,
             &format!(
                 "{service}: its lease has lapsed, stopping its units; SIGKILL follows {} ms after the deadline",
-                lease.stop_budget.saturating_sub(lease.kill_reserve).as_millis()
+                lease.terms.stop_budget.saturating_sub(lease.terms.kill_reserve).as_millis()
             ),
         );
         let enforcement = self.enforcer.begin(lease);
@@ -490,7 +490,7 @@ impl<'a> Shell<'a> {
             Level::Emergency,
             &format!(
                 "{service}: its units are not proven dead {} ms after the deadline; they may run on two hosts",
-                lease.stop_budget.as_millis()
+                lease.terms.stop_budget.as_millis()
             ),
         );
         if let Err(error) = self_fence(lease.on_stop_failure, &self.paths.sysrq) {
@@ -563,7 +563,7 @@ impl<'a> Shell<'a> {
     /// vain.
     fn execute(&mut self, command: Command, of: &Of) -> Result<Outcome, Fatal> {
         let (service, deadline) = match &command {
-            Command::Arm { lease } => (lease.service.clone(), Some(lease.deadline).filter(|_| !lease.closing)),
+            Command::Arm { lease } => (lease.service.clone(), Some(lease.terms.deadline).filter(|_| !lease.closing)),
             Command::Extend { service, deadline, .. } => (service.clone(), Some(*deadline)),
             Command::Close { service, .. } | Command::Disarm { service, .. } => (service.clone(), None),
             Command::List => {
@@ -582,7 +582,7 @@ impl<'a> Shell<'a> {
             && let Err(reason) = match &command {
                 // Commands that permit nothing need no watchdog.
                 Command::Arm { lease } if lease.closing => Ok(()),
-                Command::Arm { lease } => watchdog.permits_arming(clock::now(), lease.dead_by()),
+                Command::Arm { lease } => watchdog.permits_arming(clock::now(), lease.terms.dead_by()),
                 Command::Extend { .. } => watchdog.permits_extending(clock::now()),
                 Command::Close { .. } | Command::Disarm { .. } | Command::List => Ok(()),
             }
@@ -801,7 +801,7 @@ impl<'a> Shell<'a> {
 
 fn prepare_grant(grants: &Files, lease: &Lease) -> io::Result<Prepared> {
     let environment = grant::environment(lease);
-    grants.prepare(&lease.service, &grant::deadline(lease.deadline), environment.as_bytes())
+    grants.prepare(&lease.service, &grant::deadline(lease.terms.deadline), environment.as_bytes())
 }
 
 /// Writes a grant, or replaces it, in one step: nobody sees half of it.

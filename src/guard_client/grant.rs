@@ -85,7 +85,7 @@ fn term(grant: &str, now: Time) -> Result<FencingToken, GrantError> {
 /// The whole text of a new grant.
 #[must_use]
 pub fn render(lease: &Lease) -> String {
-    turns::lines(&deadline(lease.deadline)) + &environment(lease)
+    turns::lines(&deadline(lease.terms.deadline)) + &environment(lease)
 }
 
 /// The text in the lines of a grant: the deadline on both clocks, in nanoseconds. All of these texts have the same length. A
@@ -121,7 +121,7 @@ pub fn environment(lease: &Lease) -> String {
     }
     let mut text = String::new();
     for (name, value) in [
-        (TOKEN, lease.term.to_string()),
+        (TOKEN, lease.terms.token.to_string()),
         ("PUTEX_SERVICE", lease.service.to_string()),
         ("PUTEX_NODE", format!("\"{node}\"")),
     ] {
@@ -133,19 +133,21 @@ pub fn environment(lease: &Lease) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::{Instance, NodeId, OnStopFailure, Revision, WriteId};
+    use crate::types::{Instance, LeaseTerms, NodeId, OnStopFailure, Revision, WriteId};
 
     fn lease() -> Lease {
         Lease {
             service: ServiceName::new("db").expect("a good name"),
             node: NodeId::new(r#"a"b\c$d`e'f"#).expect("a good name"),
-            instance: Instance(1),
-            write: WriteId(2),
-            revision: Revision(3),
-            term: FencingToken(42),
-            deadline: Time { boot: Duration::from_millis(10_500), raw: Duration::from_secs(9) },
-            stop_budget: Duration::from_secs(4),
-            kill_reserve: Duration::from_secs(1),
+            terms: LeaseTerms {
+                instance: Instance(1),
+                write: WriteId(2),
+                revision: Revision(3),
+                token: FencingToken(42),
+                deadline: Time { boot: Duration::from_millis(10_500), raw: Duration::from_secs(9) },
+                stop_budget: Duration::from_secs(4),
+                kill_reserve: Duration::from_secs(1),
+            },
             units: Vec::new(),
             cgroups: Vec::new(),
             inactive: Vec::new(),
@@ -168,7 +170,7 @@ mod tests {
     #[test]
     fn a_deadline_is_as_long_as_any_other() {
         let latest = Time::both(Duration::from_nanos(u64::MAX));
-        for at in [Time::default(), lease().deadline, latest] {
+        for at in [Time::default(), lease().terms.deadline, latest] {
             assert_eq!(deadline(at).len(), 41);
             assert_eq!(parse_deadline(&deadline(at)), Some(at));
         }
@@ -213,7 +215,10 @@ mod tests {
         let (path, service) = (directory.path(), lease().service);
         assert!(matches!(token(path, &service), Err(GrantError::NoGrant(_))));
         assert!(matches!(gate(path, &service), Err(GateError::Grant(GrantError::NoGrant(_)))));
-        let until = |deadline| fs::write(path.join("db"), render(&Lease { deadline, ..lease() })).expect("writes");
+        let until = |deadline| {
+            let terms = LeaseTerms { deadline, ..lease().terms };
+            fs::write(path.join("db"), render(&Lease { terms, ..lease() })).expect("writes");
+        };
         until(clock::now().plus(Duration::from_secs(3600)));
         assert!(matches!(token(path, &service), Ok(FencingToken(42))));
         // The environment of this test program has no fencing token.

@@ -208,8 +208,8 @@ impl World {
             let guard = &world.hosts[h].guard;
             let Some(lease) = guard.enforcement.clone().filter(|_| guard.enforced == number) else { return };
             let now = world.clock(h);
-            let mut pause = WATCH_INTERVAL.min(now.until_passed(lease.kill_at())).max(Duration::from_millis(1));
-            if world.hosts[h].guard.life == Life::Up && now.has_passed(lease.kill_at()) {
+            let mut pause = WATCH_INTERVAL.min(now.until_passed(lease.terms.kill_at())).max(Duration::from_millis(1));
+            if world.hosts[h].guard.life == Life::Up && now.has_passed(lease.terms.kill_at()) {
                 if lease.cgroups.iter().any(|group| world.is_populated(h, group)) {
                     world.kill_unit(h);
                     pause = KILL_INTERVAL;
@@ -248,7 +248,7 @@ impl World {
         let (listed, _) = self.hosts[h].guard.table.handle(now, Command::List);
         let in_time = match listed {
             Outcome::Leases { leases, .. } => {
-                leases.iter().all(|listed| now.until_passed(listed.lease.kill_at()) >= gap)
+                leases.iter().all(|listed| now.until_passed(listed.lease.terms.kill_at()) >= gap)
             }
             Outcome::Done | Outcome::Refused { .. } => true,
         };

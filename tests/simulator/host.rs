@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use putexd::election::{Election, Event, GuardRequest, Memory, Remembered, Settings};
-use putexd::types::{FencingToken, Instance, Revision, Time, WriteId};
+use putexd::types::{FencingToken, Instance, LeaseTerms, Revision, Time, WriteId};
 
 use super::clocks::Clocks;
 
@@ -36,13 +36,15 @@ impl Lease {
 
     pub fn remembered(&self) -> Remembered {
         Remembered {
-            instance: self.instance,
-            write: self.write,
-            revision: self.revision,
-            term: self.term,
-            deadline: self.deadline,
-            stop_budget: self.stop_budget,
-            kill_reserve: self.kill_reserve,
+            terms: LeaseTerms {
+                instance: self.instance,
+                write: self.write,
+                revision: self.revision,
+                token: self.term,
+                deadline: self.deadline,
+                stop_budget: self.stop_budget,
+                kill_reserve: self.kill_reserve,
+            },
             closing: self.closing,
             lapsed: self.lapsed,
             units: Vec::new(),

@@ -21,7 +21,7 @@ use putexd::election::{
     Action, Content, Election, Event, GuardRequest, Memory, Moment, ObservedUnit, ReadId, Settings, State, Timings,
     WriteRequest, WriteResult,
 };
-use putexd::types::{FencingToken, Instance, Key, MachineId, NodeId, OnStopFailure, Revision, Time};
+use putexd::types::{FencingToken, Instance, Key, LeaseTerms, MachineId, NodeId, OnStopFailure, Revision, Time};
 
 use clocks::{Clocks, TRUE_RATE};
 use host::{Daemon, Guard, GuardLife, Host, Lease, Link, Stop, Unit, UnitNature, UnitState};
@@ -673,7 +673,15 @@ impl Sim {
 
 fn serve(kept: &mut Option<Lease>, request: GuardRequest, now: Time) -> Result<(), &'static str> {
     match request {
-        GuardRequest::Arm { instance, write, revision, term, deadline, stop_budget, kill_reserve } => {
+        GuardRequest::Arm(LeaseTerms {
+            instance,
+            write,
+            revision,
+            token: term,
+            deadline,
+            stop_budget,
+            kill_reserve,
+        }) => {
             if now.has_passed(deadline) {
                 return Err("the deadline has passed");
             }

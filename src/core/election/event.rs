@@ -8,7 +8,8 @@ use super::record::{Odd, Record};
 use super::state::State;
 use super::timings::Timings;
 use crate::types::{
-    FencingToken, Incarnation, Instance, Key, MachineId, NodeId, OnStopFailure, Revision, Time, UnitName, WriteId,
+    FencingToken, Incarnation, Instance, Key, LeaseTerms, MachineId, NodeId, OnStopFailure, Revision, Time, UnitName,
+    WriteId,
 };
 
 /// What an election has to know of the outside, read once for each event: it has no clock and no randomness of its own.
@@ -66,20 +67,8 @@ pub struct Memory {
 /// A lease that the guard remembers from before this daemon's start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remembered {
-    /// The tenure that the lease belongs to.
-    pub instance: Instance,
-    /// The write that the deadline counts from.
-    pub write: WriteId,
-    /// The revision of that write.
-    pub revision: Revision,
-    /// The fencing token.
-    pub term: FencingToken,
-    /// The guard's deadline.
-    pub deadline: Time,
-    /// The stop budget S that the lease was armed with.
-    pub stop_budget: Duration,
-    /// The part k of it that the lease was armed with.
-    pub kill_reserve: Duration,
+    /// The terms of the lease.
+    pub terms: LeaseTerms,
     /// Whether a release of the lease had begun.
     pub closing: bool,
     /// Whether the guard saw the deadline pass.
@@ -342,22 +331,7 @@ pub struct WriteRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum GuardRequest {
     /// Set a deadline, and open the gate.
-    Arm {
-        /// The tenure that the lease belongs to.
-        instance: Instance,
-        /// The write that the deadline counts from.
-        write: WriteId,
-        /// The revision of that write.
-        revision: Revision,
-        /// The fencing token.
-        term: FencingToken,
-        /// When the stop of the unit begins.
-        deadline: Time,
-        /// The stop budget S.
-        stop_budget: Duration,
-        /// The part k of the stop budget that is kept for SIGKILL.
-        kill_reserve: Duration,
-    },
+    Arm(LeaseTerms),
     /// Move the deadline.
     Extend {
         /// The tenure that the lease belongs to.
@@ -386,7 +360,7 @@ impl GuardRequest {
     #[must_use]
     pub fn subject(&self) -> (Instance, GuardDone) {
         match *self {
-            Self::Arm { instance, deadline, .. } => (instance, GuardDone::Armed(deadline)),
+            Self::Arm(terms) => (terms.instance, GuardDone::Armed(terms.deadline)),
             Self::Extend { instance, deadline, .. } => (instance, GuardDone::Extended(deadline)),
             Self::Close { instance } => (instance, GuardDone::Closed),
             Self::Disarm { instance } => (instance, GuardDone::Disarmed),

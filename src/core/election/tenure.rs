@@ -121,18 +121,19 @@ impl Tenure {
     /// Adoption (K8): makes a tenure of what the guard remembers. The store is read before anything is written. The tenure has
     /// `units`, which may be started by now, and the units that the lease was armed for, which may still run.
     pub(super) fn adopted(remembered: &Remembered, units: &[UnitName], incarnation: Incarnation, now: Time) -> Self {
+        let terms = &remembered.terms;
         let former = remembered.units.iter().filter(|unit| !units.contains(unit));
         Self {
-            instance: remembered.instance,
-            term: remembered.term,
+            instance: terms.instance,
+            term: terms.token,
             incarnation,
-            base: remembered.revision,
-            base_instance: Some(remembered.instance),
-            base_write: Some(remembered.write),
+            base: terms.revision,
+            base_instance: Some(terms.instance),
+            base_write: Some(terms.write),
             won_sent: None,
-            won_deadline: remembered.deadline,
-            granted: Some(remembered.deadline),
-            asked: Some(remembered.deadline),
+            won_deadline: terms.deadline,
+            granted: Some(terms.deadline),
+            asked: Some(terms.deadline),
             guarded: Guarded::Armed,
             renewals: 1,
             attempts: Vec::new(),
@@ -151,8 +152,8 @@ impl Tenure {
             unfenced: Vec::new(),
             units: units.iter().chain(former).cloned().collect(),
             holders: Vec::new(),
-            stop_budget: remembered.stop_budget,
-            kill_reserve: remembered.kill_reserve,
+            stop_budget: terms.stop_budget,
+            kill_reserve: terms.kill_reserve,
             prove_by: None,
             note: OperatorNote::default(),
             note_since: now,
@@ -330,7 +331,7 @@ mod tests {
     use super::super::event::Content;
     use super::super::record::{Details, OperatorNote, Standing};
     use super::*;
-    use crate::types::{Holder, MachineId};
+    use crate::types::{Holder, LeaseTerms, MachineId};
 
     fn at(seconds: u64) -> Time {
         Time::both(Duration::from_secs(seconds))
@@ -342,13 +343,15 @@ mod tests {
 
     fn tenure() -> Tenure {
         let remembered = Remembered {
-            instance: Instance(7),
-            write: WriteId(1),
-            revision: Revision(10),
-            term: FencingToken(5),
-            deadline: at(3),
-            stop_budget: Duration::from_secs(1),
-            kill_reserve: Duration::from_millis(250),
+            terms: LeaseTerms {
+                instance: Instance(7),
+                write: WriteId(1),
+                revision: Revision(10),
+                token: FencingToken(5),
+                deadline: at(3),
+                stop_budget: Duration::from_secs(1),
+                kill_reserve: Duration::from_millis(250),
+            },
             closing: false,
             lapsed: false,
             units: Vec::new(),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::types::{FencingToken, Instance, NodeId, OnStopFailure, Revision, ServiceName, Time, UnitName, WriteId};
+use crate::types::{Instance, LeaseTerms, NodeId, OnStopFailure, Revision, ServiceName, Time, UnitName, WriteId};
 
 /// The socket on which the guard listens.
 pub const SOCKET: &str = "/run/putex/guard.sock";
@@ -110,20 +110,8 @@ pub struct Lease {
     pub service: ServiceName,
     /// The node's name, for the unit's environment.
     pub node: NodeId,
-    /// The tenure that the lease belongs to.
-    pub instance: Instance,
-    /// The write to the store that the deadline counts from.
-    pub write: WriteId,
-    /// The revision of that write.
-    pub revision: Revision,
-    /// The fencing token of the tenure.
-    pub term: FencingToken,
-    /// When the gate is closed and the stop begins: `s + T·(1−ρ) − m`, by renewal (H1).
-    pub deadline: Time,
-    /// S, the stop budget: by `deadline + stop_budget` nothing of the units may run.
-    pub stop_budget: Duration,
-    /// k, the part of S for SIGKILL, which is sent from `deadline + stop_budget − kill_reserve` on.
-    pub kill_reserve: Duration,
+    /// The terms, as the election has set them.
+    pub terms: LeaseTerms,
     /// The units to stop. The lease target is stopped first, because its stop takes everything that is bound to it along, in
     /// the right order; then these, in case one of them is not bound.
     pub units: Vec<UnitName>,
@@ -288,18 +276,6 @@ pub struct ListedLease {
 }
 
 impl Lease {
-    /// When SIGKILL is due: `deadline + S − k`.
-    #[must_use]
-    pub fn kill_at(&self) -> Time {
-        self.deadline.plus(self.stop_budget.saturating_sub(self.kill_reserve))
-    }
-
-    /// When the units have to be dead: `deadline + S`.
-    #[must_use]
-    pub fn dead_by(&self) -> Time {
-        self.deadline.plus(self.stop_budget)
-    }
-
     /// An upper limit of the bytes that the lease takes in a list.
     #[must_use]
     pub fn listed_bytes(&self) -> usize {
@@ -319,18 +295,21 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::types::FencingToken;
 
     fn lease() -> Lease {
         Lease {
             service: ServiceName::new("database").expect("a good name"),
             node: NodeId::new("alpha").expect("a good name"),
-            instance: Instance(1),
-            write: WriteId(2),
-            revision: Revision(3),
-            term: FencingToken(4),
-            deadline: Time::both(Duration::from_secs(10)),
-            stop_budget: Duration::from_secs(5),
-            kill_reserve: Duration::from_secs(1),
+            terms: LeaseTerms {
+                instance: Instance(1),
+                write: WriteId(2),
+                revision: Revision(3),
+                token: FencingToken(4),
+                deadline: Time::both(Duration::from_secs(10)),
+                stop_budget: Duration::from_secs(5),
+                kill_reserve: Duration::from_secs(1),
+            },
             units: vec![UnitName::new("database.service").expect("a good name")],
             cgroups: vec!["/system.slice/database.service".to_owned()],
             inactive: Vec::new(),
@@ -346,7 +325,7 @@ mod tests {
     }
 
     fn commands() -> Vec<Command> {
-        let (service, instance) = (lease().service, lease().instance);
+        let (service, instance) = (lease().service, lease().terms.instance);
         vec![
             Command::Arm { lease: lease() },
             Command::Extend {
@@ -493,7 +472,7 @@ mod tests {
 
     #[test]
     fn a_lease_says_when_its_units_are_killed_and_dead() {
-        assert_eq!((lease().kill_at(), lease().dead_by()), (at(14), at(15)));
+        assert_eq!((lease().terms.kill_at(), lease().terms.dead_by()), (at(14), at(15)));
     }
 
     #[test]
@@ -511,13 +490,15 @@ mod tests {
         Lease {
             service: ServiceName::new(&"s".repeat(64)).expect("a good name"),
             node: NodeId::new(&"\\".repeat(128)).expect("a good name"),
-            instance: Instance(u128::MAX),
-            write: WriteId(u128::MAX),
-            revision: Revision(u64::MAX),
-            term: FencingToken(u64::MAX),
-            deadline: Time::both(Duration::new(u64::MAX, 999_999_999)),
-            stop_budget: Duration::new(u64::MAX, 999_999_999),
-            kill_reserve: Duration::new(u64::MAX, 999_999_999),
+            terms: LeaseTerms {
+                instance: Instance(u128::MAX),
+                write: WriteId(u128::MAX),
+                revision: Revision(u64::MAX),
+                token: FencingToken(u64::MAX),
+                deadline: Time::both(Duration::new(u64::MAX, 999_999_999)),
+                stop_budget: Duration::new(u64::MAX, 999_999_999),
+                kill_reserve: Duration::new(u64::MAX, 999_999_999),
+            },
             units: units.clone(),
             cgroups: vec!["\\".repeat(CGROUPS_LIMIT_BYTES / CGROUP_LIMIT); CGROUP_LIMIT],
             inactive: units,

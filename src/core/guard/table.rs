@@ -77,7 +77,7 @@ impl Entry {
 
     /// Sets the deadline of a later [`Command::Extend`], with the write that it counts from.
     pub fn extend(&mut self, write: WriteId, revision: Revision, deadline: Time) {
-        (self.lease.write, self.lease.revision, self.lease.deadline) = (write, revision, deadline);
+        self.lease.terms.extend(write, revision, deadline);
     }
 
     /// Enters the points in time of this entry.
@@ -98,13 +98,21 @@ impl Entry {
         let lease = &self.lease;
         match self.phase {
             Phase::Open | Phase::Closing => {
-                vec![(Mark::Deadline, lease.deadline), (Mark::Kill, lease.kill_at()), (Mark::Death, lease.dead_by())]
+                vec![
+                    (Mark::Deadline, lease.terms.deadline),
+                    (Mark::Kill, lease.terms.kill_at()),
+                    (Mark::Death, lease.terms.dead_by()),
+                ]
             }
             Phase::Lapsed { give_up } => {
-                vec![(Mark::GiveUp, give_up), (Mark::LapsedKill, lease.kill_at()), (Mark::Death, lease.dead_by())]
+                vec![
+                    (Mark::GiveUp, give_up),
+                    (Mark::LapsedKill, lease.terms.kill_at()),
+                    (Mark::Death, lease.terms.dead_by()),
+                ]
             }
-            Phase::GivenUp => vec![(Mark::LateKill, lease.kill_at()), (Mark::Death, lease.dead_by())],
-            Phase::Stopped => vec![(Mark::Dead, lease.dead_by())],
+            Phase::GivenUp => vec![(Mark::LateKill, lease.terms.kill_at()), (Mark::Death, lease.terms.dead_by())],
+            Phase::Stopped => vec![(Mark::Dead, lease.terms.dead_by())],
         }
     }
 
@@ -163,7 +171,9 @@ impl Table {
             lease.closing = true;
             let phase = match phase {
                 Phase::Open | Phase::Closing => Phase::Closing,
-                Phase::Lapsed { give_up } => Phase::Lapsed { give_up: give_up.latest(now.plus(lease.kill_reserve)) },
+                Phase::Lapsed { give_up } => {
+                    Phase::Lapsed { give_up: give_up.latest(now.plus(lease.terms.kill_reserve)) }
+                }
                 Phase::Stopped | Phase::GivenUp => phase,
             };
             if phase != Phase::Closing {
@@ -241,7 +251,7 @@ impl Table {
     #[must_use]
     pub fn wake_at(&self, now: Time) -> Option<Time> {
         let lapsed = self.agenda.all(Mark::LapsedKill).filter_map(|service| self.entries.get(service));
-        let kills = lapsed.map(|entry| entry.lease.kill_at()).filter(|kill_at| !now.has_passed(*kill_at));
+        let kills = lapsed.map(|entry| entry.lease.terms.kill_at()).filter(|kill_at| !now.has_passed(*kill_at));
         kills.chain(self.poll_timeout()).reduce(Time::earliest)
     }
 
@@ -250,7 +260,7 @@ impl Table {
     #[must_use]
     pub fn at_stake(&self, is_dead: impl Fn(&ServiceName) -> bool) -> Option<Time> {
         let revived = self.agenda.all(Mark::Dead).filter(|service| !is_dead(service));
-        let revived = revived.filter_map(|service| self.entries.get(service)).map(|entry| entry.lease.dead_by());
+        let revived = revived.filter_map(|service| self.entries.get(service)).map(|entry| entry.lease.terms.dead_by());
         revived.chain(self.agenda.first(Mark::Death)).reduce(Time::earliest)
     }
 
@@ -292,7 +302,7 @@ impl Table {
             if matches!(phase, Phase::Open | Phase::Closing) {
                 // A guard that wakes after S is over too still gets the time that SIGKILL takes: fencing the host would be no
                 // faster.
-                phase = Phase::Lapsed { give_up: lease.dead_by().latest(now.plus(lease.kill_reserve)) };
+                phase = Phase::Lapsed { give_up: lease.terms.dead_by().latest(now.plus(lease.terms.kill_reserve)) };
                 lease.closing = true;
                 effects.push(Effect::Withdraw(service.clone()));
                 effects.push(Effect::Enforce(lease.clone()));
@@ -331,17 +341,18 @@ impl Table {
 
     fn arm(&mut self, now: Time, lease: Lease) -> Result<Vec<Effect>, String> {
         check(&lease)?;
-        if now.has_passed(lease.deadline) {
+        if now.has_passed(lease.terms.deadline) {
             return Err("the deadline has passed".to_owned());
         }
         self.check_overlap(&lease)?;
         match self.entries.get(&lease.service) {
             None if self.entries.len() >= LEASE_LIMIT => return Err(format!("there are {LEASE_LIMIT} leases already")),
-            Some(Entry { lease: old, .. }) if old.instance != lease.instance => {
-                return Err(format!("the lease of instance {} is not disarmed", old.instance));
+            Some(Entry { lease: old, .. }) if old.terms.instance != lease.terms.instance => {
+                return Err(format!("the lease of instance {} is not disarmed", old.terms.instance));
             }
             Some(Entry { lease: old, phase: Phase::Open })
-                if lease.deadline.boot < old.deadline.boot || lease.deadline.raw < old.deadline.raw =>
+                if lease.terms.deadline.boot < old.terms.deadline.boot
+                    || lease.terms.deadline.raw < old.terms.deadline.raw =>
             {
                 return Err("the lease is armed with a later deadline".to_owned());
             }
@@ -362,7 +373,7 @@ impl Table {
     /// group.
     fn widen(&mut self, new: Lease) -> Result<Vec<Effect>, String> {
         self.check_overlap(&new)?;
-        let Entry { lease, phase } = self.entry(&new.service, new.instance)?;
+        let Entry { lease, phase } = self.entry(&new.service, new.terms.instance)?;
         let mut wider = lease.clone();
         add_missing(&mut wider.units, new.units);
         add_missing(&mut wider.cgroups, new.cgroups);
@@ -429,13 +440,13 @@ impl Table {
     ) -> Result<Vec<Effect>, String> {
         let entry = self.entry(service, instance)?;
         let Entry { lease, phase } = entry;
-        if !matches!(phase, Phase::Open | Phase::Closing) || now.has_passed(lease.deadline) {
+        if !matches!(phase, Phase::Open | Phase::Closing) || now.has_passed(lease.terms.deadline) {
             return Err("the lease has lapsed, and a lapse is final".to_owned());
         }
         if now.has_passed(deadline) {
             return Err("the deadline has passed".to_owned());
         }
-        if deadline.boot <= lease.deadline.boot || deadline.raw <= lease.deadline.raw {
+        if deadline.boot <= lease.terms.deadline.boot || deadline.raw <= lease.terms.deadline.raw {
             return Err("the deadline is not later than the one in force".to_owned());
         }
         let is_open = *phase == Phase::Open;
@@ -486,8 +497,8 @@ impl Table {
 
     fn entry(&self, service: &ServiceName, instance: Instance) -> Result<&Entry, String> {
         let entry = self.entries.get(service).ok_or("there is no such lease")?;
-        if entry.lease.instance != instance {
-            return Err(format!("the lease is that of instance {}", entry.lease.instance));
+        if entry.lease.terms.instance != instance {
+            return Err(format!("the lease is that of instance {}", entry.lease.terms.instance));
         }
         Ok(entry)
     }
@@ -495,7 +506,7 @@ impl Table {
 
 /// Checks a lease by itself, without the other leases.
 fn check(lease: &Lease) -> Result<(), String> {
-    if lease.kill_reserve > lease.stop_budget {
+    if lease.terms.kill_reserve > lease.terms.stop_budget {
         return Err("the time kept for SIGKILL is longer than the stop budget".to_owned());
     }
     let lists = [&lease.units, &lease.inactive, &lease.begun, &lease.contains];
@@ -539,7 +550,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::types::{FencingToken, NodeId, OnStopFailure, UnitName};
+    use crate::types::{FencingToken, LeaseTerms, NodeId, OnStopFailure, UnitName};
 
     const S: Duration = Duration::from_secs(4);
     const K: Duration = Duration::from_secs(1);
@@ -556,13 +567,15 @@ mod tests {
         Lease {
             service: name(service),
             node: NodeId::new("alpha").expect("a good name"),
-            instance: Instance(instance),
-            write: WriteId(1),
-            revision: Revision(1),
-            term: FencingToken(42),
-            deadline: at(deadline),
-            stop_budget: S,
-            kill_reserve: K,
+            terms: LeaseTerms {
+                instance: Instance(instance),
+                write: WriteId(1),
+                revision: Revision(1),
+                token: FencingToken(42),
+                deadline: at(deadline),
+                stop_budget: S,
+                kill_reserve: K,
+            },
             units: vec![UnitName::new(&format!("{service}.service")).expect("a good name")],
             cgroups: vec![group(service)],
             inactive: Vec::new(),
@@ -680,7 +693,7 @@ mod tests {
     fn a_guard_that_is_silent_for_less_than_half_a_short_lease_is_borne_with() {
         let mut table = Table::default();
         let mut short = lease("db", 1, 3);
-        (short.stop_budget, short.kill_reserve) = (Duration::from_millis(200), Duration::from_millis(50));
+        (short.terms.stop_budget, short.terms.kill_reserve) = (Duration::from_millis(200), Duration::from_millis(50));
         table.handle(at(1), Command::Arm { lease: short });
         assert_eq!(table.patience(at(1)), Some(Duration::from_secs(1)));
         assert_eq!(table.patience(at(2)), Some(Duration::from_millis(500)));
@@ -703,7 +716,7 @@ mod tests {
         let raw_passed = Time { boot: Duration::from_secs(1), raw: Duration::from_secs(10) };
         refused(&mut table, raw_passed, Command::Arm { lease: lease("db", 1, 10) }, "the deadline has passed");
         let mut odd = lease("db", 1, 10);
-        odd.kill_reserve = S * 2;
+        odd.terms.kill_reserve = S * 2;
         refused(&mut table, at(1), Command::Arm { lease: odd }, "longer than the stop budget");
         let mut odd = lease("db", 1, 10);
         odd.cgroups = vec!["/a".to_owned(); CGROUP_LIMIT + 1];
@@ -722,7 +735,7 @@ mod tests {
     fn what_is_just_within_the_limits_is_armed() {
         let mut table = Table::default();
         let mut full = lease("db", 1, 10);
-        full.kill_reserve = S;
+        full.terms.kill_reserve = S;
         full.units = vec![full.units[0].clone(); MEMBER_LIMIT];
         full.inactive = full.units.clone();
         full.cgroups =
@@ -764,7 +777,7 @@ mod tests {
         refused(&mut table, at(1), Command::Arm { lease: lease("db", 1, 9) }, "armed with a later deadline");
         for (boot, raw) in [(9, 30), (30, 9)] {
             let mut earlier = lease("db", 1, 10);
-            earlier.deadline = Time { boot: Duration::from_secs(boot), raw: Duration::from_secs(raw) };
+            earlier.terms.deadline = Time { boot: Duration::from_secs(boot), raw: Duration::from_secs(raw) };
             refused(&mut table, at(1), Command::Arm { lease: earlier }, "armed with a later deadline");
         }
         for deadline in [10, 12] {
@@ -912,8 +925,8 @@ mod tests {
     fn extending_moves_the_deadline_and_renews_the_grant() {
         let mut table = armed();
         let mut expected = lease("db", 1, 15);
-        expected.write = WriteId(2);
-        expected.revision = Revision(2);
+        expected.terms.write = WriteId(2);
+        expected.terms.revision = Revision(2);
         assert_eq!(table.handle(at(5), extend(1, 15)), (Outcome::Done, vec![Effect::Extend(name("db"), at(15))]));
         assert_eq!(table.entry_of(&name("db")).expect("there is one").lease, expected);
         assert_eq!(table.poll_timeout(), Some(at(15)));
@@ -983,9 +996,9 @@ mod tests {
     fn the_next_timeout_is_the_earliest_on_each_clock() {
         let mut table = Table::default();
         let mut one = lease("a", 1, 10);
-        one.deadline.raw = Duration::from_secs(30);
+        one.terms.deadline.raw = Duration::from_secs(30);
         let mut two = lease("b", 1, 20);
-        two.deadline.raw = Duration::from_secs(15);
+        two.terms.deadline.raw = Duration::from_secs(15);
         table.handle(at(1), Command::Arm { lease: one });
         table.handle(at(1), Command::Arm { lease: two });
         assert_eq!(table.poll_timeout(), Some(Time { boot: Duration::from_secs(10), raw: Duration::from_secs(15) }));
@@ -1048,7 +1061,7 @@ mod tests {
         let mut table = armed();
         assert_eq!(table.at_stake(|_| true), Some(at(14)));
         let mut other = lease("other", 2, 30);
-        (other.deadline.raw, other.stop_budget) = (Duration::from_secs(8), S / 2);
+        (other.terms.deadline.raw, other.terms.stop_budget) = (Duration::from_secs(8), S / 2);
         table.handle(at(1), Command::Arm { lease: other });
         let first = Time { boot: Duration::from_secs(14), raw: Duration::from_secs(10) };
         assert_eq!(table.at_stake(|_| true), Some(first), "the earlier one on each clock");
@@ -1171,7 +1184,7 @@ mod tests {
 
         fn poll_timeout(&self) -> Option<Time> {
             let due = |entry: &Entry| match entry.phase {
-                Phase::Open | Phase::Closing => Some(entry.lease.deadline),
+                Phase::Open | Phase::Closing => Some(entry.lease.terms.deadline),
                 Phase::Lapsed { give_up } => Some(give_up),
                 Phase::Stopped | Phase::GivenUp => None,
             };
@@ -1179,19 +1192,20 @@ mod tests {
         }
 
         fn overdue(&self, now: Time) -> Vec<&ServiceName> {
-            let is_overdue = |entry: &&Entry| entry.phase != Phase::Stopped && now.has_passed(entry.lease.kill_at());
+            let is_overdue =
+                |entry: &&Entry| entry.phase != Phase::Stopped && now.has_passed(entry.lease.terms.kill_at());
             self.entries().filter(is_overdue).map(|entry| &entry.lease.service).collect()
         }
 
         fn wake_at(&self, now: Time) -> Option<Time> {
             let lapsed = self.entries().filter(|entry| matches!(entry.phase, Phase::Lapsed { .. }));
-            let kills = lapsed.map(|entry| entry.lease.kill_at()).filter(|kill_at| !now.has_passed(*kill_at));
+            let kills = lapsed.map(|entry| entry.lease.terms.kill_at()).filter(|kill_at| !now.has_passed(*kill_at));
             kills.chain(self.poll_timeout()).reduce(Time::earliest)
         }
 
         fn at_stake(&self, is_dead: impl Fn(&ServiceName) -> bool) -> Option<Time> {
             let lives = |entry: &&Entry| entry.phase != Phase::Stopped || !is_dead(&entry.lease.service);
-            self.entries().filter(lives).map(|entry| entry.lease.dead_by()).reduce(Time::earliest)
+            self.entries().filter(lives).map(|entry| entry.lease.terms.dead_by()).reduce(Time::earliest)
         }
 
         /// The least and the greatest patience that is permitted: half of the shortest lease, and what leaves time for a
@@ -1199,11 +1213,11 @@ mod tests {
         fn patience(&self, now: Time) -> Option<(Duration, Duration)> {
             let bounds = |Entry { lease, phase }: &Entry| {
                 let half = match phase {
-                    Phase::Open | Phase::Closing => now.until_passed(lease.deadline) / 2,
+                    Phase::Open | Phase::Closing => now.until_passed(lease.terms.deadline) / 2,
                     Phase::Lapsed { .. } => Duration::ZERO,
                     Phase::Stopped | Phase::GivenUp => return None,
                 };
-                let in_time = now.until_passed(lease.kill_at()).saturating_sub(SUCCESSION);
+                let in_time = now.until_passed(lease.terms.kill_at()).saturating_sub(SUCCESSION);
                 Some((half.max(LEAST_PATIENCE), in_time.max(half).max(LEAST_PATIENCE)))
             };
             let least =
@@ -1232,9 +1246,9 @@ mod tests {
         (0..4, 1_u128..3, spans, groups, units, any::<bool>()).prop_map(
             |(service, instance, (reserve, rest, boot, raw), groups, units, closing)| {
                 let mut lease = lease(&format!("s{service}"), instance, 0);
-                lease.deadline = Time { boot: Duration::from_secs(boot), raw: Duration::from_secs(raw) };
-                lease.kill_reserve = Duration::from_secs(reserve);
-                lease.stop_budget = Duration::from_secs(reserve + rest);
+                lease.terms.deadline = Time { boot: Duration::from_secs(boot), raw: Duration::from_secs(raw) };
+                lease.terms.kill_reserve = Duration::from_secs(reserve);
+                lease.terms.stop_budget = Duration::from_secs(reserve + rest);
                 lease.cgroups = groups.into_iter().map(str::to_owned).collect();
                 lease.units = units.into_iter().map(|unit| UnitName::new(unit).expect("a good name")).collect();
                 lease.closing = closing;
@@ -1290,14 +1304,15 @@ mod tests {
                         prop_assert!(overlaps || !covers, "{:?}", outcome);
                     }
                     Turn::Extend(lease) => {
-                        let Lease { service, instance, write, revision, deadline, .. } = *lease;
+                        let LeaseTerms { instance, write, revision, deadline, .. } = lease.terms;
+                        let service = lease.service;
                         table.handle(now, Command::Extend { service, instance, write, revision, deadline });
                     }
                     Turn::Close(lease) => {
-                        table.handle(now, Command::Close { service: lease.service, instance: lease.instance });
+                        table.handle(now, Command::Close { service: lease.service, instance: lease.terms.instance });
                     }
                     Turn::Disarm(lease) => {
-                        table.handle(now, Command::Disarm { service: lease.service, instance: lease.instance });
+                        table.handle(now, Command::Disarm { service: lease.service, instance: lease.terms.instance });
                     }
                     Turn::Stopped(lease) => drop(table.stopped(&lease.service)),
                     Turn::PutBack(lease) => {
@@ -1368,7 +1383,7 @@ mod tests {
                 let open = listed.iter().any(|listed| !listed.lapsed && !listed.lease.closing);
                 prop_assert_eq!(granted, open);
                 prop_assert_eq!(enforced, listed.iter().any(|listed| listed.lapsed));
-                prop_assert!(listed.iter().all(|listed| listed.lapsed || !now.has_passed(listed.lease.deadline)));
+                prop_assert!(listed.iter().all(|listed| listed.lapsed || !now.has_passed(listed.lease.terms.deadline)));
             }
         }
     }

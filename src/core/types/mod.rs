@@ -4,6 +4,7 @@
 
 pub mod holder;
 pub mod kept;
+mod lease;
 pub mod printable;
 pub mod span;
 pub mod store;
@@ -18,6 +19,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use holder::Holder;
+pub use lease::LeaseTerms;
 pub use printable::{is_printable, printable, printable_lines, shortened};
 
 /// The directory of the grants: one file for each service, present exactly while a deadline is armed and open.

@@ -29,13 +29,7 @@ impl From<&ListedLease> for InheritedLease {
     fn from(listed: &ListedLease) -> Self {
         let lease = &listed.lease;
         let remembered = Remembered {
-            instance: lease.instance,
-            write: lease.write,
-            revision: lease.revision,
-            term: lease.term,
-            deadline: lease.deadline,
-            stop_budget: lease.stop_budget,
-            kill_reserve: lease.kill_reserve,
+            terms: lease.terms,
             closing: lease.closing,
             lapsed: listed.lapsed,
             units: lease.units.clone(),

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use putexd::election::{
-    Action, Content, Details, Election, Event, GuardDone, GuardRequest, HOLDERS_LIMIT, LONGEST_HOLD, LONGEST_LEASE,
-    Memory, Moment, Observation, ObservedUnit, Record, Settings, Timings, UNFENCED_LIMIT, WriteResult,
+    Action, Content, Details, Election, Event, HOLDERS_LIMIT, LONGEST_HOLD, LONGEST_LEASE, Memory, Moment, Observation,
+    ObservedUnit, Record, Settings, Timings, UNFENCED_LIMIT, WriteResult,
 };
 use putexd::store::refusal;
 use putexd::types::{
@@ -118,12 +118,7 @@ impl World {
                 Event::Written { write: request.write, result: WriteResult::Won(self.seen.revision) }
             }
             Action::Guard(request) => {
-                let (instance, done) = match request {
-                    GuardRequest::Arm { instance, deadline, .. } => (instance, GuardDone::Armed(deadline)),
-                    GuardRequest::Extend { instance, deadline, .. } => (instance, GuardDone::Extended(deadline)),
-                    GuardRequest::Close { instance } => (instance, GuardDone::Closed),
-                    GuardRequest::Disarm { instance } => (instance, GuardDone::Disarmed),
-                };
+                let (instance, done) = request.subject();
                 Event::GuardDone { instance, done }
             }
             Action::Fence { instance, hosts } => {

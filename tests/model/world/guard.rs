@@ -56,7 +56,7 @@ impl World {
             match asked {
                 GuardDone::Armed(deadline) => {
                     let stop_budget = match request {
-                        GuardRequest::Arm { stop_budget, .. } => stop_budget,
+                        GuardRequest::Arm(terms) => terms.stop_budget,
                         GuardRequest::Extend { .. } | GuardRequest::Close { .. } | GuardRequest::Disarm { .. } => {
                             Duration::ZERO
                         }
@@ -135,7 +135,7 @@ fn kill_if_due(node: &mut Node) {
 fn carry_out(node: &mut Node, effects: Vec<Effect>) {
     for effect in effects {
         match effect {
-            Effect::Grant(lease) => node.guard.grant = Some((lease.term, lease.deadline)),
+            Effect::Grant(lease) => node.guard.grant = Some((lease.terms.token, lease.terms.deadline)),
             Effect::Extend(_, deadline) => {
                 if let Some((_, granted)) = &mut node.guard.grant {
                     *granted = deadline;
@@ -154,17 +154,11 @@ fn service() -> ServiceName {
 
 fn command(request: GuardRequest) -> Command {
     match request {
-        GuardRequest::Arm { instance, write, revision, term, deadline, stop_budget, kill_reserve } => Command::Arm {
+        GuardRequest::Arm(terms) => Command::Arm {
             lease: Lease {
                 service: service(),
                 node: NodeId::new("h").expect("a node's name"),
-                instance,
-                write,
-                revision,
-                term,
-                deadline,
-                stop_budget,
-                kill_reserve,
+                terms,
                 units: Vec::new(),
                 cgroups: Vec::new(),
                 inactive: Vec::new(),
@@ -184,16 +178,5 @@ fn command(request: GuardRequest) -> Command {
 
 pub(super) fn remembered(listed: &ListedLease) -> Remembered {
     let ListedLease { lease, lapsed, .. } = listed;
-    Remembered {
-        instance: lease.instance,
-        write: lease.write,
-        revision: lease.revision,
-        term: lease.term,
-        deadline: lease.deadline,
-        stop_budget: lease.stop_budget,
-        kill_reserve: lease.kill_reserve,
-        closing: lease.closing,
-        lapsed: *lapsed,
-        units: Vec::new(),
-    }
+    Remembered { terms: lease.terms, closing: lease.closing, lapsed: *lapsed, units: Vec::new() }
 }

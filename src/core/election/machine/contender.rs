@@ -9,7 +9,7 @@ use crate::election::event::{Action, Alarm, Content, GuardRequest, Moment};
 use crate::election::record::{Details, HOLDERS_LIMIT, OperatorNote, Record, Standing, UNFENCED_LIMIT};
 use crate::election::stop_cause::Occasion;
 use crate::election::tenure::{Guarded, Tenure};
-use crate::types::{FencingToken, Instance, NodeId, Time};
+use crate::types::{FencingToken, Instance, LeaseTerms, NodeId, Time};
 
 impl Election {
     pub(super) fn claim(&mut self, at: &Moment) {
@@ -173,15 +173,15 @@ impl Election {
         let Some(write) = tenure.base_write else { return };
         tenure.guarded = Guarded::Asked;
         (tenure.granted, tenure.asked) = (Some(tenure.won_deadline), Some(tenure.won_deadline));
-        self.actions.push(Action::Guard(GuardRequest::Arm {
+        self.actions.push(Action::Guard(GuardRequest::Arm(LeaseTerms {
             instance: tenure.instance,
             write,
             revision: tenure.base,
-            term: tenure.term,
+            token: tenure.term,
             deadline: tenure.won_deadline,
             stop_budget: tenure.stop_budget,
             kill_reserve: tenure.kill_reserve,
-        }));
+        })));
     }
 
     pub(super) fn go_on_starting(&mut self, from: StartStep) {

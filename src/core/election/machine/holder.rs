@@ -321,13 +321,13 @@ impl Election {
 
     /// Adopts a lease that the guard has kept over a restart of the daemon (adoption, K8).
     pub(super) fn adopt(&mut self, remembered: &Remembered, now: Time) {
-        self.memory.term = self.memory.term.max(remembered.term);
+        let terms = &remembered.terms;
+        self.memory.term = self.memory.term.max(terms.token);
         // Without a position on disk the incarnation is not known, and the record cannot be told from a copy.
         let incarnation = self.memory.position.as_ref().map(|(incarnation, _)| incarnation.clone());
-        let over = remembered.lapsed || now.has_passed(remembered.deadline);
+        let over = remembered.lapsed || now.has_passed(terms.deadline);
         let Some(incarnation) = incarnation.filter(|_| !over) else {
-            let (budget, reserve) = (remembered.stop_budget, remembered.kill_reserve);
-            let lapse = Lapse::begin(remembered.instance, remembered.deadline, now, budget, reserve);
+            let lapse = Lapse::begin(terms.instance, terms.deadline, now, terms.stop_budget, terms.kill_reserve);
             let cause = if over { LapseCause::EndedWhileAway } else { LapseCause::StoreUnknown };
             self.become_lapsing(lapse, &cause);
             return;
