@@ -1234,7 +1234,7 @@ fn a_clock_that_jumps_while_the_lock_is_confirmed_has_to_be_proven_harmless_too(
 
 /// putexd has lost its list of former holders with its restart. The other hosts need it at the next release.
 #[test]
-fn an_adopted_holding_carries_on_who_has_held_the_lock() {
+fn an_adopted_tenure_carries_on_who_has_held_the_lock() {
     let memory = Memory { position: Some((a(), Revision(10))), ..Memory::default() };
     let mut host = Host::new(settings(), memory, Some(remembered(ms(102_000), false)));
     let id = host.ready();

@@ -26,7 +26,7 @@ pub(super) enum Role {
 }
 
 impl Role {
-    /// The role that is checked in `state`. `None`: nothing is checked, because the unit changes hands.
+    /// The role that is checked in `state`. `None`: nothing is checked, because the unit is changing its host.
     pub(super) fn of(state: State) -> Option<Self> {
         match state {
             State::Active => Some(Self::Active),

@@ -378,7 +378,7 @@ impl Service {
     fn hear(&mut self, told: Told) -> Option<Event> {
         match told {
             Told::Event(event) => Some(event),
-            Told::Looked(look) => self.take_in(look),
+            Told::Looked(look) => self.observe(look),
             Told::Strays(strays) => self.judge_strays(&strays),
             Told::Admission(admission) => {
                 self.tell_of_admission(&admission);
@@ -394,7 +394,7 @@ impl Service {
         }
     }
 
-    fn take_in(&mut self, look: Look) -> Option<Event> {
+    fn observe(&mut self, look: Look) -> Option<Event> {
         if look.epoch != self.epoch.load(Ordering::Acquire) {
             return None;
         }

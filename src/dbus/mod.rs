@@ -185,7 +185,7 @@ pub async fn serve(asks: mpsc::Sender<Ask>) {
 }
 
 async fn claim(asks: mpsc::Sender<Ask>) -> zbus::Result<Connection> {
-    let status = Status { asks: asks.clone(), desk: Mutex::default() };
+    let status = Status { asks: asks.clone(), cache: Mutex::default() };
     let bus = zbus::connection::Builder::system();
     bus.serve_at(PATH, status).serve_at(PATH, Manager { asks }).name(NAME).build().await
 }
@@ -193,18 +193,18 @@ async fn claim(asks: mpsc::Sender<Ask>) -> zbus::Result<Connection> {
 /// The interface for everybody.
 struct Status {
     asks: mpsc::Sender<Ask>,
-    desk: Mutex<Desk>,
+    cache: Mutex<Cache>,
 }
 
 /// What all clients that look share.
 #[derive(Default)]
-struct Desk {
+struct Cache {
     services: Option<(Instant, Vec<ServiceStatus>)>,
     store: Option<(Instant, StoreStatus)>,
     next_look: Option<Instant>,
 }
 
-impl Desk {
+impl Cache {
     /// When the next look may be answered.
     fn turn(&mut self, now: Instant) -> Instant {
         let services = self.services.as_ref().map_or(0, |(_, services)| services.len());
@@ -245,29 +245,29 @@ fn said(answer: Result<String, String>) -> fdo::Result<String> {
 impl Status {
     /// All services of this host, by name.
     async fn list_services(&self) -> fdo::Result<Vec<ServiceStatus>> {
-        let mut desk = self.desk.lock().await;
-        sleep_until(desk.turn(Instant::now())).await;
-        if let Some(services) = fresh(desk.services.as_ref(), Instant::now()) {
+        let mut cache = self.cache.lock().await;
+        sleep_until(cache.turn(Instant::now())).await;
+        if let Some(services) = fresh(cache.services.as_ref(), Instant::now()) {
             return Ok(services);
         }
         let (answer, list) = oneshot::channel();
         self.asks.send(Ask::List(answer)).await.map_err(gone)?;
         let services: Vec<_> = list.await.map_err(gone)?.into_iter().map(ServiceStatus::printable).collect();
-        desk.services = Some((Instant::now(), services.clone()));
+        cache.services = Some((Instant::now(), services.clone()));
         Ok(services)
     }
 
     /// How the store has answered this host.
     async fn describe_store(&self) -> fdo::Result<StoreStatus> {
-        let mut desk = self.desk.lock().await;
-        sleep_until(desk.turn(Instant::now())).await;
-        if let Some(store) = fresh(desk.store.as_ref(), Instant::now()) {
+        let mut cache = self.cache.lock().await;
+        sleep_until(cache.turn(Instant::now())).await;
+        if let Some(store) = fresh(cache.store.as_ref(), Instant::now()) {
             return Ok(store);
         }
         let (answer, status) = oneshot::channel();
         self.asks.send(Ask::Store(answer)).await.map_err(gone)?;
         let store = status.await.map_err(gone)?.printable();
-        desk.store = Some((Instant::now(), store.clone()));
+        cache.store = Some((Instant::now(), store.clone()));
         Ok(store)
     }
 }
@@ -334,7 +334,7 @@ mod tests {
     async fn looks_are_answered_at_a_bounded_pace_from_one_picture() {
         let (sender, asks) = mpsc::channel(1);
         let daemon = daemon(asks);
-        let looks = Status { asks: sender, desk: Mutex::default() };
+        let looks = Status { asks: sender, cache: Mutex::default() };
         let began = Instant::now();
         let mut at_once = 0;
         for _ in 0..1000 {

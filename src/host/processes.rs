@@ -408,7 +408,7 @@ mod tests {
         assert_eq!(group_in(both, Version::V2), Some("/two:2"));
         assert_eq!(group_in("1:name=systemd:/one\n", Version::V2), None);
         let (root, _) = host(&[INIT]);
-        fs::write(root.path().join("1/stat"), "1 what\n").expect("a riddle");
+        fs::write(root.path().join("1/stat"), "1 what\n").expect("a file without sense");
         assert!(Family::read_in(root.path(), Version::V2).is_err());
         assert!(Family::read_in(&root.path().join("self"), Version::V2).is_err(), "no process at all is no host");
     }

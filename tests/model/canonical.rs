@@ -31,7 +31,7 @@ pub struct Canonical<'a, H> {
     /// Ages above this are equal for times that only tell whether the store was watched.
     pub gap: Duration,
     /// All ages of an active tenure above this are equal, while there is a back-off.
-    pub oldest_holding: Duration,
+    pub oldest_tenure: Duration,
     /// The store's latest revision, and the first one that it still shows.
     pub latest: u64,
     pub earliest: u64,
@@ -134,13 +134,13 @@ impl ser::Error for Never {
 }
 
 impl<'a, H: Hasher> Canonical<'a, H> {
-    pub fn new(hasher: &'a mut H, oldest: Duration, gap: Duration, oldest_holding: Duration) -> Self {
+    pub fn new(hasher: &'a mut H, oldest: Duration, gap: Duration, oldest_tenure: Duration) -> Self {
         Self {
             hasher,
             now: Time::default(),
             oldest,
             gap,
-            oldest_holding,
+            oldest_tenure,
             latest: 0,
             earliest: 0,
             highest_term: 0,
@@ -429,7 +429,7 @@ impl<'c, 'a, H: Hasher> ser::Serializer for Walk<'c, 'a, H> {
             // The age of an active tenure matters while there is a back-off to be forgotten. The back-off is serialized before
             // it.
             if variant == "Active" {
-                limits = Some(if self.to.backed_off { self.to.oldest_holding } else { Duration::ZERO });
+                limits = Some(if self.to.backed_off { self.to.oldest_tenure } else { Duration::ZERO });
             }
         }
         Ok(Parts { to: self.to, meaning: Meaning::Whole, limits })

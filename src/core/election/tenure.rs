@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn an_adopted_holding_accepts_its_instances_later_write_once() {
+    fn an_adopted_tenure_accepts_its_instances_later_write_once() {
         let mut tenure = tenure();
         tenure.adopted = true;
         assert_eq!(tenure.resolve(&shows(12, 7, 50), at(2)), Resolution::Unchanged);
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn an_adopted_holding_waits_for_an_answer_that_is_not_older_than_what_it_knows() {
+    fn an_adopted_tenure_waits_for_an_answer_that_is_not_older_than_what_it_knows() {
         let adopted = || Tenure { adopted: true, ..tenure() };
         assert_eq!(adopted().resolve(&shows(10, 7, 1), at(2)), Resolution::Unchanged);
         for instance in [7, 3] {

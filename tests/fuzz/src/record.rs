@@ -75,7 +75,7 @@ fn settings() -> Settings {
     }
 }
 
-/// Ten years after 2026, and what holdings that follow each other may have on top: the clock of [`World`] shows 1970.
+/// Ten years after 2026, and what tenures that follow each other may have on top: the clock of [`World`] shows 1970.
 const HIGHEST_TERM: u64 = 1_767_225_600 + 315_576_000 + 1000;
 
 /// A host whose store holds the record, alone and with everything in order.

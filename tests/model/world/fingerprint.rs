@@ -80,9 +80,9 @@ impl Node {
 impl Hash for World {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         let oldest = self.plan.longest_wait() + TICK;
-        let oldest_holding = self.plan.longest_lease() * 10;
+        let oldest_tenure = self.plan.longest_lease() * 10;
         let mut mixer = Mixer::default();
-        let mut to = Canonical::new(&mut mixer, oldest, self.plan.longest_gap() + TICK, oldest_holding);
+        let mut to = Canonical::new(&mut mixer, oldest, self.plan.longest_gap() + TICK, oldest_tenure);
         to.losses = self.may(Fault::Loss) || self.may(Fault::Orphan);
         to.latest = self.store.last_revision;
         let shown = self

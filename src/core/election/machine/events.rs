@@ -39,7 +39,7 @@ impl Election {
             Event::GuardDown => self.guard_is_down(at.now),
             Event::GuardDone { instance, done } => self.guard_done(at.now, instance, done),
             Event::GuardRefused { instance, asked, reason } => self.guard_refused(at.now, instance, asked, &reason),
-            Event::Unit(sight) => self.sight(at.now, sight),
+            Event::Unit(unit) => self.observe_unit(at.now, unit),
             Event::StandbyCheck(result) => self.standby_check = Some(result),
             Event::ActiveCheck(result) => self.active_check(at.now, result),
             Event::Vetted { instance, result } => self.vetted(at.now, instance, result),
@@ -281,8 +281,8 @@ impl Election {
         }
     }
 
-    pub(super) fn sight(&mut self, now: Time, sight: ObservedUnit) {
-        let alive = sight == ObservedUnit::Alive;
+    pub(super) fn observe_unit(&mut self, now: Time, unit: ObservedUnit) {
+        let alive = unit == ObservedUnit::Alive;
         self.unit_alive = Some(alive);
         if alive {
             self.give_up("the unit is not known to be dead");
@@ -292,7 +292,7 @@ impl Election {
                 self.stop_again(now);
             }
         }
-        if let (Phase::Active(_, since), ObservedUnit::Dead { result, failed }) = (&self.phase, sight) {
+        if let (Phase::Active(_, since), ObservedUnit::Dead { result, failed }) = (&self.phase, unit) {
             // A unit that ends in good order and at once would be started again and again.
             let too_soon = now.since_at_least(*since) < self.settings.timings.lease();
             self.release(now, ReleaseCause::UnitEnded { result, in_order: !failed && !too_soon }, None);
