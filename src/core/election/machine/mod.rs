@@ -257,35 +257,4 @@ impl Election {
             | Phase::Retired => false,
         }
     }
-
-    fn wake_ups(&self, now: Time) -> Vec<Duration> {
-        let mut spans = Vec::with_capacity(6);
-        if self.connected && self.reads.pending.is_none() {
-            spans.push(now.until_waited(self.reads.due));
-        }
-        if let Some(until) = self.back_off.until {
-            spans.push(now.until_waited(until));
-        }
-        if let Some(tenure) = self.tenure() {
-            spans.push(now.until_passed(tenure.deadline()));
-            spans.push(now.until_passed(tenure.next_attempt));
-            spans.extend(tenure.prove_by.map(|(_, by)| now.until_passed(by)));
-        }
-        match &self.phase {
-            Phase::Idle(_) => {
-                let claim = self.lock.claim(&self.settings.key, &self.settings.node, &self.settings.timings);
-                spans.extend(claim.map(|claim| now.until_waited(claim.take_at)));
-                spans.extend(self.lock.question().map(|(_, due)| now.until_waited(due)));
-            }
-            Phase::Confirming(tenure) => spans.push(now.until_waited(tenure.entitled_at)),
-            Phase::Releasing(release) => {
-                spans.push(now.until_passed(release.stop_limit_at));
-                spans.extend(release.killed_by.map(|by| now.until_passed(by)));
-                spans.push(now.until_passed(self.leave_at(&release.tenure)));
-            }
-            Phase::Lapsing(lapse) => spans.push(now.until_passed(lapse.unproven_at)),
-            Phase::Claiming(_) | Phase::Fencing(_) | Phase::Starting(..) | Phase::Active(..) | Phase::Retired => {}
-        }
-        spans
-    }
 }
