@@ -98,7 +98,7 @@ const fn level(state: State) -> Level {
 
 /// Writes the entry of a transition of `service`. A holder, revision or token that is not known is left out of it.
 pub fn transition(service: &ServiceName, unit: &UnitName, transition: &Transition) {
-    let Transition { from, to, reason, holder, revision, term } = transition;
+    let Transition { from, to, reason, holder, revision, token } = transition;
     write(&Entry {
         level: level(*to),
         message: format_args!("{service}: {to} (was {from}): {reason}"),
@@ -110,7 +110,7 @@ pub fn transition(service: &ServiceName, unit: &UnitName, transition: &Transitio
         reason,
         holder: Some(&**holder).filter(|holder| !holder.is_empty()),
         revision: Some(revision.0).filter(|revision| *revision != 0),
-        term: Some(term.0).filter(|term| *term != 0),
+        token: Some(token.0).filter(|token| *token != 0),
     });
 }
 
@@ -147,7 +147,7 @@ pub fn transitions(services: &[(&ServiceName, &UnitName)], from: State, to: Stat
                 reason,
                 holder: None,
                 revision: None,
-                term: None,
+                token: None,
             });
         });
     }
@@ -163,7 +163,7 @@ pub struct Subject<'a> {
     /// The lock's revision.
     pub revision: Option<Revision>,
     /// The fencing token.
-    pub term: Option<FencingToken>,
+    pub token: Option<FencingToken>,
 }
 
 /// Writes the entry of an alarm. `reason` fits behind a colon, and ends in ", ignoring" when nothing follows from it.
@@ -181,7 +181,7 @@ pub fn alarm(alarm: Alarm, subject: &Subject<'_>, reason: &str) {
         reason,
         holder: subject.holder,
         revision: subject.revision.map(|revision| revision.0),
-        term: subject.term.map(|term| term.0),
+        token: subject.token.map(|token| token.0),
     });
 }
 
@@ -278,7 +278,7 @@ struct Entry<'a> {
     reason: &'a str,
     holder: Option<&'a str>,
     revision: Option<u64>,
-    term: Option<u64>,
+    token: Option<u64>,
 }
 
 fn write(entry: &Entry<'_>) {
@@ -299,7 +299,7 @@ fn write(entry: &Entry<'_>) {
                 PUTEX_REASON = reason,
                 PUTEX_HOLDER = holder.as_deref(),
                 PUTEX_REVISION = entry.revision,
-                PUTEX_TOKEN = entry.term,
+                PUTEX_TOKEN = entry.token,
                 OBJECT_SYSTEMD_UNIT = entry.unit,
                 "{message}"
             )
@@ -427,7 +427,7 @@ mod tests {
                 reason: "the unit has started".to_owned(),
                 holder: "h1".to_owned(),
                 revision: Revision(7),
-                term: FencingToken(42),
+                token: FencingToken(42),
             };
             transition(&service, &unit, &complete);
         });
@@ -511,7 +511,7 @@ mod tests {
             reason: "the store answered".to_owned(),
             holder: String::new(),
             revision: Revision(0),
-            term: FencingToken(0),
+            token: FencingToken(0),
         };
         let entries = recorded(|| transition(&service, &unit, &unknown));
         let fields: Vec<_> = entries[0].1.keys().map(String::as_str).collect();

@@ -20,7 +20,7 @@
 //! | holder, contender, standby | the host whose record the lock has; one that may take the lock; one that does not hold it |
 //! | tenure | one period of holding a lock, from the first write to the last; each has an instance of its own |
 //! | instance | 128 random bits that tell one tenure from another |
-//! | fencing token | a number that grows with each tenure: others refuse a former holder's writes by it; `term` in the record |
+//! | fencing token | a number that grows with each tenure: others refuse a former holder's writes by it; `token` in the record |
 //! | R, F, C, S | renewal interval, failures, confirmations, stop budget ([`election::Timings`]) |
 //! | T, hold | R·F, the lease; T − m + S, after which a holder's unit is dead if nothing is renewed |
 //! | lease | a holder's permission to run the unit until a deadline; kept by the guard, shown as `putex-lease@SERVICE.target` |

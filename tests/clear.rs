@@ -76,7 +76,7 @@ fn record(lease: Duration) -> Record {
         standing: Standing::Active,
         lease,
         hold: lease,
-        term: FencingToken(7),
+        token: FencingToken(7),
         prev: None,
         unfenced: Vec::new(),
         units: Vec::new(),

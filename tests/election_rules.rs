@@ -287,7 +287,7 @@ fn held_by(token: &str, instance: u128, write: u128) -> Content {
             standing: Standing::Active,
             lease: ms(3000),
             hold: ms(3900),
-            term: FencingToken(7),
+            token: FencingToken(7),
             prev: None,
             unfenced: Vec::new(),
             units: Vec::new(),
@@ -328,29 +328,29 @@ fn let_go_by(instance: u128, prev: u64) -> Content {
 
 #[test]
 fn what_the_store_shows_can_be_read_off() {
-    let mut host = Host::new(settings(), Memory { term: FencingToken(5), ..Memory::default() }, None);
+    let mut host = Host::new(settings(), Memory { token: FencingToken(5), ..Memory::default() }, None);
     assert_eq!(host.election.settings(), &settings());
     assert_eq!(
-        (host.election.holder(), host.election.revision(), host.election.term()),
+        (host.election.holder(), host.election.revision(), host.election.token()),
         ("", Revision(0), FencingToken(5))
     );
     let id = host.ready();
     host.shown(id, 41, held_by("h2", 9, 9));
     assert_eq!(
-        (host.election.holder(), host.election.revision(), host.election.term()),
+        (host.election.holder(), host.election.revision(), host.election.token()),
         ("h2", Revision(41), FencingToken(7))
     );
-    assert_eq!(host.election.memory(), &Memory { term: FencingToken(7), longest_hold: ms(3900), ..Memory::default() });
+    assert_eq!(host.election.memory(), &Memory { token: FencingToken(7), longest_hold: ms(3900), ..Memory::default() });
     assert_eq!((host.election.state(), host.election.deadline()), (State::Standby, None));
 }
 
 #[test]
 fn what_is_held_can_be_read_off() {
     let (mut host, instance) = Host::activated();
-    // The term comes from the clock at the entitlement: an absent key is waited out for 4.004 s, and seconds are
+    // The token comes from the clock at the entitlement: an absent key is waited out for 4.004 s, and seconds are
     // rounded up.
-    let term = FencingToken((host.wall + ms(100_000)).as_secs() + 5);
-    assert_eq!(host.election.term(), term);
+    let token = FencingToken((host.wall + ms(100_000)).as_secs() + 5);
+    assert_eq!(host.election.token(), token);
     let written = host.next_write();
     let sent = host.now;
     host.won(&written);
@@ -361,7 +361,7 @@ fn what_is_held_can_be_read_off() {
     assert_eq!(host.election.deadline(), Some(deadline));
     let position = Some((a(), host.election.revision()));
     assert_eq!(host.election.memory().position, position);
-    assert_eq!((host.election.memory().term, host.election.holder()), (term, "h1"));
+    assert_eq!((host.election.memory().token, host.election.holder()), (token, "h1"));
 }
 
 #[test]
@@ -618,12 +618,12 @@ fn who_takes_the_lock_carries_on_what_was_said_but_not_what_is_over() {
     let claim = host.next_write();
     let after = host.now.saturating_sub(since);
     assert!((ms(20_000)..ms(20_600)).contains(&after), "after {after:?}");
-    let Details { note, term, prev, lease, hold, unfenced, holders, .. } = claim.record.details.expect("of putexd");
+    let Details { note, token, prev, lease, hold, unfenced, holders, .. } = claim.record.details.expect("of putexd");
     assert_eq!(holders, ["h4", "h2", "h1"].map(node));
     assert_eq!((note.next, note.paused_for), (None, None));
     assert_eq!((note.reason.as_deref(), note.by.as_deref()), (Some("maintenance"), Some("root")));
     let seconds = u64::try_from(host.now.as_millis().div_ceil(1000)).expect("of now");
-    assert_eq!((term, prev), (FencingToken(seconds + 1000), Some((Revision(41), Some(Instance(9))))));
+    assert_eq!((token, prev), (FencingToken(seconds + 1000), Some((Revision(41), Some(Instance(9))))));
     // The former holder's unit may live as long as the longest hold that is known.
     assert_eq!((lease, hold, unfenced), (ms(3000), ms(3900), vec![node("h2")]));
 }
@@ -1930,10 +1930,10 @@ fn nobody_claims_on_what_it_saw_while_the_store_shows_a_lower_revision() {
 const EARLIEST: u64 = 1_767_225_600;
 const TEN_YEARS: u64 = 315_576_000;
 
-fn with_term(term: u64, instance: u128) -> Content {
+fn with_term(token: u64, instance: u128) -> Content {
     let mut found = held_by("h2", instance, instance);
     if let Content::Record(Record { details: Some(details), .. }) = &mut found {
-        details.term = FencingToken(term);
+        details.token = FencingToken(token);
     }
     found
 }
@@ -1949,7 +1949,7 @@ fn whatever_is_put_over_a_lock_is_taken_within_the_lease_and_nothing_of_it_stays
         let id = read(&host.after(ms(1000))).expect("the store is asked");
         let actions = host.shown(id, 42, Content::Record(record.clone()));
         // A fencing token that is out of reach is detected by the election alone, and not by the decoding.
-        let is_odd = record.oddity.is_some() || name == "a term of 2^64-1";
+        let is_odd = record.oddity.is_some() || name == "a token of 2^64-1";
         let told = matches!(alarms(&actions)[..], [Alarm::OddRecord { .. }]);
         assert_eq!((told, alarms(&actions).len()), (is_odd, usize::from(is_odd)), "{name}: {actions:?}");
 
@@ -1957,11 +1957,11 @@ fn whatever_is_put_over_a_lock_is_taken_within_the_lease_and_nothing_of_it_stays
         let claim = host.next_write();
         let timings = settings().timings;
         assert!(host.now.saturating_sub(since) <= timings.lease() + timings.renew_interval, "{name}: too late");
-        let Details { lease, hold, term, .. } = claim.record.details.clone().expect("of putexd");
+        let Details { lease, hold, token, .. } = claim.record.details.clone().expect("of putexd");
         assert_eq!((lease, hold), (ms(3000), ms(3900)), "{name}");
-        assert!(term <= FencingToken(EARLIEST + 1), "{name}: {term}");
+        assert!(token <= FencingToken(EARLIEST + 1), "{name}: {token}");
         let memory = host.election.memory();
-        assert!(memory.longest_hold <= ms(3900) && memory.term <= term, "{name}: {memory:?}");
+        assert!(memory.longest_hold <= ms(3900) && memory.token <= token, "{name}: {memory:?}");
         host.won(&claim);
         let entitled = host.goes_on(timings.wait(ms(3900)) + ms(100));
         assert!(matches!(guard(&entitled), Some(GuardRequest::Arm { .. })), "{name}: {entitled:?}");
@@ -1983,7 +1983,7 @@ fn the_operator_hears_of_odd_records_once_in_a_lease_however_often_they_are_writ
 
 #[test]
 fn a_fencing_token_at_the_limit_is_believed_by_whoever_has_seen_the_one_before() {
-    let believes = |host: &Host| host.election.memory().term;
+    let believes = |host: &Host| host.election.memory().token;
     let limit = EARLIEST + TEN_YEARS;
     let mut host = Host::new(settings(), Memory::default(), None);
     let id = host.ready();
@@ -1993,14 +1993,14 @@ fn a_fencing_token_at_the_limit_is_believed_by_whoever_has_seen_the_one_before()
     let id = read(&host.after(ms(1000))).expect("the store is asked");
     host.shown(id, 42, with_term(limit + 5, 10));
     assert_eq!(believes(&host), FencingToken(limit + 5));
-    // A host that sees only a later term, without those in between, does not believe it, and goes on from the term that
+    // A host that sees only a later token, without those in between, does not believe it, and goes on from the token that
     // it knows.
     let id = read(&host.after(ms(1000))).expect("the store is asked");
     let actions = host.shown(id, 43, with_term(limit + 1_000_000, 11));
     assert!(matches!(alarms(&actions)[..], [Alarm::OddRecord { .. }]), "{actions:?}");
     assert_eq!(believes(&host), FencingToken(limit + 5));
-    let term = host.next_write().record.details.expect("of putexd").term;
-    assert_eq!(term, FencingToken(limit + 6));
+    let token = host.next_write().record.details.expect("of putexd").token;
+    assert_eq!(token, FencingToken(limit + 6));
 }
 
 #[test]
@@ -2009,8 +2009,8 @@ fn a_host_whose_clock_was_lost_believes_the_fencing_tokens_of_the_others() {
     let mut host = Host::new(settings(), Memory::default(), None);
     let id = host.ready();
     let actions = host.shown(id, 41, with_term(today, 9));
-    assert_eq!((alarms(&actions).len(), host.election.memory().term), (0, FencingToken(today)));
-    assert_eq!(host.next_write().record.details.expect("of putexd").term, FencingToken(today + 1));
+    assert_eq!((alarms(&actions).len(), host.election.memory().token), (0, FencingToken(today)));
+    assert_eq!(host.next_write().record.details.expect("of putexd").token, FencingToken(today + 1));
 }
 
 #[test]
@@ -2038,12 +2038,12 @@ proptest! {
         let mut id = host.ready();
         let mut latest = FencingToken(0);
         let mut highest = EARLIEST + TEN_YEARS;
-        for (revision, (term, smaller, wall)) in (41..).zip(shown) {
+        for (revision, (token, smaller, wall)) in (41..).zip(shown) {
             host.wall = Duration::from_secs(wall);
             // The clock of the host sets a limit as well, and each step may add a little to it.
             highest = highest.max(wall + TEN_YEARS + 1_000_000) + (1 << 16);
-            host.shown(id, revision, with_term(term >> smaller, u128::from(revision)));
-            let seen = host.election.memory().term;
+            host.shown(id, revision, with_term(token >> smaller, u128::from(revision)));
+            let seen = host.election.memory().token;
             prop_assert!(seen >= latest && seen.0 <= highest, "{seen} after {latest}, at most {highest}");
             latest = seen;
             host.now += ms(1000);
@@ -2051,8 +2051,8 @@ proptest! {
             id = read(&actions).or_else(|| read(&host.after(ms(1000)))).expect("the store is asked");
         }
         host.handle(Event::Read { id, answer: None });
-        let term = host.next_write().record.details.expect("of putexd").term;
-        prop_assert!(term > latest && term.0 <= highest + 1_000_000, "{term} after {latest}");
+        let token = host.next_write().record.details.expect("of putexd").token;
+        prop_assert!(token > latest && token.0 <= highest + 1_000_000, "{token} after {latest}");
     }
 }
 

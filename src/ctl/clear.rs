@@ -42,7 +42,7 @@ pub(super) async fn clear(
     let (lease, details) = match &record.details {
         Some(details) => {
             let words =
-                format!(", machine {}, fencing token {}, lease {:?}", details.machine, details.term, details.lease);
+                format!(", machine {}, fencing token {}, lease {:?}", details.machine, details.token, details.lease);
             (details.lease, words)
         }
         None => match &record.oddity {

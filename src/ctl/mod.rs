@@ -242,7 +242,7 @@ fn print(text: &str) -> Result<(), Failure> {
 /// or its deadline is over, before another host can have a lease.
 fn token(root: &Path, service: &ServiceName) -> Result<(), Failure> {
     let error = match grant::token(&root.join(LEASES_DIR.trim_start_matches('/')), service) {
-        Ok(term) => return print(&format!("{term}\n")),
+        Ok(token) => return print(&format!("{token}\n")),
         Err(error) => error,
     };
     Err(match &error {

@@ -415,7 +415,7 @@ mod tests {
             ("state", "confirming"),
             ("lease-ms", "3000"),
             ("hold-ms", "3900"),
-            ("term", "1767225600"),
+            ("token", "1767225600"),
             ("holders", "h3 h2"),
             ("unfenced", "h4"),
         ];

@@ -26,15 +26,15 @@ struct Stored {
     /// The key of the lock that `position` belongs to.
     key: Key,
     position: Option<(Incarnation, Revision)>,
-    term: FencingToken,
+    token: FencingToken,
     longest_hold_ms: u64,
     /// For a daemon that finds a lease whose service has no file any more (adoption, K8). Files of earlier versions lack it.
     #[serde(default)]
     timings: Option<Timings>,
 }
 
-/// A term from here on is not believed: no clock shows so many seconds.
-const HIGHEST_TERM: FencingToken = FencingToken(1 << 40);
+/// A token from here on is not believed: no clock shows so many seconds.
+const HIGHEST_TOKEN: FencingToken = FencingToken(1 << 40);
 
 /// The key under which a service was last held here, and its timings if the file has them.
 pub(super) fn last_held(directory: &Path, service: &ServiceName) -> io::Result<(Key, Option<Timings>)> {
@@ -72,7 +72,7 @@ impl Disk {
         let stored = Stored {
             key: self.key.clone(),
             position: memory.position.clone(),
-            term: memory.term,
+            token: memory.token,
             longest_hold_ms: u64::try_from(memory.longest_hold.as_millis()).unwrap_or(u64::MAX),
             timings: Some(timings),
         };
@@ -83,8 +83,8 @@ impl Disk {
         let stored = read(&self.path)?;
         Ok(Memory {
             position: stored.position.filter(|_| stored.key == self.key),
-            // An earlier version kept any term that a record named.
-            term: Some(stored.term).filter(|term| *term < HIGHEST_TERM).unwrap_or_default(),
+            // An earlier version kept any token that a record named.
+            token: Some(stored.token).filter(|token| *token < HIGHEST_TOKEN).unwrap_or_default(),
             // The value was rounded down when it was written, and waiting a millisecond longer never hurts.
             longest_hold: Some(Duration::from_millis(stored.longest_hold_ms.saturating_add(1)))
                 .filter(|hold| *hold <= LONGEST_HOLD + Duration::from_millis(1))
@@ -173,7 +173,7 @@ mod tests {
     fn memory() -> Memory {
         Memory {
             position: Some((Incarnation("a".to_owned()), Revision(7))),
-            term: FencingToken(9),
+            token: FencingToken(9),
             longest_hold: Duration::from_secs(4),
         }
     }
@@ -190,7 +190,7 @@ mod tests {
         store(&disk(directory.path(), "main"));
         let (key, kept) = last_held(directory.path(), &service).expect("it was held");
         assert_eq!((key.to_string(), kept), ("main".to_owned(), Some(timings())));
-        let old = r#"{"key":"main","position":null,"term":9,"longest_hold_ms":4000}"#;
+        let old = r#"{"key":"main","position":null,"token":9,"longest_hold_ms":4000}"#;
         fs::write(directory.path().join("db.json"), old).expect("written");
         assert_eq!(last_held(directory.path(), &service).expect("an old file is one").1, None);
     }
@@ -200,14 +200,14 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         store(&disk(directory.path(), "db"));
         let loaded = disk(directory.path(), "db").load();
-        assert_eq!((loaded.position, loaded.term), (memory().position, memory().term));
+        assert_eq!((loaded.position, loaded.token), (memory().position, memory().token));
         assert!(loaded.longest_hold >= memory().longest_hold);
     }
 
     #[test]
     fn what_no_putexd_says_is_not_taken_from_the_disk_either() {
         let directory = tempfile::tempdir().expect("a directory");
-        let poisoned = format!(r#"{{"key":"db","position":null,"term":{0},"longest_hold_ms":{0}}}"#, u64::MAX);
+        let poisoned = format!(r#"{{"key":"db","position":null,"token":{0},"longest_hold_ms":{0}}}"#, u64::MAX);
         fs::write(directory.path().join("db.json"), poisoned).expect("written");
         assert_eq!(disk(directory.path(), "db").load(), Memory::default());
     }
@@ -217,7 +217,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         store(&disk(directory.path(), "db"));
         let loaded = disk(directory.path(), "other").load();
-        assert_eq!((loaded.position, loaded.term), (None, memory().term));
+        assert_eq!((loaded.position, loaded.token), (None, memory().token));
     }
 
     #[test]

@@ -629,7 +629,7 @@ mod tests {
                 standing,
                 lease: timings().lease(),
                 hold,
-                term: FencingToken(1),
+                token: FencingToken(1),
                 prev: None,
                 unfenced: Vec::new(),
                 units: Vec::new(),

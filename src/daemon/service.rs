@@ -133,7 +133,7 @@ pub fn spawn(
         state: State::NoStore,
         holder: String::new(),
         revision: Revision(0),
-        term: FencingToken(0),
+        token: FencingToken(0),
         hindrance: None,
         waiting: None,
         unproven: None,

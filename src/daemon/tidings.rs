@@ -204,7 +204,7 @@ mod tests {
                 reason: "so it is".to_owned(),
                 holder: String::new(),
                 revision: Revision(0),
-                term: FencingToken(0),
+                token: FencingToken(0),
             },
         }
     }

@@ -1019,7 +1019,7 @@ mod tests {
         place("db.mount", "site/db");
         place("web.socket", "web");
         place("other.service", "elsewhere");
-        host.file("state/db.json", "{\"key\":\"site/db\",\"term\":1}").file("state/web.json", "{\"key\":\"web\"}");
+        host.file("state/db.json", "{\"key\":\"site/db\",\"token\":1}").file("state/web.json", "{\"key\":\"web\"}");
         host.file("state/db.new", "").file("state/putex-unit+x.json", "{");
         // The file that is hidden is good.
         assert_eq!(host.bonds(), "db:db.mount db:db.service web:web.service");

@@ -36,12 +36,12 @@ pub enum GateError {
     #[error(transparent)]
     Grant(#[from] GrantError),
     /// The fencing token in the unit's environment is not that of the grant: the start was decided under another lease.
-    #[error("its environment has the fencing token {found:?}, the lease has {term}")]
+    #[error("its environment has the fencing token {found:?}, the lease has {token}")]
     Token {
         /// The token in the unit's environment; empty if there is none.
         found: String,
         /// The token in the grant.
-        term: FencingToken,
+        token: FencingToken,
     },
 }
 
@@ -61,25 +61,25 @@ pub fn gate(directory: &Path, service: &ServiceName) -> Result<(), GateError> {
 /// The caller compares the deadline in the grant with its own reading of the clocks. So it shows no token of a lease that is
 /// over, even if the guard stands still, or a thawed host runs the caller before its guard.
 pub fn token(directory: &Path, service: &ServiceName) -> Result<FencingToken, GrantError> {
-    term(&read(directory, service)?, clock::now())
+    token_of(&read(directory, service)?, clock::now())
 }
 
 /// The decision of the gate. `grant` is the text of the grant, and `found` the fencing token in the unit's environment.
 pub fn judge(grant: &str, found: &str, now: Time) -> Result<(), GateError> {
-    let term = term(grant, now)?;
-    if found == term.to_string() { Ok(()) } else { Err(GateError::Token { found: found.to_owned(), term }) }
+    let token = token_of(grant, now)?;
+    if found == token.to_string() { Ok(()) } else { Err(GateError::Token { found: found.to_owned(), token }) }
 }
 
 fn read(directory: &Path, service: &ServiceName) -> Result<String, GrantError> {
     fs::read_to_string(directory.join(service.as_str())).map_err(GrantError::NoGrant)
 }
 
-fn term(grant: &str, now: Time) -> Result<FencingToken, GrantError> {
+fn token_of(grant: &str, now: Time) -> Result<FencingToken, GrantError> {
     let (deadline, environment) = turns::latest(grant).ok_or(GrantError::Malformed("deadline"))?;
     let deadline = parse_deadline(deadline).ok_or(GrantError::Malformed("deadline"))?;
-    let term = environment.lines().find_map(|line| line.strip_prefix(TOKEN)?.strip_prefix('=')?.parse().ok());
-    let term = FencingToken(term.ok_or(GrantError::Malformed(TOKEN))?);
-    if now.has_passed(deadline) { Err(GrantError::Passed) } else { Ok(term) }
+    let token = environment.lines().find_map(|line| line.strip_prefix(TOKEN)?.strip_prefix('=')?.parse().ok());
+    let token = FencingToken(token.ok_or(GrantError::Malformed(TOKEN))?);
+    if now.has_passed(deadline) { Err(GrantError::Passed) } else { Ok(token) }
 }
 
 /// The whole text of a new grant.
@@ -182,7 +182,7 @@ mod tests {
         let grant = render(&lease());
         let early = Time::both(Duration::from_secs(8));
         assert!(judge(&grant, "42", early).is_ok());
-        assert!(matches!(term(&grant, early), Ok(FencingToken(42))));
+        assert!(matches!(token_of(&grant, early), Ok(FencingToken(42))));
         for found in ["", "41", "042", "42 "] {
             assert!(matches!(judge(&grant, found, early), Err(GateError::Token { .. })), "{found:?}");
         }
@@ -191,7 +191,7 @@ mod tests {
             Time { boot: Duration::from_secs(1), raw: Duration::from_secs(9) },
         ] {
             assert!(matches!(judge(&grant, "42", late), Err(GateError::Grant(GrantError::Passed))));
-            assert!(matches!(term(&grant, late), Err(GrantError::Passed)));
+            assert!(matches!(token_of(&grant, late), Err(GrantError::Passed)));
         }
     }
 
@@ -200,11 +200,11 @@ mod tests {
         let grant = render(&lease());
         for missing in [TOKEN, "# 0"] {
             let lines: Vec<&str> = grant.lines().filter(|line| !line.starts_with(missing)).collect();
-            assert!(matches!(term(&lines.join("\n"), Time::default()), Err(GrantError::Malformed(_))));
+            assert!(matches!(token_of(&lines.join("\n"), Time::default()), Err(GrantError::Malformed(_))));
         }
         for said in ["", "1", "1 x", "1 2 3"] {
             let grant = turns::lines(said) + &environment(&lease());
-            assert!(matches!(term(&grant, Time::default()), Err(GrantError::Malformed("deadline"))), "{said:?}");
+            assert!(matches!(token_of(&grant, Time::default()), Err(GrantError::Malformed("deadline"))), "{said:?}");
         }
         assert!(judge("", "", Time::default()).is_err());
     }
@@ -222,7 +222,7 @@ mod tests {
         until(clock::now().plus(Duration::from_secs(3600)));
         assert!(matches!(token(path, &service), Ok(FencingToken(42))));
         // The environment of this test program has no fencing token.
-        assert!(matches!(gate(path, &service), Err(GateError::Token { term: FencingToken(42), .. })));
+        assert!(matches!(gate(path, &service), Err(GateError::Token { token: FencingToken(42), .. })));
         until(clock::now());
         assert!(matches!(token(path, &service), Err(GrantError::Passed)));
         assert!(matches!(gate(path, &service), Err(GateError::Grant(GrantError::Passed))));

@@ -226,7 +226,7 @@ mod tests {
             ("state", "active"),
             ("lease-ms", "3000"),
             ("hold-ms", "3900"),
-            ("term", "1767225600"),
+            ("token", "1767225600"),
             ("units", "a.service"),
         ];
         let fields = fields.map(|(name, text)| (name.to_owned(), text.to_owned()));
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_seal_is_what_other_versions_make_of_it() {
-        assert_eq!(sealed_value().fields[FIELD], "170170dad141084a80d2f483d6b057c58730f5fc866e73929e7c2f3f828e2469");
+        assert_eq!(sealed_value().fields[FIELD], "dd49b2c18816bf1869a220711a7a78a168daf6bdc0b8402ba05b217f120d027d");
     }
 
     #[test]

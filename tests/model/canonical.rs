@@ -36,7 +36,7 @@ pub struct Canonical<'a, H> {
     pub latest: u64,
     pub earliest: u64,
     /// The highest fencing token in the state.
-    pub highest_term: u64,
+    pub highest_token: u64,
     /// The writes that may still be applied or show up. Every other one counts as never sent.
     pub live_writes: Vec<WriteId>,
     /// Whether records carry an operator's pause.
@@ -143,7 +143,7 @@ impl<'a, H: Hasher> Canonical<'a, H> {
             oldest_tenure,
             latest: 0,
             earliest: 0,
-            highest_term: 0,
+            highest_token: 0,
             live_writes: Vec::new(),
             pauses: false,
             checks: false,
@@ -356,7 +356,7 @@ impl<'c, 'a, H: Hasher> ser::Serializer for Walk<'c, 'a, H> {
             "FencingToken" => {
                 let number = u64::try_from(value.serialize(Number)?).map_err(|_| Never)?;
                 // A new token is above all that its writer knows, and how far it is above decides nothing.
-                self.to.hasher.write_u64(self.to.highest_term.saturating_sub(number).min(3));
+                self.to.hasher.write_u64(self.to.highest_token.saturating_sub(number).min(3));
             }
             "ReadId" => {
                 let number = u64::try_from(value.serialize(Number)?).map_err(|_| Never)?;

@@ -14,7 +14,7 @@ pub struct Lease {
     pub instance: Instance,
     pub write: WriteId,
     pub revision: Revision,
-    pub term: FencingToken,
+    pub token: FencingToken,
     pub deadline: Time,
     pub stop_budget: Duration,
     pub kill_reserve: Duration,
@@ -40,7 +40,7 @@ impl Lease {
                 instance: self.instance,
                 write: self.write,
                 revision: self.revision,
-                token: self.term,
+                token: self.token,
                 deadline: self.deadline,
                 stop_budget: self.stop_budget,
                 kill_reserve: self.kill_reserve,
@@ -183,12 +183,12 @@ impl Host {
         self.runs() && self.unit.is_alive()
     }
 
-    /// What systemd checks at the moment of a start: the grant, its term and its deadline.
-    pub fn gate_is_open(&self, term: Option<FencingToken>, real: Duration) -> bool {
+    /// What systemd checks at the moment of a start: the grant, its token and its deadline.
+    pub fn gate_is_open(&self, token: Option<FencingToken>, real: Duration) -> bool {
         self.guard.life != GuardLife::Dead
             && self.guard.lease.as_ref().is_some_and(|lease| {
                 lease.open
-                    && term.is_none_or(|term| term == lease.term)
+                    && token.is_none_or(|token| token == lease.token)
                     && !self.clocks.read(real).has_passed(lease.deadline)
             })
     }

@@ -69,7 +69,7 @@ enum Due {
     GuardServes,
     GuardTimer,
     Watchdog { hang: u64 },
-    StartJob { job: u64, instance: Option<Instance>, term: Option<FencingToken> },
+    StartJob { job: u64, instance: Option<Instance>, token: Option<FencingToken> },
     UnitStarted { unit_life: u64 },
     UnitEnds { unit_life: u64 },
     SystemdKills { unit_life: u64 },
@@ -255,7 +255,7 @@ impl Sim {
             Due::GuardServes => self.guard_serves(h),
             Due::GuardTimer => self.guard_looks(h, false),
             Due::Watchdog { hang } => self.watchdog(h, hang),
-            Due::StartJob { job, instance, term } => self.start_job(h, job, instance, term),
+            Due::StartJob { job, instance, token } => self.start_job(h, job, instance, token),
             Due::UnitStarted { unit_life } => self.unit_started(h, unit_life),
             Due::UnitEnds { unit_life } => self.unit_ends(h, unit_life),
             Due::SystemdKills { unit_life } => {
@@ -345,10 +345,10 @@ impl Sim {
                 self.push_after(h, self.pace.fencing, Due::Tell { life, event: Event::Fenced { instance, result } });
             }
             Action::Unfence { instance } => self.tell(h, Event::Unfenced { instance, result: Ok(()) }),
-            Action::Start { instance, term } => {
+            Action::Start { instance, token } => {
                 self.hosts[h].daemon.start_job += 1;
                 let job = self.hosts[h].daemon.start_job;
-                let due = Due::StartJob { job, instance: Some(instance), term: Some(term) };
+                let due = Due::StartJob { job, instance: Some(instance), token: Some(token) };
                 self.push_after(h, self.pace.start_queue, due);
             }
             Action::Stop { kill_at } => {
@@ -434,9 +434,9 @@ impl Sim {
                 None if record.is_held() => format!("{} (without fields)", record.holder),
                 None => "nobody (without fields)".to_owned(),
                 Some(details) if record.is_held() => {
-                    format!("{} {:?} term {}", record.holder, details.standing, details.term)
+                    format!("{} {:?} token {}", record.holder, details.standing, details.token)
                 }
-                Some(details) => format!("nobody {:?} term {}", details.standing, details.term),
+                Some(details) => format!("nobody {:?} token {}", details.standing, details.token),
             },
         };
         if held_by != self.store_held_by {
@@ -535,13 +535,13 @@ impl Sim {
 
     // The unit.
 
-    fn start_job(&mut self, h: usize, job: u64, instance: Option<Instance>, term: Option<FencingToken>) {
+    fn start_job(&mut self, h: usize, job: u64, instance: Option<Instance>, token: Option<FencingToken>) {
         if instance.is_some() && self.hosts[h].daemon.start_job != job {
             let result = Err("superseded by a stop".to_owned());
             self.tell_started(h, instance, result);
             return;
         }
-        if !self.hosts[h].gate_is_open(term, self.now) {
+        if !self.hosts[h].gate_is_open(token, self.now) {
             self.note(Some(h), "gate: the start is refused");
             self.tell_started(h, instance, Err("the gate is closed".to_owned()));
             return;
@@ -677,7 +677,7 @@ fn serve(kept: &mut Option<Lease>, request: GuardRequest, now: Time) -> Result<(
             instance,
             write,
             revision,
-            token: term,
+            token,
             deadline,
             stop_budget,
             kill_reserve,
@@ -693,7 +693,7 @@ fn serve(kept: &mut Option<Lease>, request: GuardRequest, now: Time) -> Result<(
                 instance,
                 write,
                 revision,
-                term,
+                token,
                 deadline,
                 stop_budget,
                 kill_reserve,
@@ -1061,7 +1061,7 @@ impl Sim {
     pub fn start_by_hand(&mut self, h: usize) {
         if self.hosts[h].powered {
             self.note(Some(h), "operator: systemctl start");
-            self.push_after(h, self.pace.local, Due::StartJob { job: 0, instance: None, term: None });
+            self.push_after(h, self.pace.local, Due::StartJob { job: 0, instance: None, token: None });
         }
     }
 

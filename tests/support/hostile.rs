@@ -19,7 +19,7 @@ const RECORD: [(&str, &str); 10] = [
     ("state", "active"),
     ("lease-ms", "3000"),
     ("hold-ms", "3900"),
-    ("term", "1767225600"),
+    ("token", "1767225600"),
     ("prev-revision", "1"),
     ("prev-instance", "0000000000000000000000000000000a"),
     ("holders", "h8 h9"),
@@ -29,7 +29,7 @@ const RECORD: [(&str, &str); 10] = [
 const NUMBERS: [(&str, &str); 5] = [
     ("a lease of 2^64-1", "lease-ms"),
     ("a hold of 2^64-1", "hold-ms"),
-    ("a term of 2^64-1", "term"),
+    ("a token of 2^64-1", "token"),
     ("a revision of 2^64-1", "prev-revision"),
     ("a pause of 2^64-1", "paused-for-ms"),
 ];

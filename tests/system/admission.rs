@@ -111,7 +111,7 @@ fn a_unit_is_admitted_by_what_systemd_has_loaded() {
     for host in fixture.others(&first) {
         wait_for_standby(host);
     }
-    assert!(first.term.is_some(), "an override.conf does not take the fencing token away");
+    assert!(first.token.is_some(), "an override.conf does not take the fencing token away");
     for host in &fixture.hosts {
         for (name, _, words) in REFUSED {
             wait_for_line(host, &[&format!("{name}: failed to take {name}.service"), words[0], words[1]]);
@@ -177,7 +177,7 @@ fn a_unit_is_admitted_by_what_systemd_has_loaded() {
     let since = now();
     fixture.host_of(&second).exec(&["systemctl", "stop", "putexd.service"]);
     let third = fixture.wait_for_takeover(&second, since, Duration::from_secs(30), "gate given back");
-    assert!(third.term.is_some());
+    assert!(third.token.is_some());
     wait_for_status(active, |status| status.contains("db active"));
     assert_eq!(active.property(UNIT, "ActiveState"), "active");
 

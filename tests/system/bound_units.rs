@@ -91,8 +91,8 @@ fn a_timer_and_its_service_move_together() {
     let (active, standby) = roles(&cluster, "billing.timer");
     let first = in_the_middle_of_a_run(&cluster, active);
     let second = cluster.oracle.wait_for_start_on(&[active], first.at, LIMIT);
-    assert_eq!(second.term, first.term, "all runs are under one lease");
-    assert!(first.term.is_some(), "a bound unit is given the fencing token");
+    assert_eq!(second.token, first.token, "all runs are under one lease");
+    assert!(first.token.is_some(), "a bound unit is given the fencing token");
     assert_gated(standby, "billing.service");
     assert_gated(standby, "billing.timer");
 
@@ -107,7 +107,7 @@ fn a_timer_and_its_service_move_together() {
         next.at.saturating_sub(asked)
     );
     assert!(next.at >= end.at, "the run had ended before the next one began");
-    assert!(next.term > run.term, "the fencing token grows");
+    assert!(next.token > run.token, "the fencing token grows");
     for unit in ["billing.timer", "billing.service", "putex-lease@bound.target"] {
         assert_eq!(active.property(unit, "ActiveState"), "inactive", "{unit} is left behind");
     }
@@ -265,7 +265,7 @@ fn a_changed_list_is_a_changed_service() {
     }
     cluster.oracle.wait_for_end(&second, SOON);
     let third = cluster.oracle.wait_for_start_on(&[active, standby], second.at, LIMIT);
-    assert!(third.term > second.term);
+    assert!(third.token > second.token);
     let runs_on = is_active(active, "sidecar.service") && active.property("sidecar.service", "InvocationID") == run;
     assert!(!runs_on, "the old run was stopped");
     let stops = std::fs::read_to_string(cluster.shared().join("stops")).expect("the sidecar was stopped");

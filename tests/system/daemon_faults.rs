@@ -32,7 +32,7 @@ fn a_daemon_that_comes_back_in_time_interrupts_nothing(store: Lockstore) {
             wait_for_restart(host, DAEMON, &before, SOON);
             wait_for_status(host, |status| status.contains("db active"));
         });
-        assert_eq!(first.term, fixture.oracle.live()[0].term);
+        assert_eq!(first.token, fixture.oracle.live()[0].token);
     };
     adopted("systemctl restart putexd", &|host| drop(host.exec(&["systemctl", "restart", DAEMON])));
     adopted("SIGKILL of putexd", &|host| signal(host, DAEMON, "KILL"));
@@ -120,7 +120,7 @@ fn without_the_guard_nothing_runs(store: Lockstore) {
     wait_for_restart(host, DAEMON, &daemon, SOON);
     let third = fixture.wait_for_start(end.at, TAKE_OVER);
     println!("SIGKILL of both: started on {} after {:?}", third.host, third.after(since));
-    assert!(third.at > end.at && third.term > second.term);
+    assert!(third.at > end.at && third.token > second.token);
     fixture.assert_no_violation();
 
     // A guard that is stopped on purpose ends the leases as well, and one that comes back finds putexd waiting for it.

@@ -146,7 +146,7 @@ fn the_journal_of_the_unit_tells_of_each_transition(store: Lockstore) {
     assert_eq!(active["PUTEX_FROM"], "starting");
     assert_eq!(active["PUTEX_REASON"], "the unit runs");
     assert_eq!(active["PUTEX_HOLDER"], first.host);
-    assert_eq!(active["PUTEX_TOKEN"], first.term.expect("the unit is told").to_string());
+    assert_eq!(active["PUTEX_TOKEN"], first.token.expect("the unit is told").to_string());
     assert_eq!(active["OBJECT_SYSTEMD_UNIT"], UNIT);
     assert_eq!(active["MESSAGE_ID"], "8393ed64d4eb429fb2b6001fe2bde5cf");
     let revision = |entry: &Value| entry["PUTEX_REVISION"].as_str().and_then(|text| text.parse::<u64>().ok());

@@ -70,10 +70,10 @@ fn a_database_rejects_what_an_old_holder_writes(store: Lockstore) {
     }
     holders.push(next_holder(&fixture, &database, &holders, wiped));
 
-    let terms: Vec<String> = holders.iter().map(|holder| term(holder).to_string()).collect();
-    assert!(holders.is_sorted_by(|one, next| one.term < next.term), "the token grows: {terms:?}");
+    let tokens: Vec<String> = holders.iter().map(|holder| token_of(holder).to_string()).collect();
+    assert!(holders.is_sorted_by(|one, next| one.token < next.token), "the token grows: {tokens:?}");
     let accepted = database.sql("SELECT token FROM attempts WHERE accepted GROUP BY token ORDER BY min(number)");
-    assert_eq!(accepted.lines().collect::<Vec<_>>(), terms, "each holder wrote, in their order");
+    assert_eq!(accepted.lines().collect::<Vec<_>>(), tokens, "each holder wrote, in their order");
     let seen = "SELECT token, max(token) OVER (ORDER BY number) AS newest FROM attempts WHERE accepted";
     let late = database.sql(&format!("SELECT count(*) FROM ({seen}) AS seen WHERE token < newest"));
     assert_eq!(late, "0", "a smaller token was accepted after a larger one");
@@ -89,7 +89,7 @@ fn a_database_rejects_what_an_old_holder_writes(store: Lockstore) {
 /// holder.
 fn thaw_beside_successor(fixture: &Fixture, database: &Server, old: &Event, guarded: bool) -> Event {
     let host = fixture.host_of(old);
-    let rejected = || count(database, &format!("token = {} AND NOT accepted", term(old)));
+    let rejected = || count(database, &format!("token = {} AND NOT accepted", token_of(old)));
     let since = now();
     if !guarded {
         kill(Signal::STOP, &host.those_who_stop_units());
@@ -106,7 +106,7 @@ fn thaw_beside_successor(fixture: &Fixture, database: &Server, old: &Event, guar
     println!("{}, guarded = {guarded}: {} writes rejected after the thaw", old.host, rejected());
     wait_for_standby(host);
     fixture.assert_alone(&new);
-    assert_eq!(token(fixture.host_of(&new)), Ok(term(&new)), "the operator is told the same");
+    assert_eq!(token(fixture.host_of(&new)), Ok(token_of(&new)), "the operator is told the same");
     assert_eq!(token(host), Err(Some(1)), "and nothing where the lease is over");
     new
 }
@@ -120,8 +120,8 @@ fn next_holder(fixture: &Fixture, database: &Server, holders: &[Event], since: D
     next
 }
 
-fn term(holder: &Event) -> u64 {
-    holder.term.expect("the unit is told")
+fn token_of(holder: &Event) -> u64 {
+    holder.token.expect("the unit is told")
 }
 
 /// What `putexctl token` prints, or its exit status when it prints nothing on standard output.
@@ -141,6 +141,6 @@ fn count(database: &Server, condition: &str) -> u64 {
 }
 
 fn wait_accepted(database: &Server, holder: &Event) {
-    let condition = format!("token = {} AND accepted", term(holder));
+    let condition = format!("token = {} AND accepted", token_of(holder));
     wait_until(SOON, &format!("a write of {} is accepted", holder.id), || count(database, &condition) > 0);
 }

@@ -234,7 +234,7 @@ impl Fixture {
             old.host
         );
         assert!(dead_first.is_some(), "{what}: {} started before {} had ended", new.host, old.host);
-        assert!(old.term < new.term, "{what}: the fencing token must grow: {:?}, {:?}", old.term, new.term);
+        assert!(old.token < new.token, "{what}: the fencing token must grow: {:?}, {:?}", old.token, new.token);
         // The watch writes an end down a moment after it happened.
         wait_until(SOON, "one copy is alive", || self.oracle.live() == [new.clone()]);
         self.assert_no_violation();

@@ -192,7 +192,7 @@ fn a_full_memory_is_told_and_bars_only_the_host_that_has_none() {
     full.free();
     wait_until_well(two);
     let kept = two.read_file(&format!("{MEMORY}/db.json"));
-    assert!(kept.is_some_and(|kept| kept.contains(&format!("\"term\": {}", second.term.expect("it has one")))));
+    assert!(kept.is_some_and(|kept| kept.contains(&format!("\"token\": {}", second.token.expect("it has one")))));
 }
 
 fn hand_over(fixture: &Fixture, from: &Host, start: &crate::watch::Event) -> crate::watch::Event {

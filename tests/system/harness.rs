@@ -148,7 +148,7 @@ fn oracle_sees_two_live_copies() {
     cluster.install_database(&["PUTEX_FENCING_TOKEN=7"]);
     one.exec(&["systemctl", "start", "database.service"]);
     let first = cluster.oracle.wait_for_start_on(&[one, two], Duration::ZERO, SOON);
-    assert_eq!((first.host.as_str(), first.term), ("h1", Some(7)));
+    assert_eq!((first.host.as_str(), first.token), ("h1", Some(7)));
     cluster.assert_no_violation();
 
     two.exec(&["systemctl", "start", "database.service"]);

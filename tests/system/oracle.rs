@@ -65,7 +65,7 @@ async fn run() -> io::Result<ExitCode> {
     }
     #[cfg(feature = "postgres")]
     if let Ok(database) = std::env::var("ORACLE_DATABASE") {
-        tokio::spawn(write_for_ever(database, oracle.host.clone(), oracle.term.clone()));
+        tokio::spawn(write_for_ever(database, oracle.host.clone(), oracle.token.clone()));
     }
     loop {
         terminate.recv().await;
@@ -91,9 +91,9 @@ fn leave_child() -> io::Result<()> {
 /// Writes as fast as the database accepts it, whether it accepts the token or not, and connects again when a connection
 /// breaks.
 #[cfg(feature = "postgres")]
-async fn write_for_ever(database: String, host: String, term: String) {
+async fn write_for_ever(database: String, host: String, token: String) {
     loop {
-        let ended = write(&database, &host, &term).await;
+        let ended = write(&database, &host, &token).await;
         eprintln!("oracle: the database: {ended:?}, trying again");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -101,13 +101,13 @@ async fn write_for_ever(database: String, host: String, term: String) {
 
 /// Writes over one connection, and returns when that fails.
 #[cfg(feature = "postgres")]
-async fn write(database: &str, host: &str, term: &str) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let term: i64 = term.parse()?;
+async fn write(database: &str, host: &str, token: &str) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let token: i64 = token.parse()?;
     let (client, connection) = tokio_postgres::connect(database, tokio_postgres::NoTls).await?;
     tokio::spawn(connection);
     let put = client.prepare("SELECT put($1, $2)").await?;
     loop {
-        client.execute(&put, &[&host, &term]).await?;
+        client.execute(&put, &[&host, &token]).await?;
     }
 }
 
@@ -131,7 +131,7 @@ fn is_set(name: &str) -> bool {
 
 struct Oracle {
     host: String,
-    term: String,
+    token: String,
     id: String,
     log: File,
     /// Both locks are held until the last process that inherited them is gone.
@@ -142,7 +142,7 @@ struct Oracle {
 impl Oracle {
     fn begin() -> io::Result<Self> {
         let host = fs::read_to_string("/proc/sys/kernel/hostname")?.trim().to_owned();
-        let term = std::env::var("PUTEX_FENCING_TOKEN").unwrap_or_else(|_| "-".to_owned());
+        let token = std::env::var("PUTEX_FENCING_TOKEN").unwrap_or_else(|_| "-".to_owned());
         let id = format!("{host}-{}-{}", std::process::id(), monotonic_ns());
         let log = OpenOptions::new().create(true).append(true).open(format!("{SHARED}/oracle.log"))?;
 
@@ -156,7 +156,7 @@ impl Oracle {
 
         let only = inherited(&format!("{SHARED}/oracle.lock"))?;
         let alone = flock(&only, FlockOperation::NonBlockingLockExclusive).is_ok();
-        let oracle = Self { host, term, id, log, only, _live: live };
+        let oracle = Self { host, token, id, log, only, _live: live };
         if !alone {
             oracle.log("VIOLATION")?;
             let only = oracle.only.try_clone()?;
@@ -168,7 +168,7 @@ impl Oracle {
 
     /// Appends a line with one write, so that lines of different hosts never mix.
     fn log(&self, kind: &str) -> io::Result<()> {
-        let line = format!("{kind} {} {} {} {}\n", self.host, monotonic_ns(), self.term, self.id);
+        let line = format!("{kind} {} {} {} {}\n", self.host, monotonic_ns(), self.token, self.id);
         (&self.log).write_all(line.as_bytes())
     }
 }

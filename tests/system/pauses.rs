@@ -54,7 +54,7 @@ fn overlap_after(
     let new = fixture.oracle.wait_for_start_on(&[fixture.other(old)], asleep, TAKE_OVER);
     thread::sleep(least.saturating_sub(since(asleep)));
     assert!(fixture.oracle.live().contains(old), "the sleeping copy is there");
-    assert!(old.term < new.term, "the fencing token must grow: {:?}, {:?}", old.term, new.term);
+    assert!(old.token < new.token, "the fencing token must grow: {:?}, {:?}", old.token, new.token);
     let awake = now();
     wake(host);
     let end = fixture.oracle.wait_for_end(old, SOON);

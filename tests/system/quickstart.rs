@@ -54,7 +54,7 @@ fn quickstart() {
     let second = cluster.oracle.wait_for_start_on(&[standby], lost, limit);
     let took = second.at.saturating_sub(lost).as_secs_f64();
     say(&format!("   {} runs database.service {took:.1} s later.", standby.name));
-    if let (Some(before), Some(after)) = (first.term, second.term) {
+    if let (Some(before), Some(after)) = (first.token, second.token) {
         say(&format!("   The fencing token grew from {before} to {after}."));
         assert!(after > before, "the fencing token grows");
     }

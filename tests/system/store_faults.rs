@@ -234,7 +234,7 @@ fn a_store_that_was_wiped_starts_nothing_at_once(store: Lockstore) {
     let end = fixture.oracle.wait_for_end(&first, TAKE_OVER);
     let next = fixture.wait_for_start(since, TAKE_OVER + TAKE_OVER);
     println!("wiped: {} started {:?} after it, {:?} after the end", next.host, next.after(since), next.after(end.at));
-    assert!(next.term > first.term, "the fencing token grows over a wipe");
+    assert!(next.token > first.token, "the fencing token grows over a wipe");
     fixture.wait_for_one_active(TAKE_OVER);
 }
 

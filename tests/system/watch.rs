@@ -27,7 +27,7 @@ pub struct Event {
     /// CLOCK_MONOTONIC, the clock of [`now`].
     pub at: Duration,
     /// The fencing token, if the unit was given one.
-    pub term: Option<u64>,
+    pub token: Option<u64>,
     /// The id of the copy.
     pub id: String,
 }
@@ -65,8 +65,8 @@ impl Event {
         };
         let host = words.next()?.to_owned();
         let at = Duration::from_nanos(words.next()?.parse().ok()?);
-        let term = words.next()?.parse().ok();
-        Some(Self { kind, host, at, term, id: words.next()?.to_owned() })
+        let token = words.next()?.parse().ok();
+        Some(Self { kind, host, at, token, id: words.next()?.to_owned() })
     }
 }
 

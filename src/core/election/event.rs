@@ -59,7 +59,7 @@ pub struct Memory {
     /// The store's incarnation, and the highest revision known of it.
     pub position: Option<(Incarnation, Revision)>,
     /// The highest fencing token seen.
-    pub term: FencingToken,
+    pub token: FencingToken,
     /// The longest hold of a record of this service that was seen and is not forgotten yet (unknown holder, K5).
     pub longest_hold: Duration,
 }
@@ -298,7 +298,7 @@ pub enum Action {
         /// The tenure that this start belongs to.
         instance: Instance,
         /// The fencing token of that tenure.
-        term: FencingToken,
+        token: FencingToken,
     },
     /// Stop units and lease target, and go on until the stop is proven. It takes the place of a start, and of an earlier stop's
     /// `kill_at`.
@@ -382,7 +382,7 @@ pub struct Transition {
     /// The lock's revision as far as it is known.
     pub revision: Revision,
     /// The fencing token of this host's own tenure, else the highest one seen.
-    pub term: FencingToken,
+    pub token: FencingToken,
 }
 
 /// What an operator should look at.

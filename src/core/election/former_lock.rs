@@ -110,7 +110,7 @@ mod tests {
             standing,
             lease: Duration::from_secs(3),
             hold: Duration::from_secs(4),
-            term: FencingToken(5),
+            token: FencingToken(5),
             prev: None,
             unfenced: Vec::new(),
             units: units.iter().map(|name| unit(name)).collect(),

@@ -530,7 +530,7 @@ mod tests {
             standing,
             lease: Duration::from_secs(3),
             hold: HOLD,
-            term: FencingToken(5),
+            token: FencingToken(5),
             prev: Some((Revision(prev), Some(Instance(instance)))),
             unfenced: Vec::new(),
             units: Vec::new(),

@@ -92,7 +92,7 @@ pub struct Details {
     /// X, counted from the write: each unit that this record answers for is dead by then.
     pub hold: Duration,
     /// The fencing token.
-    pub term: FencingToken,
+    pub token: FencingToken,
     /// The revision that this write replaced, and the instance of the record there, where it had one.
     pub prev: Option<(Revision, Option<Instance>)>,
     /// Hosts whose units this tenure's chain of take-overs has waited out but not fenced.
@@ -168,9 +168,9 @@ impl fmt::Display for Odd {
             Self::Lease(span) => write!(f, "its lease of {} is longer than {}", rounded(*span), rounded(LONGEST_LEASE)),
             Self::Hold(span) => write!(f, "its hold of {} is longer than {}", rounded(*span), rounded(LONGEST_HOLD)),
             Self::Pause(span) => write!(f, "its pause of {} is longer than {}", rounded(*span), rounded(LONGEST_HOLD)),
-            Self::FencingToken(term) => write!(
+            Self::FencingToken(token) => write!(
                 f,
-                "its fencing token {term} is more than ten years ahead of this host's clock; look whether that is right"
+                "its fencing token {token} is more than ten years ahead of this host's clock; look whether that is right"
             ),
         }
     }
@@ -183,7 +183,7 @@ mod field {
     pub(super) const STATE: &str = "state";
     pub(super) const LEASE_MS: &str = "lease-ms";
     pub(super) const HOLD_MS: &str = "hold-ms";
-    pub(super) const TERM: &str = "term";
+    pub(super) const TOKEN: &str = "token";
     pub(super) const PREV_REVISION: &str = "prev-revision";
     pub(super) const PREV_INSTANCE: &str = "prev-instance";
     pub(super) const UNFENCED: &str = "unfenced";
@@ -220,9 +220,9 @@ impl Record {
     /// The record as it is believed where no fencing token can be above `highest`: without details if its token is.
     pub(super) fn believed(self, highest: FencingToken) -> Self {
         match &self.details {
-            Some(details) if details.term > highest => {
+            Some(details) if details.token > highest => {
                 let names = Some((details.instance, details.write));
-                let what = Odd::FencingToken(details.term);
+                let what = Odd::FencingToken(details.token);
                 Self { holder: self.holder, details: None, oddity: Some(Oddity { names, what }) }
             }
             Some(_) | None => self,
@@ -255,7 +255,7 @@ impl Record {
             set(field::STATE, details.standing.as_str().to_owned());
             set(field::LEASE_MS, milliseconds(details.lease));
             set(field::HOLD_MS, milliseconds(details.hold));
-            set(field::TERM, details.term.to_string());
+            set(field::TOKEN, details.token.to_string());
             if let Some((revision, instance)) = details.prev {
                 set(field::PREV_REVISION, revision.to_string());
                 if let Some(instance) = instance {
@@ -344,7 +344,7 @@ fn decode_details(fields: &BTreeMap<String, String>) -> Option<Details> {
         standing: parse(fields, field::STATE)?,
         lease: Duration::from_millis(parse(fields, field::LEASE_MS)?),
         hold: Duration::from_millis(parse(fields, field::HOLD_MS)?),
-        term: FencingToken(parse(fields, field::TERM)?),
+        token: FencingToken(parse(fields, field::TOKEN)?),
         prev,
         unfenced: fields.get(field::UNFENCED).map_or_else(Vec::new, |hosts| split_nodes(hosts, UNFENCED_LIMIT)),
         units: fields.get(field::UNITS).map_or_else(Vec::new, |units| split_units(units)),
@@ -416,7 +416,7 @@ mod tests {
                 standing: Standing::Active,
                 lease: Duration::from_secs(3),
                 hold: Duration::from_millis(3900),
-                term: FencingToken(1_700_000_000),
+                token: FencingToken(1_700_000_000),
                 prev: Some((Revision(41), Some(Instance(9)))),
                 unfenced: ["h2", "h3"].map(node).to_vec(),
                 units: ["billing.timer", "billing.service"].map(unit).to_vec(),
@@ -450,7 +450,7 @@ mod tests {
     #[test]
     fn any_missing_or_garbled_field_makes_the_holder_unknown() {
         let value = full().encode();
-        let needed = ["machine", "instance", "write", "state", "lease-ms", "hold-ms", "term"];
+        let needed = ["machine", "instance", "write", "state", "lease-ms", "hold-ms", "token"];
         for name in needed {
             let mut without = value.clone();
             without.fields.remove(name);
@@ -528,7 +528,7 @@ mod tests {
 
     #[test]
     fn a_fencing_token_above_what_can_be_is_not_believed() {
-        let highest = full().details.expect("details").term;
+        let highest = full().details.expect("details").token;
         assert_eq!(full().believed(highest), full());
         let record = full().believed(FencingToken(highest.0 - 1));
         assert_eq!(

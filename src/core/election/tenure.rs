@@ -53,7 +53,7 @@ pub(super) enum Resolution {
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, and any may come with any other")]
 pub(super) struct Tenure {
     pub(super) instance: Instance,
-    pub(super) term: FencingToken,
+    pub(super) token: FencingToken,
     pub(super) incarnation: Incarnation,
     /// The revision that the next write replaces.
     pub(super) base: Revision,
@@ -125,7 +125,7 @@ impl Tenure {
         let former = remembered.units.iter().filter(|unit| !units.contains(unit));
         Self {
             instance: terms.instance,
-            term: terms.token,
+            token: terms.token,
             incarnation,
             base: terms.revision,
             base_instance: Some(terms.instance),
@@ -373,7 +373,7 @@ mod tests {
                 standing: Standing::Active,
                 lease: Duration::from_secs(3),
                 hold: Duration::from_secs(4),
-                term: FencingToken(5),
+                token: FencingToken(5),
                 prev: None,
                 unfenced: Vec::new(),
                 units: Vec::new(),

@@ -87,7 +87,7 @@ impl Service {
                     Event::Unfenced { instance, result }
                 });
             }
-            Action::Start { instance, term: _ } => {
+            Action::Start { instance, token: _ } => {
                 let units = self.units.clone();
                 self.start = Some(self.answer(async move { Event::Started { instance, result: units.start().await } }));
             }

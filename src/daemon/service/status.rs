@@ -21,7 +21,7 @@ pub struct Status {
     /// The lock's revision.
     pub revision: Revision,
     /// The fencing token of its own tenure, else the highest seen.
-    pub term: FencingToken,
+    pub token: FencingToken,
     /// Why this host does not contend.
     pub hindrance: Option<Hindrance>,
     /// What the service waits for.
@@ -53,7 +53,7 @@ impl Service {
             state: self.election.state(),
             holder: self.election.holder().to_owned(),
             revision: self.election.revision(),
-            term: self.election.term(),
+            token: self.election.token(),
             hindrance: self.election.hindrance(now),
             waiting: self.election.waiting(now),
             unproven: self.unproven(),

@@ -312,7 +312,7 @@ impl Service {
             unit: self.settings.unit.clone(),
             holder: self.election.holder().to_owned(),
             revision: self.election.revision(),
-            term: self.election.term(),
+            token: self.election.token(),
         }
     }
 }
@@ -360,7 +360,7 @@ struct Placed {
     unit: UnitName,
     holder: String,
     revision: Revision,
-    term: FencingToken,
+    token: FencingToken,
 }
 
 impl Placed {
@@ -369,7 +369,7 @@ impl Placed {
             service: Some((&self.service, &self.unit)),
             holder: Some(&*self.holder).filter(|holder| !holder.is_empty()),
             revision: Some(self.revision),
-            term: Some(self.term),
+            token: Some(self.token),
         };
         journal::alarm(kind, &subject, reason);
     }
@@ -443,7 +443,7 @@ mod tests {
             reason: "putexd is stopped".to_owned(),
             holder: String::new(),
             revision: Revision(0),
-            term: FencingToken(0),
+            token: FencingToken(0),
         };
         let unit = UnitName::new("database.service").expect("a unit's name");
         let stopped = "database.service is stopped on this host".to_owned();

@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn fields_that_are_no_object_of_strings_are_somebody_elses() {
-        for fields in ["", "{", "null", "[]", "7", "{\"term\": 7}", "{\"a\": {}}", "{\"a\": null}", "{} {}"] {
+        for fields in ["", "{", "null", "[]", "7", "{\"token\": 7}", "{\"a\": {}}", "{\"a\": null}", "{} {}"] {
             let value = decode("h2", fields);
             assert!(value.is_malformed(), "{fields}");
             assert_eq!(value.body, format!("{fields} h2").into_bytes());

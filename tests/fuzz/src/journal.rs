@@ -39,14 +39,14 @@ pub fn journal(input: &[u8]) {
             reason: reason.to_owned(),
             holder: holder.to_owned(),
             revision: Revision(u64::MAX - number),
-            term: FencingToken(number),
+            token: FencingToken(number),
         };
         transition(&service, &unit, &entered);
         let subject = Subject {
             service: Some((&service, &unit)),
             holder: Some(holder),
             revision: Some(Revision(number)),
-            term: Some(FencingToken(u64::MAX)),
+            token: Some(FencingToken(u64::MAX)),
         };
         for kind in Alarm::ALL {
             alarm(*kind, &subject, reason);

@@ -76,7 +76,7 @@ fn settings() -> Settings {
 }
 
 /// Ten years after 2026, and what tenures that follow each other may have on top: the clock of [`World`] shows 1970.
-const HIGHEST_TERM: u64 = 1_767_225_600 + 315_576_000 + 1000;
+const HIGHEST_TOKEN: u64 = 1_767_225_600 + 315_576_000 + 1000;
 
 /// A host whose store holds the record, alone and with everything in order.
 struct World {
@@ -84,7 +84,7 @@ struct World {
     now: Duration,
     random: u128,
     seen: Observation,
-    found_term: FencingToken,
+    found_token: FencingToken,
     waiting: Vec<Event>,
 }
 
@@ -103,8 +103,8 @@ impl World {
             Action::Read { id, before: Some(_) } => Event::Replaced { id, answer: None },
             Action::Write(request) => {
                 let details = request.record.details.as_ref().expect("putexd says of a lease");
-                assert!(details.term > self.found_term, "the token has to grow");
-                assert!(details.term <= FencingToken(HIGHEST_TERM), "a token that nobody can have stays");
+                assert!(details.token > self.found_token, "the token has to grow");
+                assert!(details.token <= FencingToken(HIGHEST_TOKEN), "a token that nobody can have stays");
                 assert!(details.hold <= LONGEST_HOLD && details.lease <= LONGEST_LEASE);
                 assert!(details.unfenced.len() <= UNFENCED_LIMIT);
                 assert!(details.holders.len() <= HOLDERS_LIMIT);
@@ -142,8 +142,8 @@ impl World {
 /// Whoever finds the record goes on from it: it never panics, and what it writes itself is a good record.
 fn succeed(record: Record) {
     // One that is not believed is not kept.
-    let believed = |details: &&Details| details.term < FencingToken(HIGHEST_TERM);
-    let found_term = record.details.as_ref().filter(believed).map_or(FencingToken(0), |details| details.term);
+    let believed = |details: &&Details| details.token < FencingToken(HIGHEST_TOKEN);
+    let found_token = record.details.as_ref().filter(believed).map_or(FencingToken(0), |details| details.token);
     let seen = Observation {
         incarnation: Incarnation("a".to_owned()),
         revision: Revision(7),
@@ -151,7 +151,7 @@ fn succeed(record: Record) {
     };
     let election = Election::new(settings(), Memory::default(), None, Time::both(Duration::from_secs(1)));
     let now = Duration::from_secs(1);
-    let mut world = World { election, now, random: 0, seen, found_term, waiting: Vec::new() };
+    let mut world = World { election, now, random: 0, seen, found_token, waiting: Vec::new() };
     let awake = Event::Unit(ObservedUnit::Dead { result: "success".to_owned(), failed: false });
     for event in [Event::GuardUp, awake, Event::StoreUp] {
         world.handle(event);

@@ -39,7 +39,7 @@ pub(super) struct Daemon {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(super) enum Start {
     None,
-    Queued { instance: Instance, term: FencingToken },
+    Queued { instance: Instance, token: FencingToken },
     Done { instance: Instance, works: bool },
 }
 
@@ -114,8 +114,8 @@ impl World {
             Action::Read { id, before: None } => self.call(n, Ask::Latest(id)),
             Action::Read { id, before: Some(revision) } => self.call(n, Ask::ReplacedBy(id, revision)),
             Action::Write(request) => {
-                let term = request.record.details.as_ref().map_or(0, |details| details.term.0);
-                self.highest_term = self.highest_term.max(term);
+                let token = request.record.details.as_ref().map_or(0, |details| details.token.0);
+                self.highest_token = self.highest_token.max(token);
                 self.call(n, Ask::Write(Arc::new(Sent { request: *request, blind: false })));
             }
             Action::Guard(request) => {
@@ -128,9 +128,9 @@ impl World {
             // No host is fenced in this world, so the wait alone has to keep hosts apart.
             Action::Fence { instance, .. } => self.give(n, Event::Fenced { instance, result: Ok(()) }),
             Action::Unfence { instance } => self.give(n, Event::Unfenced { instance, result: Ok(()) }),
-            Action::Start { instance, term } => {
+            Action::Start { instance, token } => {
                 if let Some(daemon) = self.daemon(n) {
-                    daemon.start = Start::Queued { instance, term };
+                    daemon.start = Start::Queued { instance, token };
                 }
             }
             Action::Stop { .. } => {
@@ -160,8 +160,8 @@ impl World {
     pub(super) fn start_job(&mut self, n: usize) {
         let node = self.node(n);
         let Some(daemon) = node.daemon.as_mut() else { return };
-        let Start::Queued { instance, term } = daemon.start else { return };
-        let opens = node.gate_is_open(Some(term));
+        let Start::Queued { instance, token } = daemon.start else { return };
+        let opens = node.gate_is_open(Some(token));
         if let Some(daemon) = node.daemon.as_mut() {
             daemon.start = Start::Done { instance, works: opens };
         }
@@ -172,8 +172,8 @@ impl World {
         if node.unit == Unit::Dead {
             node.unit = Unit::Running;
         }
-        self.token_fell |= term.0 <= self.started_term;
-        self.started_term = self.started_term.max(term.0);
+        self.token_fell |= token.0 <= self.started_token;
+        self.started_token = self.started_token.max(token.0);
     }
 
     pub(super) fn started(&mut self, n: usize) {

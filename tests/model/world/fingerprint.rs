@@ -93,12 +93,12 @@ impl Hash for World {
             .map(|old| old.revision.0)
             .filter(|revision| *revision > 0);
         to.earliest = shown.min().unwrap_or(to.latest + 1).min(to.latest + 1);
-        to.highest_term = self.highest_term;
+        to.highest_token = self.highest_token;
         to.live_writes = self.live_writes();
         to.number(u64::from(self.calm) | u64::from(self.token_fell) << 1);
         to.number(nanos(self.quiet));
         to.number(if self.plan.exact { nanos(self.elapsed) % nanos(TICK) } else { 0 });
-        to.add(&FencingToken(self.started_term));
+        to.add(&FencingToken(self.started_token));
         to.add(&self.left[..]);
         to.add(&self.store.incarnation());
         to.add(&self.store.history[..]);

@@ -12,7 +12,7 @@ use crate::types::{FencingToken, NodeId, OnStopFailure, ServiceName, Time};
 pub(super) struct Guard {
     pub(super) up: bool,
     pub(super) table: Table,
-    /// The term and the deadline that the gate reads.
+    /// The token and the deadline that the gate reads.
     pub(super) grant: Option<(FencingToken, Time)>,
     /// The deadline of the lease, and the time by which the unit is dead.
     pub(super) armed: Option<(Time, Time)>,

@@ -34,7 +34,7 @@ mod steps;
 mod store;
 
 /// Fencing tokens begin above what CLOCK_REALTIME says, so that they grow by one from holder to holder.
-const FIRST_TERM: u64 = 1_000_000;
+const FIRST_TOKEN: u64 = 1_000_000;
 
 /// The hosts, the store and what is on its way between them: one state of the search.
 #[derive(Debug, Clone)]
@@ -51,8 +51,8 @@ pub struct World {
     /// For how long no unit was active since all is calm.
     quiet: Duration,
     draws: u128,
-    highest_term: u64,
-    started_term: u64,
+    highest_token: u64,
+    started_token: u64,
     token_fell: bool,
 }
 
@@ -96,7 +96,7 @@ impl World {
                 clocks_stand: false,
                 unenforced: false,
                 unkillable: false,
-                disk: Memory { term: FencingToken(FIRST_TERM), ..Memory::default() },
+                disk: Memory { token: FencingToken(FIRST_TOKEN), ..Memory::default() },
                 timings: host.timings,
                 guard: Guard { up: true, ..Guard::default() },
                 unit: Unit::Dead,
@@ -117,8 +117,8 @@ impl World {
             calm: false,
             quiet: Duration::ZERO,
             draws: 0,
-            highest_term: FIRST_TERM,
-            started_term: 0,
+            highest_token: FIRST_TOKEN,
+            started_token: 0,
             token_fell: false,
         };
         for (n, host) in plan.hosts.iter().enumerate() {
@@ -185,10 +185,10 @@ impl Node {
         self.runs() && self.unit != Unit::Dead
     }
 
-    fn gate_is_open(&self, term: Option<FencingToken>) -> bool {
+    fn gate_is_open(&self, token: Option<FencingToken>) -> bool {
         self.guard.up
             && self.guard.grant.is_some_and(|(granted, deadline)| {
-                term.is_none_or(|term| term == granted) && !self.clock.has_passed(deadline)
+                token.is_none_or(|token| token == granted) && !self.clock.has_passed(deadline)
             })
     }
 }

@@ -159,10 +159,10 @@ fn look_at_grant(host: &Host, one: Option<&Event>, main_pid: &str) -> Result<(),
         |text: &str| text.split(['\n', '\0']).find_map(|line| line.strip_prefix("PUTEX_FENCING_TOKEN=")?.parse().ok());
     let granted = host.read_file(&format!("{GRANTS}/db")).and_then(|grant| token(&grant));
     let environment = said(host, &["cat", &format!("/proc/{main_pid}/environ")])?;
-    if granted.is_some() && granted == one.term && granted == token(&environment) {
+    if granted.is_some() && granted == one.token && granted == token(&environment) {
         return Ok(());
     }
-    Err(format!("token: granted {granted:?}, in the environment {:?}, logged {:?}", token(&environment), one.term))
+    Err(format!("token: granted {granted:?}, in the environment {:?}, logged {:?}", token(&environment), one.token))
 }
 
 /// Checks what `putexctl` says of the lock: every host must name the same holder. Returns the revision.
@@ -173,8 +173,8 @@ fn look_at_status(host: &Host, one: &Event) -> Result<u64, String> {
     let expected = if host.name == one.host { "active" } else { "standby" };
     require("the state of db", expected, &text("state"))?;
     require("the holder of db", &one.host, &text("holder"))?;
-    if host.name == one.host && status[0]["token"].as_u64() != one.term {
-        return Err(format!("it holds db with the token {}, the unit has {:?}", status[0]["token"], one.term));
+    if host.name == one.host && status[0]["token"].as_u64() != one.token {
+        return Err(format!("it holds db with the token {}, the unit has {:?}", status[0]["token"], one.token));
     }
     Ok(status[0]["revision"].as_u64().unwrap_or_default())
 }
@@ -213,7 +213,7 @@ impl fmt::Display for Overlap {
         write!(
             formatter,
             "{} (token {:?}, started at {:?}) was alive when {} (token {:?}) started at {:?}",
-            older.id, older.term, older.at, newer.id, newer.term, newer.at
+            older.id, older.token, older.at, newer.id, newer.token, newer.at
         )
     }
 }
@@ -288,7 +288,7 @@ fn judge(
 /// same tenure.
 pub fn token_that_did_not_grow(starts: &[Event], moved: &[Event]) -> Option<(Event, Event)> {
     let is_wrong = |pair: &&[Event]| {
-        if moved.contains(&pair[1]) { pair[0].term != pair[1].term } else { pair[0].term >= pair[1].term }
+        if moved.contains(&pair[1]) { pair[0].token != pair[1].token } else { pair[0].token >= pair[1].token }
     };
     starts.windows(2).find(is_wrong).map(|pair| (pair[0].clone(), pair[1].clone()))
 }
@@ -298,9 +298,9 @@ mod tests {
     use super::*;
     use crate::watch::Kind;
 
-    fn start(host: &str, at: u64, term: u64) -> Event {
+    fn start(host: &str, at: u64, token: u64) -> Event {
         let id = format!("{host}-{at}");
-        Event { kind: Kind::Start, host: host.to_owned(), at: Duration::from_secs(at), term: Some(term), id }
+        Event { kind: Kind::Start, host: host.to_owned(), at: Duration::from_secs(at), token: Some(token), id }
     }
 
     #[test]
@@ -331,7 +331,7 @@ mod tests {
         let moved = start("h1", 2, 5);
         assert!(!wrong(&[start("h1", 1, 5), moved.clone()], std::slice::from_ref(&moved)));
         assert!(wrong(&[start("h1", 1, 4), moved.clone()], &[moved]));
-        let without = Event { term: None, ..start("h2", 2, 6) };
+        let without = Event { token: None, ..start("h2", 2, 6) };
         assert!(wrong(&[start("h1", 1, 5), without], &[]));
     }
 }

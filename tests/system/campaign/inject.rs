@@ -477,7 +477,7 @@ impl<'a> Injector<'a> {
         while now() < end {
             let after = self.live_on(host).filter(|live| live != before);
             if let Some(after) = after {
-                let moved = Some(after).filter(|after| after.term == before.term);
+                let moved = Some(after).filter(|after| after.token == before.token);
                 self.moved.extend(moved.clone());
                 return moved;
             }

@@ -31,15 +31,15 @@ impl Election {
             Content::Tombstone | Content::Record(_) => claim.entitled_at,
         };
         let unfenced = self.hosts_to_fence(&seen.content);
-        let previous_term = details.map_or(0, |details| details.term.0);
+        let previous_token = details.map_or(0, |details| details.token.0);
         // Saturating: a token that nobody can exceed was put there by hand, and must not make the new one fall to zero.
-        let highest = previous_term.max(self.memory.term.0);
+        let highest = previous_token.max(self.memory.token.0);
         // The clock counts at the entitlement and not now: the holder that is waited for may have started meanwhile, unheard of.
         let by_clock = seconds_up(at.wall + at.now.until_waited(entitled_at));
-        let term = highest.saturating_add(1).max(by_clock);
+        let token = highest.saturating_add(1).max(by_clock);
         let tenure = Tenure {
             instance: Instance(at.random),
-            term: FencingToken(term),
+            token: FencingToken(token),
             base: seen.revision,
             base_instance: details.map(|details| details.instance),
             base_write: None,
@@ -86,7 +86,7 @@ impl Election {
             && let Some(claim) = self.lock.claim(&self.settings.key, &self.settings.node, &self.settings.timings)
         {
             let later = tenure.entitled_at.until_waited(claim.entitled_at);
-            tenure.term = FencingToken(tenure.term.0.saturating_add(seconds_up(later)));
+            tenure.token = FencingToken(tenure.token.0.saturating_add(seconds_up(later)));
             tenure.entitled_at = tenure.entitled_at.latest(claim.entitled_at);
             tenure.inherited_hold = tenure.inherited_hold.max(claim.hold);
             tenure.why = claim.why;
@@ -177,7 +177,7 @@ impl Election {
             instance: tenure.instance,
             write,
             revision: tenure.base,
-            token: tenure.term,
+            token: tenure.token,
             deadline: tenure.won_deadline,
             stop_budget: tenure.stop_budget,
             kill_reserve: tenure.kill_reserve,
@@ -190,13 +190,13 @@ impl Election {
         if *step != from {
             return;
         }
-        let (instance, term) = (tenure.instance, tenure.term);
+        let (instance, token) = (tenure.instance, tenure.token);
         if from == StartStep::Arming && unfences {
             *step = StartStep::Unfencing;
             self.actions.push(Action::Unfence { instance });
         } else {
             *step = StartStep::Starting;
-            self.actions.push(Action::Start { instance, term });
+            self.actions.push(Action::Start { instance, token });
         }
     }
 

@@ -136,7 +136,7 @@ impl Election {
     /// such steps do no harm, and as many as would do harm take centuries.
     fn believed(&self, at: &Moment, shown: Observation) -> Observation {
         let by_clock = at.wall.as_secs().max(EARLIEST_CLOCK).saturating_add(TEN_YEARS);
-        let highest = FencingToken(by_clock.max(self.memory.term.0.saturating_add(TERM_STEP)));
+        let highest = FencingToken(by_clock.max(self.memory.token.0.saturating_add(TERM_STEP)));
         let content = match shown.content {
             Content::Record(record) => Content::Record(record.believed(highest)),
             content @ (Content::Absent | Content::Tombstone) => content,
@@ -182,7 +182,7 @@ impl Election {
             News::OtherStore => self.actions.push(Action::Alarm(Alarm::NewIncarnation)),
         }
         if let Some(Record { details: Some(details), .. }) = self.lock.record() {
-            self.memory.term = self.memory.term.max(details.term);
+            self.memory.token = self.memory.token.max(details.token);
         }
         if !matches!(news, News::Same | News::Stale) {
             self.tell_of_oddity(now);

@@ -69,7 +69,7 @@ impl Election {
             standing,
             lease: tenure.published_lease(&timings, confirming),
             hold: tenure.published_hold(at.now, &timings, confirming),
-            term: tenure.term,
+            token: tenure.token,
             prev: (tenure.base != Revision(0)).then_some((tenure.base, tenure.base_instance)),
             unfenced: if confirming { tenure.unfenced.clone() } else { Vec::new() },
             units: tenure.units.clone(),
@@ -88,12 +88,12 @@ impl Election {
         let timings = self.settings.timings;
         let Some(tenure) = self.tenure_mut() else { return };
         let Some((sent, record)) = tenure.win(write, revision, &timings) else { return };
-        let (incarnation, term) = (tenure.incarnation.clone(), tenure.term);
+        let (incarnation, token) = (tenure.incarnation.clone(), tenure.token);
         let proven = record.details.as_ref().is_some_and(|details| details.standing == Standing::Proven);
         self.lock.wrote(incarnation.clone(), revision, record, sent, now, &timings);
         self.doubt_the_claim();
         self.memory.position = Some((incarnation, revision));
-        self.memory.term = self.memory.term.max(term);
+        self.memory.token = self.memory.token.max(token);
         self.remember_longest_hold(now);
         if let Phase::Claiming(tenure) = &self.phase {
             let (instance, entitled_at, why) = (tenure.instance, tenure.entitled_at, tenure.why.clone());
@@ -322,7 +322,7 @@ impl Election {
     /// Adopts a lease that the guard has kept over a restart of the daemon (adoption, K8).
     pub(super) fn adopt(&mut self, remembered: &Remembered, now: Time) {
         let terms = &remembered.terms;
-        self.memory.term = self.memory.term.max(terms.token);
+        self.memory.token = self.memory.token.max(terms.token);
         // Without a position on disk the incarnation is not known, and the record cannot be told from a copy.
         let incarnation = self.memory.position.as_ref().map(|(incarnation, _)| incarnation.clone());
         let over = remembered.lapsed || now.has_passed(terms.deadline);

@@ -202,8 +202,8 @@ impl Election {
 
     /// The fencing token of this host's own tenure, else the highest one seen.
     #[must_use]
-    pub fn term(&self) -> FencingToken {
-        self.tenure().map_or(self.memory.term, |tenure| tenure.term)
+    pub fn token(&self) -> FencingToken {
+        self.tenure().map_or(self.memory.token, |tenure| tenure.token)
     }
 
     /// When this host's own lease ends. `None`: it has no tenure.

@@ -149,7 +149,7 @@ impl Election {
             reason: reason.to_owned(),
             holder: self.holder().to_owned(),
             revision: self.revision(),
-            term: self.term(),
+            token: self.token(),
         }));
     }
 
