@@ -14,8 +14,8 @@ use crate::election::Timings;
 use crate::guard_client::frame::{Lease, ListedLease};
 use crate::host::processes::Process;
 use crate::systemd::{
-    ActiveState, Brief, BusError, ChangeHints, Check, JobEnd, KillError, Look, Manager, ManagerFuture, NotDead,
-    Placement, Purpose, RunResult, StartError, Started, Surroundings, SystemState, UnitState, Unsupervisable,
+    ActiveState, Brief, BusError, ChangeHints, Check, JobEnd, KernelError, KillError, Look, Manager, ManagerFuture,
+    NotDead, Placement, Purpose, RunResult, StartError, Started, Surroundings, SystemState, UnitState, Unsupervisable,
 };
 use crate::types::{
     FencingToken, Instance, Key, NodeId, OnStopFailure, Revision, ServiceName, Time, UnitName, WriteId,
@@ -183,7 +183,7 @@ impl Manager for Fake {
         self.answer(KillError::Bus, kill)
     }
 
-    fn kill_group<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<(), KillError>> {
+    fn kill_group<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<(), KernelError>> {
         self.tell(|told| {
             told.done.push(format!("kill {path}"));
             told.full.remove(path);
@@ -191,12 +191,12 @@ impl Manager for Fake {
         Box::pin(async { Ok(()) })
     }
 
-    fn is_group_empty<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<bool, NotDead>> {
+    fn is_group_empty<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<bool, KernelError>> {
         let empty = self.tell(|told| !told.full.contains(path));
         Box::pin(async move { Ok(empty) })
     }
 
-    fn terminate_group<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<(), String>> {
+    fn terminate_group<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<(), KernelError>> {
         self.tell(|told| told.done.push(format!("end {path}")));
         Box::pin(async { Ok(()) })
     }
@@ -206,19 +206,19 @@ impl Manager for Fake {
         _: &'a BTreeSet<i32>,
         _: &'a BTreeSet<String>,
         _: Duration,
-    ) -> ManagerFuture<'a, Result<Vec<Process>, String>> {
+    ) -> ManagerFuture<'a, Result<Vec<Process>, KernelError>> {
         let look = |told: &mut Told| {
             told.done.push("look".to_owned());
             told.outside.clone()
         };
-        self.answer(|silence| silence.to_string(), |told| Ok(look(told)))
+        self.answer(|silence| KernelError::Failed(silence.to_string()), |told| Ok(look(told)))
     }
 
     fn end_processes<'a>(
         &'a self,
         processes: &'a [Process],
         signal: Option<Signal>,
-    ) -> ManagerFuture<'a, Result<Vec<Process>, String>> {
+    ) -> ManagerFuture<'a, Result<Vec<Process>, KernelError>> {
         let alive = self.tell(|told| {
             for process in processes.iter().filter(|_| signal.is_some()) {
                 let verb = if signal == Some(Signal::KILL) { "kill" } else { "end" };

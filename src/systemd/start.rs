@@ -56,7 +56,7 @@ pub enum StartError {
     /// without a process that is a part of the proof.
     #[error(
         "{unit} is not started; see why systemd refuses to keep it loaded, without which nobody would know how its start went: \
-         failed to {error}"
+         {error}"
     )]
     NotKept {
         /// The unit.
