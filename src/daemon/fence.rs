@@ -80,3 +80,29 @@ async fn run(systemd: &dyn Manager, unit: &UnitName, limit: Duration) -> Result<
         Err(source) => Err(RunFailure::Bus { unit, source }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::fake::Fake;
+
+    #[tokio::test]
+    async fn each_host_is_fenced_in_three_tries_or_named_with_what_failed() {
+        let hosts = ["h2", "h3"].map(|name| NodeId::new(name).expect("a node's name"));
+        let required = FenceSettings { others: Some("fence@.service".to_owned()), ..FenceSettings::default() };
+        let fake = Fake::default();
+        let failed = || RunResult::Failed("it is not-found".to_owned());
+        fake.tell(|told| told.runs = [failed(), RunResult::TimedOut].into());
+        fence(&fake, &required, &hosts[..1]).await.expect("it is fenced at the third try");
+        assert_eq!(fake.done(), ["run fence@h2.service"; 3]);
+        fake.tell(|told| told.runs = [failed(), failed(), failed()].into());
+        let error = fence(&fake, &required, &hosts).await.expect_err("one of them is not fenced");
+        assert_eq!(error.to_string(), "fence@h2.service: it is not-found");
+        fake.tell(|told| told.silent = true);
+        let error = fence(&fake, &required, &hosts).await.expect_err("none of them is fenced").to_string();
+        let silent = |host| format!("fence@{host}.service: systemd is not reachable: it is silent");
+        assert_eq!(error, format!("{}; {}", silent("h2"), silent("h3")));
+        let optional = FenceSettings { required: false, ..required };
+        fence(&fake, &optional, &hosts).await.expect("it is only warned of");
+    }
+}

@@ -37,6 +37,7 @@ pub type Fencing = Pin<Box<dyn Future<Output = Result<(), SelfFenceError>> + Sen
 #[error("{SYSRQ_TRIGGER}: {sysrq}; {watcher}")]
 pub struct SelfFenceError {
     sysrq: io::Error,
+    #[source]
     watcher: AskError,
 }
 

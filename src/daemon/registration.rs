@@ -474,7 +474,8 @@ pub(super) enum NotVetted {
     Unread { unit: UnitName, key: Key, source: StoreError },
     /// The entry was read, but not written again, so that it may have changed since.
     #[error(
-        "whether {unit} is still run under the key \"{key}\" is not known: its entry is being changed, or cannot be written"
+        "whether {unit} is still run under the key \"{key}\" is not known: its entry is being changed, or cannot be \
+         written"
     )]
     Unwritten { unit: UnitName, key: Key },
     #[error(transparent)]
@@ -498,18 +499,18 @@ async fn vet_unit(host: &Host, settings: &ServiceSettings, kept: &Places, unit: 
     {
         return Ok(());
     }
-    let (unit, key) = (unit.clone(), settings.key.clone());
-    let mut last = NotVetted::Unwritten { unit: unit.clone(), key: key.clone() };
+    let unwritten = || NotVetted::Unwritten { unit: unit.clone(), key: settings.key.clone() };
+    let mut last = unwritten();
     for _ in 0..VET_LIMIT {
-        match read(&*host.store, &entry, limit).await {
+        last = match read(&*host.store, &entry, limit).await {
             Ok(snapshot) => {
-                if vouch(host, settings, kept, &unit, snapshot).await? {
+                if vouch(host, settings, kept, unit, snapshot).await? {
                     return Ok(());
                 }
-                last = NotVetted::Unwritten { unit: unit.clone(), key: key.clone() };
+                unwritten()
             }
-            Err(source) => last = NotVetted::Unread { unit: unit.clone(), key: key.clone(), source },
-        }
+            Err(source) => NotVetted::Unread { unit: unit.clone(), key: settings.key.clone(), source },
+        };
         sleep(limit / 2).await;
     }
     Err(last)

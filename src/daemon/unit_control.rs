@@ -178,7 +178,7 @@ pub(super) struct Trouble {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StartFailure {
     /// A unit that is bound with the main one may be refused by systemd for having failed before. Nothing was started.
-    #[error("the former failures of {unit} are not forgotten: {source}")]
+    #[error("the former failures of {unit} are not reset: {source}")]
     NotReset { unit: UnitName, source: BusError },
     /// The main unit is not known to be started.
     #[error(transparent)]

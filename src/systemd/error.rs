@@ -21,6 +21,9 @@ pub enum BusError {
         /// The message of the error, as systemd wrote it.
         message: String,
     },
+    /// Another run of this unit began during each reading of it, so that no answer tells its state.
+    #[error("{0} is started again and again, while systemd is asked about it")]
+    Restless(String),
     /// The answer is not what the interface promises.
     #[error("systemd's answer is not understood: {0}")]
     Malformed(String),
@@ -47,10 +50,10 @@ impl From<io::Error> for KernelError {
 }
 
 impl BusError {
-    /// Whether the state is unknown, because nobody answered.
+    /// Whether the state is unknown because there was no answer, or none that holds.
     #[must_use]
     pub fn is_unreachable(&self) -> bool {
-        matches!(self, Self::Unreachable(_))
+        matches!(self, Self::Unreachable(_) | Self::Restless(_))
     }
 
     /// Whether the job was refused because the host is going down, which is no failure of the unit.

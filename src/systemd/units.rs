@@ -363,9 +363,7 @@ impl Systemd {
         let link = self.link().await?;
         let groups = groups(&properties, &link.root);
         // An error is ignored, and is mostly a refusal because there is no process: the groups are killed in any case.
-        match link.kill_unit(unit.as_str(), SIGKILL).await {
-            Ok(()) | Err(BusError::Refused { .. } | BusError::Unreachable(_) | BusError::Malformed(_)) => {}
-        }
+        let _ = link.kill_unit(unit.as_str(), SIGKILL).await;
         for group in groups {
             self.control_groups(move |hierarchy| hierarchy.kill(&group)).await?;
         }
@@ -465,7 +463,7 @@ impl Systemd {
                 return Ok(properties.with(after));
             }
         }
-        Err(BusError::Unreachable(format!("{unit} is started again and again, while systemd is asked about it")))
+        Err(BusError::Restless(unit.to_owned()))
     }
 
     /// The conditions and assertions that kept a unit from being run at its last start.
