@@ -459,7 +459,7 @@ pub(super) enum NotOnDisk {
     /// It cannot be written, for this reason.
     #[error("{0}")]
     Failed(String),
-    #[error("see why /var/lib/putex is slow: where the lock of {0} is has not been written yet")]
+    #[error("see why /var/lib/putex is slow: the place of the lock of {0} is not written there yet")]
     Late(UnitName),
 }
 
