@@ -13,7 +13,7 @@ use rustix::process::Signal;
 
 use crate::config::{ServiceSettings, StopProof};
 use crate::host::processes::Process;
-use crate::systemd::{JobEnd, Look, Manager, NotDead, Purpose};
+use crate::systemd::{JobEnd, KernelError, Look, Manager, NotDead, Purpose};
 use crate::types::{Time, UnitName};
 
 /// Time from SIGTERM to SIGKILL for processes that are left after an orderly stop: as long as containers have by default.
@@ -122,7 +122,7 @@ impl Beyond {
         known: &BTreeSet<i32>,
         groups: &BTreeSet<String>,
         age: Duration,
-    ) -> Result<Vec<Process>, String> {
+    ) -> Result<Vec<Process>, KernelError> {
         let found = self.systemd.outside(known, groups, age).await?;
         if !self.is_unit_only() {
             let before = self.strays();
@@ -139,7 +139,7 @@ impl Beyond {
     }
 
     /// Whether no process lives that was seen outside.
-    pub(super) async fn are_strays_gone(&self) -> Result<bool, String> {
+    pub(super) async fn are_strays_gone(&self) -> Result<bool, KernelError> {
         let strays = self.strays();
         Ok(strays.is_empty() || self.systemd.end_processes(&strays, None).await?.is_empty())
     }
@@ -166,7 +166,7 @@ impl Beyond {
     ) -> Result<(), (UnitName, NotDead)> {
         self.end_contained(left, now, slice).await?;
         let strays = self.strays();
-        let trouble = |trouble: String| (self.main.clone(), NotDead::Unreadable(trouble));
+        let trouble = |error: KernelError| (self.main.clone(), error.into());
         if self.are_strays_gone().await.map_err(trouble)? {
             return Ok(());
         }
@@ -190,7 +190,7 @@ impl Beyond {
             let stopped = self.systemd.stop(name, slice).await;
             let Look { placement, dead, .. } = look().await?;
             for group in placement.groups {
-                if self.systemd.is_group_empty(&group).await.map_err(trouble)? {
+                if self.systemd.is_group_empty(&group).await.map_err(|error| trouble(error.into()))? {
                     continue;
                 }
                 if stopped != Ok(JobEnd::StillQueued)
@@ -209,7 +209,7 @@ impl Beyond {
         let sent = if signal == Signal::TERM {
             self.systemd.terminate_group(group).await
         } else {
-            self.systemd.kill_group(group).await.map_err(|error| error.to_string())
+            self.systemd.kill_group(group).await
         };
         if let Err(error) = sent {
             tracing::error!("failed to end what is left in {group}: {error}, trying again");
@@ -237,7 +237,7 @@ mod tests {
         Beyond::new(settings, Arc::new(fake.clone()))
     }
 
-    async fn find(beyond: &Beyond) -> Result<Vec<Process>, String> {
+    async fn find(beyond: &Beyond) -> Result<Vec<Process>, KernelError> {
         beyond.find_strays(&BTreeSet::new(), &BTreeSet::new(), Duration::ZERO).await
     }
 

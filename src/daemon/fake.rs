@@ -1,7 +1,7 @@
 //! A fake PID 1 for unit tests, which gives the answers that the test has set and remembers the calls, and a journal that
 //! remembers what was written to it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,8 +14,8 @@ use crate::election::Timings;
 use crate::guard_client::frame::{Lease, ListedLease};
 use crate::host::processes::Process;
 use crate::systemd::{
-    ActiveState, Brief, BusError, ChangeHints, Check, JobEnd, KillError, Look, Manager, ManagerFuture, NotDead,
-    Placement, Purpose, RunResult, StartError, Started, Surroundings, SystemState, UnitState, Unsupervisable,
+    ActiveState, Brief, BusError, ChangeHints, Check, JobEnd, KernelError, KillError, Look, Manager, ManagerFuture,
+    NotDead, Placement, Purpose, RunResult, StartError, Started, Surroundings, SystemState, UnitState, Unsupervisable,
 };
 use crate::types::{
     FencingToken, Instance, Key, LeaseTerms, NodeId, OnStopFailure, Revision, ServiceName, Time, UnitName, WriteId,
@@ -40,6 +40,8 @@ pub(super) struct Told {
     pub(super) started: BTreeSet<UnitName>,
     /// Whether the job of a stop is still queued at the end of the time for which the caller waits.
     pub(super) stops_slowly: bool,
+    /// The outcomes of the next runs of units that run to their end. All runs after these pass.
+    pub(super) runs: VecDeque<RunResult>,
     /// The calls that change or look for something, in their order.
     pub(super) done: Vec<String>,
 }
@@ -185,7 +187,7 @@ impl Manager for Fake {
         self.answer(KillError::Bus, kill)
     }
 
-    fn kill_group<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<(), KillError>> {
+    fn kill_group<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<(), KernelError>> {
         self.tell(|told| {
             told.done.push(format!("kill {path}"));
             told.full.remove(path);
@@ -193,12 +195,12 @@ impl Manager for Fake {
         Box::pin(async { Ok(()) })
     }
 
-    fn is_group_empty<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<bool, NotDead>> {
+    fn is_group_empty<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<bool, KernelError>> {
         let empty = self.tell(|told| !told.full.contains(path));
         Box::pin(async move { Ok(empty) })
     }
 
-    fn terminate_group<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<(), String>> {
+    fn terminate_group<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<(), KernelError>> {
         self.tell(|told| told.done.push(format!("end {path}")));
         Box::pin(async { Ok(()) })
     }
@@ -208,19 +210,19 @@ impl Manager for Fake {
         _: &'a BTreeSet<i32>,
         _: &'a BTreeSet<String>,
         _: Duration,
-    ) -> ManagerFuture<'a, Result<Vec<Process>, String>> {
+    ) -> ManagerFuture<'a, Result<Vec<Process>, KernelError>> {
         let look = |told: &mut Told| {
             told.done.push("look".to_owned());
             told.outside.clone()
         };
-        self.answer(|silence| silence.to_string(), |told| Ok(look(told)))
+        self.answer(|silence| KernelError::Failed(silence.to_string()), |told| Ok(look(told)))
     }
 
     fn end_processes<'a>(
         &'a self,
         processes: &'a [Process],
         signal: Option<Signal>,
-    ) -> ManagerFuture<'a, Result<Vec<Process>, String>> {
+    ) -> ManagerFuture<'a, Result<Vec<Process>, KernelError>> {
         let alive = self.tell(|told| {
             for process in processes.iter().filter(|_| signal.is_some()) {
                 let verb = if signal == Some(Signal::KILL) { "kill" } else { "end" };
@@ -295,10 +297,14 @@ impl Manager for Fake {
 
     fn run_unit_to_completion<'a>(
         &'a self,
-        _: &'a UnitName,
+        unit: &'a UnitName,
         _: Duration,
     ) -> ManagerFuture<'a, Result<RunResult, BusError>> {
-        unreachable!("no test asks for it")
+        let run = |told: &mut Told| {
+            told.done.push(format!("run {unit}"));
+            told.runs.pop_front().unwrap_or(RunResult::Passed)
+        };
+        self.answer(|silence| silence, |told| Ok(run(told)))
     }
 
     fn run_check<'a>(&'a self, _: &'a Check) -> ManagerFuture<'a, Result<RunResult, BusError>> {

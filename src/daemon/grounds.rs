@@ -37,29 +37,49 @@ impl Grounds {
     }
 }
 
-/// Whether the units in `contains` can be killed as a whole, or else why not, for the operator. The outer `Err`: PID 1 did
-/// not answer.
+/// Why the units in `contains` are not known to be such as can be killed as a whole.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Uncontainable {
+    /// PID 1 did not tell where the units are.
+    #[error(transparent)]
+    Bus(#[from] BusError),
+    /// A unit that putexd needs runs in one of them.
+    #[error("{unit} cannot be contained: {needed} runs in it; name a slice that only this service uses")]
+    Needed {
+        /// The unit in `contains`.
+        unit: UnitName,
+        /// The unit that putexd needs.
+        needed: UnitName,
+    },
+    /// Another service runs in one of them, or around it.
+    #[error("{unit} cannot be contained: the service {other} runs in it; give each a slice of its own")]
+    Shared {
+        /// The unit in `contains`.
+        unit: UnitName,
+        /// The other service.
+        other: ServiceName,
+    },
+}
+
+/// Checks that the units in `contains` can be killed as a whole.
 pub(super) async fn check(
     systemd: &dyn Manager,
     grounds: &Grounds,
     settings: &ServiceSettings,
-) -> Result<Result<(), String>, BusError> {
+) -> Result<(), Uncontainable> {
     for name in &settings.contains {
         for group in systemd.placement(name).await?.groups {
             for needed in NEEDED.into_iter().filter_map(|needed| UnitName::new(needed).ok()) {
                 if systemd.placement(&needed).await?.groups.iter().any(|other| is_within(other, &group)) {
-                    let remedy = "name a slice that only this service uses";
-                    return Ok(Err(format!("{name} cannot be contained: {needed} runs in it; {remedy}")));
+                    return Err(Uncontainable::Needed { unit: name.clone(), needed });
                 }
             }
             if let Some(other) = grounds.other_in(&settings.name, &group) {
-                return Ok(Err(format!(
-                    "{name} cannot be contained: the service {other} runs in it; give each a slice of its own"
-                )));
+                return Err(Uncontainable::Shared { unit: name.clone(), other });
             }
         }
     }
-    Ok(Ok(()))
+    Ok(())
 }
 
 #[cfg(test)]
@@ -78,18 +98,19 @@ mod tests {
         place("putexd.service", "/system.slice/putexd.service");
         let own = BTreeSet::from(["/db.slice".to_owned(), "/db.slice/database.service".to_owned()]);
         grounds.put(&settings.name, own);
-        assert_eq!(check(&fake, &grounds, &settings).await, Ok(Ok(())));
+        assert_eq!(check(&fake, &grounds, &settings).await, Ok(()));
         place("dbus-broker.service", "/db.slice/dbus-broker.service");
-        let refused = check(&fake, &grounds, &settings).await.expect("an answer").expect_err("the bus is needed");
+        let refused = check(&fake, &grounds, &settings).await.expect_err("the bus is needed").to_string();
         assert!(refused.starts_with("db.slice cannot be contained: dbus-broker.service runs in it"), "{refused}");
         place("dbus-broker.service", "/system.slice/dbus-broker.service");
         let other = ServiceName::new("other").expect("a name");
         grounds.put(&other, BTreeSet::from(["/db.slice/other.service".to_owned()]));
-        let refused = check(&fake, &grounds, &settings).await.expect("an answer").expect_err("two services in one");
+        let refused = check(&fake, &grounds, &settings).await.expect_err("two services in one").to_string();
         assert!(refused.contains("the service other runs in it"), "{refused}");
         grounds.remove(&other);
         fake.tell(|told| told.silent = true);
-        check(&fake, &grounds, &settings).await.expect_err("nobody knows");
+        let unknown = check(&fake, &grounds, &settings).await;
+        assert!(matches!(unknown, Err(Uncontainable::Bus(_))), "nobody knows: {unknown:?}");
     }
 
     #[test]

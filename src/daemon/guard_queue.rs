@@ -125,7 +125,7 @@ impl GuardQueue {
         match request {
             GuardRequest::Arm(terms) => {
                 let known = self.units.known().await.map_err(|error| {
-                    GuardError::Refused(format!("the units' control groups are not known: failed to {error}"))
+                    GuardError::Refused(format!("the units' control groups are not known: {error}"))
                 })?;
                 let lease = Lease {
                     service: self.service.clone(),

@@ -4,12 +4,15 @@
 
 mod http;
 
+use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use self::http::GetError;
 use super::service::{Inbox, Told};
 use crate::config::{HealthSettings, Probe};
 use crate::election::{Event, State};
@@ -42,12 +45,32 @@ impl Role {
         }
     }
 
-    fn event(self, verdict: Result<(), String>) -> Event {
+    fn event(self, verdict: Result<(), Failure>) -> Event {
+        let verdict = verdict.map_err(|failure| failure.to_string());
         match self {
             Self::Active => Event::ActiveCheck(verdict),
             Self::Standby => Event::StandbyCheck(verdict),
         }
     }
+}
+
+/// Why a health check has failed.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    /// The command failed; why, in words.
+    #[error("{0}")]
+    Command(String),
+    /// The unit failed; why, in words.
+    #[error("{unit}: {reason}")]
+    Unit { unit: UnitName, reason: String },
+    #[error("no answer within {0:?}")]
+    Late(Duration),
+    #[error("{address}: {source}")]
+    Tcp { address: String, source: io::Error },
+    #[error("{address}: no connection within {limit:?}")]
+    LateConnection { address: String, limit: Duration },
+    #[error("{url}: {source}")]
+    Http { url: String, source: GetError },
 }
 
 /// Runs the health checks of one service.
@@ -69,7 +92,7 @@ struct Tally {
 
 impl Tally {
     /// The verdict that the election gets after this result, if any.
-    fn count(&mut self, role: Role, settings: &HealthSettings, result: Result<(), String>) -> Option<Event> {
+    fn count(&mut self, role: Role, settings: &HealthSettings, result: Result<(), Failure>) -> Option<Event> {
         match result {
             Ok(()) => {
                 self.failures = 0;
@@ -78,10 +101,10 @@ impl Tally {
                 let enough = role == Role::Active || self.passes >= settings.rise;
                 enough.then(|| role.event(Ok(())))
             }
-            Err(reason) => {
+            Err(failure) => {
                 self.passes = 0;
                 self.failures = self.failures.saturating_add(1);
-                (self.failures >= settings.fall).then(|| role.event(Err(reason)))
+                (self.failures >= settings.fall).then(|| role.event(Err(failure)))
             }
         }
     }
@@ -132,21 +155,24 @@ impl Checker {
     }
 
     /// Runs one check. `None`: no verdict, because PID 1 could not be asked.
-    async fn probe(&self, role: Role) -> Option<Result<(), String>> {
+    async fn probe(&self, role: Role) -> Option<Result<(), Failure>> {
         let limit = self.settings.timeout;
         match &self.settings.probe {
             Probe::Command { argv, user } => self.command(role, argv, user.as_deref()).await,
             Probe::Unit(template) => self.unit(role, template).await,
             Probe::Tcp(address) => Some(match timeout(limit, TcpStream::connect(address)).await {
                 Ok(Ok(_)) => Ok(()),
-                Ok(Err(error)) => Err(format!("{address}: {error}")),
-                Err(_) => Err(format!("{address}: no connection within {limit:?}")),
+                Ok(Err(source)) => Err(Failure::Tcp { address: address.clone(), source }),
+                Err(_) => Err(Failure::LateConnection { address: address.clone(), limit }),
             }),
-            Probe::Http(url) => Some(http::get(url, limit).await),
+            Probe::Http(url) => {
+                let got = http::get(url, limit).await;
+                Some(got.map_err(|source| Failure::Http { url: url.clone(), source }))
+            }
         }
     }
 
-    async fn command(&self, role: Role, argv: &[String], user: Option<&str>) -> Option<Result<(), String>> {
+    async fn command(&self, role: Role, argv: &[String], user: Option<&str>) -> Option<Result<(), Failure>> {
         let role = role.as_str();
         let unit = UnitName::new(&format!("putex-check-{}-{role}.service", self.service)).ok()?;
         let check = Check {
@@ -157,28 +183,27 @@ impl Checker {
             user: user.map(str::to_owned),
             timeout: self.settings.timeout,
         };
-        self.verdict(self.systemd.run_check(&check).await.ok()?)
+        let result = self.systemd.run_check(&check).await.ok()?;
+        Some(self.verdict(result, Failure::Command))
     }
 
-    async fn unit(&self, role: Role, template: &str) -> Option<Result<(), String>> {
+    async fn unit(&self, role: Role, template: &str) -> Option<Result<(), Failure>> {
         let unit = UnitName::from_template(template, role.as_str()).ok()?;
-        self.verdict(self.systemd.run_unit_to_completion(&unit, self.settings.timeout).await.ok()?)
+        let result = self.systemd.run_unit_to_completion(&unit, self.settings.timeout).await.ok()?;
+        Some(self.verdict(result, |reason| Failure::Unit { unit, reason }))
     }
 
-    #[expect(clippy::unnecessary_wraps, reason = "the callers answer with an option")]
-    fn verdict(&self, result: RunResult) -> Option<Result<(), String>> {
-        Some(match result {
+    fn verdict(&self, result: RunResult, failed: impl FnOnce(String) -> Failure) -> Result<(), Failure> {
+        match result {
             RunResult::Passed => Ok(()),
-            RunResult::Failed(reason) => Err(reason),
-            RunResult::TimedOut => Err(format!("no answer within {:?}", self.settings.timeout)),
-        })
+            RunResult::Failed(reason) => Err(failed(reason)),
+            RunResult::TimedOut => Err(Failure::Late(self.settings.timeout)),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::daemon::fake::Fake;
 
@@ -187,8 +212,8 @@ mod tests {
         HealthSettings { probe: Probe::Tcp("[::1]:1".to_owned()), interval: second, timeout: second, rise, fall }
     }
 
-    fn failure() -> Result<(), String> {
-        Err("no".to_owned())
+    fn failure() -> Result<(), Failure> {
+        Err(Failure::Command("no".to_owned()))
     }
 
     #[test]

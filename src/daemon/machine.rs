@@ -16,7 +16,7 @@ use super::keeper::Keeper;
 use super::timers::Timers;
 use crate::config::ServiceSettings;
 use crate::election::{KeptPlace, Memory};
-use crate::guard_client::take_down;
+use crate::guard_client::take_down::{self, AskError};
 use crate::host::clock;
 use crate::host::identity;
 use crate::host::self_fence::{SYSRQ_TRIGGER, by_sysrq};
@@ -29,8 +29,17 @@ const BOUND_TRIGGER: &str = "/proc/version";
 /// The future that a task runs.
 pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The rest of a self-fence. `Err`: the host could not be taken down.
-pub type Fencing = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
+/// The rest of a self-fence.
+pub type Fencing = Pin<Box<dyn Future<Output = Result<(), SelfFenceError>> + Send>>;
+
+/// Why this host could not be taken down in either way.
+#[derive(Debug, thiserror::Error)]
+#[error("{SYSRQ_TRIGGER}: {sysrq}; {watcher}")]
+pub struct SelfFenceError {
+    sysrq: io::Error,
+    #[source]
+    watcher: AskError,
+}
 
 /// What a service needs of its host. No method waits.
 pub trait Machine: Send + Sync + 'static {
@@ -175,10 +184,9 @@ impl Machine for ThisMachine {
     fn fence(&self, how: OnStopFailure) -> Fencing {
         let fenced = by_sysrq(how, Path::new(BOUND_TRIGGER)).or_else(|_| by_sysrq(how, Path::new(SYSRQ_TRIGGER)));
         Box::pin(async move {
-            let Err(error) = fenced else { return Ok(()) };
+            let Err(sysrq) = fenced else { return Ok(()) };
             let asked = take_down::ask(Path::new(take_down::SOCKET), how, take_down::LIMIT).await;
-            let both = |asked| io::Error::other(format!("{SYSRQ_TRIGGER}: {error}; the guard's watcher: {asked}"));
-            asked.map_err(both)
+            asked.map_err(|watcher| SelfFenceError { sysrq, watcher })
         })
     }
 }

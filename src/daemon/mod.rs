@@ -8,6 +8,7 @@
 //! | [`beyond`] | processes that units run outside of their control groups |
 //! | [`bonds`] | drop-ins that bind units to their leases where systemd gets none from the generator |
 //! | [`broken`] | which files are broken, and what becomes of their services |
+//! | [`fence`] | the units that fence other hosts and unfence this one |
 //! | [`guard_queue`] | the service's requests to the guard, in order |
 //! | [`grounds`] | which control groups belong to which service |
 //! | [`health`] | health checks, their rise and fall |
@@ -34,6 +35,7 @@ mod broken;
 mod disk;
 #[cfg(test)]
 mod fake;
+mod fence;
 pub mod grounds;
 mod guard_queue;
 mod health;

@@ -141,17 +141,15 @@ impl Places {
         }
     }
 
-    /// Waits until the place of the unit is on the disk, which a start requires (N4). `Err`: it is not, and what to do
-    /// about it.
-    async fn are_on_disk(&self, unit: &UnitName, limit: Duration) -> Result<(), String> {
+    /// Waits until the place of the unit is on the disk, which a start requires (N4).
+    async fn are_on_disk(&self, unit: &UnitName, limit: Duration) -> Result<(), NotOnDisk> {
         let kept = async {
-            while !self.machine.has_kept_place(unit)? {
+            while !self.machine.has_kept_place(unit).map_err(NotOnDisk::Failed)? {
                 sleep(ON_DISK_INTERVAL).await;
             }
             Ok(())
         };
-        let late = || format!("see why /var/lib/putex is slow: where the lock of {unit} is has not been written yet");
-        timeout(limit, kept).await.unwrap_or_else(|_| Err(late()))
+        timeout(limit, kept).await.unwrap_or_else(|_| Err(NotOnDisk::Late(unit.clone())))
     }
 
     /// Keeps the entry as the store showed it, whichever key it names, unless a newer one was seen (N4).
@@ -281,7 +279,7 @@ impl Registrar {
                     let limit = self.settings.borrow().timings.call_limit();
                     return Ok(Looked::Stands(match self.kept.are_on_disk(&self.unit, limit).await {
                         Ok(()) => Standpoint::Cleared,
-                        Err(reason) => Standpoint::Unknown(reason),
+                        Err(error) => Standpoint::Unknown(error.to_string()),
                     }));
                 }
                 Verdict::Write(registration) => {
@@ -455,16 +453,45 @@ impl Registrar {
     }
 }
 
+/// Why the place of a unit is not on the disk.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NotOnDisk {
+    /// It cannot be written, for this reason.
+    #[error("{0}")]
+    Failed(String),
+    #[error("see why /var/lib/putex is slow: the place of the lock of {0} is not written there yet")]
+    Late(UnitName),
+}
+
+/// Why a start is not vetted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NotVetted {
+    /// The entry does not allow the start.
+    #[error("{unit} is no longer run under the key \"{key}\"")]
+    NotCleared { unit: UnitName, key: Key },
+    /// The entry cannot be read.
+    #[error("whether {unit} is still run under the key \"{key}\" is not known: {source}")]
+    Unread { unit: UnitName, key: Key, source: StoreError },
+    /// The entry was read, but not written again, so that it may have changed since.
+    #[error(
+        "whether {unit} is still run under the key \"{key}\" is not known: its entry is being changed, or cannot be \
+         written"
+    )]
+    Unwritten { unit: UnitName, key: Key },
+    #[error(transparent)]
+    NotOnDisk(#[from] NotOnDisk),
+}
+
 /// Vets a start (N2): whether the entry of each unit still names this lock. It runs after the claim is won and before
 /// anything is started.
-pub(super) async fn vet(host: Host, settings: Arc<ServiceSettings>, kept: Places) -> Result<(), String> {
+pub(super) async fn vet(host: Host, settings: Arc<ServiceSettings>, kept: Places) -> Result<(), NotVetted> {
     let vetted = join_all(settings.units().map(|unit| vet_unit(&host, &settings, &kept, unit))).await;
     vetted.into_iter().collect()
 }
 
 /// First writes the entry again as it was seen at the last look: if that write is won, the entry has not changed since. The
 /// entry is read only if that write is not won.
-async fn vet_unit(host: &Host, settings: &ServiceSettings, kept: &Places, unit: &UnitName) -> Result<(), String> {
+async fn vet_unit(host: &Host, settings: &ServiceSettings, kept: &Places, unit: &UnitName) -> Result<(), NotVetted> {
     let entry = Key::of_unit(host.cluster.as_ref(), unit);
     let limit = settings.timings.call_limit();
     if let Some(seen) = kept.seen(unit)
@@ -472,20 +499,21 @@ async fn vet_unit(host: &Host, settings: &ServiceSettings, kept: &Places, unit: 
     {
         return Ok(());
     }
-    let mut last = String::new();
+    let unwritten = || NotVetted::Unwritten { unit: unit.clone(), key: settings.key.clone() };
+    let mut last = unwritten();
     for _ in 0..VET_LIMIT {
-        match read(&*host.store, &entry, limit).await {
+        last = match read(&*host.store, &entry, limit).await {
             Ok(snapshot) => {
                 if vouch(host, settings, kept, unit, snapshot).await? {
                     return Ok(());
                 }
-                "its entry is being changed, or cannot be written".clone_into(&mut last);
+                unwritten()
             }
-            Err(error) => last = error.to_string(),
-        }
+            Err(source) => NotVetted::Unread { unit: unit.clone(), key: settings.key.clone(), source },
+        };
         sleep(limit / 2).await;
     }
-    Err(format!("whether {unit} is still run under the key \"{}\" is not known: {last}", settings.key))
+    Err(last)
 }
 
 /// Whether the entry still is `snapshot`, which allows a start. `Err`: an entry like `snapshot` does not allow one.
@@ -495,12 +523,12 @@ async fn vouch(
     kept: &Places,
     unit: &UnitName,
     mut snapshot: Snapshot,
-) -> Result<bool, String> {
+) -> Result<bool, NotVetted> {
     let here = Place { store: host.store_address.clone(), key: settings.key.clone() };
     let limit = settings.timings.call_limit();
     let found = found(&snapshot, unit);
     if judge(&here, kept.of(unit).as_ref(), &found, &position(&snapshot), false) != Verdict::Cleared {
-        return Err(format!("{unit} is no longer run under the key \"{}\"", settings.key));
+        return Err(NotVetted::NotCleared { unit: unit.clone(), key: settings.key.clone() });
     }
     kept.are_on_disk(unit, limit).await?;
     let entry = Key::of_unit(host.cluster.as_ref(), unit);
@@ -650,11 +678,11 @@ mod tests {
             Places::new(&self.host.machine, self.settings.units())
         }
 
-        async fn vet(&self) -> Result<(), String> {
+        async fn vet(&self) -> Result<(), NotVetted> {
             self.vet_by(self.places()).await
         }
 
-        async fn vet_by(&self, places: Places) -> Result<(), String> {
+        async fn vet_by(&self, places: Places) -> Result<(), NotVetted> {
             vet(self.host.clone(), Arc::new(self.settings.clone()), places).await
         }
     }
@@ -735,7 +763,7 @@ mod tests {
         let past = bench.store.backup();
         bench.put_entry("other", &["db"]);
         bench.store.read_from(Some(past));
-        assert!(bench.vet().await.expect_err("it was given another key").contains("is not known"));
+        assert!(bench.vet().await.expect_err("it was given another key").to_string().contains("is not known"));
         bench.store.read_from(None);
 
         // The former lock was let go and has been taken again.
@@ -789,13 +817,15 @@ mod tests {
         registrar.adopt().await.expect("adopted");
         assert!(refusal(&mut registrar).await.contains("run under the key \"other\" before"));
         cleared(&mut registrar).await;
-        assert!(bench.vet().await.expect_err("its bound unit has no entry").contains("bound.service"));
+        assert!(bench.vet().await.expect_err("its bound unit has no entry").to_string().contains("bound.service"));
     }
 
     #[tokio::test]
     async fn what_is_not_known_of_an_entry_starts_nothing() {
         let bench = Bench::new();
-        assert!(bench.vet().await.expect_err("there is none").contains("no longer run under the key \"db\""));
+        assert!(
+            bench.vet().await.expect_err("there is none").to_string().contains("no longer run under the key \"db\"")
+        );
         bench.store.put(&entry(), Value::default());
         bench.vet().await.expect_err("it is not understood");
         for (name, former) in [("other", &[][..]), ("db", &["old"])] {
@@ -805,6 +835,6 @@ mod tests {
         bench.put_entry("db", &[]);
         bench.vet().await.expect("it is this host's");
         bench.store.refuse_reads(Some(StoreError::Unreachable("away".to_owned())));
-        assert!(bench.vet().await.expect_err("it may have changed").contains("is not known"));
+        assert!(bench.vet().await.expect_err("it may have changed").to_string().contains("is not known"));
     }
 }

@@ -303,7 +303,7 @@ impl Service {
             proven: Arc::default(),
             helpers,
             checker: None,
-            admission: Err(Refusal::new("it was taken up a moment ago, and systemd is being asked about its units")),
+            admission: Err(Refusal::Unasked),
             remarked: BTreeSet::new(),
             registration: Standpoint::Unknown(
                 "it was taken up a moment ago, and the store is being asked under which key its units are run"
@@ -454,10 +454,10 @@ impl Service {
     fn bar(&self) -> Option<String> {
         match (&self.registration, &self.admission) {
             (Standpoint::Refused(reason), _) => Some(reason.clone()),
-            (_, Err(refusal)) if self.must_end(refusal) => Some(refusal.reason.clone()),
+            (_, Err(refusal)) if self.must_end(refusal) => Some(refusal.to_string()),
             (_, _) if self.may_run() => None,
             (_, _) if self.broken.is_some() => self.broken.clone(),
-            (_, Err(refusal)) => Some(refusal.reason.clone()),
+            (_, Err(refusal)) => Some(refusal.to_string()),
             (Standpoint::Unknown(reason), Ok(_)) => Some(reason.clone()),
             (Standpoint::Cleared, Ok(_)) => self.strayed.clone(),
         }
@@ -505,7 +505,7 @@ impl Service {
     /// guard that dies, and systemd would start it again after the end of its lease. Any other fault of a running unit is
     /// no worse than it was at its start, as its stop has to be proven all the same.
     fn must_end(&self, refusal: &Refusal) -> bool {
-        refusal.is_ungated && matches!(self.election.state(), State::Starting | State::Active)
+        refusal.is_ungated() && matches!(self.election.state(), State::Starting | State::Active)
     }
 
     /// Gives one event to the election, and has all that follows from it carried out. It never waits.

@@ -357,7 +357,7 @@ impl Supervisor {
             return;
         }
         if let Err(error) = self.systemd.daemon_reload(DAEMON_RELOAD_LIMIT).await {
-            tracing::error!("failed to have the units bound to their leases: failed to {error}");
+            tracing::error!("failed to have the units bound to their leases: {error}");
         }
     }
 
@@ -430,7 +430,7 @@ impl Supervisor {
             tokio::spawn(async move {
                 if let Err(error) = systemd.daemon_reload(DAEMON_RELOAD_LIMIT).await {
                     tracing::warn!(
-                        "run \"systemctl daemon-reload\" to bind units to their leases and to set them free of former ones: failed to \
+                        "run \"systemctl daemon-reload\" to bind units to their leases and to set them free of former ones: \
                          {error}"
                     );
                 }
@@ -751,7 +751,7 @@ impl Supervisor {
             match systemd.job_for_unit(&unit).await {
                 Ok(Some(JobType::Restart | JobType::Start) | None) => return Ending::Leave,
                 Ok(Some(JobType::Stop | JobType::Other(_))) => return Ending::Release,
-                Err(error) => tracing::debug!("failed to {error}"),
+                Err(error) => tracing::debug!("not known why putexd is stopped: {error}"),
             }
         }
         // It is not known, and to stop a unit needlessly is better than to leave it unsupervised.

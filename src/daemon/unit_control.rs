@@ -1,4 +1,4 @@
-//! Operations on units: start, stop with its proof, and fencing.
+//! Operations on the units of a service: start, and stop with its proof.
 //!
 //! Each function may take any time, so the service runs them in tasks of their own.
 
@@ -14,14 +14,14 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::beyond::{Beyond, Leftovers};
 use super::machine::Machine;
-use crate::config::{FenceSettings, ServiceSettings};
+use crate::config::ServiceSettings;
 use crate::election::{ObservedUnit, rounded};
 use crate::guard_client::frame::ListedLease;
 use crate::host::processes::Process;
 use crate::systemd::{
-    BusError, ChangeHints, JobEnd, Look, Manager, NotDead, PATIENCE, Placement, Purpose, RunResult, insist,
+    BusError, ChangeHints, JobEnd, Look, Manager, NotDead, PATIENCE, Placement, Purpose, StartError, insist,
 };
-use crate::types::{NodeId, ServiceName, Time, UnitName};
+use crate::types::{ServiceName, Time, UnitName};
 
 /// Limit of a start. The unit's own TimeoutStartSec= ends it long before. A database that recovers may rightly take hours,
 /// and the lease is renewed meanwhile.
@@ -41,8 +41,6 @@ const LAST_LOOK_LIMIT: Duration = Duration::from_millis(250);
 const ONE_MORE_LOOK_LIMIT: Duration = Duration::from_secs(3);
 /// Time between two warnings that a stop is not proven. What may end by itself is first warned of after the same time.
 const WARN_AGAIN: Duration = Duration::from_secs(10);
-/// How often fencing is tried before the lock is given up.
-const FENCE_TRIES: u32 = 3;
 
 /// Controls the units of a service, and the lease target that they are bound to. Clones share all of it.
 #[derive(Clone)]
@@ -174,6 +172,20 @@ impl Limit {
 pub(super) struct Trouble {
     pub(super) words: String,
     pub(super) is_for_the_operator: bool,
+}
+
+/// Why the units of a service are not known to be started. Something of them may run.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StartFailure {
+    /// A unit that is bound with the main one may be refused by systemd for having failed before. Nothing was started.
+    #[error("the former failures of {unit} are not reset: {source}")]
+    NotReset { unit: UnitName, source: BusError },
+    /// The main unit is not known to be started.
+    #[error(transparent)]
+    NotStarted(#[from] StartError),
+    /// The units are started, but what the guard has to kill at the end of the lease is not known.
+    #[error("the units' control groups are not known: {0}")]
+    GroupsUnknown(#[source] BusError),
 }
 
 impl ObservedUnits {
@@ -361,22 +373,20 @@ impl UnitControl {
 
     /// Starts the main unit, which starts the units bound with it, now or when they are due. The lease target is started
     /// with them, because they are bound to it.
-    pub(super) async fn start(&self) -> Result<(), String> {
+    pub(super) async fn start(&self) -> Result<(), StartFailure> {
         let _under_way = UnderWay::begin(self, |work| &mut work.starts);
         for bound in &self.bound {
             // A unit that failed for want of the lease must not be refused now for having failed too often.
             let reset = insist(Instant::now() + PATIENCE, || self.systemd.reset_failed(bound)).await;
-            reset.map_err(|error| error.to_string())?;
+            reset.map_err(|source| StartFailure::NotReset { unit: bound.clone(), source })?;
         }
-        self.systemd.start(&self.main, &self.service, START_LIMIT).await.map_err(|error| error.to_string())?;
+        self.systemd.start(&self.main, &self.service, START_LIMIT).await?;
         self.main_is_up();
         // The units may have been started in other control groups than those that the guard was armed with. The guard queue
         // watches the groups and tells the guard at once. A late answer of PID 1 is no failure of a start that has come to
         // its end.
-        match insist(Instant::now() + START_LIMIT, || self.learn()).await {
-            Ok(_) => Ok(()),
-            Err(error) => Err(format!("the units' control groups are not known: failed to {error}")),
-        }
+        insist(Instant::now() + START_LIMIT, || self.learn()).await.map_err(StartFailure::GroupsUnknown)?;
+        Ok(())
     }
 
     /// Stops the units and the lease target, and returns with the proof that nothing of them is left, however long that
@@ -588,7 +598,7 @@ impl UnitControl {
 
     async fn kill_group(&self, group: &str) {
         if let Err(error) = self.systemd.kill_group(group).await {
-            tracing::error!("{}: failed to {error}, trying again", self.main);
+            tracing::error!("{}: failed to kill what is left in {group}: {error}, trying again", self.main);
         }
     }
 
@@ -626,16 +636,16 @@ impl UnitControl {
 
     /// Looks for processes of the units outside of their control groups, and remembers them for the proof. The units' own
     /// processes are as the last look has shown them. The table of parents and children was read at most `age` ago.
-    pub(super) async fn find_strays(&self, age: Duration) -> Result<Vec<Process>, String> {
+    pub(super) async fn find_strays(&self, age: Duration) -> Result<Vec<Process>, NotDead> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let processes = known.into_iter().flat_map(|known| known.processes).collect();
-        self.beyond.find_strays(&processes, &self.groups(), age).await
+        Ok(self.beyond.find_strays(&processes, &self.groups(), age).await?)
     }
 
     /// As [`find_strays`](Self::find_strays), after asking PID 1 for the units: one that was moved to another slice has its
     /// processes in a control group that was not known at the last look.
-    pub(super) async fn find_strays_anew(&self, age: Duration) -> Result<Vec<Process>, String> {
-        self.learn().await.map_err(|error| format!("failed to {error}"))?;
+    pub(super) async fn find_strays_anew(&self, age: Duration) -> Result<Vec<Process>, NotDead> {
+        self.learn().await?;
         self.find_strays(age).await
     }
 
@@ -645,10 +655,12 @@ impl UnitControl {
         if self.beyond.is_unit_only() {
             return;
         }
-        let look = timeout(LAST_LOOK_LIMIT, self.find_strays_anew(Duration::ZERO));
-        if let Err(error) = look.await.unwrap_or_else(|_| Err("no answer in time".to_owned())) {
-            tracing::debug!("not known whether processes are outside of their control group: {error}");
-        }
+        let why = match timeout(LAST_LOOK_LIMIT, self.find_strays_anew(Duration::ZERO)).await {
+            Ok(Ok(_)) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "no answer in time".to_owned(),
+        };
+        tracing::debug!("not known whether processes are outside of their control group: {why}");
     }
 
     /// Hints that one of the units may have changed.
@@ -676,44 +688,6 @@ fn sight_of(look: &Result<Look, BusError>) -> Option<ObservedUnit> {
         // The next look shows the outcome.
         Err(NotDead::Unknown(_) | NotDead::JobQueued { .. }) => None,
         Err(_) => Some(ObservedUnit::Alive),
-    }
-}
-
-/// Fences each of `hosts`, all at once. A failure is an error only if fencing is required.
-pub(super) async fn fence(systemd: &dyn Manager, settings: &FenceSettings, hosts: &[NodeId]) -> Result<(), String> {
-    let Some(template) = &settings.others else { return Ok(()) };
-    let runs = hosts.iter().map(|host| fence_one(systemd, template, host, settings.timeout));
-    let failures: Vec<String> = join_all(runs).await.into_iter().filter_map(Result::err).collect();
-    if failures.is_empty() {
-        return Ok(());
-    }
-    let reason = failures.join("; ");
-    if settings.required {
-        return Err(reason);
-    }
-    tracing::warn!("{reason}, ignoring");
-    Ok(())
-}
-
-async fn fence_one(systemd: &dyn Manager, template: &str, host: &NodeId, limit: Duration) -> Result<(), String> {
-    let unit = UnitName::from_template(template, host.as_str()).map_err(|error| error.to_string())?;
-    let mut reason = String::new();
-    for _ in 0..FENCE_TRIES {
-        match run(systemd, &unit, limit).await {
-            Ok(()) => return Ok(()),
-            Err(error) => reason = error,
-        }
-    }
-    Err(reason)
-}
-
-/// Runs a unit to its end. `Err`: it failed, took longer than `limit`, or could not be run.
-pub(super) async fn run(systemd: &dyn Manager, unit: &UnitName, limit: Duration) -> Result<(), String> {
-    match systemd.run_unit_to_completion(unit, limit).await {
-        Ok(RunResult::Passed) => Ok(()),
-        Ok(RunResult::Failed(reason)) => Err(format!("{unit}: {reason}")),
-        Ok(RunResult::TimedOut) => Err(format!("{unit} took longer than {limit:?}")),
-        Err(error) => Err(format!("{unit}: failed to {error}")),
     }
 }
 

@@ -438,7 +438,7 @@ impl Office {
 
     /// Asks systemd everything that is due for `cases`. Returns the log line for what systemd did not do.
     fn ask_for(&self, cases: &[Arc<Case>]) -> Option<String> {
-        let mut connection = Connection::None;
+        let mut connection = None;
         let mut refused = None;
         let mut others = 0;
         for case in cases {
@@ -455,39 +455,28 @@ impl Office {
     }
 }
 
-/// A connection to systemd. It is made for the first question of a round, and not again within that round.
-enum Connection {
-    None,
-    Open(Systemd),
-    /// The connection has ended, or could not be made, for this reason.
-    Over(String),
-}
+/// Why systemd has not done what it was asked for. All questions of a round get the error that ended the connection.
+type Unanswered = Arc<pid1::Error>;
 
 struct Asked<'a> {
     socket: &'a PathBuf,
-    connection: &'a mut Connection,
+    /// The connection, or why there is none any more. `None`: nothing was asked in this round yet. A connection that has
+    /// ended, or could not be made, is not made again within the round.
+    connection: &'a mut Option<Result<Systemd, Unanswered>>,
 }
 
 impl Asked<'_> {
-    fn call<T>(&mut self, question: impl FnOnce(&mut Systemd) -> Result<T, pid1::Error>) -> Result<T, String> {
-        if matches!(self.connection, Connection::None) {
-            *self.connection = match Systemd::connect(self.socket, ASK_LIMIT) {
-                Ok(systemd) => Connection::Open(systemd),
-                Err(error) => Connection::Over(error.to_string()),
-            };
-        }
-        let error = match self.connection {
-            Connection::Open(systemd) => match question(systemd) {
-                Ok(answer) => return Ok(answer),
-                Err(error) => error,
-            },
-            Connection::Over(why) => return Err(why.clone()),
-            Connection::None => return Err(String::new()),
-        };
-        if error.ends_connection() {
-            *self.connection = Connection::Over(error.to_string());
-        }
-        Err(error.to_string())
+    fn call<T>(&mut self, question: impl FnOnce(&mut Systemd) -> Result<T, pid1::Error>) -> Result<T, Unanswered> {
+        let connect = || Systemd::connect(self.socket, ASK_LIMIT).map_err(Arc::new);
+        let connection = self.connection.get_or_insert_with(connect);
+        let systemd = connection.as_mut().map_err(|error| Arc::clone(error))?;
+        question(systemd).map_err(|error| {
+            let error = Arc::new(error);
+            if error.ends_connection() {
+                *connection = Err(Arc::clone(&error));
+            }
+            error
+        })
     }
 }
 
@@ -502,7 +491,7 @@ impl Case {
     }
 
     /// Asks systemd everything that is due for this case. `Err`: systemd did not confirm a stop.
-    fn ask(&self, systemd: &mut Asked<'_>, tell: &Sender<ServiceName>) -> Result<(), String> {
+    fn ask(&self, systemd: &mut Asked<'_>, tell: &Sender<ServiceName>) -> Result<(), Unanswered> {
         let now = clock::now();
         let is_late = now.has_passed(self.lease.terms.kill_at());
         let (asked, placed, emptied, may_ask, empty, has_main, sightings) = {
@@ -546,7 +535,7 @@ impl Case {
     }
 
     /// Asks systemd to stop the units. Only whether it accepted matters here: the proof is taken from the kernel.
-    fn stop(&self, questions: &mut Questions, systemd: &mut Asked<'_>) -> Result<(), String> {
+    fn stop(&self, questions: &mut Questions, systemd: &mut Asked<'_>) -> Result<(), Unanswered> {
         // A unit that is active now has completed its start, which systemd may forget after the stop.
         if !questions.begun.is_empty()
             && let Ok(started) = systemd.call(|systemd| systemd.started(&questions.begun))

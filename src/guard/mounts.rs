@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::crew::Crew;
-use crate::host::mounts::{Configured, Mount, check_unmounted, place_of};
+use crate::host::mounts::{Configured, Mount, NotUnmounted, check_unmounted, place_of};
 use crate::types::UnitName;
 
 /// How long a check takes at most when nothing hangs.
@@ -15,13 +15,29 @@ const USUAL: Duration = Duration::from_millis(100);
 /// How the mounts of a lease were mounted when the enforcement began, by their mount points.
 type Mounted = HashMap<String, Mount>;
 
+/// Why the mounts of a lease are not proven to be unmounted.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unproven {
+    /// The first look, of the beginning of the enforcement, has not ended.
+    #[error("what was mounted is still being looked at")]
+    NotYetRead,
+    #[error("{place}: {source}")]
+    Mounted { place: String, source: NotUnmounted },
+    /// The answer is from before a unit was seen active.
+    #[error("it is looked at again")]
+    Stale,
+    /// There is no answer yet.
+    #[error("the kernel does not tell what is mounted")]
+    Silent,
+}
+
 /// The checks of the mounts of one lease.
 #[derive(Debug)]
 pub(super) struct Looker {
     crew: Crew,
     were: Arc<OnceLock<Mounted>>,
-    tell: Sender<Result<(), String>>,
-    found: Receiver<Result<(), String>>,
+    tell: Sender<Result<(), Unproven>>,
+    found: Receiver<Result<(), Unproven>>,
     /// Whether an answer is outstanding.
     waits: bool,
     /// When the outstanding answer was asked for.
@@ -60,13 +76,13 @@ impl Looker {
 
     /// Proves that none of `mounts` is mounted; waits for the answer for `limit` at most. A late answer counts for the next
     /// call.
-    pub(super) fn check(&mut self, mounts: Vec<Configured>, limit: Duration) -> Result<(), String> {
+    pub(super) fn check(&mut self, mounts: Vec<Configured>, limit: Duration) -> Result<(), Unproven> {
         if !self.waits {
             let (were, tell) = (Arc::clone(&self.were), self.tell.clone());
             self.crew.give(move || {
                 let found = match were.get() {
                     Some(were) => mounts.iter().try_for_each(|mount| look(mount, were.get(&mount.place))),
-                    None => Err("what was mounted is still being looked at".to_owned()),
+                    None => Err(Unproven::NotYetRead),
                 };
                 // The enforcement that asked may have ended.
                 let _ = tell.send(found);
@@ -76,17 +92,15 @@ impl Looker {
         match self.found.recv_timeout(limit) {
             Ok(found) => {
                 self.waits = false;
-                if std::mem::take(&mut self.is_stale) { Err("it is looked at again".to_owned()) } else { found }
+                if std::mem::take(&mut self.is_stale) { Err(Unproven::Stale) } else { found }
             }
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                Err("the kernel does not tell what is mounted".to_owned())
-            }
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Err(Unproven::Silent),
         }
     }
 }
 
-fn look(mount: &Configured, was: Option<&Mount>) -> Result<(), String> {
-    check_unmounted(mount, was).map_err(|error| format!("{}: {error}", mount.place))
+fn look(mount: &Configured, was: Option<&Mount>) -> Result<(), Unproven> {
+    check_unmounted(mount, was).map_err(|source| Unproven::Mounted { place: mount.place.clone(), source })
 }
 
 #[cfg(test)]
@@ -104,7 +118,7 @@ mod tests {
         };
         let limit = Duration::from_secs(20);
         looker.doubt();
-        assert_eq!(looker.check(mounts("/nowhere"), limit), Ok(()), "nothing was outstanding");
+        looker.check(mounts("/nowhere"), limit).expect("nothing was outstanding");
         // The first call usually times out, as its limit is zero.
         while looker.check(mounts("/nowhere"), Duration::ZERO).is_ok() {}
         looker.asked_at = Instant::now();
@@ -112,9 +126,10 @@ mod tests {
         looker.asked_at -= USUAL;
         assert!(!looker.is_looking());
         looker.doubt();
-        looker.check(mounts("/nowhere"), limit).expect_err("it may have been mounted since");
-        assert_eq!(looker.check(mounts("/nowhere"), limit), Ok(()));
-        let trouble = looker.check(mounts("/"), limit).expect_err("it is mounted");
+        let stale = looker.check(mounts("/nowhere"), limit);
+        assert!(matches!(stale, Err(Unproven::Stale)), "it may have been mounted since: {stale:?}");
+        looker.check(mounts("/nowhere"), limit).expect("it is not mounted");
+        let trouble = looker.check(mounts("/"), limit).expect_err("it is mounted").to_string();
         assert!(trouble.starts_with("/: ") && trouble.contains("something is mounted"), "{trouble}");
     }
 }

@@ -579,7 +579,7 @@ impl<'a> Shell<'a> {
             }
         };
         if let Some(watchdog) = &self.watchdog
-            && let Err(reason) = match &command {
+            && let Err(error) = match &command {
                 // Commands that permit nothing need no watchdog.
                 Command::Arm { lease } if lease.closing => Ok(()),
                 Command::Arm { lease } => watchdog.permits_arming(clock::now(), lease.terms.dead_by()),
@@ -587,7 +587,7 @@ impl<'a> Shell<'a> {
                 Command::Close { .. } | Command::Disarm { .. } | Command::List => Ok(()),
             }
         {
-            return Ok(Outcome::Refused { reason });
+            return Ok(Outcome::Refused { reason: error.to_string() });
         }
         let kind = match &command {
             Command::Arm { lease } if !lease.closing => Change::Begins,

@@ -34,6 +34,58 @@ const LAST: Duration = Duration::from_millis(10);
 /// The device number of `/dev/watchdog`, the older name of the first device; sysfs has it only under the other number.
 const OLDER_NAME: (u32, u32) = (10, 130);
 
+/// Why a lease may not be armed or extended now.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Forbidden {
+    /// The last keep-alive failed, for this reason.
+    #[error("the watchdog {} is not served: {trouble}", device.display())]
+    Unserved {
+        /// The device.
+        device: PathBuf,
+        /// Why the last keep-alive failed.
+        trouble: String,
+    },
+    /// The device would reset this host too late.
+    #[error(
+        "the watchdog {} with its timeout of {timeout:?} would reset this host only after the units have to be dead, \
+         which is in {left:?}",
+        device.display()
+    )]
+    TooSlow {
+        /// The device.
+        device: PathBuf,
+        /// Its timeout.
+        timeout: Duration,
+        /// The time that is left until the units have to be dead.
+        left: Duration,
+    },
+    /// The device does not do its work.
+    #[error("the watchdog {} should have reset this host", .0.display())]
+    Overdue(PathBuf),
+    /// No keep-alive was written so far.
+    #[error("the watchdog {} is not open yet", .0.display())]
+    NotOpen(PathBuf),
+}
+
+/// Why a keep-alive was not written.
+#[derive(Debug, thiserror::Error)]
+enum Trouble {
+    #[error("{source}{}", remedy(source))]
+    NotOpened { source: io::Error },
+    #[error("it is no watchdog that says its timeout: {}: {source}", file.display())]
+    NoTimeout { file: PathBuf, source: io::Error },
+    #[error("{} says {text:?}, which is no timeout", file.display())]
+    BadTimeout { file: PathBuf, text: String },
+    #[error(
+        "its timeout is {actual:?}, and watchdog-timeout says {wanted:?}: set it with \"wdctl --settimeout {} {}\" or an \
+         option of its driver, or correct watchdog-timeout",
+        wanted.as_secs(), device.display()
+    )]
+    TimeoutTooLong { device: PathBuf, actual: Duration, wanted: Duration },
+    #[error(transparent)]
+    NotWritten(io::Error),
+}
+
 /// The watchdog device, which is opened at the first keep-alive.
 #[derive(Debug)]
 pub struct Watchdog {
@@ -95,6 +147,7 @@ impl Watchdog {
             }
             Err(trouble) => {
                 self.device = None;
+                let trouble = trouble.to_string();
                 if self.trouble.as_ref() != Some(&trouble) {
                     let path = self.path.display();
                     say(Level::Alert, &format!("cannot serve the watchdog {path}, trying again: {trouble}"));
@@ -104,32 +157,30 @@ impl Watchdog {
         }
     }
 
-    /// Checks whether a lease may be armed whose units have to be dead by `dead_by`. `Err`: the reason why not. An operator who
-    /// configures a watchdog does not want units to run without one, so each doubt is a reason.
-    pub fn permits_arming(&self, now: Time, dead_by: Time) -> Result<(), String> {
+    /// Checks whether a lease may be armed whose units have to be dead by `dead_by`. An operator who configures a watchdog does
+    /// not want units to run without one, so each doubt is a reason to refuse.
+    pub fn permits_arming(&self, now: Time, dead_by: Time) -> Result<(), Forbidden> {
+        let device = || self.path.clone();
         if let Some(trouble) = &self.trouble {
-            return Err(format!("the watchdog {} is not served: {trouble}", self.path.display()));
+            return Err(Forbidden::Unserved { device: device(), trouble: trouble.clone() });
         }
         self.permits_extending(now)?;
         match self.expiry {
             Some(expiry) if dead_by.has_waited_until(expiry) => Ok(()),
-            _ => Err(format!(
-                "the watchdog {} with its timeout of {:?} would reset this host only after the units have to be dead, \
-                 which is in {:?}",
-                self.path.display(),
-                self.timeout,
-                now.until_passed(dead_by)
-            )),
+            _ => {
+                let (timeout, left) = (self.timeout, now.until_passed(dead_by));
+                Err(Forbidden::TooSlow { device: device(), timeout, left })
+            }
         }
     }
 
-    /// Whether a lease may be extended. `Err`: why not. A failed keep-alive is no reason, as the device then resets the host;
+    /// Checks whether a lease may be extended. A failed keep-alive is no reason to refuse, as the device then resets the host;
     /// that it should have done so and has not is one.
-    pub fn permits_extending(&self, now: Time) -> Result<(), String> {
+    pub fn permits_extending(&self, now: Time) -> Result<(), Forbidden> {
         match self.expiry {
             Some(expiry) if !now.has_passed(expiry) => Ok(()),
-            Some(_) => Err(format!("the watchdog {} should have reset this host", self.path.display())),
-            None => Err(format!("the watchdog {} is not open yet", self.path.display())),
+            Some(_) => Err(Forbidden::Overdue(self.path.clone())),
+            None => Err(Forbidden::NotOpen(self.path.clone())),
         }
     }
 
@@ -143,12 +194,12 @@ impl Watchdog {
         }
     }
 
-    fn keep_alive(&mut self) -> Result<(), String> {
+    fn keep_alive(&mut self) -> Result<(), Trouble> {
         let device = match &mut self.device {
             Some(device) => device,
             none => none.insert(open(&self.path, self.timeout)?),
         };
-        device.write_all(KEEP_ALIVE).map_err(|error| error.to_string())
+        device.write_all(KEEP_ALIVE).map_err(Trouble::NotWritten)
     }
 }
 
@@ -158,8 +209,9 @@ fn earlier(time: Time, by: Duration) -> Time {
 
 /// Opens the device, which starts it. So everything that can be wrong is checked before. It never blocks: a device takes what
 /// is written at once, but there may be a full pipe in its place.
-fn open(path: &Path, timeout: Duration) -> Result<File, String> {
-    let metadata = fs::metadata(path).map_err(|error| explain(&error))?;
+fn open(path: &Path, timeout: Duration) -> Result<File, Trouble> {
+    let not_opened = |source| Trouble::NotOpened { source };
+    let metadata = fs::metadata(path).map_err(not_opened)?;
     if metadata.file_type().is_char_device() {
         let device = metadata.rdev();
         check_timeout(&timeout_file(major(device), minor(device)), path, timeout)?;
@@ -167,7 +219,7 @@ fn open(path: &Path, timeout: Duration) -> Result<File, String> {
         say(Level::Warning, &format!("{} is no device: keep-alives are written, and reset nothing", path.display()));
     }
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
-    OpenOptions::new().append(true).custom_flags(flags).open(path).map_err(|error| explain(&error))
+    OpenOptions::new().append(true).custom_flags(flags).open(path).map_err(not_opened)
 }
 
 /// The file in sysfs with the timeout of a device, in seconds.
@@ -179,31 +231,27 @@ fn timeout_file(major: u32, minor: u32) -> PathBuf {
     }
 }
 
-fn check_timeout(file: &Path, path: &Path, timeout: Duration) -> Result<(), String> {
-    let text = fs::read_to_string(file)
-        .map_err(|error| format!("it is no watchdog that says its timeout: {}: {error}", file.display()))?;
-    let seconds = text.trim().parse().map_err(|_| format!("{} says {text:?}, which is no timeout", file.display()))?;
+fn check_timeout(file: &Path, path: &Path, wanted: Duration) -> Result<(), Trouble> {
+    let text = fs::read_to_string(file).map_err(|source| Trouble::NoTimeout { file: file.to_owned(), source })?;
+    let Ok(seconds) = text.trim().parse() else {
+        return Err(Trouble::BadTimeout { file: file.to_owned(), text });
+    };
     let actual = Duration::from_secs(seconds);
-    if actual > timeout {
-        return Err(format!(
-            "its timeout is {actual:?}, and watchdog-timeout says {timeout:?}: set it with \"wdctl --settimeout {} \
-             {}\" or an option of its driver, or correct watchdog-timeout",
-            timeout.as_secs(),
-            path.display()
-        ));
+    if actual > wanted {
+        return Err(Trouble::TimeoutTooLong { device: path.to_owned(), actual, wanted });
     }
     Ok(())
 }
 
-fn explain(error: &io::Error) -> String {
-    let remedy = if error.kind() == io::ErrorKind::NotFound {
+/// What an operator can do about a device that cannot be opened; empty if there is nothing to say.
+fn remedy(error: &io::Error) -> &'static str {
+    if error.kind() == io::ErrorKind::NotFound {
         "; load its driver, such as softdog, at each boot"
     } else if error.kind() == io::ErrorKind::ResourceBusy {
         "; another program has it: for systemd unset RuntimeWatchdogSec=, or name another device"
     } else {
         ""
-    };
-    format!("{error}{remedy}")
+    }
 }
 
 #[cfg(test)]
@@ -299,7 +347,9 @@ mod tests {
     #[test]
     fn leases_are_armed_only_if_the_device_is_faster() {
         let mut bench = Bench::new();
-        let said = |bench: &Bench, dead_by| bench.watchdog.permits_arming(at(10_000), dead_by).expect_err("refused");
+        let said = |bench: &Bench, dead_by| {
+            bench.watchdog.permits_arming(at(10_000), dead_by).expect_err("refused").to_string()
+        };
         assert!(said(&bench, at(99_000)).ends_with("is not open yet"));
         bench.tend(10_000, None);
         assert_eq!(bench.watchdog.permits_arming(at(10_000), at(11_030)), Ok(()));
@@ -313,7 +363,7 @@ mod tests {
         let path = bench.folder.path().join("watchdog");
         fs::remove_file(&path).expect("it is there");
         bench.tend(10_000, None);
-        let why = bench.watchdog.permits_arming(at(10_000), at(99_000)).expect_err("refused");
+        let why = bench.watchdog.permits_arming(at(10_000), at(99_000)).expect_err("refused").to_string();
         assert!(why.contains("No such file") && why.contains("load its driver"), "{why}");
         assert_eq!(bench.watchdog.status().trouble.as_deref().map(|text| why.ends_with(text)), Some(true));
         assert!(!path.exists(), "it makes no file in place of a device");
@@ -339,8 +389,8 @@ mod tests {
 
     #[test]
     fn a_device_that_another_program_has_is_said_to_be_busy() {
-        let busy = io::Error::from(rustix::io::Errno::BUSY);
-        assert!(explain(&busy).contains("for systemd unset RuntimeWatchdogSec="), "{}", explain(&busy));
+        let busy = Trouble::NotOpened { source: rustix::io::Errno::BUSY.into() }.to_string();
+        assert!(busy.contains("for systemd unset RuntimeWatchdogSec="), "{busy}");
     }
 
     #[test]
@@ -393,10 +443,11 @@ mod tests {
             fs::write(&file, text).expect("a file");
             check_timeout(&file, Path::new("/dev/watchdog"), SECOND * 3)
         };
-        assert_eq!((check("3\n"), check("1\n")), (Ok(()), Ok(())));
-        let long = check("60\n").expect_err("refused");
+        check("3\n").expect("as it is configured");
+        check("1\n").expect("shorter");
+        let long = check("60\n").expect_err("refused").to_string();
         assert!(long.contains("its timeout is 60s, and watchdog-timeout says 3s"), "{long}");
         assert!(long.contains("\"wdctl --settimeout 3 /dev/watchdog\""), "{long}");
-        assert!(check("").is_err());
+        assert!(matches!(check(""), Err(Trouble::BadTimeout { .. })));
     }
 }

@@ -33,15 +33,25 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The watcher's reply: nothing, or why the host does not go down.
 pub type Reply = Result<(), String>;
 
-/// Asks the watcher that listens on `socket` to take this host down, again and again for `limit` while there is no reply. The
-/// error is the one in the reply, or the reason why there was none.
-pub async fn ask(socket: &Path, how: OnStopFailure, limit: Duration) -> io::Result<()> {
+/// Why the watcher has not taken this host down.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// The watcher tried, and failed for this reason.
+    #[error("the guard's watcher failed: {0}")]
+    Failed(String),
+    /// There was no reply.
+    #[error("the guard's watcher does not reply: {0}")]
+    NoReply(#[source] io::Error),
+}
+
+/// Asks the watcher that listens on `socket` to take this host down, again and again for `limit` while there is no reply.
+pub async fn ask(socket: &Path, how: OnStopFailure, limit: Duration) -> Result<(), AskError> {
     let until = Instant::now() + limit;
     loop {
         let tried = timeout(TRY_LIMIT, ask_once(socket, how)).await;
         match tried.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-            Ok(reply) => return reply.map_err(io::Error::other),
-            Err(error) if Instant::now() + PAUSE >= until => return Err(error),
+            Ok(reply) => return reply.map_err(AskError::Failed),
+            Err(error) if Instant::now() + PAUSE >= until => return Err(AskError::NoReply(error)),
             Err(_) => sleep(PAUSE).await,
         }
     }

@@ -1,31 +1,59 @@
-//! Why PID 1 gave no answer.
+//! Why PID 1, or the kernel, gave no answer.
+
+use std::io;
+use std::time::Duration;
 
 use zbus::fdo;
+
+use crate::types::span::rounded;
 
 /// Why PID 1 gave no answer that can be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BusError {
     /// No connection, or no answer in time. What was asked for may have happened: the state is unknown.
-    #[error("reach systemd: {0}")]
+    #[error("systemd is not reachable: {0}")]
     Unreachable(String),
     /// systemd answered with an error.
-    #[error("get systemd to do it: {message} ({name})")]
+    #[error("systemd refused: {message} ({name})")]
     Refused {
         /// The D-Bus name of the error, such as `org.freedesktop.systemd1.NoSuchUnit`.
         name: String,
         /// The message of the error, as systemd wrote it.
         message: String,
     },
+    /// Another run of this unit began during each reading of it, so that no answer tells its state.
+    #[error("{0} is started again and again, while systemd is asked about it")]
+    Restless(String),
     /// The answer is not what the interface promises.
-    #[error("understand systemd's answer: {0}")]
+    #[error("systemd's answer is not understood: {0}")]
     Malformed(String),
 }
 
+/// Why the kernel gave no answer that can be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum KernelError {
+    /// The kernel answered with this error.
+    #[error("{0}")]
+    Failed(String),
+    /// The kernel did not answer in time. The call goes on, and may still have its effect.
+    #[error("the kernel did not answer within {}", rounded(*.0))]
+    Late(Duration),
+    /// The kernel has not answered an earlier look at the same mount, so it was not asked again.
+    #[error("the last look at its mount has not ended")]
+    StillAsked,
+}
+
+impl From<io::Error> for KernelError {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
 impl BusError {
-    /// Whether the state is unknown, because nobody answered.
+    /// Whether the state is unknown because there was no answer, or none that holds.
     #[must_use]
     pub fn is_unreachable(&self) -> bool {
-        matches!(self, Self::Unreachable(_))
+        matches!(self, Self::Unreachable(_) | Self::Restless(_))
     }
 
     /// Whether the job was refused because the host is going down, which is no failure of the unit.

@@ -9,7 +9,7 @@ use futures_util::Stream;
 use rustix::process::Signal;
 
 use super::{
-    Brief, BusError, Check, JobEnd, KillError, Look, NotDead, Placement, Purpose, RunResult, StartError, Started,
+    Brief, BusError, Check, JobEnd, KernelError, KillError, Look, Placement, Purpose, RunResult, StartError, Started,
     Surroundings, SystemState, Systemd, Unsupervisable,
 };
 use crate::host::processes::Process;
@@ -62,13 +62,13 @@ pub trait Manager: fmt::Debug + Send + Sync + 'static {
     fn kill<'a>(&'a self, unit: &'a UnitName) -> ManagerFuture<'a, Result<(), KillError>>;
 
     /// Sends SIGKILL to every process of a control group, without asking PID 1.
-    fn kill_group<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<(), KillError>>;
+    fn kill_group<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<(), KernelError>>;
 
     /// Whether no process is in a control group, without asking PID 1.
-    fn is_group_empty<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<bool, NotDead>>;
+    fn is_group_empty<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<bool, KernelError>>;
 
     /// Sends SIGTERM to every process of a control group, without asking PID 1.
-    fn terminate_group<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<(), String>>;
+    fn terminate_group<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<(), KernelError>>;
 
     /// Of `known`, the processes in `groups` and all their descendants: those that are in none of `groups`.
     fn outside<'a>(
@@ -76,14 +76,14 @@ pub trait Manager: fmt::Debug + Send + Sync + 'static {
         known: &'a BTreeSet<i32>,
         groups: &'a BTreeSet<String>,
         age: Duration,
-    ) -> ManagerFuture<'a, Result<Vec<Process>, String>>;
+    ) -> ManagerFuture<'a, Result<Vec<Process>, KernelError>>;
 
     /// Sends `signal`, if one is given, to `processes`. Returns those that still run.
     fn end_processes<'a>(
         &'a self,
         processes: &'a [Process],
         signal: Option<Signal>,
-    ) -> ManagerFuture<'a, Result<Vec<Process>, String>>;
+    ) -> ManagerFuture<'a, Result<Vec<Process>, KernelError>>;
 
     /// Where processes of a unit may be, whether it is started, and whether it is dead, from one reading.
     fn look<'a>(&'a self, unit: &'a UnitName, purpose: Purpose) -> ManagerFuture<'a, Result<Look, BusError>>;
@@ -157,15 +157,15 @@ impl Manager for Systemd {
         Box::pin(async move { Systemd::kill(&self.to(Purpose::Stop), unit).await })
     }
 
-    fn kill_group<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<(), KillError>> {
+    fn kill_group<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<(), KernelError>> {
         Box::pin(Systemd::kill_group(self, path))
     }
 
-    fn is_group_empty<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<bool, NotDead>> {
+    fn is_group_empty<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<bool, KernelError>> {
         Box::pin(Systemd::is_group_empty(self, path))
     }
 
-    fn terminate_group<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<(), String>> {
+    fn terminate_group<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<(), KernelError>> {
         Box::pin(Systemd::terminate_group(self, path))
     }
 
@@ -174,7 +174,7 @@ impl Manager for Systemd {
         known: &'a BTreeSet<i32>,
         groups: &'a BTreeSet<String>,
         age: Duration,
-    ) -> ManagerFuture<'a, Result<Vec<Process>, String>> {
+    ) -> ManagerFuture<'a, Result<Vec<Process>, KernelError>> {
         Box::pin(Systemd::outside(self, known, groups, age))
     }
 
@@ -182,7 +182,7 @@ impl Manager for Systemd {
         &'a self,
         processes: &'a [Process],
         signal: Option<Signal>,
-    ) -> ManagerFuture<'a, Result<Vec<Process>, String>> {
+    ) -> ManagerFuture<'a, Result<Vec<Process>, KernelError>> {
         Box::pin(Systemd::end_processes(self, processes, signal))
     }
 

@@ -44,7 +44,7 @@ use ahead::Ahead;
 pub use changes::Changes;
 use changes::Watched;
 pub use confinement::check_confinement;
-pub use error::BusError;
+pub use error::{BusError, KernelError};
 pub use job::JobEnd;
 pub use lanes::Purpose;
 use link::{Keeper, Link};

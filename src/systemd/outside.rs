@@ -12,10 +12,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
 use super::Systemd;
+use super::error::KernelError;
 use super::task::OwnedTask;
 use crate::host::cgroup::Hierarchy;
 use crate::host::processes::{self, Family, Process};
-use crate::types::span::rounded;
 
 /// How many questions may wait in the queue for a reading of `/proc`. A caller beyond that waits for a place in the
 /// queue.
@@ -32,7 +32,7 @@ impl Systemd {
         known: &BTreeSet<i32>,
         groups: &BTreeSet<String>,
         age: Duration,
-    ) -> Result<Vec<Process>, String> {
+    ) -> Result<Vec<Process>, KernelError> {
         let family = self.walker.family(age, self.keeper.call_limit()).await?;
         let suspects = family.suspects(known, groups);
         if suspects.is_empty() {
@@ -44,7 +44,11 @@ impl Systemd {
 
     /// Sends `signal`, if one is given, to each of the processes that still runs. Returns those that still run
     /// afterwards.
-    pub async fn end_processes(&self, processes: &[Process], signal: Option<Signal>) -> Result<Vec<Process>, String> {
+    pub async fn end_processes(
+        &self,
+        processes: &[Process],
+        signal: Option<Signal>,
+    ) -> Result<Vec<Process>, KernelError> {
         let known = processes.to_vec();
         self.blocking(move || {
             if let Some(signal) = signal {
@@ -58,7 +62,7 @@ impl Systemd {
     }
 
     /// Sends SIGTERM to every process of a control group and of those below it, once.
-    pub async fn terminate_group(&self, path: &str) -> Result<(), String> {
+    pub async fn terminate_group(&self, path: &str) -> Result<(), KernelError> {
         let path = path.to_owned();
         self.control_groups(move |hierarchy| hierarchy.terminate(&path)).await
     }
@@ -75,7 +79,7 @@ pub(super) struct Walker {
 struct Ask {
     /// The earliest beginning of a reading that is young enough to answer.
     begun_after: Instant,
-    answer: oneshot::Sender<Result<Arc<Family>, String>>,
+    answer: oneshot::Sender<Result<Arc<Family>, KernelError>>,
 }
 
 impl Walker {
@@ -84,7 +88,7 @@ impl Walker {
         Self { asks, _task: Arc::new(OwnedTask::spawn(walk(asked, read))) }
     }
 
-    async fn family(&self, age: Duration, limit: Duration) -> Result<Arc<Family>, String> {
+    async fn family(&self, age: Duration, limit: Duration) -> Result<Arc<Family>, KernelError> {
         let now = Instant::now();
         let begun_after = now.checked_sub(age).unwrap_or(now);
         let asked = async {
@@ -94,8 +98,8 @@ impl Walker {
         };
         match timeout(limit, asked).await {
             Ok(Some(family)) => family,
-            Ok(None) => Err("nobody reads /proc any more".to_owned()),
-            Err(_) => Err(format!("/proc was not read within {}", rounded(limit))),
+            Ok(None) => Err(KernelError::Failed("nobody reads /proc any more".to_owned())),
+            Err(_) => Err(KernelError::Late(limit)),
         }
     }
 }
@@ -106,15 +110,15 @@ fn read() -> std::io::Result<Family> {
 
 /// Answers one question after another. If the kernel hangs in a reading, one thread hangs, and not one for each look.
 async fn walk(mut asks: mpsc::Receiver<Ask>, read: fn() -> std::io::Result<Family>) {
-    let mut last: Option<(Instant, Result<Arc<Family>, String>)> = None;
+    let mut last: Option<(Instant, Result<Arc<Family>, KernelError>)> = None;
     while let Some(Ask { begun_after, answer }) = asks.recv().await {
         let family = if let Some(known) = last.take().filter(|(began, _)| *began >= begun_after) {
             known
         } else {
             let began = Instant::now();
             let family = match tokio::task::spawn_blocking(read).await {
-                Ok(family) => family.map(Arc::new).map_err(|error| error.to_string()),
-                Err(error) => Err(error.to_string()),
+                Ok(family) => family.map(Arc::new).map_err(KernelError::from),
+                Err(error) => Err(KernelError::Failed(error.to_string())),
             };
             (began, family)
         };

@@ -62,7 +62,7 @@ impl From<RunResult> for Run {
 pub enum RunResult {
     /// The run succeeded.
     Passed,
-    /// The run failed; why, in words.
+    /// The run failed; why, as a clause in which "it" is the unit.
     Failed(String),
     /// The run was killed at its limit.
     TimedOut,
@@ -125,7 +125,7 @@ impl Systemd {
         let pin = self.pin(unit.as_str()).await.ok().flatten();
         let before = self.state(unit).await?;
         if before.load_state != "loaded" {
-            return Ok(RunResult::Failed(format!("{unit} is {}", before.load_state)));
+            return Ok(RunResult::Failed(format!("it is {}", before.load_state)));
         }
         self.reset_failed(unit.as_str()).await?;
         let order = Order::Start(unit.as_str());

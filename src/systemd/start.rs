@@ -33,14 +33,14 @@ pub struct Started {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
     /// systemd has no such unit, or cannot use it.
-    #[error("{unit} is {load_state}{error}")]
+    #[error("{unit} is {load_state}{}{load_error}", if load_error.is_empty() { "" } else { ": " })]
     NotLoaded {
         /// The unit.
         unit: String,
         /// Its LoadState.
         load_state: String,
-        /// The error with which it was loaded, with ": " in front; empty if there was none.
-        error: String,
+        /// The error with which it was loaded; empty if there was none.
+        load_error: String,
     },
     /// The unit could be started without the lease.
     #[error("{unit} {trouble}; {remedy}")]
@@ -56,7 +56,7 @@ pub enum StartError {
     /// without a process that is a part of the proof.
     #[error(
         "{unit} is not started; see why systemd refuses to keep it loaded, without which nobody would know how its start went: \
-         failed to {error}"
+         {error}"
     )]
     NotKept {
         /// The unit.
@@ -88,7 +88,7 @@ pub enum StartError {
     #[error("it ended as soon as it was started: it is {0}")]
     Ended(String),
     /// The start failed.
-    #[error("the start ended as {job:?}, and it is {state}")]
+    #[error("{}it is {state}", if job.is_empty() { String::new() } else { format!("its job ended as {job:?}, and ") })]
     Failed {
         /// The job's result; empty when the signal of its end was not heard.
         job: String,
@@ -197,8 +197,8 @@ impl Systemd {
         let before = properties.state();
         *is_effect = before.is_effect;
         if before.load_state != "loaded" {
-            let error = if before.load_error.is_empty() { String::new() } else { format!(": {}", before.load_error) };
-            return Err(StartError::NotLoaded { unit: unit.to_string(), load_state: before.load_state, error });
+            let (load_state, load_error) = (before.load_state, before.load_error);
+            return Err(StartError::NotLoaded { unit: unit.to_string(), load_state, load_error });
         }
         check(&properties)?;
         if !before.active_state.is_stopped() {

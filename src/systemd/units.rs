@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::try_join;
 
 use super::Systemd;
-use super::error::BusError;
+use super::error::{BusError, KernelError};
 use super::properties::{ActiveState, Properties, UnitState, Unmet};
 use super::proxy::{JOB, MANAGER, MANAGER_PATH};
 use crate::host::cgroup::Hierarchy;
@@ -15,7 +15,6 @@ use crate::host::failed_start::FailedStart;
 use crate::host::group_name::{escape, slice_path};
 use crate::host::mounts::{self, Configured, Mount};
 use crate::types::UnitName;
-use crate::types::span::rounded;
 
 /// The beginning of the names of lease targets.
 const LEASE_PREFIX: &str = "putex-lease@";
@@ -73,11 +72,11 @@ impl Proof {
     }
 }
 
-/// Why a unit is not proven dead. Fits after "failed to prove that the unit is dead: ".
+/// Why a unit is not proven dead, as a clause in which "it" is the unit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotDead {
     /// PID 1 did not tell the state of the unit.
-    #[error("its state is unknown: failed to {0}")]
+    #[error("its state is unknown: {0}")]
     Unknown(#[from] BusError),
     /// systemd does not count the unit as stopped.
     #[error("it is {0}")]
@@ -110,8 +109,8 @@ pub enum NotDead {
     #[error("{0}")]
     Mounted(String),
     /// The kernel did not tell of the control group of the unit, or of its mount.
-    #[error("the kernel does not tell: {0}")]
-    Unreadable(String),
+    #[error("what is left of it is unknown: {0}")]
+    Unreadable(#[from] KernelError),
     /// The unit was started, or changed otherwise, while it was being looked at.
     #[error("it changed while it was looked at, and is {0}")]
     Changed(String),
@@ -166,8 +165,8 @@ pub enum KillError {
     #[error(transparent)]
     Bus(#[from] BusError),
     /// The kernel refused.
-    #[error("kill its control group: {0}")]
-    Cgroup(String),
+    #[error("its control group is not killed: {0}")]
+    Cgroup(#[from] KernelError),
 }
 
 /// The type of a job that is queued for a unit.
@@ -315,10 +314,8 @@ impl Systemd {
         }
         for group in groups {
             let asked = group.clone();
-            match self.control_groups(move |hierarchy| hierarchy.is_empty(&asked)).await {
-                Ok(true) => {}
-                Ok(false) => return Err(NotDead::ProcessesLeft(group)),
-                Err(text) => return Err(NotDead::Unreadable(text)),
+            if !self.control_groups(move |hierarchy| hierarchy.is_empty(&asked)).await? {
+                return Err(NotDead::ProcessesLeft(group));
             }
         }
         // Without this second reading a start in between would go unnoticed, because its group was not yet made at the
@@ -366,18 +363,16 @@ impl Systemd {
         let link = self.link().await?;
         let groups = groups(&properties, &link.root);
         // An error is ignored, and is mostly a refusal because there is no process: the groups are killed in any case.
-        match link.kill_unit(unit.as_str(), SIGKILL).await {
-            Ok(()) | Err(BusError::Refused { .. } | BusError::Unreachable(_) | BusError::Malformed(_)) => {}
-        }
+        let _ = link.kill_unit(unit.as_str(), SIGKILL).await;
         for group in groups {
-            self.control_groups(move |hierarchy| hierarchy.kill(&group)).await.map_err(KillError::Cgroup)?;
+            self.control_groups(move |hierarchy| hierarchy.kill(&group)).await?;
         }
         Ok(())
     }
 
     /// Sends SIGKILL to every process of a control group, named as PID 1 names it, without asking PID 1. Waits for them
     /// to be gone, up to 50 ms: then PID 1 hears of their deaths before it hears of the next call.
-    pub async fn kill_group(&self, path: &str) -> Result<(), KillError> {
+    pub async fn kill_group(&self, path: &str) -> Result<(), KernelError> {
         let path = path.to_owned();
         let kill = move |hierarchy: &Hierarchy| {
             hierarchy.condemn(&path)?.kill()?;
@@ -388,7 +383,7 @@ impl Systemd {
             }
             Ok(())
         };
-        self.control_groups(kill).await.map_err(KillError::Cgroup)
+        self.control_groups(kill).await
     }
 
     /// Where processes of the unit may be, from a reading of its own.
@@ -398,9 +393,9 @@ impl Systemd {
     }
 
     /// Whether no process is in a control group, which may belong to no unit any more.
-    pub async fn is_group_empty(&self, path: &str) -> Result<bool, NotDead> {
+    pub async fn is_group_empty(&self, path: &str) -> Result<bool, KernelError> {
         let path = path.to_owned();
-        self.control_groups(move |hierarchy| hierarchy.is_empty(&path)).await.map_err(NotDead::Unreadable)
+        self.control_groups(move |hierarchy| hierarchy.is_empty(&path)).await
     }
 
     /// The type of the job that is queued for a unit; `None` if there is none.
@@ -468,7 +463,7 @@ impl Systemd {
                 return Ok(properties.with(after));
             }
         }
-        Err(BusError::Unreachable(format!("{unit} is started again and again, while systemd is asked about it")))
+        Err(BusError::Restless(unit.to_owned()))
     }
 
     /// The conditions and assertions that kept a unit from being run at its last start.
@@ -515,7 +510,7 @@ impl Systemd {
         let (was, doubts) = match self.mounts.begin(unit) {
             Begun::Proven => return Ok(()),
             // A device that hangs takes one thread, not one for each look.
-            Begun::Asked => return Err(NotDead::Unreadable("the last look at its mount has not ended".to_owned())),
+            Begun::Asked => return Err(KernelError::StillAsked.into()),
             Begun::Now { was, doubts } => (was, doubts),
         };
         let (mounts, asked) = (self.mounts.clone(), unit.clone());
@@ -527,17 +522,14 @@ impl Systemd {
             });
             Ok(found)
         };
-        match self.blocking(look).await {
-            Ok(found) => found.map_err(|error| NotDead::Mounted(error.to_string())),
-            Err(text) => Err(NotDead::Unreadable(text)),
-        }
+        self.blocking(look).await?.map_err(|error| NotDead::Mounted(error.to_string()))
     }
 
     /// Asks the kernel about control groups.
     pub(super) async fn control_groups<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&Hierarchy) -> std::io::Result<T> + Send + 'static,
-    ) -> Result<T, String> {
+    ) -> Result<T, KernelError> {
         self.blocking(move || Hierarchy::detect().and_then(|hierarchy| ask(&hierarchy))).await
     }
 
@@ -545,11 +537,11 @@ impl Systemd {
     pub(super) async fn blocking<T: Send + 'static>(
         &self,
         ask: impl FnOnce() -> std::io::Result<T> + Send + 'static,
-    ) -> Result<T, String> {
+    ) -> Result<T, KernelError> {
         match tokio::time::timeout(self.keeper.call_limit(), tokio::task::spawn_blocking(ask)).await {
-            Ok(Ok(result)) => result.map_err(|error| error.to_string()),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err(format!("the kernel did not answer within {}", rounded(self.keeper.call_limit()))),
+            Ok(Ok(result)) => result.map_err(KernelError::from),
+            Ok(Err(error)) => Err(KernelError::Failed(error.to_string())),
+            Err(_) => Err(KernelError::Late(self.keeper.call_limit())),
         }
     }
 }

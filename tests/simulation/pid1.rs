@@ -7,9 +7,9 @@ use futures_util::stream::poll_fn;
 use putexd::guard_client::grant;
 use putexd::host::processes::Process;
 use putexd::systemd::{
-    ActiveState, Brief, BusError, ChangeHints, Check, Invocation, JobEnd, KillError, Look, Manager, ManagerFuture,
-    NotDead, Placement, Purpose, QueuedJob, RunResult, StartError, Started, Surroundings, SystemState, UnitState,
-    Unsupervisable,
+    ActiveState, Brief, BusError, ChangeHints, Check, Invocation, JobEnd, KernelError, KillError, Look, Manager,
+    ManagerFuture, NotDead, Placement, Purpose, QueuedJob, RunResult, StartError, Started, Surroundings, SystemState,
+    UnitState, Unsupervisable,
 };
 use putexd::types::{FENCING_TOKEN, FencingToken, ServiceName, UnitName};
 use rustix::process::Signal;
@@ -594,7 +594,7 @@ impl Manager for Pid1 {
         Box::pin(async { Ok(self.call(World::kill_unit).await?) })
     }
 
-    fn kill_group<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<(), KillError>> {
+    fn kill_group<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<(), KernelError>> {
         Box::pin(async {
             let mut world = self.sim.lock();
             if world.is_populated(self.h, path) {
@@ -604,11 +604,11 @@ impl Manager for Pid1 {
         })
     }
 
-    fn is_group_empty<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<bool, NotDead>> {
+    fn is_group_empty<'a>(&'a self, path: &'a str) -> ManagerFuture<'a, Result<bool, KernelError>> {
         Box::pin(async { Ok(!self.sim.lock().is_populated(self.h, path)) })
     }
 
-    fn terminate_group<'a>(&'a self, _: &'a str) -> ManagerFuture<'a, Result<(), String>> {
+    fn terminate_group<'a>(&'a self, _: &'a str) -> ManagerFuture<'a, Result<(), KernelError>> {
         Box::pin(async { Ok(()) })
     }
 
@@ -617,15 +617,15 @@ impl Manager for Pid1 {
         _: &'a BTreeSet<i32>,
         _: &'a BTreeSet<String>,
         _: Duration,
-    ) -> ManagerFuture<'a, Result<Vec<Process>, String>> {
-        Box::pin(async { self.call(|_, _| Vec::new()).await.map_err(|error| error.to_string()) })
+    ) -> ManagerFuture<'a, Result<Vec<Process>, KernelError>> {
+        Box::pin(async { self.call(|_, _| Vec::new()).await.map_err(|error| KernelError::Failed(error.to_string())) })
     }
 
     fn end_processes<'a>(
         &'a self,
         _: &'a [Process],
         _: Option<Signal>,
-    ) -> ManagerFuture<'a, Result<Vec<Process>, String>> {
+    ) -> ManagerFuture<'a, Result<Vec<Process>, KernelError>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 

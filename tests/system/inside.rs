@@ -15,8 +15,8 @@ use futures_util::StreamExt;
 use putexd::host::cgroup::Hierarchy;
 use putexd::host::processes::Process;
 use putexd::systemd::{
-    ActiveState, BusError, Check, JobEnd, JobType, NotDead, RunResult, StartError, Surroundings, SystemState, Systemd,
-    Unsupervisable,
+    ActiveState, BusError, Check, JobEnd, JobType, KernelError, NotDead, RunResult, StartError, Surroundings,
+    SystemState, Systemd, Unsupervisable,
 };
 use putexd::types::{ServiceName, UnitName};
 use rustix::process::Signal;
@@ -670,7 +670,7 @@ fn work_that_runs_elsewhere_is_refused() {
 }
 
 /// The processes of the unit that are outside of `groups`.
-async fn outside(systemd: &Systemd, unit: &UnitName, groups: &BTreeSet<String>) -> Result<Vec<Process>, String> {
+async fn outside(systemd: &Systemd, unit: &UnitName, groups: &BTreeSet<String>) -> Result<Vec<Process>, KernelError> {
     let known = systemd.placement(unit).await.expect("known").processes.into_iter().collect();
     systemd.outside(&known, groups, Duration::ZERO).await
 }

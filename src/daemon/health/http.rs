@@ -1,6 +1,7 @@
 //! One GET request, of which only the status counts. No proxy is used, no redirection is followed, and the body is not
 //! waited for.
 
+use std::io;
 use std::time::Duration;
 
 use hyper::client::conn::http1;
@@ -13,17 +14,34 @@ use tokio::time::timeout;
 /// Limit of the size of an answer's head, and of what is read ahead of its body.
 const BUFFER_BYTES: usize = 16 * 1024;
 
-/// Checks that `url`, which begins with `http://`, is answered with a 2xx status within `limit`. `Err` says why not.
-pub(super) async fn get(url: &str, limit: Duration) -> Result<(), String> {
+/// Why a URL was not answered with a 2xx status.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum GetError {
+    #[error("{0}")]
+    Status(StatusCode),
+    #[error("no answer within {0:?}")]
+    Late(Duration),
+    #[error(transparent)]
+    Connect(#[from] io::Error),
+    /// The URL makes no request.
+    #[error(transparent)]
+    Request(#[from] hyper::http::Error),
+    /// The connection broke, or what came over it is not HTTP.
+    #[error(transparent)]
+    Http(#[from] hyper::Error),
+}
+
+/// Checks that `url`, which begins with `http://`, is answered with a 2xx status within `limit`.
+pub(super) async fn get(url: &str, limit: Duration) -> Result<(), GetError> {
     match timeout(limit, ask(url)).await {
         Ok(Ok(status)) if status.is_success() => Ok(()),
-        Ok(Ok(status)) => Err(format!("{url}: {status}")),
-        Ok(Err(error)) => Err(format!("{url}: {error}")),
-        Err(_) => Err(format!("{url}: no answer within {limit:?}")),
+        Ok(Ok(status)) => Err(GetError::Status(status)),
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(GetError::Late(limit)),
     }
 }
 
-async fn ask(url: &str) -> Result<StatusCode, Box<dyn std::error::Error + Send + Sync>> {
+async fn ask(url: &str) -> Result<StatusCode, GetError> {
     let Target { host, port, authority, path } = Target::of(url);
     let stream = TcpStream::connect((host, port)).await?;
     let request = Request::get(path)
@@ -128,7 +146,7 @@ mod tests {
     #[tokio::test]
     async fn the_request_names_host_and_path() {
         let (url, mut asked) = server(b"HTTP/1.1 200 OK\r\n\r\n").await;
-        assert_eq!(get(&format!("{url}/health?deep=1#part"), LIMIT).await, Ok(()));
+        get(&format!("{url}/health?deep=1#part"), LIMIT).await.expect("it is healthy");
         let request = asked.recv().await.expect("it was asked");
         assert!(request.starts_with("GET /health?deep=1 HTTP/1.1\r\n"), "{request}");
         assert!(request.contains(&format!("host: {}\r\n", url.trim_start_matches("http://"))), "{request}");
@@ -139,10 +157,10 @@ mod tests {
         let head: &'static [u8] = format!("HTTP/1.1 200 OK\r\nx: {}", "x".repeat(4 * BUFFER_BYTES)).leak().as_bytes();
         let (url, _asked) = server(head).await;
         let error = get(&url, LIMIT).await.expect_err("too much");
-        assert!(!error.contains("no answer within"), "{error}");
+        assert!(!matches!(error, GetError::Late(_)), "{error}");
         let (url, _asked) = server(b"HTTP/1.1 200").await;
         let error = get(&url, Duration::from_millis(50)).await.expect_err("nothing");
-        assert!(error.ends_with("no answer within 50ms"), "{error}");
+        assert!(error.to_string().ends_with("no answer within 50ms"), "{error}");
         assert!(get("http://127.0.0.1:1/", LIMIT).await.is_err());
     }
 

@@ -8,8 +8,8 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::{Service, Told};
-use crate::daemon::registration;
-use crate::daemon::unit_control::{self, Limit};
+use crate::daemon::unit_control::Limit;
+use crate::daemon::{fence, registration};
 use crate::election::{
     Action, Content, Event, GuardRequest, Observation, ReadId, Record, Waiting, WriteRequest, WriteResult,
 };
@@ -69,27 +69,24 @@ impl Service {
             Action::Guard(request) => self.ask_guard(request),
             Action::Vet { instance } => {
                 let vet = registration::vet(self.host.clone(), Arc::clone(&self.settings), self.places.clone());
-                self.answer(async move { Event::Vetted { instance, result: vet.await } });
+                self.answer(async move { Event::Vetted { instance, result: in_words(vet.await) } });
             }
             Action::Fence { instance, hosts } => {
-                let (systemd, fence) = (Arc::clone(&self.host.systemd), self.settings.fence.clone());
+                let (systemd, settings) = (Arc::clone(&self.host.systemd), self.settings.fence.clone());
                 self.answer(async move {
-                    Event::Fenced { instance, result: unit_control::fence(&*systemd, &fence, &hosts).await }
+                    Event::Fenced { instance, result: in_words(fence::fence(&*systemd, &settings, &hosts).await) }
                 });
             }
             Action::Unfence { instance } => {
-                let (systemd, fence) = (Arc::clone(&self.host.systemd), self.settings.fence.clone());
+                let (systemd, settings) = (Arc::clone(&self.host.systemd), self.settings.fence.clone());
                 self.answer(async move {
-                    let result = match &fence.unfence {
-                        Some(unit) => unit_control::run(&*systemd, unit, fence.timeout).await,
-                        None => Ok(()),
-                    };
-                    Event::Unfenced { instance, result }
+                    Event::Unfenced { instance, result: in_words(fence::unfence(&*systemd, &settings).await) }
                 });
             }
             Action::Start { instance, token: _ } => {
                 let units = self.units.clone();
-                self.start = Some(self.answer(async move { Event::Started { instance, result: units.start().await } }));
+                let start = async move { Event::Started { instance, result: in_words(units.start().await) } };
+                self.start = Some(self.answer(start));
             }
             Action::Stop { kill_at } => self.stop(kill_at),
             Action::Persist(memory) => self.host.machine.keep(&self.settings, memory),
@@ -189,6 +186,11 @@ impl Service {
             let _ = inbox.tell(Told::Proven).await;
         })));
     }
+}
+
+/// An outcome as the election takes it, which only tells the reason of a failure.
+fn in_words<E: std::error::Error>(outcome: Result<(), E>) -> Result<(), String> {
+    outcome.map_err(|error| error.to_string())
 }
 
 pub(in crate::daemon) fn observation(snapshot: Snapshot) -> Observation {

@@ -1,5 +1,6 @@
 //! Admission: whether the units of a service can be supervised on this host.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,8 +10,8 @@ use tokio::time::{Instant, sleep};
 
 use super::lookout::{SHARE_OF_LOOKS, SHARE_OF_STRAYS, shared};
 use super::{Host, Inbox, Told, UnitControl};
-use crate::config::{ServiceSettings, StopProof};
-use crate::daemon::grounds::{self, Grounds};
+use crate::config::{ServiceSettings, StopProof, WatchdogSettings};
+use crate::daemon::grounds::{self, Grounds, Uncontainable};
 use crate::daemon::timers::shared_pause;
 use crate::guard_client::frame::Watchdog;
 use crate::systemd::{ChangeHints, Manager, Surroundings, Unsupervisable};
@@ -30,22 +31,37 @@ const SHARE_OF_ROOM: Duration = Duration::from_millis(5);
 pub(in crate::daemon) type Admission = Result<Vec<String>, Refusal>;
 
 /// Why the units of a service cannot be supervised.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::daemon) struct Refusal {
-    pub(super) reason: String,
-    /// Whether one of the units can be started, or runs on, without the lease.
-    pub(super) is_ungated: bool,
-    /// Whether the host lacks something, which the journal has been told once for all services.
-    pub(super) is_of_host: bool,
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(in crate::daemon) enum Refusal {
+    /// There is no answer yet.
+    #[error("it was taken up a moment ago, and systemd is being asked about its units")]
+    Unasked,
+    /// One of the units cannot be run on one host at a time.
+    #[error(transparent)]
+    Unit(#[from] Unsupervisable),
+    /// What the service contains cannot be killed as a whole.
+    #[error(transparent)]
+    Contained(#[from] Uncontainable),
+    /// The guard serves no watchdog, or another one than the configuration names.
+    #[error(
+        "putex-guard does not serve the watchdog {} with a timeout of {:?}; run \"systemctl daemon-reload\" and \
+         \"systemctl restart putex-guard\", which ends every lease of this host",
+        .0.device.display(), .0.timeout
+    )]
+    OtherWatchdog(WatchdogSettings),
+    /// The guard cannot serve the watchdog, for this reason.
+    #[error("the watchdog {} is not served: {trouble}", device.display())]
+    Unserved { device: PathBuf, trouble: String },
+    /// What has to outlive guard and daemon cannot be written, for this reason. The journal has been told of it once for
+    /// all services.
+    #[error("{0}")]
+    Host(String),
 }
 
 impl Refusal {
-    pub(super) fn new(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), is_ungated: false, is_of_host: false }
-    }
-
-    pub(super) fn of_host(reason: String) -> Self {
-        Self { reason, is_ungated: false, is_of_host: true }
+    /// Whether one of the units can be started, or runs on, without the lease.
+    pub(super) fn is_ungated(&self) -> bool {
+        matches!(self, Self::Unit(error) if error.is_ungated())
     }
 }
 
@@ -55,7 +71,7 @@ pub(super) trait Admits: Sync {
     fn supervisable(&self) -> impl Future<Output = Option<Admission>> + Send;
 
     /// Whether the files that have to outlive guard and daemon can be written. `None`: nobody answered.
-    fn can_keep(&self) -> impl Future<Output = Option<Result<(), String>>> + Send;
+    fn can_keep(&self) -> impl Future<Output = Option<Result<(), Refusal>>> + Send;
 
     /// How long the answer of `supervisable` counts, unless PID 1 reads its files anew before.
     fn interval(&self, last: Option<&Admission>) -> Duration;
@@ -75,19 +91,18 @@ impl Admits for Admitter {
         let current = self.settings.borrow().clone();
         self.host.grounds.put(&current.name, self.units.groups());
         match admission(&*self.units.systemd, &self.host.grounds, &current).await {
-            Some(Ok(remarks)) => {
-                watchdog_is_served(&self.host).await.map(|served| served.map(|()| remarks).map_err(Refusal::new))
-            }
+            Some(Ok(remarks)) => watchdog_is_served(&self.host).await.map(|served| served.map(|()| remarks)),
             other => other,
         }
     }
 
-    async fn can_keep(&self) -> Option<Result<(), String>> {
+    async fn can_keep(&self) -> Option<Result<(), Refusal>> {
         if let Some(trouble) = self.host.guard.trouble().await.ok()? {
-            return Some(Err(trouble));
+            return Some(Err(Refusal::Host(trouble)));
         }
         let settings = self.settings.borrow();
-        Some(settings.units().try_for_each(|unit| self.host.machine.has_kept_place(unit).map(drop)))
+        let kept = settings.units().try_for_each(|unit| self.host.machine.has_kept_place(unit).map(drop));
+        Some(kept.map_err(Refusal::Host))
     }
 
     fn interval(&self, last: Option<&Admission>) -> Duration {
@@ -120,7 +135,7 @@ pub(super) async fn admit(admits: impl Admits, mut reloads: ChangeHints, inbox: 
             let admission = match &found {
                 Some(Ok(remarks)) => {
                     let can_keep = Box::pin(admits.can_keep()).await;
-                    can_keep.map(|can| can.map(|()| remarks.clone()).map_err(Refusal::of_host))
+                    can_keep.map(|can| can.map(|()| remarks.clone()))
                 }
                 other => other.clone(),
             };
@@ -148,20 +163,13 @@ pub(super) async fn admit(admits: impl Admits, mut reloads: ChangeHints, inbox: 
 
 /// Whether the guard serves the hardware watchdog that the configuration names. The guard takes it from its own command
 /// line, so it may have been started before the configuration was changed. `None`: the guard did not answer.
-async fn watchdog_is_served(host: &Host) -> Option<Result<(), String>> {
+async fn watchdog_is_served(host: &Host) -> Option<Result<(), Refusal>> {
     let Some(wanted) = &host.watchdog else { return Some(Ok(())) };
     let served = host.guard.watchdog().await.ok()?;
     let matches = |served: &Watchdog| served.device == wanted.device && served.timeout == wanted.timeout;
     Some(match served.filter(matches) {
-        None => Err(format!(
-            "putex-guard does not serve the watchdog {} with a timeout of {:?}; run \"systemctl daemon-reload\" and \
-             \"systemctl restart putex-guard\", which ends every lease of this host",
-            wanted.device.display(),
-            wanted.timeout
-        )),
-        Some(Watchdog { trouble: Some(trouble), .. }) => {
-            Err(format!("the watchdog {} is not served: {trouble}", wanted.device.display()))
-        }
+        None => Err(Refusal::OtherWatchdog(wanted.clone())),
+        Some(Watchdog { trouble: Some(trouble), device, .. }) => Err(Refusal::Unserved { device, trouble }),
         Some(Watchdog { trouble: None, .. }) => Ok(()),
     })
 }
@@ -185,20 +193,17 @@ async fn admission(systemd: &dyn Manager, grounds: &Grounds, settings: &ServiceS
             Ok(found) => remarks.extend(found),
             Err(Unsupervisable::Bus(_)) => return None,
             // A unit that can be started without the lease weighs more than any other fault of another unit.
-            Err(error) if error.is_ungated() => {
-                return Some(Err(Refusal { reason: error.to_string(), is_ungated: true, is_of_host: false }));
-            }
-            Err(error) => {
-                refusal.get_or_insert_with(|| Refusal::new(error.to_string()));
-            }
+            Err(error) if error.is_ungated() => return Some(Err(error.into())),
+            Err(error) => drop(refusal.get_or_insert(error)),
         }
     }
     if let Some(refusal) = refusal {
-        return Some(Err(refusal));
+        return Some(Err(refusal.into()));
     }
     match grounds::check(systemd, grounds, settings).await {
-        Ok(apart) => Some(apart.map(|()| remarks).map_err(Refusal::new)),
-        Err(_) => None,
+        Ok(()) => Some(Ok(remarks)),
+        Err(Uncontainable::Bus(_)) => None,
+        Err(error) => Some(Err(error.into())),
     }
 }
 
@@ -224,8 +229,9 @@ mod tests {
             Some(Ok(vec!["a remark".to_owned()]))
         }
 
-        async fn can_keep(&self) -> Option<Result<(), String>> {
-            Some(self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone().map_or(Ok(()), Err))
+        async fn can_keep(&self) -> Option<Result<(), Refusal>> {
+            let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            Some(trouble.map_or(Ok(()), |trouble| Err(Refusal::Host(trouble))))
         }
 
         fn interval(&self, last: Option<&Admission>) -> Duration {
@@ -251,7 +257,7 @@ mod tests {
         assert_eq!(next().await, well());
         let began = Instant::now();
         for _ in 0..20 {
-            let full = Err(Refusal::of_host("free space".to_owned()));
+            let full = Err(Refusal::Host("free space".to_owned()));
             for (trouble, wanted) in [(Some("free space".to_owned()), full), (None, well())] {
                 *told.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
                 let since = Instant::now();

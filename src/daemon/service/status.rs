@@ -87,7 +87,7 @@ impl Service {
         }
         remarks.extend(self.admission.iter().flatten().chain(&self.outside).cloned());
         // Where nothing runs, the refusal is shown as the hindrance.
-        remarks.extend(self.admission.as_ref().err().filter(|_| self.may_run()).map(|refusal| refusal.reason.clone()));
+        remarks.extend(self.admission.as_ref().err().filter(|_| self.may_run()).map(ToString::to_string));
         remarks.extend(self.host.machine.trouble());
         remarks.extend(self.unreadable.told());
         let now = self.host.machine.now();

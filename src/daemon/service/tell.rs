@@ -46,7 +46,7 @@ impl Hears {
     fn of(refusal: &Refusal, must_end: bool, is_retiring: bool) -> Self {
         if must_end {
             Self::Alarm
-        } else if refusal.is_of_host || is_retiring {
+        } else if matches!(refusal, Refusal::Host(_)) || is_retiring {
             // A fault of the host is told once for all services. A service that retires takes nothing under supervision any
             // more, and a daemon-reload takes the gate away from units whose file is gone while they are being stopped.
             Self::Nothing
@@ -85,12 +85,11 @@ impl Service {
             Err(refusal) => match Hears::of(refusal, self.must_end(refusal), self.again.is_some()) {
                 Hears::Alarm => {
                     let subject = journal::Subject { service: Some((name, unit)), ..journal::Subject::default() };
-                    journal::alarm(journal::Alarm::Ungated, &subject, &refusal.reason);
+                    journal::alarm(journal::Alarm::Ungated, &subject, &refusal.to_string());
                 }
                 Hears::Error => tracing::error!(
                     OBJECT_SYSTEMD_UNIT = unit.as_str(),
-                    "{name}: failed to take {unit} under supervision: {}",
-                    refusal.reason
+                    "{name}: failed to take {unit} under supervision: {refusal}"
                 ),
                 Hears::Nothing => {}
             },
@@ -466,11 +465,11 @@ mod tests {
 
     #[test]
     fn a_service_that_retires_is_not_told_to_be_refused() {
-        let refusal = Refusal::new("database.service lacks ExecCondition=");
+        let refusal = Refusal::Unasked;
         assert_eq!(Hears::of(&refusal, false, false), Hears::Error);
         assert_eq!(Hears::of(&refusal, false, true), Hears::Nothing);
         assert_eq!(Hears::of(&refusal, true, false), Hears::Alarm);
-        let of_host = Refusal::of_host("no room".to_owned());
+        let of_host = Refusal::Host("no room".to_owned());
         assert_eq!(Hears::of(&of_host, false, false), Hears::Nothing);
     }
 
