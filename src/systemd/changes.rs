@@ -19,7 +19,8 @@ use zbus::{MatchRule, Message};
 use super::Systemd;
 use super::error::BusError;
 use super::link::{Keeper, Link};
-use super::proxy::{MANAGER, MANAGER_PATH, PROPERTIES, Row, object};
+use super::properties::Row;
+use super::proxy::{MANAGER, MANAGER_PATH, PROPERTIES, object};
 use super::task::OwnedTask;
 use crate::types::UnitName;
 

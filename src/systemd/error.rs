@@ -1,6 +1,10 @@
 //! Why PID 1 gave no answer.
 
+use std::time::Duration;
+
 use zbus::fdo;
+
+use crate::types::span::rounded;
 
 /// Why PID 1 gave no answer that can be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -33,6 +37,10 @@ impl BusError {
     pub fn is_shutting_down(&self) -> bool {
         self.is_named("org.freedesktop.systemd1.TransactionIsDestructive")
             || self.is_named("org.freedesktop.systemd1.ShuttingDown")
+    }
+
+    pub(super) fn no_answer_within(limit: Duration) -> Self {
+        Self::Unreachable(format!("no answer within {}", rounded(limit)))
     }
 
     pub(super) fn is_named(&self, wanted: &str) -> bool {

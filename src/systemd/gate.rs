@@ -8,7 +8,6 @@ use zbus::{Structure, Variant};
 use super::Systemd;
 use super::error::BusError;
 use super::properties::Properties;
-use super::supervisable::Trouble;
 use crate::types::{FENCING_TOKEN, LEASES_DIR, ServiceName, UnitName};
 
 /// The drop-in's name. systemd reads a unit's drop-ins in the order of their names, whichever directories they are in,
@@ -33,6 +32,13 @@ const NEEDED: [&str; 4] = [PROGRAM, LEASES_DIR, "/usr/lib", "/usr/lib64"];
 /// item.
 const HIDING: [(&str, usize); 4] =
     [("TemporaryFileSystem", 0), ("BindPaths", 1), ("BindReadOnlyPaths", 1), ("MountImages", 1)];
+
+/// What is wrong with a unit, and what to do about it.
+#[derive(Debug)]
+pub(super) struct Trouble {
+    pub(super) trouble: String,
+    pub(super) remedy: String,
+}
 
 impl Systemd {
     /// Whether PID 1 has loaded all that binds `unit` to the lease of `service`. A slice or scope is taken for one that

@@ -5,10 +5,9 @@ use std::fmt;
 
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-use zbus::{OwnedVariant, Signature, Structure, Type, Variant};
+use zbus::{OwnedObjectPath, OwnedVariant, Signature, Structure, Type, Variant};
 
 use super::error::BusError;
-use super::proxy::Row;
 use crate::host::failed_start::{Exit, FailedStart};
 
 /// One run of a unit, as systemd counts them: 128 random bits, new with each start.
@@ -234,6 +233,10 @@ const KEPT: [&str; 62] = [
 fn kept(name: &str) -> Option<&'static str> {
     KEPT.binary_search(&name).ok().map(|at| KEPT[at])
 }
+
+/// The line of a unit in PID 1's list: its own name, description, LoadState, ActiveState, SubState, the unit that it
+/// follows, its object, and the number, type and object of its job.
+pub(super) type Row = (String, String, String, String, String, String, OwnedObjectPath, u32, String, OwnedObjectPath);
 
 /// The properties of a unit's object, of all its interfaces, that are in [`KEPT`], sorted by name.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::Systemd;
 use super::elsewhere;
 use super::error::BusError;
-use super::gate;
+use super::gate::{self, Trouble};
 use super::properties::Properties;
 use super::units::SIGKILL;
 use crate::types::{ServiceName, UnitName};
@@ -143,13 +143,6 @@ impl Systemd {
         };
         Ok(followers.into_iter().map(remark).collect())
     }
-}
-
-/// What is wrong with a unit, and what to do about it.
-#[derive(Debug)]
-pub(super) struct Trouble {
-    pub(super) trouble: String,
-    pub(super) remedy: String,
 }
 
 /// The units that systemd stops when it stops the lease's target, but for those that belong to the service.
