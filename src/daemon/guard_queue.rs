@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
-use super::service::{Inbox, Told};
+use super::inbox::{Inbox, Told};
 use super::unit_control::UnitControl;
 use crate::config::{BOUND_UNITS_LIMIT, CONTAINS_LIMIT, ServiceSettings};
 use crate::election::{Event, GuardDone, GuardRequest};

@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Admission, Seen};
+use super::unit_control::ObservedUnits;
 use crate::config::ServiceSettings;
-use crate::daemon::registration::{Adoption, Standpoint};
 use crate::election::Event;
 use crate::host::processes::Process;
 
@@ -41,10 +40,59 @@ pub enum Order {
     },
 }
 
+/// What a look has shown of the units.
+#[derive(Debug)]
+pub(super) struct Seen {
+    /// The epoch in which the look began.
+    pub(super) epoch: u64,
+    pub(super) sighting: ObservedUnits,
+    /// Whether the host is going down: PID 1 then stops the units itself, and would refuse to start any.
+    pub(super) host_stops: bool,
+}
+
+/// Whether the units of a service can be supervised: what is to be remarked of them, or why not.
+pub(super) type Admission = Result<Vec<String>, Refusal>;
+
+/// Why the units of a service cannot be supervised.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) reason: String,
+    /// Whether one of the units can be started, or runs on, without the lease.
+    pub(super) is_ungated: bool,
+    /// Whether the host lacks something, which the journal has been told once for all services.
+    pub(super) is_of_host: bool,
+}
+
+impl Refusal {
+    pub(super) fn new(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), is_ungated: false, is_of_host: false }
+    }
+
+    pub(super) fn of_host(reason: String) -> Self {
+        Self { reason, is_ungated: false, is_of_host: true }
+    }
+}
+
+/// What the entries of a service's units say of the key in the configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Standpoint {
+    /// Nothing is known, because the store has not answered. A service that was cleared before stays so, and the store is
+    /// asked again before a start (N2).
+    Unknown(String),
+    /// The unit may be run under the key.
+    Cleared,
+    /// The unit must not be run under the key, for this reason.
+    Refused(String),
+}
+
+/// An operator's word that the place which the configuration names is meant (adoption of another key, N3). It carries the
+/// channel for the answer.
+pub(super) type Adoption = oneshot::Sender<Result<String, String>>;
+
 /// A message to a service's loop.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "it is boxed as a whole, and mostly an event")]
-pub(in crate::daemon) enum Told {
+pub(super) enum Told {
     /// The outcome of an action, or the verdict of a health check.
     Event(Event),
     /// What a look at the units has shown.
@@ -64,25 +112,25 @@ pub(in crate::daemon) enum Told {
 /// The sending end of a service's channel. Messages are boxed, because a channel allocates room for 32 of them from the
 /// beginning on.
 #[derive(Debug, Clone)]
-pub(in crate::daemon) struct Inbox(mpsc::Sender<Box<Told>>);
+pub(super) struct Inbox(mpsc::Sender<Box<Told>>);
 
 /// The service is gone.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::daemon) struct Gone;
+pub(super) struct Gone;
 
 impl Inbox {
     /// Makes an empty inbox, and its receiving end.
-    pub(in crate::daemon) fn new() -> (Self, mpsc::Receiver<Box<Told>>) {
+    pub(super) fn new() -> (Self, mpsc::Receiver<Box<Told>>) {
         let (sender, told) = mpsc::channel(LIMIT);
         (Self(sender), told)
     }
 
     /// Sends a message, and waits while the channel is full.
-    pub(in crate::daemon) async fn tell(&self, told: Told) -> Result<(), Gone> {
+    pub(super) async fn tell(&self, told: Told) -> Result<(), Gone> {
         self.0.send(Box::new(told)).await.map_err(|_| Gone)
     }
 
-    pub(in crate::daemon) fn is_closed(&self) -> bool {
+    pub(super) fn is_closed(&self) -> bool {
         self.0.is_closed()
     }
 }
@@ -108,7 +156,7 @@ impl Orders {
     }
 
     /// Gives an order, and waits while the channel is full.
-    pub(in crate::daemon) async fn give_in_turn(&self, order: Order) -> Result<(), Gone> {
+    pub(super) async fn give_in_turn(&self, order: Order) -> Result<(), Gone> {
         self.0.tell(Told::Order(order)).await
     }
 }

@@ -10,40 +10,35 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 
 use super::beyond;
-use super::grounds::Grounds;
 use super::guard_queue::GuardQueue;
 use super::health::{Checker, Role};
-use super::hints::{Bell, Hints, Ring};
-use super::machine::{Machine, Task, Timer};
-use super::registration::{self, Adoptions, Standpoint};
-use super::tidings::{Standing, Tidings};
+use super::hints::{Bell, Ring};
+pub use super::host::Host;
+use super::inbox::{Admission, Inbox, Refusal, Seen, Standpoint, Told};
+pub use super::inbox::{Answer, Order, Orders};
+use super::machine::{Task, Timer};
+use super::registration::{self, Adoptions};
+use super::tidings::Standing;
 use super::unit_control::{self, ObservedUnits, UnitControl};
-use crate::config::{ServiceSettings, StopProof, WatchdogSettings};
+use crate::config::{ServiceSettings, StopProof};
 use crate::election::{self, Election, Event, GuardDone, GuardRequest, Moment, ObservedUnit, State};
-use crate::guard_client::client::{GuardClient, Link as GuardLink};
+use crate::guard_client::client::Link as GuardLink;
 use crate::host::processes::Process;
 use crate::journal;
-use crate::store::{Link as StoreLink, Store};
-use crate::systemd::Manager;
-use crate::types::store::StoreAddress;
-use crate::types::{ClusterName, FencingToken, MachineId, NodeId, Revision, Time, UnitName};
+use crate::store::Link as StoreLink;
+use crate::types::{FencingToken, Revision, Time, UnitName};
 
 mod actions;
 mod admission;
-mod inbox;
 mod inherited;
 mod lookout;
 mod status;
 mod tell;
 
 use actions::Unreadable;
-pub(super) use actions::observation;
-use admission::{Admission, Admitter, Refusal, admit};
-pub use inbox::{Answer, Order, Orders};
-pub(super) use inbox::{Inbox, Told};
+use admission::{Admitter, admit};
 pub use inherited::InheritedLease;
 pub(super) use inherited::without_file;
-pub(super) use lookout::shared;
 use lookout::{watch_outside, watch_units};
 pub use status::Status;
 
@@ -60,45 +55,6 @@ const LATENESS_LIMIT: Duration = Duration::from_millis(10);
 const LATENESS_OF_A_TURN: Duration = Duration::from_millis(2);
 /// How many processes outside of their control groups are named.
 const STRAYS_SHOWN: usize = 3;
-
-/// What all services of the host share, and their only way to the world outside.
-#[derive(Clone)]
-pub struct Host {
-    /// The node name, which is the token in this host's records.
-    pub node: NodeId,
-    /// Its machine id.
-    pub machine_id: MachineId,
-    /// The store of the locks.
-    pub store: Arc<dyn Store>,
-    /// The address of the store.
-    pub store_address: StoreAddress,
-    /// The name that tells this host's cluster from others in the same store.
-    pub cluster: Option<ClusterName>,
-    /// The connection to the guard.
-    pub guard: GuardClient,
-    /// The host's PID 1.
-    pub systemd: Arc<dyn Manager>,
-    /// The bells for the store's hints. They ring only while [`Hints::run`] runs.
-    pub hints: Hints,
-    /// Clocks, timers, tasks and memory of the host.
-    pub machine: Arc<dyn Machine>,
-    /// The control groups of each service.
-    pub grounds: Grounds,
-    /// The journal entries that are written once for all services.
-    pub tidings: Tidings,
-    /// The hardware watchdog that the guard has to serve before anything is started.
-    pub watchdog: Option<WatchdogSettings>,
-}
-
-/// What a look has shown of the units.
-#[derive(Debug)]
-pub(super) struct Seen {
-    /// The epoch in which the look began.
-    epoch: u64,
-    sighting: ObservedUnits,
-    /// Whether the host is going down: PID 1 then stops the units itself, and would refuse to start any.
-    host_stops: bool,
-}
 
 /// What has woken a service's loop.
 enum Woken {

@@ -8,12 +8,11 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::{Service, Told};
+use crate::daemon::observation::observation;
 use crate::daemon::registration;
 use crate::daemon::unit_control::{self, Limit};
-use crate::election::{
-    Action, Content, Event, GuardRequest, Observation, ReadId, Record, Waiting, WriteRequest, WriteResult,
-};
-use crate::store::{Attempt, Snapshot, StoreError, WriteOutcome};
+use crate::election::{Action, Event, GuardRequest, ReadId, Waiting, WriteRequest, WriteResult};
+use crate::store::{Attempt, StoreError, WriteOutcome};
 use crate::types::{Key, Revision, Time};
 
 /// A start that was prepared so long ago is prepared again.
@@ -189,15 +188,4 @@ impl Service {
             let _ = inbox.tell(Told::Proven).await;
         })));
     }
-}
-
-pub(in crate::daemon) fn observation(snapshot: Snapshot) -> Observation {
-    let (revision, content) = match snapshot.entry {
-        None => (Revision(0), Content::Absent),
-        Some(entry) => match entry.value {
-            None => (entry.revision, Content::Tombstone),
-            Some(value) => (entry.revision, Content::Record(Record::decode(&value))),
-        },
-    };
-    Observation { incarnation: snapshot.incarnation, revision, content }
 }

@@ -7,11 +7,11 @@ use futures_util::StreamExt as _;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use super::lookout::{SHARE_OF_LOOKS, SHARE_OF_STRAYS, shared};
-use super::{Host, Inbox, Told, UnitControl};
+use super::lookout::{SHARE_OF_LOOKS, SHARE_OF_STRAYS};
+use super::{Admission, Host, Inbox, Refusal, Told, UnitControl};
 use crate::config::{ServiceSettings, StopProof};
 use crate::daemon::grounds::{self, Grounds};
-use crate::daemon::timers::shared_pause;
+use crate::daemon::timers::{shared, shared_pause};
 use crate::guard_client::frame::Watchdog;
 use crate::systemd::{ChangeHints, Manager, Surroundings, Unsupervisable};
 use crate::types::UnitName;
@@ -25,29 +25,6 @@ const FIRST_ADMISSION_INTERVAL: Duration = Duration::from_millis(100);
 /// itself does not look more often. It is `SHARE_OF_ROOM` for each unit of the host where that is more.
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 const SHARE_OF_ROOM: Duration = Duration::from_millis(5);
-
-/// Whether the units of a service can be supervised: what is to be remarked of them, or why not.
-pub(in crate::daemon) type Admission = Result<Vec<String>, Refusal>;
-
-/// Why the units of a service cannot be supervised.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::daemon) struct Refusal {
-    pub(super) reason: String,
-    /// Whether one of the units can be started, or runs on, without the lease.
-    pub(super) is_ungated: bool,
-    /// Whether the host lacks something, which the journal has been told once for all services.
-    pub(super) is_of_host: bool,
-}
-
-impl Refusal {
-    pub(super) fn new(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), is_ungated: false, is_of_host: false }
-    }
-
-    pub(super) fn of_host(reason: String) -> Self {
-        Self { reason, is_ungated: false, is_of_host: true }
-    }
-}
 
 /// Answers whether a service may be run on this host. A trait, so that a test can answer as well.
 pub(super) trait Admits: Sync {
