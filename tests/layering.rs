@@ -13,16 +13,29 @@ const CORE: Layers = &[("types", &[]), ("election", &["types"]), ("guard", &["ty
 /// All other modules. `types` and `election` are those of the core.
 const PROGRAMS: Layers = &[
     ("command_line", &[]),
+    ("task", &[]),
     ("host", &["types"]),
     ("config", &["types", "election", "host"]),
-    ("store", &["types"]),
-    ("systemd", &["types", "host"]),
+    ("store", &["types", "task"]),
+    ("systemd", &["types", "host", "task"]),
     ("guard_client", &["types", "host"]),
     ("journal", &["types"]),
     ("dbus", &["types"]),
     (
         "daemon",
-        &["types", "command_line", "election", "host", "config", "store", "systemd", "guard_client", "journal", "dbus"],
+        &[
+            "types",
+            "command_line",
+            "task",
+            "election",
+            "host",
+            "config",
+            "store",
+            "systemd",
+            "guard_client",
+            "journal",
+            "dbus",
+        ],
     ),
     (
         "ctl",

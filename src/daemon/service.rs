@@ -26,6 +26,7 @@ use crate::guard_client::client::Link as GuardLink;
 use crate::host::processes::Process;
 use crate::journal;
 use crate::store::Link as StoreLink;
+use crate::task::OwnedTask;
 use crate::types::{FencingToken, Revision, Time, UnitName};
 
 mod actions;
@@ -150,16 +151,16 @@ struct Service {
     role: watch::Sender<Option<Role>>,
     /// When a start was last prepared.
     prepared: Option<Time>,
-    start: Option<JoinHandle<()>>,
-    stop: Option<JoinHandle<()>>,
+    start: Option<OwnedTask>,
+    stop: Option<OwnedTask>,
     /// Counts the stops that were asked for. A proof that was taken for an earlier stop does not show that the gate has
     /// been closed since.
     stops: u64,
     /// The number of the last stop that has its proof; 0 once that proof is taken.
     proven: Arc<AtomicU64>,
     /// Tasks that end with the service: the guard queue, both lookouts, the admission, and the registration.
-    helpers: Vec<JoinHandle<()>>,
-    checker: Option<JoinHandle<()>>,
+    helpers: Vec<OwnedTask>,
+    checker: Option<OwnedTask>,
     /// Whether the units' stop can be proven and their start is gated, as far as known, and the remarks on that.
     admission: Admission,
     /// The remarks that the journal has been told. What is remarked on may come and go, and is told once.
@@ -222,7 +223,7 @@ impl Service {
         let outside = watch_outside(Arc::clone(machine), units.clone(), shown.subscribe(), sees, inbox.clone());
         let queue_task = queue_task.run(requests, inbox.clone());
         let tasks: [Task; 3] = [Box::pin(queue_task), Box::pin(watcher), Box::pin(outside)];
-        let helpers = tasks.into_iter().map(|task| machine.spawn(task)).collect();
+        let helpers = tasks.into_iter().map(|task| machine.spawn(task).into()).collect();
         let timer = machine.timer()?;
         let bell = host.hints.of(&settings.key);
         let mut service = Self {
@@ -283,7 +284,7 @@ impl Service {
         let (host, units, settings) = (self.host.clone(), self.units.clone(), self.shown.subscribe());
         let reloads = units.systemd.reloads();
         let admit = admit(Admitter { host, units, settings }, reloads, self.inbox.clone());
-        self.helpers.push(self.host.machine.spawn(Box::pin(admit)));
+        self.helpers.push(self.host.machine.spawn(Box::pin(admit)).into());
         let looks = registration::keep_looking(
             self.host.clone(),
             self.shown.subscribe(),
@@ -291,7 +292,7 @@ impl Service {
             Arc::clone(&self.adoptions),
             self.inbox.clone(),
         );
-        self.helpers.push(self.host.machine.spawn(Box::pin(looks)));
+        self.helpers.push(self.host.machine.spawn(Box::pin(looks)).into());
         self.handle(Event::Timeout);
         self.hear_of_links();
         while self.election.state() != State::Retired {
@@ -613,9 +614,7 @@ impl Service {
     }
 
     fn restart_checker(&mut self) {
-        if let Some(checker) = self.checker.take() {
-            checker.abort();
-        }
+        self.checker = None;
         let Some(health) = self.settings.health.clone() else { return };
         let checker = Checker {
             service: self.settings.name.clone(),
@@ -625,17 +624,13 @@ impl Service {
             role: self.role.subscribe(),
             inbox: self.inbox.clone(),
         };
-        self.checker = Some(self.host.machine.spawn(Box::pin(checker.run())));
+        self.checker = Some(self.host.machine.spawn(Box::pin(checker.run())).into());
     }
 }
 
 impl Drop for Service {
     fn drop(&mut self) {
         self.host.grounds.remove(&self.settings.name);
-        let tasks = [self.checker.take(), self.start.take(), self.stop.take()];
-        for helper in self.helpers.drain(..).chain(tasks.into_iter().flatten()) {
-            helper.abort();
-        }
     }
 }
 

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
 use tokio::io::unix::AsyncFd;
-use tokio::task::JoinHandle;
 
 use crate::host::clock::{self, BootTimer};
 use crate::systemd::Manager;
+use crate::task::OwnedTask;
 use crate::types::{Time, UnitName};
 
 /// A timer may fire later by this much for each timer that exists, up to the lateness that its owner allows. The deadlines
@@ -67,7 +67,7 @@ pub(super) struct Timers(Arc<Driver>);
 #[derive(Debug)]
 struct Driver {
     shared: Arc<Shared>,
-    task: JoinHandle<()>,
+    _task: OwnedTask,
 }
 
 #[derive(Debug)]
@@ -110,8 +110,8 @@ impl Timers {
         )]
         let timer = AsyncFd::new(BootTimer::new()?)?;
         let shared = Arc::new(Shared { timer, table: Mutex::default() });
-        let task = tokio::spawn(Arc::clone(&shared).run());
-        Ok(Self(Arc::new(Driver { shared, task })))
+        let task = OwnedTask::spawn(Arc::clone(&shared).run());
+        Ok(Self(Arc::new(Driver { shared, _task: task })))
     }
 
     /// Makes a timer, which is not set.
@@ -123,12 +123,6 @@ impl Timers {
         table.alarms.insert(id, Arc::clone(&alarm));
         drop(table);
         Slot { timers: self.clone(), id, alarm, moment: Mutex::default() }
-    }
-}
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

@@ -46,11 +46,12 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
-use super::reconnect::{Task, lock};
+use super::reconnect::lock;
 use super::{
     Administer, Attempt, Creation, Entry, Examination, Hints, Link, Snapshot, Store, StoreError, StoreFuture,
     WriteOutcome, attempted,
 };
+use crate::task::OwnedTask;
 use crate::types::store::DirectorySettings;
 use crate::types::{Key, Revision};
 use file_system::Mount;
@@ -82,7 +83,7 @@ const DAMAGED_FOR: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub struct DirectoryStore {
     shared: Arc<Shared>,
-    _task: Arc<Task>,
+    _task: Arc<OwnedTask>,
 }
 
 impl DirectoryStore {
@@ -100,7 +101,7 @@ impl DirectoryStore {
             link: watch::Sender::new(Link::Down(reason)),
             orphans: Mutex::default(),
         });
-        let task = Task::spawn(keep_looking(Arc::clone(&shared)));
+        let task = OwnedTask::spawn(keep_looking(Arc::clone(&shared)));
         Self { shared, _task: Arc::new(task) }
     }
 }

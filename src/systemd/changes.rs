@@ -21,7 +21,7 @@ use super::error::BusError;
 use super::link::{Keeper, Link};
 use super::properties::Row;
 use super::proxy::{MANAGER, MANAGER_PATH, PROPERTIES, object};
-use super::task::OwnedTask;
+use crate::task::OwnedTask;
 use crate::types::UnitName;
 
 /// The pause between two attempts to listen, when PID 1 is there and does not answer.

@@ -21,7 +21,7 @@ use super::error::BusError;
 use super::lanes::{Lanes, Purpose};
 use super::private::PrivateSocket;
 use super::proxy::{MANAGER, MANAGER_PATH, ManagerProxy, PropertiesProxy};
-use super::task::OwnedTask;
+use crate::task::OwnedTask;
 
 /// The pause between two attempts to connect.
 pub(super) const RETRY: Duration = Duration::from_millis(200);

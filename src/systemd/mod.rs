@@ -30,7 +30,6 @@ mod references;
 mod run;
 mod start;
 mod supervisable;
-mod task;
 mod tracked;
 mod units;
 

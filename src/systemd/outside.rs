@@ -12,9 +12,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
 use super::Systemd;
-use super::task::OwnedTask;
 use crate::host::cgroup::Hierarchy;
 use crate::host::processes::{self, Family, Process};
+use crate::task::OwnedTask;
 use crate::types::span::rounded;
 
 /// How many questions may wait in the queue for a reading of `/proc`. A caller beyond that waits for a place in the

@@ -88,7 +88,8 @@ impl Service {
             }
             Action::Start { instance, term: _ } => {
                 let units = self.units.clone();
-                self.start = Some(self.answer(async move { Event::Started { instance, result: units.start().await } }));
+                let start = self.answer(async move { Event::Started { instance, result: units.start().await } });
+                self.start = Some(start.into());
             }
             Action::Stop { kill_at } => self.stop(kill_at),
             Action::Persist(memory) => self.host.machine.keep(&self.settings, memory),
@@ -164,12 +165,7 @@ impl Service {
     }
 
     fn stop(&mut self, kill_at: Option<Time>) {
-        if let Some(start) = self.start.take() {
-            start.abort();
-        }
-        if let Some(stop) = self.stop.take() {
-            stop.abort();
-        }
+        (self.start, self.stop) = (None, None);
         self.stops += 1;
         let (units, proven, inbox, stop) =
             (self.units.clone(), Arc::clone(&self.proven), self.inbox.clone(), self.stops);
@@ -181,11 +177,12 @@ impl Service {
             _ => None,
         };
         let limit = fails_at.map(|at| Limit { at, settings: self.shown.subscribe() });
-        self.stop = Some(self.host.machine.spawn(Box::pin(async move {
+        let task = self.host.machine.spawn(Box::pin(async move {
             units.stop(kill_at, limit).await;
             proven.fetch_max(stop, Ordering::AcqRel);
             // The message is lost if the service has ended, and nobody needs it then.
             let _ = inbox.tell(Told::Proven).await;
-        })));
+        }));
+        self.stop = Some(task.into());
     }
 }

@@ -19,7 +19,8 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::hints::Watchers;
 use crate::store::StoreError;
-use crate::store::reconnect::{Task, lock};
+use crate::store::reconnect::lock;
+use crate::task::OwnedTask;
 use crate::types::Key;
 
 /// One server, and how to connect to it.
@@ -94,7 +95,7 @@ pub(super) struct Session {
     warning: Arc<Mutex<Option<String>>>,
     /// `Some` when the connection is lost, with the reason.
     lost: watch::Receiver<Option<String>>,
-    _driver: Task,
+    _driver: OwnedTask,
 }
 
 impl Session {
@@ -103,7 +104,7 @@ impl Session {
         let (client, connection) = endpoint.config.connect(endpoint.tls.clone()).await.map_err(|e| failure(&e))?;
         let warning = Arc::default();
         let (sender, lost) = watch::channel(None);
-        let driver = Task::spawn(drive(connection, Arc::clone(&warning), hints, sender));
+        let driver = OwnedTask::spawn(drive(connection, Arc::clone(&warning), hints, sender));
         Ok(Self { client, tls: endpoint.tls.clone(), warning, lost, _driver: driver })
     }
 
