@@ -32,6 +32,7 @@ mod start;
 mod supervisable;
 mod tracked;
 mod units;
+pub mod wire;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
