@@ -16,7 +16,7 @@ const PROGRAMS: Layers = &[
     ("task", &[]),
     ("host", &["types"]),
     ("config", &["types", "election", "host"]),
-    ("store", &["types", "task"]),
+    ("store", &["types", "task", "host"]),
     ("systemd", &["types", "host", "task"]),
     ("guard_client", &["types", "host"]),
     ("journal", &["types"]),

@@ -13,7 +13,8 @@ use super::proxy::{JOB, MANAGER, MANAGER_PATH};
 use crate::host::cgroup::Hierarchy;
 use crate::host::failed_start::FailedStart;
 use crate::host::group_name::{escape, slice_path};
-use crate::host::mounts::{self, Configured, Mount};
+use crate::host::mountinfo::Mount;
+use crate::host::mounts::{self, Configured};
 use crate::types::UnitName;
 use crate::types::span::rounded;
 
