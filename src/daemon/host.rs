@@ -7,7 +7,7 @@ use super::hints::Hints;
 use super::machine::Machine;
 use super::tidings::Tidings;
 use crate::config::WatchdogSettings;
-use crate::guard_client::client::GuardClient;
+use crate::guard_client::GuardClient;
 use crate::store::Store;
 use crate::systemd::Manager;
 use crate::types::store::StoreAddress;

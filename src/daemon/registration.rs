@@ -551,7 +551,7 @@ mod tests {
     use crate::daemon::machine::ThisMachine;
     use crate::daemon::tidings::Tidings;
     use crate::election::{Details, OperatorNote, Standing, Timings};
-    use crate::guard_client::client::GuardClient;
+    use crate::guard_client::GuardClient;
     use crate::store::memory::MemoryStore;
     use crate::systemd::Systemd;
     use crate::types::store::StoreAddress;

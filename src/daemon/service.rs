@@ -22,7 +22,7 @@ use super::tidings::Standing;
 use super::unit_control::{self, ObservedUnits, UnitControl};
 use crate::config::{ServiceSettings, StopProof};
 use crate::election::{self, Election, Event, GuardDone, GuardRequest, Moment, ObservedUnit, State};
-use crate::guard_client::client::Link as GuardLink;
+use crate::guard_client::Link as GuardLink;
 use crate::host::processes::Process;
 use crate::journal;
 use crate::store::Link as StoreLink;

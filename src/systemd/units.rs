@@ -60,20 +60,6 @@ const SETTINGS: [&str; 9] = [
 /// How many times a unit is read at most, if another run of it begins during each reading.
 const READINGS: usize = 3;
 
-/// The proof that nothing of a unit ran at the moment when it was made. Only [`Systemd::prove_dead`] makes one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Proof {
-    state: UnitState,
-}
-
-impl Proof {
-    /// The state of the unit that the proof rests on.
-    #[must_use]
-    pub fn state(&self) -> &UnitState {
-        &self.state
-    }
-}
-
 /// Why a unit is not proven dead. Fits after "failed to prove that the unit is dead: ".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotDead {
@@ -268,8 +254,9 @@ impl Systemd {
     }
 
     /// Shows that nothing of the unit runs: it is stopped, no job is queued for it, its control group is empty, and
-    /// none of that changed in between. An automatic restart that is due counts as running.
-    pub async fn prove_dead(&self, unit: &UnitName) -> Result<Proof, NotDead> {
+    /// none of that changed in between. An automatic restart that is due counts as running. Returns the state that the
+    /// proof rests on.
+    pub async fn prove_dead(&self, unit: &UnitName) -> Result<UnitState, NotDead> {
         let properties = self.read(unit.as_str()).await?;
         let groups = groups(&properties, &self.link().await?.root);
         self.prove(unit, &properties, groups).await
@@ -280,11 +267,11 @@ impl Systemd {
         let properties = self.read(unit.as_str()).await?;
         let placement = placement(&properties, &self.link().await?.root);
         let is_started = properties.state().active_state.is_started();
-        let dead = self.prove(unit, &properties, placement.groups.clone()).await.map(|proof| proof.state);
+        let dead = self.prove(unit, &properties, placement.groups.clone()).await;
         Ok(Look { placement, is_started, dead })
     }
 
-    async fn prove(&self, unit: &UnitName, properties: &Properties, groups: Vec<String>) -> Result<Proof, NotDead> {
+    async fn prove(&self, unit: &UnitName, properties: &Properties, groups: Vec<String>) -> Result<UnitState, NotDead> {
         let was_interrupted = self.is_interrupted(unit);
         let state = properties.state();
         if state.active_state.is_started() {
@@ -337,7 +324,7 @@ impl Systemd {
         if was_interrupted && self.is_interrupted(unit) {
             self.end_start(unit).await;
         }
-        Ok(Proof { state })
+        Ok(state)
     }
 
     /// Whether a service whose last run did not come to an orderly end has left nothing, once its control groups are empty.
@@ -429,11 +416,6 @@ impl Systemd {
             "stopping" => SystemState::Stopping,
             other => SystemState::Other(other.to_owned()),
         })
-    }
-
-    /// systemd's version, as in `252.39-1~deb12u2`.
-    pub async fn version(&self) -> Result<String, BusError> {
-        self.manager_text("Version").await
     }
 
     /// Has PID 1 read all unit files again, which blocks it: write all of them first. `limit` bounds this call, in the

@@ -74,10 +74,6 @@ pub struct Facts {
     pub incarnation: Incarnation,
     /// Entries kept for each key; with 1, no `read` finds what a revision replaced.
     pub history: u64,
-    /// Whether the server checks the expected revision and writes in one step. Where it does not, a write that is
-    /// answered with `Conflict` may be stored all the same, and nothing may start without a further write that confirms
-    /// the claim (confirming, K3).
-    pub sound_compare_and_set: bool,
     /// Whole sentences that the administrator should read.
     pub warnings: Vec<String>,
 }
@@ -376,7 +372,6 @@ impl Bucket {
             leader: info.cluster.as_ref().and_then(|cluster| cluster.leader.clone()),
             incarnation: incarnation_of(&info)?,
             history: u64::try_from(info.config.max_messages_per_subject).unwrap_or(u64::MAX),
-            sound_compare_and_set: is_sound(version, replicas),
             warnings: warnings(version, replicas, clustered, info.config.max_messages_per_subject),
             version: server.version,
             cluster: server.cluster,
