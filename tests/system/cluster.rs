@@ -166,6 +166,14 @@ impl Cluster {
         in_network(&self.switch(), work)
     }
 
+    /// As [`on_the_switch`](Self::on_the_switch), for work that waits.
+    pub fn ask_on_the_switch<T: Send>(&self, work: impl AsyncFnOnce() -> T + Send) -> T {
+        self.on_the_switch(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("a thread may have one").block_on(work())
+        })
+    }
+
     /// Starts the store's server beside the hosts, at [`server::ADDRESS`].
     pub fn server_beside(&self, store: Lockstore) -> Server {
         plug_in(&self.prefix, "out", server::ADDRESS);
