@@ -649,7 +649,7 @@ fn text(value: &zbus::OwnedVariant) -> Result<String, BusError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use zbus::{OwnedVariant, Variant};
+    use zbus::Variant;
 
     /// A service that remains after exit, and that is not active.
     fn ended(active_state: &'static str, result: &'static str) -> UnitState {
@@ -660,10 +660,7 @@ mod tests {
             ("SubState", Variant::from("dead")),
             ("Result", Variant::from(result)),
         ];
-        let own = |(name, value): (&str, Variant<'static>)| {
-            (name.to_owned(), OwnedVariant::try_from(value).expect("no descriptors"))
-        };
-        Properties::of(all.into_iter().map(own)).state()
+        Properties::of(all).state()
     }
 
     #[test]
