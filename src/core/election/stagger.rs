@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::lock_view::{Claim, ObservedLock};
+use super::observed_lock::{Claim, ObservedLock};
 use super::record::HOLDERS_LIMIT;
 use super::timings::Timings;
 use crate::types::{Key, NodeId, Revision, Time};
