@@ -90,15 +90,13 @@ fn read_tree<'a>(text: &'a str, above: &[String], found: &mut Vec<(Route, String
         if segment != "self" || path.is_empty() {
             path.push(segment.to_owned());
         }
-        match after.strip_prefix("::") {
-            Some(more) => rest = more,
-            None => {
-                let alias = after.trim_start().strip_prefix("as ").map(word);
-                let name = alias.map_or_else(|| path.last().cloned().unwrap_or_default(), |(name, _)| name.to_owned());
-                found.push((path, name));
-                return alias.map_or(after, |(_, behind)| behind);
-            }
-        }
+        let Some(more) = after.strip_prefix("::") else {
+            let alias = after.trim_start().strip_prefix("as ").map(word);
+            let (name, behind) = alias.unwrap_or((path.last().map_or("", String::as_str), after));
+            found.push((path.clone(), name.to_owned()));
+            return behind;
+        };
+        rest = more;
     }
 }
 

@@ -320,15 +320,16 @@ impl Systemd {
                 let header: Header<'_> = data.deserialize()?.0;
                 (header.message_type(), header.reply_serial(), header.error_name().map(ToString::to_string))
             };
+            if answers_to != Some(serial) {
+                // Other messages are signals, which are not needed here.
+                continue;
+            }
             match kind {
-                MessageType::MethodReturn if answers_to == Some(serial) => {
+                MessageType::MethodReturn => {
                     return Ok(Answer { bytes, endian: layout.endian, body: layout.body_at() });
                 }
-                MessageType::Error if answers_to == Some(serial) => {
-                    return Err(Error::Refused(error.unwrap_or_default()));
-                }
-                // Other messages are signals, which are not needed here.
-                _ => {}
+                MessageType::Error => return Err(Error::Refused(error.unwrap_or_default())),
+                MessageType::MethodCall | MessageType::Signal => {}
             }
         }
     }
