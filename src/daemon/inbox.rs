@@ -77,7 +77,7 @@ impl Refusal {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Standpoint {
     /// Nothing is known, because the store has not answered. A service that was cleared before stays so, and the store is
-    /// asked again before a start (N2).
+    /// asked again before a start (vetting, N2).
     Unknown(String),
     /// The unit may be run under the key.
     Cleared,

@@ -217,7 +217,7 @@ async fn look(registrars: &mut [Registrar]) -> Standpoint {
 #[derive(Debug, PartialEq, Eq)]
 enum Looked {
     Stands(Standpoint),
-    /// The key is right, but a former lock is not free yet (N3). The words say which.
+    /// The key is right, but a former lock is not free yet (adoption of another key, N3). The words say which.
     Waits(String),
 }
 
