@@ -4,7 +4,7 @@
 //!
 //! | layer | modules |
 //! | --- | --- |
-//! | common types | [`types`], [`command_line`] |
+//! | common types | [`types`], [`command_line`], [`task`] |
 //! | the protocol, the kernel | [`election`], [`host`] |
 //! | edges, which never import each other | [`config`], [`store`], [`systemd`], [`guard_client`], [`journal`] |
 //! | the served interface | [`dbus`] |
@@ -47,5 +47,6 @@ pub mod host;
 pub mod journal;
 pub mod store;
 pub mod systemd;
+pub mod task;
 
 pub use putexd_core::{election, types};

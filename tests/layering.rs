@@ -1,6 +1,6 @@
-//! Reads the sources, and checks that imports point down only.
+//! Reads the sources, and checks that imports point down only: between the modules, and between the files of each module.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -13,16 +13,29 @@ const CORE: Layers = &[("types", &[]), ("election", &["types"]), ("guard", &["ty
 /// All other modules. `types` and `election` are those of the core.
 const PROGRAMS: Layers = &[
     ("command_line", &[]),
+    ("task", &[]),
     ("host", &["types"]),
     ("config", &["types", "election", "host"]),
-    ("store", &["types"]),
-    ("systemd", &["types", "host"]),
+    ("store", &["types", "task", "host"]),
+    ("systemd", &["types", "host", "task"]),
     ("guard_client", &["types", "host"]),
     ("journal", &["types", "election"]),
     ("dbus", &["types"]),
     (
         "daemon",
-        &["types", "command_line", "election", "host", "config", "store", "systemd", "guard_client", "journal", "dbus"],
+        &[
+            "types",
+            "command_line",
+            "task",
+            "election",
+            "host",
+            "config",
+            "store",
+            "systemd",
+            "guard_client",
+            "journal",
+            "dbus",
+        ],
     ),
     (
         "ctl",
@@ -35,44 +48,61 @@ const PROGRAMS: Layers = &[
 /// What the core must not use: clocks, input and output. Cargo keeps the runtime, randomness and logs from it.
 const FORBIDDEN_IN_CORE: [&str; 6] = ["Instant", "SystemTime", "std::fs", "std::net", "std::env", "println!"];
 
+/// The path of a module, or of an item in one, from the root of its package.
+type Route = Vec<String>;
+
 /// The top-level modules of this crate that `source` names after `crate::`, in imports and inline paths alike.
 fn imports(source: &str) -> BTreeSet<String> {
-    let code = without_comments(source);
-    let mut found = BTreeSet::new();
-    for (position, _) in code.match_indices("crate::") {
-        let is_whole_word =
-            !code[..position].ends_with(|before: char| before.is_alphanumeric() || before == '_' || before == '$');
-        if is_whole_word {
-            found.extend(heads(&code[position + "crate::".len()..]));
+    let named = named(&without_comments(source));
+    named.into_iter().filter(|(path, _)| path[0] == "crate").filter_map(|(path, _)| path.get(1).cloned()).collect()
+}
+
+/// The paths in imports, and the inline paths that begin with `crate` or `super`, each with its name in the file.
+fn named(code: &str) -> Vec<(Route, String)> {
+    let mut found = Vec::new();
+    for (head, skipped) in [("use ", 4), ("crate::", 0), ("super::", 0)] {
+        for (position, _) in code.match_indices(head) {
+            let is_whole_word = !code[..position]
+                .ends_with(|before: char| before.is_alphanumeric() || matches!(before, '_' | '$' | ':'));
+            if is_whole_word {
+                read_tree(&code[position + skipped..], &[], &mut found);
+            }
         }
     }
     found
 }
 
-/// The first segments of the paths that a use tree begins with: `a::b`, or `{a::b, c::{d, e}}`.
-fn heads(tree: &str) -> Vec<String> {
-    let tree = tree.trim_start();
-    let Some(inside) = tree.strip_prefix('{') else {
-        let name: String =
-            tree.chars().take_while(|character| character.is_alphanumeric() || *character == '_').collect();
-        return vec![name];
-    };
-    let mut heads_found = Vec::new();
-    let (mut depth, mut begins) = (0_u32, true);
-    for (position, character) in inside.char_indices() {
-        match character {
-            '}' if depth == 0 => break,
-            '}' => depth -= 1,
-            '{' => depth += 1,
-            ',' if depth == 0 => begins = true,
-            _ if begins && !character.is_whitespace() => {
-                heads_found.extend(heads(&inside[position..]));
-                begins = false;
+/// Reads the use tree that `text` begins with, such as `a::b`, or `a::{self, b as c, d::{e, f}}` below `above`. Returns what
+/// follows it.
+fn read_tree<'a>(text: &'a str, above: &[String], found: &mut Vec<(Route, String)>) -> &'a str {
+    let mut path = above.to_vec();
+    let mut rest = text.trim_start();
+    loop {
+        if let Some(inside) = rest.strip_prefix('{') {
+            rest = inside.trim_start();
+            while !rest.is_empty() && !rest.starts_with('}') {
+                rest = read_tree(rest, &path, found).trim_start();
+                rest = rest.strip_prefix(',').unwrap_or(rest).trim_start();
             }
-            _ => {}
+            return rest.get(1..).unwrap_or_default();
         }
+        let (segment, after) = word(rest);
+        if segment != "self" || path.is_empty() {
+            path.push(segment.to_owned());
+        }
+        let Some(more) = after.strip_prefix("::") else {
+            let alias = after.trim_start().strip_prefix("as ").map(word);
+            let (name, behind) = alias.unwrap_or((path.last().map_or("", String::as_str), after));
+            found.push((path.clone(), name.to_owned()));
+            return behind;
+        };
+        rest = more;
     }
-    heads_found
+}
+
+fn word(text: &str) -> (&str, &str) {
+    let is_part = |character: char| character.is_alphanumeric() || matches!(character, '_' | '*');
+    text.split_at(text.find(|character| !is_part(character)).unwrap_or(text.len()))
 }
 
 fn without_comments(source: &str) -> String {
@@ -101,6 +131,87 @@ fn impurities(module: &str, source: &str) -> Vec<String> {
     let code = without_comments(source);
     let used = FORBIDDEN_IN_CORE.iter().filter(|word| module != "types" && code.contains(*word));
     used.map(|word| format!("{module} uses {word}")).collect()
+}
+
+/// The files of a package, by their modules.
+struct Files {
+    /// What each file names, by the name that it has there.
+    named: BTreeMap<Route, Vec<(Route, String)>>,
+}
+
+impl Files {
+    /// Takes each file as its path below the folder of the package, and its text. What is in its tests does not count.
+    fn new<'a>(files: impl IntoIterator<Item = (&'a Path, String)>) -> Self {
+        let read = |(path, text): (&Path, String)| {
+            let path = path.with_extension("");
+            let mut module: Route =
+                path.components().map(|part| part.as_os_str().to_string_lossy().into_owned()).collect();
+            module.pop_if(|last| last == "mod");
+            let code = without_comments(&text);
+            let tests = code.match_indices("#[cfg(test)]").map(|(at, _)| at);
+            let mut of_module =
+                tests.filter(|at| code[*at..].lines().nth(1).is_some_and(|line| line.ends_with("mod tests {")));
+            let end = of_module.next().unwrap_or(code.len());
+            (module, named(&code[..end]))
+        };
+        Self { named: files.into_iter().map(read).collect() }
+    }
+
+    /// The path from the root of the package that stands for `path` in `module`. `None`: it is of another package.
+    fn absolute(&self, module: &[String], path: &[String]) -> Option<Route> {
+        let ups = path.iter().take_while(|segment| *segment == "super").count();
+        let (base, rest) = match path[0].as_str() {
+            "crate" => (&[][..], &path[1..]),
+            "self" => (module, &path[1..]),
+            "super" => (&module[..module.len().checked_sub(ups)?], &path[ups..]),
+            child => (self.named.contains_key(&[module, &[child.to_owned()]].concat()).then_some(module)?, path),
+        };
+        Some([base, rest].concat())
+    }
+
+    /// The module whose file defines what `path` names, behind all imports that only pass it on.
+    fn definer(&self, path: &[String]) -> Option<Route> {
+        let module =
+            (1..=path.len()).rev().map(|length| &path[..length]).find(|part| self.named.contains_key(*part))?;
+        if let Some((name, rest)) = path[module.len()..].split_first() {
+            let passed_on = self.named[module].iter().find(|(_, own)| own == name);
+            let target =
+                passed_on.and_then(|(path, _)| self.absolute(module, path)).map(|path| [&path[..], rest].concat());
+            if let Some(definer) = target.filter(|target| target != path).and_then(|target| self.definer(&target)) {
+                return Some(definer);
+            }
+        }
+        Some(module.to_vec())
+    }
+
+    /// The parts of a module, each a file with the folder that belongs to it, that import each other in a circle. A module's
+    /// own file is beside this: it has what the parts share, and puts them together.
+    fn circles(&self) -> Vec<String> {
+        let mut modules: BTreeMap<Route, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
+        for (module, named) in &self.named {
+            for imported in named.iter().filter_map(|(path, _)| self.definer(&self.absolute(module, path)?)) {
+                let common = module.iter().zip(&imported).take_while(|(one, other)| one == other).count();
+                if let (Some(part), Some(other)) = (module.get(common), imported.get(common)) {
+                    let parts = modules.entry(module[..common].to_vec()).or_default();
+                    parts.entry(part.clone()).or_default().insert(other.clone());
+                }
+            }
+        }
+        let circle = |(module, mut parts): (Route, BTreeMap<String, BTreeSet<String>>)| {
+            loop {
+                let before = parts.len();
+                let importers: BTreeSet<String> = parts.keys().cloned().collect();
+                let imported: BTreeSet<String> = parts.values().flatten().cloned().collect();
+                parts.retain(|part, imports| imported.contains(part) && !imports.is_disjoint(&importers));
+                if parts.len() == before {
+                    break;
+                }
+            }
+            let names: Vec<String> = parts.into_keys().collect();
+            (!names.is_empty()).then(|| format!("{}: a circle of {}", module.join("::"), names.join(", ")))
+        };
+        modules.into_iter().filter_map(circle).collect()
+    }
 }
 
 fn sources(folder: &Path) -> Vec<PathBuf> {
@@ -138,6 +249,44 @@ fn imports_point_down_only() {
         all.extend(found.into_iter().map(|text| format!("{}: {text}", path.display())));
     }
     assert!(all.is_empty(), "{}", all.join("\n"));
+}
+
+#[test]
+fn the_files_of_a_module_import_each_other_in_no_circle() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let core = src.join("core");
+    let read = |path: &PathBuf| fs::read_to_string(path).expect("a source");
+    let (of_core, others): (Vec<PathBuf>, Vec<PathBuf>) =
+        sources(&src).into_iter().partition(|path| path.starts_with(&core));
+    let mut circles = Vec::new();
+    for (root, paths) in [(&core, of_core), (&src, others)] {
+        let paths = paths.iter().filter(|path| !path.ends_with("lib.rs") && !path.starts_with(src.join("bin")));
+        let files = Files::new(paths.map(|path| (path.strip_prefix(root).expect("below the root"), read(path))));
+        circles.extend(files.circles());
+    }
+    assert!(circles.is_empty(), "move what both need into a file below them:\n{}", circles.join("\n"));
+}
+
+#[test]
+fn circles_are_found_whichever_way_they_are_imported() {
+    let circles = |files: &[(&str, &str)]| {
+        Files::new(files.iter().map(|(path, text)| (Path::new(*path), (*text).to_owned()))).circles()
+    };
+    let a_file = ("m/a.rs", "use super::b::B; pub struct A;");
+    for other in
+        ["use super::a::A;", "fn f(a: crate::m::a::A) {}", "use super::{c as d, a::{self, A}};", "use super::A;"]
+    {
+        let found = circles(&[("m/mod.rs", "mod a; mod b; pub use a::A;"), a_file, ("m/b.rs", other), ("m/c.rs", "")]);
+        assert_eq!(found, ["m: a circle of a, b"], "{other}");
+    }
+    let below = [a_file, ("m/b.rs", "mod inner;"), ("m/b/inner.rs", "use super::super::a;")];
+    assert_eq!(circles(&below), ["m: a circle of a, b"], "a folder belongs to its file");
+    let three =
+        [a_file, ("m/b.rs", "use super::c::C;"), ("m/c.rs", "use crate::m::a::A;"), ("m/d.rs", "use super::a::A;")];
+    assert_eq!(circles(&three), ["m: a circle of a, b, c"]);
+    let shared = "use super::Shared;\n#[cfg(test)]\nmod tests {\n    use super::super::a;\n}";
+    let fine = [("m/mod.rs", "mod a; mod b; use a::A; struct Shared;"), a_file, ("m/b.rs", shared)];
+    assert_eq!(circles(&fine), Vec::<String>::new());
 }
 
 #[test]

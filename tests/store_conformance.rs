@@ -118,12 +118,6 @@ impl Rig for MemoryRig {
 
 struct NatsRig(NatsServer);
 
-impl NatsRig {
-    async fn admin(&self) -> async_nats::jetstream::Context {
-        async_nats::jetstream::new(async_nats::connect(self.0.url()).await.expect("the administrator connects"))
-    }
-}
-
 impl Rig for NatsRig {
     async fn start() -> Self {
         Self(NatsServer::start(""))
@@ -132,7 +126,7 @@ impl Rig for NatsRig {
         Arc::new(NatsStore::new(self.0.settings(), call_limit))
     }
     async fn delete(&self, key: &Key) {
-        let bucket = self.admin().await.get_key_value("locks").await.expect("the bucket");
+        let bucket = self.0.admin().await.get_key_value("locks").await.expect("the bucket");
         bucket.delete(key.as_str()).await.expect("the key is deleted");
     }
     async fn put_too_large(&self, key: &Key) {
@@ -143,7 +137,7 @@ impl Rig for NatsRig {
         true
     }
     async fn wipe(&self) {
-        self.admin().await.delete_stream("KV_locks").await.expect("the bucket is deleted");
+        self.0.admin().await.delete_stream("KV_locks").await.expect("the bucket is deleted");
         let store = NatsStore::new(self.0.settings(), CALL_LIMIT);
         up(&store).await;
     }
@@ -218,6 +212,7 @@ conformance! {
     a_hanging_store_is_unknown_within_the_limit,
     a_dead_store_fails_at_once_and_comes_back,
     a_store_made_anew_is_another_incarnation,
+    a_store_whose_server_is_away_is_there_at_once_and_connects_later,
 }
 
 async fn creates_once_and_reads_back<R: Rig>() {
@@ -533,6 +528,17 @@ async fn a_store_made_anew_is_another_incarnation<R: Rig>() {
     won(&*store, &key, &attempt(&after, token("c"))).await;
     assert_eq!(store.compare_and_set(&key, &stale).await, WriteOutcome::Conflict);
     assert_eq!(read(&*store, &key).await.entry.and_then(|entry| entry.value), Some(token("c")));
+}
+
+async fn a_store_whose_server_is_away_is_there_at_once_and_connects_later<R: Rig>() {
+    let mut rig = R::start().await;
+    rig.die();
+    let since = Instant::now();
+    let store = rig.open(CALL_LIMIT);
+    assert!(matches!(store.read(&key(), None).await, Err(StoreError::Unreachable(_))));
+    assert!(since.elapsed() < CALL_LIMIT / 2);
+    rig.come_back();
+    works(&*store).await;
 }
 
 async fn ready<R: Rig>() -> (R, Arc<dyn Store>, Key) {

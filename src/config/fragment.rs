@@ -54,6 +54,11 @@ pub(super) fn take<T>(field: Field<T>, report: &mut Report) -> Option<Spanned<T>
     }
 }
 
+/// The own value of a service, or else the default.
+pub(super) fn pick<T: Copy + Into<U>, U>(own: Option<&Spanned<T>>, default: Option<&Spanned<T>>) -> Option<U> {
+    own.or(default).map(|field| (*field.get_ref()).into())
+}
+
 /// A file's shape.
 pub(super) trait Fragment: for<'de> Deserialize<'de> {
     /// The tables that the file may contain, each with its keys.

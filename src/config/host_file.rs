@@ -8,9 +8,9 @@ use toml::Spanned;
 
 use super::diagnostic::Report;
 use super::fragment::{DefaultsFragment, Field, GuardFragment, HostFragment, Lenient, StoreFragment, Tuning, take};
-use super::service::{FAILURES_WITH_NATS, NATS_ELECTION, check_stop_limit, check_timings};
 use super::settings::WatchdogSettings;
 use super::store;
+use super::timings::{FAILURES_WITH_NATS, NATS_ELECTION, check_stop_limit, check_timings};
 use crate::types::store::StoreSettings;
 use crate::types::{ClusterName, NodeId, is_device_path};
 

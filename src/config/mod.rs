@@ -17,6 +17,7 @@ mod load;
 mod service;
 mod settings;
 mod store;
+mod timings;
 
 pub use contains::CONTAINS_LIMIT;
 pub use diagnostic::{Diagnostic, Place, Severity};

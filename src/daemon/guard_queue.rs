@@ -8,12 +8,12 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
-use super::service::{Inbox, Told};
+use super::inbox::{Inbox, Told};
 use super::unit_control::UnitControl;
 use crate::config::{BOUND_UNITS_LIMIT, CONTAINS_LIMIT, ServiceSettings};
 use crate::election::{Event, GuardDone, GuardRequest};
-use crate::guard_client::client::{GuardClient, GuardError, Link};
 use crate::guard_client::frame::{CGROUP_LIMIT, Lease, ListedLease, MEMBER_LIMIT};
+use crate::guard_client::{GuardClient, GuardError, Link};
 use crate::types::{Instance, NodeId, ServiceName};
 
 /// Time before the guard is asked again whether it is there.

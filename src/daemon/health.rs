@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use self::http::GetError;
-use super::service::{Inbox, Told};
+use super::inbox::{Inbox, Told};
 use crate::config::{HealthSettings, Probe};
 use crate::election::{Event, State};
 use crate::systemd::{Check, Manager, RunResult};

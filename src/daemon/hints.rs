@@ -17,7 +17,7 @@ use futures_util::task::AtomicWaker;
 use tokio::sync::watch;
 use tokio::time::{Sleep, sleep, sleep_until};
 
-use crate::guard_client::client::Link as GuardLink;
+use crate::guard_client::Link as GuardLink;
 use crate::store::pace::Pace;
 use crate::store::{self, Link as StoreLink, Store};
 use crate::types::Key;

@@ -6,13 +6,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
 use super::disk::{self, Disk};
 use super::keeper::Keeper;
+pub use super::timers::Timer;
 use super::timers::Timers;
 use crate::config::ServiceSettings;
 use crate::election::{KeptPlace, Memory};
@@ -82,16 +82,6 @@ pub trait Machine: Send + Sync + 'static {
     /// Takes the host down as `how` says. What this host can do by itself is done when this returns. The future asks the
     /// guard's watcher where that was not possible, and fails if the host is still up after a while.
     fn fence(&self, how: OnStopFailure) -> Fencing;
-}
-
-/// Wakes a task at a point of `CLOCK_BOOTTIME`, also when the host was suspended meanwhile.
-pub trait Timer: Send {
-    /// Sets the timer to fire at `boot` or up to `lateness` later, and at once when `boot` is past. `None`: it never fires.
-    /// What was set before is replaced.
-    fn set(&self, boot: Option<Duration>, lateness: Duration) -> io::Result<()>;
-
-    /// Ready once for each time that the timer fires after it was set.
-    fn poll_fired(&mut self, context: &mut Context<'_>) -> Poll<()>;
 }
 
 /// The host that putexd runs on.

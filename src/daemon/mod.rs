@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`supervisor`] | signals, reload, readiness, watchdog, status: the daemon as a whole |
 //! | [`service`] | one task per service: feeds the election, carries out its actions |
+//! | [`inbox`] | what a service is told, by its tasks and by operators |
 //! | [`unit_control`] | starts, stops and proves the stop of units; fencing |
 //! | [`beyond`] | processes that units run outside of their control groups |
 //! | [`bonds`] | drop-ins that bind units to their leases where systemd gets none from the generator |
@@ -26,7 +27,7 @@
 //! **Architecture invariant:** a service's task never waits for anything but its next event. Whatever can hang runs in a
 //! task of its own and comes back as an event, so that no call can keep a deadline from being noticed.
 //!
-//! **Architecture invariant:** a service reaches the world through its [`service::Host`] alone: store, guard, PID 1 and
+//! **Architecture invariant:** a service reaches the world through its [`host::Host`] alone: store, guard, PID 1 and
 //! [`machine`]. What it does can so be seen on simulated hosts, and `tests/simulation` does.
 
 mod beyond;
@@ -40,9 +41,12 @@ pub mod grounds;
 mod guard_queue;
 mod health;
 pub mod hints;
+mod host;
+mod inbox;
 mod keeper;
 pub mod machine;
 mod notify;
+mod observation;
 mod registration;
 pub mod service;
 mod silence;

@@ -7,13 +7,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
 use super::hints;
+use super::host::Host;
+use super::inbox::{Adoption, Inbox, Standpoint, Told};
 use super::machine::Machine;
-use super::service::{Host, Inbox, Told, observation, shared};
-use super::timers::shared_pause;
+use super::observation::observation;
+use super::timers::{shared, shared_pause};
 use crate::config::ServiceSettings;
 use crate::election::{
     FormerLock, Found, KeptPlace, Place, Position, Record, Refusal, Registration, Verdict, is_newer, judge,
@@ -33,22 +35,6 @@ const STEPS_LIMIT: usize = 6;
 const ON_DISK_INTERVAL: Duration = Duration::from_millis(5);
 /// How often an entry is read before a start (vetting, N2).
 const VET_LIMIT: usize = 3;
-
-/// What the entries of a service's units say of the key in the configuration.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Standpoint {
-    /// Nothing is known, because the store has not answered. A service that was cleared before stays so, and the store is
-    /// asked again before a start (N2).
-    Unknown(String),
-    /// The unit may be run under the key.
-    Cleared,
-    /// The unit must not be run under the key, for this reason.
-    Refused(String),
-}
-
-/// An operator's word that the place which the configuration names is meant (adoption of another key, N3). It carries the
-/// channel for the answer.
-pub(super) type Adoption = oneshot::Sender<Result<String, String>>;
 
 /// At most one operator's word, which waits for the task that looks at the entries.
 #[derive(Debug, Default)]
@@ -229,7 +215,7 @@ async fn look(registrars: &mut [Registrar]) -> Standpoint {
 #[derive(Debug, PartialEq, Eq)]
 enum Looked {
     Stands(Standpoint),
-    /// The key is right, but a former lock is not free yet (N3). The words say which.
+    /// The key is right, but a former lock is not free yet (adoption of another key, N3). The words say which.
     Waits(String),
 }
 
@@ -593,7 +579,7 @@ mod tests {
     use crate::daemon::machine::ThisMachine;
     use crate::daemon::tidings::Tidings;
     use crate::election::{Details, OperatorNote, Standing, Timings};
-    use crate::guard_client::client::GuardClient;
+    use crate::guard_client::GuardClient;
     use crate::store::memory::MemoryStore;
     use crate::systemd::Systemd;
     use crate::types::store::StoreAddress;

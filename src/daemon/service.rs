@@ -10,40 +10,36 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 
 use super::beyond;
-use super::grounds::Grounds;
 use super::guard_queue::GuardQueue;
 use super::health::{Checker, Role};
-use super::hints::{Bell, Hints, Ring};
-use super::machine::{Machine, Task, Timer};
-use super::registration::{self, Adoptions, Standpoint};
-use super::tidings::{Standing, Tidings};
+use super::hints::{Bell, Ring};
+pub use super::host::Host;
+use super::inbox::{Admission, Inbox, Looked, Refusal, Standpoint, Told};
+pub use super::inbox::{Answer, Order, Orders};
+use super::machine::{Task, Timer};
+use super::registration::{self, Adoptions};
+use super::tidings::Standing;
 use super::unit_control::{self, ObservedUnits, UnitControl};
-use crate::config::{ServiceSettings, StopProof, WatchdogSettings};
+use crate::config::{ServiceSettings, StopProof};
 use crate::election::{self, Election, Event, GuardDone, GuardRequest, Moment, ObservedUnit, State};
-use crate::guard_client::client::{GuardClient, Link as GuardLink};
+use crate::guard_client::Link as GuardLink;
 use crate::host::processes::Process;
 use crate::journal;
-use crate::store::{Link as StoreLink, Store};
-use crate::systemd::Manager;
-use crate::types::store::StoreAddress;
-use crate::types::{ClusterName, FencingToken, MachineId, NodeId, Revision, Time, UnitName};
+use crate::store::Link as StoreLink;
+use crate::task::OwnedTask;
+use crate::types::{FencingToken, Revision, Time, UnitName};
 
 mod actions;
 mod admission;
-mod inbox;
 mod inherited;
 mod lookout;
 mod status;
 mod tell;
 
 use actions::Unreadable;
-pub(super) use actions::observation;
-use admission::{Admission, Admitter, Refusal, admit};
-pub use inbox::{Answer, Order, Orders};
-pub(super) use inbox::{Inbox, Told};
+use admission::{Admitter, admit};
 pub use inherited::InheritedLease;
 pub(super) use inherited::without_file;
-pub(super) use lookout::shared;
 use lookout::{watch_outside, watch_units};
 pub use status::Status;
 
@@ -60,45 +56,6 @@ const LATENESS_LIMIT: Duration = Duration::from_millis(10);
 const LATENESS_OF_A_TURN: Duration = Duration::from_millis(2);
 /// How many processes outside of their control groups are named.
 const STRAYS_SHOWN: usize = 3;
-
-/// What all services of the host share, and their only way to the world outside.
-#[derive(Clone)]
-pub struct Host {
-    /// The node name, which is the token in this host's records.
-    pub node: NodeId,
-    /// Its machine id.
-    pub machine_id: MachineId,
-    /// The store of the locks.
-    pub store: Arc<dyn Store>,
-    /// The address of the store.
-    pub store_address: StoreAddress,
-    /// The name that tells this host's cluster from others in the same store.
-    pub cluster: Option<ClusterName>,
-    /// The connection to the guard.
-    pub guard: GuardClient,
-    /// The host's PID 1.
-    pub systemd: Arc<dyn Manager>,
-    /// The bells for the store's hints. They ring only while [`Hints::run`] runs.
-    pub hints: Hints,
-    /// Clocks, timers, tasks and memory of the host.
-    pub machine: Arc<dyn Machine>,
-    /// The control groups of each service.
-    pub grounds: Grounds,
-    /// The journal entries that are written once for all services.
-    pub tidings: Tidings,
-    /// The hardware watchdog that the guard has to serve before anything is started.
-    pub watchdog: Option<WatchdogSettings>,
-}
-
-/// What one look at the units has shown.
-#[derive(Debug)]
-pub(super) struct Look {
-    /// The epoch in which the look began.
-    epoch: u64,
-    units: ObservedUnits,
-    /// Whether the host is going down: PID 1 then stops the units itself, and would refuse to start any.
-    host_stops: bool,
-}
 
 /// What has woken a service's loop.
 enum Woken {
@@ -194,16 +151,16 @@ struct Service {
     role: watch::Sender<Option<Role>>,
     /// When a start was last prepared.
     prepared: Option<Time>,
-    start: Option<JoinHandle<()>>,
-    stop: Option<JoinHandle<()>>,
+    start: Option<OwnedTask>,
+    stop: Option<OwnedTask>,
     /// Counts the stops that were asked for. A proof that was taken for an earlier stop does not show that the gate has
     /// been closed since.
     stops: u64,
     /// The number of the last stop that has its proof; 0 once that proof is taken.
     proven: Arc<AtomicU64>,
     /// Tasks that end with the service: the guard queue, both lookouts, the admission, and the registration.
-    helpers: Vec<JoinHandle<()>>,
-    checker: Option<JoinHandle<()>>,
+    helpers: Vec<OwnedTask>,
+    checker: Option<OwnedTask>,
     /// Whether the units' stop can be proven and their start is gated, as far as known, and the remarks on that.
     admission: Admission,
     /// The remarks that the journal has been told. What is remarked on may come and go, and is told once.
@@ -266,7 +223,7 @@ impl Service {
         let outside = watch_outside(Arc::clone(machine), units.clone(), shown.subscribe(), sees, inbox.clone());
         let queue_task = queue_task.run(requests, inbox.clone());
         let tasks: [Task; 3] = [Box::pin(queue_task), Box::pin(watcher), Box::pin(outside)];
-        let helpers = tasks.into_iter().map(|task| machine.spawn(task)).collect();
+        let helpers = tasks.into_iter().map(|task| machine.spawn(task).into()).collect();
         let timer = machine.timer()?;
         let bell = host.hints.of(&settings.key);
         let mut service = Self {
@@ -327,7 +284,7 @@ impl Service {
         let (host, units, settings) = (self.host.clone(), self.units.clone(), self.shown.subscribe());
         let reloads = units.systemd.reloads();
         let admit = admit(Admitter { host, units, settings }, reloads, self.inbox.clone());
-        self.helpers.push(self.host.machine.spawn(Box::pin(admit)));
+        self.helpers.push(self.host.machine.spawn(Box::pin(admit)).into());
         let looks = registration::keep_looking(
             self.host.clone(),
             self.shown.subscribe(),
@@ -335,7 +292,7 @@ impl Service {
             Arc::clone(&self.adoptions),
             self.inbox.clone(),
         );
-        self.helpers.push(self.host.machine.spawn(Box::pin(looks)));
+        self.helpers.push(self.host.machine.spawn(Box::pin(looks)).into());
         self.handle(Event::Timeout);
         self.hear_of_links();
         while self.election.state() != State::Retired {
@@ -394,7 +351,7 @@ impl Service {
         }
     }
 
-    fn observe(&mut self, look: Look) -> Option<Event> {
+    fn observe(&mut self, look: Looked) -> Option<Event> {
         if look.epoch != self.epoch.load(Ordering::Acquire) {
             return None;
         }
@@ -657,9 +614,7 @@ impl Service {
     }
 
     fn restart_checker(&mut self) {
-        if let Some(checker) = self.checker.take() {
-            checker.abort();
-        }
+        self.checker = None;
         let Some(health) = self.settings.health.clone() else { return };
         let checker = Checker {
             service: self.settings.name.clone(),
@@ -669,17 +624,13 @@ impl Service {
             role: self.role.subscribe(),
             inbox: self.inbox.clone(),
         };
-        self.checker = Some(self.host.machine.spawn(Box::pin(checker.run())));
+        self.checker = Some(self.host.machine.spawn(Box::pin(checker.run())).into());
     }
 }
 
 impl Drop for Service {
     fn drop(&mut self) {
         self.host.grounds.remove(&self.settings.name);
-        let tasks = [self.checker.take(), self.start.take(), self.stop.take()];
-        for helper in self.helpers.drain(..).chain(tasks.into_iter().flatten()) {
-            helper.abort();
-        }
     }
 }
 

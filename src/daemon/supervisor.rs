@@ -26,8 +26,8 @@ use crate::command_line::exit;
 use crate::config::{self, Loaded, ServiceSettings, Settings, Severity, Texts};
 use crate::dbus::{self, Ask, ServiceStatus, StoreStatus};
 use crate::election::{Hindrance, State, Waiting, rounded};
-use crate::guard_client::client::{GuardClient, Link as GuardLink};
 use crate::guard_client::frame::{ListedLease, SOCKET};
+use crate::guard_client::{GuardClient, Link as GuardLink};
 use crate::host::{clock, identity};
 use crate::journal;
 use crate::store::{self, Store, sealed};
@@ -239,7 +239,7 @@ impl Supervisor {
         let call_limit = shortest(|service| service.timings.call_limit()).unwrap_or(IDLE_LIMIT);
         notify::status("waiting for the system bus");
         let systemd = Systemd::connect(renew_interval.max(BUS_LIMIT_MIN));
-        systemd.connected(true).await;
+        systemd.connected().await;
         notify::status("waiting for the guard");
         let guard = GuardClient::new(Path::new(SOCKET), renew_interval);
         let leases = list_leases(&guard).await;

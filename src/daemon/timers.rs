@@ -3,6 +3,7 @@
 //! nanoseconds, so that the moments of a timer that may be later are also moments of one that has to be punctual.
 
 use std::collections::{BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,11 +12,11 @@ use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
 use tokio::io::unix::AsyncFd;
-use tokio::task::JoinHandle;
 
-use super::machine::Timer;
 use crate::host::clock::{self, BootTimer};
-use crate::types::Time;
+use crate::systemd::Manager;
+use crate::task::OwnedTask;
+use crate::types::{Time, UnitName};
 
 /// A timer may fire later by this much for each timer that exists, up to the lateness that its owner allows. The deadlines
 /// of leases do not depend on it, because the guard has a timer of its own.
@@ -23,6 +24,9 @@ const LATENESS: Duration = Duration::from_micros(50);
 
 /// A pause may be longer by this part of it (1/64), so that the pauses of many services end together.
 const PAUSE_SHARE: u32 = 64;
+
+/// Number of places over which units spread in [`shared`]. Each place adds 1/128 of the time to three quarters of it.
+const PLACES: u64 = 64;
 
 /// Extends `pause`, which begins `now`, to the next moment that pauses of about this length share.
 pub(super) fn shared_pause(now: Time, pause: Duration) -> Duration {
@@ -36,6 +40,26 @@ fn next_multiple(at: Duration, apart: Duration) -> Duration {
     u64::try_from(at.as_nanos().next_multiple_of(apart)).map_or(at, Duration::from_nanos)
 }
 
+/// The time between two rounds of something that is done about every `share` for each unit of the host. It is up to a
+/// quarter less or more, depending on the name of `unit`, so that units which were all looked at together spread out.
+pub(super) fn shared(systemd: &dyn Manager, unit: &UnitName, share: Duration) -> Duration {
+    let all = u32::try_from(systemd.watched()).map_or(Duration::MAX, |count| share.saturating_mul(count));
+    let mut hasher = DefaultHasher::new();
+    unit.as_str().hash(&mut hasher);
+    let place = u32::try_from(hasher.finish() % PLACES).unwrap_or_default();
+    (all / 4).saturating_mul(3).saturating_add(all / 128 * place)
+}
+
+/// Wakes a task at a point of `CLOCK_BOOTTIME`, also when the host was suspended meanwhile.
+pub trait Timer: Send {
+    /// Sets the timer to fire at `boot` or up to `lateness` later, and at once when `boot` is past. `None`: it never fires.
+    /// What was set before is replaced.
+    fn set(&self, boot: Option<Duration>, lateness: Duration) -> io::Result<()>;
+
+    /// Ready once for each time that the timer fires after it was set.
+    fn poll_fired(&mut self, context: &mut Context<'_>) -> Poll<()>;
+}
+
 /// The kernel timer of all services. Clones share it, and it ends with the last clone and the last timer made from it.
 #[derive(Debug, Clone)]
 pub(super) struct Timers(Arc<Driver>);
@@ -43,7 +67,7 @@ pub(super) struct Timers(Arc<Driver>);
 #[derive(Debug)]
 struct Driver {
     shared: Arc<Shared>,
-    task: JoinHandle<()>,
+    _task: OwnedTask,
 }
 
 #[derive(Debug)]
@@ -86,8 +110,8 @@ impl Timers {
         )]
         let timer = AsyncFd::new(BootTimer::new()?)?;
         let shared = Arc::new(Shared { timer, table: Mutex::default() });
-        let task = tokio::spawn(Arc::clone(&shared).run());
-        Ok(Self(Arc::new(Driver { shared, task })))
+        let task = OwnedTask::spawn(Arc::clone(&shared).run());
+        Ok(Self(Arc::new(Driver { shared, _task: task })))
     }
 
     /// Makes a timer, which is not set.
@@ -99,12 +123,6 @@ impl Timers {
         table.alarms.insert(id, Arc::clone(&alarm));
         drop(table);
         Slot { timers: self.clone(), id, alarm, moment: Mutex::default() }
-    }
-}
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

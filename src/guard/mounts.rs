@@ -6,7 +6,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::crew::Crew;
-use crate::host::mounts::{Configured, Mount, NotUnmounted, check_unmounted, place_of};
+use crate::host::mountinfo::Mount;
+use crate::host::mounts::{Configured, NotUnmounted, check_unmounted, place_of};
 use crate::types::UnitName;
 
 /// How long a check takes at most when nothing hangs.

@@ -1,7 +1,7 @@
 //! The guard's calls to PID 1, over systemd's private socket: they need no bus, no broker and no async runtime.
 //!
-//! zbus builds the messages but does not carry them. On this socket systemd puts its well-known name into the sender of its
-//! answers, which zbus 6 takes for a malformed unique name and refuses to read.
+//! zbus builds and reads the messages but does not carry them, because that takes an async runtime.
+//! [`wire`](crate::systemd::wire) says what zbus does not read.
 //!
 //! Each connection has one time limit for everything, because PID 1 may hang, and its socket with it. Many calls go over one
 //! connection, because PID 1 takes longer to make a connection than to answer a call, and it limits their number.
@@ -12,12 +12,14 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use zbus::message::{Header, Type as MessageType};
 use zbus::wire::serialized::{Context, Data};
 use zbus::wire::{DynamicType, Endian, Type};
 use zbus::{Message, OwnedObjectPath, OwnedVariant};
 
 use crate::host::failed_start::{Exit, FailedStart};
 use crate::host::mounts::{Configured, place_of};
+use crate::systemd::wire::{FIXED_BYTES, Layout, mend_sender};
 use crate::types::UnitName;
 
 const MANAGER: &str = "/org/freedesktop/systemd1";
@@ -28,8 +30,8 @@ const WITH_PROCESSES: [&str; 5] = ["service", "socket", "mount", "swap", "scope"
 const SIGKILL: i32 = 9;
 const NO_SUCH_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
 
-/// The longest body, and the longest header fields, of a message that is read. Usual answers have about a hundred bytes.
-const MESSAGE_LIMIT_BYTES: usize = 64 * 1024;
+/// The longest message that is read. Usual answers have about a hundred bytes.
+const MESSAGE_LIMIT_BYTES: usize = 128 * 1024;
 
 /// Why there is no answer, or not the wanted one.
 #[derive(Debug, thiserror::Error)]
@@ -85,17 +87,9 @@ fn type_interface(unit: &UnitName) -> String {
     format!("{}{rest}", first.to_ascii_uppercase())
 }
 
-/// The fixed part of a message and its fields, as the D-Bus specification has them.
-type Header = (u8, u8, u8, u8, u32, u32, Vec<(u8, OwnedVariant)>);
-
 /// A command of a service, as systemd describes it: path, arguments, whether a failure is ignored, four times, process id, exit
 /// code and status.
 type CommandOfUnit = (String, Vec<String>, bool, u64, u64, u64, u64, u32, i32, i32);
-
-const TYPE_METHOD_RETURN: u8 = 2;
-const TYPE_ERROR: u8 = 3;
-const FIELD_ERROR_NAME: u8 = 4;
-const FIELD_REPLY_SERIAL: u8 = 5;
 
 /// The body of a method return.
 struct Answer {
@@ -308,35 +302,34 @@ impl Systemd {
         B: serde::Serialize + DynamicType,
     {
         let message = Message::method_call(path, member).interface(interface).build(body)?;
-        let serial = message.primary_header().serial_num().get();
+        let serial = message.primary_header().serial_num();
         self.send(message.data())?;
         loop {
-            let mut bytes = self.receive(16)?;
-            let endian = if bytes[0] == b'B' { Endian::Big } else { Endian::Little };
-            let (body_length, fields_length) = (number(&bytes, 4, endian), number(&bytes, 12, endian));
-            let body = 16 + fields_length.next_multiple_of(8);
-            if fields_length > MESSAGE_LIMIT_BYTES || body_length > MESSAGE_LIMIT_BYTES {
+            let mut bytes = self.receive(FIXED_BYTES)?;
+            let unreadable = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+            let layout = Layout::of(&bytes).ok_or_else(|| unreadable("an answer that is no message".to_owned()))?;
+            if layout.length() > MESSAGE_LIMIT_BYTES {
                 // What is left of it is still to come on this connection.
-                let limit = format!("an answer of more than {MESSAGE_LIMIT_BYTES} bytes");
-                return Err(Error::Silent(io::Error::new(io::ErrorKind::InvalidData, limit)));
+                let why = format!("an answer of more than {MESSAGE_LIMIT_BYTES} bytes");
+                return Err(Error::Silent(unreadable(why)));
             }
-            bytes.extend(self.receive(body + body_length - 16)?);
-            let header: Header = Data::new(&bytes[..], Context::new(endian, 0)).deserialize()?.0;
-            let (_, kind, .., fields) = header;
-            let mut answers_to = 0;
-            let mut error = String::new();
-            for (field, value) in fields {
-                match field {
-                    FIELD_REPLY_SERIAL => answers_to = u32::try_from(value)?,
-                    FIELD_ERROR_NAME => error = String::try_from(value)?,
-                    _ => {}
-                }
+            bytes.extend(self.receive(layout.length() - FIXED_BYTES)?);
+            mend_sender(&mut bytes);
+            let (kind, answers_to, error) = {
+                let data = Data::new(&bytes[..], Context::new(layout.endian, 0));
+                let header: Header<'_> = data.deserialize()?.0;
+                (header.message_type(), header.reply_serial(), header.error_name().map(ToString::to_string))
+            };
+            if answers_to != Some(serial) {
+                // Other messages are signals, which are not needed here.
+                continue;
             }
             match kind {
-                TYPE_METHOD_RETURN if answers_to == serial => return Ok(Answer { bytes, endian, body }),
-                TYPE_ERROR if answers_to == serial => return Err(Error::Refused(error)),
-                // Other messages are signals, which are not needed here.
-                _ => {}
+                MessageType::MethodReturn => {
+                    return Ok(Answer { bytes, endian: layout.endian, body: layout.body_at() });
+                }
+                MessageType::Error => return Err(Error::Refused(error.unwrap_or_default())),
+                MessageType::MethodCall | MessageType::Signal => {}
             }
         }
     }
@@ -365,11 +358,63 @@ impl Systemd {
     }
 }
 
-fn number(bytes: &[u8], at: usize, endian: Endian) -> usize {
-    let word = [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
-    let word = match endian {
-        Endian::Big => u32::from_be_bytes(word),
-        Endian::Little => u32::from_le_bytes(word),
-    };
-    usize::try_from(word).unwrap_or(usize::MAX)
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::thread::spawn;
+
+    use super::*;
+    use crate::systemd::wire::tests::message;
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    /// Makes one call to a PID 1 that sends `answers`, one after the other, each as the answer to that call.
+    fn call(answers: Vec<Vec<u8>>) -> Result<u32, Error> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("private");
+        let listener = UnixListener::bind(&path).expect("a socket");
+        let pid1 = spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            let (mut handshake, mut byte) = (Vec::new(), [0]);
+            while !handshake.ends_with(b"BEGIN\r\n") {
+                stream.read_exact(&mut byte).expect("what the guard sends");
+                handshake.extend(byte);
+            }
+            stream.write_all(b"OK 0123\r\n").expect("sent");
+            let mut call = [0; 16];
+            stream.read_exact(&mut call).expect("a call");
+            for mut answer in answers {
+                answer[20..24].copy_from_slice(&call[8..12]);
+                // The guard does not read on behind an answer that it refuses.
+                let _ = stream.write_all(&answer);
+            }
+            let _ = stream.read_to_end(&mut Vec::new());
+        });
+        let mut systemd = Systemd::connect(&path, LIMIT)?;
+        let answer =
+            systemd.call(MANAGER, MANAGER_INTERFACE, "Reload", &("a.service")).and_then(|answer| answer.body());
+        drop(systemd);
+        pid1.join().expect("it ends by itself");
+        answer
+    }
+
+    #[test]
+    fn an_answer_with_the_well_known_name_of_systemd_as_its_sender_is_read() {
+        assert_eq!(call(vec![message("org.freedesktop.systemd1")]).expect("an answer"), 0x0403_0201);
+    }
+
+    #[test]
+    fn what_is_no_answer_to_the_call_is_passed_over() {
+        let mut signal = message("org.freedesktop.systemd1");
+        signal[1] = 4;
+        assert_eq!(call(vec![signal, message("org.freedesktop.systemd1")]).expect("an answer"), 0x0403_0201);
+    }
+
+    #[test]
+    fn an_answer_beyond_the_limit_ends_the_connection() {
+        let mut huge = message("org.freedesktop.systemd1");
+        huge[4..8].copy_from_slice(&[0, 0, 2, 0]);
+        let error = call(vec![huge]).expect_err("it is too long");
+        assert!(error.ends_connection() && error.to_string().contains("more than 131072 bytes"), "{error}");
+    }
 }

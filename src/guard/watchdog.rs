@@ -120,7 +120,7 @@ impl Watchdog {
         let ago = self.tried.map_or(Duration::MAX, |tried| now.since_at_most(tried));
         let regular = (self.timeout / KEEP_ALIVES).saturating_sub(ago);
         let Some(dead_by) = at_stake else { return Some(regular) };
-        let may_for = now.until_passed(earlier(dead_by, reach(self.timeout)));
+        let may_for = now.until_passed(dead_by.minus(reach(self.timeout)));
         if may_for.is_zero() {
             return None;
         }
@@ -201,10 +201,6 @@ impl Watchdog {
         };
         device.write_all(KEEP_ALIVE).map_err(Trouble::NotWritten)
     }
-}
-
-fn earlier(time: Time, by: Duration) -> Time {
-    Time { boot: time.boot.saturating_sub(by), raw: time.raw.saturating_sub(by) }
 }
 
 /// Opens the device, which starts it. So everything that can be wrong is checked before. It never blocks: a device takes what

@@ -183,11 +183,6 @@ impl Hierarchy {
         written.map_err(|error| named(&file, error))
     }
 
-    /// The processes of the group and of those below it. 0 stands for one of another PID namespace.
-    pub fn members(&self, path: &str) -> io::Result<BTreeSet<i32>> {
-        self.pids(&self.locate(path)?)
-    }
-
     fn refuse_own(&self, path: &str, group: &Path) -> io::Result<()> {
         let pids = self.pids(group)?;
         let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
@@ -513,6 +508,11 @@ mod tests {
         fs::write(directory.join(file), text).expect("a file of the group");
     }
 
+    /// The processes of a group and of those below it. 0 stands for one of another PID namespace.
+    fn members(hierarchy: &Hierarchy, path: &str) -> BTreeSet<i32> {
+        hierarchy.locate(path).and_then(|group| hierarchy.pids(&group)).expect("readable")
+    }
+
     #[test]
     fn v2_believes_populated_only() {
         let (root, hierarchy) = fake(Version::V2);
@@ -657,7 +657,7 @@ mod tests {
             group(root.path(), "x.service", "cgroup.kill", "");
             group(root.path(), "x.service/inner", "cgroup.procs", &format!("{}\n0\n", child.id()));
             let pid = i32::try_from(child.id()).expect("a pid");
-            assert_eq!(hierarchy.members("/x.service").expect("readable"), BTreeSet::from([0, pid]));
+            assert_eq!(members(&hierarchy, "/x.service"), BTreeSet::from([0, pid]));
             hierarchy.terminate("/x.service").expect("signalled");
             let status = child.wait().expect("waited for");
             assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(15));
@@ -781,7 +781,7 @@ mod tests {
                 let mut child = Command::new("sleep").arg("60").spawn().expect("sleep");
                 if nest(&real, &child) {
                     let pid = i32::try_from(child.id()).expect("a pid");
-                    assert_eq!(real.hierarchy.members(&real.name).expect("readable"), BTreeSet::from([pid]));
+                    assert_eq!(members(&real.hierarchy, &real.name), BTreeSet::from([pid]));
                     assert!(!real.hierarchy.is_empty(&real.name).expect("readable"));
                     kill(&real).expect("killed");
                 } else {

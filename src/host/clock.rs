@@ -4,7 +4,6 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::event::{PollFd, PollFlags};
 use rustix::time::{
     ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime, timerfd_create,
     timerfd_settime,
@@ -63,19 +62,6 @@ impl BootTimer {
     pub fn take_fired(&self) -> bool {
         let mut count = [0_u8; 8];
         rustix::io::read(&self.fd, &mut count).is_ok()
-    }
-
-    /// Blocks until the timer fires or `limit` on the monotonic clock is over.
-    pub fn wait(&self, limit: Duration) -> io::Result<()> {
-        let limit = Timespec {
-            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: limit.subsec_nanos().into(),
-        };
-        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
-        match rustix::event::poll(&mut fds, Some(&limit)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
     }
 }
 

@@ -5,6 +5,7 @@ pub mod clock;
 pub mod failed_start;
 pub mod group_name;
 pub mod identity;
+pub mod mountinfo;
 pub mod mounts;
 pub mod processes;
 pub mod self_fence;

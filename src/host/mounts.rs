@@ -23,12 +23,11 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags, major, minor, open};
 use rustix::io::Errno;
 
+use super::mountinfo::{AUTOMOUNT, Mount, PROC, parse, table_of_pid1, unescape};
 use super::processes::command_of;
 use crate::types::UnitName;
 
-const PROC: &str = "/proc";
 const SYS_BLOCK: &str = "/sys/block";
-const AUTOMOUNT: &str = "autofs";
 
 /// How often a busy device is tried before it counts as busy, because others claim one for a moment, too.
 const CLAIM_TRIES: u32 = 3;
@@ -52,21 +51,6 @@ pub struct Configured {
     pub options: String,
 }
 
-/// A mount, as the kernel shows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mount {
-    /// major:minor of the file system. Of some, such as btrfs, it is not that of the device.
-    number: String,
-    /// The part of the file system that is mounted.
-    root: String,
-    /// The mount point.
-    place: String,
-    /// The file system's type.
-    kind: String,
-    /// What is mounted: a device, an export, or just a word.
-    source: String,
-}
-
 /// Why a file system is not known to be unmounted.
 #[derive(Debug, thiserror::Error)]
 pub enum NotUnmounted {
@@ -76,42 +60,6 @@ pub enum NotUnmounted {
     /// What is mounted could not be read.
     #[error("what is mounted could not be read: {0}")]
     Unreadable(#[from] io::Error),
-}
-
-impl Mount {
-    /// The mount at `place` in PID 1's mount namespace, because the caller may have one of its own. An automount that
-    /// waits there does not count.
-    pub fn at(place: &str) -> io::Result<Option<Self>> {
-        let table = table_of_pid1(Path::new(PROC))?;
-        // The last one hides those before it.
-        Ok(table.into_iter().rfind(|mount| mount.place == place && mount.kind != AUTOMOUNT))
-    }
-
-    /// A line of mountinfo, as proc_pid_mountinfo(5) has it.
-    fn parse(line: &str) -> Option<Self> {
-        let (mount, file_system) = line.split_once(" - ")?;
-        let mut mount = mount.split(' ').skip(2);
-        let mut file_system = file_system.split(' ');
-        Some(Self {
-            number: mount.next()?.to_owned(),
-            root: unescape(mount.next()?, "\\", 3, 8),
-            place: unescape(mount.next()?, "\\", 3, 8),
-            kind: file_system.next()?.to_owned(),
-            source: unescape(file_system.next()?, "\\", 3, 8),
-        })
-    }
-
-    /// Whether it is the same part of the same file system. The number alone does not tell, because the numbers of file
-    /// systems without a device are used again at once.
-    fn is_same(&self, other: &Self) -> bool {
-        self.number == other.number && self.root == other.root && self.kind == other.kind && self.source == other.source
-    }
-
-    /// Whether the source tells one file system from another, as `tmpfs` does not. A file system in memory alone is of no
-    /// use to another host, and its number is given to the next one.
-    fn has_identity(&self) -> bool {
-        self.source != self.kind && self.source != "none"
-    }
 }
 
 /// The mount point of a mount unit, which is its name; `None` for other types.
@@ -397,20 +345,6 @@ fn told(users: &[User]) -> String {
     parts.join("; ")
 }
 
-fn table_of_pid1(proc: &Path) -> io::Result<Vec<Mount>> {
-    let table: Vec<Mount> =
-        fs::read_to_string(proc.join("1/mountinfo"))?.lines().map(parse).collect::<io::Result<_>>()?;
-    // Every namespace has a root, so an empty table was not read well.
-    if table.is_empty() {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "/proc/1/mountinfo is empty"));
-    }
-    Ok(table)
-}
-
-fn parse(line: &str) -> io::Result<Mount> {
-    Mount::parse(line).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("odd mountinfo: {line:?}")))
-}
-
 /// The pids of all processes, in their order, so that PID 1 is the first.
 fn processes(proc: &Path) -> io::Result<BTreeSet<u32>> {
     let mut found = BTreeSet::new();
@@ -448,26 +382,6 @@ fn has_ended(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::NOENT | Errno::SRCH | Errno::INVAL))
 }
 
-/// Decodes the escapes in `text`: three octal digits after a backslash are a byte of mountinfo, two hexadecimal ones
-/// after `\x` are one of a unit's name.
-fn unescape(text: &str, mark: &str, digits: usize, radix: u32) -> String {
-    let mut bytes = Vec::new();
-    let mut rest = text;
-    while let Some(at) = rest.find(mark) {
-        bytes.extend_from_slice(&rest.as_bytes()[..at]);
-        rest = &rest[at + mark.len()..];
-        match rest.get(..digits).and_then(|code| u8::from_str_radix(code, radix).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &rest[digits..];
-            }
-            None => bytes.extend_from_slice(mark.as_bytes()),
-        }
-    }
-    bytes.extend_from_slice(rest.as_bytes());
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -489,7 +403,7 @@ mod tests {
     }
 
     fn mount(line: &str) -> Mount {
-        Mount::parse(line).expect("a line of mountinfo")
+        parse(line).expect("a line of mountinfo")
     }
 
     fn at(place: &str) -> Wanted {

@@ -46,14 +46,15 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
-use super::reconnect::{Task, lock};
+use super::reconnect::lock;
 use super::{
     Administer, Attempt, Creation, Entry, Examination, Hints, Link, Snapshot, Store, StoreError, StoreFuture,
     WriteOutcome, attempted,
 };
+use crate::host::mountinfo::Mount;
+use crate::task::OwnedTask;
 use crate::types::store::DirectorySettings;
 use crate::types::{Key, Revision};
-use file_system::Mount;
 use folder::Folder;
 use root::Orphans;
 use steps::Lock;
@@ -82,7 +83,7 @@ const DAMAGED_FOR: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub struct DirectoryStore {
     shared: Arc<Shared>,
-    _task: Arc<Task>,
+    _task: Arc<OwnedTask>,
 }
 
 impl DirectoryStore {
@@ -100,7 +101,7 @@ impl DirectoryStore {
             link: watch::Sender::new(Link::Down(reason)),
             orphans: Mutex::default(),
         });
-        let task = Task::spawn(keep_looking(Arc::clone(&shared)));
+        let task = OwnedTask::spawn(keep_looking(Arc::clone(&shared)));
         Self { shared, _task: Arc::new(task) }
     }
 }
@@ -180,11 +181,11 @@ impl Administer for DirectoryStore {
                 Ok(Examination {
                     facts: vec![
                         ("directory", path.display().to_string()),
-                        ("file system", mount.describe()),
+                        ("file system", file_system::describe(&mount)),
                         ("store", format!("{id}; it must be the same on all hosts")),
                         ("locks", format!("{} that were held at some time", latest.len())),
                     ],
-                    warnings: ours.into_iter().chain(mount.warnings()).collect(),
+                    warnings: ours.into_iter().chain(file_system::warnings(&mount)).collect(),
                     ..Examination::default()
                 })
             });
@@ -334,7 +335,7 @@ impl Shared {
     fn describe_root(&self) -> String {
         let shown = self.settings.path.display();
         Mount::of(&self.settings.path)
-            .map_or_else(|_| shown.to_string(), |mount| format!("{shown}, {}", mount.describe()))
+            .map_or_else(|_| shown.to_string(), |mount| format!("{shown}, {}", file_system::describe(&mount)))
     }
 }
 

@@ -33,11 +33,12 @@ use std::time::Duration;
 use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnOpResponse, TxnResponse};
 use tokio::sync::watch;
 
-use super::reconnect::{Current, Dial, Task, keep_connected};
+use super::reconnect::{Current, Dial, keep_connected};
 use super::{
     Administer, Attempt, Creation, Entry, Examination, Hints, Link, Snapshot, Store, StoreError, StoreFuture,
     WriteOutcome, attempted,
 };
+use crate::task::OwnedTask;
 use crate::types::store::EtcdSettings;
 use crate::types::{Incarnation, Key, Revision, Value};
 use connection::{Connection, Found, revision_in};
@@ -49,7 +50,7 @@ const INIT_LIMIT: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub struct EtcdStore {
     shared: Arc<Shared>,
-    _task: Arc<Task>,
+    _task: Arc<OwnedTask>,
 }
 
 impl EtcdStore {
@@ -64,7 +65,7 @@ impl EtcdStore {
             first: AtomicUsize::new(0),
             current: Current::new(),
         });
-        let task = Task::spawn(keep_connected(Arc::clone(&shared)));
+        let task = OwnedTask::spawn(keep_connected(Arc::clone(&shared)));
         Self { shared, _task: Arc::new(task) }
     }
 }

@@ -255,6 +255,13 @@ fn hints(receiver: mpsc::Receiver<Key>) -> Hints {
     }))
 }
 
+/// The three numbers of a version. A part that is not understood counts as 0, so that an unknown version counts as old.
+fn version_numbers(text: &str) -> (u64, u64, u64) {
+    let mut parts = text.split(['.', '-', '+']).map(|part| part.parse().unwrap_or(0));
+    let mut next = || parts.next().unwrap_or(0);
+    (next(), next(), next())
+}
+
 /// The text of an error and of all its causes, on one line.
 fn with_sources(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -291,5 +298,13 @@ mod tests {
         for bad in ["", "Lease", "-x", "2x", "a b", "a:b", "ä"] {
             assert!(refusal(&field(bad)).is_some(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn versions_are_compared_by_number() {
+        assert_eq!(version_numbers("2.9.10"), (2, 9, 10));
+        assert_eq!(version_numbers("2.12.0-RC.1"), (2, 12, 0));
+        assert_eq!(version_numbers("nonsense"), (0, 0, 0));
+        assert!(version_numbers("2.9.10") < version_numbers("2.9.21"));
     }
 }

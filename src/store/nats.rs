@@ -39,11 +39,12 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::watch;
 
 use super::joint::Joint;
-use super::reconnect::{Current, Dial, Task, keep_connected, lock};
+use super::reconnect::{Current, Dial, keep_connected, lock};
 use super::{
     Administer, Attempt, Creation, Entry, Examination, Hints, Link, Snapshot, Store, StoreError, StoreFuture,
     WriteOutcome, attempted,
 };
+use crate::task::OwnedTask;
 use crate::types::store::NatsSettings;
 use crate::types::{Key, Revision, Value};
 pub use bucket::Facts;
@@ -60,7 +61,7 @@ const IDENTITIES_IN_A_CALL: u32 = 50;
 #[derive(Clone)]
 pub struct NatsStore {
     shared: Arc<Shared>,
-    _task: Arc<Task>,
+    _task: Arc<OwnedTask>,
 }
 
 impl NatsStore {
@@ -80,7 +81,7 @@ impl NatsStore {
             bases: Mutex::default(),
             warned: Mutex::new(Vec::new()),
         });
-        let task = Task::spawn(keep_connected(Arc::clone(&shared)));
+        let task = OwnedTask::spawn(keep_connected(Arc::clone(&shared)));
         Self { shared, _task: Arc::new(task) }
     }
 

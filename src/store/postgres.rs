@@ -32,12 +32,13 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_postgres::Config;
 
-use super::reconnect::{Current, Dial, Task, keep_connected, lock};
+use super::reconnect::{Current, Dial, keep_connected, lock};
 use super::secret::Secret;
 use super::{
     Administer, Attempt, Creation, Examination, Hints, Link, Snapshot, Store, StoreError, StoreFuture, WriteOutcome,
     attempted,
 };
+use crate::task::OwnedTask;
 use crate::types::store::PostgresSettings;
 use crate::types::{Key, Revision};
 use connection::Connection;
@@ -51,7 +52,7 @@ const CREATE_LIMIT: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub struct PostgresStore {
     shared: Arc<Shared>,
-    _task: Arc<Task>,
+    _task: Arc<OwnedTask>,
 }
 
 impl PostgresStore {
@@ -66,7 +67,7 @@ impl PostgresStore {
             current: Current::new(),
             warned: Mutex::new(Vec::new()),
         });
-        let task = Task::spawn(keep_connected(Arc::clone(&shared)));
+        let task = OwnedTask::spawn(keep_connected(Arc::clone(&shared)));
         Self { shared, _task: Arc::new(task) }
     }
 }

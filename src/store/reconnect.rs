@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::{Link, StoreError, TEXT_LIMIT};
@@ -72,22 +71,6 @@ pub(super) trait Dial: Send + Sync + 'static {
 
     /// Waits until the connection is lost, and returns the reason.
     fn outlast(&self, connection: &Arc<Self::Connection>) -> impl Future<Output = String> + Send;
-}
-
-/// A task that is aborted when its owner drops it.
-pub(super) struct Task(JoinHandle<()>);
-
-impl Task {
-    /// Runs `work` on the current tokio runtime, without which it panics.
-    pub(super) fn spawn(work: impl Future<Output = ()> + Send + 'static) -> Self {
-        Self(tokio::spawn(work))
-    }
-}
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 /// Keeps a store connected until the task is aborted. Logs each change of the connection once, not each attempt.

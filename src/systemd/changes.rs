@@ -19,8 +19,9 @@ use zbus::{MatchRule, Message};
 use super::Systemd;
 use super::error::BusError;
 use super::link::{Keeper, Link};
-use super::proxy::{MANAGER, MANAGER_PATH, PROPERTIES, Row, object};
-use super::task::OwnedTask;
+use super::properties::Row;
+use super::proxy::{MANAGER, MANAGER_PATH, PROPERTIES, object};
+use crate::task::OwnedTask;
 use crate::types::UnitName;
 
 /// The pause between two attempts to listen, when PID 1 is there and does not answer.

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use zbus::{Connection, MatchRule, Message, MessageStream, OwnedObjectPath};
 
 use super::proxy::{MANAGER, MANAGER_PATH};
-use super::task::OwnedTask;
+use crate::task::OwnedTask;
 
 /// How many ended jobs of one unit are remembered that nobody has asked for; beyond that the oldest are forgotten.
 const REMEMBERED: usize = 16;

@@ -63,6 +63,10 @@ impl BusError {
             || self.is_named("org.freedesktop.systemd1.ShuttingDown")
     }
 
+    pub(super) fn no_answer_within(limit: Duration) -> Self {
+        Self::Unreachable(format!("no answer within {}", rounded(limit)))
+    }
+
     pub(super) fn is_named(&self, wanted: &str) -> bool {
         matches!(self, Self::Refused { name, .. } if name == wanted)
     }

@@ -8,7 +8,6 @@ use zbus::{Structure, Variant};
 use super::Systemd;
 use super::error::BusError;
 use super::properties::Properties;
-use super::supervisable::Trouble;
 use crate::types::{FENCING_TOKEN, LEASES_DIR, ServiceName, UnitName};
 
 /// The drop-in's name. systemd reads a unit's drop-ins in the order of their names, whichever directories they are in,
@@ -33,6 +32,13 @@ const NEEDED: [&str; 4] = [PROGRAM, LEASES_DIR, "/usr/lib", "/usr/lib64"];
 /// item.
 const HIDING: [(&str, usize); 4] =
     [("TemporaryFileSystem", 0), ("BindPaths", 1), ("BindReadOnlyPaths", 1), ("MountImages", 1)];
+
+/// What is wrong with a unit, and what to do about it.
+#[derive(Debug)]
+pub(super) struct Trouble {
+    pub(super) trouble: String,
+    pub(super) remedy: String,
+}
 
 impl Systemd {
     /// Whether PID 1 has loaded all that binds `unit` to the lease of `service`. A slice or scope is taken for one that
@@ -248,8 +254,6 @@ fn texts_of<'a>(value: &'a Variant<'_>) -> Vec<&'a str> {
 
 #[cfg(test)]
 mod tests {
-    use zbus::OwnedVariant;
-
     use super::*;
 
     type Condition = (&'static str, Vec<&'static str>, Vec<&'static str>, u64, u64, u64, u64, u32, i32, i32);
@@ -281,11 +285,9 @@ mod tests {
             ("ExecConditionEx", Variant::from(vec![condition(&["/bin/true"], &[]), gate()])),
             ("EnvironmentFiles", Variant::from(vec![("/etc/own", true), (GRANT, true)])),
         ];
-        let mut map = std::collections::HashMap::new();
-        for (name, value) in whole.into_iter().chain(others) {
-            map.insert(name.to_owned(), OwnedVariant::try_from(value).expect("no descriptors"));
-        }
-        Properties::of(map)
+        // The last value of a property counts.
+        let all: std::collections::HashMap<&str, Variant<'static>> = whole.into_iter().chain(others).collect();
+        Properties::of(all)
     }
 
     /// What [`check`] says of the gate.

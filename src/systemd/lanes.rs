@@ -14,7 +14,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::error::BusError;
-use super::link::no_answer_within;
 use crate::types::span::rounded;
 
 /// The number of places of each lane. Together they are well below the limit of the bus, because zbus makes calls, too.
@@ -98,7 +97,7 @@ impl Lanes {
         match timeout(limit, answer).await {
             Ok(Ok(answer)) => Ok(answer?),
             Ok(Err(ended)) => Err(BusError::Unreachable(ended.to_string())),
-            Err(_) => Err(no_answer_within(limit)),
+            Err(_) => Err(BusError::no_answer_within(limit)),
         }
     }
 

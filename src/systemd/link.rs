@@ -21,8 +21,7 @@ use super::error::BusError;
 use super::lanes::{Lanes, Purpose};
 use super::private::PrivateSocket;
 use super::proxy::{MANAGER, MANAGER_PATH, ManagerProxy, PropertiesProxy};
-use super::task::OwnedTask;
-use crate::types::span::rounded;
+use crate::task::OwnedTask;
 
 /// The pause between two attempts to connect.
 pub(super) const RETRY: Duration = Duration::from_millis(200);
@@ -134,12 +133,8 @@ pub(super) async fn newest_by<T: Clone>(
 pub(super) async fn bounded<T>(limit: Duration, call: impl Future<Output = zbus::Result<T>>) -> Result<T, BusError> {
     match timeout(limit, call).await {
         Ok(result) => Ok(result?),
-        Err(_) => Err(no_answer_within(limit)),
+        Err(_) => Err(BusError::no_answer_within(limit)),
     }
-}
-
-pub(super) fn no_answer_within(limit: Duration) -> BusError {
-    BusError::Unreachable(format!("no answer within {}", rounded(limit)))
 }
 
 async fn keep(call_limit: Duration, publish: watch::Sender<Option<Link>>) {

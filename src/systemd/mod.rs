@@ -30,9 +30,9 @@ mod references;
 mod run;
 mod start;
 mod supervisable;
-mod task;
 mod tracked;
 mod units;
+pub mod wire;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -56,7 +56,7 @@ pub use run::{Check, RunResult};
 pub use start::{PATIENCE, StartError, Started, insist};
 pub use supervisable::{Surroundings, Unsupervisable};
 use tracked::Tracked;
-pub use units::{Brief, JobType, KillError, Look, NotDead, Placement, Proof, SystemState};
+pub use units::{Brief, JobType, KillError, Look, NotDead, Placement, SystemState};
 
 use crate::types::UnitName;
 
@@ -129,16 +129,10 @@ impl Systemd {
         Self::with(None, call_limit)
     }
 
-    /// Whether there is a connection to PID 1 now.
-    #[must_use]
-    pub fn is_connected(&self) -> bool {
-        self.keeper.watch().borrow().is_some()
-    }
-
-    /// Waits until [`is_connected`](Self::is_connected) returns `wanted`.
-    pub async fn connected(&self, wanted: bool) {
+    /// Waits until there is a connection to PID 1.
+    pub async fn connected(&self) {
         // The sender lives as long as `self` does, so the wait cannot fail.
-        let _ = self.keeper.watch().wait_for(|link: &Option<Link>| link.is_some() == wanted).await;
+        let _ = self.keeper.watch().wait_for(Option::is_some).await;
     }
 
     fn with(references: Option<References>, call_limit: Duration) -> Self {

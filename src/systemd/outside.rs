@@ -13,9 +13,9 @@ use tokio::time::{Instant, timeout};
 
 use super::Systemd;
 use super::error::KernelError;
-use super::task::OwnedTask;
 use crate::host::cgroup::Hierarchy;
 use crate::host::processes::{self, Family, Process};
+use crate::task::OwnedTask;
 
 /// How many questions may wait in the queue for a reading of `/proc`. A caller beyond that waits for a place in the
 /// queue.

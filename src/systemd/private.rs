@@ -1,9 +1,6 @@
 //! systemd's private socket, as a transport for zbus.
 //!
-//! PID 1 puts `org.freedesktop.systemd1` into the sender field of what it sends here. On a bus the sender is always a
-//! unique name. zbus ends a connection where it is not, and offers no way around that. So whole messages are read here,
-//! and the first letter of the name is replaced by the colon that makes it a unique name. Nothing else looks at the
-//! field.
+//! zbus reads from it whole messages whose senders are mended, and [`wire`](super::wire) says why.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -14,16 +11,12 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use zbus::connection::socket::{ReadHalf, Socket, Split, WriteHalf};
 use zbus::export::async_trait::async_trait;
 
+use super::wire::{Layout, mend_sender};
+
 const PATH: &str = "/run/systemd/private";
 
 /// The limit of a message in the D-Bus specification.
 const MESSAGE_LIMIT_BYTES: usize = 128 * 1024 * 1024;
-
-/// The fixed part of a message, up to and including the length of its header fields.
-const FIXED_BYTES: usize = 16;
-
-/// Code and signature of the sender's header field.
-const SENDER_FIELD: [u8; 4] = [7, 1, b's', 0];
 
 /// A connection to PID 1.
 #[derive(Debug)]
@@ -64,7 +57,9 @@ impl ReadHalf for Reader {
                     let rest = self.raw.split_off(length);
                     self.ready = std::mem::replace(&mut self.raw, rest);
                     self.taken = 0;
-                    mend_sender(&mut self.ready);
+                    if is_message(&self.ready) {
+                        mend_sender(&mut self.ready);
+                    }
                 }
                 None if self.stream.read_buf(&mut self.raw).await? == 0 => return Ok((0, Vec::new())),
                 None => {}
@@ -94,81 +89,29 @@ impl WriteHalf for Writer {
     }
 }
 
+/// Whether a message begins here, with its byte order, and not a line of the handshake: no line that a server sends begins
+/// like that.
+fn is_message(raw: &[u8]) -> bool {
+    matches!(raw.first(), Some(b'l' | b'B'))
+}
+
 /// The length of the message, or of the line of the handshake, that `raw` begins with, once all of it is there.
 fn first_unit(raw: &[u8]) -> io::Result<Option<usize>> {
-    let Some(lengths) = lengths(raw) else {
-        return Ok(None);
+    let length = if is_message(raw) {
+        Layout::of(raw).map(|layout| layout.length())
+    } else {
+        raw.windows(2).position(|pair| pair == b"\r\n").map(|end| end + 2)
     };
-    let length = match lengths {
-        Lengths::Line(length) => length,
-        Lengths::Message { body, fields } => FIXED_BYTES + fields.next_multiple_of(8) + body,
-    };
-    if length > MESSAGE_LIMIT_BYTES {
+    if length.is_some_and(|length| length > MESSAGE_LIMIT_BYTES) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a message beyond the limit of D-Bus"));
     }
-    Ok((raw.len() >= length).then_some(length))
-}
-
-enum Lengths {
-    Line(usize),
-    Message { body: usize, fields: usize },
-}
-
-fn lengths(raw: &[u8]) -> Option<Lengths> {
-    // A message begins with its byte order. No line of the handshake that a server sends begins like that.
-    let read: fn([u8; 4]) -> u32 = match raw.first()? {
-        b'l' => u32::from_le_bytes,
-        b'B' => u32::from_be_bytes,
-        _ => {
-            let end = raw.windows(2).position(|pair| pair == b"\r\n")?;
-            return Some(Lengths::Line(end + 2));
-        }
-    };
-    let number = |at: usize| -> Option<usize> {
-        let bytes = raw.get(at..at + 4)?.try_into().ok()?;
-        usize::try_from(read(bytes)).ok()
-    };
-    Some(Lengths::Message { body: number(4)?, fields: number(12)? })
-}
-
-/// Makes the sender of a message a unique name. Header fields start at multiples of eight.
-fn mend_sender(unit: &mut [u8]) {
-    let Some(Lengths::Message { fields, .. }) = lengths(unit) else { return };
-    let Some(header) = unit.get_mut(FIXED_BYTES..FIXED_BYTES + fields) else { return };
-    for field in header.chunks_mut(8).skip_while(|chunk| !chunk.starts_with(&SENDER_FIELD)).skip(1).take(1) {
-        if let Some(letter) = field.first_mut().filter(|letter| **letter != b':') {
-            *letter = b':';
-        }
-    }
+    Ok(length.filter(|length| raw.len() >= *length))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::wire::tests::message;
     use super::*;
-
-    /// A method return as PID 1 sends it, with one header field before the sender.
-    fn message(sender: &str) -> Vec<u8> {
-        let mut fields = vec![5, 1, b'u', 0, 1, 0, 0, 0];
-        fields.extend(SENDER_FIELD);
-        fields.extend(u32::try_from(sender.len()).expect("short").to_le_bytes());
-        fields.extend(sender.as_bytes());
-        fields.push(0);
-        let mut message = vec![b'l', 2, 0, 1, 4, 0, 0, 0, 9, 0, 0, 0];
-        message.extend(u32::try_from(fields.len()).expect("short").to_le_bytes());
-        message.extend(&fields);
-        message.resize(message.len().next_multiple_of(8), 0);
-        message.extend([1, 2, 3, 4]);
-        message
-    }
-
-    #[test]
-    fn a_well_known_sender_becomes_a_unique_one() {
-        let mut whole = message("org.freedesktop.systemd1");
-        mend_sender(&mut whole);
-        assert_eq!(whole, message(":rg.freedesktop.systemd1"));
-        mend_sender(&mut whole);
-        assert_eq!(whole, message(":rg.freedesktop.systemd1"));
-    }
 
     #[test]
     fn units_are_whole() {

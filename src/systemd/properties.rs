@@ -5,10 +5,9 @@ use std::fmt;
 
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-use zbus::{OwnedVariant, Signature, Structure, Type, Variant};
+use zbus::{OwnedObjectPath, OwnedVariant, Signature, Structure, Type, Variant};
 
 use super::error::BusError;
-use super::proxy::Row;
 use crate::host::failed_start::{Exit, FailedStart};
 
 /// One run of a unit, as systemd counts them: 128 random bits, new with each start.
@@ -235,6 +234,10 @@ fn kept(name: &str) -> Option<&'static str> {
     KEPT.binary_search(&name).ok().map(|at| KEPT[at])
 }
 
+/// The line of a unit in PID 1's list: its own name, description, LoadState, ActiveState, SubState, the unit that it
+/// follows, its object, and the number, type and object of its job.
+pub(super) type Row = (String, String, String, String, String, String, OwnedObjectPath, u32, String, OwnedObjectPath);
+
 /// The properties of a unit's object, of all its interfaces, that are in [`KEPT`], sorted by name.
 #[derive(Debug)]
 pub(super) struct Properties(Vec<(&'static str, OwnedVariant)>);
@@ -299,9 +302,9 @@ impl Properties {
 
     /// For tests.
     #[cfg(test)]
-    pub(super) fn of(pairs: impl IntoIterator<Item = (String, OwnedVariant)>) -> Self {
-        let keep = |(name, value): (String, OwnedVariant)| Some((kept(&name)?, value));
-        Self::new(pairs.into_iter().filter_map(keep).collect())
+    pub(super) fn of<'a>(pairs: impl IntoIterator<Item = (&'a str, Variant<'static>)>) -> Self {
+        let own = |(name, value)| Some((kept(name)?, OwnedVariant::try_from(value).expect("no descriptors")));
+        Self::new(pairs.into_iter().filter_map(own).collect())
     }
 
     pub(super) fn text(&self, name: &str) -> Option<&str> {
@@ -501,13 +504,6 @@ fn words(value: &Variant<'_>) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn properties(pairs: Vec<(&str, Variant<'static>)>) -> Properties {
-        let own = |(name, value): (&str, Variant<'static>)| {
-            (name.to_owned(), OwnedVariant::try_from(value).expect("no descriptors"))
-        };
-        Properties::of(pairs.into_iter().map(own))
-    }
-
     #[test]
     fn what_nobody_asks_for_is_passed_over() {
         let path = || zbus::ObjectPath::try_from("/").expect("a path");
@@ -563,7 +559,7 @@ mod tests {
     #[test]
     fn a_service_is_read() {
         let path = zbus::ObjectPath::try_from("/org/freedesktop/systemd1/job/7").expect("a path");
-        let read = properties(vec![
+        let read = Properties::of(vec![
             ("Id", Variant::from("a.service")),
             ("ActiveState", Variant::from("activating")),
             ("SubState", Variant::from("auto-restart")),
@@ -589,7 +585,7 @@ mod tests {
     #[test]
     fn commands_are_read() {
         let command = ("/bin/a", vec!["a", "-b"], false, 0_u64, 0_u64, 0_u64, 0_u64, 0_u32, 0_i32, 0_i32);
-        let found = properties(vec![("ExecStart", Variant::from(vec![command]))]);
+        let found = Properties::of(vec![("ExecStart", Variant::from(vec![command]))]);
         assert_eq!(found.commands("ExecStart"), [["a", "-b"]]);
         assert_eq!(found.exits("ExecStart"), [Exit { code: 0, status: 0 }]);
         assert_eq!(found.commands("ExecStartPre"), Vec::<Vec<String>>::new());
@@ -598,7 +594,7 @@ mod tests {
     #[test]
     fn no_job_is_number_zero() {
         let path = zbus::ObjectPath::try_from("/").expect("a path");
-        let state = properties(vec![
+        let state = Properties::of(vec![
             ("Id", Variant::from("a.mount")),
             ("ActiveState", Variant::from("inactive")),
             ("Job", Variant::from((0_u32, path))),
@@ -613,7 +609,7 @@ mod tests {
     fn what_remains_after_exit_is_an_effect_whatever_its_type() {
         for kind in ["oneshot", "simple", "exec", "forking", "notify", "dbus", "idle"] {
             for remains in [false, true] {
-                let service = properties(vec![
+                let service = Properties::of(vec![
                     ("Id", Variant::from("a.service")),
                     ("Type", Variant::from(kind)),
                     ("RemainAfterExit", Variant::from(remains)),
@@ -625,8 +621,8 @@ mod tests {
 
     #[test]
     fn a_state_nobody_knows_counts_as_running() {
-        let state = properties(vec![("ActiveState", Variant::from("maintenance"))]).state();
+        let state = Properties::of(vec![("ActiveState", Variant::from("maintenance"))]).state();
         assert!(state.may_run());
-        assert!(properties(Vec::new()).state().may_run());
+        assert!(Properties::of(Vec::new()).state().may_run());
     }
 }

@@ -6,6 +6,8 @@ use std::fmt::Write as _;
 
 use zbus::{OwnedObjectPath, OwnedVariant, Variant};
 
+use super::properties::Row;
+
 const DESTINATION: &str = "org.freedesktop.systemd1";
 pub(super) const MANAGER_PATH: &str = "/org/freedesktop/systemd1";
 pub(super) const MANAGER: &str = "org.freedesktop.systemd1.Manager";
@@ -33,10 +35,6 @@ pub(super) fn interface(unit: &str) -> String {
     let (first, rest) = kind.split_at(kind.len().min(1));
     format!("{DESTINATION}.{}{rest}", first.to_ascii_uppercase())
 }
-
-/// The line of a unit in PID 1's list: its own name, description, LoadState, ActiveState, SubState, the unit that it
-/// follows, its object, and the number, type and object of its job.
-pub(super) type Row = (String, String, String, String, String, String, OwnedObjectPath, u32, String, OwnedObjectPath);
 
 /// A property and its value, as StartTransientUnit takes them.
 pub(super) type Setting = (&'static str, Variant<'static>);

@@ -15,7 +15,7 @@ use super::error::BusError;
 use super::lanes::{Lanes, Purpose};
 use super::link::{RETRY, bounded, newest_by};
 use super::proxy::{ManagerProxy, Setting};
-use super::task::OwnedTask;
+use crate::task::OwnedTask;
 
 /// The connection to the bus, kept up by a task of its own. Clones share it; the task ends with the last of them.
 #[derive(Debug, Clone)]

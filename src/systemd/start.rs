@@ -7,10 +7,9 @@ use tokio::time::{Instant, sleep};
 use super::Systemd;
 use super::ahead::Prepared;
 use super::error::BusError;
-use super::gate;
+use super::gate::{self, Trouble};
 use super::job::{JobEnd, Order};
 use super::properties::{Invocation, Properties, UnitState, Unmet};
-use super::supervisable::Trouble;
 use crate::types::{ServiceName, UnitName};
 
 /// The interval at which a unit is looked at whose job is done and which is not yet started.

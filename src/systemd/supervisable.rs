@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::Systemd;
 use super::elsewhere;
 use super::error::BusError;
-use super::gate;
+use super::gate::{self, Trouble};
 use super::properties::Properties;
 use super::units::SIGKILL;
 use crate::types::{ServiceName, UnitName};
@@ -143,13 +143,6 @@ impl Systemd {
         };
         Ok(followers.into_iter().map(remark).collect())
     }
-}
-
-/// What is wrong with a unit, and what to do about it.
-#[derive(Debug)]
-pub(super) struct Trouble {
-    pub(super) trouble: String,
-    pub(super) remedy: String,
 }
 
 /// The units that systemd stops when it stops the lease's target, but for those that belong to the service.
@@ -306,16 +299,9 @@ fn check_effect(properties: &Properties, self_fence: bool) -> Result<(), Trouble
 
 #[cfg(test)]
 mod tests {
-    use zbus::{OwnedVariant, Variant};
+    use zbus::Variant;
 
     use super::*;
-
-    fn properties(pairs: Vec<(&str, Variant<'static>)>) -> Properties {
-        let own = |(name, value): (&str, Variant<'static>)| {
-            (name.to_owned(), OwnedVariant::try_from(value).expect("no descriptors"))
-        };
-        Properties::of(pairs.into_iter().map(own))
-    }
 
     fn unit(name: &str) -> UnitName {
         UnitName::new(name).expect("a name")
@@ -324,7 +310,7 @@ mod tests {
     /// What [`check_settings`] says of a unit with these settings; empty if it passes.
     fn said(id: &'static str, mut settings: Vec<(&str, Variant<'static>)>, around: Surroundings<'_>) -> String {
         settings.push(("Id", Variant::from(id)));
-        match check_settings(&properties(settings), around) {
+        match check_settings(&Properties::of(settings), around) {
             Ok(()) => String::new(),
             Err(Trouble { trouble, remedy }) => format!("{trouble}: {remedy}"),
         }
@@ -407,7 +393,7 @@ mod tests {
 
     #[test]
     fn whoever_answers_for_work_elsewhere_is_told_of_it() {
-        let docker = || properties(vec![("ExecStart", command("/usr/bin/docker", vec!["docker", "run", "db"]))]);
+        let docker = || Properties::of(vec![("ExecStart", command("/usr/bin/docker", vec!["docker", "run", "db"]))]);
         let found = remarks(&docker(), &unit("a.service"), Surroundings { unit_only: true, ..Surroundings::default() });
         assert!(found.len() == 1 && found[0].starts_with("a.service has docker ask a daemon"), "{found:?}");
         assert_eq!(remarks(&docker(), &unit("a.service"), Surroundings::default()), [""; 0], "it is refused");
@@ -415,7 +401,7 @@ mod tests {
 
     #[test]
     fn a_unit_goes_by_its_own_name() {
-        let named = |id: &'static str| properties(vec![("Id", Variant::from(id))]);
+        let named = |id: &'static str| Properties::of(vec![("Id", Variant::from(id))]);
         check_own_name(&named("a.service"), &unit("a.service")).expect("its own");
         let Trouble { trouble, remedy } =
             check_own_name(&named("b.service"), &unit("a.service")).expect_err("an alias");
@@ -428,7 +414,7 @@ mod tests {
     #[test]
     fn a_unit_that_is_not_loaded_may_have_lost_its_gate() {
         let service = ServiceName::new("db").expect("a name");
-        let state = |load: &'static str| properties(vec![("LoadState", Variant::from(load))]);
+        let state = |load: &'static str| Properties::of(vec![("LoadState", Variant::from(load))]);
         check_loaded(&state("loaded"), &unit("a.service"), Some(&service)).expect("loaded");
         for (load, remedy) in [
             ("not-found", "install the unit"),
@@ -455,7 +441,7 @@ mod tests {
     #[test]
     fn followers_are_what_goes_with_the_lease_and_is_not_of_the_service() {
         let own = |names: &[&'static str]| Variant::from(names.to_vec());
-        let target = properties(vec![
+        let target = Properties::of(vec![
             ("BoundBy", own(&["database.service", "b.service"])),
             ("ConsistsOf", own(&["b.service", "c.timer"])),
             ("RequiredBy", own(&["sidecar.service", "a.mount"])),

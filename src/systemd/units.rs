@@ -13,7 +13,8 @@ use super::proxy::{JOB, MANAGER, MANAGER_PATH};
 use crate::host::cgroup::Hierarchy;
 use crate::host::failed_start::FailedStart;
 use crate::host::group_name::{escape, slice_path};
-use crate::host::mounts::{self, Configured, Mount};
+use crate::host::mountinfo::Mount;
+use crate::host::mounts::{self, Configured};
 use crate::types::UnitName;
 
 /// The beginning of the names of lease targets.
@@ -57,20 +58,6 @@ const SETTINGS: [&str; 9] = [
 
 /// How many times a unit is read at most, if another run of it begins during each reading.
 const READINGS: usize = 3;
-
-/// The proof that nothing of a unit ran at the moment when it was made. Only [`Systemd::prove_dead`] makes one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Proof {
-    state: UnitState,
-}
-
-impl Proof {
-    /// The state of the unit that the proof rests on.
-    #[must_use]
-    pub fn state(&self) -> &UnitState {
-        &self.state
-    }
-}
 
 /// Why a unit is not proven dead, as a clause in which "it" is the unit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -266,8 +253,9 @@ impl Systemd {
     }
 
     /// Shows that nothing of the unit runs: it is stopped, no job is queued for it, its control group is empty, and
-    /// none of that changed in between. An automatic restart that is due counts as running.
-    pub async fn prove_dead(&self, unit: &UnitName) -> Result<Proof, NotDead> {
+    /// none of that changed in between. An automatic restart that is due counts as running. Returns the state that the
+    /// proof rests on.
+    pub async fn prove_dead(&self, unit: &UnitName) -> Result<UnitState, NotDead> {
         let properties = self.read(unit.as_str()).await?;
         let groups = groups(&properties, &self.link().await?.root);
         self.prove(unit, &properties, groups).await
@@ -278,11 +266,11 @@ impl Systemd {
         let properties = self.read(unit.as_str()).await?;
         let placement = placement(&properties, &self.link().await?.root);
         let is_started = properties.state().active_state.is_started();
-        let dead = self.prove(unit, &properties, placement.groups.clone()).await.map(|proof| proof.state);
+        let dead = self.prove(unit, &properties, placement.groups.clone()).await;
         Ok(Look { placement, is_started, dead })
     }
 
-    async fn prove(&self, unit: &UnitName, properties: &Properties, groups: Vec<String>) -> Result<Proof, NotDead> {
+    async fn prove(&self, unit: &UnitName, properties: &Properties, groups: Vec<String>) -> Result<UnitState, NotDead> {
         let was_interrupted = self.is_interrupted(unit);
         let state = properties.state();
         if state.active_state.is_started() {
@@ -333,7 +321,7 @@ impl Systemd {
         if was_interrupted && self.is_interrupted(unit) {
             self.end_start(unit).await;
         }
-        Ok(Proof { state })
+        Ok(state)
     }
 
     /// Whether a service whose last run did not come to an orderly end has left nothing, once its control groups are empty.
@@ -423,11 +411,6 @@ impl Systemd {
             "stopping" => SystemState::Stopping,
             other => SystemState::Other(other.to_owned()),
         })
-    }
-
-    /// systemd's version, as in `252.39-1~deb12u2`.
-    pub async fn version(&self) -> Result<String, BusError> {
-        self.manager_text("Version").await
     }
 
     /// Has PID 1 read all unit files again, which blocks it: write all of them first. `limit` bounds this call, in the
@@ -658,7 +641,7 @@ fn text(value: &zbus::OwnedVariant) -> Result<String, BusError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use zbus::{OwnedVariant, Variant};
+    use zbus::Variant;
 
     /// A service that remains after exit, and that is not active.
     fn ended(active_state: &'static str, result: &'static str) -> UnitState {
@@ -669,10 +652,7 @@ mod tests {
             ("SubState", Variant::from("dead")),
             ("Result", Variant::from(result)),
         ];
-        let own = |(name, value): (&str, Variant<'static>)| {
-            (name.to_owned(), OwnedVariant::try_from(value).expect("no descriptors"))
-        };
-        Properties::of(all.into_iter().map(own)).state()
+        Properties::of(all).state()
     }
 
     #[test]

@@ -673,15 +673,7 @@ impl Sim {
 
 fn serve(kept: &mut Option<Lease>, request: GuardRequest, now: Time) -> Result<(), &'static str> {
     match request {
-        GuardRequest::Arm(LeaseTerms {
-            instance,
-            write,
-            revision,
-            token,
-            deadline,
-            stop_budget,
-            kill_reserve,
-        }) => {
+        GuardRequest::Arm(LeaseTerms { instance, write, revision, token, deadline, stop_budget, kill_reserve }) => {
             if now.has_passed(deadline) {
                 return Err("the deadline has passed");
             }

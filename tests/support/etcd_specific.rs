@@ -49,19 +49,6 @@ async fn until<Done: Future<Output = bool>>(mut done: impl FnMut() -> Done) {
 }
 
 #[tokio::test]
-async fn a_store_without_a_server_is_there_at_once_and_connects_later() {
-    let mut server = EtcdServer::start(&[]);
-    init(&server.settings()).await;
-    server.die();
-    let since = Instant::now();
-    let store = open(&server.settings());
-    assert!(matches!(store.read(&key(), None).await, Err(StoreError::Unreachable(_))));
-    assert!(since.elapsed() < CALL_LIMIT / 2);
-    server.come_back();
-    works(&store).await;
-}
-
-#[tokio::test]
 async fn nothing_is_there_before_init_and_a_second_init_changes_nothing() {
     let server = EtcdServer::start(&[]);
     let store = open(&server.settings());

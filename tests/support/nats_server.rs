@@ -53,6 +53,11 @@ impl NatsServer {
         routes.iter().enumerate().map(start).collect()
     }
 
+    /// What an administrator uses.
+    pub async fn admin(&self) -> async_nats::jetstream::Context {
+        async_nats::jetstream::new(async_nats::connect(self.url()).await.expect("the administrator connects"))
+    }
+
     pub fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.port)
     }

@@ -530,19 +530,6 @@ async fn a_standby_is_passed_over_and_after_its_promotion_holds_the_same_locks()
 }
 
 #[tokio::test]
-async fn a_store_without_a_server_is_there_at_once_and_connects_later() {
-    let (mut server, store) = ready().await;
-    drop(store);
-    server.die();
-    let since = Instant::now();
-    let store = open(&server.settings());
-    assert!(matches!(store.read(&key(), None).await, Err(StoreError::Unreachable(_))));
-    assert!(since.elapsed() < CALL_LIMIT / 2);
-    server.come_back();
-    works(&store).await;
-}
-
-#[tokio::test]
 async fn a_watch_ends_when_its_server_hangs_although_nobody_calls() {
     let (server, store) = ready().await;
     let mut hints = store.watch().await.expect("a watch");

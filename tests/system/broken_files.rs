@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::cluster::Host;
 use crate::command::{holds_for, now, said, since, wait_for, wait_until};
 use crate::fixture::{
-    Fixture, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, WAIT, main_pid, wait_for_line, wait_for_standby,
+    Fixture, HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, WAIT, main_pid, putexctl_status, wait_for_line,
+    wait_for_standby, wait_for_words,
 };
 use crate::lockstore::Lockstore;
 
@@ -20,16 +21,6 @@ const BROKEN: &str = "unit = \"database.service\"\nrenew-interval = 5\n";
 /// The unit of another service, which the broken file of `db` must not affect.
 const WEB: &str = "[Unit]\nDescription=A web server\n\n[Service]\nExecStart=sleep infinity\n";
 const WEB_SERVICE: &str = "unit = \"web.service\"\nrenew-interval = \"1s\"\nfailures = 3\nconfirmations = 1\n";
-
-/// Waits until `putexctl status` on `host` shows all of `words`, and returns what it says.
-#[track_caller]
-fn wait_for_words(host: &Host, words: &[&str]) -> String {
-    wait_for(SOON, &format!("putexctl status on {} says {words:?}", host.name), || {
-        // A putexd that has just been started is not on the bus yet, so that the command may fail at first.
-        let text = said(&host.output(&["putexctl", "status"]));
-        words.iter().all(|word| text.contains(word)).then_some(text)
-    })
-}
 
 fn reload(host: &Host) {
     host.exec(&["systemctl", "reload", DAEMON]);
@@ -64,11 +55,11 @@ fn a_service_whose_file_is_broken_runs_on_over_a_restart() {
         holder.write_file(FILE, BROKEN);
         reload(holder);
         wait_for_line(holder, &["the configuration is reloaded", "db", "former settings", "db.toml:2:18"]);
-        wait_for_words(holder, &["db ", "active", "former settings", "db.toml:2:18", "systemctl reload putexd"]);
+        wait_for_words(SOON, holder, &["db ", "active", "former settings", "db.toml:2:18", "systemctl reload putexd"]);
     });
     fixture.uninterrupted(&first, WAIT * 4, "a broken file, and a restart", || {
         restart(holder);
-        wait_for_words(holder, &["db ", "active", "former settings", "db.toml:2:18", "systemctl reload putexd"]);
+        wait_for_words(SOON, holder, &["db ", "active", "former settings", "db.toml:2:18", "systemctl reload putexd"]);
         wait_for_line(holder, &["db", "former settings", "db.toml:2:18"]);
     });
     // A second restart keeps the same former text, even when the file is not valid TOML any more.
@@ -76,19 +67,19 @@ fn a_service_whose_file_is_broken_runs_on_over_a_restart() {
         holder.write_file(FILE, "unit = \"database.ser");
         holder.exec(&["systemctl", "daemon-reload"]);
         restart(holder);
-        wait_for_words(holder, &["db ", "active", "former settings", "db.toml:1:"]);
+        wait_for_words(SOON, holder, &["db ", "active", "former settings", "db.toml:1:"]);
     });
     // A standby has no lease to keep, so it does not contend with a broken file.
     standby.write_file(FILE, BROKEN);
     restart(standby);
-    wait_for_words(standby, &["db ", "broken", "db.toml:2:18", "systemctl reload putexd"]);
+    wait_for_words(SOON, standby, &["db ", "broken", "db.toml:2:18", "systemctl reload putexd"]);
     fixture.uninterrupted(&first, WAIT, "mended, and a reload", || {
         for host in &fixture.hosts {
             host.write_file(FILE, SERVICE);
             reload(host);
         }
         wait_until(SOON, "nothing is broken", || {
-            fixture.hosts.iter().all(|host| !said(&host.output(&["putexctl", "status"])).contains("broken"))
+            fixture.hosts.iter().all(|host| !putexctl_status(host).contains("broken"))
         });
     });
     wait_for_standby(standby);
@@ -97,11 +88,11 @@ fn a_service_whose_file_is_broken_runs_on_over_a_restart() {
     // A service with a broken file can be released, and this host does not contend again before the file is mended.
     holder.write_file(FILE, BROKEN);
     restart(holder);
-    wait_for_words(holder, &["former settings"]);
+    wait_for_words(SOON, holder, &["former settings"]);
     let asked = now();
     holder.exec(&["putexctl", "step-down", "db"]);
     let second = fixture.wait_for_takeover(&first, asked, HAND_OVER, "step-down of a service whose file is broken");
-    wait_for_words(holder, &["db ", "does not contend", "db.toml:2:18"]);
+    wait_for_words(SOON, holder, &["db ", "does not contend", "db.toml:2:18"]);
     let asked = now();
     standby.exec(&["systemctl", "stop", DAEMON]);
     fixture.oracle.wait_for_end(&second, SOON);
@@ -114,7 +105,7 @@ fn a_service_whose_file_is_broken_runs_on_over_a_restart() {
     // putexd is stopped while the file is broken.
     holder.write_file(FILE, BROKEN);
     restart(holder);
-    wait_for_words(holder, &["former settings"]);
+    wait_for_words(SOON, holder, &["former settings"]);
     holder.exec(&["systemctl", "stop", DAEMON]);
     fixture.oracle.wait_for_end(&third, SOON);
     assert!(!holder.guards_table().is_some_and(|table| table.contains("database")));
@@ -132,17 +123,15 @@ fn a_broken_putexd_toml_costs_no_lease() {
         assert_eq!(holder.output(&["putexd", "--check"]).status.code(), Some(78));
         reload(holder);
         wait_for_line(holder, &["former settings", "putexd.toml"]);
-        wait_for_words(holder, &["db ", "active", "former settings", "putexd.toml:"]);
+        wait_for_words(SOON, holder, &["db ", "active", "former settings", "putexd.toml:"]);
         restart(holder);
-        wait_for_words(holder, &["db ", "active", "former settings", "putexd.toml:"]);
+        wait_for_words(SOON, holder, &["db ", "active", "former settings", "putexd.toml:"]);
         assert_eq!(holder.output(&["putexd", "--check"]).status.code(), Some(78));
     });
     fixture.uninterrupted(&first, WAIT * 2, "putexd.toml mended", || {
         holder.write_file(HOST_FILE, &good);
         reload(holder);
-        wait_until(SOON, "nothing is broken", || {
-            !said(&holder.output(&["putexctl", "status"])).contains("former settings")
-        });
+        wait_until(SOON, "nothing is broken", || !putexctl_status(holder).contains("former settings"));
     });
 
     // A host that holds no lease has nothing to keep, so putexd ends with an error.
@@ -169,7 +158,7 @@ fn without_its_former_text_a_broken_service_is_released() {
     restart(holder);
     let second = fixture.wait_for_takeover(&first, since, HAND_OVER, "a broken file, a restart and no text");
     assert!(fixture.stop_of(&first).is_some(), "it was stopped in order");
-    wait_for_words(holder, &["db ", "broken", "db.toml:2:18"]);
+    wait_for_words(SOON, holder, &["db ", "broken", "db.toml:2:18"]);
     fixture.assert_alone(&second);
 }
 

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::command::{now, output, run, run_with_input, said, wait_for, wait_until};
+use crate::command::{lock, now, output, run, run_with_input, said, wait_for, wait_until};
 use crate::environment::{Environment, Hierarchies, clear, environment, mount_overlay, take_place, utf8};
 use crate::lockstore::Lockstore;
 use crate::server::{self, Server};
@@ -164,6 +164,14 @@ impl Cluster {
     /// addresses.
     pub fn on_the_switch<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         in_network(&self.switch(), work)
+    }
+
+    /// As [`on_the_switch`](Self::on_the_switch), for work that waits.
+    pub fn ask_on_the_switch<T: Send>(&self, work: impl AsyncFnOnce() -> T + Send) -> T {
+        self.on_the_switch(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("a thread may have one").block_on(work())
+        })
     }
 
     /// Starts the store's server beside the hosts, at [`server::ADDRESS`].
@@ -383,7 +391,7 @@ impl Host {
         let console = File::create(self.dir.join("console")).expect("the host's folder can be written to");
         shell.stdin(Stdio::null()).stderr(console.try_clone().expect("a file can be shared")).stdout(console);
         let child = shell.spawn().expect("sh can be run");
-        let before = self.lock().replace(child);
+        let before = lock(&self.nspawn).replace(child);
         assert!(before.is_none(), "{} is on already", self.name);
     }
 
@@ -416,11 +424,6 @@ impl Host {
         assert!(matches!(state.as_str(), "running" | "degraded"), "{} has booted to {state:?}", self.name);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Child>> {
-        // A test that failed while it held this lock still has to clean up.
-        self.nspawn.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The host's disk, seen from this machine.
     pub fn root(&self) -> PathBuf {
         self.dir.join("root")
@@ -449,7 +452,7 @@ impl Host {
     }
 
     fn find_pid1(&self) -> Option<u32> {
-        let nspawn = self.lock().as_ref()?.id();
+        let nspawn = lock(&self.nspawn).as_ref()?.id();
         let children = fs::read_to_string(format!("/proc/{nspawn}/task/{nspawn}/children")).ok()?;
         children.split_whitespace().filter_map(|pid| pid.parse().ok()).find(|pid| {
             let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -634,7 +637,7 @@ impl Host {
 
     fn kill(&self) {
         let leader = self.find_pid1();
-        let Some(mut nspawn) = self.lock().take() else { return };
+        let Some(mut nspawn) = lock(&self.nspawn).take() else { return };
         let group = self.unified_cgroup();
         let processes: Vec<_> = processes_below(&group).into_iter().filter_map(pidfd).collect();
         fs::write(group.join("cgroup.kill"), "1").expect("the host's cgroup can be killed");
@@ -661,9 +664,9 @@ impl Host {
     /// switches it on, because a real machine takes time for a reboot.
     pub fn wait_off(&self, limit: Duration) -> Off {
         let status = wait_for(limit, &format!("{} goes off", self.name), || {
-            self.lock().as_mut().expect("it was on").try_wait().expect("nspawn is a child of this process")
+            lock(&self.nspawn).as_mut().expect("it was on").try_wait().expect("nspawn is a child of this process")
         });
-        self.lock().take();
+        lock(&self.nspawn).take();
         self.unmount_share();
         // nspawn exits with 133 to ask a service manager to start the host again.
         if status.code() == Some(133) { Off::ToReboot } else { Off::ForGood }
@@ -672,7 +675,7 @@ impl Host {
     /// Switches on a host that has gone off to reboot, as a real machine does by itself, without waiting. Returns
     /// whether the host was off.
     pub fn reboot_if_off(&self) -> bool {
-        let mut nspawn = self.lock();
+        let mut nspawn = lock(&self.nspawn);
         let ended = |child: &mut Child| child.try_wait().expect("nspawn is a child of this process").is_some();
         if !nspawn.as_mut().is_some_and(ended) {
             return false;

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -103,6 +104,11 @@ pub fn run_with_input(program: &str, arguments: &[&str], input: &str) {
         .expect("the program reads its orders");
     let output = child.wait_with_output().expect("the program can be waited for");
     assert!(output.status.success(), "{program} {} with\n{input}\n{}", arguments.join(" "), said(&output));
+}
+
+/// Locks what the hosts and servers keep. A test that failed while it held the lock still has to clean up.
+pub fn lock<T>(kept: &Mutex<T>) -> MutexGuard<'_, T> {
+    kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How a command ended, and its output on both streams.

@@ -19,16 +19,12 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// second, or when it is an error.
 fn request(cluster: &Cluster, servers: &[String], subject: &str, payload: &Value) -> Option<Value> {
     let limit = Duration::from_millis(500);
-    cluster.on_the_switch(|| {
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a thread may have one");
-        runtime.block_on(async {
-            let client = tokio::time::timeout(limit, async_nats::connect(servers)).await.ok()?.ok()?;
-            let answer = client.request(subject.to_owned(), payload.to_string().into());
-            let answer = tokio::time::timeout(limit, answer).await.ok()?.ok()?;
-            let answer: Value = serde_json::from_slice(&answer.payload).ok()?;
-            answer.get("error").is_none().then_some(answer)
-        })
+    cluster.ask_on_the_switch(async || {
+        let client = tokio::time::timeout(limit, async_nats::connect(servers)).await.ok()?.ok()?;
+        let answer = client.request(subject.to_owned(), payload.to_string().into());
+        let answer = tokio::time::timeout(limit, answer).await.ok()?.ok()?;
+        let answer: Value = serde_json::from_slice(&answer.payload).ok()?;
+        answer.get("error").is_none().then_some(answer)
     })
 }
 

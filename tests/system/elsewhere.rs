@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use crate::cluster::{Cut, Host};
 use crate::command::{holds_for, now, run, said, wait_for, wait_until};
-use crate::fixture::{HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, WAIT, main_pid, wait_for_line, wait_for_standby};
+use crate::fixture::{
+    HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, WAIT, main_pid, wait_for_line, wait_for_standby, wait_for_words,
+};
 use crate::lockstore::Lockstore;
 
 const DAEMON: &str = "putexd.service";
@@ -44,10 +46,7 @@ fn what_leaves_its_control_group_is_ended_and_not_started_again() {
     fixture.oracle.wait_for_end(&second, SOON);
     for host in &fixture.hosts {
         wait_for_line(host, &[LEFT]);
-        wait_until(SOON, "the refusal is shown", || {
-            let status = host.output(&["putexctl", "status"]).stdout;
-            String::from_utf8_lossy(&status).contains("then run \"systemctl reload putexd\"")
-        });
+        wait_for_words(SOON, host, &["then run \"systemctl reload putexd\""]);
     }
     wait_until(SOON, "nobody runs it", || fixture.oracle.live().is_empty());
     let starts = fixture.oracle.starts();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::cluster::{Host, Off};
 use crate::command::{holds_for, now, wait_until};
-use crate::fixture::{Fixture, Plan, SERVICE, SOON, TAKE_OVER, WAIT, wait_for_line};
+use crate::fixture::{Fixture, Plan, SERVICE, SOON, TAKE_OVER, WAIT, putexctl_status, wait_for_line, wait_for_words};
 use crate::lockstore::Lockstore;
 
 const DAEMON: &str = "putexd.service";
@@ -49,17 +49,6 @@ fn is_active(host: &Host, unit: &str) -> bool {
     host.property(unit, "ActiveState") == "active"
 }
 
-fn status(host: &Host) -> String {
-    String::from_utf8_lossy(&host.output(&["putexctl", "status"]).stdout).into_owned()
-}
-
-#[track_caller]
-fn wait_for_told(host: &Host, words: &str) {
-    wait_until(TAKE_OVER, &format!("status of {} has {words:?}: {}", host.name, status(host)), || {
-        status(host).contains(words)
-    });
-}
-
 fn active<'a>(fixture: &'a Fixture, unit: &str) -> &'a Host {
     let on = || fixture.hosts.iter().find(|host| host.is_on() && is_active(host, unit));
     wait_until(TAKE_OVER, &format!("{unit} is active"), || on().is_some());
@@ -94,8 +83,8 @@ fn a_single_command_that_failed_takes_no_host_down() {
     }
     fixture.start_putexd();
     for host in &fixture.hosts {
-        wait_for_told(host, "the last start on this host failed");
-        assert!(status(host).contains("exit status 2"), "{}", status(host));
+        wait_for_words(TAKE_OVER, host, &["the last start on this host failed"]);
+        assert!(putexctl_status(host).contains("exit status 2"), "{}", putexctl_status(host));
     }
     holds_for(Duration::from_secs(10), "no host goes down", || fixture.hosts.iter().all(Host::is_on));
     for host in &fixture.hosts {
@@ -106,7 +95,7 @@ fn a_single_command_that_failed_takes_no_host_down() {
         host.exec(&["ip", "address", "del", ADDRESS, "dev", "eth0"]);
     }
     let host = active(&fixture, UNIT);
-    wait_until(SOON, "the failure is told of no longer", || !status(host).contains("failed"));
+    wait_until(SOON, "the failure is told of no longer", || !putexctl_status(host).contains("failed"));
 }
 
 #[test]
@@ -121,7 +110,7 @@ fn a_bound_unit_that_failed_to_start_keeps_nothing_down() {
     let [one, two] = loaded(&fixture);
     one.exec(&["ip", "address", "add", ADDRESS, "dev", "eth0"]);
     one.exec(&["systemctl", "start", DAEMON]);
-    wait_for_told(one, "the last start on this host failed");
+    wait_for_words(TAKE_OVER, one, &["the last start on this host failed"]);
     let since = now();
     two.exec(&["systemctl", "start", DAEMON]);
     let first = fixture.wait_for_start(since, TAKE_OVER);
@@ -139,8 +128,8 @@ fn a_start_that_failed_half_way_is_told_of_and_is_no_proof() {
     let [one, _] = loaded(&fixture);
     one.exec(&["systemctl", "start", DAEMON]);
     wait_for_line(one, &["db: see that nothing", UNIT, "systemctl reset-failed", "this host is rebooted in"]);
-    wait_until(TAKE_OVER, &format!("it is told once: {}", status(one)), || {
-        let status = status(one);
+    wait_until(TAKE_OVER, &format!("it is told once: {}", putexctl_status(one)), || {
+        let status = putexctl_status(one);
         status.contains(&format!("systemctl reset-failed {UNIT}")) && status.matches("is not proven dead").count() == 1
     });
     assert!(has_address(one), "the first command has left it");
@@ -159,7 +148,7 @@ fn a_start_that_failed_half_way_and_was_undone_is_proven() {
     }
     fixture.start_putexd();
     for host in &fixture.hosts {
-        wait_for_told(host, "the last start on this host failed");
+        wait_for_words(TAKE_OVER, host, &["the last start on this host failed"]);
     }
     holds_for(Duration::from_secs(10), "no host goes down", || fixture.hosts.iter().all(Host::is_on));
     for host in &fixture.hosts {
@@ -205,8 +194,12 @@ fn a_unit_that_fails_at_each_start_is_told_of_in_status() {
         let plan = Plan::hosts("false", 2, Lockstore::Directory);
         let Some(fixture) = plan.file(FAILS.0, &format!("{}{restart}", FAILS.1)).begin() else { return };
         for host in &fixture.hosts {
-            wait_for_told(host, "the last start on this host failed");
-            assert!(!restart.is_empty() || status(host).contains("exit status 1"), "{}", status(host));
+            wait_for_words(TAKE_OVER, host, &["the last start on this host failed"]);
+            assert!(
+                !restart.is_empty() || putexctl_status(host).contains("exit status 1"),
+                "{}",
+                putexctl_status(host)
+            );
         }
         for host in &fixture.hosts {
             wait_until(TAKE_OVER, "it is tried again", || host.journal(&[DAEMON]).matches("db: starting").count() >= 2);
@@ -306,9 +299,9 @@ fn a_start_that_has_come_to_its_end_is_in_no_doubt() {
     wait_until(TAKE_OVER, "the start is half-way", || has_address(one));
     crate::fixture::signal(one, DAEMON, "KILL");
     wait_until(SOON, "the start has come to its end", || is_active(one, UNIT));
-    wait_until(SOON, "putexd is back", || is_active(one, DAEMON) && status(one).contains("active"));
+    wait_until(SOON, "putexd is back", || is_active(one, DAEMON) && putexctl_status(one).contains("active"));
     two.exec(&["systemctl", "start", DAEMON]);
-    wait_until(SOON, "the other host waits", || status(two).contains("standby"));
+    wait_until(SOON, "the other host waits", || putexctl_status(two).contains("standby"));
     one.exec(&["putexctl", "step-down", "db"]);
     wait_until(TAKE_OVER, "the other host takes over", || is_active(two, UNIT));
     assert!(!has_address(one) && one.is_on());

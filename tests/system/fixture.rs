@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::cluster::{Cgroups, Cluster, Host, Setup};
-use crate::command::{holds_for, now, wait_for, wait_until};
+use crate::command::{holds_for, now, said, wait_for, wait_until};
 use crate::disk::Disk;
 use crate::lockstore::{Locks, Lockstore};
 use crate::watch::{Event, Kind};
@@ -303,6 +303,21 @@ pub fn wait_for_status(host: &Host, wanted: impl Fn(&str) -> bool) {
         assert!(now() < end, "{}'s putexd says {last:?}", host.name);
         last = wait_for(SOON, "systemd answers", || Some(host.property("putexd.service", "StatusText")));
     }
+}
+
+/// What `putexctl status` says on `host`, and how it ended. A putexd that has just been started is not on the bus yet, so that
+/// the command may fail at first.
+pub fn putexctl_status(host: &Host) -> String {
+    said(&host.output(&["putexctl", "status"]))
+}
+
+/// Waits until `putexctl status` on `host` says all of `words`, and returns what it says.
+#[track_caller]
+pub fn wait_for_words(limit: Duration, host: &Host, words: &[&str]) -> String {
+    wait_for(limit, &format!("putexctl status on {} says {words:?}", host.name), || {
+        let text = putexctl_status(host);
+        words.iter().all(|word| text.contains(word)).then_some(text)
+    })
 }
 
 /// Waits for a line in the journal of `host` that contains all of `words`, and returns it.

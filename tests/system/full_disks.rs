@@ -5,8 +5,8 @@ use std::process::Child;
 use crate::cluster::Host;
 use crate::command::{holds_for, now, wait_until};
 use crate::fixture::{
-    Fixture, HAND_OVER, Plan, SOON, TAKE_OVER, WAIT, main_pid, signal, wait_for_line, wait_for_restart,
-    wait_for_standby, wait_for_status,
+    Fixture, HAND_OVER, Plan, SOON, TAKE_OVER, WAIT, main_pid, putexctl_status, signal, wait_for_line,
+    wait_for_restart, wait_for_standby, wait_for_status, wait_for_words,
 };
 use crate::lockstore::Lockstore;
 
@@ -38,21 +38,10 @@ impl<'a> Full<'a> {
     }
 }
 
-fn status(host: &Host) -> String {
-    String::from_utf8_lossy(&host.output(&["putexctl", "status"]).stdout).into_owned()
-}
-
-#[track_caller]
-fn wait_for_told(host: &Host, words: &str) {
-    wait_until(SOON, &format!("status of {} has {words:?}: {}", host.name, status(host)), || {
-        status(host).contains(words)
-    });
-}
-
 #[track_caller]
 fn wait_until_well(host: &Host) {
-    wait_until(SOON, &format!("status of {} warns of nothing: {}", host.name, status(host)), || {
-        !status(host).contains("free space")
+    wait_until(SOON, &format!("status of {} warns of nothing: {}", host.name, putexctl_status(host)), || {
+        !putexctl_status(host).contains("free space")
     });
 }
 
@@ -77,7 +66,7 @@ fn a_full_run_ends_no_lease_and_a_host_with_one_begins_none() {
     fixture.uninterrupted(&first, WAIT * 2, "a full /run", || ());
     assert_ne!(grant(host), granted, "the deadline for the gate takes no room");
     assert_ne!(host.guards_table(), kept, "the deadline for the next guard takes no room");
-    wait_for_told(host, "free space in /run");
+    wait_for_words(SOON, host, &["free space in /run"]);
     assert_eq!(lines(host, GUARD, "free space in /run"), 1, "it is said once: {}", host.journal(&[GUARD]));
     full.free();
     wait_for_line(host, &["putex-guard", "/run takes the guard's table again"]);
@@ -97,7 +86,7 @@ fn a_full_run_ends_no_lease_and_a_host_with_one_begins_none() {
     let starting = lines(host, DAEMON, "db: confirming");
     fixture.host_of(&second).exec(&["systemctl", "stop", DAEMON]);
     fixture.oracle.wait_for_end(&second, SOON);
-    wait_for_told(host, "free space in /run");
+    wait_for_words(SOON, host, &["free space in /run"]);
     holds_for(WAIT * 2, "nothing is begun with a full /run", || fixture.oracle.live().is_empty());
     assert_eq!(lines(host, DAEMON, "db: confirming"), starting, "it has not even contended");
     let freed = now();
@@ -142,7 +131,7 @@ fn a_host_with_a_full_run_from_the_start_begins_nothing() {
     let full = Full::new(one, "/run");
     one.exec(&["systemctl", "start", DAEMON]);
     wait_for_status(one, |status| status.contains("db standby"));
-    wait_for_told(one, "free space in /run");
+    wait_for_words(SOON, one, &["free space in /run"]);
     wait_for_line(one, &["putexd", "free space or inodes in /run", KEPT]);
     holds_for(WAIT * 2, "nothing is begun with a full /run", || fixture.oracle.starts().is_empty());
     assert_eq!(lines(one, DAEMON, "db: confirming"), 0, "it has not even contended");
@@ -171,8 +160,8 @@ fn a_full_memory_is_told_and_bars_only_the_host_that_has_none() {
     }
     let full = Full::new(one, MEMORY);
     one.exec(&["systemctl", "start", DAEMON]);
-    wait_for_told(one, "does not contend");
-    wait_for_told(one, "free space in /var/lib/putex");
+    wait_for_words(SOON, one, &["does not contend"]);
+    wait_for_words(SOON, one, &["free space in /var/lib/putex"]);
     holds_for(WAIT * 2, "nothing is begun before it is known where", || fixture.oracle.starts().is_empty());
     let freed = now();
     full.free();
@@ -186,7 +175,7 @@ fn a_full_memory_is_told_and_bars_only_the_host_that_has_none() {
     wait_until(SOON, "it remembers where its lock is", || two.read_file(&place).is_some());
     let full = Full::new(two, MEMORY);
     let second = hand_over(&fixture, one, &first);
-    wait_for_told(two, "free space in /var/lib/putex");
+    wait_for_words(SOON, two, &["free space in /var/lib/putex"]);
     assert_eq!(lines(two, DAEMON, "free space in /var/lib/putex"), 1, "it is said once: {}", two.journal(&[DAEMON]));
     fixture.uninterrupted(&second, WAIT * 2, "a full /var/lib/putex", || ());
     full.free();

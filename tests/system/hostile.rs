@@ -158,16 +158,10 @@ fn key() -> Key {
 /// Runs `work` with a client of the store, in the network of the hosts.
 pub fn with_store<T: Send>(fixture: &Fixture, work: impl AsyncFnOnce(&dyn Store) -> T + Send) -> T {
     let settings = fixture.locks.settings(fixture);
-    fixture.on_the_switch(|| {
-        runtime().block_on(async {
-            let store = store::open(&settings, SOON).expect("the store can be opened");
-            work(&*store).await
-        })
+    fixture.ask_on_the_switch(async || {
+        let store = store::open(&settings, SOON).expect("the store can be opened");
+        work(&*store).await
     })
-}
-
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a thread may have one")
 }
 
 /// Writes `value` over whatever is there, and returns the revision that this made.
@@ -217,33 +211,29 @@ enum Odd {
 
 fn put_by_other_means(fixture: &Fixture, odd: Odd) {
     let settings = fixture.locks.settings(fixture);
-    fixture.on_the_switch(|| {
-        runtime().block_on(async {
-            match (&settings, odd) {
-                (StoreSettings::Nats(nats), Odd::TooLarge) => too_large::nats(&nats.servers[0], "locks", "evil").await,
-                (StoreSettings::Nats(nats), Odd::Malformed) => malformed::nats(&nats.servers[0], "locks", "evil").await,
-                #[cfg(feature = "etcd")]
-                (StoreSettings::Etcd(etcd), _) => {
-                    let (endpoint, key) = (&etcd.endpoints[0], "/putex/locks/evil");
-                    match odd {
-                        Odd::TooLarge => too_large::etcd(endpoint, key).await,
-                        Odd::Malformed => malformed::etcd(endpoint, key).await,
-                    }
-                }
-                #[cfg(feature = "postgres")]
-                (StoreSettings::Postgres(postgres), _) => {
-                    let statement = match odd {
-                        Odd::TooLarge => too_large::postgres("putex_locks", "evil"),
-                        Odd::Malformed => malformed::postgres("putex_locks", "evil"),
-                    };
-                    let connecting = tokio_postgres::connect(&postgres.connection, tokio_postgres::NoTls);
-                    let (client, connection) = connecting.await.expect("the administrator connects");
-                    tokio::spawn(connection);
-                    client.batch_execute(&statement).await.expect("the server takes it");
-                }
-                (other, _) => unreachable!("{other:?} has no server"),
+    fixture.ask_on_the_switch(async || match (&settings, odd) {
+        (StoreSettings::Nats(nats), Odd::TooLarge) => too_large::nats(&nats.servers[0], "locks", "evil").await,
+        (StoreSettings::Nats(nats), Odd::Malformed) => malformed::nats(&nats.servers[0], "locks", "evil").await,
+        #[cfg(feature = "etcd")]
+        (StoreSettings::Etcd(etcd), _) => {
+            let (endpoint, key) = (&etcd.endpoints[0], "/putex/locks/evil");
+            match odd {
+                Odd::TooLarge => too_large::etcd(endpoint, key).await,
+                Odd::Malformed => malformed::etcd(endpoint, key).await,
             }
-        });
+        }
+        #[cfg(feature = "postgres")]
+        (StoreSettings::Postgres(postgres), _) => {
+            let statement = match odd {
+                Odd::TooLarge => too_large::postgres("putex_locks", "evil"),
+                Odd::Malformed => malformed::postgres("putex_locks", "evil"),
+            };
+            let connecting = tokio_postgres::connect(&postgres.connection, tokio_postgres::NoTls);
+            let (client, connection) = connecting.await.expect("the administrator connects");
+            tokio::spawn(connection);
+            client.batch_execute(&statement).await.expect("the server takes it");
+        }
+        (other, _) => unreachable!("{other:?} has no server"),
     });
 }
 

@@ -806,7 +806,7 @@ fn a_job_is_awaited_over_a_reload_and_a_reexecution() {
                 let (started, ()) = tokio::join!(systemd.start(&unit, Duration::from_secs(15)), disturbance);
                 assert_eq!(started.expect("started").state.sub_state, "exited");
                 assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
-                systemd.connected(true).await;
+                systemd.connected().await;
                 while tokio::time::timeout(Duration::from_secs(2), changes.next()).await.is_ok() {}
                 systemd.stop(&unit, LIMIT).await.expect("a stop");
                 tokio::time::timeout(LIMIT, changes.next()).await.expect("hints go on").expect("no end");
@@ -860,7 +860,7 @@ fn a_systemd_that_cannot_be_reached_is_unknown_and_comes_back() {
         let refused = quick.supervisable(&unit, Surroundings::default()).await;
         assert!(matches!(refused, Err(Unsupervisable::Bus(_))));
         fs::rename(&away, SOCKET).expect("it is there");
-        tokio::time::timeout(LIMIT, quick.connected(true)).await.expect("a connection");
+        tokio::time::timeout(LIMIT, quick.connected()).await.expect("a connection");
         quick.prove_dead(&unit).await.expect("it was never started");
         assert!(matches!(quick.system_state().await, Ok(SystemState::Running | SystemState::Degraded)));
     });

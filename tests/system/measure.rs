@@ -275,14 +275,10 @@ fn have_bucket_led_by(fixture: &Fixture, name: &str) {
 /// One answer of the JetStream API, if there is one.
 fn asked(fixture: &Fixture, verb: &str, question: &str) -> Option<serde_json::Value> {
     let servers = fixture.locks.on_hosts().urls(fixture);
-    fixture.on_the_switch(|| {
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a thread may have one");
-        runtime.block_on(async {
-            let client = async_nats::connect(&servers).await.ok()?;
-            let answer = client.request(format!("$JS.API.{verb}"), question.to_owned().into()).await.ok()?;
-            serde_json::from_slice(&answer.payload).ok()
-        })
+    fixture.ask_on_the_switch(async || {
+        let client = async_nats::connect(&servers).await.ok()?;
+        let answer = client.request(format!("$JS.API.{verb}"), question.to_owned().into()).await.ok()?;
+        serde_json::from_slice(&answer.payload).ok()
     })
 }
 
@@ -505,30 +501,26 @@ fn explain(fixture: &Fixture, began: u64) {
 /// text.
 fn writes_since(fixture: &Fixture, began: u64) -> Vec<(u64, String, String)> {
     let servers = fixture.locks.on_hosts().urls(fixture);
-    fixture.on_the_switch(|| {
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a thread may have one");
-        runtime.block_on(async {
-            let mut writes = Vec::new();
-            let Ok(client) = async_nats::connect(&servers).await else { return writes };
-            let mut from = 1;
-            loop {
-                let question = json!({ "next_by_subj": "$KV.locks.db", "seq": from }).to_string();
-                let answer = client.request("$JS.API.STREAM.MSG.GET.KV_locks", question.into()).await;
-                let Some(message) = answer.ok().and_then(|answer| message_of(&answer.payload)) else { return writes };
-                from = message.sequence + 1;
-                if message.time.unix_timestamp() < i64::try_from(began).unwrap_or(i64::MAX) {
-                    continue;
-                }
-                let header = |name: &str| message.headers.get(name).map_or("-", |value| value.as_str()).to_owned();
-                let (holder, state) = (String::from_utf8_lossy(&message.payload), header("Putex-State"));
-                let machine = header("Putex-Machine");
-                let author = fixture.hosts.iter().find(|host| host.machine_id() == machine);
-                let author = author.map_or("nobody known", |host| host.name.as_str());
-                let text = format!("{} by {author}, {state}, holder {holder:?}", message.time.time());
-                writes.push((message.sequence, header("Putexd-Base"), text));
+    fixture.ask_on_the_switch(async || {
+        let mut writes = Vec::new();
+        let Ok(client) = async_nats::connect(&servers).await else { return writes };
+        let mut from = 1;
+        loop {
+            let question = json!({ "next_by_subj": "$KV.locks.db", "seq": from }).to_string();
+            let answer = client.request("$JS.API.STREAM.MSG.GET.KV_locks", question.into()).await;
+            let Some(message) = answer.ok().and_then(|answer| message_of(&answer.payload)) else { return writes };
+            from = message.sequence + 1;
+            if message.time.unix_timestamp() < i64::try_from(began).unwrap_or(i64::MAX) {
+                continue;
             }
-        })
+            let header = |name: &str| message.headers.get(name).map_or("-", |value| value.as_str()).to_owned();
+            let (holder, state) = (String::from_utf8_lossy(&message.payload), header("Putex-State"));
+            let machine = header("Putex-Machine");
+            let author = fixture.hosts.iter().find(|host| host.machine_id() == machine);
+            let author = author.map_or("nobody known", |host| host.name.as_str());
+            let text = format!("{} by {author}, {state}, holder {holder:?}", message.time.time());
+            writes.push((message.sequence, header("Putexd-Base"), text));
+        }
     })
 }
 

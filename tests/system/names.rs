@@ -4,9 +4,11 @@
 use std::time::Duration;
 
 use crate::cluster::Host;
-use crate::command::{holds_for, now, run, wait_for};
+use crate::command::{holds_for, now, run};
 use crate::environment::utf8;
-use crate::fixture::{Fixture, Plan, SERVICE, SOON, TAKE_OVER, WAIT, wait_for_standby, wait_for_status};
+use crate::fixture::{
+    Fixture, Plan, SERVICE, SOON, TAKE_OVER, WAIT, wait_for_standby, wait_for_status, wait_for_words,
+};
 use crate::lockstore::{Lockstore, on_each_store};
 use crate::watch::Event;
 
@@ -20,16 +22,6 @@ const TEMPTED: Duration = WAIT.saturating_mul(2);
 
 fn reload(host: &Host) {
     host.exec(&["systemctl", "reload", "putexd.service"]);
-}
-
-/// Waits until `putexctl status` on `host` shows all of `words`, and returns what it says.
-#[track_caller]
-fn wait_for_words(host: &Host, words: &[&str]) -> String {
-    wait_for(SOON, &format!("putexctl status on {} says {words:?}", host.name), || {
-        // A putexd that has just been started is not on the bus yet, so that the command may fail at first.
-        let text = String::from_utf8_lossy(&host.output(&["putexctl", "status"]).stdout).into_owned();
-        words.iter().all(|word| text.contains(word)).then_some(text)
-    })
 }
 
 #[track_caller]
@@ -50,7 +42,7 @@ fn a_service_is_renamed_host_by_host(store: Lockstore) {
 
     // Under another name the service has another key, and so another lock.
     rename(other, "db", "ctl");
-    wait_for_words(other, &["ctl ", "does not contend", &format!("{} holds it", holder.name), "key = \"db\""]);
+    wait_for_words(SOON, other, &["ctl ", "does not contend", &format!("{} holds it", holder.name), "key = \"db\""]);
     nobody_else_starts(&fixture, "a host with another key waits");
     let doctor = other.exec(&["putexctl", "doctor"]);
     assert!(doctor.contains("two keys share database.service: it is run under \"db\""), "{doctor}");
@@ -59,7 +51,7 @@ fn a_service_is_renamed_host_by_host(store: Lockstore) {
     let asked = now();
     other.exec(&["putexctl", "adopt", "ctl"]);
     let second = fixture.wait_for_takeover(&first, asked, TAKE_OVER, "adopted under another key");
-    wait_for_words(holder, &["does not contend", "key = \"ctl\""]);
+    wait_for_words(SOON, holder, &["does not contend", "key = \"ctl\""]);
     rename(holder, "db", "ctl");
     wait_for_status(holder, |status| status.contains("ctl standby (h"));
 
@@ -67,7 +59,7 @@ fn a_service_is_renamed_host_by_host(store: Lockstore) {
     holder.exec(&["systemctl", "stop", "putexd.service"]);
     holder.sh("rm -rf /var/lib/putex/*; mv /etc/putex.d/ctl.toml /etc/putex.d/db.toml");
     holder.exec(&["systemctl", "start", "putexd.service"]);
-    wait_for_words(holder, &["does not contend", "key = \"ctl\""]);
+    wait_for_words(SOON, holder, &["does not contend", "key = \"ctl\""]);
     // It is refused even when nobody holds the lock.
     other.exec(&["systemctl", "stop", "putexd.service"]);
     fixture.oracle.wait_for_end(&second, SOON);
@@ -77,7 +69,7 @@ fn a_service_is_renamed_host_by_host(store: Lockstore) {
     // No host saw who released the lock under the other name, so the wait for an unknown holder applies (K5).
     let third = fixture.wait_for_takeover(&second, asked, TAKE_OVER, "adopted while nobody holds it");
     other.exec(&["systemctl", "start", "putexd.service"]);
-    wait_for_words(other, &["does not contend", "key = \"db\""]);
+    wait_for_words(SOON, other, &["does not contend", "key = \"db\""]);
     rename(other, "ctl", "db");
     wait_for_standby(other);
     // A file with another name and the former key is the same lock.
@@ -107,7 +99,7 @@ fn a_unit_moves_from_one_service_to_another(store: Lockstore) {
     other.write_file("/etc/putex.d/front.toml", &with_database);
     reload(other);
     let held = format!("database.service is run under the key \"db\" in this store ({} holds it)", holder.name);
-    wait_for_words(other, &["front ", "does not contend", &held, "take database.service out of bound-units"]);
+    wait_for_words(SOON, other, &["front ", "does not contend", &held, "take database.service out of bound-units"]);
     assert!(!other.output(&["systemctl", "start", "database.service"]).status.success());
     nobody_else_starts(&fixture, "a host that has the unit under another service waits");
     assert_ne!(other.property("front.service", "ActiveState"), "active");
@@ -116,7 +108,7 @@ fn a_unit_moves_from_one_service_to_another(store: Lockstore) {
 
     // An operator confirms that. The host that runs the unit under the old service releases that one first.
     other.exec(&["putexctl", "adopt", "front"]);
-    wait_for_words(holder, &["does not contend", "database.service is run under the key \"front\""]);
+    wait_for_words(SOON, holder, &["does not contend", "database.service is run under the key \"front\""]);
     fixture.oracle.wait_for_end(&first, SOON);
     wait_for_status(other, |status| status.contains("front active"));
     let asked = now();
@@ -131,7 +123,7 @@ fn a_unit_moves_from_one_service_to_another(store: Lockstore) {
     reload(other);
     fixture.oracle.wait_for_end(&second, SOON);
     wait_for_status(other, |status| status.contains("front active"));
-    wait_for_words(holder, &["does not contend", "database.service is run under the key \"front\""]);
+    wait_for_words(SOON, holder, &["does not contend", "database.service is run under the key \"front\""]);
     nobody_else_starts(&fixture, "the unit's entry still names the service that has let it go");
     let asked = now();
     holder.exec(&["putexctl", "adopt", "db"]);
@@ -151,11 +143,11 @@ fn a_store_goes_back_behind_an_adoption(store: Lockstore) {
     let copy = folder.with_extension("copy");
     run("cp", &["-a", utf8(&folder), utf8(&copy)]);
     rename(other, "db", "ctl");
-    wait_for_words(other, &["ctl ", "does not contend"]);
+    wait_for_words(SOON, other, &["ctl ", "does not contend"]);
     let asked = now();
     other.exec(&["putexctl", "adopt", "ctl"]);
     let second = fixture.wait_for_takeover(&first, asked, TAKE_OVER, "adopted under another key");
-    wait_for_words(holder, &["does not contend", "run under the key \"ctl\""]);
+    wait_for_words(SOON, holder, &["does not contend", "run under the key \"ctl\""]);
 
     for host in &fixture.hosts {
         host.share().hang();
@@ -166,8 +158,8 @@ fn a_store_goes_back_behind_an_adoption(store: Lockstore) {
         host.share().go_on();
     }
     fixture.oracle.wait_for_end(&second, SOON);
-    wait_for_words(holder, &["does not contend", "later it said \"ctl\" to this host"]);
-    wait_for_words(other, &["does not contend", "run under the key \"db\""]);
+    wait_for_words(SOON, holder, &["does not contend", "later it said \"ctl\" to this host"]);
+    wait_for_words(SOON, other, &["does not contend", "run under the key \"db\""]);
     nobody_else_starts(&fixture, "nobody starts before an operator has said under which key");
     let asked = now();
     other.exec(&["putexctl", "adopt", "ctl"]);
@@ -188,7 +180,7 @@ fn a_store_is_moved_host_by_host(store: Lockstore) {
     moved(other);
     other.exec(&["cp", "-a", "/srv/putex", "/srv/shared/elsewhere"]);
     other.exec(&["systemctl", "restart", "putexd.service"]);
-    wait_for_words(other, &["does not contend", "/srv/shared/elsewhere", "putexctl adopt db"]);
+    wait_for_words(SOON, other, &["does not contend", "/srv/shared/elsewhere", "putexctl adopt db"]);
     nobody_else_starts(&fixture, "a host with another store waits");
     fixture.assert_alone(&first);
     procedures(&fixture, &first, holder, other, moved);
@@ -207,7 +199,7 @@ fn procedures(fixture: &Fixture, first: &Event, holder: &Host, other: &Host, mov
     for host in &fixture.hosts {
         host.exec(&["putexd", "--check"]);
         host.exec(&["systemctl", "start", "putexd.service"]);
-        wait_for_words(host, &["does not contend"]);
+        wait_for_words(SOON, host, &["does not contend"]);
     }
     nobody_else_starts(fixture, "nobody starts before an operator has said so");
     let asked = now();

@@ -7,9 +7,10 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::cluster::{Cut, Host, Off};
-use crate::command::{holds_for, kill, now, wait_for, wait_until};
+use crate::command::{holds_for, kill, now, wait_until};
 use crate::fixture::{
     HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, main_pid, wait_for_line, wait_for_restart, wait_for_standby,
+    wait_for_words,
 };
 use crate::lockstore::Lockstore;
 
@@ -213,9 +214,8 @@ fn nothing_starts_while_the_watchdog_is_not_served() {
     let Some(fixture) = plan.begin() else { return };
     let [host] = &fixture.hosts[..] else { panic!("one host was asked for") };
     // putexd answers questions only a moment after it is ready.
-    let status = || String::from_utf8_lossy(&host.output(&["putexctl", "status"]).stdout).into_owned();
     let says = |why: &str| {
-        wait_for(SOON, why, || status().contains(why).then_some(()));
+        wait_for_words(SOON, host, &[why]);
         holds_for(WAIT, "without the watchdog nothing starts", || fixture.oracle.starts().is_empty());
     };
     says("does not contend: the watchdog /etc/watchdog-stand-in is not served: No such file or directory");

@@ -6,13 +6,13 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::cluster::in_network;
-use crate::command::{output, run, said, wait_until};
+use crate::command::{lock, output, run, said, wait_until};
 use crate::environment::{nats_server, utf8};
 use crate::lockstore::Lockstore;
 use crate::on_hosts::{etcd_command, nats_configuration};
@@ -62,10 +62,11 @@ impl Server {
             .stdout(log.try_clone().expect("a file can be shared"))
             .stderr(log)
             .spawn();
-        let before = self.lock().replace(process.expect("ip can be run"));
+        let before = lock(&self.process).replace(process.expect("ip can be run"));
         assert!(before.is_none(), "the server runs already");
         wait_until(START_LIMIT, "the server beside the hosts answers", || {
-            let ended = self.lock().as_mut().is_some_and(|process| process.try_wait().is_ok_and(|end| end.is_some()));
+            let ended =
+                lock(&self.process).as_mut().is_some_and(|process| process.try_wait().is_ok_and(|end| end.is_some()));
             let log = || fs::read_to_string(self.dir.join("log")).unwrap_or_default();
             assert!(!ended, "the server beside the hosts has ended: {}", log());
             self.answers()
@@ -74,7 +75,7 @@ impl Server {
 
     /// Kills the server with SIGKILL, and waits until its processes are gone.
     pub fn kill(&self) {
-        if let Some(mut process) = self.lock().take() {
+        if let Some(mut process) = lock(&self.process).take() {
             self.signal("-KILL");
             process.wait().expect("the server is a child of this process");
             // PostgreSQL does not start again beside a process of its former run.
@@ -167,11 +168,6 @@ impl Server {
     fn processes(&self) -> Vec<String> {
         let listed = run("ip", &["netns", "pids", &self.network]);
         listed.split_whitespace().map(str::to_owned).collect()
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Child>> {
-        // A test that failed while it held this lock still has to clean up.
-        self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,10 +4,10 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
-use crate::command::{output, wait_until};
+use crate::command::{lock, output, wait_until};
 use crate::environment::utf8;
 
 /// The mount point on the hosts.
@@ -49,7 +49,7 @@ impl Share {
             .stdout(log.try_clone().expect("a file can be shared"))
             .stderr(log)
             .spawn();
-        let before = self.lock().replace(server.expect("nsenter can be run"));
+        let before = lock(&self.server).replace(server.expect("nsenter can be run"));
         assert!(before.is_none(), "it is mounted already");
         wait_until(Duration::from_secs(10), "the shared folder is mounted", || {
             output("mountpoint", &["--quiet", utf8(&self.place)]).status.success()
@@ -59,7 +59,7 @@ impl Share {
     /// Unmounts the view after a power loss of the host. Calls of its processes that still wait fail, so that these
     /// processes can end.
     pub fn unmount(&self) {
-        let Some(mut server) = self.lock().take() else { return };
+        let Some(mut server) = lock(&self.server).take() else { return };
         server.kill().expect("the file system's server is a child of this process");
         server.wait().expect("the file system's server is a child of this process");
         output("umount", &["--lazy", utf8(&self.place)]);
@@ -75,14 +75,9 @@ impl Share {
     }
 
     fn signal(&self, signal: &str) {
-        if let Some(server) = &*self.lock() {
+        if let Some(server) = &*lock(&self.server) {
             let sent = output("kill", &[signal, &server.id().to_string()]);
             assert!(sent.status.success(), "the file system's server runs");
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Child>> {
-        // A test that failed while it held this lock still has to clean up.
-        self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

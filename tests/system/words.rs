@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::cluster::Host;
-use crate::command::{holds_for, now, said, wait_for};
+use crate::command::{holds_for, now, said};
 use crate::fixture::{
     HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, wait_for_line, wait_for_standby, wait_for_status,
+    wait_for_words,
 };
 use crate::lockstore::Lockstore;
 
@@ -14,19 +14,6 @@ const ONCE: Duration = Duration::from_secs(6);
 /// A unit whose start always fails.
 const BAD: &str = "[Service]\nType=notify\nExecStart=false\n";
 const BAD_SERVICE: &str = "unit = \"bad.service\"\nrenew-interval = \"1s\"\nfailures = 3\nconfirmations = 1\n";
-
-fn status(host: &Host) -> String {
-    said(&host.output(&["putexctl", "status"]))
-}
-
-/// Waits until `putexctl status` on `host` shows all of `words`, and returns what it says.
-#[track_caller]
-fn wait_for_words(host: &Host, words: &[&str]) -> String {
-    wait_for(TAKE_OVER, &format!("putexctl status on {} says {words:?}", host.name), || {
-        let text = status(host);
-        words.iter().all(|word| text.contains(word)).then_some(text)
-    })
-}
 
 #[test]
 fn what_an_operator_stops_comes_back_after_one_wait_each_time() {
@@ -44,7 +31,8 @@ fn what_an_operator_stops_comes_back_after_one_wait_each_time() {
             let told = said(&host.output(&["putexctl", "step-down", "db"]));
             assert!(told.contains("stays down for 2.0s at least"), "{told}");
         }
-        let text = wait_for_words(host, &["db ", "standby", "before it tries again, since it let the lock go"]);
+        let text =
+            wait_for_words(TAKE_OVER, host, &["db ", "standby", "before it tries again, since it let the lock go"]);
         println!("{text}");
         running = fixture.wait_for_start(asked, SOON);
         println!("round {round}: back {:?} after it was asked for", running.after(asked));
@@ -52,6 +40,7 @@ fn what_an_operator_stops_comes_back_after_one_wait_each_time() {
     }
     // A service that fails says so and why, and waits longer each time.
     wait_for_words(
+        TAKE_OVER,
         host,
         &[
             "bad ",
@@ -70,7 +59,11 @@ fn whoever_does_not_hold_the_lock_says_who_does() {
         return;
     };
     let (holder, standby) = (fixture.host_of(&first), fixture.other(&first));
-    wait_for_words(standby, &[&format!("{} holds the lock and was heard of", holder.name), "may be taken in"]);
+    wait_for_words(
+        TAKE_OVER,
+        standby,
+        &[&format!("{} holds the lock and was heard of", holder.name), "may be taken in"],
+    );
     let asked = standby.output(&["putexctl", "step-down", "db"]);
     let told = said(&asked);
     assert_eq!(asked.status.code(), Some(1), "{told}");
@@ -93,7 +86,7 @@ fn whoever_does_not_hold_the_lock_says_who_does() {
     let since = now();
     holder.exec(&["putexctl", "step-down", "db"]);
     let words = ["releasing", "waits until the unit is proven dead", "an operator asked", "is not proven dead yet"];
-    println!("{}", wait_for_words(holder, &words));
+    println!("{}", wait_for_words(TAKE_OVER, holder, &words));
     let second = fixture.wait_for_takeover(&first, since, TAKE_OVER, "step-down of a unit that stops slowly");
 
     // After the loss of a host, the other one says why it waits.

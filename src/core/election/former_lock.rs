@@ -46,12 +46,6 @@ impl FormerLock {
         let_go || sent.has_waited_until(self.since.plus(self.wait(timings)))
     }
 
-    /// The last answer that was taken in.
-    #[must_use]
-    pub fn shown(&self) -> &Observation {
-        &self.shown
-    }
-
     /// How long a contender waits for the unit of a holder that is gone, or that it knows nothing of.
     fn wait(&self, timings: &Timings) -> Duration {
         let details = self.shown.content.record().and_then(|record| record.details.as_ref());

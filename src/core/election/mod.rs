@@ -20,6 +20,7 @@ mod former_lock;
 mod lock_view;
 mod longest_hold;
 mod machine;
+mod observed_lock;
 mod record;
 mod registration;
 mod stagger;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::lock_view::{Claim, ObservedLock};
+use super::observed_lock::{Claim, ObservedLock};
 use super::record::HOLDERS_LIMIT;
 use super::timings::Timings;
 use crate::types::{Key, NodeId, Revision, Time};
@@ -21,9 +21,7 @@ pub(super) fn staggered(claim: &Claim, key: &Key, node: &NodeId, seen: &Observed
     if details.is_some_and(|details| details.note.next.as_ref() == Some(node)) {
         return claim.take_at;
     }
-    let boot = claim.entitled_at.boot.saturating_sub(claim.take_at.boot);
-    let raw = claim.entitled_at.raw.saturating_sub(claim.take_at.raw);
-    let wait = boot.min(raw);
+    let wait = claim.entitled_at.since_at_least(claim.take_at);
     let holders = details.map_or(&[][..], |details| &details.holders);
     let (latest, others) = holders.split_last().map_or((None, &[][..]), |(latest, others)| (Some(latest), others));
     let others = &others[others.len().saturating_sub(HOLDERS_LIMIT)..];

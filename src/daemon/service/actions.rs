@@ -8,12 +8,11 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::{Service, Told};
+use crate::daemon::observation::observation;
 use crate::daemon::unit_control::Limit;
 use crate::daemon::{fence, registration};
-use crate::election::{
-    Action, Content, Event, GuardRequest, Observation, ReadId, Record, Waiting, WriteRequest, WriteResult,
-};
-use crate::store::{Attempt, Snapshot, StoreError, WriteOutcome};
+use crate::election::{Action, Event, GuardRequest, ReadId, Waiting, WriteRequest, WriteResult};
+use crate::store::{Attempt, StoreError, WriteOutcome};
 use crate::types::{Key, Revision, Time};
 
 /// A start that was prepared so long ago is prepared again.
@@ -86,7 +85,7 @@ impl Service {
             Action::Start { instance, token: _ } => {
                 let units = self.units.clone();
                 let start = async move { Event::Started { instance, result: in_words(units.start().await) } };
-                self.start = Some(self.answer(start));
+                self.start = Some(self.answer(start).into());
             }
             Action::Stop { kill_at } => self.stop(kill_at),
             Action::Persist(memory) => self.host.machine.keep(&self.settings, memory),
@@ -162,12 +161,7 @@ impl Service {
     }
 
     fn stop(&mut self, kill_at: Option<Time>) {
-        if let Some(start) = self.start.take() {
-            start.abort();
-        }
-        if let Some(stop) = self.stop.take() {
-            stop.abort();
-        }
+        (self.start, self.stop) = (None, None);
         self.stops += 1;
         let (units, proven, inbox, stop) =
             (self.units.clone(), Arc::clone(&self.proven), self.inbox.clone(), self.stops);
@@ -179,27 +173,17 @@ impl Service {
             _ => None,
         };
         let limit = fails_at.map(|at| Limit { at, settings: self.shown.subscribe() });
-        self.stop = Some(self.host.machine.spawn(Box::pin(async move {
+        let task = self.host.machine.spawn(Box::pin(async move {
             units.stop(kill_at, limit).await;
             proven.fetch_max(stop, Ordering::AcqRel);
             // The message is lost if the service has ended, and nobody needs it then.
             let _ = inbox.tell(Told::Proven).await;
-        })));
+        }));
+        self.stop = Some(task.into());
     }
 }
 
 /// An outcome as the election takes it, which only tells the reason of a failure.
 fn in_words<E: std::error::Error>(outcome: Result<(), E>) -> Result<(), String> {
     outcome.map_err(|error| error.to_string())
-}
-
-pub(in crate::daemon) fn observation(snapshot: Snapshot) -> Observation {
-    let (revision, content) = match snapshot.entry {
-        None => (Revision(0), Content::Absent),
-        Some(entry) => match entry.value {
-            None => (entry.revision, Content::Tombstone),
-            Some(value) => (entry.revision, Content::Record(Record::decode(&value))),
-        },
-    };
-    Observation { incarnation: snapshot.incarnation, revision, content }
 }

@@ -1,6 +1,5 @@
 //! Admission: whether the units of a service can be supervised on this host.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,11 +7,11 @@ use futures_util::StreamExt as _;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use super::lookout::{SHARE_OF_LOOKS, SHARE_OF_STRAYS, shared};
-use super::{Host, Inbox, Told, UnitControl};
-use crate::config::{ServiceSettings, StopProof, WatchdogSettings};
+use super::lookout::{SHARE_OF_LOOKS, SHARE_OF_STRAYS};
+use super::{Admission, Host, Inbox, Refusal, Told, UnitControl};
+use crate::config::{ServiceSettings, StopProof};
 use crate::daemon::grounds::{self, Grounds, Uncontainable};
-use crate::daemon::timers::shared_pause;
+use crate::daemon::timers::{shared, shared_pause};
 use crate::guard_client::frame::Watchdog;
 use crate::systemd::{ChangeHints, Manager, Surroundings, Unsupervisable};
 use crate::types::UnitName;
@@ -26,44 +25,6 @@ const FIRST_ADMISSION_INTERVAL: Duration = Duration::from_millis(100);
 /// itself does not look more often. It is `SHARE_OF_ROOM` for each unit of the host where that is more.
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 const SHARE_OF_ROOM: Duration = Duration::from_millis(5);
-
-/// Whether the units of a service can be supervised: what is to be remarked of them, or why not.
-pub(in crate::daemon) type Admission = Result<Vec<String>, Refusal>;
-
-/// Why the units of a service cannot be supervised.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(in crate::daemon) enum Refusal {
-    /// There is no answer yet.
-    #[error("it was taken up a moment ago, and systemd is being asked about its units")]
-    Unasked,
-    /// One of the units cannot be run on one host at a time.
-    #[error(transparent)]
-    Unit(#[from] Unsupervisable),
-    /// What the service contains cannot be killed as a whole.
-    #[error(transparent)]
-    Contained(#[from] Uncontainable),
-    /// The guard serves no watchdog, or another one than the configuration names.
-    #[error(
-        "putex-guard does not serve the watchdog {} with a timeout of {:?}; run \"systemctl daemon-reload\" and \
-         \"systemctl restart putex-guard\", which ends every lease of this host",
-        .0.device.display(), .0.timeout
-    )]
-    OtherWatchdog(WatchdogSettings),
-    /// The guard cannot serve the watchdog, for this reason.
-    #[error("the watchdog {} is not served: {trouble}", device.display())]
-    Unserved { device: PathBuf, trouble: String },
-    /// What has to outlive guard and daemon cannot be written, for this reason. The journal has been told of it once for
-    /// all services.
-    #[error("{0}")]
-    Host(String),
-}
-
-impl Refusal {
-    /// Whether one of the units can be started, or runs on, without the lease.
-    pub(super) fn is_ungated(&self) -> bool {
-        matches!(self, Self::Unit(error) if error.is_ungated())
-    }
-}
 
 /// Answers whether a service may be run on this host. A trait, so that a test can answer as well.
 pub(super) trait Admits: Sync {

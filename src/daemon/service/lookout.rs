@@ -1,6 +1,5 @@
 //! The tasks that look at the units of a service, and for processes outside of their control groups.
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,14 +7,13 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{Inbox, Look, Told, UnitControl};
+use super::{Inbox, Looked, Told, UnitControl};
 use crate::config::ServiceSettings;
 use crate::daemon::machine::Machine;
-use crate::daemon::timers::shared_pause;
+use crate::daemon::timers::{shared, shared_pause};
 use crate::election::ObservedUnit;
 use crate::host::processes::Process;
-use crate::systemd::{Manager, SystemState};
-use crate::types::UnitName;
+use crate::systemd::SystemState;
 
 /// Shortest time between two looks at the units. A look costs PID 1 about 10 ms, and a start or a stop, which waits for PID
 /// 1 as well, is announced by several changes.
@@ -32,19 +30,6 @@ pub(super) const SHARE_OF_LOOKS: Duration = Duration::from_millis(250);
 /// because `/proc` grows with the units.
 pub(super) const SHARE_OF_STRAYS: Duration = Duration::from_millis(10);
 const SHARE_OF_FAMILIES: Duration = Duration::from_millis(5);
-
-/// Number of places over which units spread in [`shared`]. Each place adds 1/128 of the time to three quarters of it.
-const PLACES: u64 = 64;
-
-/// The time between two rounds of something that is done about every `share` for each unit of the host. It is up to a
-/// quarter less or more, depending on the name of `unit`, so that units which were all looked at together spread out.
-pub(in crate::daemon) fn shared(systemd: &dyn Manager, unit: &UnitName, share: Duration) -> Duration {
-    let all = u32::try_from(systemd.watched()).map_or(Duration::MAX, |count| share.saturating_mul(count));
-    let mut hasher = DefaultHasher::new();
-    unit.as_str().hash(&mut hasher);
-    let place = u32::try_from(hasher.finish() % PLACES).unwrap_or_default();
-    (all / 4).saturating_mul(3).saturating_add(all / 128 * place)
-}
 
 /// Tells what the units do when one of them may have changed, and every R where the host has few units.
 pub(super) async fn watch_units(
@@ -68,7 +53,7 @@ pub(super) async fn watch_units(
         was_alive = alive;
         let all_dead = matches!(observed.all, Some(ObservedUnit::Dead { .. }));
         let is_settled = observed.is_settled;
-        if inbox.tell(Told::Looked(Look { epoch: before, units: observed, host_stops })).await.is_err() {
+        if inbox.tell(Told::Looked(Looked { epoch: before, units: observed, host_stops })).await.is_err() {
             return;
         }
         looked.send_replace(is_worth_a_look);

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::{Admission, Refusal, Service, UnitControl, names};
 use crate::daemon::tidings::Change;
 use crate::election::{Alarm, ObservedUnit, State, Transition, Waiting, rounded};
-use crate::guard_client::client::GuardClient;
+use crate::guard_client::GuardClient;
 use crate::journal;
 use crate::types::{FencingToken, OnStopFailure, Revision, ServiceName, Time, UnitName};
 
@@ -384,7 +384,7 @@ mod tests {
     use super::*;
     use crate::daemon::fake::{Fake, settings, stopped_lease};
     use crate::daemon::machine::ThisMachine;
-    use crate::guard_client::client::Link;
+    use crate::guard_client::Link;
     use crate::guard_client::frame::{ListedLease, Of, Outcome, Reply, Request};
     use crate::types::Time;
 

@@ -106,6 +106,26 @@ impl Folder {
         remove_all(parent.fd(), name, DEPTH_LIMIT)
     }
 
+    /// Takes the draft's name from it, so that it cannot be renamed into place any more, and removes it. `folder` is where
+    /// the draft is. `true` if the draft still had its name, or a repeated call took it.
+    pub(super) fn discard(&self, folder: &Path, draft: &Path) -> bool {
+        let discarded = self.take_name(folder, draft);
+        if let Some(discarded) = &discarded {
+            // What remains is swept later.
+            let _ = self.remove_all(discarded);
+        }
+        discarded.is_some()
+    }
+
+    /// Renames the draft to its name as a discarded one, and returns that path; `None` if the draft did not have its name
+    /// any more.
+    pub(super) fn take_name(&self, folder: &Path, draft: &Path) -> Option<PathBuf> {
+        let name = layout::discarded(&draft.file_name()?.to_string_lossy());
+        let discarded = folder.join(name);
+        let taken = self.rename(draft, &discarded).is_ok() || self.exists(&discarded).unwrap_or(false);
+        taken.then_some(discarded)
+    }
+
     pub(super) fn names(&self, path: &Path) -> io::Result<Vec<String>> {
         let names = entries(self.open_folder(path)?)?;
         Ok(names.into_iter().map(|name| name.to_string_lossy().into_owned()).collect())

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use super::folder::{Folder, gone};
 use super::layout::{self, MARKER, Nonce, VALUE};
-use super::steps::discard;
 use crate::store::StoreError;
 use crate::types::Value;
 
@@ -54,7 +53,7 @@ fn place_marker(root: &Folder) -> io::Result<String> {
     let marker = Path::new(MARKER);
     let renamed = root.rename(&draft, marker);
     if renamed.is_err() {
-        discard(root, Path::new(""), &draft);
+        root.discard(Path::new(""), &draft);
         if !root.exists(marker)? {
             renamed?;
         }
@@ -73,7 +72,7 @@ pub(super) fn probe(root: &Folder) -> Result<(), StoreError> {
         .map(|nonce| layout::draft(Path::new(""), &nonce))
         .map_err(|error| root.unreachable(Path::new(""), &error))?;
     let probed = probe_in(root, &folder);
-    discard(root, Path::new(""), &folder);
+    root.discard(Path::new(""), &folder);
     match probed {
         Ok(None) => Ok(()),
         Ok(Some(what)) => {
@@ -131,7 +130,7 @@ impl Orphans {
         }
         let is_old = |draft: &&PathBuf| self.0.get(*draft).is_some_and(|seen| now - *seen >= ORPHANED_AFTER);
         for draft in drafts.iter().filter(is_old).take(SWEPT_AT_ONCE) {
-            discard(root, folder, draft);
+            root.discard(folder, draft);
         }
         for name in names.iter().filter(|name| layout::is_discarded(name)).take(SWEPT_AT_ONCE) {
             gone(root.remove_all(&folder.join(name)))?;

@@ -421,7 +421,7 @@ impl Lock {
             }
             let renamed = self.root.rename(&draft, &self.folder);
             if renamed.is_err() {
-                discard(&self.root, Path::new(""), &draft);
+                self.root.discard(Path::new(""), &draft);
                 if !self.root.exists(&self.folder)? {
                     return renamed;
                 }
@@ -487,7 +487,7 @@ impl<'a> Write<'a> {
     /// and never will be, even if a call for it is still under way.
     pub(super) fn withdraw(&self) -> bool {
         let root = &self.lock.root;
-        let Some(discarded) = take_name(root, &self.lock.folder, &self.draft()) else { return false };
+        let Some(discarded) = root.take_name(&self.lock.folder, &self.draft()) else { return false };
         // The contents are known, so they are removed one by one. What remains is swept later.
         let inner = layout::inner(&discarded, &self.nonce);
         let removed = root.remove_file(&inner.join(VALUE)).and_then(|()| root.remove_folder(&inner));
@@ -507,26 +507,6 @@ impl<'a> Write<'a> {
     fn draft(&self) -> PathBuf {
         layout::draft(&self.lock.folder, &self.nonce)
     }
-}
-
-/// Takes the draft's name from it, so that it cannot be renamed into place any more, and removes it. `true` if the
-/// draft still had its name, or a repeated call took it.
-pub(super) fn discard(root: &Folder, folder: &Path, draft: &Path) -> bool {
-    let discarded = take_name(root, folder, draft);
-    if let Some(discarded) = &discarded {
-        // What remains is swept later.
-        let _ = root.remove_all(discarded);
-    }
-    discarded.is_some()
-}
-
-/// Renames the draft to its name as a discarded one, and returns that path; `None` if the draft did not have its name
-/// any more.
-fn take_name(root: &Folder, folder: &Path, draft: &Path) -> Option<PathBuf> {
-    let name = layout::discarded(&draft.file_name()?.to_string_lossy());
-    let discarded = folder.join(name);
-    let taken = root.rename(draft, &discarded).is_ok() || root.exists(&discarded).unwrap_or(false);
-    taken.then_some(discarded)
 }
 
 fn fault(path: &Path, error: io::Error) -> Fault {

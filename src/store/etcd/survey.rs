@@ -6,7 +6,7 @@ use etcd_client::{Member, StatusResponse};
 use futures_util::future::join_all;
 
 use super::connection::Connection;
-use crate::store::{Examination, StoreError};
+use crate::store::{Examination, StoreError, version_numbers};
 use crate::types::store::EtcdSettings;
 
 /// The state of a member, as its endpoint reports it.
@@ -43,7 +43,9 @@ pub(super) async fn examine(settings: &EtcdSettings, connection: &Connection) ->
         examination.facts.push(("endpoint", text));
         match answer {
             Ok(answer) => {
-                examination.warnings.extend(defects(version(&answer.version), members.as_ref().map_or(0, Vec::len)));
+                examination
+                    .warnings
+                    .extend(defects(version_numbers(&answer.version), members.as_ref().map_or(0, Vec::len)));
                 examination.warnings.extend(answer.errors.iter().map(|error| complaint(endpoint, error)));
             }
             Err(error) => {
@@ -131,20 +133,13 @@ fn defects(version: (u64, u64, u64), members: usize) -> Option<String> {
     Some(what.to_owned())
 }
 
-/// The three numbers of a version. A part that is not understood counts as 0, so that an unknown version counts as old.
-fn version(text: &str) -> (u64, u64, u64) {
-    let mut parts = text.split(['.', '-', '+']).map(|part| part.parse().unwrap_or(0));
-    let mut next = || parts.next().unwrap_or(0);
-    (next(), next(), next())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn each_known_defect_has_its_warning() {
-        let of = |text, members| defects(version(text), members).unwrap_or_default();
+        let of = |text, members| defects(version_numbers(text), members).unwrap_or_default();
         assert!(of("3.3.27", 3).contains("before 3.4 "));
         assert!(of("3.4.3", 3).contains("#11651"));
         assert!(of("3.5.2", 3).contains("#13766"));

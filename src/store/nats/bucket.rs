@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::connection::{Connection, Refusal};
 use super::record;
-use crate::store::StoreError;
+use crate::store::{StoreError, version_numbers};
 use crate::types::{Incarnation, Key, Revision};
 
 /// The time limit of making a bucket: its replicas elect a leader first.
@@ -74,10 +74,6 @@ pub struct Facts {
     pub incarnation: Incarnation,
     /// Entries kept for each key; with 1, no `read` finds what a revision replaced.
     pub history: u64,
-    /// Whether the server checks the expected revision and writes in one step. Where it does not, a write that is
-    /// answered with `Conflict` may be stored all the same, and nothing may start without a further write that confirms
-    /// the claim (confirming, K3).
-    pub sound_compare_and_set: bool,
     /// Whole sentences that the administrator should read.
     pub warnings: Vec<String>,
 }
@@ -366,7 +362,7 @@ impl Bucket {
         };
         let server = connection.client.server_info();
         let replicas = info.config.num_replicas;
-        let version = parse_version(&server.version);
+        let version = version_numbers(&server.version);
         let clustered = server.cluster.is_some();
         let followers = info.cluster.as_ref().map_or(&[][..], |cluster| &cluster.replicas);
         Ok(Facts {
@@ -376,7 +372,6 @@ impl Bucket {
             leader: info.cluster.as_ref().and_then(|cluster| cluster.leader.clone()),
             incarnation: incarnation_of(&info)?,
             history: u64::try_from(info.config.max_messages_per_subject).unwrap_or(u64::MAX),
-            sound_compare_and_set: is_sound(version, replicas),
             warnings: warnings(version, replicas, clustered, info.config.max_messages_per_subject),
             version: server.version,
             cluster: server.cluster,
@@ -401,7 +396,7 @@ impl Bucket {
             "it is sealed, or does not acknowledge writes; make it anew as a KV bucket".to_owned()
         } else if !config.subjects.contains(&self.all_keys()) {
             format!("its stream does not listen to {}; make it anew as a KV bucket", self.all_keys())
-        } else if parse_version(version) == (2, 10, 19) && config.num_replicas <= 1 {
+        } else if version_numbers(version) == (2, 10, 19) && config.num_replicas <= 1 {
             "nats-server 2.10.19 lets two writers win on one replica (nats-server#5840); upgrade it".to_owned()
         } else {
             return Ok(());
@@ -540,24 +535,9 @@ fn warnings(version: (u64, u64, u64), replicas: usize, clustered: bool, history:
     warnings
 }
 
-/// The three numbers of a version. A part that is not understood counts as 0, so that an unknown version counts as old.
-fn parse_version(text: &str) -> (u64, u64, u64) {
-    let mut parts = text.split(['.', '-', '+']).map(|part| part.parse().unwrap_or(0));
-    let mut next = || parts.next().unwrap_or(0);
-    (next(), next(), next())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn versions_are_compared_by_number() {
-        assert_eq!(parse_version("2.9.10"), (2, 9, 10));
-        assert_eq!(parse_version("2.12.0-RC.1"), (2, 12, 0));
-        assert_eq!(parse_version("nonsense"), (0, 0, 0));
-        assert!(parse_version("2.9.10") < parse_version("2.9.21"));
-    }
 
     #[test]
     fn each_known_defect_has_its_warning() {

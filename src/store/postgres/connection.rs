@@ -63,8 +63,8 @@ impl Connection {
         for endpoint in endpoints {
             let watchers = Arc::new(Watchers::default());
             let opening = async {
-                let first = Session::open(&endpoint, table, call_limit, Some(Arc::clone(&watchers))).await?;
-                let notifies = first.listen(table).await?;
+                let first = open_session(&endpoint, table, call_limit, Some(Arc::clone(&watchers))).await?;
+                let notifies = table.listen(&first).await?;
                 Ok((first, notifies))
             };
             match tokio::time::timeout(call_limit, opening).await {
@@ -154,7 +154,7 @@ impl Connection {
         {
             return Ok(session);
         }
-        let session = Session::open(&self.endpoint, &self.table, self.call_limit, None).await?;
+        let session = open_session(&self.endpoint, &self.table, self.call_limit, None).await?;
         self.table.notify(&session, key).await?;
         Ok(session)
     }
@@ -198,7 +198,7 @@ impl Connection {
             match idle {
                 Some((_, session)) if session.is_lost() => {}
                 Some((_, session)) => break session,
-                None => break Session::open(&self.endpoint, &self.table, self.call_limit, None).await?,
+                None => break open_session(&self.endpoint, &self.table, self.call_limit, None).await?,
             }
         };
         Ok(Lent { session: Some(session), home: Arc::clone(self), _turn: turn })
@@ -211,6 +211,18 @@ impl Connection {
             drop(written.try_send(key.clone()));
         }
     }
+}
+
+/// Opens a session with a server that is fit to hold locks. Notifications go to `hints`.
+async fn open_session(
+    endpoint: &Endpoint,
+    table: &Table,
+    call_limit: Duration,
+    hints: Option<Arc<Watchers>>,
+) -> Result<Session, StoreError> {
+    let session = Session::connect(endpoint, hints).await?;
+    let (prepared, checked) = tokio::join!(session.prepare(&endpoint.address, call_limit), table.check(&session));
+    prepared.and(checked).map(|()| session)
 }
 
 /// A session that is lent for a call. If it is dropped before the call was answered, the session is closed and the call

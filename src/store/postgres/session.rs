@@ -18,9 +18,9 @@ use tokio_postgres::{AsyncMessage, Client, Config, Error, Row, SimpleQueryMessag
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::hints::Watchers;
-use super::table::Table;
 use crate::store::StoreError;
-use crate::store::reconnect::{Task, lock};
+use crate::store::reconnect::lock;
+use crate::task::OwnedTask;
 use crate::types::Key;
 
 /// One server, and how to connect to it.
@@ -95,25 +95,17 @@ pub(super) struct Session {
     warning: Arc<Mutex<Option<String>>>,
     /// `Some` when the connection is lost, with the reason.
     lost: watch::Receiver<Option<String>>,
-    _driver: Task,
+    _driver: OwnedTask,
 }
 
 impl Session {
-    /// Connects, checks whether the server is fit to hold locks, and pins the settings that must not change.
-    /// Notifications go to `hints`.
-    pub(super) async fn open(
-        endpoint: &Endpoint,
-        table: &Table,
-        call_limit: Duration,
-        hints: Option<Arc<Watchers>>,
-    ) -> Result<Self, StoreError> {
+    /// Connects. Notifications go to `hints`. The session has to be [prepared](Self::prepare) before its first use.
+    pub(super) async fn connect(endpoint: &Endpoint, hints: Option<Arc<Watchers>>) -> Result<Self, StoreError> {
         let (client, connection) = endpoint.config.connect(endpoint.tls.clone()).await.map_err(|e| failure(&e))?;
         let warning = Arc::default();
         let (sender, lost) = watch::channel(None);
-        let driver = Task::spawn(drive(connection, Arc::clone(&warning), hints, sender));
-        let session = Self { client, tls: endpoint.tls.clone(), warning, lost, _driver: driver };
-        session.prepare(endpoint, table, call_limit).await?;
-        Ok(session)
+        let driver = OwnedTask::spawn(drive(connection, Arc::clone(&warning), hints, sender));
+        Ok(Self { client, tls: endpoint.tls.clone(), warning, lost, _driver: driver })
     }
 
     /// Runs a statement in a transaction of its own, sent once and in one piece. When it returns rows, the transaction
@@ -162,15 +154,6 @@ impl Session {
         self.client.check_connection().await.map_err(|error| failure(&error))
     }
 
-    /// Subscribes to notifications; `false` if the server has none.
-    pub(super) async fn listen(&self, table: &Table) -> Result<bool, StoreError> {
-        match self.execute(&format!("LISTEN \"{}\"", table.channel)).await {
-            Ok(_) => Ok(true),
-            Err(error) if is_not_understood(&error) => Ok(false),
-            Err(error) => Err(failure(&error)),
-        }
-    }
-
     /// The last warning of the server since the last call of this function.
     pub(super) fn take_warning(&self) -> Option<String> {
         lock(&self.warning).take()
@@ -193,13 +176,11 @@ impl Session {
         let _ = self.client.cancel_token().cancel_query(self.tls.clone()).await;
     }
 
-    async fn prepare(&self, endpoint: &Endpoint, table: &Table, call_limit: Duration) -> Result<(), StoreError> {
-        let address = &endpoint.address;
-        let kind = table.kind_question();
+    /// Checks whether the server, which is at `address`, is fit to hold locks, and pins the settings that must not change.
+    pub(super) async fn prepare(&self, address: &str, call_limit: Duration) -> Result<(), StoreError> {
         let questions =
             ["SHOW transaction_read_only", "SELECT pg_is_in_recovery()", "SHOW synchronous_commit", "SHOW fsync"];
-        let (answers, kind) = tokio::join!(self.ask_all(&questions), self.ask(&kind));
-        let answers = answers?;
+        let answers = self.ask_all(&questions).await?;
         let is = |index: usize, value: &str| answers[index].as_deref() == Some(value);
         if is(1, "t") {
             return Err(StoreError::Unreachable(format!("{address} is a standby")));
@@ -220,10 +201,6 @@ impl Session {
                 "fsync is off on {address}, so a crash undoes what was acknowledged: set it to on"
             )));
         }
-        if let Some([kind, persistence]) = kind?.as_deref() {
-            table_problem(kind, persistence)
-                .map_or(Ok(()), |why| Err(StoreError::Unfit(format!("the table {} {why}", table.name))))?;
-        }
         // The timeouts end a statement that waits for a lock before the caller gives up, so that the caller learns its
         // outcome.
         let patience = (call_limit * 3 / 4).as_millis().max(1);
@@ -242,16 +219,6 @@ impl Session {
             pinned.map_err(|error| failure(&error))?;
         }
         Ok(())
-    }
-}
-
-/// Why a table of this kind and persistence, as pg_class has them, cannot hold locks; `None` if it can.
-fn table_problem(kind: &str, persistence: &str) -> Option<&'static str> {
-    match (kind, persistence) {
-        ("r" | "p", "p") => None,
-        (_, "u") => Some("is unlogged, so a crash empties it: ALTER TABLE ... SET LOGGED"),
-        (_, "t") => Some("is temporary: make a lasting one"),
-        _ => Some("is no table"),
     }
 }
 
@@ -304,7 +271,7 @@ fn casts_doubt(severity: Option<Severity>, file: Option<&str>) -> bool {
 }
 
 /// Whether the server does not understand a statement, or this user may not run it, so that asking again is no use.
-fn is_not_understood(error: &Error) -> bool {
+pub(super) fn is_not_understood(error: &Error) -> bool {
     // Class 42: syntax errors, unknown names and missing privileges.
     error.code().is_some_and(|code| *code == SqlState::FEATURE_NOT_SUPPORTED || code.code().starts_with("42"))
 }
@@ -389,12 +356,5 @@ mod tests {
         assert!(casts_doubt(Some(Severity::Warning), None) && casts_doubt(None, None));
         assert!(!casts_doubt(Some(Severity::Notice), Some("syncrep.c")));
         assert!(!casts_doubt(Some(Severity::Warning), Some("varsup.c")));
-    }
-
-    #[test]
-    fn only_a_logged_table_holds_locks() {
-        assert_eq!(table_problem("r", "p"), None);
-        assert!(table_problem("r", "u").is_some_and(|why| why.contains("SET LOGGED")));
-        assert!(table_problem("r", "t").is_some() && table_problem("v", "p").is_some());
     }
 }

@@ -8,7 +8,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::record;
-use super::session::{Session, failure};
+use super::session::{Session, failure, is_not_understood};
 use crate::store::{Attempt, ENCODED_LIMIT_BYTES, Entry, INCARNATION_LIMIT_BYTES, Snapshot, StoreError};
 use crate::types::{Incarnation, Key, Revision, Value};
 
@@ -28,7 +28,7 @@ pub(super) struct Table {
     /// The table's name, as the configuration has it.
     pub(super) name: String,
     /// The channel of the hints: the table's name without its schema, because a channel has no schema.
-    pub(super) channel: String,
+    channel: String,
     quoted: String,
     read: String,
     create: String,
@@ -174,13 +174,37 @@ impl Table {
         }
     }
 
-    /// The question for the kind and the persistence of the table, which are the two columns of the answer.
-    pub(super) fn kind_question(&self) -> String {
-        format!("SELECT relkind, relpersistence FROM pg_class WHERE oid = to_regclass('{}')", self.quoted)
+    /// Subscribes to the hints; `false` if the server has no notifications.
+    pub(super) async fn listen(&self, session: &Session) -> Result<bool, StoreError> {
+        match session.execute(&format!("LISTEN \"{}\"", self.channel)).await {
+            Ok(_) => Ok(true),
+            Err(error) if is_not_understood(&error) => Ok(false),
+            Err(error) => Err(failure(&error)),
+        }
+    }
+
+    /// Checks that the table, if it exists, can hold locks.
+    pub(super) async fn check(&self, session: &Session) -> Result<(), StoreError> {
+        let question =
+            format!("SELECT relkind, relpersistence FROM pg_class WHERE oid = to_regclass('{}')", self.quoted);
+        let answer = session.ask(&question).await?;
+        let Some([kind, persistence]) = answer.as_deref() else { return Ok(()) };
+        let problem = problem(kind, persistence);
+        problem.map_or(Ok(()), |why| Err(StoreError::Unfit(format!("the table {} {why}", self.name))))
     }
 
     fn missing(&self, why: &str) -> StoreError {
         StoreError::Missing(format!("the table {}: {why}; run \"putexctl init\" on one host", self.name))
+    }
+}
+
+/// Why a table of this kind and persistence, as pg_class has them, cannot hold locks; `None` if it can.
+fn problem(kind: &str, persistence: &str) -> Option<&'static str> {
+    match (kind, persistence) {
+        ("r" | "p", "p") => None,
+        (_, "u") => Some("is unlogged, so a crash empties it: ALTER TABLE ... SET LOGGED"),
+        (_, "t") => Some("is temporary: make a lasting one"),
+        _ => Some("is no table"),
     }
 }
 
@@ -223,5 +247,11 @@ mod tests {
         let text = DEFINITION.replace(DEFINED_NAME, &table.quoted);
         assert!(text.contains("CREATE TABLE IF NOT EXISTS \"ha\".\"locks\" (") && !text.contains(DEFINED_NAME));
         assert!(text.contains(&format!("'{STORE_ROW}'")));
+    }
+    #[test]
+    fn only_a_logged_table_holds_locks() {
+        assert_eq!(problem("r", "p"), None);
+        assert!(problem("r", "u").is_some_and(|why| why.contains("SET LOGGED")));
+        assert!(problem("r", "t").is_some() && problem("v", "p").is_some());
     }
 }

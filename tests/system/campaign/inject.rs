@@ -605,20 +605,18 @@ fn read_lock(fixture: &Fixture, away: Option<&Host>) -> Option<Result<Snapshot, 
         StoreSettings::Etcd(etcd) => etcd.endpoints.retain(reaches),
         StoreSettings::Directory(_) | StoreSettings::Postgres(_) => {}
     }
-    fixture.on_the_switch(|| {
-        runtime().block_on(async {
-            let store = store::open(&settings, SOON).ok()?;
-            let key = Key::new("db").expect("a key");
-            let answered = async {
-                loop {
-                    match store.read(&key, None).await {
-                        Err(StoreError::Unreachable(_)) => tokio::time::sleep(Duration::from_millis(10)).await,
-                        answer => return answer,
-                    }
+    fixture.ask_on_the_switch(async || {
+        let store = store::open(&settings, SOON).ok()?;
+        let key = Key::new("db").expect("a key");
+        let answered = async {
+            loop {
+                match store.read(&key, None).await {
+                    Err(StoreError::Unreachable(_)) => tokio::time::sleep(Duration::from_millis(10)).await,
+                    answer => return answer,
                 }
-            };
-            tokio::time::timeout(ANSWER, answered).await.ok()
-        })
+            }
+        };
+        tokio::time::timeout(ANSWER, answered).await.ok()
     })
 }
 
@@ -630,18 +628,12 @@ pub fn clear_damaged(fixture: &Fixture) -> bool {
         && fixture.hosts.iter().any(|host| host.is_on() && host.output(&["putexctl", "clear", "db"]).status.success())
 }
 
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a thread may have one")
-}
-
 /// Sends an empty message to `subject`, and returns the answer if there is one.
 fn ask_nats(cluster: &Cluster, subject: &'static str) -> Option<String> {
     let urls = OnHosts::Nats.urls(cluster);
-    cluster.on_the_switch(|| {
-        runtime().block_on(async {
-            let asked = async { async_nats::connect(urls).await.ok()?.request(subject, "".into()).await.ok() };
-            let answer = tokio::time::timeout(SOON, asked).await.ok()??;
-            Some(String::from_utf8_lossy(&answer.payload).into_owned())
-        })
+    cluster.ask_on_the_switch(async || {
+        let asked = async { async_nats::connect(urls).await.ok()?.request(subject, "".into()).await.ok() };
+        let answer = tokio::time::timeout(SOON, asked).await.ok()??;
+        Some(String::from_utf8_lossy(&answer.payload).into_owned())
     })
 }

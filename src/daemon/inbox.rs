@@ -1,15 +1,17 @@
 //! Everything that a service is told, by the tasks that carry out its actions or look for it, and by operators. It all goes
 //! through one channel, because a channel takes more memory than all else that a task has of its own.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Admission, Look};
-use crate::config::ServiceSettings;
-use crate::daemon::registration::{Adoption, Standpoint};
+use super::grounds::Uncontainable;
+use super::unit_control::ObservedUnits;
+use crate::config::{ServiceSettings, WatchdogSettings};
 use crate::election::Event;
 use crate::host::processes::Process;
+use crate::systemd::Unsupervisable;
 
 /// Limit of the messages that wait for the loop. The loop takes messages faster than anybody makes them. Where the channel
 /// is full, whoever sends more has to wait.
@@ -41,14 +43,78 @@ pub enum Order {
     },
 }
 
+/// What one look at the units has shown.
+#[derive(Debug)]
+pub(super) struct Looked {
+    /// The epoch in which the look began.
+    pub(super) epoch: u64,
+    pub(super) units: ObservedUnits,
+    /// Whether the host is going down: PID 1 then stops the units itself, and would refuse to start any.
+    pub(super) host_stops: bool,
+}
+
+/// Whether the units of a service can be supervised: what is to be remarked of them, or why not.
+pub(super) type Admission = Result<Vec<String>, Refusal>;
+
+/// Why the units of a service cannot be supervised.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Refusal {
+    /// There is no answer yet.
+    #[error("it was taken up a moment ago, and systemd is being asked about its units")]
+    Unasked,
+    /// One of the units cannot be run on one host at a time.
+    #[error(transparent)]
+    Unit(#[from] Unsupervisable),
+    /// What the service contains cannot be killed as a whole.
+    #[error(transparent)]
+    Contained(#[from] Uncontainable),
+    /// The guard serves no watchdog, or another one than the configuration names.
+    #[error(
+        "putex-guard does not serve the watchdog {} with a timeout of {:?}; run \"systemctl daemon-reload\" and \
+         \"systemctl restart putex-guard\", which ends every lease of this host",
+        .0.device.display(), .0.timeout
+    )]
+    OtherWatchdog(WatchdogSettings),
+    /// The guard cannot serve the watchdog, for this reason.
+    #[error("the watchdog {} is not served: {trouble}", device.display())]
+    Unserved { device: PathBuf, trouble: String },
+    /// What has to outlive guard and daemon cannot be written, for this reason. The journal has been told of it once for
+    /// all services.
+    #[error("{0}")]
+    Host(String),
+}
+
+impl Refusal {
+    /// Whether one of the units can be started, or runs on, without the lease.
+    pub(super) fn is_ungated(&self) -> bool {
+        matches!(self, Self::Unit(error) if error.is_ungated())
+    }
+}
+
+/// What the entries of a service's units say of the key in the configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Standpoint {
+    /// Nothing is known, because the store has not answered. A service that was cleared before stays so, and the store is
+    /// asked again before a start (vetting, N2).
+    Unknown(String),
+    /// The unit may be run under the key.
+    Cleared,
+    /// The unit must not be run under the key, for this reason.
+    Refused(String),
+}
+
+/// An operator's word that the place which the configuration names is meant (adoption of another key, N3). It carries the
+/// channel for the answer.
+pub(super) type Adoption = oneshot::Sender<Result<String, String>>;
+
 /// A message to a service's loop.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "it is boxed as a whole, and mostly an event")]
-pub(in crate::daemon) enum Told {
+pub(super) enum Told {
     /// The outcome of an action, or the verdict of a health check.
     Event(Event),
     /// What a look at the units has shown.
-    Looked(Look),
+    Looked(Looked),
     /// The processes of the units that are outside of their control groups, each time that the list changes.
     Strays(Vec<Process>),
     /// Whether the units can be supervised, each time that the answer changes.
@@ -64,25 +130,25 @@ pub(in crate::daemon) enum Told {
 /// The sending end of a service's channel. Messages are boxed, because a channel allocates room for 32 of them from the
 /// beginning on.
 #[derive(Debug, Clone)]
-pub(in crate::daemon) struct Inbox(mpsc::Sender<Box<Told>>);
+pub(super) struct Inbox(mpsc::Sender<Box<Told>>);
 
 /// The service is gone.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::daemon) struct Gone;
+pub(super) struct Gone;
 
 impl Inbox {
     /// Makes an empty inbox, and its receiving end.
-    pub(in crate::daemon) fn new() -> (Self, mpsc::Receiver<Box<Told>>) {
+    pub(super) fn new() -> (Self, mpsc::Receiver<Box<Told>>) {
         let (sender, told) = mpsc::channel(LIMIT);
         (Self(sender), told)
     }
 
     /// Sends a message, and waits while the channel is full.
-    pub(in crate::daemon) async fn tell(&self, told: Told) -> Result<(), Gone> {
+    pub(super) async fn tell(&self, told: Told) -> Result<(), Gone> {
         self.0.send(Box::new(told)).await.map_err(|_| Gone)
     }
 
-    pub(in crate::daemon) fn is_closed(&self) -> bool {
+    pub(super) fn is_closed(&self) -> bool {
         self.0.is_closed()
     }
 }
@@ -108,7 +174,7 @@ impl Orders {
     }
 
     /// Gives an order, and waits while the channel is full.
-    pub(in crate::daemon) async fn give_in_turn(&self, order: Order) -> Result<(), Gone> {
+    pub(super) async fn give_in_turn(&self, order: Order) -> Result<(), Gone> {
         self.0.tell(Told::Order(order)).await
     }
 }

@@ -1,0 +1,68 @@
+//! The latest record of a lock as this host has seen it, and what a contender may do because of it.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::event::{Content, ReadId};
+use super::waiting::{Heard, Unseen, Why};
+use crate::types::{Incarnation, Revision, Time};
+
+/// Whether what a record says of its holder's death may be believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(super) enum Trust {
+    /// This host saw the lock change to this record: it has watched the lock all the time since it saw the record before.
+    Followed,
+    /// This host saw the record as the first of its incarnation, after a regression, or after a gap. The store may have gone back
+    /// meanwhile: then this is a copy from the past, whose successors are lost (unknown holder, K5).
+    Found,
+}
+
+/// The latest record, and the time from which its age counts.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct ObservedLock {
+    pub(super) incarnation: Incarnation,
+    pub(super) revision: Revision,
+    pub(super) content: Content,
+    /// Age (K1): the local time of the answer that first showed the record, or showed it again after a gap.
+    pub(super) since: Time,
+    /// The local time of the answer that first showed the record. A pause that the record asks for counts from then on.
+    pub(super) shown: Time,
+    /// How long that answer took.
+    pub(super) round_trip: Duration,
+    pub(super) trust: Trust,
+    /// Why the record is found and not followed. Only the text for operators uses it.
+    #[serde(skip)]
+    pub(super) unseen: Unseen,
+    /// When something was last heard of the holder; a record that is shown again says nothing of that. Only the text for
+    /// operators uses it.
+    #[serde(skip)]
+    pub(super) heard: Heard,
+    pub(super) question: Question,
+}
+
+/// Verified release (K4): the state of the question to the store which record the latest one replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(super) enum Question {
+    /// It is to be put to the store from then on.
+    Due(Time),
+    /// It was put to the store, which has not answered yet.
+    Asked(ReadId),
+    /// The store has answered. `true`: it is the record that a `proven` has to replace.
+    Answered(bool),
+}
+
+/// From when on a contender may write its claim, and from when on it may start the unit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Claim {
+    /// No claim is written before this (taking, K2; verified release, K4; unknown holder, K5).
+    pub(super) take_at: Time,
+    /// The unit is not started before this (confirming, K3; verified release, K4; unknown holder, K5).
+    pub(super) entitled_at: Time,
+    /// The hold that is waited out, and that has to be published until it is.
+    pub(super) hold: Duration,
+    /// Why this host may not start the unit at once.
+    pub(super) why: Why,
+    /// An operator's pause decides `take_at`, and not what is known of the holder.
+    pub(super) paused: bool,
+}

@@ -1,0 +1,43 @@
+//! The host that services run on, as they see it.
+
+use std::sync::Arc;
+
+use super::grounds::Grounds;
+use super::hints::Hints;
+use super::machine::Machine;
+use super::tidings::Tidings;
+use crate::config::WatchdogSettings;
+use crate::guard_client::GuardClient;
+use crate::store::Store;
+use crate::systemd::Manager;
+use crate::types::store::StoreAddress;
+use crate::types::{ClusterName, MachineId, NodeId};
+
+/// What all services of the host share, and their only way to the world outside.
+#[derive(Clone)]
+pub struct Host {
+    /// The node name, which is the token in this host's records.
+    pub node: NodeId,
+    /// Its machine id.
+    pub machine_id: MachineId,
+    /// The store of the locks.
+    pub store: Arc<dyn Store>,
+    /// The address of the store.
+    pub store_address: StoreAddress,
+    /// The name that tells this host's cluster from others in the same store.
+    pub cluster: Option<ClusterName>,
+    /// The connection to the guard.
+    pub guard: GuardClient,
+    /// The host's PID 1.
+    pub systemd: Arc<dyn Manager>,
+    /// The bells for the store's hints. They ring only while [`Hints::run`] runs.
+    pub hints: Hints,
+    /// Clocks, timers, tasks and memory of the host.
+    pub machine: Arc<dyn Machine>,
+    /// The control groups of each service.
+    pub grounds: Grounds,
+    /// The journal entries that are written once for all services.
+    pub tidings: Tidings,
+    /// The hardware watchdog that the guard has to serve before anything is started.
+    pub watchdog: Option<WatchdogSettings>,
+}
