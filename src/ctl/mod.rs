@@ -37,17 +37,17 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Stop a service's unit here and let its lock go, so that another host takes over
+    /// Stop a service's unit on this host and release its lock, so that another host takes over
     StepDown {
         /// The service
         service: ServiceName,
-        /// For the journal, and for whoever takes over
+        /// The reason, which is shown in the journal and on the host that takes over
         #[arg(long, default_value = "an operator asked for it")]
         reason: String,
     },
-    /// Say that the key and the store which this host's configuration names for a service's unit are meant
+    /// Confirm that the key and the store in this host's configuration are the right ones for a service's unit
     ///
-    /// Needed after the key or the store of a unit was changed; "putexctl status" says so, and what to check before. See
+    /// Needed after the key or the store of a unit was changed. "putexctl status" says so, and what to check first. See
     /// putexd-operations(7).
     Adopt {
         /// The service
@@ -55,8 +55,8 @@ enum Command {
     },
     /// Print the fencing token of the lease that this host holds now, and nothing else
     ///
-    /// It asks neither putexd nor the store: the guard's grant has the token, and the deadline after which it is not
-    /// printed any more. Without a lease the exit status is 1.
+    /// This command asks neither putexd nor the store. The guard's grant has the token, and the deadline after which the
+    /// token is not printed any more. Without a lease the exit status is 1.
     Token {
         /// The service
         service: ServiceName,
@@ -70,21 +70,22 @@ enum Command {
         #[arg(long, value_name = "DIRECTORY", default_value = "/")]
         root: PathBuf,
     },
-    /// Look at the store and at the services of this host: how they are, and what to be careful with
+    /// Show the store and the services of this host, with warnings
     Doctor {
         /// Look for the configuration below this directory
         #[arg(long, value_name = "DIRECTORY", default_value = "/")]
         root: PathBuf,
     },
-    /// Clear the lock of a holder that is gone for good, or one that cannot be read any more, and say whose it was
+    /// Clear the lock of a holder that is gone for good, or a lock that cannot be read any more, and print its holder
     ///
-    /// The lock is watched for its lease first; if it changes meanwhile, it is not stale and is left alone. Clearing it
-    /// does not hasten a take-over: nothing proves that the holder's unit is dead, so contenders wait their whole time.
+    /// The lock is watched for the time of its lease first. If it changes meanwhile, it is not stale and is left alone.
+    /// Clearing a lock does not make a takeover faster: nothing proves that the holder's unit is dead, so contenders wait
+    /// their whole time.
     Clear {
         /// The service, as this host's configuration has it
         #[arg(required_unless_present = "key")]
         service: Option<ServiceName>,
-        /// Name the lock itself, where this host does not have the service
+        /// The key of the lock, if this host does not have the service
         #[arg(long, conflicts_with = "service", value_parser = Key::new)]
         key: Option<Key>,
         /// Look for the configuration below this directory

@@ -71,9 +71,9 @@ const WORKERS: usize = 2;
 /// part](keeper) of them.
 const BLOCKING_THREADS: usize = 64;
 
-/// Runs each of its services on one host at a time, over a lock store.
+/// Runs each service on one host at a time, over a lock store.
 ///
-/// Reads /etc/putex/putexd.toml and /etc/putex.d/*.toml. Started by systemd: `systemctl enable --now putexd`.
+/// putexd reads /etc/putex/putexd.toml and /etc/putex.d/*.toml. systemd starts it: `systemctl enable --now putexd`.
 #[derive(Debug, Parser)]
 #[command(name = "putexd", version)]
 struct Arguments {

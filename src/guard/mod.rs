@@ -48,13 +48,13 @@ use crate::guard_client::{self, frame, grant};
 use crate::host::self_fence;
 use crate::types::{LEASES_DIR, ServiceName, span};
 
-/// Holds a deadline for each lease; when one passes it has the units stopped, whatever became of putexd.
+/// Holds a deadline for each lease, and stops the units when it passes, whatever happened to putexd.
 #[derive(Debug, Parser)]
 #[command(name = "putex-guard", version, args_conflicts_with_subcommands = true)]
 struct Arguments {
     #[command(flatten)]
     paths: Paths,
-    /// The hardware's watchdog to keep alive, such as /dev/watchdog
+    /// The hardware watchdog to keep alive, such as /dev/watchdog
     #[arg(long, value_name = "PATH", requires = "watchdog_timeout")]
     watchdog_device: Option<PathBuf>,
     /// How long the device waits for a keep-alive, such as 3s
@@ -73,7 +73,7 @@ pub struct Paths {
     /// The socket to listen on
     #[arg(long, value_name = "PATH", default_value = frame::SOCKET)]
     pub socket: PathBuf,
-    /// The socket to be watched on
+    /// The socket on which the watcher watches the guard
     #[arg(long, value_name = "PATH", default_value = WATCH_SOCKET)]
     pub watch: PathBuf,
     /// The directory of the grants
@@ -85,14 +85,14 @@ pub struct Paths {
     /// systemd's private socket
     #[arg(long, value_name = "PATH", default_value = frame::SYSTEMD_PRIVATE)]
     pub systemd: PathBuf,
-    /// Where the host is fenced
+    /// The file through which the host is taken down
     #[arg(long, value_name = "PATH", default_value = self_fence::SYSRQ_TRIGGER)]
     pub sysrq: PathBuf,
 }
 
 #[derive(Debug, Subcommand)]
 enum Mode {
-    /// Exits 0 if SERVICE may be started on this host now: for ExecCondition=
+    /// Exits with 0 if SERVICE may be started on this host now, and with 1 if not; for ExecCondition=
     Gate {
         /// The service
         service: ServiceName,
@@ -102,16 +102,16 @@ enum Mode {
     },
     /// Kills a guard that hangs, so that systemd starts another, and takes the host down when putexd asks for it
     Watch {
-        /// The guard's --watch
+        /// The socket on which the guard is watched: the --watch of the guard
         #[arg(long, value_name = "PATH", default_value = WATCH_SOCKET)]
         socket: PathBuf,
         /// systemd's private socket
         #[arg(long, value_name = "PATH", default_value = frame::SYSTEMD_PRIVATE)]
         systemd: PathBuf,
-        /// The socket to be asked on to take the host down
+        /// The socket on which putexd asks for the host to be taken down
         #[arg(long, value_name = "PATH", default_value = guard_client::take_down::SOCKET)]
         take_down: PathBuf,
-        /// Where the host is fenced
+        /// The file through which the host is taken down
         #[arg(long, value_name = "PATH", default_value = self_fence::SYSRQ_TRIGGER)]
         sysrq: PathBuf,
     },
