@@ -220,26 +220,26 @@ async fn creates_once_and_reads_back<R: Rig>() {
     let empty = read(&*store, &key).await;
     assert_eq!(empty.entry, None);
 
-    let revision = won(&*store, &key, &attempt(&empty, token("a"))).await;
+    let revision = won(&*store, &key, &attempt(&empty, held_by("a"))).await;
     assert!(revision > Revision(0));
     let held = read(&*store, &key).await;
     assert_eq!(held.incarnation, empty.incarnation);
-    assert_eq!(held.entry, Some(Entry { revision, value: Some(token("a")) }));
+    assert_eq!(held.entry, Some(Entry { revision, value: Some(held_by("a")) }));
 
-    assert_eq!(store.compare_and_set(&key, &attempt(&empty, token("b"))).await, WriteOutcome::Conflict);
+    assert_eq!(store.compare_and_set(&key, &attempt(&empty, held_by("b"))).await, WriteOutcome::Conflict);
     assert_eq!(read(&*store, &key).await, held);
 }
 
 async fn replaces_exactly_the_latest_revision<R: Rig>() {
     let (_rig, store, key) = ready::<R>().await;
-    won(&*store, &key, &attempt(&read(&*store, &key).await, token("a"))).await;
+    won(&*store, &key, &attempt(&read(&*store, &key).await, held_by("a"))).await;
     let first = read(&*store, &key).await;
-    won(&*store, &key, &attempt(&first, token(""))).await;
+    won(&*store, &key, &attempt(&first, held_by(""))).await;
     let second = read(&*store, &key).await;
-    assert_eq!(second.entry.as_ref().and_then(|entry| entry.value.clone()), Some(token("")));
+    assert_eq!(second.entry.as_ref().and_then(|entry| entry.value.clone()), Some(held_by("")));
 
-    assert_eq!(store.compare_and_set(&key, &attempt(&first, token("b"))).await, WriteOutcome::Conflict);
-    let mut ahead = attempt(&second, token("b"));
+    assert_eq!(store.compare_and_set(&key, &attempt(&first, held_by("b"))).await, WriteOutcome::Conflict);
+    let mut ahead = attempt(&second, held_by("b"));
     ahead.base.0 += 1;
     assert_eq!(store.compare_and_set(&key, &ahead).await, WriteOutcome::Conflict);
     assert_eq!(read(&*store, &key).await, second);
@@ -252,7 +252,7 @@ async fn revisions_grow_and_keys_are_apart<R: Rig>() {
     for round in 0..10 {
         for key in [&key, &other] {
             let now = read(&*store, key).await;
-            let revision = won(&*store, key, &attempt(&now, token(&format!("{round}")))).await;
+            let revision = won(&*store, key, &attempt(&now, held_by(&format!("{round}")))).await;
             assert!(revision > base(&now), "{revision} after {}", base(&now));
             last = last.max(revision);
         }
@@ -282,13 +282,13 @@ async fn values_survive_unchanged<R: Rig>() {
 async fn the_replaced_entry_can_be_read<R: Rig>() {
     let (_rig, store, key) = ready::<R>().await;
     let other = Key::new("other").expect("a key");
-    let first = won(&*store, &key, &attempt(&read(&*store, &key).await, token("a"))).await;
-    let foreign_first = won(&*store, &other, &attempt(&read(&*store, &other).await, token("x"))).await;
-    let second = won(&*store, &key, &attempt(&read(&*store, &key).await, token(""))).await;
-    let foreign_second = won(&*store, &other, &attempt(&read(&*store, &other).await, token("y"))).await;
+    let first = won(&*store, &key, &attempt(&read(&*store, &key).await, held_by("a"))).await;
+    let foreign_first = won(&*store, &other, &attempt(&read(&*store, &other).await, held_by("x"))).await;
+    let second = won(&*store, &key, &attempt(&read(&*store, &key).await, held_by(""))).await;
+    let foreign_second = won(&*store, &other, &attempt(&read(&*store, &other).await, held_by("y"))).await;
 
     let now = read(&*store, &key).await;
-    let replaced = Snapshot { entry: Some(Entry { revision: first, value: Some(token("a")) }), ..now.clone() };
+    let replaced = Snapshot { entry: Some(Entry { revision: first, value: Some(held_by("a")) }), ..now.clone() };
     assert_eq!(store.read(&key, Some(second)).await, Ok(replaced));
     let nothing = Snapshot { entry: None, ..now };
     let never = [Revision(0), Revision(second.0 + 2), Revision(u64::MAX)];
@@ -308,7 +308,7 @@ async fn what_a_revision_replaced_is_never_told_wrongly<R: Rig>() {
         if round == 3 {
             rig.delete(&key).await;
         } else {
-            won(&*store, &key, &attempt(&now, token(&format!("{round}")))).await;
+            won(&*store, &key, &attempt(&now, held_by(&format!("{round}")))).await;
         }
         let after = read(&*store, &key).await;
         if after.incarnation != now.incarnation {
@@ -330,7 +330,7 @@ async fn what_a_revision_replaced_is_never_told_wrongly<R: Rig>() {
 async fn a_deleted_key_is_a_tombstone<R: Rig>() {
     let (rig, store, key) = ready::<R>().await;
     let empty = read(&*store, &key).await;
-    let first = won(&*store, &key, &attempt(&empty, token("a"))).await;
+    let first = won(&*store, &key, &attempt(&empty, held_by("a"))).await;
     let held = read(&*store, &key).await;
     rig.delete(&key).await;
     // Some stores keep no tombstone.
@@ -341,18 +341,18 @@ async fn a_deleted_key_is_a_tombstone<R: Rig>() {
         assert!(!same || entry.revision > first);
     }
 
-    assert_eq!(store.compare_and_set(&key, &attempt(&held, token("b"))).await, WriteOutcome::Conflict);
-    let again = won(&*store, &key, &attempt(&deleted, token("b"))).await;
+    assert_eq!(store.compare_and_set(&key, &attempt(&held, held_by("b"))).await, WriteOutcome::Conflict);
+    let again = won(&*store, &key, &attempt(&deleted, held_by("b"))).await;
     assert!(!same || again > first, "{again} after {first}");
     for old in [&empty, &held, &deleted] {
-        assert_eq!(store.compare_and_set(&key, &attempt(old, token("c"))).await, WriteOutcome::Conflict);
+        assert_eq!(store.compare_and_set(&key, &attempt(old, held_by("c"))).await, WriteOutcome::Conflict);
     }
 }
 
 async fn a_foreign_incarnation_never_wins<R: Rig>() {
     let (_rig, store, key) = ready::<R>().await;
     let empty = read(&*store, &key).await;
-    let mut foreign = attempt(&empty, token("a"));
+    let mut foreign = attempt(&empty, held_by("a"));
     foreign.incarnation = Incarnation("another".to_owned());
     assert_eq!(store.compare_and_set(&key, &foreign).await, WriteOutcome::Conflict);
     assert_eq!(read(&*store, &key).await, empty);
@@ -384,8 +384,8 @@ async fn hostile_values_are_handed_up_as_they_are<R: Rig>() {
 async fn what_is_too_large_or_malformed_is_told_and_costs_no_other_key_anything<R: Rig>() {
     let (rig, store, key) = ready::<R>().await;
     let other = Key::new("other").expect("a key");
-    won(&*store, &key, &attempt(&read(&*store, &key).await, token("a"))).await;
-    let mut others = won(&*store, &other, &attempt(&read(&*store, &other).await, token("a"))).await;
+    won(&*store, &key, &attempt(&read(&*store, &key).await, held_by("a"))).await;
+    let mut others = won(&*store, &other, &attempt(&read(&*store, &other).await, held_by("a"))).await;
     let mut link = store.link();
     link.mark_unchanged();
     let mut hints = store.watch().await.expect("a watch");
@@ -402,12 +402,12 @@ async fn what_is_too_large_or_malformed_is_told_and_costs_no_other_key_anything<
             assert_eq!(found.is_too_large(), !is_malformed);
             let now = read(&*store, &other).await;
             assert_eq!(base(&now), others);
-            others = won(&*store, &other, &attempt(&now, token("b"))).await;
+            others = won(&*store, &other, &attempt(&now, held_by("b"))).await;
         }
         // The entry counts as somebody else's, and can be replaced. The store need not know it as what was replaced.
         let found = read(&*store, &key).await;
-        let revision = won(&*store, &key, &attempt(&found, token("c"))).await;
-        assert_eq!(read(&*store, &key).await.entry, Some(Entry { revision, value: Some(token("c")) }));
+        let revision = won(&*store, &key, &attempt(&found, held_by("c"))).await;
+        assert_eq!(read(&*store, &key).await.entry, Some(Entry { revision, value: Some(held_by("c")) }));
         let replaced = store.read(&key, Some(revision)).await.expect("a snapshot").entry.and_then(|entry| entry.value);
         assert!(replaced.is_none_or(|replaced| !replaced.fields.contains_key("instance")));
     }
@@ -423,9 +423,9 @@ async fn a_watch_hints_at_every_key_and_ends_with_the_store<R: Rig>() {
     up(&*writer).await;
     for _ in 0..2 {
         let mut hints = store.watch().await.expect("a watch");
-        won(&*writer, &key, &attempt(&read(&*writer, &key).await, token("a"))).await;
+        won(&*writer, &key, &attempt(&read(&*writer, &key).await, held_by("a"))).await;
         assert_eq!(within(hints.next()).await, Some(key.clone()));
-        won(&*store, &other, &attempt(&read(&*store, &other).await, token("a"))).await;
+        won(&*store, &other, &attempt(&read(&*store, &other).await, held_by("a"))).await;
         assert_eq!(within(hints.next()).await, Some(other.clone()));
         rig.die();
         assert_eq!(within(hints.next()).await, None);
@@ -451,7 +451,7 @@ async fn one_of_many_writers_wins_each_round<R: Rig>() {
             .zip(writers.iter().cycle())
             .map(|(number, writer)| {
                 let (writer, key) = (Arc::clone(writer), key.clone());
-                let attempt = attempt(&now, token(&format!("{number}")));
+                let attempt = attempt(&now, held_by(&format!("{number}")));
                 tokio::spawn(async move { (attempt.value.clone(), writer.compare_and_set(&key, &attempt).await) })
             })
             .collect();
@@ -475,7 +475,7 @@ async fn a_hanging_store_is_unknown_within_the_limit<R: Rig>() {
     let empty = read(&*store, &key).await;
     rig.hang();
     let since = Instant::now();
-    let outcome = store.compare_and_set(&key, &attempt(&empty, token("a"))).await;
+    let outcome = store.compare_and_set(&key, &attempt(&empty, held_by("a"))).await;
     assert!(matches!(outcome, WriteOutcome::Unknown(_)), "{outcome:?}");
     let error = store.read(&other, None).await.expect_err("a hanging store gives nothing");
     assert!(matches!(error, StoreError::Unreachable(_)), "{error}");
@@ -485,20 +485,20 @@ async fn a_hanging_store_is_unknown_within_the_limit<R: Rig>() {
     usable(&*store, &key).await;
     // The write may have been applied. Whatever is there now is the base of the next write.
     let now = read(&*store, &key).await;
-    assert!(now.entry.as_ref().is_none_or(|entry| entry.value == Some(token("a"))), "{now:?}");
-    won(&*store, &key, &attempt(&now, token("b"))).await;
+    assert!(now.entry.as_ref().is_none_or(|entry| entry.value == Some(held_by("a"))), "{now:?}");
+    won(&*store, &key, &attempt(&now, held_by("b"))).await;
 }
 
 async fn a_dead_store_fails_at_once_and_comes_back<R: Rig>() {
     let (mut rig, store, key) = ready::<R>().await;
-    won(&*store, &key, &attempt(&read(&*store, &key).await, token("a"))).await;
+    won(&*store, &key, &attempt(&read(&*store, &key).await, held_by("a"))).await;
     let before = read(&*store, &key).await;
     let mut link = store.link();
     rig.die();
     within(link.wait_for(|link| matches!(link, Link::Down(_)))).await.expect("the store lives");
 
     let since = Instant::now();
-    let outcome = store.compare_and_set(&key, &attempt(&before, token("b"))).await;
+    let outcome = store.compare_and_set(&key, &attempt(&before, held_by("b"))).await;
     assert!(matches!(outcome, WriteOutcome::Unknown(_)), "{outcome:?}");
     assert!(matches!(store.read(&key, None).await, Err(StoreError::Unreachable(_))));
     assert!(matches!(store.watch().await, Err(StoreError::Unreachable(_))));
@@ -508,16 +508,16 @@ async fn a_dead_store_fails_at_once_and_comes_back<R: Rig>() {
     up(&*store).await;
     // A request that was made while the store was away must not be carried out later.
     assert_eq!(read(&*store, &key).await, before);
-    won(&*store, &key, &attempt(&before, token("b"))).await;
+    won(&*store, &key, &attempt(&before, held_by("b"))).await;
 }
 
 async fn a_store_made_anew_is_another_incarnation<R: Rig>() {
     let (rig, store, key) = ready::<R>().await;
-    won(&*store, &key, &attempt(&read(&*store, &key).await, token("a"))).await;
+    won(&*store, &key, &attempt(&read(&*store, &key).await, held_by("a"))).await;
     let before = read(&*store, &key).await;
     rig.wipe().await;
 
-    let stale = attempt(&before, token("b"));
+    let stale = attempt(&before, held_by("b"));
     let outcome = store.compare_and_set(&key, &stale).await;
     assert!(!matches!(outcome, WriteOutcome::Won(_)), "{outcome:?}");
     usable(&*store, &key).await;
@@ -525,9 +525,9 @@ async fn a_store_made_anew_is_another_incarnation<R: Rig>() {
     assert_ne!(after.incarnation, before.incarnation);
     assert_eq!(after.entry, None);
 
-    won(&*store, &key, &attempt(&after, token("c"))).await;
+    won(&*store, &key, &attempt(&after, held_by("c"))).await;
     assert_eq!(store.compare_and_set(&key, &stale).await, WriteOutcome::Conflict);
-    assert_eq!(read(&*store, &key).await.entry.and_then(|entry| entry.value), Some(token("c")));
+    assert_eq!(read(&*store, &key).await.entry.and_then(|entry| entry.value), Some(held_by("c")));
 }
 
 async fn a_store_whose_server_is_away_is_there_at_once_and_connects_later<R: Rig>() {
@@ -552,9 +552,9 @@ fn key() -> Key {
     Key::new("database").expect("a key")
 }
 
-fn token(token: &str) -> Value {
+fn held_by(holder: &str) -> Value {
     let fields = [("lease".to_owned(), "3000".to_owned())];
-    Value { body: token.into(), fields: fields.into() }
+    Value { body: holder.into(), fields: fields.into() }
 }
 
 fn base(now: &Snapshot) -> Revision {
@@ -604,7 +604,7 @@ async fn works(store: &dyn Store) {
     usable(store, &key()).await;
     let mut hints = store.watch().await.expect("a watch");
     let now = read(store, &key()).await;
-    won(store, &key(), &attempt(&now, token("a"))).await;
+    won(store, &key(), &attempt(&now, held_by("a"))).await;
     assert_eq!(within(hints.next()).await, Some(key()));
 }
 

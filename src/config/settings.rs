@@ -11,7 +11,7 @@ use crate::types::{ClusterName, Key, NodeId, OnStopFailure, ServiceName, UnitNam
 /// The whole configuration of one host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// This host's token in the locks.
+    /// The name of this host in the locks.
     pub node: NodeId,
     /// Where the locks are.
     pub store: StoreSettings,
@@ -179,7 +179,7 @@ impl Probe {
 /// `[fence]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FenceSettings {
-    /// A template such as `fence@.service`, which is started with the previous holder's token as its instance.
+    /// A template such as `fence@.service`, which is started with the previous holder's name as its instance.
     pub others: Option<String>,
     /// The hosts that `others` may be started for. Empty: all hosts that have held the lock according to its record.
     pub hosts: Vec<NodeId>,

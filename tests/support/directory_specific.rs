@@ -21,7 +21,7 @@ use super::directory_rig::DirectoryRig;
 use super::faulty_fs::{self, Hang, Mischief};
 use super::load::renewals_are_measured;
 use super::process::eventually;
-use super::{CALL_LIMIT, Rig, attempt, base, key, read, token, up, usable, within, won};
+use super::{CALL_LIMIT, Rig, attempt, base, held_by, key, read, up, usable, within, won};
 
 /// Environment variable: set for the processes that only write.
 const WRITER: &str = "PUTEX_TEST_DIRECTORY_WRITER";
@@ -62,7 +62,7 @@ async fn nothing_is_made_before_init_and_once_by_it() {
     up(&other).await;
     assert!(matches!(other.init().await, Ok(Creation::Existed(_))));
     let now = read(&store, &key()).await;
-    won(&store, &key(), &attempt(&now, token("a"))).await;
+    won(&store, &key(), &attempt(&now, held_by("a"))).await;
     usable(&other, &key()).await;
     assert_eq!(read(&other, &key()).await, read(&store, &key()).await);
     let examination = store.examine().await.expect("it can be looked at");
@@ -78,7 +78,7 @@ fn set_mode(path: &Path, mode: u32) {
 async fn a_folder_that_others_may_write_is_no_store_and_makes_none() {
     let (folder, store) = made().await;
     let now = read(&store, &key()).await;
-    won(&store, &key(), &attempt(&now, token("a"))).await;
+    won(&store, &key(), &attempt(&now, held_by("a"))).await;
     for mode in [0o777, 0o770, 0o1777] {
         set_mode(folder.path(), mode);
         let late = open(folder.path());
@@ -117,7 +117,7 @@ async fn a_folder_of_another_user_has_to_be_meant() {
     let store = owned(NOT_ROOT);
     usable(&store, &key()).await;
     let now = read(&store, &key()).await;
-    won(&store, &key(), &attempt(&now, token("a"))).await;
+    won(&store, &key(), &attempt(&now, held_by("a"))).await;
     assert!(down(&owned(NOT_ROOT + 1)).await.contains("belongs to the user"));
 }
 
@@ -173,7 +173,7 @@ async fn what_a_link_leads_to_is_left_alone() {
     assert!(matches!(&error, StoreError::Unfit(why) if why.contains(&remedy)), "{error}");
     let other = Key::new("other").expect("a key");
     let now = read(&store, &other).await;
-    won(&store, &other, &attempt(&now, token("a"))).await;
+    won(&store, &other, &attempt(&now, held_by("a"))).await;
     // A store that is opened sweeps old folders at once.
     let second = open(folder.path());
     usable(&second, &other).await;
@@ -187,7 +187,7 @@ async fn what_a_link_leads_to_is_left_alone() {
 async fn a_share_that_is_not_mounted_is_no_store_and_nothing_is_made_in_its_place() {
     let (folder, store) = made().await;
     let now = read(&store, &key()).await;
-    won(&store, &key(), &attempt(&now, token("a"))).await;
+    won(&store, &key(), &attempt(&now, held_by("a"))).await;
     let held = read(&store, &key()).await;
     let elsewhere = folder.path().with_extension("share");
     fs::rename(folder.path(), &elsewhere).expect("it is unmounted");
@@ -195,7 +195,7 @@ async fn a_share_that_is_not_mounted_is_no_store_and_nothing_is_made_in_its_plac
     fs::create_dir(folder.path()).expect("an empty place for it");
     up(&store).await;
     assert!(matches!(store.read(&key(), None).await, Err(StoreError::Missing(_))));
-    let outcome = store.compare_and_set(&key(), &attempt(&held, token("b"))).await;
+    let outcome = store.compare_and_set(&key(), &attempt(&held, held_by("b"))).await;
     assert!(matches!(outcome, WriteOutcome::Unknown(_)), "{outcome:?}");
     assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 0);
 
@@ -203,7 +203,7 @@ async fn a_share_that_is_not_mounted_is_no_store_and_nothing_is_made_in_its_plac
     fs::rename(&elsewhere, folder.path()).expect("it is mounted again");
     usable(&store, &key()).await;
     assert_eq!(read(&store, &key()).await, held);
-    won(&store, &key(), &attempt(&held, token("b"))).await;
+    won(&store, &key(), &attempt(&held, held_by("b"))).await;
 }
 
 #[tokio::test]
@@ -211,7 +211,7 @@ async fn a_damaged_lock_is_mended_into_another_incarnation_and_the_others_are_le
     let (folder, store) = made().await;
     for body in ["h1", "h2"] {
         let now = read(&store, &key()).await;
-        won(&store, &key(), &attempt(&now, token(body))).await;
+        won(&store, &key(), &attempt(&now, held_by(body))).await;
     }
     assert_eq!(store.mend(&key()).await, Ok(None));
     let held = read(&store, &key()).await;
@@ -226,8 +226,8 @@ async fn a_damaged_lock_is_mended_into_another_incarnation_and_the_others_are_le
     let anew = read(&store, &key()).await;
     assert_eq!(anew.entry, None);
     assert_ne!(anew.incarnation, held.incarnation);
-    assert_eq!(store.compare_and_set(&key(), &attempt(&held, token("h2"))).await, WriteOutcome::Conflict);
-    won(&store, &key(), &attempt(&anew, token("h3"))).await;
+    assert_eq!(store.compare_and_set(&key(), &attempt(&held, held_by("h2"))).await, WriteOutcome::Conflict);
+    won(&store, &key(), &attempt(&anew, held_by("h3"))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -266,12 +266,12 @@ async fn a_lock_that_hangs_delays_no_other() {
         })
         .collect();
     eventually("the lock hangs", || rig.0.hanging() > 0, String::new);
-    won(&*store, &other, &attempt(&now, token("a"))).await;
+    won(&*store, &other, &attempt(&now, held_by("a"))).await;
     for call in calls {
         assert!(matches!(call.await.expect("it ends"), Err(StoreError::Unreachable(_))));
     }
     let now = read(&*store, &other).await;
-    won(&*store, &other, &attempt(&now, token("b"))).await;
+    won(&*store, &other, &attempt(&now, held_by("b"))).await;
     assert_eq!(*store.link().borrow(), Link::Up);
     rig.0.release();
     usable(&*store, &key()).await;
@@ -313,16 +313,16 @@ async fn a_rename_that_comes_late_takes_nothing_from_anybody() {
         usable(&*slow, &key()).await;
         usable(&other, &key()).await;
         let before = read(&other, &key()).await;
-        let first = won(&other, &key(), &attempt(&before, token("a"))).await;
+        let first = won(&other, &key(), &attempt(&before, held_by("a"))).await;
         let begin = read(&other, &key()).await;
 
         rig.0.hang(Hang::RenamesIn("lock-database"));
-        let late = slow.compare_and_set(&key(), &attempt(&begin, token("late"))).await;
+        let late = slow.compare_and_set(&key(), &attempt(&begin, held_by("late"))).await;
         assert!(matches!(late, WriteOutcome::Unknown(_)), "{late:?}");
         assert_eq!(rig.0.hanging(), 1);
         let mut last = begin.clone();
         for number in 0..writes {
-            won(&other, &key(), &attempt(&last, token(&format!("{number}")))).await;
+            won(&other, &key(), &attempt(&last, held_by(&format!("{number}")))).await;
             last = read(&other, &key()).await;
         }
         rig.0.release();
@@ -331,13 +331,13 @@ async fn a_rename_that_comes_late_takes_nothing_from_anybody() {
             let applied = || fs::exists(rig.0.behind().join("lock-database/r-00000000000000000002")).expect("a look");
             eventually("the late write is applied", applied, String::new);
             last = read(&other, &key()).await;
-            assert_eq!(last.entry.as_ref().and_then(|entry| entry.value.clone()), Some(token("late")));
+            assert_eq!(last.entry.as_ref().and_then(|entry| entry.value.clone()), Some(held_by("late")));
             let replaced = other.read(&key(), Some(base(&last))).await.expect("a snapshot").entry;
             assert_eq!(replaced.map(|entry| entry.revision), Some(first));
         }
         usable(&*slow, &key()).await;
         assert_eq!(read(&*slow, &key()).await, last);
-        won(&*slow, &key(), &attempt(&last, token("after"))).await;
+        won(&*slow, &key(), &attempt(&last, held_by("after"))).await;
     }
 }
 
@@ -374,7 +374,7 @@ async fn delays_errors_and_repeated_calls_make_no_second_winner() {
         seen.note(base(&last), last.entry.as_ref().and_then(|entry| entry.value.as_ref()));
         let summary = seen.check();
         println!("{mischief:?}: {summary}");
-        won(&*stores[0], &key(), &attempt(&last, token("after"))).await;
+        won(&*stores[0], &key(), &attempt(&last, held_by("after"))).await;
     }
 }
 
@@ -428,7 +428,7 @@ async fn write_and_look(store: &dyn Store, seen: &Seen, writer: usize, attempts:
             assert_eq!(entry.revision.0 + 1, base(&now).0);
             seen.note(entry.revision, entry.value.as_ref());
         }
-        let value = token(&format!("{writer}-{made}"));
+        let value = held_by(&format!("{writer}-{made}"));
         made += 1;
         let body = value.body.clone();
         match store.compare_and_set(&key(), &attempt(&now, value)).await {
@@ -567,7 +567,7 @@ async fn writers_that_are_killed_at_random_points_leave_one_winner_for_each_revi
         assert!(wins.get(&entry.revision.0).is_none_or(|won| *won == body), "{entry:?}");
     }
     assert!(wins.keys().last() <= Some(&base(&last).0));
-    won(&store, &key(), &attempt(&last, token("after"))).await;
+    won(&store, &key(), &attempt(&last, held_by("after"))).await;
     let (number, revisions) = (wins.len(), base(&last));
     println!("{number} of {revisions} revisions were won and noted, {kills} writers killed, {late} too late to win");
     assert!(number > 10, "{number} wins");
@@ -586,7 +586,7 @@ async fn round_trip() {
     let mut now = read(&store, &key()).await;
     let mut spans = Vec::new();
     for _ in 0..ROUNDS {
-        let attempt = attempt(&now, token("a"));
+        let attempt = attempt(&now, held_by("a"));
         let begin = Instant::now();
         won(&store, &key(), &attempt).await;
         spans.push(begin.elapsed());

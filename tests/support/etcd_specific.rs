@@ -23,7 +23,7 @@ use super::certificates::certificate;
 use super::etcd_rig::{EtcdServer, init, settings};
 use super::load::renewals_are_measured;
 use super::process::free_port;
-use super::{CALL_LIMIT, attempt, base, key, read, token, turned_away, up, usable, within, won, works, write};
+use super::{CALL_LIMIT, attempt, base, held_by, key, read, turned_away, up, usable, within, won, works, write};
 
 fn open(settings: &EtcdSettings) -> EtcdStore {
     EtcdStore::new(settings.clone(), CALL_LIMIT)
@@ -66,23 +66,23 @@ async fn nothing_is_there_before_init_and_a_second_init_changes_nothing() {
 async fn a_wiped_cluster_is_missing_and_then_another_incarnation() {
     let (mut server, store) = ready().await;
     for _ in 0..3 {
-        won(&store, &key(), &attempt(&read(&store, &key()).await, token("a"))).await;
+        won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("a"))).await;
     }
     let before = read(&store, &key()).await;
     server.forget();
     server.come_back();
     until(async || matches!(store.read(&key(), None).await, Err(StoreError::Missing(_)))).await;
-    assert_eq!(store.compare_and_set(&key(), &attempt(&before, token("b"))).await, WriteOutcome::Conflict);
+    assert_eq!(store.compare_and_set(&key(), &attempt(&before, held_by("b"))).await, WriteOutcome::Conflict);
 
     assert!(matches!(store.init().await, Ok(Creation::Created(_))));
     // Revisions repeat in the new incarnation. An old base that equals the latest revision again must not win.
     while base(&read(&store, &key()).await) < base(&before) {
-        won(&store, &key(), &attempt(&read(&store, &key()).await, token("c"))).await;
+        won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("c"))).await;
     }
     let after = read(&store, &key()).await;
     assert_eq!(base(&after), base(&before));
     assert_ne!(after.incarnation, before.incarnation);
-    assert_eq!(store.compare_and_set(&key(), &attempt(&before, token("b"))).await, WriteOutcome::Conflict);
+    assert_eq!(store.compare_and_set(&key(), &attempt(&before, held_by("b"))).await, WriteOutcome::Conflict);
     assert_eq!(read(&store, &key()).await, after);
 }
 
@@ -135,7 +135,7 @@ async fn a_member_that_hangs_is_left_for_another_after_one_call() {
 
     members[follower].hang();
     let since = Instant::now();
-    let outcome = store.compare_and_set(&key(), &attempt(&before, token("b"))).await;
+    let outcome = store.compare_and_set(&key(), &attempt(&before, held_by("b"))).await;
     assert!(matches!(outcome, WriteOutcome::Unknown(_)), "{outcome:?}");
     usable(&store, &key()).await;
     assert!(since.elapsed() < CALL_LIMIT * 3, "{:?}", since.elapsed());
@@ -155,7 +155,7 @@ async fn a_member_without_the_others_is_no_store() {
     let mut link = store.link();
     members[1].die();
     members[2].die();
-    let outcome = store.compare_and_set(&key(), &attempt(&before, token("b"))).await;
+    let outcome = store.compare_and_set(&key(), &attempt(&before, held_by("b"))).await;
     assert!(matches!(outcome, WriteOutcome::Unknown(_)), "{outcome:?}");
     within(link.wait_for(|link| matches!(link, Link::Down(_)))).await.expect("the store lives");
     assert!(matches!(store.read(&key(), None).await, Err(StoreError::Unreachable(_))));
@@ -195,7 +195,7 @@ async fn an_idle_watch_goes_on() {
     // Longer than the store tolerates silence from the server.
     let idle = tokio::time::timeout(CALL_LIMIT * 5, hints.next()).await;
     assert!(idle.is_err(), "{idle:?}");
-    won(&store, &key(), &attempt(&read(&store, &key()).await, token("b"))).await;
+    won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("b"))).await;
     assert_eq!(within(hints.next()).await, Some(key()));
 }
 
@@ -204,7 +204,7 @@ async fn what_was_compacted_is_not_remembered_and_the_rest_is() {
     let (server, store) = ready().await;
     let mut made = Vec::new();
     for round in 0..4 {
-        made.push(won(&store, &key(), &attempt(&read(&store, &key()).await, token(&round.to_string()))).await);
+        made.push(won(&store, &key(), &attempt(&read(&store, &key()).await, held_by(&round.to_string()))).await);
     }
     let mut hints = store.watch().await.expect("a watch");
     let replaced = async |revision| {
@@ -216,7 +216,7 @@ async fn what_was_compacted_is_not_remembered_and_the_rest_is() {
     assert_eq!(replaced(made[1]).await, None);
     assert_eq!(replaced(made[2]).await, None);
     assert_eq!(replaced(made[3]).await, Some(made[2]));
-    won(&store, &key(), &attempt(&read(&store, &key()).await, token("a"))).await;
+    won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("a"))).await;
     assert_eq!(within(hints.next()).await, Some(key()));
 }
 
@@ -225,7 +225,7 @@ async fn a_key_that_was_deleted_and_made_again_replaced_nothing() {
     let (server, store) = ready().await;
     works(&store).await;
     server.admin().await.delete("/putex/locks/database", None).await.expect("it is deleted");
-    let again = won(&store, &key(), &attempt(&read(&store, &key()).await, token("b"))).await;
+    let again = won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("b"))).await;
     for revision in [again, Revision(again.0 - 1), Revision(again.0 - 2)] {
         assert_eq!(store.read(&key(), Some(revision)).await.expect("a snapshot").entry, None, "{revision}");
     }
@@ -234,21 +234,21 @@ async fn a_key_that_was_deleted_and_made_again_replaced_nothing() {
 #[tokio::test]
 async fn what_others_put_is_a_body_and_what_it_replaced_is_known() {
     let (server, store) = ready().await;
-    let first = won(&store, &key(), &attempt(&read(&store, &key()).await, token("a"))).await;
+    let first = won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("a"))).await;
     server.admin().await.put("/putex/locks/database", "node-7", None).await.expect("it is put");
     let now = read(&store, &key()).await;
     let plain = Value { body: b"node-7".to_vec(), ..Value::default() };
     assert_eq!(now.entry.as_ref().and_then(|entry| entry.value.clone()), Some(plain));
     let replaced = store.read(&key(), Some(base(&now))).await.expect("a snapshot").entry;
     assert_eq!(replaced.map(|entry| entry.revision), Some(first));
-    won(&store, &key(), &attempt(&now, token("b"))).await;
+    won(&store, &key(), &attempt(&now, held_by("b"))).await;
 }
 
 #[tokio::test]
 async fn a_write_that_was_carried_out_before_is_unknown() {
     let (_server, store) = ready().await;
     for body in ["a", "b"] {
-        let once = attempt(&read(&store, &key()).await, token(body));
+        let once = attempt(&read(&store, &key()).await, held_by(body));
         won(&store, &key(), &once).await;
         let outcome = store.compare_and_set(&key(), &once).await;
         assert!(matches!(outcome, WriteOutcome::Unknown(_)), "{outcome:?}");
@@ -264,12 +264,12 @@ async fn a_lost_answer_is_no_conflict() {
     up(&store).await;
     let now = read(&store, &key()).await;
     proxy.state.mute.store(true, Ordering::SeqCst);
-    let outcome = store.compare_and_set(&key(), &attempt(&now, token("b"))).await;
+    let outcome = store.compare_and_set(&key(), &attempt(&now, held_by("b"))).await;
     assert!(matches!(outcome, WriteOutcome::Unknown(_)), "{outcome:?}");
     proxy.state.mute.store(false, Ordering::SeqCst);
     usable(&store, &key()).await;
     let after = read(&store, &key()).await;
-    assert_eq!(after.entry.as_ref().and_then(|entry| entry.value.clone()), Some(token("b")));
+    assert_eq!(after.entry.as_ref().and_then(|entry| entry.value.clone()), Some(held_by("b")));
     assert!(base(&after) > base(&now));
 }
 
@@ -281,10 +281,10 @@ async fn a_creation_that_is_late_does_not_win_once_the_key_was_deleted() {
     up(&slow).await;
     let absent = read(&slow, &key()).await;
     assert_eq!(absent.entry, None);
-    let outcome = slow.compare_and_set(&key(), &attempt(&absent, token("slow"))).await;
+    let outcome = slow.compare_and_set(&key(), &attempt(&absent, held_by("slow"))).await;
     assert!(matches!(outcome, WriteOutcome::Unknown(_)), "{outcome:?}");
 
-    won(&store, &key(), &attempt(&read(&store, &key()).await, token("a"))).await;
+    won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("a"))).await;
     server.admin().await.delete("/putex/locks/database", None).await.expect("it is deleted");
     proxy.state.release.notify_one();
     until(async || proxy.state.answered.load(Ordering::SeqCst)).await;
@@ -564,7 +564,7 @@ async fn a_full_database_says_so_and_can_be_read() {
     let full = async { while admin.put("/other", vec![b'x'; 64 * 1024], None).await.is_ok() {} };
     within(full).await;
     let now = read(&store, &key()).await;
-    let outcome = store.compare_and_set(&key(), &attempt(&now, token("b"))).await;
+    let outcome = store.compare_and_set(&key(), &attempt(&now, held_by("b"))).await;
     assert!(matches!(&outcome, WriteOutcome::Unknown(why) if why.contains("space exceeded")), "{outcome:?}");
     assert_eq!(read(&store, &key()).await, now);
     let found = store.examine().await.expect("an examination");
@@ -583,7 +583,7 @@ async fn a_compare_and_set_is_measured() {
         let mut now = read(&store, &key()).await;
         let mut times = Vec::new();
         for _ in 0..ROUNDS {
-            let next = attempt(&now, token("a"));
+            let next = attempt(&now, held_by("a"));
             let since = Instant::now();
             won(&store, &key(), &next).await;
             times.push(since.elapsed());

@@ -11,7 +11,7 @@ pub struct Hostile {
     pub value: Value,
 }
 
-/// The fields of a valid record of putexd. The token beside them is h9.
+/// The fields of a valid record of putexd. The body beside them is h9.
 const RECORD: [(&str, &str); 10] = [
     ("machine", "00000000000000000000000000000002"),
     ("instance", "0000000000000000000000000000000a"),

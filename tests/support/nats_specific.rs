@@ -23,7 +23,7 @@ use super::capture::{Capture, PASSWORD, configured, password_in, with_public_aut
 use super::certificates::certificate;
 use super::load::renewals_are_measured;
 use super::nats_server::{NatsServer, settings};
-use super::{CALL_LIMIT, attempt, base, key, read, token, turned_away, up, usable, within, won, works, write};
+use super::{CALL_LIMIT, attempt, base, held_by, key, read, turned_away, up, usable, within, won, works, write};
 
 fn open(settings: &NatsSettings) -> NatsStore {
     NatsStore::new(settings.clone(), CALL_LIMIT)
@@ -37,7 +37,7 @@ async fn a_write_that_meets_a_dying_server_is_not_sent_to_the_next() {
     let now = read(&store, &key()).await;
     server.die();
     // The client may not have noticed the server's death yet.
-    let outcome = store.compare_and_set(&key(), &attempt(&now, token("a"))).await;
+    let outcome = store.compare_and_set(&key(), &attempt(&now, held_by("a"))).await;
     assert!(matches!(outcome, WriteOutcome::Unknown(_)), "{outcome:?}");
     server.come_back();
     usable(&store, &key()).await;
@@ -248,7 +248,7 @@ async fn putex_0_2_0_and_this_read_each_other() {
     other.put("database", "node-a".into()).await.expect("putex 0.2.0 takes the lock");
     let held = read(&store, &key()).await;
     assert_eq!(held.entry.as_ref().and_then(|entry| entry.value.clone()), Some(plain("node-a")));
-    won(&store, &key(), &attempt(&held, token("node-b"))).await;
+    won(&store, &key(), &attempt(&held, held_by("node-b"))).await;
     assert_eq!(other.get("database").await.expect("an answer").expect("a value"), "node-b");
 
     let now = read(&store, &key()).await;
@@ -283,8 +283,8 @@ async fn headers_are_as_documented_and_foreign_ones_are_ignored() {
     assert_eq!((entry.body, entry.fields), (b"node-c".to_vec(), [("lease".to_owned(), "5000".to_owned())].into()));
 }
 
-fn plain(token: &str) -> Value {
-    Value { body: token.into(), ..Value::default() }
+fn plain(holder: &str) -> Value {
+    Value { body: holder.into(), ..Value::default() }
 }
 
 #[tokio::test]
@@ -292,7 +292,7 @@ async fn a_repeated_write_id_is_not_won_again() {
     let server = NatsServer::start("");
     let store = open(&server.settings());
     up(&store).await;
-    let first = attempt(&read(&store, &key()).await, token("a"));
+    let first = attempt(&read(&store, &key()).await, held_by("a"));
     won(&store, &key(), &first).await;
     // A server before 2.12 checks the write's id first, and a newer one the revision.
     let outcome = store.compare_and_set(&key(), &first).await;
@@ -304,8 +304,8 @@ async fn what_a_message_put_by_hand_replaced_is_not_known() {
     let server = NatsServer::start("");
     let store = open(&server.settings());
     up(&store).await;
-    let first = won(&store, &key(), &attempt(&read(&store, &key()).await, token("a"))).await;
-    let second = won(&store, &key(), &attempt(&read(&store, &key()).await, token("b"))).await;
+    let first = won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("a"))).await;
+    let second = won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("b"))).await;
     let replaced = async |revision| store.read(&key(), Some(revision)).await.expect("a snapshot").entry;
     assert_eq!(replaced(second).await.map(|entry| entry.revision), Some(first));
 
@@ -328,7 +328,7 @@ async fn what_a_message_put_by_hand_replaced_is_not_known() {
     let copy = Revision(ack.expect("it is sent").await.expect("it is taken").sequence);
     assert_eq!(
         read(&store, &key()).await.entry.map(|entry| (entry.revision, entry.value)),
-        Some((copy, Some(token("b"))))
+        Some((copy, Some(held_by("b"))))
     );
     assert_eq!(replaced(copy).await, None);
     // A copy that names what the first message replaced is detected.
@@ -336,7 +336,7 @@ async fn what_a_message_put_by_hand_replaced_is_not_known() {
     let copy = Revision(ack.expect("it is sent").await.expect("it is taken").sequence);
     assert_eq!(replaced(copy).await, None);
 
-    let third = won(&store, &key(), &attempt(&read(&store, &key()).await, token("c"))).await;
+    let third = won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("c"))).await;
     assert_eq!(replaced(third).await.map(|entry| entry.revision), Some(copy));
 }
 
@@ -443,7 +443,7 @@ async fn a_bucket_that_could_lose_locks_is_refused() {
     assert!(matches!(store.init().await, Ok(Creation::Existed(_))));
     works(&store).await;
     assert_eq!(store.facts().await.expect("facts").history, 1);
-    let second = won(&store, &key(), &attempt(&read(&store, &key()).await, token("b"))).await;
+    let second = won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("b"))).await;
     assert_eq!(store.read(&key(), Some(second)).await.expect("a snapshot").entry, None);
 }
 
@@ -462,7 +462,7 @@ async fn an_empty_bucket_of_an_administrator_is_seeded_before_use() {
     let now = store.read(&key(), None).await;
     assert!(matches!(&now, Err(StoreError::Unfit(why)) if why.contains("putexctl init")), "{now:?}");
     assert!(matches!(store.init().await, Ok(Creation::Existed(_))));
-    let revision = won(&store, &key(), &attempt(&read(&store, &key()).await, token("a"))).await;
+    let revision = won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("a"))).await;
     assert!(is_seeded(revision), "{revision}");
 }
 
@@ -483,7 +483,7 @@ async fn many_hosts_create_the_bucket_at_once() {
             let key = Key::new(&format!("key-{number}")).expect("a key");
             usable(&store, &key).await;
             let now = read(&store, &key).await;
-            (key.clone(), now.incarnation.clone(), won(&store, &key, &attempt(&now, token("a"))).await)
+            (key.clone(), now.incarnation.clone(), won(&store, &key, &attempt(&now, held_by("a"))).await)
         }));
     }
     let mut written = Vec::new();
@@ -507,7 +507,7 @@ async fn revisions_and_incarnation_survive_a_restart() {
     server.come_back();
     usable(&store, &key()).await;
     assert_eq!(read(&store, &key()).await, empty);
-    assert!(is_seeded(won(&store, &key(), &attempt(&empty, token("a"))).await));
+    assert!(is_seeded(won(&store, &key(), &attempt(&empty, held_by("a"))).await));
 }
 
 #[tokio::test]
@@ -603,7 +603,7 @@ async fn a_cluster_of_three_rides_through_the_death_of_its_leader() {
     let now = within(anew).await;
     assert_eq!(now.entry, None);
     won_in_the_end(&store, "d").await;
-    let stale = store.compare_and_set(&key(), &attempt(&last, token("of the former life"))).await;
+    let stale = store.compare_and_set(&key(), &attempt(&last, held_by("of the former life"))).await;
     assert!(!matches!(stale, WriteOutcome::Won(_)), "{stale:?}");
 }
 
@@ -626,7 +626,7 @@ async fn won_in_the_end(store: &NatsStore, body: &str) -> Revision {
     let winning = async {
         loop {
             if let Ok(now) = store.read(&key(), None).await {
-                let outcome = store.compare_and_set(&key(), &attempt(&now, token(body))).await;
+                let outcome = store.compare_and_set(&key(), &attempt(&now, held_by(body))).await;
                 if let WriteOutcome::Won(revision) = outcome {
                     return revision;
                 }
@@ -691,7 +691,7 @@ async fn never_two_winners(urls: Vec<String>) {
         let now = read(&store, &key()).await;
         let tasks: Vec<_> = (0..WRITERS)
             .map(|number| {
-                let (store, attempt) = (store.clone(), attempt(&now, token(&format!("{number}"))));
+                let (store, attempt) = (store.clone(), attempt(&now, held_by(&format!("{number}"))));
                 tokio::spawn(async move { store.compare_and_set(&key(), &attempt).await })
             })
             .collect();
@@ -717,7 +717,7 @@ async fn a_round_trip_is_measured() {
     won_in_the_end(&store, "x").await;
     let mut spans = Vec::new();
     while spans.len() < ROUNDS {
-        let attempt = attempt(&read(&store, &key()).await, token("a"));
+        let attempt = attempt(&read(&store, &key()).await, held_by("a"));
         let since = Instant::now();
         if let WriteOutcome::Won(_) = store.compare_and_set(&key(), &attempt).await {
             spans.push(since.elapsed());

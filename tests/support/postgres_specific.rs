@@ -18,7 +18,7 @@ use super::certificates::certificate;
 use super::load::renewals_are_measured;
 use super::postgres_rig::{PostgresServer, folder, give, settings};
 use super::process::PATIENCE;
-use super::{CALL_LIMIT, attempt, base, key, read, token, turned_away, up, usable, within, won, works};
+use super::{CALL_LIMIT, attempt, base, held_by, key, read, turned_away, up, usable, within, won, works};
 
 /// Selects every session that waits for a standby.
 const SYNC_WAITS: &str = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
@@ -67,7 +67,7 @@ async fn waiting_write(
     store: &PostgresStore,
     body: &str,
 ) -> (tokio::task::JoinHandle<WriteOutcome>, String) {
-    let attempt = attempt(&read(store, &key()).await, token(body));
+    let attempt = attempt(&read(store, &key()).await, held_by(body));
     let writer = store.clone();
     let write = tokio::spawn(async move { writer.compare_and_set(&key(), &attempt).await });
     let mut pids = answered(server, SYNC_WAITS, |pids| pids.len() == 1).await;
@@ -85,7 +85,7 @@ async fn a_write_whose_wait_for_the_standby_was_cancelled_is_unknown_though_it_c
     // The store's own limit is long here, because the test is about the end of the wait at the server.
     let store = PostgresStore::new(server.settings(), PATIENCE);
     made(&store).await;
-    won(&store, &key(), &attempt(&read(&store, &key()).await, token("first"))).await;
+    won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("first"))).await;
     alter(&server, "synchronous_standby_names", "absent").await;
 
     for (end, body) in [("pg_cancel_backend", "cancelled"), ("pg_terminate_backend", "terminated")] {
@@ -96,13 +96,13 @@ async fn a_write_whose_wait_for_the_standby_was_cancelled_is_unknown_though_it_c
         assert_eq!(held(&store).await, body);
     }
     alter(&server, "synchronous_standby_names", "").await;
-    won(&store, &key(), &attempt(&read(&store, &key()).await, token("last"))).await;
+    won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("last"))).await;
 }
 
 #[tokio::test]
 async fn a_write_with_a_warning_that_is_not_known_is_unknown() {
     let (server, store) = ready().await;
-    won(&store, &key(), &attempt(&read(&store, &key()).await, token("a"))).await;
+    won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("a"))).await;
     server
         .sql(
             "CREATE FUNCTION warn() RETURNS trigger LANGUAGE plpgsql AS
@@ -110,11 +110,11 @@ async fn a_write_with_a_warning_that_is_not_known_is_unknown() {
              CREATE TRIGGER warn BEFORE UPDATE ON putex_locks FOR EACH ROW EXECUTE FUNCTION warn()",
         )
         .await;
-    let why = unknown(store.compare_and_set(&key(), &attempt(&read(&store, &key()).await, token("b"))).await);
+    let why = unknown(store.compare_and_set(&key(), &attempt(&read(&store, &key()).await, held_by("b"))).await);
     assert!(why.contains("of another kind"), "{why}");
     assert_eq!(held(&store).await, "b");
     server.sql("DROP TRIGGER warn ON putex_locks").await;
-    won(&store, &key(), &attempt(&read(&store, &key()).await, token("c"))).await;
+    won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("c"))).await;
 }
 
 async fn held(store: &PostgresStore) -> String {
@@ -125,7 +125,7 @@ async fn held(store: &PostgresStore) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_that_no_standby_confirms_is_unknown_within_the_limit_and_not_left_behind() {
     let (server, store) = ready().await;
-    won(&store, &key(), &attempt(&read(&store, &key()).await, token("first"))).await;
+    won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("first"))).await;
     alter(&server, "synchronous_standby_names", "absent").await;
     let (write, _) = waiting_write(&server, &store, "unconfirmed").await;
     let why = unknown(within(write).await.expect("the write ends"));
@@ -141,31 +141,31 @@ async fn a_write_that_no_standby_confirms_is_unknown_within_the_limit_and_not_le
 async fn a_lock_that_waits_for_its_row_keeps_no_other_waiting() {
     let (server, store) = ready().await;
     let other = Key::new("other").expect("a key");
-    won(&store, &key(), &attempt(&read(&store, &key()).await, token("a"))).await;
+    won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("a"))).await;
     let now = read(&store, &key()).await;
     let admin = server.admin().await;
     let lock_row = format!("BEGIN; SELECT 1 FROM putex_locks WHERE name = '{}' FOR UPDATE", key());
     admin.batch_execute(&lock_row).await.expect("the row is locked");
 
-    let (writer, stuck) = (store.clone(), attempt(&now, token("b")));
+    let (writer, stuck) = (store.clone(), attempt(&now, held_by("b")));
     let stuck = tokio::spawn(async move { writer.compare_and_set(&key(), &stuck).await });
     let waits = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
     answered(&server, waits, |pids| pids.len() == 1).await;
-    won(&store, &other, &attempt(&read(&store, &other).await, token("b"))).await;
+    won(&store, &other, &attempt(&read(&store, &other).await, held_by("b"))).await;
     assert_eq!(read(&store, &key()).await, now);
     let why = unknown(within(stuck).await.expect("the write ends"));
     assert!(why.contains("timeout"), "{why}");
     assert_eq!(*store.link().borrow(), Link::Up);
 
     // A call that its caller gave up leaves nothing at the server either.
-    let (writer, dropped) = (store.clone(), attempt(&now, token("c")));
+    let (writer, dropped) = (store.clone(), attempt(&now, held_by("c")));
     let dropped = tokio::spawn(async move { writer.compare_and_set(&key(), &dropped).await });
     answered(&server, waits, |pids| pids.len() == 1).await;
     dropped.abort();
     answered(&server, waits, <[String]>::is_empty).await;
     admin.batch_execute("ROLLBACK").await.expect("the row is free");
     assert_eq!(read(&store, &key()).await, now);
-    won(&store, &key(), &attempt(&now, token("d"))).await;
+    won(&store, &key(), &attempt(&now, held_by("d"))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -183,7 +183,7 @@ async fn hints_that_cannot_be_given_keep_no_write_waiting() {
     answered(&server, SYNC_WAITS, |pids| pids.len() == 1).await;
     let mut hints = store.watch().await.expect("a watch");
     for round in 0..ROUNDS {
-        won(&store, &key(), &attempt(&read(&store, &key()).await, token(&format!("{round}")))).await;
+        won(&store, &key(), &attempt(&read(&store, &key()).await, held_by(&format!("{round}")))).await;
     }
     assert_eq!(*store.link().borrow(), Link::Up);
     alter(&server, "synchronous_standby_names", "").await;
@@ -215,7 +215,7 @@ async fn settings_that_lose_acknowledged_writes_are_refused() {
 #[tokio::test]
 async fn a_session_keeps_waiting_for_the_disk_when_the_server_is_told_not_to() {
     let (server, store) = ready().await;
-    won(&store, &key(), &attempt(&read(&store, &key()).await, token("a"))).await;
+    won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("a"))).await;
     let before = server.sql("SELECT pid FROM pg_stat_activity WHERE application_name = 'putexd'").await;
     alter(&server, "synchronous_commit", "off").await;
     // A commit that does not wait for the disk would not wait for a standby either.
@@ -262,15 +262,15 @@ async fn a_missing_table_is_made_by_one_of_many_and_never_by_a_read() {
 #[tokio::test]
 async fn an_emptied_table_is_missing_and_then_another_incarnation() {
     let (server, store) = ready().await;
-    won(&store, &key(), &attempt(&read(&store, &key()).await, token("a"))).await;
+    won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("a"))).await;
     let before = read(&store, &key()).await;
     server.sql("TRUNCATE putex_locks").await;
     assert!(matches!(store.read(&key(), None).await, Err(StoreError::Missing(_))));
     assert!(matches!(store.init().await, Ok(Creation::Created(_))));
     let after = read(&store, &key()).await;
     assert_ne!(after.incarnation, before.incarnation);
-    assert_eq!(store.compare_and_set(&key(), &attempt(&before, token("b"))).await, WriteOutcome::Conflict);
-    won(&store, &key(), &attempt(&after, token("b"))).await;
+    assert_eq!(store.compare_and_set(&key(), &attempt(&before, held_by("b"))).await, WriteOutcome::Conflict);
+    won(&store, &key(), &attempt(&after, held_by("b"))).await;
 
     // A row of neither incarnation, which somebody may put back, is refused, and so is one with an invalid revision.
     for odd in ["revision = -1", "incarnation = 'old'"] {
@@ -310,9 +310,9 @@ async fn the_rows_say_who_holds_what_and_tokens_grow_from_holder_to_holder() {
     let (server, store) = ready().await;
     let mut fencing = Vec::new();
     for body in ["h1", "h1", "", "h2"] {
-        won(&store, &key(), &attempt(&read(&store, &key()).await, token(body))).await;
+        won(&store, &key(), &attempt(&read(&store, &key()).await, held_by(body))).await;
         let row = format!("FROM putex_locks WHERE name = '{}'", key());
-        assert_eq!(server.sql(&format!("SELECT token {row}")).await, [body]);
+        assert_eq!(server.sql(&format!("SELECT body {row}")).await, [body]);
         assert_eq!(server.sql(&format!("SELECT heartbeat > now() - interval '1 minute' {row}")).await, ["t"]);
         let token = server.sql(&format!("SELECT fencing_token {row}")).await;
         fencing.push(token[0].parse::<u64>().expect("a number"));
@@ -325,19 +325,19 @@ async fn the_rows_say_who_holds_what_and_tokens_grow_from_holder_to_holder() {
 #[tokio::test]
 async fn rows_by_other_hands_are_read_as_they_are_and_never_mistaken() {
     let (server, store) = ready().await;
-    won(&store, &key(), &attempt(&read(&store, &key()).await, token("a"))).await;
+    won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("a"))).await;
     let before = read(&store, &key()).await;
-    won(&store, &key(), &attempt(&before, token("b"))).await;
+    won(&store, &key(), &attempt(&before, held_by("b"))).await;
     let set = |what: &str| format!("UPDATE putex_locks SET {what} WHERE name = '{}'", key());
-    server.sql(&set("token = 'hand', fields = '{}', revision = revision + 1")).await;
+    server.sql(&set("body = 'hand', fields = '{}', revision = revision + 1")).await;
     let now = read(&store, &key()).await;
     let value = Value { body: b"hand".to_vec(), ..Value::default() };
     let revision = Revision(base(&before).0 + 2);
     assert_eq!(now.entry, Some(Entry { revision, value: Some(value) }));
     assert_eq!(store.read(&key(), Some(revision)).await.expect("a snapshot").entry, None);
-    assert_eq!(store.compare_and_set(&key(), &attempt(&before, token("c"))).await, WriteOutcome::Conflict);
+    assert_eq!(store.compare_and_set(&key(), &attempt(&before, held_by("c"))).await, WriteOutcome::Conflict);
 
-    let next = won(&store, &key(), &attempt(&now, token("c"))).await;
+    let next = won(&store, &key(), &attempt(&now, held_by("c"))).await;
     assert_eq!(store.read(&key(), Some(next)).await.expect("a snapshot").entry, now.entry);
     server.sql(&set("fields = 'nonsense', revision = revision + 1")).await;
     let odd = read(&store, &key()).await.entry.and_then(|entry| entry.value).expect("somebody's");
@@ -517,7 +517,7 @@ async fn a_standby_is_passed_over_and_after_its_promotion_holds_the_same_locks()
     assert!(warnings.iter().any(|warning| warning.contains("none of them is synchronous")), "{warnings:?}");
     alter(&primary, "synchronous_standby_names", "second").await;
     assert_eq!(store.examine().await.expect("an examination").warnings, Vec::<String>::new());
-    won(&store, &key(), &attempt(&read(&store, &key()).await, token("b"))).await;
+    won(&store, &key(), &attempt(&read(&store, &key()).await, held_by("b"))).await;
     let before = read(&store, &key()).await;
 
     primary.die();
@@ -526,7 +526,7 @@ async fn a_standby_is_passed_over_and_after_its_promotion_holds_the_same_locks()
     standby.sql("SELECT pg_promote()").await;
     usable(&store, &key()).await;
     assert_eq!(read(&store, &key()).await, before);
-    won(&store, &key(), &attempt(&before, token("c"))).await;
+    won(&store, &key(), &attempt(&before, held_by("c"))).await;
 }
 
 #[tokio::test]
@@ -557,7 +557,7 @@ async fn writers_are_decided_under_a_stricter_isolation_too() {
     for _ in 0..20 {
         let now = read(&store, &key()).await;
         let writes = (0..16).map(|number| {
-            let (store, attempt) = (store.clone(), attempt(&now, token(&format!("{number}"))));
+            let (store, attempt) = (store.clone(), attempt(&now, held_by(&format!("{number}"))));
             tokio::spawn(async move { store.compare_and_set(&key(), &attempt).await })
         });
         let mut winners = 0;
@@ -579,7 +579,7 @@ async fn a_round_trip_is_measured() {
     let mut now = read(&store, &key()).await;
     let mut spans = Vec::new();
     for round in 0..ROUNDS {
-        let value = token(&format!("{}", round % 2));
+        let value = held_by(&format!("{}", round % 2));
         let attempt = attempt(&now, value.clone());
         let since = Instant::now();
         let revision = won(&store, &key(), &attempt).await;

@@ -30,7 +30,7 @@ pub async fn etcd(endpoint: &str, key: &str) {
 #[cfg(feature = "postgres")]
 pub fn postgres(table: &str, key: &str) -> String {
     let bytes = 128 << 20;
-    format!("UPDATE {table} SET token = repeat('x', {bytes}), revision = revision + 1 WHERE name = '{key}'")
+    format!("UPDATE {table} SET body = repeat('x', {bytes}), revision = revision + 1 WHERE name = '{key}'")
 }
 
 /// The file with the value of the latest revision, below the folder `lock` of a lock.

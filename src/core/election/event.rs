@@ -29,7 +29,7 @@ pub struct Moment {
 pub struct Settings {
     /// The lock's key. It is part of the hash that says whose turn it is.
     pub key: Key,
-    /// This host's token.
+    /// The name of this host in the locks.
     pub node: NodeId,
     /// This host's machine id.
     pub machine: MachineId,

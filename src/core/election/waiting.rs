@@ -14,7 +14,7 @@ pub enum Cause {
     Free,
     /// The unit of a holder that has fallen silent.
     Silent {
-        /// The holder's token.
+        /// The holder's name.
         holder: String,
     },
     /// The lock is empty, and nothing shows that its last holder's unit is dead.
@@ -159,7 +159,7 @@ pub enum Waiting {
     },
     /// For the holder to let the lock go, or to fall silent.
     Holder {
-        /// The holder's token.
+        /// The holder's name.
         holder: String,
         /// Whether the holder has only claimed the lock, and waits itself before it starts the unit.
         is_claim: bool,

@@ -1,6 +1,6 @@
 //! A value as etcd keeps it: one line of JSON, so that `etcdctl get` shows an operator who holds the lock.
 //!
-//! The body is stored as text if it is UTF-8, as every token is, and otherwise as hexadecimal digits. A value that is
+//! The body is stored as text if it is UTF-8, as every name of a holder is, and otherwise as hexadecimal digits. A value that is
 //! no such line was put by another program and is read as a body without fields, as the other stores do with such
 //! values: the election knows how to wait for a holder of whom it knows nothing but a name. If such a value were
 //! refused instead, nobody could take the lock until an administrator mends it.

@@ -1,21 +1,21 @@
-//! A value as two columns of text: the token, which a person can read and compare, and the fields as a JSON object.
+//! A value as two columns of text: the body, which a person can read and compare, and the fields as a JSON object.
 
 use std::fmt::Write as _;
 
 use crate::types::Value;
 
-/// The columns `token` and `fields` of a value.
+/// The columns `body` and `fields` of a value.
 pub fn encode(value: &Value) -> Result<(String, String), serde_json::Error> {
     Ok((escape(&value.body), serde_json::to_string(&value.fields)?))
 }
 
-/// The value of the columns `token` and `fields`.
+/// The value of the columns `body` and `fields`.
 #[must_use]
-pub fn decode(token: &str, fields: &str) -> Value {
+pub fn decode(body: &str, fields: &str) -> Value {
     match serde_json::from_str(fields) {
-        Ok(fields) => Value { body: unescape(token), fields },
+        Ok(fields) => Value { body: unescape(body), fields },
         // The fields are the malformed part. They come first, in case there is no room for both.
-        Err(_) => Value::malformed(format!("{fields} {token}").as_bytes()),
+        Err(_) => Value::malformed(format!("{fields} {body}").as_bytes()),
     }
 }
 

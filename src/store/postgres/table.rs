@@ -42,34 +42,34 @@ impl Table {
         let quoted = parts.join(".");
         // A value that is too large for a client to hold stays in the server, which takes its length from the row's
         // header.
-        let within = |token: &str, fields: &str| {
-            format!("coalesce(octet_length({token}), 0) + coalesce(octet_length({fields}), 0) <= {ENCODED_LIMIT_BYTES}")
+        let within = |body: &str, fields: &str| {
+            format!("coalesce(octet_length({body}), 0) + coalesce(octet_length({fields}), 0) <= {ENCODED_LIMIT_BYTES}")
         };
-        let small = within("held.token", "held.fields");
-        let small_replaced = within("held.replaced_token", "held.replaced_fields");
+        let small = within("held.body", "held.fields");
+        let small_replaced = within("held.replaced_body", "held.replaced_fields");
         let incarnation = INCARNATION_LIMIT_BYTES + 1;
         let read = format!(
             "SELECT left(store.incarnation, {incarnation}), left(held.incarnation, {incarnation}), held.revision, \
-             CASE WHEN {small} THEN held.token END, CASE WHEN {small} THEN held.fields END, \
-             held.replaced_revision, CASE WHEN {small_replaced} THEN held.replaced_token END, \
+             CASE WHEN {small} THEN held.body END, CASE WHEN {small} THEN held.fields END, \
+             held.replaced_revision, CASE WHEN {small_replaced} THEN held.replaced_body END, \
              CASE WHEN {small_replaced} THEN held.replaced_fields END \
              FROM {quoted} AS store LEFT JOIN {quoted} AS held ON held.name = $1 WHERE store.name = '{STORE_ROW}'"
         );
         let create = format!(
-            "INSERT INTO {quoted} (name, incarnation, token, fields, write_id, heartbeat, revision, fencing_token) \
+            "INSERT INTO {quoted} (name, incarnation, body, fields, write_id, heartbeat, revision, fencing_token) \
              SELECT $1, incarnation, $3, $4, $5, now(), {FIRST_REVISION}, {FIRST_REVISION} \
              FROM {quoted} WHERE name = '{STORE_ROW}' AND incarnation = $2 \
              ON CONFLICT (name) DO NOTHING RETURNING revision"
         );
         // The expressions on the right of each `=` have the values before the write.
         let replace = format!(
-            "UPDATE {quoted} SET token = $3, fields = $4, write_id = $5, heartbeat = now(), revision = revision + 1, \
-             fencing_token = CASE WHEN token = $3 THEN fencing_token ELSE revision + 1 END, \
-             replaced_revision = revision, replaced_token = CASE WHEN {} THEN token ELSE '' END, \
+            "UPDATE {quoted} SET body = $3, fields = $4, write_id = $5, heartbeat = now(), revision = revision + 1, \
+             fencing_token = CASE WHEN body = $3 THEN fencing_token ELSE revision + 1 END, \
+             replaced_revision = revision, replaced_body = CASE WHEN {} THEN body ELSE '' END, \
              replaced_fields = CASE WHEN {} THEN fields ELSE '{{}}' END \
              WHERE name = $1 AND incarnation = $2 AND revision = $6 RETURNING revision",
-            within("token", "fields"),
-            within("token", "fields"),
+            within("body", "fields"),
+            within("body", "fields"),
         );
         let channel = name.rsplit('.').next().unwrap_or(name).to_owned();
         Self { name: name.to_owned(), channel, quoted, read, create, replace }
@@ -120,11 +120,11 @@ impl Table {
         // Revisions are `bigint`, so no row has a larger one.
         let Ok(base) = i64::try_from(attempt.base.0) else { return Ok(None) };
         let columns = record::encode(&attempt.value).map_err(|error| StoreError::Garbled(error.to_string()))?;
-        let (token, fields) = columns;
+        let (body, fields) = columns;
         let write = attempt.write.to_string();
         let mut parameters: Vec<(&(dyn ToSql + Sync), Type)> = vec![
             (&attempt.incarnation.0, Type::TEXT),
-            (&token, Type::TEXT),
+            (&body, Type::TEXT),
             (&fields, Type::TEXT),
             (&write, Type::TEXT),
         ];
@@ -219,9 +219,9 @@ fn replaced(row: &Row, by: Revision) -> Result<Option<Entry>, StoreError> {
     Ok(Some(before).filter(|before| before.revision.0.checked_add(1) == Some(by.0)))
 }
 
-fn entry(row: &Row, [at, token, fields]: [usize; 3]) -> Result<Entry, StoreError> {
-    let value = match (column::<Option<String>>(row, token)?, column::<Option<String>>(row, fields)?) {
-        (Some(token), Some(fields)) => record::decode(&token, &fields),
+fn entry(row: &Row, [at, body, fields]: [usize; 3]) -> Result<Entry, StoreError> {
+    let value = match (column::<Option<String>>(row, body)?, column::<Option<String>>(row, fields)?) {
+        (Some(body), Some(fields)) => record::decode(&body, &fields),
         (None, _) | (_, None) => Value::too_large(),
     };
     Ok(Entry { revision: revision(column(row, at)?)?, value: Some(value.within_limit()) })

@@ -35,7 +35,7 @@ pub fn nats(input: &[u8]) {
         assert_eq!(nats::value(&map(), &body), found, "two readers of one message");
     }
     let Some(value) = found else { return };
-    assert_eq!(value.body, body, "the payload is the token alone");
+    assert_eq!(value.body, body, "the payload is the body alone");
     if refusal(&value).is_none() {
         let attempt = attempt(&value);
         let headers = nats::headers(&attempt, "KV_locks").expect("headers for whatever is not refused");
@@ -87,17 +87,17 @@ pub fn etcd(input: &[u8]) {
     record::check(&value);
 }
 
-/// The column `token`, a newline, and the column `fields`.
+/// The column `body`, a newline, and the column `fields`.
 #[cfg(feature = "postgres")]
 pub fn postgres(input: &[u8]) {
     use putexd::store::postgres::record as postgres;
 
     let text = String::from_utf8_lossy(input);
-    let (token, fields) = text.split_once('\n').unwrap_or((&text, "{}"));
-    let value = postgres::decode(token, fields);
-    let (token, fields) = postgres::encode(&value).expect("two columns");
-    assert!(token.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "a person has to read {token:?}");
+    let (body, fields) = text.split_once('\n').unwrap_or((&text, "{}"));
+    let value = postgres::decode(body, fields);
+    let (body, fields) = postgres::encode(&value).expect("two columns");
+    assert!(body.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "a person has to read {body:?}");
     assert!(!fields.contains('\0'), "the server takes no such text");
-    assert_eq!(postgres::decode(&token, &fields), value);
+    assert_eq!(postgres::decode(&body, &fields), value);
     record::check(&value);
 }

@@ -12,7 +12,7 @@ CREATE TABLE IF NOT EXISTS putex_locks (
     -- The key of the lock.
     name varchar(128) NOT NULL,
     -- The node that holds the lock; empty if nobody holds it. Bytes other than printable ASCII, and backslashes, are written \xHH.
-    token text NOT NULL,
+    body text NOT NULL,
     -- The other fields of the record: a JSON object of strings.
     fields text NOT NULL,
     -- Grows by 1 with each write. If you change a row by hand, add 1 too, or a holder does not notice the change.
@@ -24,18 +24,18 @@ CREATE TABLE IF NOT EXISTS putex_locks (
     incarnation text NOT NULL,
     -- The server's time of the last write, for people only: putexd measures time by its own clocks.
     heartbeat timestamptz NOT NULL,
-    -- The revision that changed the token last: it grows with each change of the holder, and stays the same while the
-    -- holder renews. putexd's own fencing token, which also tells two holdings of one node apart, is "term" in fields.
+    -- The revision that changed the body last: it grows with each change of the holder, and stays the same while the
+    -- holder renews. putexd's own fencing token, which also tells two tenures of one node apart, is "token" in fields.
     fencing_token bigint NOT NULL,
     -- The attempt that wrote this row; each attempt has a different one.
     write_id text NOT NULL,
     -- What the last write replaced; NULL if there was nothing.
     replaced_revision bigint,
-    replaced_token text,
+    replaced_body text,
     replaced_fields text,
     PRIMARY KEY (name)
 );
 
-INSERT INTO putex_locks (name, token, fields, revision, incarnation, heartbeat, fencing_token, write_id)
+INSERT INTO putex_locks (name, body, fields, revision, incarnation, heartbeat, fencing_token, write_id)
 VALUES ('(store)', '', '{}', 0, CAST(now() AS text), now(), 0, '')
 ON CONFLICT (name) DO NOTHING;

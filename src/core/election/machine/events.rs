@@ -20,7 +20,7 @@ const EARLIEST_CLOCK: u64 = 1_767_225_600;
 const TEN_YEARS: u64 = 315_576_000;
 
 /// How far the next fencing token may be above the highest one that was seen here, whatever the clock says.
-const TERM_STEP: u64 = 1 << 16;
+const TOKEN_STEP: u64 = 1 << 16;
 
 impl Election {
     pub(super) fn happened(&mut self, at: &Moment, event: Event) {
@@ -132,11 +132,11 @@ impl Election {
     /// could grow.
     ///
     /// The limit moves on with the clock. So of tenures that follow each other at the limit, or of hosts whose clocks differ, one
-    /// may be over it. For this reason a host that has seen a token also believes one that is at most [`TERM_STEP`] higher. A few
+    /// may be over it. For this reason a host that has seen a token also believes one that is at most [`TOKEN_STEP`] higher. A few
     /// such steps do no harm, and as many as would do harm take centuries.
     fn believed(&self, at: &Moment, shown: Observation) -> Observation {
         let by_clock = at.wall.as_secs().max(EARLIEST_CLOCK).saturating_add(TEN_YEARS);
-        let highest = FencingToken(by_clock.max(self.memory.token.0.saturating_add(TERM_STEP)));
+        let highest = FencingToken(by_clock.max(self.memory.token.0.saturating_add(TOKEN_STEP)));
         let content = match shown.content {
             Content::Record(record) => Content::Record(record.believed(highest)),
             content @ (Content::Absent | Content::Tombstone) => content,
