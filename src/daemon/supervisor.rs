@@ -1,4 +1,10 @@
-//! The daemon as a whole: its start, reload and stop, and what systemd is told of it.
+//! The daemon as a whole: its start, its loop, and the beginning of services. The files beside this one have the reload, the end
+//! of services, the binding of units to their leases, and what is told of the services.
+
+mod binding;
+mod reload;
+mod retire;
+mod tell;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,30 +18,29 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 
-use super::bonds::{Bonds, Bound};
+use self::retire::Retiring;
+use super::bonds::Bonds;
 use super::broken::Broken;
-use super::disk;
 use super::grounds::Grounds;
 use super::machine::ThisMachine;
 use super::notify;
-use super::service::{self, Answer, Handle, Host, InheritedLease, Order, Status};
+use super::service::{self, Handle, Host, InheritedLease};
 use super::silence::{Heard, Silences};
 use super::texts::KeptTexts;
 use super::tidings::Tidings;
 use crate::command_line::exit;
-use crate::config::{self, Loaded, ServiceSettings, Settings, Severity, Texts};
-use crate::dbus::{self, Ask, ServiceStatus, StoreStatus};
-use crate::election::{Hindrance, State, Waiting, rounded};
+use crate::config::{self, Loaded, ServiceSettings, Settings, Severity};
+use crate::dbus::{self, Ask};
+use crate::election::rounded;
 use crate::guard_client::frame::{ListedLease, SOCKET};
 use crate::guard_client::{GuardClient, Link as GuardLink};
 use crate::host::{clock, identity};
 use crate::journal;
 use crate::store::{self, Store, sealed};
-use crate::systemd::bond::{KEPT_DIR, is_generated};
-use crate::systemd::gate::GENERATED_DIR;
-use crate::systemd::{Changes, JobType, Systemd};
+use crate::systemd::bond::KEPT_DIR;
+use crate::systemd::{Changes, Systemd};
 use crate::types::store::StoreSettings;
-use crate::types::{DAEMON_UNIT, STATE_DIR, ServiceName, Time, UnitName, kept};
+use crate::types::{STATE_DIR, ServiceName, kept};
 
 /// Used in place of R where there is no service.
 const IDLE_LIMIT: Duration = Duration::from_secs(1);
@@ -55,8 +60,6 @@ const STANDSTILL_MIN: Duration = Duration::from_secs(1);
 /// How long a start with a broken `putexd.toml` waits for the guard, because putexd ends unless the guard has a lease to go
 /// on with. It is longer than a restart of the guard takes.
 const LEASES_LIMIT: Duration = Duration::from_secs(3);
-/// Limit of a daemon-reload, which waits for every generator.
-const DAEMON_RELOAD_LIMIT: Duration = Duration::from_secs(30);
 
 /// Runs until a signal ends it.
 pub(super) async fn run(root: &Path) -> ExitCode {
@@ -156,50 +159,6 @@ impl Signals {
             _ = self.int.recv() => {}
         }
     }
-}
-
-/// What a SIGTERM means for the units.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ending {
-    /// Stop them and release the locks.
-    Release,
-    /// Leave them running for the next putexd, which adopts them.
-    Leave,
-}
-
-/// Why a service retires.
-#[derive(Debug, Clone, Copy)]
-struct Why {
-    reason: &'static str,
-    /// What has to happen before the service is taken up on this host again. It fits behind the word "before".
-    again: &'static str,
-}
-
-const STOPPED: Why =
-    Why { reason: "putexd is stopped", again: "\"systemctl start putexd\", or a boot that starts putexd" };
-const REMOVED: Why =
-    Why { reason: "its file was removed", again: "its file is there again and \"systemctl reload putexd\" was run" };
-const CHANGED: Why = Why {
-    reason: "its units or its key were changed",
-    again: "the service is taken up with them, which follows by itself",
-};
-const UNCLAIMED: Why = Why {
-    reason: "no usable file defines this service",
-    again: "a file without mistakes defines it and \"systemctl reload putexd\" was run",
-};
-
-impl Why {
-    fn order(self) -> Order {
-        Order::Retire { reason: self.reason.to_owned(), again: self.again.to_owned() }
-    }
-}
-
-/// A service that stops its units and releases its lock.
-struct Retiring {
-    handle: Handle,
-    /// The settings of the service that takes its place.
-    successor: Option<ServiceSettings>,
-    give_up_at: Instant,
 }
 
 struct Supervisor {
@@ -330,13 +289,6 @@ impl Supervisor {
         }
     }
 
-    fn count(&self) -> String {
-        match self.services.len() {
-            1 => "1 service".to_owned(),
-            count => format!("{count} services"),
-        }
-    }
-
     fn add(&mut self, settings: ServiceSettings, kept: Option<InheritedLease>) {
         let name = settings.name.clone();
         match service::spawn(&self.host, Arc::new(settings), kept, Arc::clone(&self.changed)) {
@@ -347,316 +299,11 @@ impl Supervisor {
         }
     }
 
-    /// Has PID 1 run the generators if a unit of `services` is not yet bound to its lease, or is bound to a former one. One
-    /// daemon-reload serves all units.
-    async fn gate(&mut self, services: &[ServiceSettings]) {
-        self.bonds_are_due = true;
-        let running = self.services.values().map(|handle| &*handle.settings);
-        let changed = self.bonds.keep(&bound(services, running), false).changed;
-        if !self.are_kept_loaded(&changed).await && self.are_gated(services).await {
-            return;
-        }
-        if let Err(error) = self.systemd.daemon_reload(DAEMON_RELOAD_LIMIT).await {
-            tracing::error!("failed to have the units bound to their leases: {error}");
-        }
-    }
-
-    /// Whether PID 1 has loaded a kept drop-in of one of these units. If PID 1 does not answer about a unit, its drop-in
-    /// counts as loaded.
-    async fn are_kept_loaded(&self, units: &[UnitName]) -> bool {
-        for unit in units {
-            if self.systemd.loaded_bonds(unit).await.map_or(true, |loaded| loaded.kept) {
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Whether PID 1 has loaded what binds the units of `services` to their leases. A unit counts as not bound if PID 1
-    /// does not answer about it, because a superfluous daemon-reload does no harm. PID 1 is not asked about what the
-    /// generator has made. Whether all of that is in force is asked before a unit is admitted.
-    async fn are_gated(&self, services: &[ServiceSettings]) -> bool {
-        let wanted = bound(services, []);
-        let directory = Path::new(GENERATED_DIR);
-        let is_made = |unit: &UnitName| wanted.get(unit).is_some_and(|all| is_generated(directory, unit, all));
-        let is_doubted = |service: &&ServiceSettings| !service.units().chain(&service.contains).all(is_made);
-        for service in services.iter().filter(is_doubted) {
-            for unit in service.units().chain(&service.contains) {
-                if self.systemd.is_gated(&service.name, unit).await != Ok(true) {
-                    return false;
-                }
-            }
-        }
-        true
-    }
-
-    /// Brings the kept drop-ins in line with the services that retire and the leases that the guard has let go, and makes
-    /// again what somebody has removed. It costs nothing where there is nothing to do.
-    ///
-    /// Its own daemon-reload makes it look once more. That look finds no change, so no further daemon-reload follows.
-    async fn tidy_bonds(&mut self) {
-        if !self.bonds_are_due {
-            return;
-        }
-        // It is tried again at the next tick.
-        let Ok(leases) = self.host.guard.list().await else { return };
-        let successors = self.retiring.iter().filter_map(|retiring| retiring.successor.as_ref());
-        let wanted = self.services.values().map(|handle| &*handle.settings).chain(&self.coming).chain(successors);
-        let mut all = bound([], wanted);
-        let supervised = all.len();
-        for Retiring { handle, .. } in &self.retiring {
-            let settings = &handle.settings;
-            bind(&mut all, settings.units().chain(&settings.contains), &settings.name);
-        }
-        for ListedLease { lease, .. } in &leases {
-            bind(&mut all, lease.units.iter().chain(&lease.contains), &lease.service);
-        }
-        // The units that a broken file names are not known, so nothing is removed then.
-        let replaced = self.bonds.keep(&all, self.broken.is_empty());
-        self.bonds_are_due = self.bonds.have_failed() || all.len() > supervised;
-        let mut is_stale = self.are_kept_loaded(&replaced.changed).await;
-        for unit in &replaced.made {
-            // A unit that PID 1 does not answer about may be bound to no lease.
-            is_stale |= !self.systemd.loaded_bonds(unit).await.is_ok_and(|loaded| loaded.kept || loaded.generated);
-        }
-        for unit in &replaced.removed {
-            // Where PID 1 still has the generator's drop-in loaded, there was no daemon-reload since the service's file was
-            // removed, and the unit stays bound until the next one.
-            let loaded = self.systemd.loaded_bonds(unit).await;
-            is_stale |= loaded.is_ok_and(|loaded| loaded.kept && !loaded.generated);
-        }
-        if is_stale {
-            let systemd = self.systemd.clone();
-            tokio::spawn(async move {
-                if let Err(error) = systemd.daemon_reload(DAEMON_RELOAD_LIMIT).await {
-                    tracing::warn!(
-                        "run \"systemctl daemon-reload\" to bind units to their leases and to set them free of former ones: \
-                         {error}"
-                    );
-                }
-            });
-        }
-    }
-
     /// A service whose task has ended without having been asked to.
     fn ended_service(&self) -> Option<&ServiceName> {
         self.services.iter().find(|(_, handle)| handle.task.is_finished()).map(|(name, _)| name)
     }
 
-    /// Answers a D-Bus client, unless the client does not wait any more.
-    fn answer(&self, ask: Ask) {
-        match ask {
-            Ask::List(answer) => {
-                let _ = answer.send(self.statuses());
-            }
-            Ask::Store(answer) => {
-                let _ = answer.send(self.store_status());
-            }
-            Ask::StepDown { service, reason, answer } => {
-                self.order(&service, answer, |answer| Order::StepDown(reason, answer));
-            }
-            Ask::Adopt { service, answer } => self.order(&service, answer, Order::Adopt),
-        }
-    }
-
-    /// Hands an order to a service, which answers the client. If that is not possible the client is told why.
-    fn order(&self, service: &ServiceName, answer: Answer, order: impl FnOnce(Answer) -> Order) {
-        let Some(handle) = self.services.get(service) else {
-            let _ = answer.send(Err(format!("no service is called {service}")));
-            return;
-        };
-        if let Err(Order::StepDown(_, answer) | Order::Adopt(answer)) = handle.orders.give(order(answer)) {
-            let _ = answer.send(Err(format!("the election of {service} does not answer")));
-        }
-    }
-
-    fn store_status(&self) -> StoreStatus {
-        self.silences.status(self.store_settings.address().to_string())
-    }
-
-    /// The status of all services, and of those that do not run because their file is broken.
-    fn statuses(&self) -> Vec<ServiceStatus> {
-        let now = self.host.machine.now();
-        let trouble = self.store_status().trouble();
-        let of_service = |(name, handle): (_, &Handle)| {
-            let bars = self.broken.bars(name).map(Hindrance::Reason);
-            let bars = bars.is_some() && handle.status.borrow().hindrance == bars;
-            let broken = self.broken.goes_on(name).filter(|_| !bars);
-            status_of(&handle.settings, &handle.status.borrow(), now, broken, trouble.as_deref())
-        };
-        let mut all: Vec<ServiceStatus> = self.services.iter().map(of_service).collect();
-        all.extend(self.broken.rows(|name| self.services.contains_key(name)));
-        all.sort_by(|one, other| one.service.cmp(&other.service));
-        all
-    }
-
-    fn show(&mut self) {
-        let states = self.services.values().map(|handle| (handle.status.borrow().state, handle)).collect();
-        let shown = notify::in_one_line(&self.count(), states, |handle: &&Handle| {
-            let (name, told) = (&handle.settings.name, handle.status.borrow());
-            let holder = match (told.state, told.holder.as_str()) {
-                (State::Standby, "") => " (nobody holds it)".to_owned(),
-                (State::Standby, holder) => match told.waiting {
-                    Some(Waiting::OwnRecord { .. }) => " (nobody is known to hold it)".to_owned(),
-                    Some(Waiting::Store { .. }) => " (the store does not answer)".to_owned(),
-                    Some(Waiting::Holder { is_claim: true, .. }) => format!(" ({holder} has claimed it)"),
-                    Some(_) | None => format!(" ({holder} holds it)"),
-                },
-                _ => String::new(),
-            };
-            format!("{name} {}{holder}", told.state)
-        });
-        if shown != self.shown {
-            notify::status(&shown);
-            self.shown = shown;
-        }
-    }
-}
-
-/// Reloads of the configuration.
-impl Supervisor {
-    /// Reads the configuration anew, and touches only the services that have changed. A service whose file is broken now
-    /// goes on as it was.
-    async fn reload(&mut self) {
-        notify::reloading();
-        let mut loaded = load(&self.root);
-        if loaded.settings.is_some() && !loaded.broken.is_empty() {
-            // A service that runs has the better right to its unit and its key, whatever its own file says now.
-            let running = self.services.keys().cloned().collect();
-            loaded = config::load_keeping(&self.root, self.texts.texts(), &running);
-        }
-        let mended = self.broken.update(&loaded);
-        let mut told = Vec::new();
-        if let Some(settings) = loaded.settings {
-            told.extend(mended.in_words(|name| settings.services.iter().any(|service| service.name == *name)));
-            self.keep(self.texts_in_force(loaded.texts, &settings));
-            told.extend(self.apply(settings).await);
-        }
-        told.extend(self.broken.in_words(|name| self.services.contains_key(name)));
-        let told = if told.is_empty() { "nothing changed".to_owned() } else { told.join("; ") };
-        journal::alarm(journal::Alarm::ConfigurationReloaded, &journal::Subject::default(), &told);
-        notify::ready();
-        self.shown.clear();
-    }
-
-    fn keep(&mut self, texts: Texts) {
-        self.texts.replace(texts);
-    }
-
-    /// The texts to keep after a reload. A service whose file is broken keeps its former text, and so do the host's own
-    /// settings if only a restart can change them.
-    fn texts_in_force(&self, mut texts: Texts, settings: &Settings) -> Texts {
-        let former = self.texts.texts();
-        for (name, made) in former.services.iter().filter(|(name, _)| self.broken.has(name)) {
-            texts.services.entry(name.clone()).or_insert_with(|| made.clone());
-        }
-        if self.has_other_host(settings) {
-            texts.host.clone_from(&former.host);
-        }
-        texts
-    }
-
-    /// Whether `putexd.toml` has settings that take effect only at a restart.
-    fn has_other_host(&self, settings: &Settings) -> bool {
-        settings.node != self.host.node
-            || settings.store != self.store_settings
-            || settings.seal_key != self.seal_key
-            || settings.cluster != self.host.cluster
-            || settings.watchdog != self.host.watchdog
-    }
-
-    /// Applies new settings. Returns what was done, in words.
-    async fn apply(&mut self, settings: Settings) -> Vec<String> {
-        if self.has_other_host(&settings) {
-            tracing::warn!(
-                "putexd.toml: a new node name, store, seal-key, cluster or watchdog takes effect at \"systemctl restart putexd\""
-            );
-        }
-        self.gate(&settings.services).await;
-        let mut told = Vec::new();
-        for retiring in &mut self.retiring {
-            // A successor that is still wanted is set again below.
-            retiring.successor = None;
-        }
-        self.coming.retain(|service| self.broken.has(&service.name));
-        let wanted: BTreeSet<&ServiceName> = settings.services.iter().map(|service| &service.name).collect();
-        let is_gone = |name: &&ServiceName| !self.broken.has(name) && !wanted.contains(name);
-        let gone: Vec<ServiceName> = self.services.keys().filter(is_gone).cloned().collect();
-        for name in gone {
-            told.push(format!("{name} removed"));
-            self.retire(&name, REMOVED, None);
-        }
-        for service in settings.services {
-            let name = service.name.clone();
-            let Some(handle) = self.services.get_mut(&name) else {
-                told.push(format!("{name} added"));
-                match self.retiring.iter_mut().find(|retiring| retiring.handle.settings.name == name) {
-                    Some(retiring) => retiring.successor = Some(service),
-                    None => self.coming.push(service),
-                }
-                continue;
-            };
-            if self.broken.has(&name) {
-                continue;
-            }
-            if *handle.settings == service {
-                // A full channel would mean a loop that stands still, which the watchdog ends.
-                let _ = handle.orders.give(Order::Reconsider);
-                continue;
-            }
-            told.push(format!("{name} changed"));
-            if handle.settings.has_same_units(&service) && handle.settings.key == service.key {
-                handle.settings = Arc::new(service);
-                // A full channel would mean a loop that stands still, which the watchdog ends.
-                let _ = handle.orders.give(Order::Reconfigure(Arc::clone(&handle.settings)));
-            } else {
-                self.retire(&name, CHANGED, Some(service));
-            }
-        }
-        match self.host.guard.list().await {
-            Ok(leases) => self.retire_unclaimed(&leases),
-            Err(error) => {
-                tracing::warn!("failed to ask the guard for leases that no service claims: {error}, ignoring");
-            }
-        }
-        told
-    }
-
-    /// Has a service stop its units and release its lock (H5). `successor` takes its place after that.
-    fn retire(&mut self, name: &ServiceName, why: Why, successor: Option<ServiceSettings>) {
-        if let Some(handle) = self.services.remove(name) {
-            self.retire_handle(handle, why, successor);
-        }
-    }
-
-    fn retire_handle(&mut self, handle: Handle, why: Why, successor: Option<ServiceSettings>) {
-        // A full channel would mean a loop that stands still, which the watchdog ends.
-        let _ = handle.orders.give(why.order());
-        let give_up_at = Instant::now() + handle.settings.longest_stop() + STOP_EXTENSION;
-        self.retiring.push(Retiring { handle, successor, give_up_at });
-    }
-
-    /// Removes the retiring services that have ended, and queues their successors. A service that does not end in time is
-    /// left to the guard.
-    fn reap(&mut self) {
-        let now = Instant::now();
-        let (over, going_on): (Vec<_>, Vec<_>) = std::mem::take(&mut self.retiring)
-            .into_iter()
-            .partition(|retiring| retiring.handle.task.is_finished() || now >= retiring.give_up_at);
-        self.retiring = going_on;
-        for retiring in over {
-            let name = &retiring.handle.settings.name;
-            if !retiring.handle.task.is_finished() {
-                tracing::error!("{name}: it has not stopped in time; its lease is left to the guard");
-                retiring.handle.task.abort();
-            }
-            self.coming.extend(retiring.successor);
-        }
-    }
-}
-
-/// The beginning of services, also after the start of the daemon.
-impl Supervisor {
     /// Begins the services in `coming`. While the guard does not answer it is tried again about each second.
     async fn begin(&mut self) {
         if self.coming.is_empty() {
@@ -685,115 +332,6 @@ impl Supervisor {
             let kept = kept.map(|kept| kept.with_broken(self.broken.bars(&service.name)));
             self.add(service, kept);
         }
-    }
-
-    /// Takes leases that no service claims through stop, proof and release (adoption, K8). Otherwise the guard would enforce
-    /// them for ever, and kill whatever is started in their control groups.
-    fn retire_unclaimed(&mut self, leases: &[ListedLease]) {
-        for listed in leases {
-            let name = &listed.lease.service;
-            let retires = |retiring: &Retiring| retiring.handle.settings.name == *name;
-            if self.services.contains_key(name)
-                || self.coming.iter().any(|service| service.name == *name)
-                || self.retiring.iter().any(retires)
-            {
-                continue;
-            }
-            let last_held = disk::last_held(Path::new(STATE_DIR), name)
-                .inspect_err(|error| tracing::warn!("{name}: the lock that it held is not known: {error}"))
-                .ok();
-            let lock = match &last_held {
-                Some((key, _)) => format!("the lock {key} is released"),
-                None => "its lock is left to age".to_owned(),
-            };
-            let Some(settings) = service::without_file(&listed.lease, last_held) else {
-                tracing::error!("{name}: the guard has a lease of it that names no unit");
-                continue;
-            };
-            let units: Vec<&str> = settings.units().map(UnitName::as_str).collect();
-            tracing::info!(
-                OBJECT_SYSTEMD_UNIT = settings.unit.as_str(),
-                "{name}: no usable file defines this service, and the guard still has its lease: {} is stopped here, and {lock}",
-                units.join(" and "),
-            );
-            match service::spawn(
-                &self.host,
-                Arc::new(settings),
-                Some(InheritedLease::from(listed)),
-                Arc::clone(&self.changed),
-            ) {
-                Ok(handle) => self.retire_handle(handle, UNCLAIMED, None),
-                Err(error) => tracing::error!("{name}: failed to let its lease go: {error}"),
-            }
-        }
-    }
-}
-
-/// The end of the daemon.
-impl Supervisor {
-    /// Ends at SIGTERM. Whether the units run on depends on what PID 1 has queued for the daemon's unit.
-    async fn end(&mut self) -> ExitCode {
-        match self.ending().await {
-            Ending::Release => self.release().await,
-            Ending::Leave => {
-                notify::stopping("restarting; the units run on");
-                tracing::info!("putexd ends and leaves the units running for the next one");
-                ExitCode::SUCCESS
-            }
-        }
-    }
-
-    async fn ending(&self) -> Ending {
-        // The bus may be gone already when the host goes down; the private socket is not.
-        let private = Systemd::private(BUS_LIMIT_MIN);
-        let Ok(unit) = UnitName::new(DAEMON_UNIT) else { return Ending::Release };
-        for systemd in [&self.systemd, &private] {
-            match systemd.job_for_unit(&unit).await {
-                Ok(Some(JobType::Restart | JobType::Start) | None) => return Ending::Leave,
-                Ok(Some(JobType::Stop | JobType::Other(_))) => return Ending::Release,
-                Err(error) => tracing::debug!("not known why putexd is stopped: {error}"),
-            }
-        }
-        // It is not known, and to stop a unit needlessly is better than to leave it unsupervised.
-        Ending::Release
-    }
-
-    /// Stops every unit and releases every lock, all at once. What has not stopped in time is left to the guard.
-    async fn release(&mut self) -> ExitCode {
-        notify::stopping("stopping the units and releasing their locks");
-        let mut deadline = Instant::now();
-        for (name, handle) in &self.services {
-            deadline = deadline.max(Instant::now() + handle.settings.longest_stop() + STOP_EXTENSION);
-            if handle.orders.give_in_turn(STOPPED.order()).await.is_err() {
-                tracing::error!("{name}: its election does not answer");
-            }
-        }
-        let leaving = self.retiring.iter_mut().map(|retiring| &mut retiring.handle);
-        let tasks = self.services.values_mut().chain(leaving).map(|handle| &mut handle.task);
-        let mut ended = futures_util::future::join_all(tasks);
-        while timeout(TICK, &mut ended).await.is_err() {
-            if Instant::now() >= deadline {
-                tracing::error!("not every unit has stopped; their leases are left to the guard");
-                return ExitCode::from(exit::DEFECT);
-            }
-            notify::watchdog();
-            notify::extend_timeout(STOP_EXTENSION);
-        }
-        drop(ended);
-        let handles = self.services.values().chain(self.retiring.iter().map(|retiring| &retiring.handle));
-        let aging: Vec<&str> = handles
-            .filter(|handle| handle.status.borrow().is_left_to_age)
-            .map(|handle| handle.settings.name.as_str())
-            .collect();
-        if aging.is_empty() {
-            tracing::info!("putexd ends; it holds no lock any more");
-        } else {
-            tracing::warn!(
-                "putexd ends; the locks of {} could not be released, so other hosts wait until they have aged",
-                aging.join(", ")
-            );
-        }
-        ExitCode::SUCCESS
     }
 }
 
@@ -831,61 +369,9 @@ impl Watchdog {
     }
 }
 
-/// The services that bind each unit: all of `services`, and for units that those do not name, the first of `others` that
-/// names them.
-fn bound<'a>(
-    services: impl IntoIterator<Item = &'a ServiceSettings>,
-    others: impl IntoIterator<Item = &'a ServiceSettings>,
-) -> Bound {
-    let mut bound = Bound::new();
-    for settings in services {
-        for unit in settings.units().chain(&settings.contains) {
-            bound.entry(unit.clone()).or_default().insert(settings.name.clone());
-        }
-    }
-    for settings in others {
-        bind(&mut bound, settings.units().chain(&settings.contains), &settings.name);
-    }
-    bound
-}
-
-/// Binds to `service` those of `units` that are not bound yet.
-fn bind<'a>(bound: &mut Bound, units: impl Iterator<Item = &'a UnitName>, service: &ServiceName) {
-    for unit in units {
-        bound.entry(unit.clone()).or_insert_with(|| BTreeSet::from([service.clone()]));
-    }
-}
-
 /// Whether one of the two must have ended before the other begins, because they have a key or a unit in common.
 fn share(one: &ServiceSettings, other: &ServiceSettings) -> bool {
     one.key == other.key || one.units().any(|unit| other.units().any(|same| same == unit))
-}
-
-/// One service's status for D-Bus clients. `broken`: what is wrong with its file while it goes on. `trouble`: what is wrong
-/// with the store.
-fn status_of(
-    settings: &ServiceSettings,
-    status: &Status,
-    now: Time,
-    broken: Option<String>,
-    trouble: Option<&str>,
-) -> ServiceStatus {
-    let waits = status.waiting.as_ref().map(|waiting| waiting.in_words(now));
-    let unproven = status.unproven.clone();
-    // The trouble comes first, because it says what to do.
-    let cause = trouble.filter(|_| status.waiting.as_ref().is_some_and(Waiting::is_for_the_store)).map(str::to_owned);
-    ServiceStatus {
-        service: settings.name.to_string(),
-        unit: settings.unit.to_string(),
-        key: settings.key.to_string(),
-        state: status.state.to_string(),
-        holder: status.holder.clone(),
-        revision: status.revision.0,
-        token: status.token.0,
-        hindrance: status.hindrance.as_ref().map(|hindrance| hindrance.in_words(now)).unwrap_or_default(),
-        waits: cause.into_iter().chain(waits).chain(unproven).collect::<Vec<_>>().join("; "),
-        remarks: broken.into_iter().chain(status.remarks.iter().cloned()).collect(),
-    }
 }
 
 /// Writes to the journal that the host stood still. The task does nothing else, so that no work of its own makes it late.
@@ -924,37 +410,6 @@ async fn list_leases(guard: &GuardClient) -> Vec<ListedLease> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::daemon::fake::settings;
-    use crate::types::{FencingToken, Revision};
-
-    fn status(waiting: Waiting) -> Status {
-        Status {
-            state: State::NoStore,
-            holder: String::new(),
-            revision: Revision(0),
-            token: FencingToken(0),
-            hindrance: None,
-            waiting: Some(waiting),
-            unproven: None,
-            is_left_to_age: false,
-            remarks: Vec::new(),
-        }
-    }
-
-    #[test]
-    fn whoever_waits_for_the_store_says_what_is_wrong_with_it() {
-        let now = Time::both(Duration::from_secs(100));
-        let waits = |waiting| status_of(&settings(), &status(waiting), now, None, Some("see to it: it is away")).waits;
-        let store = Waiting::Store { holder: None }.in_words(now);
-        assert_eq!(waits(Waiting::Store { holder: None }), format!("see to it: it is away; {store}"));
-        assert!(waits(Waiting::Claim).starts_with("see to it: it is away; waits for the store to take its claim; "));
-        let (since, deadline) = (Time::both(Duration::from_secs(88)), Time::both(Duration::from_secs(104)));
-        assert_eq!(
-            waits(Waiting::Renewal { since, deadline }),
-            "see to it: it is away; not renewed for 12.0s; the unit is stopped in 4.0s unless the store takes a renewal before"
-        );
-        assert_eq!(waits(Waiting::Starting), Waiting::Starting.in_words(now));
-    }
 
     #[test]
     fn a_host_stood_still_for_what_its_sleep_took_too_long() {
