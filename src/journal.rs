@@ -478,7 +478,7 @@ mod tests {
         let (spans, recorder) = (Spans::default(), Recorder::default());
         let subscriber = tracing_subscriber::registry().with(spans.clone()).with(recorder.clone());
         tracing::subscriber::with_default(subscriber, || {
-            transitions(&of_all, State::Standby, State::NoStore, "it is away")
+            transitions(&of_all, State::Standby, State::NoStore, "it is away");
         });
         let entries = recorder.0.lock().expect("nobody panics with it").clone();
         let messages: Vec<_> = entries.iter().map(|(level, fields)| (*level, fields["message"].as_str())).collect();

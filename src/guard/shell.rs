@@ -1,9 +1,13 @@
 //! The main loop of the guard. It takes what comes from socket and timers, asks the table, and carries out what that decides:
-//! grants and enforcements.
+//! grants and enforcements. The files beside this one have what it does first, the connection of putexd, and what is kept in /run.
+
+mod connection;
+mod heart;
+mod keeping;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -11,44 +15,35 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use super::enforce::{Enforcement, Enforcer};
-use super::files::{Files, Prepared};
-use super::records::Records;
-use super::table::{Effect, Entry, LEAST_PATIENCE, Table};
-use super::watch::{IDLE_PATIENCE, Pulse, listen};
-use super::watchdog::Watchdog;
-use super::{Level, Paths, say};
-use crate::guard_client::frame::{Command, Inbox, Lease, Of, Outcome, REQUEST_LIMIT_BYTES, Reply, Request};
-use crate::guard_client::grant;
-use crate::host::cgroup::{Condemned, Hierarchy};
-use crate::host::clock::{self, BootTimer};
-use crate::host::group_name::is_within;
-use crate::host::identity;
-use crate::host::self_fence::self_fence;
-use crate::types::{DAEMON_UNIT, ServiceName, Time};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 use sd_notify::NotifyState;
 
-/// How many beats the guard sends within the time after which the watcher misses them.
-const BEATS: u32 = 6;
+use self::connection::{Connection, farewell, is_of_putexd};
+use self::heart::{AllCondemned, FirstAct, Heart};
+use self::keeping::{Change, Room};
+use super::enforce::{Enforcement, Enforcer};
+use super::files::Files;
+use super::records::Records;
+use super::table::{Effect, Entry, Table};
+use super::watch::{Pulse, listen};
+use super::watchdog::Watchdog;
+use super::{Level, Paths, say};
+use crate::guard_client::frame::{Command, Lease, Of, Outcome, Reply};
+use crate::host::cgroup::{Condemned, Hierarchy};
+use crate::host::clock::{self, BootTimer};
+use crate::host::group_name::is_within;
+use crate::host::identity;
+use crate::host::self_fence::self_fence;
+use crate::types::{DAEMON_UNIT, ServiceName, Time};
 
 /// How often the guard looks for a proof that permits the next keep-alive of the watchdog: no event announces one.
 const PROOF_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Everybody may read a grant: the fencing token is no secret.
 const GRANT_MODE: u32 = 0o644;
-
-/// The shortest time between two tests whether /run has space again.
-const ROOM_INTERVAL: Duration = Duration::from_secs(1);
-
-/// If the clock was last read longer ago than this, the host may have stood still since.
-const AWAKE: Duration = Duration::from_millis(100);
-
-/// When replies of more than so many bytes are waiting, they are sent before the next request is executed.
-const REPLIES_AT_ONCE_BYTES: usize = 4096;
 
 /// Time between two attempts to start: the same that systemd leaves between two guards.
 const START_INTERVAL: Duration = Duration::from_millis(100);
@@ -93,119 +88,11 @@ pub(super) fn begin(paths: &Paths, watchdog: impl Fn() -> Option<Watchdog>) -> R
     }
 }
 
-/// The control groups of each lease, ready to be killed.
-type AllCondemned = BTreeMap<ServiceName, Vec<Condemned>>;
-
-/// What the guard does first when it wakes late: if SIGKILL is due, it is sent before a log is written, before a file other
-/// than the group's is read, and before systemd is asked for a stop, whose `ExecStop=` may be a program that writes. The
-/// enforcement tries again what failed, and reports it.
-#[derive(Debug, Default)]
-struct FirstAct {
-    /// The services that got their first SIGKILL since `done_at`. All further ones are sent by the enforcement.
-    done: BTreeSet<ServiceName>,
-    done_at: Time,
-}
-
-impl FirstAct {
-    fn kill_overdue(&mut self, table: &Table, condemned: &AllCondemned, heart: &mut Heart) {
-        let now = clock::now();
-        if now.has_passed(self.done_at.plus(AWAKE)) {
-            self.done.clear();
-            self.done_at = now;
-        }
-        for service in table.overdue(now) {
-            if self.done.insert(service.clone()) {
-                for group in condemned.get(service).into_iter().flatten() {
-                    let _ = group.kill();
-                }
-                heart.beat(table);
-            }
-        }
-    }
-}
-
-/// Sends beats to the watcher, which show that the guard lives.
-#[derive(Debug)]
-struct Heart {
-    pulse: Pulse,
-    /// When the last beat was sent, and the patience that it gave.
-    told: Option<(Time, Duration)>,
-    /// When the guard last looked for a new watcher in the middle of other work.
-    looked_at: Time,
-}
-
-impl Heart {
-    fn accept(&mut self) -> io::Result<()> {
-        if self.pulse.accept()? {
-            self.told = None;
-        }
-        Ok(())
-    }
-
-    /// How long the guard may be silent from now on. The watcher counts this on `CLOCK_MONOTONIC`, so an eighth of it is left
-    /// out, as in [`Shell::wait`].
-    fn patience(table: &Table, now: Time) -> Duration {
-        table.patience(now).map_or(IDLE_PATIENCE, |patience| patience.saturating_sub(patience / 8).min(IDLE_PATIENCE))
-    }
-
-    /// Sends a beat with the present patience, if the next beat is due or if the patience ends earlier than the last beat said.
-    fn beat(&mut self, table: &Table) {
-        let now = clock::now();
-        if !self.pulse.is_watched() && now.has_passed(self.looked_at.plus(LEAST_PATIENCE / BEATS)) {
-            self.looked_at = now;
-            if self.accept().is_err() {
-                // The main loop meets the same error, and ends the guard.
-                return;
-            }
-        }
-        let patience = Self::patience(table, now);
-        let is_told = |(at, told): (Time, Duration)| {
-            let ago = now.since_at_most(at);
-            ago < told / BEATS && ago + patience >= told
-        };
-        if !self.told.is_some_and(is_told) {
-            self.pulse.beat(patience);
-            self.told = Some((now, patience));
-        }
-    }
-
-    /// How long until the next beat is due. `None`: there is no watcher.
-    fn due_in(&self) -> Option<Duration> {
-        let ago = |at| clock::now().since_at_most(at);
-        let left = |(at, patience): (Time, Duration)| (patience / BEATS).saturating_sub(ago(at));
-        self.pulse.is_watched().then(|| self.told.map_or(Duration::ZERO, left))
-    }
-}
-
 /// Which listeners have connections to accept.
 #[derive(Debug, Clone, Copy, Default)]
 struct Comers {
     clients: bool,
     watchers: bool,
-}
-
-/// What a command changes in a lease, as far as its record is concerned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Change {
-    /// The units may run from now on: the command is refused if the record cannot be written.
-    Begins,
-    /// The units may run for longer.
-    Extends,
-    /// The units may run no longer, or there is more to be stopped.
-    Ends,
-}
-
-/// Whether records and grants in /run can be written.
-#[derive(Debug, Default)]
-struct Room {
-    /// Why they cannot be written, and what to do about it.
-    trouble: Option<String>,
-    /// Services whose grant has an earlier deadline than the lease. The gate lets none of their units start once that is over.
-    outdated: BTreeSet<ServiceName>,
-    /// Services whose record is not up to date.
-    unkept: BTreeSet<ServiceName>,
-    /// When the guard last tested whether /run has space again.
-    looked_at: Option<Time>,
 }
 
 pub(super) struct Shell<'a> {
@@ -293,7 +180,7 @@ impl<'a> Shell<'a> {
             listener,
             connection: None,
             connection_group: None,
-            heart: Heart { pulse, told: None, looked_at: Time::default() },
+            heart: Heart::new(pulse),
             watchdog,
             room: Room::default(),
             told,
@@ -380,8 +267,7 @@ impl<'a> Shell<'a> {
         fds.extend([&self.listener, self.heart.pulse.listener()].map(|listener| PollFd::new(listener, PollFlags::IN)));
         fds.extend(self.told.iter().map(|told| PollFd::new(told, PollFlags::IN)));
         if let Some(connection) = &self.connection {
-            let interest = if connection.unsent.is_empty() { PollFlags::IN } else { PollFlags::OUT };
-            fds.push(PollFd::new(&connection.stream, interest));
+            fds.push(connection.poll_fd());
         }
         match poll(&mut fds, limit.as_ref()) {
             Ok(_) => Ok(Comers { clients: !fds[1].revents().is_empty(), watchers: !fds[2].revents().is_empty() }),
@@ -521,8 +407,7 @@ impl<'a> Shell<'a> {
                         continue;
                     }
                     self.connection_group = group;
-                    let inbox = Inbox::new(REQUEST_LIMIT_BYTES);
-                    self.connection = Some(Connection { stream, inbox, is_drained: false, unsent: Vec::new() });
+                    self.connection = Some(Connection::new(stream));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {
@@ -535,7 +420,7 @@ impl<'a> Shell<'a> {
     /// Executes the requests that have arrived, one line at a time. The clock is read before each.
     fn converse(&mut self) -> Result<(), Fatal> {
         let Some(mut connection) = self.connection.take() else { return Ok(()) };
-        connection.is_drained = false;
+        connection.wake();
         loop {
             let request = match connection.next() {
                 Ok(Some(request)) => request,
@@ -652,170 +537,6 @@ impl<'a> Shell<'a> {
         };
         lease.cgroups.iter().map(condemn).collect::<io::Result<_>>().map(Some)
     }
-
-    /// Writes what a change of the lease of `service` needs: its record, and for a lease that begins the grant, under a hidden
-    /// name beside its place. `Err`: the lease must not begin, because its record or grant cannot be written. Nothing of it is
-    /// on the disk then.
-    fn keep_all(
-        &mut self,
-        service: &ServiceName,
-        effects: &[Effect],
-        change: Change,
-    ) -> Result<Option<Prepared>, String> {
-        let kept = match (change, self.table.entry_of(service)) {
-            (Change::Begins, _) => return self.keep_new(service, effects),
-            (Change::Extends, Some(entry)) => self.records.extend(entry),
-            (Change::Ends, Some(entry)) => self.records.write(entry),
-            // The record of a disarmed lease is removed later, after its grant.
-            (Change::Extends | Change::Ends, None) => Ok(()),
-        };
-        self.note_kept(service, kept.is_ok());
-        // A success is not noted: this takes less space than a lease that begins, so it does not show that there is space for
-        // one.
-        if kept.is_err() {
-            self.take_note(kept);
-        }
-        Ok(None)
-    }
-
-    /// Writes the record and the grant of a lease that begins.
-    fn keep_new(&mut self, service: &ServiceName, effects: &[Effect]) -> Result<Option<Prepared>, String> {
-        let granted =
-            effects.iter().find_map(|effect| if let Effect::Grant(lease) = effect { Some(lease) } else { None });
-        // The space for the grant is taken first: a lease that gets no grant must not have a record either.
-        let prepared = granted.map(|lease| prepare_grant(&self.grants, lease)).transpose();
-        let kept = prepared.and_then(|grant| match self.table.entry_of(service) {
-            Some(entry) => self.records.write(entry).map(|()| grant),
-            None => Ok(grant),
-        });
-        match kept {
-            Ok(grant) => {
-                self.room.outdated.remove(service);
-                self.room.unkept.remove(service);
-                self.take_note(Ok(()));
-                Ok(grant)
-            }
-            Err(error) => {
-                self.take_note(Err(error));
-                Err(self.room.trouble.clone().unwrap_or_default())
-            }
-        }
-    }
-
-    /// Writes a later deadline into the grant, which needs no additional space. A grant that is gone is made anew. If that
-    /// fails as well, the gate lets nothing start once the previous deadline is over.
-    fn extend_grant(&mut self, service: &ServiceName, deadline: Time) {
-        let changed = self.grants.change(service, &grant::deadline(deadline)).or_else(|_| {
-            let lease = self.table.entry_of(service).map(Entry::lease);
-            lease.map_or(Ok(()), |lease| write_grant(&mut self.grants, lease))
-        });
-        if changed.is_ok() {
-            self.room.outdated.remove(service);
-        } else {
-            self.room.outdated.insert(service.clone());
-            self.take_note(changed);
-        }
-    }
-
-    /// Writes the record of a lease that has changed without a command.
-    fn keep(&mut self, service: &ServiceName) -> io::Result<()> {
-        let kept = self.table.entry_of(service).map_or(Ok(()), |entry| self.records.write(entry));
-        self.note_kept(service, kept.is_ok());
-        kept
-    }
-
-    fn note_kept(&mut self, service: &ServiceName, is_kept: bool) {
-        if is_kept {
-            self.room.unkept.remove(service);
-        } else {
-            self.room.unkept.insert(service.clone());
-        }
-    }
-
-    /// Removes the record of a disarmed lease. Its grant is removed before.
-    fn forget(&mut self, service: &ServiceName) {
-        let removed = self.records.remove(service);
-        self.note_kept(service, removed.is_ok());
-        if removed.is_err() {
-            self.take_note(removed);
-        }
-    }
-
-    /// Tries again to write what could not be written, and tests whether a new lease would find space. At most once in
-    /// [`ROOM_INTERVAL`].
-    fn look_for_room(&mut self) {
-        let now = clock::now();
-        if self.room.looked_at.is_some_and(|before| !now.has_passed(before.plus(ROOM_INTERVAL))) {
-            return;
-        }
-        self.room.looked_at = Some(now);
-        let mut written = self.records.has_room();
-        for service in self.room.unkept.clone() {
-            let kept = match self.table.entry_of(&service) {
-                Some(entry) => self.records.write(entry),
-                None => self.records.remove(&service),
-            };
-            self.note_kept(&service, kept.is_ok());
-            self.beat();
-            written = written.and(kept);
-        }
-        for service in self.room.outdated.clone() {
-            let lease = self.table.entry_of(&service).map(Entry::lease);
-            let granted = lease.map_or(Ok(()), |lease| write_grant(&mut self.grants, lease));
-            if granted.is_ok() {
-                self.room.outdated.remove(&service);
-            }
-            self.beat();
-            written = written.and(granted);
-        }
-        self.take_note(written);
-    }
-
-    /// Logs once that /run cannot be written, and once that it can be written again.
-    fn take_note(&mut self, written: io::Result<()>) {
-        match written {
-            Err(error) => {
-                let refused = if self.room.outdated.is_empty() {
-                    "and none is begun"
-                } else {
-                    "none is begun, and what is started again under one may be refused"
-                };
-                let trouble = format!(
-                    "{}: the guard cannot keep {}: {error}; leases go on, {refused}",
-                    remedy(&error),
-                    self.paths.state.display()
-                );
-                if self.room.trouble.replace(trouble.clone()).is_none() {
-                    say(Level::Alert, &trouble);
-                }
-            }
-            Ok(()) if self.room.outdated.is_empty() && self.room.unkept.is_empty() => {
-                if self.room.trouble.take().is_some() {
-                    say(Level::Notice, "/run takes the guard's table again");
-                }
-            }
-            Ok(()) => {}
-        }
-    }
-}
-
-fn prepare_grant(grants: &Files, lease: &Lease) -> io::Result<Prepared> {
-    let environment = grant::environment(lease);
-    grants.prepare(&lease.service, &grant::deadline(lease.terms.deadline), environment.as_bytes())
-}
-
-/// Writes a grant, or replaces it, in one step: nobody sees half of it.
-fn write_grant(grants: &mut Files, lease: &Lease) -> io::Result<()> {
-    let prepared = prepare_grant(grants, lease)?;
-    grants.put(prepared)
-}
-
-fn remedy(error: &io::Error) -> &'static str {
-    if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
-        "free space in /run"
-    } else {
-        "see why /run cannot be written to"
-    }
 }
 
 /// A stream that becomes readable at SIGTERM.
@@ -824,105 +545,4 @@ fn at_sigterm() -> io::Result<UnixStream> {
     told.set_nonblocking(true)?;
     signal_hook::low_level::pipe::register(signal_hook::consts::SIGTERM, sender)?;
     Ok(told)
-}
-
-struct Connection {
-    stream: UnixStream,
-    inbox: Inbox,
-    /// Whether the last read emptied the socket. What arrives later wakes the guard again.
-    is_drained: bool,
-    unsent: Vec<u8>,
-}
-
-/// Whether this is the control group of putexd.
-fn is_of_putexd(group: Option<&str>) -> bool {
-    group.and_then(|group| group.rsplit('/').next()) == Some(DAEMON_UNIT)
-}
-
-/// The log line for a connection that has ended. putexd ends its own whenever it is stopped, which is not worth a warning.
-fn farewell(error: &io::Error) -> (Level, String) {
-    let is_end = matches!(
-        error.kind(),
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
-    );
-    // A request that is cut off in the middle gives an error that contains the one of its parser.
-    if is_end && error.get_ref().is_none() {
-        (Level::Info, "putexd has ended its connection; its leases are kept to their deadlines".to_owned())
-    } else {
-        (Level::Warning, format!("putexd is disconnected: {error}"))
-    }
-}
-
-impl Connection {
-    /// The next request. `None`: it has not arrived yet, or the client does not take its replies. The replies to all requests
-    /// that were read together are sent together, unless they are long.
-    fn next(&mut self) -> io::Result<Option<Request>> {
-        loop {
-            if self.unsent.len() > REPLIES_AT_ONCE_BYTES {
-                self.flush()?;
-                if !self.unsent.is_empty() {
-                    return Ok(None);
-                }
-            }
-            if let Some(line) = self.inbox.line() {
-                let request = serde_json::from_slice(&line);
-                if request.is_err() {
-                    // This request ends the connection, so the replies to those before it are sent first.
-                    self.flush()?;
-                }
-                return Ok(Some(request?));
-            }
-            self.flush()?;
-            if self.is_drained || !self.unsent.is_empty() {
-                return Ok(None);
-            }
-            let room = self.inbox.room()?;
-            let most = room.len();
-            match self.stream.read(room) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => {
-                    self.inbox.take(count);
-                    self.is_drained = count < most;
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    fn answer(&mut self, reply: &Reply) {
-        serde_json::to_writer(&mut self.unsent, reply).expect("a reply has no map with keys other than text");
-        self.unsent.push(b'\n');
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        while !self.unsent.is_empty() {
-            match self.stream.write(&self.unsent) {
-                Ok(count) => drop(self.unsent.drain(..count)),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        // A long list is rare, so its memory is given back.
-        self.unsent.shrink_to(REQUEST_LIMIT_BYTES);
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_end_of_putexd_is_no_trouble_and_a_broken_request_is() {
-        let (level, text) = farewell(&io::ErrorKind::UnexpectedEof.into());
-        assert!(matches!(level, Level::Info) && text.contains("kept to their deadlines"), "{text}");
-        let broken: io::Error =
-            serde_json::from_slice::<Request>(b"{").map(drop).map_err(io::Error::from).expect_err("half");
-        assert_eq!(broken.kind(), io::ErrorKind::UnexpectedEof);
-        let (level, text) = farewell(&broken);
-        assert!(matches!(level, Level::Warning) && text.contains("disconnected"), "{text}");
-    }
 }
