@@ -4,7 +4,7 @@ use std::fs;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use putexd::guard_client::{grant as grants, turns};
+use putexd::guard_client::{alternating, grant as grants};
 use putexd::types::Time;
 use tempfile::TempDir;
 
@@ -105,7 +105,7 @@ fn grant(root: &TempDir, seconds: u64) {
     let leases = root.path().join("run/putex/leases");
     fs::create_dir_all(&leases).expect("a folder");
     let deadline = grants::deadline(Time::both(Duration::from_secs(seconds)));
-    let text = turns::lines(&deadline) + "PUTEX_FENCING_TOKEN=1795000042\nPUTEX_SERVICE=db\nPUTEX_NODE=\"h1\"\n";
+    let text = alternating::lines(&deadline) + "PUTEX_FENCING_TOKEN=1795000042\nPUTEX_SERVICE=db\nPUTEX_NODE=\"h1\"\n";
     fs::write(leases.join("db"), text).expect("a file");
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 
 use super::disk::{self, Disk};
-use super::keeper::Keeper;
+use super::file_writer::FileWriter;
 pub use super::timers::Timer;
 use super::timers::Timers;
 use crate::config::ServiceSettings;
@@ -89,7 +89,7 @@ pub trait Machine: Send + Sync + 'static {
 pub(super) struct ThisMachine {
     /// The directory of the memories, /var/lib/putex.
     state_directory: PathBuf,
-    keeper: Keeper,
+    file_writer: FileWriter,
     /// What was kept last of each unit. It may not be on the disk yet.
     places: Arc<Mutex<BTreeMap<UnitName, KeptPlace>>>,
     /// The timers of all services, made with the first one.
@@ -100,7 +100,7 @@ impl ThisMachine {
     pub(super) fn new(state_directory: &Path) -> Self {
         Self {
             state_directory: state_directory.to_owned(),
-            keeper: Keeper::default(),
+            file_writer: FileWriter::default(),
             places: Arc::default(),
             timers: Arc::default(),
         }
@@ -140,7 +140,7 @@ impl Machine for ThisMachine {
     fn keep(&self, settings: &ServiceSettings, memory: Memory) {
         let disk = Disk::new(&self.state_directory, &settings.name, &settings.key);
         let (path, content) = disk.file(&memory, settings.timings);
-        self.keeper.put(path, content, false);
+        self.file_writer.put(path, content, false);
     }
 
     fn recall_place(&self, unit: &UnitName) -> Option<KeptPlace> {
@@ -160,15 +160,15 @@ impl Machine for ThisMachine {
         let is_needed =
             before.is_none_or(|before| (before.place, before.former) != (kept.place.clone(), kept.former.clone()));
         let content = disk::render_place(unit, &kept);
-        self.keeper.put(disk::path_of_unit(&self.state_directory, unit), content, is_needed);
+        self.file_writer.put(disk::path_of_unit(&self.state_directory, unit), content, is_needed);
     }
 
     fn has_kept_place(&self, unit: &UnitName) -> Result<bool, String> {
-        self.keeper.has(&disk::path_of_unit(&self.state_directory, unit))
+        self.file_writer.has(&disk::path_of_unit(&self.state_directory, unit))
     }
 
     fn trouble(&self) -> Option<String> {
-        self.keeper.trouble()
+        self.file_writer.trouble()
     }
 
     fn fence(&self, how: OnStopFailure) -> Fencing {

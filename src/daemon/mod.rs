@@ -16,7 +16,7 @@
 //! | [`hints`] | one watch of the store for all services |
 //! | [`machine`] | what a service needs of its host: clocks, timers, tasks, memory |
 //! | [`disk`] | files that outlive the daemon |
-//! | [`keeper`] | the threads that write these files |
+//! | [`file_writer`] | the threads that write these files |
 //! | [`timers`] | one timer of the kernel for all services |
 //! | [`texts`] | the text of the settings in force, for the next putexd |
 //! | [`registration`] | whether a unit may be run under the key that this host has for it (N1 to N4) |
@@ -37,13 +37,13 @@ mod disk;
 #[cfg(test)]
 mod fake;
 mod fence;
+mod file_writer;
 pub mod grounds;
 mod guard_queue;
 mod health;
 pub mod hints;
 mod host;
 mod inbox;
-mod keeper;
 pub mod machine;
 mod notify;
 mod observation;
@@ -68,7 +68,7 @@ use crate::{config, journal};
 /// further thread costs wake-ups and memory.
 const WORKERS: usize = 2;
 /// Limit of the runtime's threads for calls that wait for the kernel or the disk. A disk that hangs holds no more than [a
-/// part](keeper) of them.
+/// part](file_writer) of them.
 const BLOCKING_THREADS: usize = 64;
 
 /// Runs each service on one host at a time, over a lock store.

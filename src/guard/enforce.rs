@@ -32,10 +32,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::agenda::Agenda;
-use super::crew::{Crew, STACK_BYTES};
 use super::mounts::Looker;
 use super::pid1::{self, Systemd, WithoutProcess};
 use super::table::is_below_the_root;
+use super::thread_pool::{STACK_BYTES, ThreadPool};
 use super::{Level, say};
 use crate::guard_client::frame::Lease;
 use crate::host::cgroup::Hierarchy;
@@ -75,8 +75,8 @@ impl Enforcer {
     /// Starts all threads that a lapse needs. Fails if one cannot be started.
     pub fn start(hierarchy: Arc<Hierarchy>, systemd: PathBuf) -> io::Result<Self> {
         let (tell, stopped) = channel();
-        let killers = Crew::new("killer", MOST_KILLERS)?;
-        let lookers = Crew::new("looker", MOST_LOOKERS).inspect_err(|_| killers.close())?;
+        let killers = ThreadPool::new("killer", MOST_KILLERS)?;
+        let lookers = ThreadPool::new("looker", MOST_LOOKERS).inspect_err(|_| killers.close())?;
         let (cases, timekeeper, asker) = (Mutex::default(), Condvar::new(), Condvar::new());
         let office = Arc::new(Office { hierarchy, systemd, killers, lookers, tell, cases, timekeeper, asker });
         let enforcer = Self { office, stopped };
@@ -169,8 +169,8 @@ impl Drop for Enforcement {
 struct Office {
     hierarchy: Arc<Hierarchy>,
     systemd: PathBuf,
-    killers: Crew,
-    lookers: Crew,
+    killers: ThreadPool,
+    lookers: ThreadPool,
     tell: Sender<ServiceName>,
     cases: Mutex<Cases>,
     timekeeper: Condvar,
@@ -268,7 +268,7 @@ impl Office {
                     self.killers.give(move || office.look(&case));
                 }
             }
-            let is_behind = [&self.killers, &self.lookers].map(Crew::look_after).contains(&true);
+            let is_behind = [&self.killers, &self.lookers].map(ThreadPool::look_after).contains(&true);
             if cases.all.is_empty() && !is_behind {
                 cases = self.timekeeper.wait(cases).unwrap_or_else(PoisonError::into_inner);
                 continue;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::{Resource, getrlimit};
 
-use crate::guard_client::turns;
+use crate::guard_client::alternating;
 use crate::types::ServiceName;
 
 /// How many files the guard opens besides those of the leases, with a reserve.
@@ -62,7 +62,7 @@ impl Files {
         let beside = self.folder.join(format!(".{service}.new"));
         let file = OpenOptions::new().write(true).create(true).truncate(true).mode(self.mode).open(&beside)?;
         let mut prepared = Prepared { beside, service: service.clone(), file, is_put: false };
-        let mut text = turns::lines(said).into_bytes();
+        let mut text = alternating::lines(said).into_bytes();
         text.extend_from_slice(rest);
         prepared.file.write_all(&text)?;
         // The umask may have cleared bits of the mode at creation.
@@ -86,8 +86,8 @@ impl Files {
         let path = self.path(service);
         let put = self.put.get_mut(service).ok_or(ErrorKind::NotFound)?;
         let number = put.number + 1;
-        let line = turns::line(number, said);
-        let write = |file: &File| file.write_all_at(line.as_bytes(), turns::place(number, line.len()));
+        let line = alternating::line(number, said);
+        let write = |file: &File| file.write_all_at(line.as_bytes(), alternating::place(number, line.len()));
         match &put.file {
             Some(file) if file.metadata()?.nlink() == 0 => return Err(ErrorKind::NotFound.into()),
             Some(file) => write(file)?,
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn files_come_whole_and_go() {
         let (folder, mut files) = files();
-        assert_eq!(turns::latest(&text(&folder)), Some(("first ", "rest")));
+        assert_eq!(alternating::latest(&text(&folder)), Some(("first ", "rest")));
         drop(files.prepare(&db(), "second", b"").expect("writes"));
         assert_eq!(names(&folder), 1, "nothing else is left behind");
         let mode = fs::metadata(folder.path().join("db")).expect("is there").permissions().mode();
@@ -179,7 +179,7 @@ mod tests {
         let opened = fs::File::open(folder.path().join("db")).expect("is there");
         for said in ["second", "third ", "fourth"] {
             files.change(&db(), said).expect("writes");
-            assert_eq!(turns::latest(&text(&folder)), Some((said, "rest")));
+            assert_eq!(alternating::latest(&text(&folder)), Some((said, "rest")));
         }
         assert_eq!(io::read_to_string(&opened).expect("is text"), text(&folder));
     }
@@ -192,7 +192,7 @@ mod tests {
         files.put(prepared).expect("moves");
         assert!(files.put.values().all(|put| put.file.is_none()));
         files.change(&db(), "third ").expect("writes");
-        assert_eq!(turns::latest(&text(&folder)), Some(("third ", "rest")));
+        assert_eq!(alternating::latest(&text(&folder)), Some(("third ", "rest")));
         fs::remove_file(folder.path().join("db")).expect("removes");
         assert!(files.change(&db(), "fourth").is_err());
     }

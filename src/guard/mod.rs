@@ -11,7 +11,7 @@
 //! | [`files`] | how records and grants are written |
 //! | [`shell`] | the main loop: socket, timer, and what the table decides |
 //! | [`enforce`] | what is done about lapsed leases: stop, SIGKILL, proof, again and again |
-//! | [`crew`] | threads for calls that may hang |
+//! | [`thread_pool`] | threads for calls that may hang |
 //! | [`pid1`] | the calls to systemd, over its private socket |
 //! | [`watch`] | the watcher, another process: kills a guard that hangs, so that systemd starts the next |
 //! | [`take_down`] | a thread of the watcher: takes the host down when putexd asks for it |
@@ -20,7 +20,6 @@
 //! Where it fails, it fails towards "nothing runs": when it exits, whatever the reason, `BindsTo=` has systemd end every
 //! lease, and `RuntimeDirectory=` has it remove every grant. So an error that leaves a lease in doubt ends the program.
 
-mod crew;
 mod enforce;
 mod files;
 mod mounts;
@@ -28,6 +27,7 @@ mod pid1;
 mod records;
 mod shell;
 mod take_down;
+mod thread_pool;
 mod watch;
 mod watchdog;
 

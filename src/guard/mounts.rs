@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use super::crew::Crew;
+use super::thread_pool::ThreadPool;
 use crate::host::mountinfo::Mount;
 use crate::host::mounts::{Configured, NotUnmounted, check_unmounted, place_of};
 use crate::types::UnitName;
@@ -35,7 +35,7 @@ pub(super) enum Unproven {
 /// The checks of the mounts of one lease.
 #[derive(Debug)]
 pub(super) struct Looker {
-    crew: Crew,
+    pool: ThreadPool,
     were: Arc<OnceLock<Mounted>>,
     tell: Sender<Result<(), Unproven>>,
     found: Receiver<Result<(), Unproven>>,
@@ -49,7 +49,7 @@ pub(super) struct Looker {
 
 impl Looker {
     /// Reads how the mounts among `units` are mounted now, for later checks. `None`: there is no mount among them.
-    pub(super) fn begin(crew: &Crew, units: &[UnitName]) -> Option<Self> {
+    pub(super) fn begin(pool: &ThreadPool, units: &[UnitName]) -> Option<Self> {
         let places: Vec<String> = units.iter().filter_map(place_of).collect();
         if places.is_empty() {
             return None;
@@ -57,12 +57,12 @@ impl Looker {
         let (tell, found) = channel();
         let were = Arc::new(OnceLock::new());
         let seen = Arc::clone(&were);
-        crew.give(move || {
+        pool.give(move || {
             // A mount that cannot be read now is checked later by its configuration alone.
             let mounted = places.into_iter().filter_map(|place| Some((place.clone(), Mount::at(&place).ok()??)));
             let _ = seen.set(mounted.collect());
         });
-        Some(Self { crew: crew.clone(), were, tell, found, waits: false, asked_at: Instant::now(), is_stale: false })
+        Some(Self { pool: pool.clone(), were, tell, found, waits: false, asked_at: Instant::now(), is_stale: false })
     }
 
     /// Whether an answer is outstanding for no longer than a check usually takes, so that there is nothing to complain of yet.
@@ -80,7 +80,7 @@ impl Looker {
     pub(super) fn check(&mut self, mounts: Vec<Configured>, limit: Duration) -> Result<(), Unproven> {
         if !self.waits {
             let (were, tell) = (Arc::clone(&self.were), self.tell.clone());
-            self.crew.give(move || {
+            self.pool.give(move || {
                 let found = match were.get() {
                     Some(were) => mounts.iter().try_for_each(|mount| look(mount, were.get(&mount.place))),
                     None => Err(Unproven::NotYetRead),
@@ -111,9 +111,9 @@ mod tests {
     #[test]
     fn an_answer_to_a_question_from_before_a_doubt_does_not_count() {
         let unit = |name| UnitName::new(name).expect("a unit's name");
-        let crew = Crew::new("test", 1).expect("a thread");
-        assert!(Looker::begin(&crew, &[unit("a.service")]).is_none());
-        let mut looker = Looker::begin(&crew, &[unit("nowhere.mount")]).expect("there is a mount");
+        let pool = ThreadPool::new("test", 1).expect("a thread");
+        assert!(Looker::begin(&pool, &[unit("a.service")]).is_none());
+        let mut looker = Looker::begin(&pool, &[unit("nowhere.mount")]).expect("there is a mount");
         let mounts = |place: &str| {
             vec![Configured { place: place.to_owned(), what: "/dev/nowhere".to_owned(), options: String::new() }]
         };

@@ -14,7 +14,7 @@ use super::files::Files;
 use super::table::Entry;
 use super::{Level, say};
 use crate::guard_client::frame::Lease;
-use crate::guard_client::{grant, turns};
+use crate::guard_client::{alternating, grant};
 use crate::types::{BootId, Revision, ServiceName, Time, WriteId};
 
 /// Only the owner may read or write a record.
@@ -130,7 +130,7 @@ fn parse_extension(text: &str) -> Option<(WriteId, Revision, Time)> {
 
 fn read(text: &[u8]) -> io::Result<Saved<Entry>> {
     let text = str::from_utf8(text).map_err(|_| ErrorKind::InvalidData)?;
-    let (extension, rest) = turns::latest(text).ok_or(ErrorKind::InvalidData)?;
+    let (extension, rest) = alternating::latest(text).ok_or(ErrorKind::InvalidData)?;
     let (write, revision, deadline) = parse_extension(extension).ok_or(ErrorKind::InvalidData)?;
     let mut saved = serde_json::from_str::<Saved<Entry>>(rest)?;
     saved.entry.extend(write, revision, deadline);

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::time::Duration;
 use std::{fs, io};
 
+use super::alternating;
 use super::frame::Lease;
-use super::turns;
 use crate::host::clock;
 use crate::types::{FENCING_TOKEN as TOKEN, FencingToken, ServiceName, Time};
 
@@ -75,7 +75,7 @@ fn read(directory: &Path, service: &ServiceName) -> Result<String, GrantError> {
 }
 
 fn token_of(grant: &str, now: Time) -> Result<FencingToken, GrantError> {
-    let (deadline, environment) = turns::latest(grant).ok_or(GrantError::Malformed("deadline"))?;
+    let (deadline, environment) = alternating::latest(grant).ok_or(GrantError::Malformed("deadline"))?;
     let deadline = parse_deadline(deadline).ok_or(GrantError::Malformed("deadline"))?;
     let token = environment.lines().find_map(|line| line.strip_prefix(TOKEN)?.strip_prefix('=')?.parse().ok());
     let token = FencingToken(token.ok_or(GrantError::Malformed(TOKEN))?);
@@ -85,7 +85,7 @@ fn token_of(grant: &str, now: Time) -> Result<FencingToken, GrantError> {
 /// The whole text of a new grant.
 #[must_use]
 pub fn render(lease: &Lease) -> String {
-    turns::lines(&deadline(lease.terms.deadline)) + &environment(lease)
+    alternating::lines(&deadline(lease.terms.deadline)) + &environment(lease)
 }
 
 /// The text in the lines of a grant: the deadline on both clocks, in nanoseconds. All of these texts have the same length. A
@@ -203,7 +203,7 @@ mod tests {
             assert!(matches!(token_of(&lines.join("\n"), Time::default()), Err(GrantError::Malformed(_))));
         }
         for said in ["", "1", "1 x", "1 2 3"] {
-            let grant = turns::lines(said) + &environment(&lease());
+            let grant = alternating::lines(said) + &environment(&lease());
             assert!(matches!(token_of(&grant, Time::default()), Err(GrantError::Malformed("deadline"))), "{said:?}");
         }
         assert!(judge("", "", Time::default()).is_err());

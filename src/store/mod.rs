@@ -9,7 +9,6 @@ mod disconnect;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 mod hexadecimal;
-mod joint;
 #[cfg(test)]
 #[path = "../../tests/support/memory_store.rs"]
 #[expect(dead_code, reason = "the tests of stores and the simulation use all of it")]
@@ -21,6 +20,7 @@ pub mod postgres;
 mod reconnect;
 pub mod sealed;
 mod secret;
+mod shared_request;
 
 use std::future::Future;
 use std::pin::Pin;

@@ -38,8 +38,8 @@ use futures_util::future::try_join;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::watch;
 
-use super::joint::Joint;
 use super::reconnect::{Current, Dial, keep_connected, lock};
+use super::shared_request::SharedRequest;
 use super::{
     Administer, Attempt, Creation, Entry, Examination, Hints, Link, Snapshot, Store, StoreError, StoreFuture,
     WriteOutcome, attempted,
@@ -76,7 +76,7 @@ impl NatsStore {
             call_limit,
             maker: maker(),
             current: Current::new(),
-            identities: Joint::new(call_limit / IDENTITIES_IN_A_CALL),
+            identities: SharedRequest::new(call_limit / IDENTITIES_IN_A_CALL),
             seen: Mutex::new(None),
             bases: Mutex::default(),
             warned: Mutex::new(Vec::new()),
@@ -183,7 +183,7 @@ struct Shared {
     /// the servers.
     next_server: AtomicUsize,
     /// Requests the bucket's identity once for all calls that wait for it.
-    identities: Joint<Result<Identity, StoreError>>,
+    identities: SharedRequest<Result<Identity, StoreError>>,
     /// The bucket's identity when it was last seen.
     seen: Mutex<Option<Identity>>,
     /// For each key, the revision of the latest message that was read, and the revision that this message says it

@@ -9,8 +9,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::Systemd;
-use super::ears::Ears;
 use super::error::BusError;
+use super::job_ends::Ears;
 use super::link::Link;
 use super::properties::{Invocation, QueuedJob, UnitState, job_of};
 use super::proxy::{Setting, UNIT, object};
@@ -60,7 +60,7 @@ impl Systemd {
         before: Option<Invocation>,
         deadline: Instant,
     ) -> Result<JobEnd, BusError> {
-        let (ears, path) = loop {
+        let (job_ends, path) = loop {
             let link = self.link_by(deadline).await?;
             // `queue` listens before it asks: the job may end before its number is known.
             match self.queue(order, id, &link).await {
@@ -74,19 +74,19 @@ impl Systemd {
             // Nobody answered, but the order may have arrived. A second stop does no harm, a second start does.
             sleep(SIGNAL_LAG).await;
             if !matches!(order, Order::Stop(_)) {
-                let ears = self.link_by(deadline).await?.ends.of(id);
+                let job_ends = self.link_by(deadline).await?.ends.of(id);
                 let state = match self.state_by_name(order.unit()).await {
                     Err(error) if error.is_unreachable() && Instant::now() < deadline => continue,
                     other => other?,
                 };
                 match follow_up(&state, before) {
-                    FollowUp::Await(job) => break (ears, job.path),
+                    FollowUp::Await(job) => break (job_ends, job.path),
                     FollowUp::Over => return Ok(JobEnd::Vanished),
                     FollowUp::Again => {}
                 }
             }
         };
-        let end = self.await_end(ears, order.unit(), id, &path);
+        let end = self.await_end(job_ends, order.unit(), id, &path);
         timeout_at(deadline, end).await.unwrap_or(Ok(JobEnd::StillQueued))
     }
 
@@ -96,7 +96,7 @@ impl Systemd {
     }
 
     async fn queue(&self, order: &Order<'_>, id: &str, link: &Link) -> Result<(Ears, String), BusError> {
-        let ears = link.ends.of(id);
+        let job_ends = link.ends.of(id);
         let path = match order {
             Order::Start(unit) => link.start_unit(unit).await?,
             Order::Stop(unit) => link.stop_unit(unit).await?,
@@ -109,16 +109,16 @@ impl Systemd {
                 }
             }
         };
-        Ok((ears, path.to_string()))
+        Ok((job_ends, path.to_string()))
     }
 
-    async fn await_end(&self, mut ears: Ears, unit: &str, id: &str, path: &str) -> Result<JobEnd, BusError> {
+    async fn await_end(&self, mut job_ends: Ears, unit: &str, id: &str, path: &str) -> Result<JobEnd, BusError> {
         let mut links = self.keeper.watch();
         links.mark_unchanged();
         let mut pause = POLL_MIN;
         loop {
             tokio::select! {
-                result = ears.hear(path) => return Ok(JobEnd::Ended(result)),
+                result = job_ends.hear(path) => return Ok(JobEnd::Ended(result)),
                 // The connection has changed: nobody heard of a job that ended while PID 1 was away.
                 Ok(()) = links.changed() => {}
                 () = sleep(pause) => pause = (pause * 2).min(POLL_MAX),
@@ -126,17 +126,17 @@ impl Systemd {
             match self.queued_job(unit).await {
                 Ok(Some(job)) if job.path == path => {}
                 Ok(_) => {
-                    let late = timeout(SIGNAL_LAG, ears.hear(path)).await;
+                    let late = timeout(SIGNAL_LAG, job_ends.hear(path)).await;
                     return Ok(late.map_or(JobEnd::Vanished, JobEnd::Ended));
                 }
                 // PID 1 does not answer, as while it re-executes itself. A job outlives that.
                 Err(error) if error.is_unreachable() => {}
                 Err(error) => return Err(error),
             }
-            if ears.are_deaf()
+            if job_ends.are_deaf()
                 && let Ok(link) = self.link().await
             {
-                ears = link.ends.of(id);
+                job_ends = link.ends.of(id);
             }
         }
     }

@@ -16,8 +16,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 use zbus::proxy::CacheProperties;
 use zbus::{Connection, MatchRule, MessageStream, OwnedObjectPath};
 
-use super::ears::Ends;
 use super::error::BusError;
+use super::job_ends::Ends;
 use super::lanes::{Lanes, Purpose};
 use super::private::PrivateSocket;
 use super::proxy::{MANAGER, MANAGER_PATH, ManagerProxy, PropertiesProxy};

@@ -8,21 +8,21 @@
 //!
 //! Every call is bounded in time, and no signal is trusted: signals only say when to read again.
 
-mod ahead;
 pub mod bond;
 mod calls;
 mod changes;
 mod confinement;
-mod ears;
 mod elsewhere;
 mod error;
 pub mod gate;
 mod job;
+mod job_ends;
 mod lanes;
 mod link;
 mod manager;
 pub mod notify;
 mod outside;
+mod prepared_start;
 mod private;
 mod properties;
 mod proxy;
@@ -40,7 +40,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use ahead::Ahead;
 pub use changes::Changes;
 use changes::Watched;
 pub use confinement::check_confinement;
@@ -50,6 +49,7 @@ pub use lanes::Purpose;
 use link::{Keeper, Link};
 pub use manager::{ChangeHints, Manager, ManagerFuture};
 use outside::Walker;
+use prepared_start::PreparedStarts;
 pub use properties::{ActiveState, Invocation, QueuedJob, UnitState};
 use references::References;
 pub use run::{Check, RunResult};
@@ -71,7 +71,7 @@ pub struct Systemd {
     mounts: units::Mounts,
     walker: Walker,
     begun: Begun,
-    ahead: Ahead,
+    prepared_starts: PreparedStarts,
     tracked: Tracked,
     /// Units whose start another putexd has begun: systemd may have forgotten how that start ended.
     doubted: Arc<Mutex<HashSet<UnitName>>>,
@@ -145,7 +145,7 @@ impl Systemd {
             mounts: units::Mounts::default(),
             walker: Walker::new(),
             begun: Begun::default(),
-            ahead: Ahead::default(),
+            prepared_starts: PreparedStarts::default(),
             tracked: Tracked::new(),
             doubted: Arc::default(),
         }

@@ -5,10 +5,10 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::Systemd;
-use super::ahead::Prepared;
 use super::error::BusError;
 use super::gate::{self, Trouble};
 use super::job::{JobEnd, Order};
+use super::prepared_start::Prepared;
 use super::properties::{Invocation, Properties, UnitState, Unmet};
 use crate::types::{ServiceName, UnitName};
 

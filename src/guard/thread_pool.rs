@@ -1,6 +1,6 @@
 //! A bounded number of threads for jobs that may hang, so that a job that hangs delays no other job.
 //!
-//! A crew begins with one thread. It adds another only when no thread has taken a job for a while: a thousand short jobs need
+//! A pool begins with one thread. It adds another only when no thread has taken a job for a while: a thousand short jobs need
 //! one thread, and when a job hangs, a new thread does the jobs that wait behind it.
 
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// The threads and their queue of jobs.
 #[derive(Debug, Clone)]
-pub(super) struct Crew {
+pub(super) struct ThreadPool {
     shared: Arc<Shared>,
 }
 
@@ -44,13 +44,13 @@ struct State {
     moved_at: Instant,
 }
 
-impl Crew {
+impl ThreadPool {
     /// Starts the first thread; `most` is the limit. Fails if that thread cannot be created.
     pub(super) fn new(name: &'static str, most: usize) -> io::Result<Self> {
         let state = State { closed: false, jobs: VecDeque::new(), threads: 0, moved_at: Instant::now() };
-        let crew = Self { shared: Arc::new(Shared { name, most, state: Mutex::new(state), bell: Condvar::new() }) };
-        crew.add_thread(&mut crew.shared.lock())?;
-        Ok(crew)
+        let pool = Self { shared: Arc::new(Shared { name, most, state: Mutex::new(state), bell: Condvar::new() }) };
+        pool.add_thread(&mut pool.shared.lock())?;
+        Ok(pool)
     }
 
     /// Queues a job behind those that wait already.
@@ -118,28 +118,28 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(20);
 
     /// Gives a job that hangs until the returned value is dropped.
-    fn hang(crew: &Crew) -> impl Sized + use<> {
+    fn hang(pool: &ThreadPool) -> impl Sized + use<> {
         let (holder, end) = channel::<()>();
         let (tell, begun) = channel();
-        crew.give(move || {
+        pool.give(move || {
             tell.send(()).expect("somebody waits");
             let _ = end.recv();
         });
-        wait(crew, &begun);
+        wait(pool, &begun);
         holder
     }
 
-    fn wait(crew: &Crew, done: &Receiver<()>) {
+    fn wait(pool: &ThreadPool, done: &Receiver<()>) {
         let end = Instant::now() + LIMIT;
         while done.recv_timeout(Duration::from_millis(5)).is_err() {
             assert!(Instant::now() < end, "waited in vain");
-            crew.look_after();
+            pool.look_after();
         }
     }
 
-    fn short(crew: &Crew) -> Receiver<()> {
+    fn short(pool: &ThreadPool) -> Receiver<()> {
         let (tell, done) = channel();
-        crew.give(move || {
+        pool.give(move || {
             let _ = tell.send(());
         });
         done
@@ -147,22 +147,22 @@ mod tests {
 
     #[test]
     fn what_hangs_holds_up_nothing_and_there_is_a_limit() {
-        let crew = Crew::new("test", 3).expect("a thread");
+        let pool = ThreadPool::new("test", 3).expect("a thread");
         for _ in 0..100 {
-            short(&crew).recv_timeout(LIMIT).expect("it is done");
+            short(&pool).recv_timeout(LIMIT).expect("it is done");
         }
-        crew.look_after();
-        assert_eq!(crew.shared.lock().threads, 1, "short jobs need no more");
-        let first = hang(&crew);
-        let second = hang(&crew);
-        wait(&crew, &short(&crew));
-        let _third = hang(&crew);
-        let waits = short(&crew);
+        pool.look_after();
+        assert_eq!(pool.shared.lock().threads, 1, "short jobs need no more");
+        let first = hang(&pool);
+        let second = hang(&pool);
+        wait(&pool, &short(&pool));
+        let _third = hang(&pool);
+        let waits = short(&pool);
         for _ in 0..3 {
             thread::sleep(STUCK_AFTER);
-            crew.look_after();
+            pool.look_after();
         }
-        assert_eq!(crew.shared.lock().threads, 3);
+        assert_eq!(pool.shared.lock().threads, 3);
         waits.try_recv().expect_err("nobody is left");
         drop((first, second));
         waits.recv_timeout(LIMIT).expect("who comes back goes on");

@@ -18,7 +18,7 @@ const VALIDITY: Duration = Duration::from_secs(1);
 
 /// The last preparation of each unit, until the unit is started. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Ahead(Arc<Mutex<HashMap<UnitName, Reading>>>);
+pub(super) struct PreparedStarts(Arc<Mutex<HashMap<UnitName, Reading>>>);
 
 #[derive(Debug)]
 struct Reading {
@@ -37,7 +37,7 @@ pub(super) struct Prepared {
     pub(super) _place: Place,
 }
 
-impl Ahead {
+impl PreparedStarts {
     fn forget_old(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, reading| reading.at.elapsed() < VALIDITY);
     }
@@ -64,7 +64,7 @@ impl Systemd {
 
     async fn read_ahead(&self, unit: &UnitName) {
         let (at, rounds) = (Instant::now(), self.watched.rounds());
-        self.ahead.forget_old();
+        self.prepared_starts.forget_old();
         let place = self.tracked.prepared();
         if place.is_none() {
             return;
@@ -75,13 +75,14 @@ impl Systemd {
         // A failed unit is not prepared: only its start has systemd forget the failure.
         let is_at_rest = state.load_state == "loaded" && state.active_state == ActiveState::Inactive;
         if is_at_rest && self.reset_failed(unit.as_str()).await.is_ok() {
-            self.ahead.put(unit, Reading { at, rounds, prepared: Prepared { properties, pin, _place: place } });
+            self.prepared_starts
+                .put(unit, Reading { at, rounds, prepared: Prepared { properties, pin, _place: place } });
         }
     }
 
     /// Takes what was prepared for this start, if it still counts.
     pub(super) fn prepared(&self, unit: &UnitName) -> Option<Prepared> {
-        self.ahead.take(unit, self.watched.rounds())
+        self.prepared_starts.take(unit, self.watched.rounds())
     }
 }
 
@@ -89,14 +90,14 @@ impl Systemd {
 mod tests {
     use super::*;
 
-    fn is_there(ahead: &Ahead, unit: &UnitName, rounds: u64) -> bool {
+    fn is_there(ahead: &PreparedStarts, unit: &UnitName, rounds: u64) -> bool {
         ahead.take(unit, rounds).is_some()
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_was_read_counts_once_and_for_a_moment_and_not_after_a_reload() {
         let unit = UnitName::new("database.service").expect("a unit's name");
-        let ahead = Ahead::default();
+        let ahead = PreparedStarts::default();
         let read = || {
             let prepared = Prepared { properties: Properties::of([]), pin: None, _place: None };
             let reading = Reading { at: Instant::now(), rounds: 3, prepared };

@@ -11,7 +11,7 @@ use super::pace::Pace;
 use super::reconnect::lock;
 
 /// A request whose answer serves every caller that came before the request was sent.
-pub(super) struct Joint<T> {
+pub(super) struct SharedRequest<T> {
     /// The number of callers so far.
     came: AtomicU64,
     last: tokio::sync::Mutex<Option<Asked<T>>>,
@@ -24,8 +24,8 @@ struct Asked<T> {
     answer: T,
 }
 
-impl<T: Clone> Joint<T> {
-    /// Makes a `Joint` whose requests are `distance` apart when there are many of them.
+impl<T: Clone> SharedRequest<T> {
+    /// Makes a `SharedRequest` whose requests are `distance` apart when there are many of them.
     pub(super) fn new(distance: Duration) -> Self {
         let last = tokio::sync::Mutex::new(None);
         Self { came: AtomicU64::new(0), last, pace: Lock::new(Pace::new(distance)) }
@@ -72,7 +72,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_was_asked_for_before_serves_nobody() {
-        let (joint, count) = (Joint::new(DISTANCE), AtomicU64::new(0));
+        let (joint, count) = (SharedRequest::new(DISTANCE), AtomicU64::new(0));
         assert_eq!(joint.ask(|| asking(&count)).await, 1);
         assert_eq!(joint.ask(|| asking(&count)).await, 2);
         let late = async {
@@ -84,7 +84,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn those_who_come_together_share_one_asking() {
-        let (joint, count) = (Arc::new(Joint::new(DISTANCE)), AtomicU64::new(0));
+        let (joint, count) = (Arc::new(SharedRequest::new(DISTANCE)), AtomicU64::new(0));
         let first = joint.ask(|| asking(&count));
         let others = join_all((0..100).map(|_| async {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -97,7 +97,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_that_is_given_up_is_begun_anew() {
-        let (joint, count) = (Joint::new(DISTANCE), AtomicU64::new(0));
+        let (joint, count) = (SharedRequest::new(DISTANCE), AtomicU64::new(0));
         let given_up = tokio::time::timeout(Duration::from_millis(1), joint.ask(|| asking(&count)));
         let waits = async {
             tokio::task::yield_now().await;

@@ -19,7 +19,7 @@ const WRITERS: usize = 16;
 
 /// The queue of files to write. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Keeper(Arc<Mutex<State>>);
+pub(super) struct FileWriter(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -39,7 +39,7 @@ struct State {
     retries: bool,
 }
 
-impl Keeper {
+impl FileWriter {
     /// Has `content` written. A failure is logged once, and the write is tried again until it succeeds or the content is
     /// replaced. `is_needed`: [`has`](Self::has) is `false` until it is on the disk.
     pub(super) fn put(&self, path: PathBuf, content: Vec<u8>, is_needed: bool) {
@@ -72,8 +72,8 @@ impl Keeper {
         let mut state = self.lock();
         if state.writers < WRITERS {
             state.writers += 1;
-            let keeper = self.clone();
-            tokio::task::spawn_blocking(move || keeper.write());
+            let file_writer = self.clone();
+            tokio::task::spawn_blocking(move || file_writer.write());
         }
     }
 
@@ -107,11 +107,11 @@ impl Keeper {
     }
 
     fn try_again(&self) {
-        let keeper = self.clone();
+        let file_writer = self.clone();
         Handle::current().spawn(async move {
             tokio::time::sleep(RETRY).await;
-            keeper.lock().retries = false;
-            keeper.work();
+            file_writer.lock().retries = false;
+            file_writer.work();
         });
     }
 
@@ -165,13 +165,13 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn the_newest_is_what_is_left_of_changes_that_follow_each_other() {
         let folder = tempfile::tempdir().expect("a folder");
-        let keeper = Keeper::default();
+        let file_writer = FileWriter::default();
         for number in 0..200 {
             for name in ["a", "b"] {
-                keeper.put(folder.path().join(name), format!("{number}").into_bytes(), false);
+                file_writer.put(folder.path().join(name), format!("{number}").into_bytes(), false);
             }
         }
-        until(|| keeper.lock().waiting.is_empty() && keeper.lock().writers == 0).await;
+        until(|| file_writer.lock().waiting.is_empty() && file_writer.lock().writers == 0).await;
         for name in ["a", "b"] {
             assert_eq!(fs::read_to_string(folder.path().join(name)).expect("written"), "199");
         }
@@ -181,32 +181,32 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn many_files_are_written_by_a_few() {
         let folder = tempfile::tempdir().expect("a folder");
-        let keeper = Keeper::default();
+        let file_writer = FileWriter::default();
         for number in 0..300 {
-            keeper.put(folder.path().join(format!("{number}")), b"1".to_vec(), true);
-            assert!(keeper.lock().writers <= WRITERS);
+            file_writer.put(folder.path().join(format!("{number}")), b"1".to_vec(), true);
+            assert!(file_writer.lock().writers <= WRITERS);
         }
-        until(|| keeper.lock().waiting.is_empty()).await;
+        until(|| file_writer.lock().waiting.is_empty()).await;
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 300);
-        until(|| keeper.lock().writers == 0).await;
+        until(|| file_writer.lock().writers == 0).await;
     }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn what_cannot_be_written_is_told_and_written_later() {
         let folder = tempfile::tempdir().expect("a folder");
         let place = folder.path().join("not-yet");
-        let keeper = Keeper::default();
+        let file_writer = FileWriter::default();
         let (needed, other) = (place.join("needed"), place.join("other"));
-        assert_eq!(keeper.has(&needed), Ok(true), "nothing is to be kept");
-        keeper.put(needed.clone(), b"1".to_vec(), true);
-        keeper.put(other.clone(), b"1".to_vec(), false);
-        until(|| keeper.lock().failed.len() == 2).await;
-        assert!(keeper.has(&needed).expect_err("it is needed").contains("see why /var/lib/putex"));
-        assert_eq!(keeper.has(&other), Ok(true), "nothing rests on it");
-        keeper.put(needed.clone(), b"2".to_vec(), false);
+        assert_eq!(file_writer.has(&needed), Ok(true), "nothing is to be kept");
+        file_writer.put(needed.clone(), b"1".to_vec(), true);
+        file_writer.put(other.clone(), b"1".to_vec(), false);
+        until(|| file_writer.lock().failed.len() == 2).await;
+        assert!(file_writer.has(&needed).expect_err("it is needed").contains("see why /var/lib/putex"));
+        assert_eq!(file_writer.has(&other), Ok(true), "nothing rests on it");
+        file_writer.put(needed.clone(), b"2".to_vec(), false);
         fs::create_dir(&place).expect("a folder");
-        until(|| keeper.trouble().is_none()).await;
-        assert_eq!(keeper.has(&needed), Ok(true));
+        until(|| file_writer.trouble().is_none()).await;
+        assert_eq!(file_writer.has(&needed), Ok(true));
         assert_eq!(fs::read_to_string(needed).expect("written"), "2");
         assert_eq!(fs::read_to_string(other).expect("written"), "1");
     }
