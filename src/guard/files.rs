@@ -17,7 +17,7 @@ const OTHER_FILES: u64 = 256;
 /// There are two folders with a file for each lease: records and grants.
 const FOLDERS: u64 = 2;
 
-/// A folder whose files begin with two lines that are [written in turn](turns).
+/// A folder whose files begin with two lines that are [written in turn](alternating).
 #[derive(Debug)]
 pub(super) struct Files {
     folder: PathBuf,

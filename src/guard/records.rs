@@ -1,7 +1,7 @@
 //! The leases on the disk for the guard's successor: one file for each lease. So a change costs the same however many leases
 //! there are, and an error with one file does not affect the others.
 //!
-//! A file is replaced as a whole, except for an extension, which changes only the [lines](turns) at its beginning. A successor
+//! A file is replaced as a whole, except for an extension, which changes only the [lines](alternating) at its beginning. A successor
 //! takes the latest deadline that it finds, which is the one in force when the previous guard last wrote it.
 
 use std::io::{self, ErrorKind};

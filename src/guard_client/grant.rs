@@ -3,7 +3,7 @@
 //! The guard writes the grants. Lease target and unit assert that the file exists; it is an environment file of the unit; the
 //! gate compares it at the moment of the start; and `putexctl token` reads the fencing token from it.
 //!
-//! The deadline is in the [lines](turns) that an extension changes. The environment follows them.
+//! The deadline is in the [lines](alternating) that an extension changes. The environment follows them.
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -70,7 +70,7 @@ impl Heart {
     }
 
     /// How long the guard may be silent from now on. The watcher counts this on `CLOCK_MONOTONIC`, so an eighth of it is left
-    /// out, as in [`Shell::wait`].
+    /// out, as in [`super::Shell::wait`].
     pub(super) fn patience(table: &Table, now: Time) -> Duration {
         table.patience(now).map_or(IDLE_PATIENCE, |patience| patience.saturating_sub(patience / 8).min(IDLE_PATIENCE))
     }

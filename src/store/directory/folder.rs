@@ -50,7 +50,7 @@ impl Folder {
         if path.as_os_str().is_empty() { self.path.clone() } else { self.path.join(path) }
     }
 
-    /// As [`unreachable`], with the full path.
+    /// As [`unreachable()`], with the full path.
     pub(super) fn unreachable(&self, path: &Path, error: &io::Error) -> StoreError {
         unreachable(&self.shown(path), error)
     }
