@@ -16,11 +16,12 @@ use crate::types::{ClusterName, MachineId, NodeId};
 /// What all services of the host share, and their only way to the world outside.
 #[derive(Clone)]
 pub struct Host {
-    /// The node name, which is the token in this host's records.
+    /// The node name, which names the holder in this host's records.
     pub node: NodeId,
     /// Its machine id.
     pub machine_id: MachineId,
-    /// The store of the locks.
+    /// The store of the locks. [`Heard`](super::silence::Heard) wraps it, which notes when it gave no answer, and, where records
+    /// are sealed, [`sealed`](crate::store::sealed) within that.
     pub store: Arc<dyn Store>,
     /// The address of the store.
     pub store_address: StoreAddress,

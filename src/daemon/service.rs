@@ -406,8 +406,9 @@ impl Service {
         self.forgiven |= self.broken.take().is_some();
     }
 
-    /// Why this host does not contend. A unit does not run under a key that is not its own. Any other reason only keeps new
-    /// starts from being begun, and a running unit goes on unless it [must end](Self::must_end).
+    /// Why this host does not take part, if it does not. A running unit ends if its entry refuses the key (the unit's entry, N1),
+    /// also while a former lock is awaited, or if it [must end](Self::must_end). All other reasons only keep new starts from
+    /// being begun.
     fn bar(&self) -> Option<String> {
         match (&self.registration, &self.admission) {
             (Standpoint::Refused(reason), _) => Some(reason.clone()),

@@ -5,8 +5,8 @@
 //!
 //! | module | what it does |
 //! | --- | --- |
-//! | [`table`] | the leases and their deadlines: pure, time is an argument |
-//! | [`agenda`] | an index of points in time, which gives the next one |
+//! | [`table`] | the leases and their deadlines: pure, time is an argument; in src/core |
+//! | [`agenda`] | an index of points in time, which gives the next one; in src/core |
 //! | [`records`] | the leases on disk, for the guard's successor |
 //! | [`files`] | how records and grants are written |
 //! | [`shell`] | the main loop: socket, timer, and what the table decides |

@@ -161,7 +161,7 @@ pub enum Event {
     },
     /// The guard answers.
     GuardUp,
-    /// The guard is gone, or silent for R.
+    /// The guard is gone, or did not answer within the shortest R of the host's services.
     GuardDown,
     /// The guard did what it was asked to do.
     GuardDone {
@@ -215,7 +215,7 @@ pub enum Event {
     },
     /// [`Action::Stop`] has its proof: units and lease target inactive, no job queued, every control group empty.
     Stopped,
-    /// Whether this host takes part. `Err`: why it does not, and it lets the lock go.
+    /// Whether this host takes part. `Err`: why it does not. A contender claims nothing then, and a holder lets the lock go.
     Contend(Result<(), String>),
     /// This host has to let the lock go now, and contends again later.
     StepDown {

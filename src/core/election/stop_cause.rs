@@ -1,5 +1,13 @@
-//! Every cause for which the unit of a host that holds the lock is stopped. The journal gives the cause as the reason of the
+//! Every cause for which putexd stops the unit of a host that holds the lock. The journal gives the cause as the reason of the
 //! change to `releasing` or to `lapsing`, and the section "What stops a unit" of putexd(8) names each of them.
+//!
+//! The rules that act on a cause are `release` and `lapse` in `machine/holder.rs`; `adopt` there does so for a lease that is over
+//! or closed when putexd starts.
+//!
+//! Without a cause of these a unit is stopped by others. The guard does it at a deadline that nobody moved in time, whatever
+//! became of putexd; its end, for whatever reason, ends every lease of the host, because `BindsTo=` has PID 1 stop the lease
+//! targets. PID 1 stops a unit when somebody asks it to, and when the host goes down; a self-fence or the hardware watchdog
+//! takes the host down, perhaps because of another service. What follows here is then `UnitEnded`, `GuardGone` or a lapse.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,14 +19,17 @@ use super::waiting::rounded;
 /// Why the lock is let go by a release (H5): the unit is stopped in good order, and the lease is renewed until it is dead.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub enum ReleaseCause {
-    /// This host may not take part in the election; the text says why.
+    /// This host may not take part in the election; the text says why. The texts come from `bar` in `daemon/service.rs` (the
+    /// unit's entry, N1, names another lock or awaits a former one; its gate is gone), from `observe` there (the host is
+    /// shutting down) and from `judge_strays` (a process has left its control group).
     Barred(String),
-    /// Somebody asked this host to let the lock go; the text says why.
+    /// Somebody asked this host to let the lock go, or the units were changed while putexd was away; the text says which.
     SteppedDown(String),
-    /// The service takes part no longer under this daemon; the text says why.
+    /// The service takes part no longer under this daemon; the texts are in `daemon/supervisor/retire.rs`.
     Retired(String),
-    /// Another putexd had begun a release before this one adopted its lease.
-    BegunBefore,
+    /// The lease was closed already when this putexd found it: another putexd had begun a release, or the guard was replaced,
+    /// and the grants had ended with it.
+    ClosedWhileAway,
     /// The unit has ended by itself, or somebody stopped it.
     UnitEnded {
         /// How it ended, as systemd calls it.
@@ -32,7 +43,8 @@ pub enum ReleaseCause {
     CheckOverdue(Duration),
     /// The unit, or the unit of `[fence] unfence`, could not be started; the text says why.
     StartFailed(String),
-    /// The guard is gone, or was silent for R.
+    /// The guard is gone, or did not answer within the shortest R that this host's services had when putexd started. All
+    /// services share one connection to the guard, so this ends the leases of all of them.
     GuardGone,
     /// The guard refused to arm the lease; the text says why.
     GuardRefusedLease(String),
@@ -77,7 +89,7 @@ impl ReleaseCause {
             Self::Barred(_)
             | Self::SteppedDown(_)
             | Self::Retired(_)
-            | Self::BegunBefore
+            | Self::ClosedWhileAway
             | Self::UnitEnded { in_order: true, .. } => Occasion::Planned,
             Self::UnitEnded { in_order: false, .. }
             | Self::CheckFailed(_)
@@ -95,7 +107,7 @@ impl fmt::Display for ReleaseCause {
             Self::Barred(reason) | Self::SteppedDown(reason) | Self::Retired(reason) | Self::StartFailed(reason) => {
                 f.write_str(reason)
             }
-            Self::BegunBefore => f.write_str("a release had begun before putexd was away"),
+            Self::ClosedWhileAway => f.write_str("the lease was closed while putexd was away"),
             Self::UnitEnded { result, .. } => write!(f, "the unit has ended: {result}"),
             Self::CheckFailed(reason) => write!(f, "the active check fails: {reason}"),
             Self::CheckOverdue(age) => write!(f, "no health check has passed for {}", rounded(*age)),
@@ -137,7 +149,7 @@ mod tests {
             ReleaseCause::Barred(reason()),
             ReleaseCause::SteppedDown(reason()),
             ReleaseCause::Retired(reason()),
-            ReleaseCause::BegunBefore,
+            ReleaseCause::ClosedWhileAway,
             ReleaseCause::UnitEnded { result: "RESULT".to_owned(), in_order: true },
             ReleaseCause::CheckFailed(reason()),
             ReleaseCause::CheckOverdue(Duration::from_secs(7)),
@@ -150,7 +162,7 @@ mod tests {
                 ReleaseCause::Barred(_) => 0,
                 ReleaseCause::SteppedDown(_) => 1,
                 ReleaseCause::Retired(_) => 2,
-                ReleaseCause::BegunBefore => 3,
+                ReleaseCause::ClosedWhileAway => 3,
                 ReleaseCause::UnitEnded { .. } => 4,
                 ReleaseCause::CheckFailed(_) => 5,
                 ReleaseCause::CheckOverdue(_) => 6,

@@ -185,7 +185,7 @@ pub enum Command {
         lease: Lease,
     },
     /// Moves the deadline of an armed or closing lease of the same instance to a later time. Refused when the lease is unknown,
-    /// is another instance's or has lapsed, or when the deadline is not later or has passed.
+    /// is another instance's or has lapsed, or when the deadline is not later or has passed. Sent again, it changes nothing.
     Extend {
         /// The service of the lease.
         service: ServiceName,

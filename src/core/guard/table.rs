@@ -446,6 +446,10 @@ impl Table {
         if now.has_passed(deadline) {
             return Err("the deadline has passed".to_owned());
         }
+        if (write, revision, deadline) == (lease.terms.write, lease.terms.revision, lease.terms.deadline) {
+            // It is sent again because its answer was lost.
+            return Ok(Vec::new());
+        }
         if deadline.boot <= lease.terms.deadline.boot || deadline.raw <= lease.terms.deadline.raw {
             return Err("the deadline is not later than the one in force".to_owned());
         }
@@ -932,6 +936,16 @@ mod tests {
         assert_eq!(table.poll_timeout(), Some(at(15)));
         assert!(table.expire(at(14)).is_empty());
         assert_eq!(table.expire(at(15)).len(), 2);
+    }
+
+    #[test]
+    fn an_extension_that_is_sent_again_changes_nothing() {
+        let mut table = armed();
+        table.handle(at(5), extend(1, 15));
+        let before = table.clone();
+        assert_eq!(table.handle(at(6), extend(1, 15)), (Outcome::Done, Vec::new()));
+        assert_eq!(table, before);
+        refused(&mut table, at(15), extend(1, 15), "a lapse is final");
     }
 
     #[test]

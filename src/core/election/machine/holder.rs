@@ -1,4 +1,5 @@
-//! The rules of a holder: renewal to release (H1 to H6), and adoption (K8). `lapse` and `release` are the rules that stop a unit.
+//! The rules of a holder: renewal to release (H1 to H6), and adoption (K8). `lapse` and `release` are the rules that stop a unit;
+//! `enforce` in `deadlines.rs` calls the first when a deadline has passed.
 
 use std::time::Duration;
 
@@ -51,7 +52,7 @@ impl Election {
         let timings = self.settings.timings;
         let write = WriteId(!at.random);
         let machine = self.settings.machine;
-        let token = if standing == Standing::Proven { Holder::default() } else { Holder::from(&self.settings.node) };
+        let holder = if standing == Standing::Proven { Holder::default() } else { Holder::from(&self.settings.node) };
         let release_note = match self.release_under_way() {
             Some(release) if standing == Standing::Proven => Some((release.next.clone(), release.cause.to_string())),
             Some(_) | None => None,
@@ -76,7 +77,7 @@ impl Election {
             holders: tenure.holders.clone(),
             note,
         };
-        let record = Record::new(token, Some(details));
+        let record = Record::new(holder, Some(details));
         let (base, incarnation) = (tenure.base, tenure.incarnation.clone());
         let deadline = at.now.plus(timings.deadline_after());
         tenure.send(Attempt { write, sent: at.now, deadline, record: record.clone() });
@@ -84,6 +85,8 @@ impl Election {
         self.actions.push(Action::Write(Box::new(WriteRequest { base, incarnation, write, record })));
     }
 
+    /// The store has taken a write of this tenure: a claim begins to wait, a running unit's lease is extended (renewal, H1), and
+    /// a release is at its end.
     pub(super) fn won(&mut self, now: Time, write: WriteId, revision: Revision) {
         let timings = self.settings.timings;
         let Some(tenure) = self.tenure_mut() else { return };
@@ -180,7 +183,8 @@ impl Election {
         }
     }
 
-    /// Release (H5), step 1: the guard closes the gate, and the deadline stays.
+    /// Release (H5), step 1: the guard closes the gate, and the deadline stays. A claim, before a start, is given up instead,
+    /// and a release that is under way goes on under its first cause.
     pub(super) fn release(&mut self, now: Time, cause: ReleaseCause, next: Option<NodeId>) {
         if !matches!(self.phase, Phase::Starting(..) | Phase::Active(..)) {
             self.give_up(&cause.to_string());

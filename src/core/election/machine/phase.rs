@@ -247,7 +247,7 @@ impl Election {
 
     /// Adoption (K8) of a lease that was being released.
     pub(super) fn adopt_releasing(&mut self, tenure: Tenure, now: Time) {
-        let (cause, stop_limit_at) = (ReleaseCause::BegunBefore, now.plus(self.settings.stop_limit));
+        let (cause, stop_limit_at) = (ReleaseCause::ClosedWhileAway, now.plus(self.settings.stop_limit));
         let reason = cause.to_string();
         self.enter(&reason, |_| Some(Phase::Releasing(Release::begin(tenure, cause, None, stop_limit_at))));
     }
