@@ -237,7 +237,6 @@ impl World {
         guard.grant = None;
         guard.table = table;
         guard.bell.notify_waiters();
-        self.note(Some(h), "the guard starts");
         self.guard_acts(h, effects);
         self.guard_looks(h);
     }
@@ -274,7 +273,10 @@ impl World {
         self.note(Some(h), "the guard is gone");
         self.stop_lease(h);
         let succession = self.millis(120, 400);
-        self.on_host(h, succession, move |world| world.start_guard(h));
+        self.on_host(h, succession, move |world| {
+            world.note(Some(h), "the guard starts");
+            world.start_guard(h);
+        });
     }
 
     pub fn hang_guard(&mut self, h: usize) {

@@ -7,17 +7,23 @@
 //!
 //! `PUTEX_RUNS=N` runs more seeds than CI has time for. `PUTEX_SEED=N cargo test --test simulation -- one_seed --nocapture`
 //! shows one of them.
+//!
+//! A script that has a line of dashes has below it what happened when it was last recorded. A difference fails the test, so
+//! that a change of what putexd does is reviewed as a diff: `PUTEX_RECORD=1 cargo test --test simulation scripts` records
+//! these scripts anew. A name that begins with a number is that of a case of the list in `tests/RELIABILITY.md`.
 
-#[path = "../simulator/clocks.rs"]
+#[path = "../support/clocks.rs"]
 mod clocks;
 mod draw;
+mod faults;
 mod guard;
+mod journal;
 #[path = "../support/memory_store.rs"]
 #[expect(dead_code, reason = "the tests of stores use all of it")]
 mod memory_store;
 mod pid1;
 mod process;
-#[path = "../simulator/rng.rs"]
+#[path = "../support/rng.rs"]
 #[expect(dead_code, reason = "spans are whole milliseconds here")]
 mod rng;
 mod run;
@@ -26,16 +32,24 @@ mod shrink;
 mod wire;
 mod world;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::time::Instant;
 
+use putexd::election::{EDGES, Edge};
 // These are imported for `memory_store`.
 use putexd::{store, types};
 use run::{Outcome, run};
-use scene::{Kind, Scene};
+use scene::{Kind, Scene, Word};
 use shrink::shrink;
 use world::Failure;
+
+/// The line between a script and what was recorded.
+const DIVIDER: &str = "----";
+/// The number of the last case.
+const CASES: u32 = 25;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
@@ -63,7 +77,7 @@ fn search(first: u64) {
 /// A failure as a shrunk script, with the log of its run.
 fn tell(seed: u64, failure: &Failure) -> String {
     let small = shrink(&draw::scene(seed), failure);
-    format!("\nseed {seed}, shrunk:\n\n{small}\n{}\n", run(&small).log.join("\n"))
+    format!("\nseed {seed}, shrunk:\n\n{small}\n{}\n", run(&small).log().join("\n"))
 }
 
 #[test]
@@ -79,9 +93,9 @@ fn never_two_units_and_always_one_again_b() {
 #[test]
 fn one_seed() {
     let Some(seed) = number("PUTEX_SEED") else { return };
-    let Outcome { log, failure, .. } = run(&draw::scene(seed));
-    println!("{}\n{}", draw::scene(seed), log.join("\n"));
-    if let Some(failure) = failure {
+    let outcome = run(&draw::scene(seed));
+    println!("{}\n{}", draw::scene(seed), outcome.log().join("\n"));
+    if let Some(failure) = outcome.failure {
         panic!("seed {seed}: {failure:?}\n{}", tell(seed, &failure));
     }
 }
@@ -89,8 +103,8 @@ fn one_seed() {
 #[test]
 fn the_same_seed_gives_the_same_run() {
     for seed in 0..20 {
-        let logs = [seed, seed].map(|seed| run(&draw::scene(seed)).log);
-        assert_eq!(logs[0], logs[1], "seed {seed}");
+        let [one, other] = [seed, seed].map(|seed| run(&draw::scene(seed)));
+        assert_eq!(one.log(), other.log(), "seed {seed}");
     }
 }
 
@@ -106,7 +120,7 @@ fn a_scene_is_read_as_it_is_printed() {
 fn every_kind_of_fault_is_drawn() {
     let drawn: Vec<Kind> = (0..500).flat_map(|seed| draw::scene(seed).faults).map(|fault| fault.kind).collect();
     let missing: Vec<Kind> =
-        Kind::all().into_iter().filter(|kind| !kind.is_assumed_away() && !drawn.contains(kind)).collect();
+        Kind::all().into_iter().filter(|kind| kind.is_drawn() && !drawn.contains(kind)).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }
 
@@ -123,26 +137,78 @@ fn a_failure_is_shrunk_to_what_makes_it_fail() {
     assert!(faults[0].contains("h1 power-loss"), "{small}");
 }
 
-fn scripts() -> Vec<PathBuf> {
+/// A script that was run.
+struct Played {
+    path: PathBuf,
+    name: String,
+    /// What is above the line of dashes, and what is below it.
+    text: String,
+    recorded: Option<String>,
+    is_broken: bool,
+    outcome: Outcome,
+}
+
+/// All scripts, which are run once for all tests.
+static PLAYED: LazyLock<Vec<Played>> = LazyLock::new(|| {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/simulation/scripts");
     let entries = fs::read_dir(folder).expect("the folder of the scripts");
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry of the folder").path()).collect();
     paths.sort();
-    paths
+    paths.into_iter().map(play).collect()
+});
+
+fn play(path: PathBuf) -> Played {
+    let text = fs::read_to_string(&path).expect("a script");
+    let (text, recorded) = match text.split_once(&format!("{DIVIDER}\n")) {
+        Some((text, recorded)) => (text.to_owned(), Some(recorded.to_owned())),
+        None => (text, None),
+    };
+    let scene = Scene::parse(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let name = path.file_name().expect("a file's name").to_string_lossy().into_owned();
+    Played { path, name, text, recorded, is_broken: scene.words.contains(&Word::Broken), outcome: run(&scene) }
 }
 
 #[test]
-fn scripts_come_out_as_they_say() {
+fn scripts_come_out_as_they_say_and_as_they_were_recorded() {
+    let records = std::env::var_os("PUTEX_RECORD").is_some();
     let mut failures = Vec::new();
-    for path in scripts() {
-        let text = fs::read_to_string(&path).expect("a script");
-        let scene = Scene::parse(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        let Outcome { log, failure, .. } = run(&scene);
-        // These scripts break an assumption of the protocol, and have to show the overlap that follows from it.
-        let shows_an_overlap = path.to_string_lossy().contains("-broken");
-        if shows_an_overlap != matches!(failure, Some(Failure::Overlap(_))) || !shows_an_overlap && failure.is_some() {
-            failures.push(format!("{}: {failure:?}\n{}", path.display(), log.join("\n")));
+    for Played { path, name, text, recorded, is_broken, outcome } in PLAYED.iter() {
+        let trace = outcome.trace.join("\n") + "\n";
+        // Where an assumption of the protocol is broken, the overlap that follows from it has to be shown.
+        if *is_broken != outcome.has_overlapped || outcome.failure.is_some() {
+            failures.push(format!("{name}: {:?}\n{}", outcome.failure, outcome.log().join("\n")));
+        } else if records && recorded.is_some() {
+            fs::write(path, format!("{text}{DIVIDER}\n{trace}")).expect("the script is written");
+        } else if recorded.as_ref().is_some_and(|recorded| *recorded != trace) {
+            let recorded = recorded.as_deref().unwrap_or_default();
+            failures.push(format!("{name}:\n{}", first_difference(recorded, &trace)));
         }
     }
-    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+    assert!(failures.is_empty(), "{}\n\nPUTEX_RECORD=1 records what differs", failures.join("\n\n"));
+}
+
+fn first_difference(recorded: &str, trace: &str) -> String {
+    let mut lines = recorded.lines().zip(trace.lines());
+    match lines.find(|(before, after)| before != after) {
+        Some((before, after)) => format!("- {before}\n+ {after}"),
+        None => "one is longer than the other".to_owned(),
+    }
+}
+
+#[test]
+fn every_case_has_a_script() {
+    let missing: Vec<u32> = (1..=CASES)
+        .filter(|number| !PLAYED.iter().any(|played| played.name.starts_with(&format!("{number:02}-"))))
+        .collect();
+    assert_eq!(missing, Vec::<u32>::new());
+}
+
+#[test]
+fn every_edge_of_the_table_is_reached_and_no_other() {
+    let mut reached: BTreeSet<(String, String)> =
+        PLAYED.iter().flat_map(|played| played.outcome.edges.clone()).collect();
+    reached.extend((0..60).flat_map(|seed| run(&draw::scene(seed)).edges));
+    let edge = |edge: &Edge| (edge.from.to_string(), edge.to.to_string());
+    let known: BTreeSet<(String, String)> = EDGES.iter().map(edge).collect();
+    assert_eq!(reached, known);
 }

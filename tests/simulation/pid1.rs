@@ -16,7 +16,7 @@ use rustix::process::Signal;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
-use crate::world::{Deed, Sim, World};
+use crate::world::{Deed, Sim, World, as_millis};
 
 /// The time between two starts by hand.
 const BY_HAND: Duration = Duration::from_millis(40);
@@ -68,6 +68,20 @@ pub struct Unit {
     invocation: Option<Invocation>,
     lease_active: bool,
     listeners: Vec<mpsc::Sender<()>>,
+    reload_listeners: Vec<mpsc::Sender<()>>,
+}
+
+/// Tells each listener that something has changed.
+fn tell(listeners: &mut Vec<mpsc::Sender<()>>) {
+    // A full channel has a hint in it already.
+    listeners.retain(|listener| !matches!(listener.try_send(()), Err(mpsc::error::TrySendError::Closed(()))));
+}
+
+/// The hints of a listener that is added to `listeners`.
+fn listen(listeners: &mut Vec<mpsc::Sender<()>>) -> ChangeHints {
+    let (hint, mut hints) = mpsc::channel(1);
+    listeners.push(hint);
+    Box::pin(poll_fn(move |context| hints.poll_recv(context)))
 }
 
 impl Unit {
@@ -80,8 +94,7 @@ impl Unit {
     }
 
     fn changed(&mut self) {
-        // A full channel has a hint in it already.
-        self.listeners.retain(|listener| !matches!(listener.try_send(()), Err(mpsc::error::TrySendError::Closed(()))));
+        tell(&mut self.listeners);
     }
 
     fn end_job(&mut self, result: &'static str) {
@@ -162,7 +175,7 @@ impl World {
         call: impl FnOnce(&mut World) + Send + 'static,
     ) -> Result<(), BusError> {
         let is_crowded = !self.hosts[h].pid1.crowd.is_zero();
-        if is_crowded && self.rng.chance(20) {
+        if is_crowded && self.chance(20) {
             let name = "org.freedesktop.DBus.Error.LimitsExceeded".to_owned();
             return Err(BusError::Refused { name, message: "too many calls wait".to_owned() });
         }
@@ -273,7 +286,7 @@ impl World {
             return;
         }
         let token = FencingToken(token.parse().expect("a number"));
-        let invocation = Invocation(self.rng.wide_bits());
+        let invocation = Invocation(self.random());
         let unit = &mut self.hosts[h].unit;
         unit.phase = Phase::Starting;
         unit.alive = true;
@@ -330,7 +343,18 @@ impl World {
         }
         let life = unit.life;
         self.note(Some(h), "SIGKILL is sent to the unit");
-        self.on_host(h, takes, move |world| world.unit_dies(h, life));
+        if !self.hosts[h].ignores_sigkill {
+            self.on_host(h, takes, move |world| world.unit_dies(h, life));
+        }
+    }
+
+    /// From now on SIGKILL has its effect, also one that was sent before.
+    pub fn heed_sigkill(&mut self, h: usize) {
+        let host = &mut self.hosts[h];
+        let was_ignored = std::mem::replace(&mut host.ignores_sigkill, false);
+        if was_ignored && std::mem::replace(&mut host.unit.killed, false) {
+            self.kill_unit(h);
+        }
     }
 
     pub fn unit_crashes(&mut self, h: usize) {
@@ -371,6 +395,7 @@ impl World {
             _ => Phase::Failed,
         };
         self.note(Some(h), "the unit is dead");
+        self.judge();
         let unit = &mut self.hosts[h].unit;
         let goes_on = unit.job.as_ref().is_some_and(|job| job.kind == JobKind::Start && phase == Phase::Stopping);
         if goes_on {
@@ -402,6 +427,27 @@ impl World {
         }
         if let Some(patience) = patience.checked_sub(BY_HAND) {
             self.on_host(h, BY_HAND, move |world| world.start_by_hand(h, patience));
+        }
+    }
+
+    /// Starts the unit's program in the unit's control group, without the gate.
+    pub fn run_stray(&mut self, h: usize) {
+        let unit = &mut self.hosts[h].unit;
+        if unit.alive {
+            return;
+        }
+        unit.life += 1;
+        (unit.phase, unit.alive, unit.killed, unit.slice) = (Phase::Running, true, false, unit.next_slice);
+        unit.changed();
+        self.note(Some(h), "the unit runs though nobody let it");
+        self.judge();
+    }
+
+    /// PID 1 reads the unit's files anew: its stop can be proven no more, or again.
+    pub fn misconfigure(&mut self, h: usize, misconfigured: bool) {
+        let host = &mut self.hosts[h];
+        if std::mem::replace(&mut host.misconfigured, misconfigured) != misconfigured {
+            tell(&mut host.unit.reload_listeners);
         }
     }
 
@@ -461,7 +507,7 @@ impl Pid1 {
                 let back = {
                     let mut world = self.sim.lock();
                     // Most answers arrive at once. Some are so late that other events overtake them.
-                    if world.rng.chance(12) { world.millis(1, 150) } else { Duration::ZERO }
+                    if world.chance(12) { world.millis(1, 150) } else { Duration::ZERO }
                 };
                 pause(back).await;
                 Ok(answer)
@@ -523,22 +569,29 @@ impl Pid1 {
     }
 
     async fn run(&self, limit: Duration, name: &UnitName) -> Result<RunResult, BusError> {
-        let is_fence = name.as_str().starts_with("fence");
-        let passes = self
-            .call(move |world, h| if is_fence { world.hosts[h].fence_works } else { world.hosts[h].healthy })
+        let template = name.as_str().split('@').next().unwrap_or_default().to_owned();
+        let (passes, takes) = self
+            .call(move |world, h| {
+                let takes = world.millis(5, 40);
+                let host = &world.hosts[h];
+                match template.as_str() {
+                    "fence" => (host.fence_works, takes.max(host.fence_takes)),
+                    "check" => (host.healthy, if host.checks_hang { Duration::MAX } else { takes }),
+                    _ => (true, takes),
+                }
+            })
             .await?;
-        let takes = self.sim.lock().millis(5, 40);
         sleep(takes.min(limit)).await;
-        Ok(if passes { RunResult::Passed } else { RunResult::Failed("it says no".to_owned()) })
+        Ok(match (takes <= limit, passes) {
+            (false, _) => RunResult::TimedOut,
+            (true, true) => RunResult::Passed,
+            (true, false) => RunResult::Failed("it says no".to_owned()),
+        })
     }
 }
 
 fn is_lease(unit: &UnitName) -> bool {
     unit.as_str().ends_with(".target")
-}
-
-fn as_millis(span: Duration) -> u64 {
-    u64::try_from(span.as_millis()).expect("short")
 }
 
 async fn pause(span: Duration) {
@@ -559,10 +612,19 @@ impl Manager for Pid1 {
 
     fn supervisable<'a>(
         &'a self,
-        _: &'a UnitName,
+        unit: &'a UnitName,
         _: Surroundings<'a>,
     ) -> ManagerFuture<'a, Result<Vec<String>, Unsupervisable>> {
-        Box::pin(async { Ok(self.call(|_, _| Vec::new()).await?) })
+        Box::pin(async {
+            if self.call(|world, h| world.hosts[h].misconfigured).await? {
+                return Err(Unsupervisable::Unprovable {
+                    unit: unit.to_string(),
+                    trouble: "has KillMode=none".to_owned(),
+                    remedy: "remove that".to_owned(),
+                });
+            }
+            Ok(Vec::new())
+        })
     }
 
     fn system_state(&self) -> ManagerFuture<'_, Result<SystemState, BusError>> {
@@ -643,13 +705,11 @@ impl Manager for Pid1 {
     }
 
     fn changes(&self, _: &UnitName) -> ChangeHints {
-        let (hint, mut hints) = mpsc::channel(1);
-        self.sim.lock().hosts[self.h].unit.listeners.push(hint);
-        Box::pin(poll_fn(move |context| hints.poll_recv(context)))
+        listen(&mut self.sim.lock().hosts[self.h].unit.listeners)
     }
 
     fn reloads(&self) -> ChangeHints {
-        Box::pin(futures_util::stream::pending())
+        listen(&mut self.sim.lock().hosts[self.h].unit.reload_listeners)
     }
 
     fn watched(&self) -> usize {

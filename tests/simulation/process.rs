@@ -15,6 +15,7 @@ use putexd::daemon::tidings::Tidings;
 use putexd::election::{KeptPlace, Memory, State};
 use putexd::guard_client::{GuardClient, Link as GuardLink};
 use putexd::store::Store;
+use putexd::store::sealed::Sealer;
 use putexd::types::store::StoreAddress;
 use putexd::types::{Key, MachineId, NodeId, OnStopFailure, ServiceName, Time, UnitName};
 use tokio::sync::{Notify, watch};
@@ -22,7 +23,9 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Sleep, sleep, sleep_until};
 
 use crate::guard::connect;
+use crate::journal::speak_for;
 use crate::pid1::Pid1;
+use crate::scene::{Word, host_name};
 use crate::wire::FarStore;
 use crate::world::{Failure, Sim, World};
 
@@ -89,6 +92,7 @@ impl Gate {
 struct Gated {
     gate: Arc<Gate>,
     sim: Sim,
+    h: usize,
     task: Task,
 }
 
@@ -99,7 +103,9 @@ impl Future for Gated {
         if self.gate.waits(context) {
             return Poll::Pending;
         }
-        match catch_unwind(AssertUnwindSafe(|| self.task.as_mut().poll(context))) {
+        let h = self.h;
+        let part = AssertUnwindSafe(|| self.task.as_mut().poll(context));
+        match speak_for(h, || catch_unwind(part)) {
             Ok(poll) => poll,
             Err(panic) => {
                 let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
@@ -128,7 +134,7 @@ impl Machine for VirtualMachine {
     }
 
     fn random(&self) -> u128 {
-        self.sim.lock().rng.wide_bits()
+        self.sim.lock().random()
     }
 
     fn timer(&self) -> std::io::Result<Box<dyn Timer>> {
@@ -136,7 +142,7 @@ impl Machine for VirtualMachine {
     }
 
     fn spawn(&self, task: Task) -> JoinHandle<()> {
-        let gated = Gated { gate: Arc::clone(&self.gate), sim: self.sim.clone(), task };
+        let gated = Gated { gate: Arc::clone(&self.gate), sim: self.sim.clone(), h: self.h, task };
         let handle = tokio::spawn(gated);
         self.gate.keep(handle.abort_handle());
         handle
@@ -207,7 +213,6 @@ impl World {
         if !self.hosts[h].runs() || self.hosts[h].process.is_some() {
             return;
         }
-        self.note(Some(h), "putexd starts");
         let gate = Arc::new(Gate::default());
         let again = Arc::new(Notify::new());
         let process =
@@ -262,7 +267,9 @@ impl World {
 /// Does the supervisor's work for one service.
 async fn run(machine: VirtualMachine, again: Arc<Notify>) {
     let (sim, h) = (machine.sim.clone(), machine.h);
-    let store: Arc<dyn Store> = Arc::new(FarStore { sim: sim.clone(), h });
+    let sealer = sim.lock().has(Word::Sealed).then(|| Arc::new(Sealer::new(&[b'k'; 32], None).expect("a key")));
+    let store: Arc<dyn Store> = Arc::new(FarStore { sim: sim.clone(), h, sealer });
+    let named_as = sim.lock().hosts[h].scene.named_as.unwrap_or(h);
     let limit = sim.lock().settings(h).timings.renew_interval;
     let dial = sim.clone();
     let (guard, connection) = GuardClient::over(limit, move || connect(dial.clone(), h));
@@ -270,7 +277,7 @@ async fn run(machine: VirtualMachine, again: Arc<Notify>) {
     let hints = Hints::default();
     machine.spawn(Box::pin(hints.clone().run(Arc::clone(&store), guard.link())));
     let host = Host {
-        node: NodeId::new(&format!("h{}", h + 1)).expect("a node's name"),
+        node: NodeId::new(&host_name(named_as)).expect("a node's name"),
         machine_id: MachineId(1 + h as u128),
         store,
         store_address: StoreAddress { what: "memory".to_owned(), servers: vec!["here".to_owned()] },
@@ -291,24 +298,11 @@ async fn run(machine: VirtualMachine, again: Arc<Notify>) {
         let settings = sim.lock().settings(h);
         let changed = Arc::new(Notify::new());
         let handle = service::spawn(&host, Arc::new(settings), kept, changed).expect("a service is spawned");
-        let mut status = handle.status.clone();
         {
             let mut world = sim.lock();
             let process = world.hosts[h].process.as_mut().expect("this process");
             (process.orders, process.status) = (Some(handle.orders.clone()), Some(handle.status.clone()));
         }
-        tokio::spawn({
-            let sim = sim.clone();
-            async move {
-                let mut shown = None;
-                while status.changed().await.is_ok() {
-                    let state = status.borrow_and_update().state;
-                    if shown.replace(state) != Some(state) {
-                        sim.lock().note(Some(h), &format!("is {state}"));
-                    }
-                }
-            }
-        });
         // A panic is reported where it happens.
         let _ = handle.task.await;
         if handle.status.borrow().state != State::Retired {

@@ -1,12 +1,14 @@
 //! Runs one scene, and then checks that the service comes back.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use putexd::election::Timings;
 use tokio::runtime::Builder;
 
 use crate::draw::STORMY;
-use crate::scene::Scene;
+use crate::journal::Log;
+use crate::scene::{Scene, host_name};
 use crate::world::{Failure, Sim};
 
 /// How often the run checks whether the service is back.
@@ -14,23 +16,51 @@ const LOOK: Duration = Duration::from_millis(500);
 
 /// The result of a scene.
 pub struct Outcome {
-    pub log: Vec<String>,
+    /// What happened while the scene lasted.
+    pub trace: Vec<String>,
+    /// What happened after it.
+    pub calm: Vec<String>,
+    /// The changes of state that the daemons told, by their names.
+    pub edges: BTreeSet<(String, String)>,
+    pub has_overlapped: bool,
     pub failure: Option<Failure>,
     /// How often the unit was started, on all hosts.
     pub starts: usize,
 }
 
+impl Outcome {
+    /// All that happened.
+    pub fn log(&self) -> Vec<&str> {
+        self.trace.iter().chain(&self.calm).map(String::as_str).collect()
+    }
+}
+
 /// Runs a scene from its beginning to its end.
 pub fn run(scene: &Scene) -> Outcome {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
-    let sim = runtime.block_on(play(scene));
+    let log = Log::default();
+    let (sim, trace) = log.keep(|| runtime.block_on(async {
+        let sim = play(scene, log.clone()).await;
+        let trace = log.take();
+        recover(scene, &sim).await;
+        (sim, trace)
+    }));
     drop(runtime);
+    let (calm, edges) = log.take();
     let mut world = sim.lock();
-    Outcome { log: std::mem::take(&mut world.log), failure: world.failure.take(), starts: world.starts }
+    Outcome {
+        trace: trace.0,
+        calm,
+        edges: trace.1.into_iter().chain(edges).collect(),
+        has_overlapped: world.has_overlapped,
+        failure: world.failure.take(),
+        starts: world.starts,
+    }
 }
 
-async fn play(scene: &Scene) -> Sim {
-    let sim = Sim::new(scene);
+/// Runs a scene until its last fault is over, and its last expectation was looked at.
+async fn play(scene: &Scene, log: Log) -> Sim {
+    let sim = Sim::new(scene, log);
     for expectation in &scene.expectations {
         sim.run_until(expectation.at).await;
         let mut world = sim.lock();
@@ -42,33 +72,37 @@ async fn play(scene: &Scene) -> Sim {
     let over = scene.faults.iter().map(|fault| fault.at + fault.lasts).max().unwrap_or_default();
     let now = sim.lock().now();
     sim.run_until(over.min(STORMY + Duration::from_secs(8)).max(now)).await;
-    if failed(&sim) {
-        return sim;
+    sim
+}
+
+/// Ends all faults, and checks that the service comes back.
+async fn recover(scene: &Scene, sim: &Sim) {
+    if failed(sim) {
+        return;
     }
     sim.lock().calm();
     let (bound, lease) = bounds(&scene.palette);
-    comes_back(&sim, bound, lease, "after the storm").await;
+    comes_back(sim, bound, lease, "after the storm").await;
     // A host may hold the lock back from others without an error of the one that serves, so each host has to serve alone.
     for h in 0..scene.hosts.len() {
-        if failed(&sim) {
-            return sim;
+        if failed(sim) {
+            return;
         }
         let others: Vec<usize> = (0..scene.hosts.len()).filter(|other| *other != h).collect();
         for other in &others {
             sim.lock().power_off(*other);
         }
         let starts = sim.lock().starts;
-        comes_back(&sim, bound, lease, &format!("with h{} alone", h + 1)).await;
+        comes_back(sim, bound, lease, &format!("with {} alone", host_name(h))).await;
         let starts = sim.lock().starts - starts;
         if starts > 1 {
-            let text = format!("h{} alone and in good order starts the unit {starts} times", h + 1);
+            let text = format!("{} alone and in good order starts the unit {starts} times", host_name(h));
             sim.lock().fail(Failure::Restless(text));
         }
         for other in &others {
             sim.lock().power_on(*other);
         }
     }
-    sim
 }
 
 fn failed(sim: &Sim) -> bool {

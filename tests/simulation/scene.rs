@@ -1,5 +1,6 @@
 //! A run as data: the hosts, the faults and their times, and what is expected. It is printed and parsed in one format.
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 use std::time::Duration;
 
@@ -7,17 +8,20 @@ use putexd::election::{Confirmation, Timings};
 
 use crate::clocks::TRUE_RATE;
 
+/// The usual time of one way between a host and the store.
+pub const NETWORK: Duration = Duration::from_millis(8);
+
 /// Everything that determines a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scene {
-    /// Seeds what the scene does not fix: latencies, and the randomness of the daemons.
-    pub seed: u64,
+    /// Seeds what the scene does not fix: latencies, and the randomness of the daemons. `None`: latencies are always the same,
+    /// and all daemons renew at the whole interval, so that times can be foreseen.
+    pub seed: Option<u64>,
     /// The timings of the hosts. A host begins with one of them, and each reload goes on to the next.
     pub palette: Vec<Timings>,
-    pub checked: bool,
-    pub fenced: bool,
-    /// `stop-limit` is S, and a host whose stop is not proven reboots.
-    pub hurried: bool,
+    /// The time of one way between a host and the store; with a seed, the longest.
+    pub network: Duration,
+    pub words: BTreeSet<Word>,
     pub hosts: Vec<HostScene>,
     pub faults: Vec<Fault>,
     pub expectations: Vec<Expectation>,
@@ -26,6 +30,8 @@ pub struct Scene {
 /// One host, and how its unit behaves.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HostScene {
+    /// The host whose name it has, by its index. `None`: it has a name of its own.
+    pub named_as: Option<usize>,
     /// The index of its timings in the palette.
     pub timings: usize,
     pub start_takes: Duration,
@@ -45,6 +51,7 @@ pub struct HostScene {
 impl Default for HostScene {
     fn default() -> Self {
         Self {
+            named_as: None,
             timings: 0,
             start_takes: Duration::from_millis(50),
             stop_takes: Some(Duration::from_millis(50)),
@@ -69,23 +76,40 @@ pub struct Fault {
     pub lasts: Duration,
 }
 
-macro_rules! faults {
-    ($(#[$about:meta])* $name:ident: $($(#[$doc:meta])* $fault:ident = $word:literal,)*) => {
+macro_rules! words {
+    ($(#[$about:meta])* $name:ident: $($(#[$doc:meta])* $variant:ident = $word:literal,)*) => {
         $(#[$about])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-        pub enum $name { $($(#[$doc])* $fault,)* }
+        pub enum $name { $($(#[$doc])* $variant,)* }
 
         impl $name {
-            const ALL: &[Self] = &[$(Self::$fault,)*];
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
             fn word(self) -> &'static str {
-                match self { $(Self::$fault => $word,)* }
+                match self { $(Self::$variant => $word,)* }
             }
         }
     };
 }
 
-faults! {
+words! {
+    /// What holds for a whole scene.
+    Word:
+    /// The service has a health check.
+    Checked = "checked",
+    /// The previous holder is fenced, and the new one unfenced, before each start.
+    Fenced = "fenced",
+    /// `stop-limit` is S, and a host whose stop is not proven reboots.
+    Hurried = "hurried",
+    /// Records are sealed.
+    Sealed = "sealed",
+    /// Hosts with different timings do not set the same `longest-hold`, as assumption (e) wants it.
+    Unshared = "unshared",
+    /// An assumption of the protocol is broken, and has to lead to an overlap. The run goes on after it.
+    Broken = "broken",
+}
+
+words! {
     /// Faults between a host and the store.
     WireFault:
     /// Requests, answers and hints are lost.
@@ -102,19 +126,25 @@ faults! {
     HoldAnswers = "hold-answers",
     /// Hints are lost.
     Deafen = "deafen",
+    /// Reads show the store as it was when the fault began.
+    LagReads = "lag-reads",
 }
 
-faults! {
+words! {
     /// Faults of a host, of its daemon and of its guard.
     HostFault:
     /// The daemon gets SIGSTOP, and SIGCONT when the fault is over.
     PauseDaemon = "pause-daemon",
     /// The daemon gets SIGKILL, and another one starts when the fault is over.
     KillDaemon = "kill-daemon",
+    /// What the daemon keeps on the disk for its successor is lost.
+    Forget = "forget",
     /// The whole host stands still, and its clocks go on.
     Freeze = "freeze",
     /// As `Freeze`, but CLOCK_MONOTONIC_RAW stands still too.
     Suspend = "suspend",
+    /// As `Freeze`, but both clocks stand still.
+    StopClocks = "stop-clocks",
     PowerLoss = "power-loss",
     /// A copy of the store is taken, and the host is cut off. When the fault is over the host is connected again. The store
     /// goes back to the copy, if the promise of the protocol covers that.
@@ -136,7 +166,7 @@ faults! {
     WallBack = "wall-back",
 }
 
-faults! {
+words! {
     /// Faults of the unit, and of what PID 1 does with it.
     UnitFault:
     /// Calls of the daemon do not reach PID 1.
@@ -150,24 +180,34 @@ faults! {
     CrashUnit = "crash-unit",
     /// A daemon-reload with another `Slice=`: the unit is started in another control group from now on.
     MoveUnit = "move-unit",
+    /// A daemon-reload with settings of the unit by which its stop could not be proven.
+    Misconfigure = "misconfigure",
+    /// The unit's program is started outside of systemd's control.
+    RunStray = "run-stray",
     FailStarts = "fail-starts",
     /// A start takes as long as the fault lasts.
     SlowStarts = "slow-starts",
     /// A stop takes as long as the fault lasts.
     SlowStops = "slow-stops",
     IgnoreSigterm = "ignore-sigterm",
+    /// SIGKILL has no effect before the fault is over.
+    IgnoreSigkill = "ignore-sigkill",
     /// Processes stay in the control group after the main process ended, for the duration of the fault.
     LeaveProcesses = "leave-processes",
     /// Health checks fail.
     Sicken = "sicken",
+    /// Health checks do not end.
+    HangChecks = "hang-checks",
     FailFencing = "fail-fencing",
+    /// Fencing takes as long as the fault lasts.
+    SlowFencing = "slow-fencing",
     /// Somebody runs `systemctl start` again and again.
     StartByHand = "start-by-hand",
     /// Somebody runs `systemctl stop` once.
     StopByHand = "stop-by-hand",
 }
 
-faults! {
+words! {
     /// Faults of the store, which all hosts see.
     StoreFault:
     Wipe = "wipe",
@@ -175,14 +215,36 @@ faults! {
     WipeAnew = "wipe-anew",
     /// A copy is taken, and the store goes back to it when the fault is over.
     RollBack = "roll-back",
-    /// A copy is taken, and its record is put into a new store when the fault is over.
+    /// A copy is taken, and a new store is made from it when the fault is over.
     Restore = "restore",
+    /// The store goes back to what it was when a `proven` was last written.
+    RollBackToProven = "roll-back-to-proven",
+    /// A new store is made from what the store was when a `proven` was last written.
+    RestoreProven = "restore-proven",
+    /// The last `proven` is written again over the lock, without a comparison.
+    RepeatProven = "repeat-proven",
+    /// What was written since the last `proven` is deleted, and that is written again where it was.
+    BringBackProven = "bring-back-proven",
+    /// The holder's record is changed to a `proven` that replaces it.
+    ForgeProven = "forge-proven",
+    /// The lease and the hold in the holder's record are changed to 100 ms.
+    ForgeShortLease = "forge-short-lease",
+    /// An operator's words are added to the lock's record: nobody takes the lock for the duration of the fault.
+    Pause = "pause",
+    /// The unit's entry names another key.
+    NameOtherKey = "name-other-key",
+    /// Of two writes from one base that come within 10 ms, the store keeps both, and answers the second as a conflict.
+    KeepBothWrites = "keep-both-writes",
+    /// Writes that were under way when the store was made anew count as writes to the new store.
+    KeepLateWrites = "keep-late-writes",
     /// The key is deleted, which leaves a tombstone.
     Delete = "delete",
     /// The key is purged, which leaves nothing.
     Purge = "purge",
     /// An empty value is written over the lock.
     Blank = "blank",
+    /// A record of another program is written over the lock.
+    Overwrite = "overwrite",
     /// Reads show the store as it was when the fault began.
     StaleReads = "stale-reads",
 }
@@ -205,10 +267,24 @@ impl Kind {
         wire.chain(host).chain(unit).chain(store).collect()
     }
 
-    /// Whether the fault breaks an assumption of the protocol: that a won write is durable and its revision is not used again,
-    /// or that putexd looks at a unit that has moved before putexd itself is stopped.
-    pub fn is_assumed_away(self) -> bool {
-        matches!(self, Self::Store(StoreFault::RollBack) | Self::Unit(UnitFault::MoveUnit))
+    /// Whether the fault is drawn for random scenes. Not drawn are faults that break an assumption of the protocol, and those
+    /// that keep the service from coming back by itself.
+    pub fn is_drawn(self) -> bool {
+        !matches!(
+            self,
+            Self::Host(HostFault::StopClocks)
+                | Self::Unit(UnitFault::MoveUnit | UnitFault::RunStray | UnitFault::IgnoreSigkill)
+                | Self::Store(
+                    StoreFault::RollBack
+                        | StoreFault::RollBackToProven
+                        | StoreFault::BringBackProven
+                        | StoreFault::ForgeProven
+                        | StoreFault::ForgeShortLease
+                        | StoreFault::Pause
+                        | StoreFault::NameOtherKey
+                        | StoreFault::KeepBothWrites
+                )
+        )
     }
 
     pub fn word(self) -> &'static str {
@@ -234,14 +310,16 @@ pub struct Expectation {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let whose = self.host.map_or("store".to_owned(), |h| format!("h{}", h + 1));
+        let whose = self.host.map_or("store".to_owned(), host_name);
         write!(f, "{} {whose} {} {}", span(self.at), self.kind.word(), span(self.lasts))
     }
 }
 
 impl fmt::Display for Scene {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "seed {}", self.seed)?;
+        if let Some(seed) = self.seed {
+            writeln!(f, "seed {seed}")?;
+        }
         for timings in &self.palette {
             let full = timings.confirmation == Confirmation::Full;
             writeln!(
@@ -255,10 +333,11 @@ impl fmt::Display for Scene {
                 if full { "full" } else { "minimal" }
             )?;
         }
-        for (said, word) in [(self.checked, "checked"), (self.fenced, "fenced"), (self.hurried, "hurried")] {
-            if said {
-                writeln!(f, "{word}")?;
-            }
+        if self.network != NETWORK {
+            writeln!(f, "network {}", span(self.network))?;
+        }
+        for word in &self.words {
+            writeln!(f, "{}", word.word())?;
         }
         for host in &self.hosts {
             writeln!(f, "host{}", host.words())?;
@@ -283,8 +362,10 @@ impl HostScene {
                 write!(words, " {name}={text}").expect("text");
             }
         };
+        let name = |other: Option<usize>| other.map_or(String::new(), host_name);
         let stop = |takes: Option<Duration>| takes.map_or("never".to_owned(), span);
         let restart = |after: Option<Duration>| after.map_or("no".to_owned(), span);
+        say("named-as", name(self.named_as), name(usual.named_as));
         say("timings", self.timings.to_string(), usual.timings.to_string());
         say("start", span(self.start_takes), span(usual.start_takes));
         say("stop", stop(self.stop_takes), stop(usual.stop_takes));
@@ -302,6 +383,7 @@ impl HostScene {
         for word in words {
             let (name, text) = word.split_once('=')?;
             match name {
+                "named-as" => host.named_as = Some(host_index(text)?),
                 "timings" => host.timings = text.parse().ok()?,
                 "start" => host.start_takes = parse_span(text)?,
                 "stop" => host.stop_takes = if text == "never" { None } else { Some(parse_span(text)?) },
@@ -322,11 +404,10 @@ impl Scene {
     /// Parses what `Display` prints. Lines that begin with `#` are comments.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut scene = Self {
-            seed: 0,
+            seed: None,
             palette: Vec::new(),
-            checked: false,
-            fenced: false,
-            hurried: false,
+            network: NETWORK,
+            words: BTreeSet::new(),
             hosts: Vec::new(),
             faults: Vec::new(),
             expectations: Vec::new(),
@@ -335,26 +416,30 @@ impl Scene {
             let words: Vec<&str> = line.split_whitespace().collect();
             scene.read(&words).ok_or_else(|| format!("not understood: {line}"))?;
         }
-        share_the_longest_hold(&mut scene.palette);
+        if !scene.words.contains(&Word::Unshared) {
+            share_the_longest_hold(&mut scene.palette);
+        }
         Ok(scene)
     }
 
     fn read(&mut self, words: &[&str]) -> Option<()> {
         match words {
-            ["seed", number] => self.seed = number.parse().ok()?,
-            ["checked"] => self.checked = true,
-            ["fenced"] => self.fenced = true,
-            ["hurried"] => self.hurried = true,
+            ["seed", number] => self.seed = Some(number.parse().ok()?),
+            ["network", time] => self.network = parse_span(time)?,
             ["timings", words @ ..] => self.palette.push(read_timings(words)?),
             ["host", words @ ..] => self.hosts.push(HostScene::read(words)?),
             [at, "expect", what @ ..] => {
                 self.expectations.push(Expectation { at: parse_span(at)?, what: what.join(" ") });
             }
+            [word] => {
+                let word = Word::ALL.iter().find(|known| known.word() == *word)?;
+                self.words.insert(*word);
+            }
             [at, whose, word, lasts] => {
                 let kind = Kind::all().into_iter().find(|kind| kind.word() == *word)?;
                 let host = match *whose {
                     "store" => None,
-                    name => Some(name.strip_prefix('h')?.parse::<usize>().ok()?.checked_sub(1)?),
+                    name => Some(host_index(name)?),
                 };
                 let fits = kind.is_of_the_store() == host.is_none() && host.is_none_or(|h| h < self.hosts.len());
                 let fault = Fault { at: parse_span(at)?, host, kind, lasts: parse_span(lasts)? };
@@ -374,8 +459,17 @@ pub fn share_the_longest_hold(palette: &mut [Timings]) {
     }
 }
 
+/// The name of the host with this index: the first is h1.
+pub fn host_name(h: usize) -> String {
+    format!("h{}", h + 1)
+}
+
+pub fn host_index(name: &str) -> Option<usize> {
+    name.strip_prefix('h')?.parse::<usize>().ok()?.checked_sub(1)
+}
+
 fn read_timings(words: &[&str]) -> Option<Timings> {
-    let [renew, failures, confirmations, budget, error, confirmation] = words else { return None };
+    let [renew, failures, confirmations, budget, error, confirmation, rest @ ..] = words else { return None };
     let renew = parse_span(renew.strip_prefix("R=")?)?;
     let failures = failures.strip_prefix("F=")?.parse().ok()?;
     let confirmations = confirmations.strip_prefix("C=")?.parse().ok()?;
@@ -388,7 +482,9 @@ fn read_timings(words: &[&str]) -> Option<Timings> {
         "minimal" => Confirmation::Minimal,
         _ => return None,
     };
-    timings.validate().is_ok().then_some(timings)
+    // A script may show what the loader's check is there for.
+    let is_unsafe = *rest == ["unsafe"];
+    (timings.validate().is_err() == is_unsafe).then_some(timings)
 }
 
 /// A span in milliseconds, or in seconds if it is a whole number of them.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::run::run;
-use crate::scene::{HostScene, Scene};
+use crate::scene::{HostScene, Scene, Word};
 use crate::world::Failure;
 
 /// How many runs a search may take.
@@ -91,9 +91,9 @@ impl Shrinker {
             self.try_out(scene);
         }
         let simpler: [fn(&mut Scene); 5] = [
-            |scene| scene.checked = false,
-            |scene| scene.fenced = false,
-            |scene| scene.hurried = false,
+            |scene| _ = scene.words.remove(&Word::Checked),
+            |scene| _ = scene.words.remove(&Word::Fenced),
+            |scene| _ = scene.words.remove(&Word::Hurried),
             |scene| scene.hosts.iter_mut().for_each(|host| host.timings = 0),
             |scene| scene.palette.truncate(1),
         ];

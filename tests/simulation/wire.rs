@@ -1,15 +1,22 @@
 //! A host's connection to the store. A request that was sent goes on its way even if the daemon that sent it is gone.
 
 use std::future::pending;
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
-use putexd::store::{Attempt, Hints, Link, Snapshot, Store, StoreError, StoreFuture, WriteOutcome};
+use futures_util::{FutureExt as _, StreamExt as _};
+use putexd::store::sealed::Sealer;
+use putexd::store::{Attempt, Entry, Hints, Link, Snapshot, Store, StoreError, StoreFuture, WriteOutcome};
 use putexd::types::{Key, Revision};
 use tokio::sync::{oneshot, watch};
 use tokio::time::sleep;
 
-use crate::world::{Sim, link};
+use crate::memory_store::MemoryStore;
+use crate::scene::{WireFault, host_name};
+use crate::world::{Sim, World, link};
+
+/// A store that keeps both of two writes does so within this time.
+const AT_ONCE: Duration = Duration::from_millis(10);
 
 /// The faults of one host's connection to the store.
 pub struct Wire {
@@ -21,6 +28,8 @@ pub struct Wire {
     pub holds_answers: Duration,
     /// Hints do not arrive at this host.
     pub deaf: bool,
+    /// Reads of this host go to this copy of the store.
+    pub replica: Option<MemoryStore>,
 }
 
 impl Default for Wire {
@@ -32,15 +41,26 @@ impl Default for Wire {
             holds_writes: Duration::ZERO,
             holds_answers: Duration::ZERO,
             deaf: false,
+            replica: None,
         }
     }
 }
 
 impl Wire {
-    pub fn heal(&mut self) {
-        (self.loses_requests, self.loses_answers, self.deaf) = (false, false, false);
-        (self.holds_writes, self.holds_answers) = (Duration::ZERO, Duration::ZERO);
-        self.link.send_if_modified(|link| std::mem::replace(link, Link::Up) != Link::Up);
+    /// Ends one kind of fault.
+    pub fn heal(&mut self, kind: WireFault) {
+        match kind {
+            WireFault::Disconnect => {
+                self.link.send_if_modified(|link| std::mem::replace(link, Link::Up) != Link::Up);
+            }
+            WireFault::Cut => (self.loses_requests, self.loses_answers, self.deaf) = (false, false, false),
+            WireFault::LoseRequests => self.loses_requests = false,
+            WireFault::LoseAnswers => self.loses_answers = false,
+            WireFault::HoldWrites => self.holds_writes = Duration::ZERO,
+            WireFault::HoldAnswers => self.holds_answers = Duration::ZERO,
+            WireFault::Deafen => self.deaf = false,
+            WireFault::LagReads => self.replica = None,
+        }
     }
 }
 
@@ -48,6 +68,8 @@ impl Wire {
 pub struct FarStore {
     pub sim: Sim,
     pub h: usize,
+    /// Seals what the host writes, and opens what it reads.
+    pub sealer: Option<Arc<Sealer>>,
 }
 
 impl FarStore {
@@ -65,7 +87,7 @@ impl FarStore {
         tokio::spawn(async move {
             let there = {
                 let mut world = sim.lock();
-                let latency = world.millis(1, 8);
+                let latency = world.way();
                 let wire = &world.hosts[h].wire;
                 (!wire.loses_requests).then_some(if is_write { latency + wire.holds_writes } else { latency })
             };
@@ -74,7 +96,7 @@ impl FarStore {
             let answer = ask.await;
             let back = {
                 let mut world = sim.lock();
-                let latency = world.millis(1, 8);
+                let latency = world.way();
                 let wire = &world.hosts[h].wire;
                 (!wire.loses_answers).then_some(latency + wire.holds_answers)
             };
@@ -91,14 +113,60 @@ impl FarStore {
     }
 }
 
+impl World {
+    /// A write of host `h` arrives at the store, which had been made anew `sent_to` times when it was sent.
+    fn compare_and_set(&mut self, h: usize, key: &Key, mut attempt: Attempt, sent_to: u32) -> WriteOutcome {
+        let store = self.store.clone();
+        let is_late = sent_to != self.made_anew;
+        if is_late && self.keeps_late_writes {
+            attempt.incarnation = store.incarnation();
+        }
+        let outcome = store.compare_and_set(key, &attempt).now_or_never().expect("this store answers at once");
+        if *key != self.key {
+            return outcome;
+        }
+        let (token, fields) = (String::from_utf8_lossy(&attempt.value.body), &attempt.value.fields);
+        let state = fields.get("state").map_or("", String::as_str);
+        if let WriteOutcome::Won(revision) = outcome {
+            if state == "proven" {
+                self.proven = Some(store.backup());
+            }
+            self.note_write(revision, format!("{} writes {token:?} {state}", host_name(h)));
+            self.last_won = Some((self.now(), attempt.incarnation, attempt.base));
+        } else if self.keeps_both_writes
+            && self.last_won.as_ref().is_some_and(|(at, incarnation, base)| {
+                self.now() < *at + AT_ONCE && *incarnation == attempt.incarnation && *base == attempt.base
+            })
+        {
+            let revision = store.put(key, attempt.value.clone());
+            self.note_write(revision, format!("{} writes {token:?} {state} as well", host_name(h)));
+        } else {
+            self.note(None, &format!("refuses {token:?} {state} from {}", host_name(h)));
+        }
+        outcome
+    }
+}
+
 impl Store for FarStore {
     fn read<'a>(&'a self, key: &'a Key, before: Option<Revision>) -> StoreFuture<'a, Result<Snapshot, StoreError>> {
         Box::pin(async move {
             if let Some(reason) = self.down() {
                 return Err(StoreError::Unreachable(reason));
             }
-            let (store, key) = (self.sim.lock().store.clone(), key.clone());
-            self.call(false, async move { store.read(&key, before).await }).await
+            let (sim, h, asked) = (self.sim.clone(), self.h, key.clone());
+            let ask = async move {
+                let store = {
+                    let world = sim.lock();
+                    world.hosts[h].wire.replica.as_ref().unwrap_or(&world.store).clone()
+                };
+                store.read(&asked, before).await
+            };
+            let snapshot = self.call(false, ask).await?;
+            let Some(sealer) = &self.sealer else { return Ok(snapshot) };
+            let Snapshot { incarnation, entry } = snapshot;
+            let open = |value| sealer.open(key, &incarnation, value);
+            let entry = entry.map(|entry| Entry { value: entry.value.map(open), ..entry });
+            Ok(Snapshot { incarnation, entry })
         })
     }
 
@@ -107,19 +175,12 @@ impl Store for FarStore {
             if let Some(reason) = self.down() {
                 return WriteOutcome::Unknown(reason);
             }
-            let (store, key, attempt) = (self.sim.lock().store.clone(), key.clone(), attempt.clone());
-            let (sim, h) = (self.sim.clone(), self.h);
-            let ask = async move {
-                let outcome = store.compare_and_set(&key, &attempt).await;
-                if let WriteOutcome::Won(revision) = outcome {
-                    let (token, fields) = (String::from_utf8_lossy(&attempt.value.body), &attempt.value.fields);
-                    let said = |name| fields.get(name).map_or("", String::as_str);
-                    let text = format!("h{} writes {token:?} {}", h + 1, said("state"));
-                    sim.lock().note_write(revision, text);
-                }
-                outcome
-            };
-            self.call(true, ask).await
+            let (sim, h, key, mut attempt) = (self.sim.clone(), self.h, key.clone(), attempt.clone());
+            if let Some(sealer) = &self.sealer {
+                attempt.value = sealer.seal(&key, &attempt.incarnation, attempt.value);
+            }
+            let sent_to = sim.lock().made_anew;
+            self.call(true, async move { sim.lock().compare_and_set(h, &key, attempt, sent_to) }).await
         })
     }
 

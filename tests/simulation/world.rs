@@ -3,28 +3,27 @@
 //! The daemon's driver is the real one and runs in tokio's tasks. Everything around it is here, under one lock that is never
 //! held over an await. The runtime has one thread, and its clock jumps from one due event to the next.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use putexd::config::{FenceSettings, HealthSettings, Probe, ServiceSettings, StopProof};
-use putexd::daemon::service::Order;
-use putexd::election::{KeptPlace, Memory, Record, State, Timings};
-use putexd::store::{Link as StoreLink, Store as _};
+use putexd::election::{KeptPlace, Memory, State, Timings};
+use putexd::store::Link as StoreLink;
 use putexd::types::{
-    FencingToken, Incarnation, Instance, Key, OnStopFailure, Revision, ServiceName, Time, UnitName, Value,
+    FencingToken, Incarnation, Key, OnStopFailure, Revision, ServiceName, Time, UnitName,
 };
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::clocks::Clocks;
-use crate::guard::{Guard, Life};
+use crate::guard::Guard;
+use crate::journal::Log;
 use crate::memory_store::{Backup, MemoryStore};
 use crate::pid1::{Calls, Unit};
 use crate::process::Process;
 use crate::rng::Rng;
-use crate::scene::{Fault, HostFault, HostScene, Kind, Scene, StoreFault, UnitFault, WireFault, span};
+use crate::scene::{HostScene, Scene, Word, host_index, host_name};
 use crate::wire::Wire;
 
 /// An event that is due at some time.
@@ -33,6 +32,8 @@ pub type Deed = Box<dyn FnOnce(&mut World) + Send>;
 /// After a thaw a unit whose time is over may run for as long as the guard needs to notice that, in addition to SIGKILL's own
 /// time. Such an overlap is no error of the protocol: the fencing token is there for it.
 const AFTER_A_THAW: Duration = Duration::from_millis(50);
+/// The usual time of a fencing.
+pub const FENCING: Duration = Duration::from_millis(20);
 /// CLOCK_REALTIME of a correct host when the scene begins.
 const WALL_AT_START: Duration = Duration::from_secs(1_800_000_000);
 
@@ -41,8 +42,8 @@ const WALL_AT_START: Duration = Duration::from_secs(1_800_000_000);
 pub struct Sim(Arc<Mutex<World>>);
 
 impl Sim {
-    pub fn new(scene: &Scene) -> Self {
-        let sim = Self(Arc::new_cyclic(|me| Mutex::new(World::new(scene, me.clone()))));
+    pub fn new(scene: &Scene, log: Log) -> Self {
+        let sim = Self(Arc::new_cyclic(|me| Mutex::new(World::new(scene, log, me.clone()))));
         for h in 0..scene.hosts.len() {
             let begins = scene.hosts[h].begins;
             sim.lock().after(begins, move |world| world.power_on(h));
@@ -108,7 +109,7 @@ pub struct Host {
     pub scene: HostScene,
     pub clocks: Clocks,
     /// CLOCK_REALTIME against the true time, in milliseconds.
-    wall_offset_ms: i64,
+    pub wall_offset_ms: i64,
     /// Counts boots. Events of an earlier boot are dropped.
     pub boot: u64,
     pub powered: bool,
@@ -126,11 +127,16 @@ pub struct Host {
     pub timings: usize,
     pub bus_up: bool,
     pub bus_latency: Duration,
+    /// The unit's settings do not let its stop be proven.
+    pub misconfigured: bool,
     pub healthy: bool,
+    pub checks_hang: bool,
     pub fence_works: bool,
+    pub fence_takes: Duration,
     pub starts_fail: bool,
     pub start_takes: Duration,
     pub stop_takes: Option<Duration>,
+    pub ignores_sigkill: bool,
     pub leaves: Duration,
     /// The service is retired, and waits for the order to be taken up again.
     pub retired: bool,
@@ -153,11 +159,12 @@ pub struct World {
     queue: BTreeMap<(Duration, u64), Deed>,
     last_deed: u64,
     rung: Arc<Notify>,
-    pub rng: Rng,
+    rng: Rng,
+    /// Nothing is drawn but what has to differ each time.
+    steady: bool,
+    network: Duration,
     pub palette: Vec<Timings>,
-    checked: bool,
-    fenced: bool,
-    hurried: bool,
+    words: BTreeSet<Word>,
     pub hosts: Vec<Host>,
     pub store: MemoryStore,
     pub key: Key,
@@ -165,24 +172,35 @@ pub struct World {
     pub unit: UnitName,
     /// The tokens of all tenures that started the unit, with their hosts, the latest last.
     tokens: Vec<(usize, FencingToken)>,
+    /// The store as it was when a `proven` was last written.
+    pub proven: Option<Backup>,
+    /// The time, incarnation and base of the write to the lock that was won last.
+    pub last_won: Option<(Duration, Incarnation, Revision)>,
+    pub keeps_both_writes: bool,
+    pub keeps_late_writes: bool,
+    /// Counts how often the store was made anew.
+    pub made_anew: u32,
     /// If both are set, later tokens need not be greater: the store forgot the lock, and a wall clock was wrong.
-    lock_was_lost: bool,
-    wall_was_wrong: bool,
+    pub lock_was_lost: bool,
+    pub wall_was_wrong: bool,
     /// A token was greater than the clock: each claim counts one, and a lost lock can be claimed several times a second.
     token_ran_ahead: bool,
     /// Until when reads may show what is no longer true.
-    stale_until: Duration,
+    pub stale_until: Duration,
     /// How often the store went back.
-    went_back: u32,
+    pub went_back: u32,
     /// How often the unit was started, on all hosts.
     pub starts: usize,
     told_write: String,
-    pub log: Vec<String>,
+    log: Log,
+    /// Two units execute now. It counts as a failure unless the scene is to show it.
+    overlaps: bool,
+    pub has_overlapped: bool,
     pub failure: Option<Failure>,
 }
 
 impl World {
-    fn new(scene: &Scene, me: Weak<Mutex<World>>) -> Self {
+    fn new(scene: &Scene, log: Log, me: Weak<Mutex<World>>) -> Self {
         let hosts = scene.hosts.iter().map(|host| Host {
             scene: host.clone(),
             clocks: Clocks::new(Duration::ZERO),
@@ -202,11 +220,15 @@ impl World {
             timings: host.timings,
             bus_up: true,
             bus_latency: Duration::ZERO,
+            misconfigured: false,
             healthy: true,
+            checks_hang: false,
             fence_works: true,
+            fence_takes: FENCING,
             starts_fail: false,
             start_takes: host.start_takes,
             stop_takes: host.stop_takes,
+            ignores_sigkill: false,
             leaves: Duration::ZERO,
             retired: false,
         });
@@ -217,17 +239,22 @@ impl World {
             queue: BTreeMap::new(),
             last_deed: 0,
             rung: Arc::new(Notify::new()),
-            rng: Rng::new(scene.seed),
+            rng: Rng::new(scene.seed.unwrap_or_default()),
+            steady: scene.seed.is_none(),
+            network: scene.network,
             palette: scene.palette.clone(),
-            checked: scene.checked,
-            fenced: scene.fenced,
-            hurried: scene.hurried,
+            words: scene.words.clone(),
             hosts: hosts.collect(),
             store: MemoryStore::new(call_limit),
             key: Key::new("db").expect("a key"),
             service: ServiceName::new("db").expect("a service's name"),
             unit: UnitName::new("db.service").expect("a unit's name"),
             tokens: Vec::new(),
+            proven: None,
+            last_won: None,
+            keeps_both_writes: false,
+            keeps_late_writes: false,
+            made_anew: 0,
             lock_was_lost: false,
             wall_was_wrong: false,
             token_ran_ahead: false,
@@ -235,7 +262,9 @@ impl World {
             went_back: 0,
             starts: 0,
             told_write: String::new(),
-            log: Vec::new(),
+            log,
+            overlaps: false,
+            has_overlapped: false,
             failure: None,
         }
     }
@@ -252,9 +281,8 @@ impl World {
         self.start + at
     }
 
-    pub fn note(&mut self, h: Option<usize>, text: &str) {
-        let whose = h.map_or("store".to_owned(), |h| format!("h{}", h + 1));
-        self.log.push(format!("{:>9.3}  {whose:<6} {text}", self.now().as_secs_f64()));
+    pub fn note(&self, h: Option<usize>, text: &str) {
+        self.log.note(&h.map_or("store".to_owned(), host_name), text);
     }
 
     /// Logs a write, except a renewal, whose text is that of the write before.
@@ -267,7 +295,7 @@ impl World {
 
     pub fn fail(&mut self, failure: Failure) {
         if self.failure.is_none() {
-            self.log.push(format!("{:>9.3}  {failure:?}", self.now().as_secs_f64()));
+            self.log.note("oracle", &format!("{failure:?}"));
             self.failure = Some(failure);
             self.rung.notify_one();
         }
@@ -315,15 +343,37 @@ impl World {
         Duration::from_millis(u64::try_from(real + self.hosts[h].wall_offset_ms).expect("after 1970"))
     }
 
+    /// A latency within these bounds.
     pub fn millis(&mut self, from: u64, to: u64) -> Duration {
-        Duration::from_millis(from + self.rng.below(to - from + 1))
+        let above = if self.steady { (to - from) / 2 } else { self.rng.below(to - from + 1) };
+        Duration::from_millis(from + above)
+    }
+
+    /// The time of one way between a host and the store.
+    pub fn way(&mut self) -> Duration {
+        if self.steady { self.network } else { self.millis(1, as_millis(self.network)) }
+    }
+
+    /// True in `percent` of all cases, and never where nothing is drawn.
+    pub fn chance(&mut self, percent: u64) -> bool {
+        !self.steady && self.rng.chance(percent)
+    }
+
+    /// Bits that differ each time. Where nothing is drawn, those that choose the time of a renewal are always the same.
+    pub fn random(&mut self) -> u128 {
+        let drawn = self.rng.wide_bits();
+        if self.steady { drawn >> 16 } else { drawn }
+    }
+
+    pub fn has(&self, word: Word) -> bool {
+        self.words.contains(&word)
     }
 
     /// The configuration of the service on host `h`.
     pub fn settings(&self, h: usize) -> ServiceSettings {
         let timings = self.palette[self.hosts[h].timings];
         let interval = timings.call_limit();
-        let (stop_limit, on_stop_failure) = if self.hurried {
+        let (stop_limit, on_stop_failure) = if self.has(Word::Hurried) {
             (timings.stop_budget, OnStopFailure::RebootForce)
         } else {
             (Duration::from_secs(90), OnStopFailure::Alert)
@@ -339,7 +389,7 @@ impl World {
             timings,
             stop_limit,
             on_stop_failure,
-            health: self.checked.then(|| HealthSettings {
+            health: self.has(Word::Checked).then(|| HealthSettings {
                 probe: Probe::Unit("check@.service".to_owned()),
                 interval,
                 timeout: interval,
@@ -347,8 +397,8 @@ impl World {
                 fall: 2,
             }),
             fence: FenceSettings {
-                others: self.fenced.then(|| "fence@.service".to_owned()),
-                timeout: Duration::from_secs(2),
+                others: self.has(Word::Fenced).then(|| "fence@.service".to_owned()),
+                unfence: self.has(Word::Fenced).then(|| UnitName::new("unfence.service").expect("a unit's name")),
                 ..FenceSettings::default()
             },
         }
@@ -365,14 +415,25 @@ impl World {
     }
 
     pub fn executing(&self) -> Vec<String> {
-        (0..self.hosts.len()).filter(|h| self.executes(*h)).map(|h| format!("h{}", h + 1)).collect()
+        (0..self.hosts.len()).filter(|h| self.executes(*h)).map(host_name).collect()
     }
 
-    /// Is called whenever processes of a unit came, went on, or lost the excuse of a thaw.
+    /// Is called whenever processes of a unit came, went, went on, or lost the excuse of a thaw.
     pub fn judge(&mut self) {
         let executing = self.executing();
-        if executing.len() > 1 {
-            self.fail(Failure::Overlap(format!("the unit executes on {}", executing.join(" and "))));
+        let overlapped = std::mem::replace(&mut self.overlaps, executing.len() > 1);
+        if overlapped && !self.overlaps {
+            self.log.note("oracle", "the unit executes on one host at most again");
+        }
+        if !self.overlaps || overlapped {
+            return;
+        }
+        self.has_overlapped = true;
+        let text = format!("the unit executes on {}", executing.join(" and "));
+        if self.has(Word::Broken) {
+            self.log.note("oracle", &text);
+        } else {
+            self.fail(Failure::Overlap(text));
         }
     }
 
@@ -410,8 +471,7 @@ impl World {
             }
             ["starts", ..] => format!("starts {}", self.starts),
             [host, ..] => {
-                let h = host.strip_prefix('h').and_then(|text| text.parse::<usize>().ok()).unwrap_or(0);
-                let state = self.hosts.get(h.wrapping_sub(1)).and_then(Host::state);
+                let state = host_index(host).and_then(|h| self.hosts.get(h)).and_then(Host::state);
                 format!("{host} {}", state.map_or("no-daemon".to_owned(), |state| state.to_string()))
             }
             [] => String::new(),
@@ -453,9 +513,11 @@ impl World {
         host.unit.alive = false;
         host.pid1 = Calls::default();
         host.guard.bell.notify_waiters();
+        self.judge();
     }
 
-    pub fn freeze(&mut self, h: usize, suspended: bool) {
+    /// Has the host stand still. Its clocks go on at these rates.
+    pub fn freeze(&mut self, h: usize, boot_rate: u64, raw_rate: u64) {
         if !self.hosts[h].runs() {
             return;
         }
@@ -463,10 +525,9 @@ impl World {
         let now = self.now();
         let host = &mut self.hosts[h];
         host.frozen = true;
-        if suspended {
-            host.clocks.set_rates(now, host.scene.boot_rate, 0);
-        }
+        host.clocks.set_rates(now, boot_rate, raw_rate);
         self.hold_daemon(h);
+        self.judge();
     }
 
     pub fn thaw(&mut self, h: usize) {
@@ -491,8 +552,8 @@ impl World {
         self.hold_daemon(h);
     }
 
-    /// Schedules the end of a fault. It is dropped if the host was rebooted meanwhile.
-    fn later(&mut self, h: usize, span: Duration, deed: impl FnOnce(&mut World) + Send + 'static) {
+    /// Schedules the end of a fault of a host. It is dropped if the host was rebooted meanwhile.
+    pub fn later(&mut self, h: usize, span: Duration, deed: impl FnOnce(&mut World) + Send + 'static) {
         let boot = self.hosts[h].boot;
         self.after(span, move |world| {
             if world.hosts[h].boot == boot {
@@ -502,244 +563,8 @@ impl World {
     }
 }
 
-/// The faults.
-impl World {
-    fn strike(&mut self, fault: Fault) {
-        let Fault { host, kind, lasts, .. } = fault;
-        if host.is_some_and(|h| !self.hosts[h].powered) {
-            return;
-        }
-        self.note(host, &format!("FAULT {} {}", kind.word(), span(lasts)));
-        match (kind, host.unwrap_or_default()) {
-            (Kind::Wire(kind), h) => self.strike_wire(h, kind, lasts),
-            (Kind::Host(kind), h) => self.strike_host(h, kind, lasts),
-            (Kind::Unit(kind), h) => self.strike_unit(h, kind, lasts),
-            (Kind::Store(kind), _) => self.strike_store(kind, lasts),
-        }
-    }
-
-    fn strike_host(&mut self, h: usize, kind: HostFault, lasts: Duration) {
-        match kind {
-            // Assumption (c): guard and putexd are not both gone while a unit runs.
-            HostFault::PauseDaemon | HostFault::KillDaemon if !self.is_guarded(h) => {}
-            HostFault::PauseDaemon => {
-                self.pause_daemon(h, true);
-                self.later(h, lasts, move |world| world.pause_daemon(h, false));
-            }
-            HostFault::KillDaemon => {
-                self.kill_daemon(h);
-                self.on_host(h, lasts, move |world| world.start_daemon(h));
-            }
-            HostFault::Freeze | HostFault::Suspend => {
-                self.freeze(h, kind == HostFault::Suspend);
-                self.later(h, lasts, move |world| world.thaw(h));
-            }
-            HostFault::PowerLoss => {
-                self.power_off(h);
-                self.after(lasts, move |world| world.power_on(h));
-            }
-            HostFault::CutAndGoBack => {
-                self.copy_and_go_back(lasts);
-                self.strike_wire(h, WireFault::Cut, lasts);
-            }
-            HostFault::FreezeAndGoBack => {
-                self.copy_and_go_back(lasts);
-                self.freeze(h, false);
-                self.later(h, lasts, move |world| world.thaw(h));
-            }
-            HostFault::KillGuard => self.kill_guard(h),
-            HostFault::HangGuard => {
-                self.hang_guard(h);
-                self.on_host(h, lasts, move |world| world.unhang_guard(h));
-            }
-            HostFault::StepDown => {
-                let (answer, _) = tokio::sync::oneshot::channel();
-                self.order(h, Order::StepDown("the operator asked".to_owned(), answer));
-            }
-            HostFault::Retire => {
-                self.hosts[h].retired = true;
-                self.order(
-                    h,
-                    Order::Retire { reason: "the operator asked".to_owned(), again: "he asks for it".to_owned() },
-                );
-                self.after(lasts, move |world| world.take_up(h));
-            }
-            HostFault::Reload => {
-                let host = &mut self.hosts[h];
-                host.timings = (host.timings + 1) % self.palette.len();
-                let settings = self.settings(h);
-                self.order(h, Order::Reconfigure(Arc::new(settings)));
-            }
-            HostFault::WallForward | HostFault::WallBack => {
-                self.wall_was_wrong = true;
-                let by = i64::try_from(lasts.as_millis()).expect("short");
-                self.hosts[h].wall_offset_ms += if kind == HostFault::WallForward { by } else { -by };
-            }
-        }
-    }
-
-    fn is_guarded(&self, h: usize) -> bool {
-        let guard = &self.hosts[h].guard;
-        guard.life == Life::Up || guard.covered || !self.hosts[h].unit.alive
-    }
-
-    fn strike_wire(&mut self, h: usize, kind: WireFault, lasts: Duration) {
-        let wire = &mut self.hosts[h].wire;
-        match kind {
-            WireFault::Disconnect => {
-                wire.link.send_replace(StoreLink::Down("the connection is lost".to_owned()));
-            }
-            WireFault::Cut => (wire.loses_requests, wire.loses_answers, wire.deaf) = (true, true, true),
-            WireFault::LoseRequests => wire.loses_requests = true,
-            WireFault::LoseAnswers => wire.loses_answers = true,
-            WireFault::HoldWrites => wire.holds_writes = lasts,
-            WireFault::HoldAnswers => wire.holds_answers = lasts,
-            WireFault::Deafen => wire.deaf = true,
-        }
-        self.after(lasts, move |world| world.hosts[h].wire.heal());
-    }
-
-    fn strike_unit(&mut self, h: usize, kind: UnitFault, lasts: Duration) {
-        let scene = self.hosts[h].scene.clone();
-        let host = &mut self.hosts[h];
-        match kind {
-            UnitFault::CrashUnit => self.unit_crashes(h),
-            UnitFault::MoveUnit => host.unit.next_slice += 1,
-            UnitFault::StartByHand => self.start_by_hand(h, lasts),
-            UnitFault::StopByHand => drop(self.stop_unit(h)),
-            UnitFault::LoseBus => {
-                host.bus_up = false;
-                self.after(lasts, move |world| world.hosts[h].bus_up = true);
-            }
-            UnitFault::SlowBus => {
-                host.bus_latency = lasts / 10;
-                self.after(lasts, move |world| world.hosts[h].bus_latency = Duration::ZERO);
-            }
-            UnitFault::CrowdBus => {
-                host.pid1.crowd = lasts / 2;
-                self.after(lasts, move |world| world.hosts[h].pid1.crowd = Duration::ZERO);
-            }
-            UnitFault::HangPid1 => {
-                host.pid1.hangs = true;
-                self.later(h, lasts, move |world| world.pid1_goes_on(h));
-            }
-            UnitFault::FailStarts => {
-                host.starts_fail = true;
-                self.after(lasts, move |world| world.hosts[h].starts_fail = false);
-            }
-            UnitFault::SlowStarts => {
-                host.start_takes = lasts;
-                self.after(lasts, move |world| world.hosts[h].start_takes = scene.start_takes);
-            }
-            UnitFault::SlowStops => {
-                host.stop_takes = Some(lasts);
-                self.after(lasts, move |world| world.hosts[h].stop_takes = scene.stop_takes);
-            }
-            UnitFault::IgnoreSigterm => {
-                host.stop_takes = None;
-                self.after(lasts, move |world| world.hosts[h].stop_takes = scene.stop_takes);
-            }
-            UnitFault::LeaveProcesses => {
-                host.leaves = lasts;
-                self.after(lasts, move |world| world.hosts[h].leaves = Duration::ZERO);
-            }
-            UnitFault::Sicken => {
-                host.healthy = false;
-                self.after(lasts, move |world| world.hosts[h].healthy = true);
-            }
-            UnitFault::FailFencing => {
-                host.fence_works = false;
-                self.after(lasts, move |world| world.hosts[h].fence_works = true);
-            }
-        }
-    }
-
-    fn strike_store(&mut self, kind: StoreFault, lasts: Duration) {
-        match kind {
-            StoreFault::Wipe | StoreFault::WipeAnew => self.store.wipe(kind == StoreFault::WipeAnew),
-            StoreFault::RollBack => {
-                let copy: Backup = self.store.backup();
-                self.after(lasts, move |world| {
-                    world.note(None, "goes back to the copy");
-                    world.store.restore(copy);
-                });
-            }
-            StoreFault::Restore => {
-                let (store, key) = (self.store.clone(), self.key.clone());
-                let copy = store.read(&key, None).now_or_never().and_then(Result::ok).and_then(|copy| copy.entry);
-                self.after(lasts, move |world| {
-                    world.note(None, "is made anew from the copy");
-                    world.store.wipe(true);
-                    if let Some(value) = copy.and_then(|entry| entry.value) {
-                        world.store.put(&world.key, value);
-                    }
-                });
-            }
-            StoreFault::Delete => self.store.delete(&self.key),
-            StoreFault::Purge => self.store.purge(&self.key),
-            StoreFault::Blank => _ = self.store.put(&self.key, Value::default()),
-            StoreFault::StaleReads => {
-                self.store.read_from(Some(self.store.backup()));
-                self.stale_until = self.stale_until.max(self.now() + lasts);
-                self.after(lasts, |world| world.store.read_from(None));
-            }
-        }
-        self.lock_was_lost |= kind != StoreFault::StaleReads;
-    }
-
-    /// The store goes back to its present content later, and does not say so. The protocol promises to cope with that if all
-    /// that is lost, except renewals, is older than the gap that counts as watching: a host that saw nothing of it was away.
-    fn copy_and_go_back(&mut self, lasts: Duration) {
-        let gap = |timings: &Timings| {
-            timings.watch_gap().mul_f64(1_000_000.0 / f64::from(1_000_000 - timings.clock_error_ppm))
-        };
-        let gap = self.palette.iter().map(gap).max().unwrap_or_default() + Duration::from_millis(1);
-        let (copy, copied, taken, went_back) = (self.store.backup(), self.held(), self.now(), self.went_back);
-        let Some(settles) = lasts.checked_sub(gap) else { return };
-        self.after(settles, move |world| {
-            let settled = world.held();
-            world.after(gap, move |world| {
-                let (Some(copied), Some(settled), Some(held)) = (copied, settled, world.held()) else { return };
-                let same_store = copied.0 == settled.0 && settled.0 == held.0 && world.went_back == went_back;
-                let is_settled = settled.1 > copied.1 && settled.2 == held.2;
-                if same_store && is_settled && world.stale_until <= taken {
-                    world.note(None, "goes back to the copy");
-                    (world.went_back, world.lock_was_lost) = (went_back + 1, true);
-                    world.store.restore(copy);
-                }
-            });
-        });
-    }
-
-    /// The incarnation of the store, and revision and instance of the lock's record. `None`: nobody holds the lock.
-    fn held(&self) -> Option<(Incarnation, Revision, Instance)> {
-        let latest = self.store.read(&self.key, None).now_or_never()?.ok()?;
-        let entry = latest.entry?;
-        let record = Record::decode(&entry.value?);
-        let instance = record.instance().filter(|_| record.is_held())?;
-        Some((latest.incarnation, entry.revision, instance))
-    }
-
-    /// Ends all faults.
-    pub fn calm(&mut self) {
-        self.log.push(format!("{:>9.3}  the storm is over", self.now().as_secs_f64()));
-        self.store.read_from(None);
-        for h in 0..self.hosts.len() {
-            self.power_on(h);
-            self.thaw(h);
-            self.unhang_guard(h);
-            self.pause_daemon(h, false);
-            self.start_daemon(h);
-            self.take_up(h);
-            self.pid1_goes_on(h);
-            let host = &mut self.hosts[h];
-            host.wire.heal();
-            (host.bus_up, host.healthy, host.fence_works) = (true, true, true);
-            (host.starts_fail, host.leaves) = (false, Duration::ZERO);
-            (host.bus_latency, host.pid1.crowd) = (Duration::ZERO, Duration::ZERO);
-            (host.start_takes, host.stop_takes) = (host.scene.start_takes, host.scene.stop_takes);
-        }
-    }
+pub fn as_millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).expect("short")
 }
 
 /// The state of a connection to the store, which watchers are told of.

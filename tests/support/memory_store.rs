@@ -46,6 +46,14 @@ pub struct Backup {
     keys: BTreeMap<Key, Vec<Entry>>,
 }
 
+impl Backup {
+    /// The latest value of `key`.
+    #[must_use]
+    pub fn latest(&self, key: &Key) -> Option<Value> {
+        self.keys.get(key)?.last()?.value.clone()
+    }
+}
+
 impl MemoryStore {
     /// An empty store. A call gives up after `call_limit` if the store hangs.
     #[must_use]
@@ -128,6 +136,28 @@ impl MemoryStore {
     pub fn restore(&self, backup: Backup) {
         let mut state = self.state();
         (state.incarnation, state.revision, state.keys) = (backup.incarnation, backup.revision, backup.keys);
+    }
+
+    /// Makes a new store from an older copy: its incarnation is another one, and revisions go on after those of the copy.
+    pub fn make_anew(&self, backup: Backup) {
+        let mut state = self.state();
+        state.incarnation += 1;
+        (state.revision, state.keys) = (backup.revision, backup.keys);
+    }
+
+    /// Deletes what was written to `key` since the copy, and its latest value with it, and writes that value again.
+    pub fn bring_back(&self, key: &Key, backup: &Backup) {
+        let mut entries = backup.keys.get(key).cloned().unwrap_or_default();
+        let value = entries.pop().and_then(|entry| entry.value);
+        let mut state = self.state();
+        state.keys.insert(key.clone(), entries);
+        state.append(key, value);
+    }
+
+    /// The name of this life of the store.
+    #[must_use]
+    pub fn incarnation(&self) -> Incarnation {
+        name_of(self.state().incarnation)
     }
 
     /// Ends all watches.

@@ -114,6 +114,8 @@ pub(super) async fn admit(admits: impl Admits, mut reloads: ChangeHints, inbox: 
             }
             let pause = left.min(admits.until_room());
             tokio::select! {
+                // The order is fixed and not random, so that a simulation can be repeated exactly.
+                biased;
                 // The stream of reloads never ends.
                 _ = reloads.next(), if last.is_some() => break,
                 () = sleep(pause) => {}

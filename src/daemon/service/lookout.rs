@@ -90,6 +90,8 @@ pub(super) async fn watch_outside(
                 settings.borrow().timings.renew_interval.max(shared(&*units.systemd, &units.main, SHARE_OF_STRAYS));
             let runs = *looked.borrow_and_update();
             tokio::select! {
+                // The order is fixed and not random, so that a simulation can be repeated exactly.
+                biased;
                 seen = looked.changed() => match seen {
                     Ok(()) if *looked.borrow() => {}
                     Ok(()) => continue,

@@ -88,7 +88,7 @@ use crate::lockstore::Lockstore;
 use crate::on_hosts;
 use crate::watch::Event;
 
-#[path = "../../simulator/rng.rs"]
+#[path = "../../support/rng.rs"]
 #[expect(dead_code, reason = "a campaign draws fewer kinds of numbers than the simulation")]
 pub mod rng;
 
