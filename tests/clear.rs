@@ -112,6 +112,29 @@ async fn a_stale_lock_is_cleared_and_its_holder_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_another_host_takes_meanwhile_is_said_to_be_that_hosts() {
+    let host = Host::new().await;
+    let record = record(Duration::from_secs(20));
+    host.write(&host.read().await, &record).await;
+    let path = host.root.path().to_owned();
+    let clearing = tokio::task::spawn_blocking(move || {
+        let program = env!("CARGO_BIN_EXE_putexctl");
+        let arguments = ["clear", "--key", "the/lock", "--root"];
+        Command::new(program).args(arguments).arg(path).output().expect("the program starts")
+    });
+    // It may not have read the lock yet, and then finds the other host there, which it watches as well.
+    let mut taken = Record { holder: Holder::decode(b"h3"), ..record };
+    while !clearing.is_finished() {
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        let name = if taken.holder.as_str() == "h3" { "h4" } else { "h3" };
+        host.write(&host.read().await, &taken).await;
+        taken.holder = Holder::decode(name.as_bytes());
+    }
+    let error = text(&clearing.await.expect("it ends").stderr);
+    assert!(error.contains("has taken it meanwhile, so it is not stale"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_is_renewed_is_refused_and_left_alone() {
     let host = Host::new().await;
     let record = record(Duration::from_secs(20));
@@ -132,7 +155,7 @@ async fn a_lock_that_is_renewed_is_refused_and_left_alone() {
     assert!(begin.elapsed() < Duration::from_secs(20), "it does not wait for the rest of the lease");
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stdout));
     let error = text(&output.stderr);
-    assert!(error.contains("it changes while h2 holds it") && error.contains("step-down"), "{error}");
+    assert!(error.contains("h2 renews it, so it is not stale") && error.contains("step-down"), "{error}");
     let entry = host.read().await.entry.expect("an entry");
     assert_eq!(Record::decode(&entry.value.expect("a value")), record);
 }

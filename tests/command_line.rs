@@ -24,6 +24,17 @@ const PROGRAMS: [&str; 3] =
     [env!("CARGO_BIN_EXE_putexd"), env!("CARGO_BIN_EXE_putexctl"), env!("CARGO_BIN_EXE_putex-guard")];
 
 #[test]
+fn a_reader_who_has_enough_ends_the_check_without_an_error() {
+    let root = TempDir::new().expect("a directory");
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut check = Command::new(env!("CARGO_BIN_EXE_putexd"));
+    let output =
+        check.args(["--check", "--root"]).arg(root.path()).stdout(writer).output().expect("the program starts");
+    assert_eq!((status(&output), text(&output.stderr).as_str()), (141, ""));
+}
+
+#[test]
 fn help_and_version_are_printed_on_standard_output() {
     for program in PROGRAMS {
         for argument in ["--help", "--version"] {

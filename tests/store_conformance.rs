@@ -23,6 +23,7 @@ mod load;
 #[path = "support/malformed.rs"]
 mod malformed;
 #[path = "support/memory_store.rs"]
+#[expect(dead_code, reason = "the simulation uses all of it")]
 mod memory_store;
 #[path = "support/nats_server.rs"]
 mod nats_server;

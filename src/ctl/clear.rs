@@ -66,7 +66,7 @@ pub(super) async fn clear(
             ))?;
             Ok(())
         }
-        WriteOutcome::Conflict => Err(renewed(subject, holder)),
+        WriteOutcome::Conflict => Err(changed(subject, holder, &read(store, key).await?)),
         WriteOutcome::Unknown(why) => {
             let text = format!("{subject}: whether it was cleared is not known: {why}; run it again to find out");
             Err(Failure::unavailable(text))
@@ -106,8 +106,9 @@ async fn watch(
     loop {
         let left = lease.saturating_sub(begin.elapsed());
         tokio::time::sleep(left.min(INTERVAL)).await;
-        if read(store, key).await? != *found {
-            return Err(renewed(subject, holder));
+        let now = read(store, key).await?;
+        if now != *found {
+            return Err(changed(subject, holder, &now));
         }
         if left.is_zero() {
             return Ok(());
@@ -124,11 +125,19 @@ async fn read(store: &dyn Administer, key: &Key) -> Result<Snapshot, Failure> {
     store.read(key, None).await.map_err(|error| Failure::unavailable(error.to_string()))
 }
 
-fn renewed(subject: &Subject, holder: &str) -> Failure {
-    let remedy = match subject {
-        Subject::Service(service) => format!("\"putexctl step-down {service}\" there"),
-        Subject::Key(_) => "\"putexctl step-down\" there".to_owned(),
+/// The lock is not stale: its holder, who was `before`, has renewed it, or it has another one `now`.
+fn changed(subject: &Subject, before: &str, now: &Snapshot) -> Failure {
+    let value = now.entry.as_ref().and_then(|entry| entry.value.as_ref());
+    let record = value.map(Record::decode).filter(Record::is_held);
+    let text = match record.as_ref().map(|record| record.holder.as_str()) {
+        Some(holder) => {
+            let what = if holder == before { "renews it" } else { "has taken it meanwhile" };
+            let service = if let Subject::Service(service) = subject { format!(" {service}") } else { String::new() };
+            format!(
+                "{subject}: {holder} {what}, so it is not stale; to have it released, run \"putexctl step-down{service}\" there"
+            )
+        }
+        None => format!("{subject}: it has changed meanwhile, and nobody holds it now; nothing is to be cleared"),
     };
-    let text = format!("{subject}: it changes while {holder} holds it, so it is not stale; to let it go, {remedy}");
     Failure::new(exit::REFUSED, text)
 }

@@ -56,6 +56,8 @@ pub mod tidings;
 mod timers;
 mod unit_control;
 
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -119,9 +121,20 @@ pub fn main() -> ExitCode {
 
 fn check(arguments: &Arguments) -> ExitCode {
     let loaded = config::load(&arguments.root);
+    let mut text = String::new();
     for service in loaded.settings.iter().flat_map(|settings| &settings.services) {
-        println!("{}: {}\n", service.name, service.timings.in_words());
+        writeln!(text, "{}: {}\n", service.name, service.timings.in_words())
+            .expect("writing to a string does not fail");
     }
-    println!("{loaded}");
+    let mut output = io::stdout().lock();
+    match writeln!(output, "{text}{loaded}").and_then(|()| output.flush()) {
+        Ok(()) => {}
+        // The reader may have enough before the end, as in `putexd --check | head`.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return ExitCode::from(exit::CLOSED_PIPE),
+        Err(error) => {
+            eprintln!("putexd: failed to print: {error}");
+            return ExitCode::from(exit::OS);
+        }
+    }
     if loaded.has_errors() { ExitCode::from(exit::CONFIGURATION) } else { ExitCode::SUCCESS }
 }

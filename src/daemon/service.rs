@@ -477,8 +477,8 @@ impl Service {
                 self.epoch.fetch_add(1, Ordering::AcqRel);
             }
         }
-        if let Event::GuardRefused { asked: GuardDone::Armed(_), reason, .. } = &event {
-            self.failure = Some((self.host.machine.wall(), format!("the guard refused the lease: {reason}")));
+        if let Some(failure) = failure_of(&event) {
+            self.failure = Some((self.host.machine.wall(), failure));
         }
         if let Event::StandbyCheck(verdict) = &event {
             self.note_verdict("standby", verdict.as_ref());
@@ -639,6 +639,20 @@ impl Drop for Service {
 fn names<'a>(units: impl IntoIterator<Item = &'a UnitName>) -> String {
     let names: Vec<&str> = units.into_iter().map(UnitName::as_str).collect();
     names.join(" and ")
+}
+
+/// What has kept a start from being begun, for the status. A start that was begun and failed tells it itself.
+fn failure_of(event: &Event) -> Option<String> {
+    if let Event::GuardRefused { asked: GuardDone::Armed(_), reason, .. } = event {
+        return Some(format!("the guard refused the lease: {reason}"));
+    }
+    if let Event::Fenced { result: Err(reason), .. } = event {
+        return Some(format!("fencing has failed: {reason}"));
+    }
+    if let Event::Unfenced { result: Err(reason), .. } = event {
+        return Some(format!("unfencing has failed: {reason}"));
+    }
+    None
 }
 
 fn election_settings(host: &Host, settings: &ServiceSettings) -> election::Settings {

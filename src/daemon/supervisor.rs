@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 
 use self::retire::Retiring;
@@ -48,6 +48,8 @@ const IDLE_LIMIT: Duration = Duration::from_secs(1);
 const BUS_LIMIT_MIN: Duration = Duration::from_millis(500);
 /// Limit of the D-Bus clients that wait for an answer. Further clients wait for their turn.
 const ASKS_LIMIT: usize = 16;
+/// How long the start waits at most until clients can ask over the bus.
+const SERVED_LIMIT: Duration = Duration::from_secs(1);
 /// Shortest time between two looks at all services for STATUS=, however many of them change.
 const SHOWN_AGAIN: Duration = Duration::from_millis(100);
 /// Time between two comparisons of the services' progress. It is shorter where systemd's watchdog needs that. Where systemd
@@ -226,7 +228,8 @@ impl Supervisor {
             watchdog: settings.watchdog.clone(),
         };
         let (ask, asks) = mpsc::channel(ASKS_LIMIT);
-        tokio::spawn(dbus::serve(ask));
+        let (tried, served) = oneshot::channel();
+        tokio::spawn(dbus::serve(ask, tried));
         tokio::spawn(tell_of_thaws());
         let mut supervisor = Self {
             root: root.to_owned(),
@@ -251,6 +254,8 @@ impl Supervisor {
         supervisor.coming = settings.services;
         supervisor.retire_unclaimed(&leases);
         supervisor.begin_with(&leases);
+        // Whoever has waited for the start of putexd asks it next. A bus that does not answer delays nothing for long.
+        let _ = timeout(SERVED_LIMIT, served).await;
         Ok(supervisor)
     }
 

@@ -163,11 +163,18 @@ pub enum Ask {
     },
 }
 
-/// Serves the interfaces for ever, over bus restarts. The questions of clients go to the daemon through `asks`.
-pub async fn serve(asks: mpsc::Sender<Ask>) {
+/// Serves the interfaces for ever, over bus restarts. The questions of clients go to the daemon through `asks`. `tried` is
+/// answered after the first attempt, whatever came of it.
+pub async fn serve(asks: mpsc::Sender<Ask>, tried: oneshot::Sender<()>) {
     let mut told = false;
+    let mut tried = Some(tried);
     loop {
-        match claim(asks.clone()).await {
+        let claimed = claim(asks.clone()).await;
+        if let Some(tried) = tried.take() {
+            // Whoever waited for it may have given up.
+            let _ = tried.send(());
+        }
+        match claimed {
             Ok(connection) => {
                 told = false;
                 // The stream ends with the connection; the calls themselves go to the object.

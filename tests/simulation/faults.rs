@@ -48,13 +48,17 @@ impl World {
                 });
             }
             HostFault::Forget => self.hosts[h].memory = Memory::default(),
-            HostFault::Freeze | HostFault::Suspend | HostFault::StopClocks => {
+            HostFault::Freeze => {
                 let HostScene { boot_rate, raw_rate, .. } = self.hosts[h].scene;
-                match kind {
-                    HostFault::Suspend => self.freeze(h, boot_rate, 0),
-                    HostFault::StopClocks => self.freeze(h, 0, 0),
-                    _ => self.freeze(h, boot_rate, raw_rate),
-                }
+                self.freeze(h, boot_rate, raw_rate);
+                self.later(h, lasts, move |world| world.thaw(h));
+            }
+            HostFault::Suspend => {
+                self.freeze(h, self.hosts[h].scene.boot_rate, 0);
+                self.later(h, lasts, move |world| world.thaw(h));
+            }
+            HostFault::StopClocks => {
+                self.freeze(h, 0, 0);
                 self.later(h, lasts, move |world| world.thaw(h));
             }
             HostFault::PowerLoss => {
@@ -358,4 +362,3 @@ impl World {
         }
     }
 }
-

@@ -119,8 +119,7 @@ fn a_scene_is_read_as_it_is_printed() {
 #[test]
 fn every_kind_of_fault_is_drawn() {
     let drawn: Vec<Kind> = (0..500).flat_map(|seed| draw::scene(seed).faults).map(|fault| fault.kind).collect();
-    let missing: Vec<Kind> =
-        Kind::all().into_iter().filter(|kind| kind.is_drawn() && !drawn.contains(kind)).collect();
+    let missing: Vec<Kind> = Kind::all().into_iter().filter(|kind| kind.is_drawn() && !drawn.contains(kind)).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }
 

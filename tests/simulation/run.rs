@@ -39,12 +39,14 @@ impl Outcome {
 pub fn run(scene: &Scene) -> Outcome {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
     let log = Log::default();
-    let (sim, trace) = log.keep(|| runtime.block_on(async {
-        let sim = play(scene, log.clone()).await;
-        let trace = log.take();
-        recover(scene, &sim).await;
-        (sim, trace)
-    }));
+    let (sim, trace) = log.keep(|| {
+        runtime.block_on(async {
+            let sim = play(scene, log.clone()).await;
+            let trace = log.take();
+            recover(scene, &sim).await;
+            (sim, trace)
+        })
+    });
     drop(runtime);
     let (calm, edges) = log.take();
     let mut world = sim.lock();

@@ -10,9 +10,7 @@ use std::time::Duration;
 use putexd::config::{FenceSettings, HealthSettings, Probe, ServiceSettings, StopProof};
 use putexd::election::{KeptPlace, Memory, State, Timings};
 use putexd::store::Link as StoreLink;
-use putexd::types::{
-    FencingToken, Incarnation, Key, OnStopFailure, Revision, ServiceName, Time, UnitName,
-};
+use putexd::types::{FencingToken, Incarnation, Key, OnStopFailure, Revision, ServiceName, Time, UnitName};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 

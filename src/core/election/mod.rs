@@ -2,7 +2,7 @@
 //!
 //! One [`Election`] per service. [`Election::handle`] takes an event and its time, and returns the actions that the driver has to
 //! carry out; [`Election::poll_timeout`] says when to call it again. The same state and input give the same output, so that the
-//! daemon, the scenario tests and a model check all run this code.
+//! daemon, the simulation and a model check all run this code.
 //!
 //! Where to look for a rule: [`Timings`] has the inequality that makes R, F, C and S safe. `lock_view` says what a contender may
 //! believe of the store (K1 to K7), and `stagger` which of several contenders takes the lock first. `registration` says under

@@ -123,6 +123,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_table_has_each_edge_once_and_none_to_itself() {
+        for (position, edge) in EDGES.iter().enumerate() {
+            assert!(!EDGES[..position].iter().any(|other| (other.from, other.to) == (edge.from, edge.to)));
+            assert!(edge.from != edge.to && edge.because.ends_with('.'));
+            assert!(edge.from != State::Retired, "nothing comes after retirement");
+        }
+    }
+
+    #[test]
     fn an_edge_is_found_by_both_of_its_ends() {
         for from in State::ALL {
             for to in State::ALL {
