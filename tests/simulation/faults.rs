@@ -21,6 +21,7 @@ impl World {
     pub fn strike(&mut self, fault: Fault) {
         let Fault { host, kind, lasts, .. } = fault;
         if host.is_some_and(|h| !self.hosts[h].powered) {
+            self.note(host, &format!("no FAULT {}: the host is off", kind.word()));
             return;
         }
         self.note(host, &format!("FAULT {} {}", kind.word(), span(lasts)));

@@ -196,7 +196,7 @@ impl World {
         let ask = self.millis(1, 3);
         self.on_host(h, ask, move |world| {
             if world.hosts[h].guard.enforced == number && world.hosts[h].guard.life == Life::Up {
-                world.stop_lease(h);
+                world.arrive_at_pid1(h, move |world| world.stop_lease(h));
             }
         });
         self.enforce_further(h, number, Duration::ZERO);

@@ -180,16 +180,19 @@ impl World {
             return Err(BusError::Refused { name, message: "too many calls wait".to_owned() });
         }
         if self.hosts[h].bus_up {
-            self.on_host(h, latency, move |world| {
-                let pid1 = &mut world.hosts[h].pid1;
-                if pid1.hangs {
-                    pid1.due.push(Box::new(call));
-                } else {
-                    call(world);
-                }
-            });
+            self.on_host(h, latency, move |world| world.arrive_at_pid1(h, call));
         }
         Ok(())
+    }
+
+    /// PID 1 executes a call now, or when it goes on.
+    pub fn arrive_at_pid1(&mut self, h: usize, call: impl FnOnce(&mut World) + Send + 'static) {
+        let pid1 = &mut self.hosts[h].pid1;
+        if pid1.hangs {
+            pid1.due.push(Box::new(call));
+        } else {
+            call(self);
+        }
     }
 
     /// PID 1 goes on, and executes what has become due meanwhile, in that order.
@@ -249,6 +252,7 @@ impl World {
     /// Starts the unit: first the assertions, then the `ExecCondition=`, then the program itself.
     fn carry_out_start(&mut self, h: usize) {
         if self.hosts[h].guard.grant.is_none() {
+            self.note(Some(h), "systemd: the start is refused: there is no grant");
             self.refuse_start(h, "assert");
             return;
         }
