@@ -697,7 +697,8 @@ mod tests {
         bench.put_old_lock(Standing::Active, Duration::from_secs(60));
         assert!(refusal(&mut registrar).await.ends_with("h2 holds it"));
         bench.put_old_lock(Standing::Proven, Duration::from_secs(60));
-        assert_eq!(registrar.look().await, Ok(Looked::Stands(Standpoint::Cleared)));
+        let waited = cleared(&mut registrar).await;
+        assert!(waited < Duration::from_secs(60), "it did not wait for the hold of what was let go: {waited:?}");
         bench.vet().await.expect("the entry names no former lock any more");
     }
 
@@ -771,7 +772,7 @@ mod tests {
         let bench = Bench::new();
         bench.put_entry("db", &[]);
         let mut registrar = bench.registrar();
-        assert_eq!(registrar.look().await, Ok(Looked::Stands(Standpoint::Cleared)));
+        cleared(&mut registrar).await;
         bench.store.refuse_reads(Some(StoreError::Unreachable("nobody needs it".to_owned())));
         for _ in 0..2 {
             bench.vet_by(registrar.kept.clone()).await.expect("it is as it was seen, and as it was written since");
