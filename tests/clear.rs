@@ -43,6 +43,16 @@ impl Host {
         host
     }
 
+    /// `putexctl clear` of the lock, beside the test.
+    fn begin_clearing(&self) -> tokio::task::JoinHandle<Output> {
+        let path = self.root.path().to_owned();
+        tokio::task::spawn_blocking(move || {
+            let program = env!("CARGO_BIN_EXE_putexctl");
+            let arguments = ["clear", "--key", "the/lock", "--root"];
+            Command::new(program).args(arguments).arg(path).output().expect("the program starts")
+        })
+    }
+
     fn putexctl(&self, arguments: &[&str]) -> Output {
         Command::new(env!("CARGO_BIN_EXE_putexctl"))
             .args(arguments)
@@ -116,12 +126,7 @@ async fn a_lock_that_another_host_takes_meanwhile_is_said_to_be_that_hosts() {
     let host = Host::new().await;
     let record = record(Duration::from_secs(20));
     host.write(&host.read().await, &record).await;
-    let path = host.root.path().to_owned();
-    let clearing = tokio::task::spawn_blocking(move || {
-        let program = env!("CARGO_BIN_EXE_putexctl");
-        let arguments = ["clear", "--key", "the/lock", "--root"];
-        Command::new(program).args(arguments).arg(path).output().expect("the program starts")
-    });
+    let clearing = host.begin_clearing();
     // It may not have read the lock yet, and then finds the other host there, which it watches as well.
     let mut taken = Record { holder: Holder::decode(b"h3"), ..record };
     while !clearing.is_finished() {
@@ -140,12 +145,7 @@ async fn a_lock_that_is_renewed_is_refused_and_left_alone() {
     let record = record(Duration::from_secs(20));
     host.write(&host.read().await, &record).await;
     let begin = std::time::Instant::now();
-    let path = host.root.path().to_owned();
-    let clearing = tokio::task::spawn_blocking(move || {
-        let program = env!("CARGO_BIN_EXE_putexctl");
-        let arguments = ["clear", "--key", "the/lock", "--root"];
-        Command::new(program).args(arguments).arg(path).output().expect("the program starts")
-    });
+    let clearing = host.begin_clearing();
     // The record is renewed until `putexctl` notices it, because the test does not know when it begins to watch.
     while !clearing.is_finished() {
         tokio::time::sleep(Duration::from_millis(100)).await;

@@ -39,7 +39,7 @@ pub fn as_configured(
     cluster: Option<&ClusterName>,
 ) -> Result<Arc<dyn Administer>, Unusable> {
     let Some(key_file) = key_file else { return Ok(store) };
-    Ok(Arc::new(Sealed { store, sealer: Sealer::from_file(key_file, cluster)? }))
+    Ok(Arc::new(Sealed::new(store, Sealer::from_file(key_file, cluster)?)))
 }
 
 /// Makes and checks seals.
@@ -140,9 +140,18 @@ pub struct Unusable {
 )]
 pub struct KeyError(usize);
 
-struct Sealed<S: ?Sized> {
+/// A store whose values are sealed when they are written, and opened when they are read.
+pub struct Sealed<S: ?Sized> {
     store: Arc<S>,
     sealer: Sealer,
+}
+
+impl<S: ?Sized> Sealed<S> {
+    /// Wraps `store`.
+    #[must_use]
+    pub fn new(store: Arc<S>, sealer: Sealer) -> Self {
+        Self { store, sealer }
+    }
 }
 
 impl<S: Store + ?Sized> Store for Sealed<S> {

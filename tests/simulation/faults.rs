@@ -111,13 +111,12 @@ impl World {
     }
 
     fn strike_wire(&mut self, h: usize, kind: WireFault, lasts: Duration) {
-        let copy = self.store.backup();
         let stale_until = self.now() + lasts;
         let wire = &mut self.hosts[h].wire;
         match kind {
             WireFault::LagReads => {
                 let replica = MemoryStore::new(lasts);
-                replica.restore(copy);
+                replica.restore(self.store.backup());
                 wire.replica = Some(replica);
                 self.stale_until = self.stale_until.max(stale_until);
             }

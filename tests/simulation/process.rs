@@ -15,7 +15,7 @@ use putexd::daemon::tidings::Tidings;
 use putexd::election::{KeptPlace, Memory, State};
 use putexd::guard_client::{GuardClient, Link as GuardLink};
 use putexd::store::Store;
-use putexd::store::sealed::Sealer;
+use putexd::store::sealed::{Sealed, Sealer};
 use putexd::types::store::StoreAddress;
 use putexd::types::{Key, MachineId, NodeId, OnStopFailure, ServiceName, Time, UnitName};
 use tokio::sync::{Notify, watch};
@@ -267,8 +267,10 @@ impl World {
 /// Does the supervisor's work for one service.
 async fn run(machine: VirtualMachine, again: Arc<Notify>) {
     let (sim, h) = (machine.sim.clone(), machine.h);
-    let sealer = sim.lock().has(Word::Sealed).then(|| Arc::new(Sealer::new(&[b'k'; 32], None).expect("a key")));
-    let store: Arc<dyn Store> = Arc::new(FarStore { sim: sim.clone(), h, sealer });
+    let mut store: Arc<dyn Store> = Arc::new(FarStore { sim: sim.clone(), h });
+    if sim.lock().has(Word::Sealed) {
+        store = Arc::new(Sealed::new(store, Sealer::new(&[b'k'; 32], None).expect("a key")));
+    }
     let named_as = sim.lock().hosts[h].scene.named_as.unwrap_or(h);
     let limit = sim.lock().settings(h).timings.renew_interval;
     let dial = sim.clone();

@@ -1,12 +1,10 @@
 //! A host's connection to the store. A request that was sent goes on its way even if the daemon that sent it is gone.
 
 use std::future::pending;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{FutureExt as _, StreamExt as _};
-use putexd::store::sealed::Sealer;
-use putexd::store::{Attempt, Entry, Hints, Link, Snapshot, Store, StoreError, StoreFuture, WriteOutcome};
+use putexd::store::{Attempt, Hints, Link, Snapshot, Store, StoreError, StoreFuture, WriteOutcome};
 use putexd::types::{Key, Revision};
 use tokio::sync::{oneshot, watch};
 use tokio::time::sleep;
@@ -68,8 +66,6 @@ impl Wire {
 pub struct FarStore {
     pub sim: Sim,
     pub h: usize,
-    /// Seals what the host writes, and opens what it reads.
-    pub sealer: Option<Arc<Sealer>>,
 }
 
 impl FarStore {
@@ -161,12 +157,7 @@ impl Store for FarStore {
                 };
                 store.read(&asked, before).await
             };
-            let snapshot = self.call(false, ask).await?;
-            let Some(sealer) = &self.sealer else { return Ok(snapshot) };
-            let Snapshot { incarnation, entry } = snapshot;
-            let open = |value| sealer.open(key, &incarnation, value);
-            let entry = entry.map(|entry| Entry { value: entry.value.map(open), ..entry });
-            Ok(Snapshot { incarnation, entry })
+            self.call(false, ask).await
         })
     }
 
@@ -175,10 +166,7 @@ impl Store for FarStore {
             if let Some(reason) = self.down() {
                 return WriteOutcome::Unknown(reason);
             }
-            let (sim, h, key, mut attempt) = (self.sim.clone(), self.h, key.clone(), attempt.clone());
-            if let Some(sealer) = &self.sealer {
-                attempt.value = sealer.seal(&key, &attempt.incarnation, attempt.value);
-            }
+            let (sim, h, key, attempt) = (self.sim.clone(), self.h, key.clone(), attempt.clone());
             let sent_to = sim.lock().made_anew;
             self.call(true, async move { sim.lock().compare_and_set(h, &key, attempt, sent_to) }).await
         })
