@@ -251,12 +251,11 @@ fn check_key(key: &Spanned<Key>, report: &mut Report) {
             ),
         );
     }
-    if text.starts_with(Key::OF_UNITS) {
+    if let Some(prefix) = Key::RESERVED.iter().find(|prefix| text.starts_with(**prefix)) {
         report.error(
             &key.span(),
             format!(
-                "the key {text:?} begins with {:?}, where putexd keeps the keys of units: name another",
-                Key::OF_UNITS
+                "the key {text:?} begins with {prefix:?}, where putexd keeps other things than locks: name another"
             ),
         );
     }

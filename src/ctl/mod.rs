@@ -10,10 +10,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use serde::de::DeserializeOwned;
 use zbus::fdo;
 
 use crate::command_line::{self, exit};
 use crate::config;
+use crate::dbus::dictionary::{Dictionary, from_dictionary};
 use crate::dbus::{ManagerProxy, ServiceStatus, StatusProxy, StoreStatus};
 use crate::guard_client::grant::{self, GrantError};
 use crate::types::span::{date, rounded};
@@ -191,13 +193,18 @@ async fn looking() -> Result<StatusProxy<'static>, Failure> {
 /// The services as the putexd of this host reports them.
 async fn running() -> Result<Vec<ServiceStatus>, Failure> {
     let services = looking().await?.list_services().await?;
-    // The JSON may be shown on a terminal, so that it must not have control characters either.
-    Ok(services.into_iter().map(ServiceStatus::printable).collect())
+    services.into_iter().map(read).collect()
 }
 
 /// How the store has answered the putexd of this host.
 async fn store_status() -> Result<StoreStatus, Failure> {
-    Ok(looking().await?.describe_store().await?)
+    read(looking().await?.describe_store().await?)
+}
+
+/// What putexd has told. It may be another version of putexd, which tells more or less.
+fn read<T: DeserializeOwned>(told: Dictionary) -> Result<T, Failure> {
+    from_dictionary(told)
+        .map_err(|error| Failure::unavailable(format!("restart putexd, whose answer is not understood: {error}")))
 }
 
 async fn status(service: Option<&ServiceName>, json: bool) -> Result<(), Failure> {
@@ -370,6 +377,7 @@ mod tests {
             hindrance: "this host is drained".to_owned(),
             waits: "h1 holds the lock".to_owned(),
             remarks: vec!["Its stop is not proven.".to_owned()],
+            ..ServiceStatus::default()
         };
         let expected = "SERVICE  UNIT              STATE    HOLDER  REVISION  TOKEN\n\
                         db       database.service  standby  h1      7         -\n  \

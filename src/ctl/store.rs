@@ -444,6 +444,7 @@ mod tests {
             hindrance: "it is\ndrained".to_owned(),
             waits: String::new(),
             remarks: vec!["Its stop is not proven.".to_owned()],
+            ..ServiceStatus::default()
         };
         let told = ["db: does not contend: it is drained", "db: Its stop is not proven."];
         assert_eq!(doubts(&status("standby")), told);

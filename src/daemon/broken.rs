@@ -105,15 +105,9 @@ impl Broken {
         let absent = self.services.iter().filter(|(name, _)| !runs(name));
         let row = |(name, _): (&ServiceName, &Diagnostic)| ServiceStatus {
             service: name.to_string(),
-            unit: String::new(),
-            key: String::new(),
             state: STATE.to_owned(),
-            holder: String::new(),
-            revision: 0,
-            token: 0,
             hindrance: self.bars(name).unwrap_or_default(),
-            waits: String::new(),
-            remarks: Vec::new(),
+            ..ServiceStatus::default()
         };
         absent.map(row).collect()
     }

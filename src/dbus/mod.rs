@@ -11,14 +11,21 @@
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
-use zbus::zvariant::Type;
 use zbus::{Connection, MessageStream, fdo};
 
-use crate::types::span::rounded;
-use crate::types::{ServiceName, printable, printable_lines, shortened};
+use self::dictionary::{Dictionary, to_dictionary};
+use crate::cluster::history::Happened;
+use crate::cluster::request::Verb;
+use crate::types::{ServiceName, printable, shortened};
+
+pub mod dictionary;
+mod status;
+
+pub use status::{
+    ClusterStatus, HostReport, HostStatus, ServiceReport, ServiceStatus, StoreStatus, TimingsStatus, Word,
+};
 
 /// The well-known name on the bus.
 pub const NAME: &str = "org.putexd.Putexd1";
@@ -41,103 +48,6 @@ const BURST: Duration = Duration::from_millis(100);
 /// The pause before the name is claimed again, as on a bus that came back.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// One service as it stands on this host.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Type)]
-pub struct ServiceStatus {
-    /// The name of the service.
-    pub service: String,
-    /// The unit of the service.
-    pub unit: String,
-    /// The lock's key.
-    pub key: String,
-    /// The state of the service on this host; `broken` where it is not run because its file is broken.
-    pub state: String,
-    /// The lock's holder as last read; empty = nobody, or not known.
-    pub holder: String,
-    /// The lock's revision as last read; 0 = not known.
-    pub revision: u64,
-    /// The fencing token of this host's tenure, else the highest seen; 0 = none.
-    pub token: u64,
-    /// Why this host would not take the lock if it were free; empty = it would.
-    pub hindrance: String,
-    /// What the service waits for, why, and how long still; empty = for nothing.
-    pub waits: String,
-    /// What the operator should know of the service though it is supervised, in whole sentences.
-    pub remarks: Vec<String>,
-}
-
-impl ServiceStatus {
-    /// The same without characters that harm a bus or a terminal: a bus drops a client that sends it a NUL.
-    #[must_use]
-    pub fn printable(self) -> Self {
-        let shown = |text: String| printable(&text).into_owned();
-        Self {
-            service: shown(self.service),
-            unit: shown(self.unit),
-            key: shown(self.key),
-            state: shown(self.state),
-            holder: shown(self.holder),
-            // The errors of a file are told in several lines.
-            hindrance: printable_lines(&self.hindrance),
-            waits: printable_lines(&self.waits),
-            remarks: self.remarks.iter().map(|remark| printable_lines(remark)).collect(),
-            revision: self.revision,
-            token: self.token,
-        }
-    }
-}
-
-/// How the store has answered this host since its putexd started.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, Type)]
-pub struct StoreStatus {
-    /// Where the store is.
-    pub store: String,
-    /// For how many milliseconds it has given no answer; 0 = it answers.
-    pub silent_ms: u64,
-    /// For how many milliseconds it has answered reads and taken no write; 0 = it takes them, or nobody writes.
-    pub unwritten_ms: u64,
-    /// The last error, which tells why; empty = it answers and takes writes. A store that answers with an error, as one that does
-    /// not exist, has the error alone.
-    pub error: String,
-    /// How often it gave no answer for a second or more.
-    pub silences: u64,
-    /// The longest of these silences, in milliseconds; 0 = there was none.
-    pub longest_ms: u64,
-    /// When the longest silence began, in seconds since 1970.
-    pub longest_began: u64,
-}
-
-impl StoreStatus {
-    /// What is wrong with the store now, as a sentence without a full stop; what to do about it comes first.
-    #[must_use]
-    pub fn trouble(&self) -> Option<String> {
-        let Self { store, silent_ms, unwritten_ms, error, .. } = self;
-        let lasts = |milliseconds: &u64| rounded(Duration::from_millis(*milliseconds));
-        if (*silent_ms, *unwritten_ms) == (0, 0) {
-            return (!error.is_empty()).then(|| format!("the store ({store}) cannot be used: {error}"));
-        }
-        let error = if error.is_empty() { String::new() } else { format!(" (the last error: {error})") };
-        match (silent_ms, unwritten_ms) {
-            (0, unwritten) => Some(format!(
-                "see with \"putexctl doctor\" why the store ({store}) takes no writes, as a server does that is cut off from \
-                 the others of its cluster: it answers reads, and has taken no write for {}{error}",
-                lasts(unwritten)
-            )),
-            (silent, _) => Some(format!(
-                "see that the store ({store}) is up, and that this host reaches it: it has given no answer for {}{error}",
-                lasts(silent)
-            )),
-        }
-    }
-
-    /// The same without characters that harm a bus or a terminal.
-    #[must_use]
-    pub fn printable(self) -> Self {
-        let shown = |text: String| printable(&text).into_owned();
-        Self { store: shown(self.store), error: shown(self.error), ..self }
-    }
-}
-
 /// What a client asks of the daemon.
 #[derive(Debug)]
 pub enum Ask {
@@ -145,20 +55,22 @@ pub enum Ask {
     Store(oneshot::Sender<StoreStatus>),
     /// All services, sorted by name.
     List(oneshot::Sender<Vec<ServiceStatus>>),
-    /// Release a lock (H5).
-    StepDown {
-        /// The service that has the lock.
+    /// The cluster as this host knows it.
+    Cluster(oneshot::Sender<ClusterStatus>),
+    /// The history of a service's lock, the latest event last.
+    History {
+        /// The service.
         service: ServiceName,
-        /// The operator's reason, for the journal and the record.
-        reason: String,
-        /// Where to send what was begun; `Err`: why nothing was.
-        answer: oneshot::Sender<Result<String, String>>,
+        /// Where to send it; `Err`: why it is not known.
+        answer: oneshot::Sender<Result<Vec<Happened>, String>>,
     },
-    /// Take the store and the key that the configuration names as meant (adoption of another key, N3; what a host remembers, N4).
-    Adopt {
-        /// The service that has the unit.
-        service: ServiceName,
-        /// Where to send what was done; `Err`: why nothing was.
+    /// Do what an operator asks for.
+    Do {
+        /// What is asked for.
+        verb: Verb,
+        /// Who asks: the user and the host, as in `root@h1`.
+        by: String,
+        /// Where to send what was begun; `Err`: why nothing was.
         answer: oneshot::Sender<Result<String, String>>,
     },
 }
@@ -206,8 +118,8 @@ struct Status {
 /// What all clients that look share.
 #[derive(Default)]
 struct Cache {
-    services: Option<(Instant, Vec<ServiceStatus>)>,
-    store: Option<(Instant, StoreStatus)>,
+    services: Option<(Instant, Vec<Dictionary>)>,
+    store: Option<(Instant, Dictionary)>,
     next_look: Option<Instant>,
 }
 
@@ -251,7 +163,7 @@ fn said(answer: Result<String, String>) -> fdo::Result<String> {
 )]
 impl Status {
     /// All services of this host, by name.
-    async fn list_services(&self) -> fdo::Result<Vec<ServiceStatus>> {
+    async fn list_services(&self) -> fdo::Result<Vec<Dictionary>> {
         let mut cache = self.cache.lock().await;
         sleep_until(cache.turn(Instant::now())).await;
         if let Some(services) = fresh(cache.services.as_ref(), Instant::now()) {
@@ -259,13 +171,13 @@ impl Status {
         }
         let (answer, list) = oneshot::channel();
         self.asks.send(Ask::List(answer)).await.map_err(gone)?;
-        let services: Vec<_> = list.await.map_err(gone)?.into_iter().map(ServiceStatus::printable).collect();
+        let services: Vec<_> = list.await.map_err(gone)?.iter().map(to_dictionary).collect();
         cache.services = Some((Instant::now(), services.clone()));
         Ok(services)
     }
 
     /// How the store has answered this host.
-    async fn describe_store(&self) -> fdo::Result<StoreStatus> {
+    async fn describe_store(&self) -> fdo::Result<Dictionary> {
         let mut cache = self.cache.lock().await;
         sleep_until(cache.turn(Instant::now())).await;
         if let Some(store) = fresh(cache.store.as_ref(), Instant::now()) {
@@ -273,7 +185,7 @@ impl Status {
         }
         let (answer, status) = oneshot::channel();
         self.asks.send(Ask::Store(answer)).await.map_err(gone)?;
-        let store = status.await.map_err(gone)?.printable();
+        let store = to_dictionary(&status.await.map_err(gone)?);
         cache.store = Some((Instant::now(), store.clone()));
         Ok(store)
     }
@@ -287,41 +199,32 @@ impl Manager {
     /// Stops the unit and lets the lock go; another host takes over. Returns what was begun, before it is done. Fails where
     /// this host does not hold the lock.
     async fn step_down(&self, service: &str, reason: &str) -> fdo::Result<String> {
-        let service = service.parse::<ServiceName>().map_err(|error| fdo::Error::InvalidArgs(error.to_string()))?;
-        let (answer, result) = oneshot::channel();
-        let ask = Ask::StepDown { service, reason: shortened(reason, REASON_LIMIT), answer };
-        self.asks.send(ask).await.map_err(gone)?;
-        said(result.await.map_err(gone)?)
+        let reason = shortened(reason, REASON_LIMIT);
+        self.ask(Verb::StepDown { service: named(service)?, reason, to: None }).await
     }
 
     /// Says that the store and the key which this host's configuration names for the service's unit are meant, though the
     /// unit was run elsewhere before. Returns what was done.
     async fn adopt(&self, service: &str) -> fdo::Result<String> {
-        let service = service.parse::<ServiceName>().map_err(|error| fdo::Error::InvalidArgs(error.to_string()))?;
+        self.ask(Verb::Adopt { service: named(service)? }).await
+    }
+}
+
+impl Manager {
+    async fn ask(&self, verb: Verb) -> fdo::Result<String> {
         let (answer, result) = oneshot::channel();
-        self.asks.send(Ask::Adopt { service, answer }).await.map_err(gone)?;
+        self.asks.send(Ask::Do { verb, by: "root".to_owned(), answer }).await.map_err(gone)?;
         said(result.await.map_err(gone)?)
     }
+}
+
+fn named(service: &str) -> fdo::Result<ServiceName> {
+    service.parse().map_err(|error: crate::types::NameError| fdo::Error::InvalidArgs(error.to_string()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn status() -> ServiceStatus {
-        ServiceStatus {
-            service: "db".to_owned(),
-            unit: "db.service".to_owned(),
-            key: "db".to_owned(),
-            state: "standby".to_owned(),
-            holder: String::new(),
-            revision: 0,
-            token: 0,
-            hindrance: String::new(),
-            waits: String::new(),
-            remarks: Vec::new(),
-        }
-    }
 
     /// Answers every look, and counts how often the daemon itself was asked.
     fn daemon(mut asks: mpsc::Receiver<Ask>) -> tokio::task::JoinHandle<usize> {
@@ -330,7 +233,7 @@ mod tests {
             while let Some(ask) = asks.recv().await {
                 asked += 1;
                 if let Ask::List(answer) = ask {
-                    let _ = answer.send(vec![status(); 300]);
+                    let _ = answer.send(vec![ServiceStatus::default(); 300]);
                 }
             }
             asked
@@ -357,49 +260,5 @@ mod tests {
         assert!(at_once > 5, "an operator's few looks do not wait: {at_once}");
         let pictures = took.as_millis() / FRESH.as_millis();
         assert!(asked as u128 <= pictures + 1, "the daemon was asked {asked} times in {took:?}");
-    }
-
-    #[test]
-    fn what_is_wrong_with_the_store_begins_with_what_to_do() {
-        let mut store = StoreStatus { store: "directory at /srv/putex".to_owned(), ..StoreStatus::default() };
-        assert_eq!(store.trouble(), None);
-        (store.silent_ms, store.error) = (12_300, "no leader\0".to_owned());
-        assert_eq!(
-            store.clone().printable().trouble().as_deref(),
-            Some(
-                "see that the store (directory at /srv/putex) is up, and that this host reaches it: it has given no answer for \
-                 12.3s (the last error: no leader\\0)"
-            )
-        );
-        (store.silent_ms, store.unwritten_ms, store.error) = (0, 3000, String::new());
-        assert_eq!(
-            store.trouble().as_deref(),
-            Some(
-                "see with \"putexctl doctor\" why the store (directory at /srv/putex) takes no writes, as a server does that \
-                 is cut off from the others of its cluster: it answers reads, and has taken no write for 3.0s"
-            )
-        );
-    }
-
-    #[test]
-    fn no_status_has_what_a_bus_or_a_terminal_would_take_amiss() {
-        let odd = || "a\0b\u{1b}[31m".to_owned();
-        let shown = ServiceStatus {
-            service: "db".to_owned(),
-            unit: odd(),
-            key: odd(),
-            state: odd(),
-            holder: "h2\nh3".to_owned(),
-            revision: 1,
-            token: 2,
-            hindrance: "line 1\nline 2\u{7f}".to_owned(),
-            waits: odd(),
-            remarks: vec![odd()],
-        }
-        .printable();
-        let text = "a\\0b\\u{1b}[31m";
-        assert_eq!([&*shown.unit, &shown.key, &shown.state, &shown.waits, &shown.remarks[0]], [text; 5]);
-        assert_eq!((&*shown.holder, &*shown.hindrance), ("h2\\nh3", "line 1\nline 2\\u{7f}"));
-        assert_eq!((shown.revision, shown.token), (1, 2));
     }
 }

@@ -328,37 +328,81 @@ impl Key {
     /// The prefix of the keys of units' entries. The key of a lock must not begin with it.
     pub const OF_UNITS: &'static str = "putex-unit/";
 
+    /// The prefixes of the keys where putexd keeps other things than locks. The key of a lock must begin with none of them.
+    pub const RESERVED: [&'static str; 5] =
+        [Self::OF_UNITS, "putex-hosts/", "putex-host/", "putex-request/", "putex-history/"];
+
     const LIMIT: usize = 128;
+    /// How long the number of a page may be, with what parts it from the name.
+    const PAGE_ROOM: usize = 8;
 
     /// The key of the entry that says under which key the hosts of `cluster` run `unit`.
     #[must_use]
     pub fn of_unit(cluster: Option<&ClusterName>, unit: &UnitName) -> Self {
-        let mut prefix = Self::OF_UNITS.to_owned();
+        // The entry there names its unit, so that of two units that share a key one is refused.
+        Self::below(Self::OF_UNITS, cluster, unit.as_str(), 0)
+    }
+
+    /// The key of the list of the hosts of `cluster` that have ever reported.
+    #[must_use]
+    pub fn of_hosts(cluster: Option<&ClusterName>) -> Self {
+        // A cluster's name has no "=".
+        Self(format!("putex-hosts/{}", cluster.map_or("=", ClusterName::as_str)))
+    }
+
+    /// The key of the report of a host of `cluster`; `page` 0 is the host's own part, and the others are of its services.
+    #[must_use]
+    pub fn of_host(cluster: Option<&ClusterName>, node: &NodeId, page: u32) -> Self {
+        let key = Self::below("putex-host/", cluster, node.as_str(), Self::PAGE_ROOM);
+        if page == 0 { key } else { key.page(page) }
+    }
+
+    /// The key of the requests to a host of `cluster`, which other hosts have made for their operators.
+    #[must_use]
+    pub fn of_requests(cluster: Option<&ClusterName>, node: &NodeId) -> Self {
+        Self::below("putex-request/", cluster, node.as_str(), 0)
+    }
+
+    /// The key of one page of the history of a lock. The lock's key tells clusters apart already.
+    #[must_use]
+    pub fn of_history(lock: &Self, page: u32) -> Self {
+        Self::below("putex-history/", None, &lock.0, Self::PAGE_ROOM).page(page)
+    }
+
+    /// A page beside this key. What `below` makes never ends in this way.
+    fn page(&self, page: u32) -> Self {
+        Self(format!("{}=/{page}", self.0))
+    }
+
+    /// The key for `name` below a prefix, with room for this many bytes more. What no key may have is escaped, and a key that
+    /// would be too long is replaced by a sum of its name.
+    fn below(prefix: &str, cluster: Option<&ClusterName>, name: &str, room: usize) -> Self {
+        let mut prefix = prefix.to_owned();
         if let Some(cluster) = cluster {
             prefix.push_str(cluster.as_str());
             prefix.push('/');
         }
-        let mut name = prefix.clone();
+        let mut key = prefix.clone();
         let mut after_dot = false;
-        for character in unit.as_str().chars() {
-            // Characters that no key may have are escaped, and so is the second of two dots, which NATS refuses.
-            if matches!(character, ':' | '@' | '\\') || (character == '.' && after_dot) {
-                // Writing to a string does not fail.
-                let _ = write!(name, "={:02x}", u32::from(character));
+        for character in name.chars() {
+            // The second of two dots is escaped as well, because NATS refuses it.
+            let is_plain = character.is_ascii_alphanumeric() || matches!(character, '-' | '_' | '/' | '.');
+            if is_plain && !(character == '.' && after_dot) {
+                key.push(character);
             } else {
-                name.push(character);
+                // Writing to a string does not fail.
+                let _ = write!(key, "={:02x}", u32::from(character));
             }
             after_dot = character == '.';
         }
-        if name.len() > Self::LIMIT {
-            // FNV-1a. The entry there names its unit, so that of two units that share the key one is refused.
-            let sum = unit
-                .as_str()
+        if key.len() > Self::LIMIT - room {
+            // FNV-1a.
+            let sum = name
                 .bytes()
                 .fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
-            name = format!("{prefix}=/{sum:016x}");
+            key = format!("{prefix}=/{sum:016x}");
         }
-        Self(name)
+        Self(key)
     }
 
     /// Accepts a lock's name.
@@ -702,6 +746,25 @@ mod tests {
         let just = |length| of(&format!("{}.service", "x".repeat(length)));
         assert_eq!((just(109).len(), just(109).ends_with(".service")), (128, true));
         assert!(just(110).starts_with("putex-unit/=/"));
+    }
+
+    #[test]
+    fn hosts_and_histories_have_good_keys_of_their_own() {
+        let cluster = ClusterName::new("site-a").expect("a name");
+        let node = |name: &str| NodeId::new(name).expect("a node's name");
+        assert_eq!(Key::of_hosts(None).as_str(), "putex-hosts/=");
+        assert_eq!(Key::of_hosts(Some(&cluster)).as_str(), "putex-hosts/site-a");
+        assert_eq!(Key::of_host(None, &node("h1"), 0).as_str(), "putex-host/h1");
+        assert_eq!(Key::of_host(None, &node("h1"), 12).as_str(), "putex-host/h1=/12");
+        assert_eq!(Key::of_host(Some(&cluster), &node("a=b*c"), 0).as_str(), "putex-host/site-a/a=3db=2ac");
+        assert_eq!(Key::of_requests(None, &node("h1")).as_str(), "putex-request/h1");
+        let long = |last| node(&format!("{}{last}", "x".repeat(127)));
+        assert_ne!(Key::of_host(None, &long("a"), 1), Key::of_host(None, &long("b"), 1));
+        let lock = Key::new(&"y".repeat(128)).expect("a key");
+        for key in [Key::of_host(None, &long("a"), 999_999), Key::of_history(&lock, 999_999)] {
+            assert!(Key::new(key.as_str()).is_ok(), "{key}");
+            assert!(Key::RESERVED.iter().any(|prefix| key.as_str().starts_with(prefix)));
+        }
     }
 
     #[test]

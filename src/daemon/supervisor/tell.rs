@@ -1,10 +1,11 @@
 //! What clients of D-Bus and systemd are told of the services, and what operators have them do.
 
 use super::Supervisor;
+use crate::cluster::request::Verb;
 use crate::config::ServiceSettings;
 use crate::daemon::notify;
 use crate::daemon::service::{Answer, Handle, Order, Status};
-use crate::dbus::{Ask, ServiceStatus, StoreStatus};
+use crate::dbus::{Ask, ClusterStatus, ServiceStatus, StoreStatus};
 use crate::election::{Hindrance, State, Waiting};
 use crate::types::{ServiceName, Time};
 
@@ -18,10 +19,21 @@ impl Supervisor {
             Ask::Store(answer) => {
                 let _ = answer.send(self.store_status());
             }
-            Ask::StepDown { service, reason, answer } => {
-                self.order(&service, answer, |answer| Order::StepDown(reason, answer));
+            Ask::Cluster(answer) => {
+                let _ = answer.send(ClusterStatus { node: self.host.node.to_string(), ..ClusterStatus::default() });
             }
-            Ask::Adopt { service, answer } => self.order(&service, answer, Order::Adopt),
+            Ask::History { answer, .. } => {
+                let _ = answer.send(Ok(Vec::new()));
+            }
+            Ask::Do { verb, by: _, answer } => match verb {
+                Verb::StepDown { service, reason, to: _ } => {
+                    self.order(&service, answer, |answer| Order::StepDown(reason, answer));
+                }
+                Verb::Adopt { service } => self.order(&service, answer, Order::Adopt),
+                other => {
+                    let _ = answer.send(Err(format!("this putexd cannot do that: {other:?}")));
+                }
+            },
         }
     }
 
@@ -110,6 +122,7 @@ fn status_of(
         hindrance: status.hindrance.as_ref().map(|hindrance| hindrance.in_words(now)).unwrap_or_default(),
         waits: cause.into_iter().chain(waits).chain(unproven).collect::<Vec<_>>().join("; "),
         remarks: broken.into_iter().chain(status.remarks.iter().cloned()).collect(),
+        ..ServiceStatus::default()
     }
 }
 

@@ -1,0 +1,80 @@
+//! The report of a host.
+
+use serde::{Deserialize, Serialize};
+
+/// What an operator has asked for, and for how long.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Word {
+    /// Who asked: the user and the host, as in `root@h1`.
+    pub by: String,
+    /// Why; empty = nothing was said.
+    pub reason: String,
+    /// When it was asked for, in seconds since 1970.
+    pub at: u64,
+    /// When it is over, in seconds since 1970. `None`: when somebody takes it back.
+    pub until: Option<u64>,
+}
+
+/// What a host tells of itself. The store has it under [`Key::of_host`](crate::types::Key::of_host), page 0; the services are
+/// on the pages from 1 on.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HostReport {
+    /// The host's name in the locks.
+    pub node: String,
+    /// The version of its putexd.
+    pub version: String,
+    /// The boot id of the host.
+    pub boot: String,
+    /// When putexd was started there, in seconds since 1970.
+    pub since: u64,
+    /// When this report was written, by the host's own clock, in seconds since 1970. Another host's clock may differ.
+    pub at: u64,
+    /// The operator's word that drains the host.
+    pub drained: Option<Word>,
+    /// What is wrong with the guard; empty = it answers.
+    pub guard: String,
+    /// The hardware watchdog: its device, and what is wrong with it; empty = none is configured.
+    pub watchdog: String,
+    /// What is wrong with the host as a whole, in whole sentences.
+    pub alarms: Vec<String>,
+    /// The number of pages with services.
+    pub pages: u32,
+}
+
+/// What a host tells of one of its services. What is ordinary is left empty.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ServiceReport {
+    /// The name of the service.
+    pub service: String,
+    /// The lock's key; empty = the name of the service.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub key: String,
+    /// The unit; empty = the name of the service and `.service`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub unit: String,
+    /// A hash of the settings that must agree on all hosts.
+    pub settings: String,
+    /// The state of the service on the host; empty = standby.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub state: String,
+    /// Why the host would not take the lock if it were free; empty = it would, or it holds the lock.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub hindrance: String,
+    /// Since when the host has been in this state, in seconds since 1970; 0 = not known.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub since: u64,
+    /// The fencing token of the host's own tenure; 0 = it has none.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub token: u64,
+    /// The alarms that stand, in whole sentences.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub alarms: Vec<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
