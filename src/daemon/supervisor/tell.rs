@@ -30,8 +30,17 @@ impl Supervisor {
                     self.order(&service, answer, |answer| Order::StepDown(reason, answer));
                 }
                 Verb::Adopt { service } => self.order(&service, answer, Order::Adopt),
-                other => {
-                    let _ = answer.send(Err(format!("this putexd cannot do that: {other:?}")));
+                Verb::Stop { .. } | Verb::Start { .. } => {
+                    let _ = answer.send(Err("this putexd cannot stop or start a service everywhere".to_owned()));
+                }
+                Verb::Pause { .. } | Verb::Resume { .. } => {
+                    let _ = answer.send(Err("this putexd cannot pause a service".to_owned()));
+                }
+                Verb::Drain { .. } | Verb::Undrain => {
+                    let _ = answer.send(Err("this putexd cannot be drained".to_owned()));
+                }
+                Verb::ConfirmDead { .. } => {
+                    let _ = answer.send(Err("this putexd cannot take a host for dead".to_owned()));
                 }
             },
         }
