@@ -27,7 +27,7 @@ use crate::host::processes::Process;
 use crate::journal;
 use crate::store::Link as StoreLink;
 use crate::task::OwnedTask;
-use crate::types::{FencingToken, Revision, Time, UnitName};
+use crate::types::{Time, UnitName};
 
 mod actions;
 mod admission;
@@ -86,17 +86,7 @@ pub fn spawn(
     kept: Option<InheritedLease>,
     changed: Arc<Notify>,
 ) -> std::io::Result<Handle> {
-    let (status, shown) = watch::channel(Status {
-        state: State::NoStore,
-        holder: String::new(),
-        revision: Revision(0),
-        token: FencingToken(0),
-        hindrance: None,
-        waiting: None,
-        unproven: None,
-        is_left_to_age: false,
-        remarks: Vec::new(),
-    });
+    let (status, shown) = watch::channel(Status::unknown());
     let progress = Arc::new(AtomicU64::new(0));
     let service = Service::new(host, Arc::clone(&settings), kept, status, Arc::clone(&progress), changed)?;
     let orders = Orders::to(service.inbox.clone());

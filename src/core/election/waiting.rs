@@ -189,11 +189,6 @@ pub enum Waiting {
         /// Why it may not start at once.
         why: Why,
     },
-    /// For the end of a pause that an operator asked for.
-    Paused {
-        /// When the pause ends.
-        until: Time,
-    },
     /// For the end of the back-off before the next claim (back-off, K9).
     BackOff {
         /// When the back-off ends.
@@ -346,7 +341,6 @@ impl Waiting {
             | Self::OwnRecord { shown: true, .. }
             | Self::Turn { .. }
             | Self::Unproven { .. }
-            | Self::Paused { .. }
             | Self::BackOff { .. } => false,
         }
     }
@@ -436,9 +430,6 @@ impl Waiting {
                 ahead(now.until_waited(*take_at)),
                 ahead(now.until_waited(*start_at))
             ),
-            Self::Paused { until } => {
-                format!("waits {} for the end of a pause that an operator asked for", left(until))
-            }
             Self::BackOff { until, reason, failures } => back_off_in_words(now.until_waited(*until), reason, *failures),
         }
     }

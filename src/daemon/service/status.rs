@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use super::Service;
 use crate::daemon::unit_control;
-use crate::election::{Hindrance, State, Waiting};
-use crate::types::{FencingToken, Revision, span};
+use crate::election::{Heard, Hindrance, State, Waiting, Word};
+use crate::types::{FencingToken, Revision, Time, span};
 
 /// A unit that has to be dead is remarked on when it has not been proven dead for so long, because an orderly stop takes a
 /// while.
 const UNDEAD_TOLD_AFTER: Duration = Duration::from_secs(1);
 
-/// The status of a service, as operators see it.
+/// The status of a service, as operators see it. It has points in time and not spans, so that it changes only when something
+/// happens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     /// The state of the host (protocol.md, "The states of a host").
@@ -24,6 +25,19 @@ pub struct Status {
     pub token: FencingToken,
     /// Why this host does not contend.
     pub hindrance: Option<Hindrance>,
+    /// The word that keeps the service stopped everywhere, as far as this host knows.
+    pub stopped: Option<Word>,
+    /// The word for a long lease of the holder, as far as this host knows.
+    pub paused: Option<Word>,
+    /// When something was last heard of the holder, by this host's clocks. `None`: nobody is known to hold the lock.
+    pub heard: Option<Heard>,
+    /// When this host may take the lock if the holder stays silent, whatever else hinders it. `None`: it has a tenure itself, or
+    /// has not seen the lock.
+    pub takeable_at: Option<Time>,
+    /// When this host, which has the lock, may start the unit. `None`: it has not the lock, or the unit was started.
+    pub entitled_at: Option<Time>,
+    /// When this host's own lease ends, unless it is renewed. `None`: it has none.
+    pub deadline: Option<Time>,
     /// What the service waits for.
     pub waiting: Option<Waiting>,
     /// What keeps the stop of its units from being proven, while it is releasing or lapsing.
@@ -35,12 +49,37 @@ pub struct Status {
 }
 
 impl Status {
+    /// The status of a service of which nothing is known yet.
+    pub(in crate::daemon) fn unknown() -> Self {
+        Self {
+            state: State::NoStore,
+            holder: String::new(),
+            revision: Revision(0),
+            token: FencingToken(0),
+            hindrance: None,
+            stopped: None,
+            paused: None,
+            heard: None,
+            takeable_at: None,
+            entitled_at: None,
+            deadline: None,
+            waiting: None,
+            unproven: None,
+            is_left_to_age: false,
+            remarks: Vec::new(),
+        }
+    }
+
     /// Whether STATUS=, which is made anew for each change, says the same of the service with both statuses. A renewal
     /// changes the revision alone, which STATUS= does not name.
     fn is_told_as(&self, other: &Self) -> bool {
         let is_claimed = |status: &Self| matches!(status.waiting, Some(Waiting::Holder { is_claim: true, .. }));
         let told = |status: &Self| (status.waiting.as_ref().map(std::mem::discriminant), is_claimed(status));
-        self.state == other.state && self.holder == other.holder && told(self) == told(other)
+        let is_stopped = |status: &Self| status.stopped.is_some();
+        self.state == other.state
+            && self.holder == other.holder
+            && told(self) == told(other)
+            && is_stopped(self) == is_stopped(other)
     }
 }
 
@@ -55,6 +94,12 @@ impl Service {
             revision: self.election.revision(),
             token: self.election.token(),
             hindrance: self.election.hindrance(now),
+            stopped: self.election.stop_word(now).cloned(),
+            paused: self.election.pause_word(now).cloned(),
+            heard: self.election.heard(),
+            takeable_at: self.election.takeable_at(),
+            entitled_at: self.election.entitled_at(),
+            deadline: self.election.deadline(),
             waiting: self.election.waiting(now),
             unproven: self.unproven(),
             is_left_to_age: self.election.leaves_lock_to_age(),

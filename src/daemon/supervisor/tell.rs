@@ -82,6 +82,7 @@ impl Supervisor {
         let shown = notify::in_one_line(&self.count(), states, |handle: &&Handle| {
             let (name, told) = (&handle.settings.name, handle.status.borrow());
             let holder = match (told.state, told.holder.as_str()) {
+                (State::Standby, _) if told.stopped.is_some() => " (stopped everywhere)".to_owned(),
                 (State::Standby, "") => " (nobody holds it)".to_owned(),
                 (State::Standby, holder) => match told.waiting {
                     Some(Waiting::OwnRecord { .. }) => " (nobody is known to hold it)".to_owned(),
@@ -141,20 +142,9 @@ mod tests {
 
     use super::*;
     use crate::daemon::fake::settings;
-    use crate::types::{FencingToken, Revision};
 
     fn status(waiting: Waiting) -> Status {
-        Status {
-            state: State::NoStore,
-            holder: String::new(),
-            revision: Revision(0),
-            token: FencingToken(0),
-            hindrance: None,
-            waiting: Some(waiting),
-            unproven: None,
-            is_left_to_age: false,
-            remarks: Vec::new(),
-        }
+        Status { waiting: Some(waiting), ..Status::unknown() }
     }
 
     #[test]
