@@ -35,6 +35,7 @@ mod inherited;
 mod lookout;
 mod status;
 mod tell;
+mod words;
 
 use actions::Unreadable;
 use admission::{Admitter, admit};
@@ -527,13 +528,14 @@ impl Service {
                 self.forgive();
                 Event::TryAgain
             }
-            Order::StepDown(reason, answer) => {
-                let told = self.told_to_step_down();
-                let steps_down = told.is_ok();
-                // The client may have gone.
-                let _ = answer.send(told);
-                if steps_down { Event::StepDown { reason, next: None } } else { Event::Timeout }
+            Order::StepDown { reason, to, answer } => {
+                let told = self.told_to_step_down(to.as_ref());
+                answered(answer, told, Event::StepDown { reason, next: to })
             }
+            Order::Stop(word, answer) => answered(answer, self.told_to_stop(&word), Event::Stop(word)),
+            Order::Start(by, answer) => answered(answer, self.told_to_start(&by), Event::StartAgain),
+            Order::Pause(word, answer) => answered(answer, self.told_to_pause(&word), Event::Pause(word)),
+            Order::Resume(by, answer) => answered(answer, self.told_to_resume(&by), Event::Resume),
             Order::Adopt(adoption) => {
                 if let Err(adoption) = self.adoptions.say(adoption) {
                     // The client may have gone.
@@ -617,6 +619,14 @@ impl Service {
         };
         self.checker = Some(self.host.machine.spawn(Box::pin(checker.run())).into());
     }
+}
+
+/// Answers an operator. Returns the event for the election, which is none in effect where the operator was refused.
+fn answered(answer: Answer, told: Result<String, String>, event: Event) -> Event {
+    let event = if told.is_ok() { event } else { Event::Timeout };
+    // The client may have gone.
+    let _ = answer.send(told);
+    event
 }
 
 impl Drop for Service {

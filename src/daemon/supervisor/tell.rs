@@ -6,7 +6,7 @@ use crate::config::ServiceSettings;
 use crate::daemon::notify;
 use crate::daemon::service::{Answer, Handle, Order, Status};
 use crate::dbus::{Ask, ClusterStatus, ServiceStatus, StoreStatus};
-use crate::election::{Hindrance, State, Waiting};
+use crate::election::{Hindrance, LONGEST_PAUSE, State, Waiting, Word};
 use crate::types::{ServiceName, Time};
 
 impl Supervisor {
@@ -25,17 +25,27 @@ impl Supervisor {
             Ask::History { answer, .. } => {
                 let _ = answer.send(Ok(Vec::new()));
             }
-            Ask::Do { verb, by: _, answer } => match verb {
-                Verb::StepDown { service, reason, to: _ } => {
-                    self.order(&service, answer, |answer| Order::StepDown(reason, answer));
+            Ask::Do { verb, by, answer } => match verb {
+                Verb::StepDown { service, reason, to } => {
+                    self.order(&service, answer, |answer| Order::StepDown { reason, to, answer });
                 }
                 Verb::Adopt { service } => self.order(&service, answer, Order::Adopt),
-                Verb::Stop { .. } | Verb::Start { .. } => {
-                    let _ = answer.send(Err("this putexd cannot stop or start a service everywhere".to_owned()));
+                Verb::Stop { service, reason, until } => {
+                    let word = Word::new(&by, &reason, self.host.machine.wall().as_secs(), until);
+                    self.order(&service, answer, |answer| Order::Stop(word, answer));
                 }
-                Verb::Pause { .. } | Verb::Resume { .. } => {
-                    let _ = answer.send(Err("this putexd cannot pause a service".to_owned()));
+                Verb::Start { service } => self.order(&service, answer, |answer| Order::Start(by, answer)),
+                Verb::Pause { service, reason, seconds } => {
+                    let at = self.host.machine.wall().as_secs();
+                    match until_of_pause(at, seconds) {
+                        Ok(until) => {
+                            let word = Word::new(&by, &reason, at, Some(until));
+                            self.order(&service, answer, |answer| Order::Pause(word, answer));
+                        }
+                        Err(why) => drop(answer.send(Err(why))),
+                    }
                 }
+                Verb::Resume { service } => self.order(&service, answer, |answer| Order::Resume(by, answer)),
                 Verb::Drain { .. } | Verb::Undrain => {
                     let _ = answer.send(Err("this putexd cannot be drained".to_owned()));
                 }
@@ -52,7 +62,8 @@ impl Supervisor {
             let _ = answer.send(Err(format!("no service is called {service}")));
             return;
         };
-        if let Err(Order::StepDown(_, answer) | Order::Adopt(answer)) = handle.orders.give(order(answer)) {
+        let untaken = handle.orders.give(order(answer)).err();
+        if let Some(answer) = untaken.and_then(Order::into_answer) {
             let _ = answer.send(Err(format!("the election of {service} does not answer")));
         }
     }
@@ -106,6 +117,18 @@ impl Supervisor {
             count => format!("{count} services"),
         }
     }
+}
+
+/// When a pause ends that begins at `at`, in seconds since 1970.
+fn until_of_pause(at: u64, seconds: u64) -> Result<u64, String> {
+    let longest = LONGEST_PAUSE.as_secs();
+    if (1..=longest).contains(&seconds) {
+        return Ok(at.saturating_add(seconds));
+    }
+    Err(format!(
+        "name a time of at most {} days: nobody takes over from a holder that dies in a pause",
+        longest / 86_400
+    ))
 }
 
 /// One service's status for D-Bus clients. `broken`: what is wrong with its file while it goes on. `trouble`: what is wrong

@@ -55,6 +55,12 @@ impl Election {
         self.note()?.paused.as_ref().filter(|word| word.holds(self.wall(now)))
     }
 
+    /// Whether the lock has a record into which a word can be written.
+    #[must_use]
+    pub fn has_believed_record(&self) -> bool {
+        self.recorded_note().is_some()
+    }
+
     /// Whether this host still tries to write a word that was said on it.
     #[must_use]
     pub fn is_saying(&self) -> bool {
