@@ -229,7 +229,7 @@ impl Supervisor {
         };
         let (ask, asks) = mpsc::channel(ASKS_LIMIT);
         let (tried, served) = oneshot::channel();
-        tokio::spawn(dbus::serve(ask, tried));
+        tokio::spawn(dbus::serve(settings.node.clone(), ask, tried));
         tokio::spawn(tell_of_thaws());
         let mut supervisor = Self {
             root: root.to_owned(),
