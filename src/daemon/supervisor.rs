@@ -19,6 +19,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 
 use self::retire::Retiring;
+use super::aside::Aside;
 use super::bonds::Bonds;
 use super::broken::Broken;
 use super::grounds::Grounds;
@@ -210,6 +211,7 @@ impl Supervisor {
             .map_err(|error| error.to_string())?;
         let tidings = Tidings::default();
         let silences = Silences::new(tidings.clone());
+        let notes: Arc<dyn Store> = Arc::new(Aside::new(Arc::clone(&store) as Arc<dyn Store>, call_limit));
         let store: Arc<dyn Store> = Arc::new(Heard::new(store, silences.clone()));
         let hints = super::hints::Hints::default();
         tokio::spawn(hints.clone().run(Arc::clone(&store), guard.link()));
@@ -217,6 +219,7 @@ impl Supervisor {
             node: settings.node.clone(),
             machine_id,
             store,
+            notes,
             store_address: settings.store.address(),
             cluster: settings.cluster.clone(),
             guard,
