@@ -7,6 +7,7 @@
 //! | [`inbox`] | what a service is told, by its tasks and by operators |
 //! | [`unit_control`] | starts, stops and proves the stop of units; fencing |
 //! | [`aside`] | the way to the store for all that is no lock |
+//! | [`alarms`] | the alarms that stand, until they are over |
 //! | [`beyond`] | processes that units run outside of their control groups |
 //! | [`bonds`] | drop-ins that bind units to their leases where systemd gets none from the generator |
 //! | [`broken`] | which files are broken, and what becomes of their services |
@@ -32,6 +33,7 @@
 //! [`machine`]. What it does can so be seen on simulated hosts, and `tests/simulation` does.
 
 pub mod aside;
+mod alarms;
 mod beyond;
 mod bonds;
 mod broken;

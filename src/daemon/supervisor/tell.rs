@@ -130,6 +130,7 @@ fn status_of(
         token: status.token.0,
         hindrance: status.hindrance.as_ref().map(|hindrance| hindrance.in_words(now)).unwrap_or_default(),
         waits: cause.into_iter().chain(waits).chain(unproven).collect::<Vec<_>>().join("; "),
+        alarms: status.alarms.clone(),
         remarks: broken.into_iter().chain(status.remarks.iter().cloned()).collect(),
         ..ServiceStatus::default()
     }
@@ -153,6 +154,7 @@ mod tests {
             waiting: Some(waiting),
             unproven: None,
             is_left_to_age: false,
+            alarms: Vec::new(),
             remarks: Vec::new(),
         }
     }
