@@ -32,8 +32,8 @@
 //! **Architecture invariant:** a service reaches the world through its [`host::Host`] alone: store, guard, PID 1 and
 //! [`machine`]. What it does can so be seen on simulated hosts, and `tests/simulation` does.
 
-pub mod aside;
 mod alarms;
+pub mod aside;
 mod beyond;
 mod bonds;
 mod broken;
