@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Service;
 use crate::daemon::unit_control;
-use crate::election::{Heard, Hindrance, State, Waiting, Word};
+use crate::election::{Hindrance, State, Waiting, Word};
 use crate::types::{FencingToken, Revision, Time, span};
 
 /// A unit that has to be dead is remarked on when it has not been proven dead for so long, because an orderly stop takes a
@@ -17,25 +17,28 @@ const UNDEAD_TOLD_AFTER: Duration = Duration::from_secs(1);
 pub struct Status {
     /// The state of the host (protocol.md, "The states of a host").
     pub state: State,
+    /// Since when it is in that state, in seconds since 1970.
+    pub since: u64,
     /// The lock's holder, by the latest record. Empty: nobody.
     pub holder: String,
+    /// Since when this host has seen that tenure, in seconds since 1970. `None`: nobody holds the lock.
+    pub held_since: Option<u64>,
     /// The lock's revision.
     pub revision: Revision,
     /// The fencing token of its own tenure, else the highest seen.
     pub token: FencingToken,
+    /// The last verdict of the health check: `passes`, or why it fails. Empty: there is none.
+    pub health: String,
+    /// Why the last run on this host failed, until a start succeeds. Empty: it did not.
+    pub failure: String,
+    /// Grows with each change that the bus tells by itself. What changes with every renewal is not among them.
+    pub version: u64,
     /// Why this host does not contend.
     pub hindrance: Option<Hindrance>,
     /// The word that keeps the service stopped everywhere, as far as this host knows.
     pub stopped: Option<Word>,
     /// The word for a long lease of the holder, as far as this host knows.
     pub paused: Option<Word>,
-    /// When something was last heard of the holder, by this host's clocks. `None`: nobody is known to hold the lock.
-    pub heard: Option<Heard>,
-    /// When this host may take the lock if the holder stays silent, whatever else hinders it. `None`: it has a tenure itself, or
-    /// has not seen the lock.
-    pub takeable_at: Option<Time>,
-    /// When this host, which has the lock, may start the unit. `None`: it has not the lock, or the unit was started.
-    pub entitled_at: Option<Time>,
     /// When this host's own lease ends, unless it is renewed. `None`: it has none.
     pub deadline: Option<Time>,
     /// What the service waits for.
@@ -44,30 +47,49 @@ pub struct Status {
     pub unproven: Option<String>,
     /// Whether the last tenure has ended without a release, so that the record is left to age.
     pub is_left_to_age: bool,
+    /// The alarms that stand, a sentence each.
+    pub alarms: Vec<String>,
     /// What the operator should know of the service although it is supervised, in whole sentences.
     pub remarks: Vec<String>,
 }
 
 impl Status {
-    /// The status of a service of which nothing is known yet.
-    pub(in crate::daemon) fn unknown() -> Self {
+    /// The status of a service of which nothing is known yet. `since`: now, in seconds since 1970.
+    pub(in crate::daemon) fn unknown(since: u64) -> Self {
         Self {
             state: State::NoStore,
+            since,
             holder: String::new(),
+            held_since: None,
+            health: String::new(),
+            failure: String::new(),
+            version: 0,
             revision: Revision(0),
             token: FencingToken(0),
             hindrance: None,
             stopped: None,
             paused: None,
-            heard: None,
-            takeable_at: None,
-            entitled_at: None,
             deadline: None,
             waiting: None,
             unproven: None,
             is_left_to_age: false,
+            alarms: Vec::new(),
             remarks: Vec::new(),
         }
+    }
+
+    /// Whether the bus shows the same of both, apart from what changes with every renewal.
+    fn is_signalled_as(&self, other: &Self) -> bool {
+        let Self {
+            state, since, holder, held_since, token, health, failure, unproven, remarks, stopped, paused, ..
+        } = self;
+        *state == other.state
+            && (*since, *held_since, *token) == (other.since, other.held_since, other.token)
+            && (holder, health, failure) == (&other.holder, &other.health, &other.failure)
+            && (unproven, remarks) == (&other.unproven, &other.remarks)
+            && (stopped, paused) == (&other.stopped, &other.paused)
+            && self.waiting.as_ref().map(std::mem::discriminant) == other.waiting.as_ref().map(std::mem::discriminant)
+            && self.hindrance.as_ref().map(hindrance_kind) == other.hindrance.as_ref().map(hindrance_kind)
     }
 
     /// Whether STATUS=, which is made anew for each change, says the same of the service with both statuses. A renewal
@@ -83,30 +105,52 @@ impl Status {
     }
 }
 
+/// What tells two hindrances apart: the text, or the kind where the text counts down.
+fn hindrance_kind(hindrance: &Hindrance) -> &str {
+    match hindrance {
+        Hindrance::Reason(reason) => reason,
+        Hindrance::BackOff(Waiting::BackOff { reason, .. }) => reason,
+        Hindrance::BackOff(_) => "",
+    }
+}
+
 impl Service {
     pub(super) fn show(&self) {
         let now = self.host.machine.now();
         let is_active = matches!(self.election.state(), State::Starting | State::Active);
         self.standing.put(self.election.deadline().filter(|_| is_active));
-        let status = Status {
+        let wall = self.host.machine.wall().as_secs();
+        let has_check = self.settings.health.is_some();
+        let holder = self.election.holder().to_owned();
+        let mut status = Status {
             state: self.election.state(),
-            holder: self.election.holder().to_owned(),
+            since: wall,
+            held_since: (!holder.is_empty()).then_some(wall),
+            holder,
             revision: self.election.revision(),
             token: self.election.token(),
+            health: if has_check { self.verdict.clone() } else { String::new() },
+            failure: self.failure.as_ref().map(|(_, failure)| failure.clone()).unwrap_or_default(),
+            version: 0,
             hindrance: self.election.hindrance(now),
             stopped: self.election.stop_word(now).cloned(),
             paused: self.election.pause_word(now).cloned(),
-            heard: self.election.heard(),
-            takeable_at: self.election.takeable_at(),
-            entitled_at: self.election.entitled_at(),
             deadline: self.election.deadline(),
             waiting: self.election.waiting(now),
             unproven: self.unproven(),
             is_left_to_age: self.election.leaves_lock_to_age(),
+            alarms: self.alarms_in_words(now),
             remarks: self.remarks(),
         };
         let mut is_told = false;
         self.status.send_if_modified(|shown| {
+            if shown.state == status.state {
+                status.since = shown.since;
+            }
+            if (&shown.holder, shown.token) == (&status.holder, status.token) {
+                status.held_since = shown.held_since;
+            }
+            status.version = shown.version + u64::from(!shown.is_signalled_as(&status));
             is_told = !shown.is_told_as(&status);
             let modified = *shown != status;
             *shown = status;
@@ -145,7 +189,7 @@ impl Service {
         remarks.extend(self.undead.as_ref().filter(is_told).map(|undead| undead.words.clone()));
         remarks.extend(self.failure.as_ref().map(|(at, failure)| {
             let (unit, at) = (&self.settings.unit, span::date(at.as_secs()));
-            format!("the last start on this host failed at {at}: {failure}; see \"journalctl --unit {unit}\"")
+            format!("the last run on this host failed at {at}: {failure}; see \"journalctl --unit {unit}\"")
         }));
         remarks
     }

@@ -10,10 +10,8 @@ use serde::Serialize;
 
 use super::event::{Action, Event, Memory, Moment, ReadId, Remembered, Settings};
 use super::lock_view::LockView;
-use super::record::Record;
 use super::state::State;
 use super::tenure::Tenure;
-use super::waiting::Heard;
 use crate::types::{FencingToken, Instance, NodeId, Revision, Time};
 use phase::{Phase, Release, ReleaseStep, Watch};
 use words::Errand;
@@ -216,35 +214,6 @@ impl Election {
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         self.tenure().map(Tenure::deadline)
-    }
-
-    /// When something was last heard of the holder. `None`: nobody is known to hold the lock.
-    #[must_use]
-    pub fn heard(&self) -> Option<Heard> {
-        self.lock.seen().filter(|seen| seen.content.record().is_some_and(Record::is_held)).map(|seen| seen.heard)
-    }
-
-    /// When this host may take the lock, as far as that depends on the record that it has seen (taking, K2). `None`: it has a tenure
-    /// itself, or has not seen the lock.
-    #[must_use]
-    pub fn takeable_at(&self) -> Option<Time> {
-        let Phase::Idle(_) = self.phase else { return None };
-        self.lock.claim(&self.settings.key, &self.settings.node, &self.settings.timings).map(|claim| claim.take_at)
-    }
-
-    /// When this host, which has the lock, may start the unit (confirming, K3). `None`: it has not, or the unit was started.
-    #[must_use]
-    pub fn entitled_at(&self) -> Option<Time> {
-        match &self.phase {
-            Phase::Claiming(tenure) | Phase::Confirming(tenure) => Some(tenure.entitled_at),
-            Phase::Idle(_)
-            | Phase::Fencing(_)
-            | Phase::Starting(..)
-            | Phase::Active(..)
-            | Phase::Releasing(_)
-            | Phase::Lapsing(_)
-            | Phase::Retired => None,
-        }
     }
 
     fn tenure(&self) -> Option<&Tenure> {
