@@ -28,7 +28,7 @@ use crate::host::processes::Process;
 use crate::journal;
 use crate::store::Link as StoreLink;
 use crate::task::OwnedTask;
-use crate::types::{Time, UnitName};
+use crate::types::{Revision, Time, UnitName};
 
 mod actions;
 mod admission;
