@@ -38,7 +38,7 @@ mod broken;
 mod disk;
 #[cfg(test)]
 mod fake;
-mod fence;
+pub mod fence;
 mod file_writer;
 pub mod grounds;
 mod guard_queue;

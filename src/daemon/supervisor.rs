@@ -21,6 +21,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, tim
 use self::retire::Retiring;
 use super::bonds::Bonds;
 use super::broken::Broken;
+use super::fence::Fencings;
 use super::grounds::Grounds;
 use super::machine::ThisMachine;
 use super::notify;
@@ -226,6 +227,7 @@ impl Supervisor {
             hints,
             machine: Arc::new(ThisMachine::new(Path::new(STATE_DIR))),
             grounds: Grounds::default(),
+            fencings: Fencings::default(),
             tidings,
             watchdog: settings.watchdog.clone(),
         };
