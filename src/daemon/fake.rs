@@ -93,6 +93,7 @@ pub(super) fn settings() -> ServiceSettings {
         unit: unit("database.service"),
         bound_units: Vec::new(),
         contains: Vec::new(),
+        observes: false,
         stop_proof: StopProof::Whole,
         key: Key::new("db").expect("a key"),
         timings: Timings::new(Duration::from_millis(50), 2, 1),

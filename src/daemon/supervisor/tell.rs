@@ -50,7 +50,11 @@ impl Supervisor {
     /// Hands an order to a service, which answers the client. If that is not possible the client is told why.
     pub(super) fn order(&self, service: &ServiceName, answer: Answer, order: impl FnOnce(Answer) -> Order) {
         let Some(handle) = self.services.get(service) else {
-            let _ = answer.send(Err(format!("no service is called {service}")));
+            let _ = answer.send(Err(if self.observers.has(service) {
+                format!("say it on a host that runs {service}: it is only observed here (mode = \"observe\")")
+            } else {
+                format!("no service is called {service}")
+            }));
             return;
         };
         if let Err(Order::StepDown(_, answer) | Order::Adopt(answer)) = handle.orders.give(order(answer)) {
@@ -94,7 +98,8 @@ impl Supervisor {
             status_of(&handle.settings, &handle.status.borrow(), now, broken, trouble.as_deref())
         };
         let mut all: Vec<ServiceStatus> = self.services.iter().map(of_service).collect();
-        all.extend(self.broken.rows(|name| self.services.contains_key(name)));
+        all.extend(self.observers.statuses());
+        all.extend(self.broken.rows(|name| self.services.contains_key(name) || self.observers.has(name)));
         all.sort_by(|one, other| one.service.cmp(&other.service));
         all
     }
