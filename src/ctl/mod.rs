@@ -16,7 +16,7 @@ use zbus::fdo;
 use crate::command_line::{self, exit};
 use crate::config;
 use crate::dbus::dictionary::{Dictionary, from_dictionary};
-use crate::dbus::{ManagerProxy, ServiceStatus, StatusProxy, StoreStatus};
+use crate::dbus::{Begun, ManagerProxy, Options, ServiceStatus, StatusProxy, StoreStatus};
 use crate::guard_client::grant::{self, GrantError};
 use crate::types::span::{date, rounded};
 use crate::types::{Key, LEASES_DIR, ServiceName, printable_lines};
@@ -166,11 +166,13 @@ async fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Status { service, json } => status(service.as_ref(), json).await,
         Command::StepDown { service, reason } => {
-            let begun = manager().await?.step_down(service.as_str(), &reason).await?;
+            let options = Options { reason: Some(reason), ..Options::default() };
+            let Begun { begun } = read(manager().await?.step_down(service.as_str(), options.into()).await?)?;
             print(&format!("{service}: {begun}; \"putexctl status {service}\" shows who takes over\n"))
         }
         Command::Adopt { service } => {
-            let done = manager().await?.adopt(service.as_str()).await?;
+            let answer = manager().await?.adopt(service.as_str(), Options::default().into()).await?;
+            let Begun { begun: done } = read(answer)?;
             print(&format!("{service}: {done}; \"putexctl status {service}\" shows whether something is waited for\n"))
         }
         Command::Token { service, root } => token(&root, &service),

@@ -19,6 +19,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 
 use self::retire::Retiring;
+use super::aside::Aside;
 use super::bonds::Bonds;
 use super::broken::Broken;
 use super::fence::Fencings;
@@ -215,6 +216,7 @@ impl Supervisor {
             .map_err(|error| error.to_string())?;
         let tidings = Tidings::default();
         let silences = Silences::new(tidings.clone());
+        let notes: Arc<dyn Store> = Arc::new(Aside::new(Arc::clone(&store) as Arc<dyn Store>, call_limit));
         let store: Arc<dyn Store> = Arc::new(Heard::new(store, silences.clone()));
         let hints = super::hints::Hints::default();
         tokio::spawn(hints.clone().run(Arc::clone(&store), guard.link()));
@@ -222,6 +224,7 @@ impl Supervisor {
             node: settings.node.clone(),
             machine_id,
             store,
+            notes,
             store_address: settings.store.address(),
             cluster: settings.cluster.clone(),
             guard,
@@ -235,7 +238,7 @@ impl Supervisor {
         };
         let (ask, asks) = mpsc::channel(ASKS_LIMIT);
         let (tried, served) = oneshot::channel();
-        tokio::spawn(dbus::serve(ask, tried));
+        tokio::spawn(dbus::serve(settings.node.clone(), ask, tried));
         tokio::spawn(tell_of_thaws());
         tokio::spawn(tell_of_guard(host.guard.link(), host.tidings.clone()));
         let mut supervisor = Self {

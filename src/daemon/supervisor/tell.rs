@@ -196,7 +196,7 @@ mod tests {
         let (since, deadline) = (Time::both(Duration::from_secs(88)), Time::both(Duration::from_secs(104)));
         assert_eq!(
             waits(Waiting::Renewal { since, deadline }),
-            "see to it: it is away; not renewed for 12.0s; the unit is stopped in 4.0s unless the store takes a renewal before"
+            "see to it: it is away; last renewed 12.0s ago; stops in 4.0s unless the store takes a renewal before"
         );
         assert_eq!(waits(Waiting::Starting), Waiting::Starting.in_words(now));
     }
