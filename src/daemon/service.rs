@@ -560,6 +560,7 @@ impl Service {
                 self.again = Some(again);
                 Event::Retire { reason }
             }
+            Order::TryAgain => Event::TryAgain,
             Order::Reconsider => {
                 self.forgive();
                 Event::TryAgain
