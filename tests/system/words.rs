@@ -31,8 +31,7 @@ fn what_an_operator_stops_comes_back_after_one_wait_each_time() {
             let told = said(&host.output(&["putexctl", "step-down", "--no-wait", "db"]));
             assert!(told.contains("stays down for 2.0s at least"), "{told}");
         }
-        let text =
-            wait_for_words(TAKE_OVER, host, &["db ", "standby", "before it tries again, since it let the lock go"]);
+        let text = wait_for_words(TAKE_OVER, host, &["db ", "standby", "tries again in", ", since it let the lock go"]);
         println!("{text}");
         running = fixture.wait_for_start(asked, SOON);
         println!("round {round}: back {:?} after it was asked for", running.after(asked));
@@ -44,7 +43,8 @@ fn what_an_operator_stops_comes_back_after_one_wait_each_time() {
         host,
         &[
             "bad ",
-            "before it tries again (run \"systemctl reload putexd\"",
+            "tries again in",
+            "(run \"systemctl reload putexd\"",
             "since something failed",
             "in a row",
             "the start failed",
@@ -62,7 +62,7 @@ fn whoever_does_not_hold_the_lock_says_who_does() {
     wait_for_words(
         TAKE_OVER,
         standby,
-        &[&format!("{} holds the lock and was heard of", holder.name), "may be taken in"],
+        &[&format!("{} holds the lock and last renewed", holder.name), "it may be taken in"],
     );
     let asked = standby.output(&["putexctl", "step-down", "--no-wait", "db"]);
     let told = said(&asked);

@@ -30,6 +30,8 @@ pub struct Status {
     pub unproven: Option<String>,
     /// Whether the last tenure has ended without a release, so that the record is left to age.
     pub is_left_to_age: bool,
+    /// The alarms that stand, a sentence each.
+    pub alarms: Vec<String>,
     /// What the operator should know of the service although it is supervised, in whole sentences.
     pub remarks: Vec<String>,
 }
@@ -58,6 +60,7 @@ impl Service {
             waiting: self.election.waiting(now),
             unproven: self.unproven(),
             is_left_to_age: self.election.leaves_lock_to_age(),
+            alarms: self.alarms_in_words(now),
             remarks: self.remarks(),
         };
         let mut is_told = false;
@@ -100,7 +103,7 @@ impl Service {
         remarks.extend(self.undead.as_ref().filter(is_told).map(|undead| undead.words.clone()));
         remarks.extend(self.failure.as_ref().map(|(at, failure)| {
             let (unit, at) = (&self.settings.unit, span::date(at.as_secs()));
-            format!("the last start on this host failed at {at}: {failure}; see \"journalctl --unit {unit}\"")
+            format!("the last run on this host failed at {at}: {failure}; see \"journalctl --unit {unit}\"")
         }));
         remarks
     }

@@ -130,6 +130,7 @@ fn status_of(
         token: status.token.0,
         hindrance: status.hindrance.as_ref().map(|hindrance| hindrance.in_words(now)).unwrap_or_default(),
         waits: cause.into_iter().chain(waits).chain(unproven).collect::<Vec<_>>().join("; "),
+        alarms: status.alarms.clone(),
         remarks: broken.into_iter().chain(status.remarks.iter().cloned()).collect(),
         ..ServiceStatus::default()
     }
@@ -153,6 +154,7 @@ mod tests {
             waiting: Some(waiting),
             unproven: None,
             is_left_to_age: false,
+            alarms: Vec::new(),
             remarks: Vec::new(),
         }
     }
@@ -167,7 +169,7 @@ mod tests {
         let (since, deadline) = (Time::both(Duration::from_secs(88)), Time::both(Duration::from_secs(104)));
         assert_eq!(
             waits(Waiting::Renewal { since, deadline }),
-            "see to it: it is away; not renewed for 12.0s; the unit is stopped in 4.0s unless the store takes a renewal before"
+            "see to it: it is away; last renewed 12.0s ago; stops in 4.0s unless the store takes a renewal before"
         );
         assert_eq!(waits(Waiting::Starting), Waiting::Starting.in_words(now));
     }
