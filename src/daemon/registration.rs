@@ -624,6 +624,7 @@ mod tests {
                 grounds: Grounds::default(),
                 tidings: Tidings::default(),
                 watchdog: None,
+                metrics: crate::metrics::Metrics::default(),
             };
             Self { store, host, settings: settings(), _folder: folder }
         }

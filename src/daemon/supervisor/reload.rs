@@ -69,6 +69,7 @@ impl Supervisor {
                 "putexd.toml: a new node name, store, seal-key, cluster or watchdog takes effect at \"systemctl restart putexd\""
             );
         }
+        self.for_machines.listen(settings.metrics);
         self.gate(&settings.services).await;
         let mut told = Vec::new();
         for retiring in &mut self.retiring {
