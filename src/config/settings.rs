@@ -1,6 +1,7 @@
 //! The configuration as the rest of the program sees it: merged and validated; a value that has a default is always
 //! present.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ pub struct Settings {
     pub seal_key: Option<PathBuf>,
     /// The hardware watchdog that the guard is to serve, if any.
     pub watchdog: Option<WatchdogSettings>,
+    /// Where metrics and leases are served over HTTP; `None`: nowhere.
+    pub metrics: Option<SocketAddr>,
     /// The services, in the order of their names.
     pub services: Vec<ServiceSettings>,
 }
@@ -52,6 +55,8 @@ pub struct ServiceSettings {
     /// Slices and scopes in which processes of the units run, as those of a container do. They are stopped after the
     /// units, in this order.
     pub contains: Vec<UnitName>,
+    /// Whether this host takes part in nothing, and only tells what it would do (`mode = "observe"`).
+    pub observes: bool,
     /// What a stop has to prove before the lock is released.
     pub stop_proof: StopProof,
     /// The key of the lock in the store.
@@ -108,6 +113,7 @@ impl PartialEq for ServiceSettings {
             unit,
             bound_units,
             contains,
+            observes,
             stop_proof,
             key,
             timings,
@@ -120,6 +126,7 @@ impl PartialEq for ServiceSettings {
             && *unit == other.unit
             && *bound_units == other.bound_units
             && *contains == other.contains
+            && *observes == other.observes
             && *stop_proof == other.stop_proof
             && *key == other.key
             && *timings == other.timings

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use super::fence::Fencings;
 use super::grounds::Grounds;
 use super::hints::Hints;
 use super::machine::Machine;
 use super::tidings::Tidings;
 use crate::config::WatchdogSettings;
 use crate::guard_client::GuardClient;
+use crate::metrics::Metrics;
 use crate::store::Store;
 use crate::systemd::Manager;
 use crate::types::store::StoreAddress;
@@ -40,8 +42,12 @@ pub struct Host {
     pub machine: Arc<dyn Machine>,
     /// The control groups of each service.
     pub grounds: Grounds,
+    /// Which hosts are fenced here.
+    pub fencings: Fencings,
     /// The journal entries that are written once for all services.
     pub tidings: Tidings,
     /// The hardware watchdog that the guard has to serve before anything is started.
     pub watchdog: Option<WatchdogSettings>,
+    /// What is counted for monitoring.
+    pub metrics: Metrics,
 }

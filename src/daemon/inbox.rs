@@ -28,6 +28,8 @@ pub enum Order {
     Reconfigure(Arc<ServiceSettings>),
     /// The configuration was read anew, and the service's part of it is unchanged: what was refused is tried again (back-off, K9).
     Reconsider,
+    /// What failed is tried again at once: the back-off (K9) ends.
+    TryAgain,
     /// Let the lock go now and contend again later (H5, K9).
     StepDown {
         /// Why, for the record and the journal.
@@ -68,7 +70,7 @@ impl Order {
             | Self::Pause(_, answer)
             | Self::Resume(_, answer)
             | Self::Adopt(answer) => Some(answer),
-            Self::Reconfigure(_) | Self::Reconsider | Self::Retire { .. } => None,
+            Self::Reconfigure(_) | Self::Reconsider | Self::TryAgain | Self::Retire { .. } => None,
         }
     }
 }

@@ -26,6 +26,7 @@ use crate::election::{self, Election, Event, GuardDone, GuardRequest, Moment, Ob
 use crate::guard_client::Link as GuardLink;
 use crate::host::processes::Process;
 use crate::journal;
+use crate::metrics::OfService;
 use crate::store::Link as StoreLink;
 use crate::task::OwnedTask;
 use crate::types::{Revision, Time, UnitName};
@@ -177,6 +178,8 @@ struct Service {
     status: watch::Sender<Status>,
     /// The end of the lease, for what is told once for all services.
     standing: Standing,
+    /// What is counted and shown for monitoring.
+    metrics: OfService,
     progress: Arc<AtomicU64>,
     changed: Arc<Notify>,
 }
@@ -229,6 +232,7 @@ impl Service {
         let helpers = tasks.into_iter().map(|task| machine.spawn(task).into()).collect();
         let timer = machine.timer()?;
         let bell = host.hints.of(&settings.key);
+        let metrics = host.metrics.service(&settings.name);
         let mut service = Self {
             host: host.clone(),
             settings,
@@ -279,6 +283,7 @@ impl Service {
             verdict: String::new(),
             status,
             standing: host.tidings.add(),
+            metrics,
             progress,
             changed,
         };
@@ -545,6 +550,7 @@ impl Service {
                 self.again = Some(again);
                 Event::Retire { reason }
             }
+            Order::TryAgain => Event::TryAgain,
             Order::Reconsider => {
                 self.forgive();
                 Event::TryAgain

@@ -10,7 +10,8 @@ use crate::daemon::notify;
 use crate::daemon::service::{Answer, Handle, Order, Status};
 use crate::dbus::{Ask, ClusterStatus, ServiceStatus, StoreStatus, TimingsStatus};
 use crate::election::{Heard, Hindrance, LONGEST_PAUSE, State, Waiting, Word};
-use crate::types::{ServiceName, Time, UnitName};
+use crate::journal;
+use crate::types::{NodeId, ServiceName, Time, UnitName};
 
 impl Supervisor {
     /// Answers a D-Bus client, unless the client does not wait any more.
@@ -52,8 +53,8 @@ impl Supervisor {
                 Verb::Drain { .. } | Verb::Undrain => {
                     let _ = answer.send(Err("this putexd cannot be drained".to_owned()));
                 }
-                Verb::ConfirmDead { .. } => {
-                    let _ = answer.send(Err("this putexd cannot take a host for dead".to_owned()));
+                Verb::ConfirmDead { node } => {
+                    let _ = answer.send(self.confirm_dead(&node, &by));
                 }
             },
         }
@@ -62,13 +63,38 @@ impl Supervisor {
     /// Hands an order to a service, which answers the client. If that is not possible the client is told why.
     pub(super) fn order(&self, service: &ServiceName, answer: Answer, order: impl FnOnce(Answer) -> Order) {
         let Some(handle) = self.services.get(service) else {
-            let _ = answer.send(Err(format!("no service is called {service}")));
+            let _ = answer.send(Err(if self.observers.has(service) {
+                format!("say it on a host that runs {service}: it is only observed here (mode = \"observe\")")
+            } else {
+                format!("no service is called {service}")
+            }));
             return;
         };
         let untaken = handle.orders.give(order(answer)).err();
         if let Some(answer) = untaken.and_then(Order::into_answer) {
             let _ = answer.send(Err(format!("the election of {service} does not answer")));
         }
+    }
+
+    /// Takes an operator's word that a host is off, and ends the wait for its fencing.
+    fn confirm_dead(&self, node: &NodeId, by: &str) -> Result<String, String> {
+        if *node == self.host.node {
+            return Err(format!("name the host that is off: {node} is this host, which is up"));
+        }
+        let services = self.host.fencings.confirm(node, by, self.host.machine.now())?;
+        let names: Vec<&str> = services.iter().map(ServiceName::as_str).collect();
+        let names = names.join(" and ");
+        let reason = format!("{by} says that {node} is off, so that its fencing is not waited for by {names}");
+        let subject = journal::Subject { holder: Some(node.as_str()), ..journal::Subject::default() };
+        journal::alarm(journal::Alarm::ConfirmedDead, &subject, &reason);
+        self.host.tidings.stand(journal::Alarm::ConfirmedDead, &reason);
+        for handle in services.iter().filter_map(|service| self.services.get(service)) {
+            // A full channel would mean a loop that stands still, which the watchdog ends.
+            let _ = handle.orders.give(Order::TryAgain);
+        }
+        Ok(format!(
+            "the fencing of {node} is not waited for by {names}, for 10 minutes or until {node} is seen again; nothing starts              earlier than the clock permits"
+        ))
     }
 
     pub(super) fn store_status(&self) -> StoreStatus {
@@ -86,7 +112,8 @@ impl Supervisor {
             status_of(&handle.settings, &handle.status.borrow(), now, broken, trouble.as_deref())
         };
         let mut all: Vec<ServiceStatus> = self.services.iter().map(of_service).collect();
-        all.extend(self.broken.rows(|name| self.services.contains_key(name)));
+        all.extend(self.observers.statuses());
+        all.extend(self.broken.rows(|name| self.services.contains_key(name) || self.observers.has(name)));
         all.sort_by(|one, other| one.service.cmp(&other.service));
         all
     }
