@@ -23,6 +23,9 @@ pub struct Host {
     /// The store of the locks. [`Heard`](super::silence::Heard) wraps it, which notes when it gave no answer, and, where records
     /// are sealed, [`sealed`](crate::store::sealed) within that.
     pub store: Arc<dyn Store>,
+    /// The same store, for whatever is neither a lock nor a unit's entry. Its failures are counted nowhere, and it answers one
+    /// call at a time: see [`Aside`](super::aside::Aside).
+    pub notes: Arc<dyn Store>,
     /// The address of the store.
     pub store_address: StoreAddress,
     /// The name that tells this host's cluster from others in the same store.

@@ -6,6 +6,8 @@
 //! | [`service`] | one task per service: feeds the election, carries out its actions |
 //! | [`inbox`] | what a service is told, by its tasks and by operators |
 //! | [`unit_control`] | starts, stops and proves the stop of units; fencing |
+//! | [`aside`] | the way to the store for all that is no lock |
+//! | [`alarms`] | the alarms that stand, until they are over |
 //! | [`beyond`] | processes that units run outside of their control groups |
 //! | [`bonds`] | drop-ins that bind units to their leases where systemd gets none from the generator |
 //! | [`broken`] | which files are broken, and what becomes of their services |
@@ -30,6 +32,8 @@
 //! **Architecture invariant:** a service reaches the world through its [`host::Host`] alone: store, guard, PID 1 and
 //! [`machine`]. What it does can so be seen on simulated hosts, and `tests/simulation` does.
 
+mod alarms;
+pub mod aside;
 mod beyond;
 mod bonds;
 mod broken;

@@ -615,6 +615,7 @@ mod tests {
                 node: NodeId::new("h1").expect("a node's name"),
                 machine_id: MachineId(1),
                 store: Arc::new(store.clone()),
+                notes: Arc::new(store.clone()),
                 store_address: StoreAddress { what: "memory".to_owned(), servers: vec!["here".to_owned()] },
                 cluster: None,
                 guard: GuardClient::new(&folder.path().join("no-guard"), limit),

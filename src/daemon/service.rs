@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 
+use super::alarms::Alarms;
 use super::beyond;
 use super::guard_queue::GuardQueue;
 use super::health::{Checker, Role};
@@ -31,6 +32,7 @@ use crate::types::{FencingToken, Revision, Time, UnitName};
 
 mod actions;
 mod admission;
+mod alarms;
 mod inherited;
 mod lookout;
 mod status;
@@ -100,6 +102,7 @@ pub fn spawn(
         waiting: None,
         unproven: None,
         is_left_to_age: false,
+        alarms: Vec::new(),
         remarks: Vec::new(),
     });
     let progress = Arc::new(AtomicU64::new(0));
@@ -130,6 +133,11 @@ struct Service {
     again: Option<String>,
     /// When and why the last run on this host failed, until a start succeeds.
     failure: Option<(Duration, String)>,
+    /// Whether the service fails on this host for as long as to be an alarm.
+    failing: alarms::Failing,
+    /// The alarms that stand, and the revision at which the last odd record was seen.
+    alarms: Alarms,
+    odd_at: Revision,
     timer: Box<dyn Timer>,
     /// Where the service's tasks send what they have to tell.
     inbox: Inbox,
@@ -199,6 +207,7 @@ impl Service {
         let (guard_queue, requests) = mpsc::channel(GUARD_LIMIT);
         let (looked, sees) = watch::channel(false);
         let broken = kept.as_ref().and_then(|kept| kept.broken.clone());
+        let has_lapsed = kept.as_ref().is_some_and(|kept| kept.remembered.lapsed);
         let (remembered, armed) = kept.map_or((None, None), |kept| (Some(kept.remembered), Some(kept.lease)));
         let leased = armed.as_ref().map(|lease| lease.units.clone());
         let groups = armed.iter().flat_map(|lease| lease.cgroups.iter().cloned()).collect();
@@ -246,6 +255,9 @@ impl Service {
             overdue: tell::Overdue::default(),
             again: None,
             failure: None,
+            failing: alarms::Failing::default(),
+            alarms: Alarms::default(),
+            odd_at: Revision(0),
             timer,
             inbox,
             told,
@@ -283,6 +295,10 @@ impl Service {
             changed,
         };
         service.restart_checker();
+        if has_lapsed {
+            service
+                .raise(journal::Alarm::Lapsed, "putexd has not renewed it before its deadline, and the guard ended it");
+        }
         Ok(service)
     }
 
@@ -371,7 +387,7 @@ impl Service {
         // A unit that fails very soon after its start counts as started or not by chance, so its failure is noted here as
         // well.
         if let (State::Active, ObservedUnit::Dead { result, failed: true }) = (self.election.state(), &unit) {
-            self.failure = Some((self.host.machine.wall(), result.clone()));
+            self.fails(result.clone());
         }
         Some(Event::Unit(unit))
     }
@@ -444,15 +460,12 @@ impl Service {
             (Standpoint::Cleared, Standpoint::Unknown(_)) => return,
             (_, standpoint) => std::mem::replace(&mut self.registration, standpoint),
         };
-        let subject = journal::Subject {
-            service: Some((&self.settings.name, &self.settings.unit)),
-            ..journal::Subject::default()
-        };
         match (before, &self.registration) {
             (Standpoint::Refused(before), Standpoint::Refused(reason)) if before == *reason => {}
-            (_, Standpoint::Refused(reason)) => journal::alarm(journal::Alarm::OtherLock, &subject, reason),
+            (_, Standpoint::Refused(reason)) => self.raise(journal::Alarm::OtherLock, reason),
             (Standpoint::Refused(_), Standpoint::Cleared) => {
-                journal::alarm(journal::Alarm::OneLock, &subject, "all hosts run it under one key");
+                self.alarms.end(journal::Alarm::OtherLock);
+                self.raise(journal::Alarm::OneLock, "all hosts run it under one key");
             }
             (_, Standpoint::Cleared | Standpoint::Unknown(_)) => {}
         }
@@ -480,13 +493,14 @@ impl Service {
             self.epoch.fetch_add(1, Ordering::AcqRel);
         }
         if let Event::Started { result, .. } = &event {
-            self.failure = result.clone().err().map(|error| (self.host.machine.wall(), error));
-            if result.is_ok() {
-                self.epoch.fetch_add(1, Ordering::AcqRel);
+            self.failure = None;
+            match result {
+                Ok(()) => drop(self.epoch.fetch_add(1, Ordering::AcqRel)),
+                Err(error) => self.fails(error.clone()),
             }
         }
         if let Some(failure) = failure_of(&event) {
-            self.failure = Some((self.host.machine.wall(), failure));
+            self.fails(failure);
         }
         if let Event::StandbyCheck(verdict) = &event {
             self.note_verdict("standby", verdict.as_ref());
@@ -502,6 +516,7 @@ impl Service {
         let role = Role::of(self.election.state());
         self.role.send_if_modified(|shown| std::mem::replace(shown, role) != role);
         self.tell_of_renewals(moment.now);
+        self.settle_alarms(moment.now);
         self.show();
     }
 
@@ -599,13 +614,12 @@ impl Service {
         let whole = self.settings.stop_proof == StopProof::Whole;
         let told =
             std::mem::replace(&mut self.outside, if whole { Vec::new() } else { words.iter().map(outside).collect() });
-        let subject = journal::Subject { service: Some((&self.settings.name, unit)), ..journal::Subject::default() };
         let words = words.join("; ");
         let first = first?;
         if !whole {
             if told.is_empty() {
                 let reason = format!("{words}; stop-proof = \"unit-only\", ignoring");
-                journal::alarm(journal::Alarm::LeftControlGroup, &subject, &reason);
+                self.raise(journal::Alarm::LeftControlGroup, &reason);
             }
             self.show();
             return None;
@@ -613,7 +627,7 @@ impl Service {
         if self.strayed.is_some() {
             return None;
         }
-        journal::alarm(journal::Alarm::LeftControlGroup, &subject, &words);
+        self.raise(journal::Alarm::LeftControlGroup, &words);
         let reason = format!(
             "{unit} had {first}, outside of its control group, where no stop reaches it: have it stay in the unit, or list its \
              slice in contains, or set stop-proof = \"unit-only\"; then run \"systemctl reload putexd\""

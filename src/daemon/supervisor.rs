@@ -15,10 +15,11 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 
 use self::retire::Retiring;
+use super::aside::Aside;
 use super::bonds::Bonds;
 use super::broken::Broken;
 use super::grounds::Grounds;
@@ -59,6 +60,8 @@ const TICK: Duration = Duration::from_secs(1);
 const STOP_EXTENSION: Duration = Duration::from_secs(10);
 /// A host that is late by so much was not busy but stood still.
 const STANDSTILL_MIN: Duration = Duration::from_secs(1);
+/// How long the guard may give no answer before that is an alarm.
+const GUARD_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a start with a broken `putexd.toml` waits for the guard, because putexd ends unless the guard has a lease to go
 /// on with. It is longer than a restart of the guard takes.
 const LEASES_LIMIT: Duration = Duration::from_secs(3);
@@ -210,6 +213,7 @@ impl Supervisor {
             .map_err(|error| error.to_string())?;
         let tidings = Tidings::default();
         let silences = Silences::new(tidings.clone());
+        let notes: Arc<dyn Store> = Arc::new(Aside::new(Arc::clone(&store) as Arc<dyn Store>, call_limit));
         let store: Arc<dyn Store> = Arc::new(Heard::new(store, silences.clone()));
         let hints = super::hints::Hints::default();
         tokio::spawn(hints.clone().run(Arc::clone(&store), guard.link()));
@@ -217,6 +221,7 @@ impl Supervisor {
             node: settings.node.clone(),
             machine_id,
             store,
+            notes,
             store_address: settings.store.address(),
             cluster: settings.cluster.clone(),
             guard,
@@ -231,6 +236,7 @@ impl Supervisor {
         let (tried, served) = oneshot::channel();
         tokio::spawn(dbus::serve(settings.node.clone(), ask, tried));
         tokio::spawn(tell_of_thaws());
+        tokio::spawn(tell_of_guard(host.guard.link(), host.tidings.clone()));
         let mut supervisor = Self {
             root: root.to_owned(),
             host,
@@ -250,6 +256,7 @@ impl Supervisor {
             bonds: Bonds::new(Path::new(KEPT_DIR)),
             bonds_are_due: true,
         };
+        supervisor.tell_of_broken_files();
         supervisor.gate(&settings.services).await;
         supervisor.coming = settings.services;
         supervisor.retire_unclaimed(&leases);
@@ -291,6 +298,17 @@ impl Supervisor {
                 _ = signals.term.recv() => return self.end().await,
                 _ = signals.int.recv() => return self.release().await,
             }
+        }
+    }
+
+    /// Raises the alarm of broken files for as long as there are any. The journal has been told of each of them.
+    fn tell_of_broken_files(&self) {
+        let tidings = &self.host.tidings;
+        if self.broken.is_empty() {
+            tidings.end(journal::Alarm::ConfigurationBroken);
+        } else {
+            let words = self.broken.in_words(|name| self.services.contains_key(name)).join("; ");
+            tidings.stand(journal::Alarm::ConfigurationBroken, &words);
         }
     }
 
@@ -377,6 +395,25 @@ impl Watchdog {
 /// Whether one of the two must have ended before the other begins, because they have a key or a unit in common.
 fn share(one: &ServiceSettings, other: &ServiceSettings) -> bool {
     one.key == other.key || one.units().any(|unit| other.units().any(|same| same == unit))
+}
+
+/// Raises the alarm of a guard that does not answer, and ends it.
+async fn tell_of_guard(mut link: watch::Receiver<GuardLink>, tidings: Tidings) {
+    loop {
+        if link.wait_for(|link| *link == GuardLink::Down).await.is_err() {
+            return;
+        }
+        // A guard that has ended is replaced within this time.
+        if timeout(GUARD_PATIENCE, link.wait_for(|link| *link == GuardLink::Up)).await.is_ok() {
+            continue;
+        }
+        let reason = format!("there is no answer for {}, and nothing is started meanwhile", rounded(GUARD_PATIENCE));
+        tidings.raise(journal::Alarm::GuardGone, &reason);
+        if link.wait_for(|link| *link == GuardLink::Up).await.is_err() {
+            return;
+        }
+        tidings.end(journal::Alarm::GuardGone);
+    }
 }
 
 /// Writes to the journal that the host stood still. The task does nothing else, so that no work of its own makes it late.

@@ -8,11 +8,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
+use super::alarms::Alarms;
 use crate::election::{State, Transition, rounded};
+use crate::host::clock;
 use crate::journal;
 use crate::types::{ServiceName, Time, UnitName};
 
@@ -64,6 +66,7 @@ struct Shared {
     /// Whether the journal has been told that the store does not answer, or takes no writes.
     store_fails: AtomicBool,
     services: Mutex<Services>,
+    alarms: Alarms,
 }
 
 /// The end of one service's lease, if it is active here. When this is dropped the service is no longer counted. Each
@@ -88,6 +91,31 @@ struct Services {
 }
 
 impl Tidings {
+    /// The alarms that stand about the host as a whole.
+    pub(super) fn alarms(&self) -> &Alarms {
+        &self.0.alarms
+    }
+
+    /// Raises an alarm about the host as a whole, in the journal and among those that stand. It takes the time of this machine, so
+    /// that a service, which may run on a simulated host, must not call it.
+    pub(super) fn raise(&self, alarm: journal::Alarm, reason: &str) {
+        journal::alarm(alarm, &journal::Subject::default(), reason);
+        self.stand(alarm, reason);
+    }
+
+    /// As [`raise`](Self::raise), where the journal has been told already.
+    pub(super) fn stand(&self, alarm: journal::Alarm, reason: &str) {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.0.alarms.raise(alarm, reason, clock::now(), wall);
+    }
+
+    /// Ends an alarm about the host as a whole, and tells the journal, if it stood.
+    pub(super) fn end(&self, alarm: journal::Alarm) {
+        if self.0.alarms.end(alarm) {
+            journal::over(alarm, None);
+        }
+    }
+
     /// Adds a service, which is not active yet.
     pub(super) fn add(&self) -> Standing {
         let standing = Standing::default();

@@ -281,6 +281,7 @@ async fn run(machine: VirtualMachine, again: Arc<Notify>) {
     let host = Host {
         node: NodeId::new(&host_name(named_as)).expect("a node's name"),
         machine_id: MachineId(1 + h as u128),
+        notes: Arc::clone(&store),
         store,
         store_address: StoreAddress { what: "memory".to_owned(), servers: vec!["here".to_owned()] },
         cluster: None,

@@ -40,6 +40,8 @@ pub struct Status {
     pub unproven: Option<String>,
     /// Whether the last tenure has ended without a release, so that the record is left to age.
     pub is_left_to_age: bool,
+    /// The alarms that stand, a sentence each.
+    pub alarms: Vec<String>,
     /// What the operator should know of the service although it is supervised, in whole sentences.
     pub remarks: Vec<String>,
 }
@@ -47,11 +49,11 @@ pub struct Status {
 impl Status {
     /// Whether the bus shows the same of both, apart from what changes with every renewal.
     fn is_signalled_as(&self, other: &Self) -> bool {
-        let Self { state, since, holder, held_since, token, health, failure, unproven, remarks, .. } = self;
+        let Self { state, since, holder, held_since, token, health, failure, unproven, alarms, remarks, .. } = self;
         *state == other.state
             && (*since, *held_since, *token) == (other.since, other.held_since, other.token)
             && (holder, health, failure) == (&other.holder, &other.health, &other.failure)
-            && (unproven, remarks) == (&other.unproven, &other.remarks)
+            && (unproven, alarms, remarks) == (&other.unproven, &other.alarms, &other.remarks)
             && self.waiting.as_ref().map(std::mem::discriminant) == other.waiting.as_ref().map(std::mem::discriminant)
             && self.hindrance.as_ref().map(hindrance_kind) == other.hindrance.as_ref().map(hindrance_kind)
     }
@@ -96,6 +98,7 @@ impl Service {
             waiting: self.election.waiting(now),
             unproven: self.unproven(),
             is_left_to_age: self.election.leaves_lock_to_age(),
+            alarms: self.alarms_in_words(now),
             remarks: self.remarks(),
         };
         let mut is_told = false;

@@ -7,6 +7,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::{Admission, Refusal, Service, UnitControl, names};
+use crate::daemon::alarms::Alarms;
+use crate::daemon::machine::Machine;
 use crate::daemon::tidings::Change;
 use crate::election::{Alarm, ObservedUnit, State, Transition, Waiting, rounded};
 use crate::guard_client::GuardClient;
@@ -83,10 +85,7 @@ impl Service {
                 }
             }
             Err(refusal) => match Hears::of(refusal, self.must_end(refusal), self.again.is_some()) {
-                Hears::Alarm => {
-                    let subject = journal::Subject { service: Some((name, unit)), ..journal::Subject::default() };
-                    journal::alarm(journal::Alarm::Ungated, &subject, &refusal.to_string());
-                }
+                Hears::Alarm => self.raise(journal::Alarm::Ungated, &refusal.to_string()),
                 Hears::Error => tracing::error!(
                     OBJECT_SYSTEMD_UNIT = unit.as_str(),
                     "{name}: failed to take {unit} under supervision: {refusal}"
@@ -118,15 +117,12 @@ impl Service {
             return;
         }
         self.healthy = verdict.is_ok();
-        let subject = journal::Subject {
-            service: Some((&self.settings.name, &self.settings.unit)),
-            ..journal::Subject::default()
-        };
         match verdict {
             Ok(()) => {
-                journal::alarm(journal::Alarm::CheckRecovered, &subject, &format!("the {role} check passes"));
+                self.alarms.end(journal::Alarm::CheckFailed);
+                self.raise(journal::Alarm::CheckRecovered, &format!("the {role} check passes"));
             }
-            Err(reason) => journal::alarm(journal::Alarm::CheckFailed, &subject, reason),
+            Err(reason) => self.raise(journal::Alarm::CheckFailed, reason),
         }
     }
 
@@ -183,6 +179,11 @@ impl Service {
         if let Some(ended) = ended {
             write!(told.reason, "; {ended}").expect("writing to a string does not fail");
         }
+        if transition.to == State::Lapsing {
+            // The entry of this change tells of it in the journal.
+            let machine = &self.host.machine;
+            self.alarms.raise(journal::Alarm::Lapsed, &transition.reason, machine.now(), machine.wall());
+        }
         let (service, unit) = (self.settings.name.clone(), self.settings.unit.clone());
         let later = self.host.tidings.tell(Change { service, unit, transition: told });
         if let Some(at) = later {
@@ -194,7 +195,10 @@ impl Service {
         }
     }
 
-    pub(super) fn alarm(&self, alarm: &Alarm) {
+    pub(super) fn alarm(&mut self, alarm: &Alarm) {
+        if let Alarm::OddRecord { .. } = alarm {
+            self.odd_at = self.election.revision();
+        }
         let settings = &self.settings;
         let (kind, reason) = match alarm {
             Alarm::TwoHostsOneName { machine } => (
@@ -258,9 +262,9 @@ impl Service {
                 )
             }
             Alarm::NotToBeFenced { hosts } => (
-                journal::Alarm::FenceFailed,
+                journal::Alarm::NotToBeFenced,
                 format!(
-                    "{} is not fenced: name it in [fence] hosts if it should be; without that list only hosts are fenced that have held the lock",
+                    "{} is left alone: it is not in [fence] hosts, or, without that list, is not known to have held the lock",
                     hosts.join(" and ")
                 ),
             ),
@@ -309,8 +313,10 @@ impl Service {
         }));
     }
 
-    fn placed(&self) -> Placed {
+    pub(super) fn placed(&self) -> Placed {
         Placed {
+            alarms: self.alarms.clone(),
+            machine: Arc::clone(&self.host.machine),
             service: self.settings.name.clone(),
             unit: self.settings.unit.clone(),
             holder: self.election.holder().to_owned(),
@@ -358,7 +364,9 @@ async fn are_dead_by_guard(guard: &GuardClient, service: &ServiceName, units: &U
 }
 
 /// The subject of an alarm, with what is known of the lock when it is made.
-struct Placed {
+pub(super) struct Placed {
+    alarms: Alarms,
+    machine: Arc<dyn Machine>,
     service: ServiceName,
     unit: UnitName,
     holder: String,
@@ -367,7 +375,8 @@ struct Placed {
 }
 
 impl Placed {
-    fn alarm(&self, kind: journal::Alarm, reason: &str) {
+    pub(super) fn alarm(&self, kind: journal::Alarm, reason: &str) {
+        self.alarms.raise(kind, reason, self.machine.now(), self.machine.wall());
         let subject = journal::Subject {
             service: Some((&self.service, &self.unit)),
             holder: Some(&*self.holder).filter(|holder| !holder.is_empty()),

@@ -148,6 +148,7 @@ fn status_of(
         health: status.health.clone(),
         failure: status.failure.clone(),
         next_try_ms: next_try,
+        alarms: status.alarms.clone(),
         remarks: broken.into_iter().chain(status.remarks.iter().cloned()).collect(),
         timings: Some(timings_of(settings)),
         settings: settings.agreement(),
@@ -227,6 +228,7 @@ mod tests {
             waiting: Some(waiting),
             unproven: None,
             is_left_to_age: false,
+            alarms: Vec::new(),
             remarks: Vec::new(),
         }
     }

@@ -51,6 +51,12 @@ impl Election {
         self.back_off(now).map(Hindrance::BackOff)
     }
 
+    /// Two hosts with one name (K7): whether another machine is seen to renew the lock under this node's name.
+    #[must_use]
+    pub fn shares_its_name(&self, now: Time) -> bool {
+        self.lock.duplicate(now, &self.settings.timings).is_some()
+    }
+
     /// What this host waits for. `None`: it waits for nothing, or for nothing that can be told.
     #[must_use]
     pub fn waiting(&self, now: Time) -> Option<Waiting> {
