@@ -101,7 +101,7 @@ impl Service {
             alarms: self.alarms_in_words(now),
             remarks: self.remarks(),
         };
-        let mut is_told = false;
+        let (mut is_told, mut is_signalled) = (false, false);
         self.status.send_if_modified(|shown| {
             if shown.state == status.state {
                 status.since = shown.since;
@@ -109,12 +109,16 @@ impl Service {
             if (&shown.holder, shown.token) == (&status.holder, status.token) {
                 status.held_since = shown.held_since;
             }
-            status.version = shown.version + u64::from(!shown.is_signalled_as(&status));
+            is_signalled = !shown.is_signalled_as(&status);
+            status.version = shown.version + u64::from(is_signalled);
             is_told = !shown.is_told_as(&status);
             let modified = *shown != status;
             *shown = status;
             modified
         });
+        if is_signalled {
+            self.host.tidings.bulletin().changed();
+        }
         if is_told {
             self.changed.notify_one();
         }
