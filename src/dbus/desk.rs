@@ -324,10 +324,10 @@ impl Desk {
             Look::Machine => self.reply(message, machine_id().await).await,
             Look::Introspect => self.reply(message, self.introspect(path).await).await,
             Look::List => {
-                let picture = self.picture(true).await;
+                let picture = self.picture(1).await;
                 self.reply(message, picture.as_ref().map(|picture| &picture.dictionaries).map_err(Clone::clone)).await;
             }
-            Look::Managed => match self.picture(true).await {
+            Look::Managed => match self.picture(2).await {
                 Ok(picture) => self.reply(message, Ok(managed(&picture.services).await)).await,
                 Err(error) => self.reply(message, Err::<(), _>(error)).await,
             },
@@ -360,11 +360,11 @@ impl Desk {
         sleep_until(turn).await;
     }
 
-    /// All services. `whole`: all of them go into the answer.
-    async fn picture(&self, whole: bool) -> fdo::Result<Arc<Picture>> {
+    /// All services. `times`: how often each of them goes into the answer.
+    async fn picture(&self, times: usize) -> fdo::Result<Arc<Picture>> {
         let mut cache = self.cache.lock().await;
-        if whole {
-            let count = cache.count();
+        if times > 0 {
+            let count = times * cache.count();
             let turn = cache.turn(Instant::now(), count);
             sleep_until(turn).await;
         }
@@ -386,7 +386,7 @@ impl Desk {
     }
 
     async fn described(&self, service: &ServiceName) -> fdo::Result<Dictionary> {
-        let picture = self.picture(false).await?;
+        let picture = self.picture(0).await?;
         let at = picture.services.iter().position(|status| status.service == service.as_str());
         let unknown = || fdo::Error::Failed(format!("putexd runs no service called {service}"));
         at.and_then(|at| picture.dictionaries.get(at).cloned()).ok_or_else(unknown)
@@ -405,7 +405,7 @@ impl Desk {
 
     /// What `show` makes of the service whose object has this path.
     async fn at<T>(&self, path: &str, show: impl FnOnce(&ServiceStatus) -> T) -> fdo::Result<T> {
-        let picture = self.picture(false).await?;
+        let picture = self.picture(0).await?;
         let label = label_in(path).unwrap_or_default();
         let unknown = || fdo::Error::UnknownObject(format!("there is no object {path}"));
         picture.services.iter().find(|status| object::label(&status.service) == label).map(show).ok_or_else(unknown)
@@ -416,7 +416,7 @@ impl Desk {
             return Ok(interfaces::xml(&interfaces::of_manager(), [SERVICE].into_iter()));
         }
         if path == object::folder() {
-            let picture = self.picture(true).await?;
+            let picture = self.picture(1).await?;
             let labels: Vec<String> = picture.services.iter().map(|status| object::label(&status.service)).collect();
             return Ok(interfaces::xml(&[], labels.iter().map(String::as_str)));
         }
