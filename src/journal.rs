@@ -120,6 +120,48 @@ pub fn transition(service: &ServiceName, unit: &UnitName, transition: &Transitio
 /// OBJECT_SYSTEMD_UNIT of each of them, so that a search for any of them finds it, and no other field that belongs to one
 /// service.
 pub fn transitions(services: &[(&ServiceName, &UnitName)], from: State, to: State, reason: &str) {
+    together(services, |names| {
+        write(&Entry {
+            level: level(to),
+            message: format_args!("{names}: {to} (was {from}): {reason}"),
+            message_id: Some(message_id(to)),
+            service: None,
+            unit: None,
+            from: Some(from.as_str()),
+            to: Some(to.as_str()),
+            reason,
+            holder: None,
+            revision: None,
+            token: None,
+            over: None,
+        });
+    });
+}
+
+/// Writes that the locks of services that do not run here have another holder than before. `former`: who held them before, as
+/// far as this host has seen.
+pub fn new_holder(services: &[(&ServiceName, &UnitName)], holder: &str, former: &str) {
+    let reason = format!("holder is now {holder} (was {former})");
+    together(services, |names| {
+        write(&Entry {
+            level: Level::INFO,
+            message: format_args!("{names}: {reason}"),
+            message_id: None,
+            service: None,
+            unit: None,
+            from: None,
+            to: None,
+            reason: &reason,
+            holder: Some(holder),
+            revision: None,
+            token: None,
+            over: None,
+        });
+    });
+}
+
+/// Has `tell` write an entry that concerns several services, with the names that its message begins with.
+fn together(services: &[(&ServiceName, &UnitName)], tell: impl Fn(&str)) {
     for services in services.chunks(SERVICES_LIMIT) {
         // An event has each field once. In a span tracing-journald adds each value that is recorded to those recorded before.
         let span = tracing::error_span!(
@@ -137,22 +179,7 @@ pub fn transitions(services: &[(&ServiceName, &UnitName)], from: State, to: Stat
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        span.in_scope(|| {
-            write(&Entry {
-                level: level(to),
-                message: format_args!("{}{more}: {to} (was {from}): {reason}", named.join(", ")),
-                message_id: Some(message_id(to)),
-                service: None,
-                unit: None,
-                from: Some(from.as_str()),
-                to: Some(to.as_str()),
-                reason,
-                holder: None,
-                revision: None,
-                token: None,
-                over: None,
-            });
-        });
+        span.in_scope(|| tell(&format!("{}{more}", named.join(", "))));
     }
 }
 

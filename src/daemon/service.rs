@@ -127,6 +127,8 @@ struct Service {
     undead: Option<unit_control::Trouble>,
     /// Since when `undead` is set without a lease under which the units may run.
     undead_since: Option<Time>,
+    /// The last known holder of the lock; empty: none was seen.
+    last_holder: String,
     /// What the journal was told of missing renewals.
     overdue: tell::Overdue,
     /// Once the service retires: what has to happen before it is taken up on this host again.
@@ -252,6 +254,7 @@ impl Service {
             alive: Vec::new(),
             undead: None,
             undead_since: None,
+            last_holder: String::new(),
             overdue: tell::Overdue::default(),
             again: None,
             failure: None,
@@ -517,6 +520,7 @@ impl Service {
         self.role.send_if_modified(|shown| std::mem::replace(shown, role) != role);
         self.tell_of_renewals(moment.now);
         self.settle_alarms(moment.now);
+        self.tell_of_holder();
         self.show();
     }
 
@@ -556,6 +560,7 @@ impl Service {
                 self.again = Some(again);
                 Event::Retire { reason }
             }
+            Order::TryAgain => Event::TryAgain,
             Order::Reconsider => {
                 self.forgive();
                 Event::TryAgain

@@ -152,7 +152,7 @@ impl Service {
         remarks.extend(self.undead.as_ref().filter(is_told).map(|undead| undead.words.clone()));
         remarks.extend(self.failure.as_ref().map(|(at, failure)| {
             let (unit, at) = (&self.settings.unit, span::date(at.as_secs()));
-            format!("the last start on this host failed at {at}: {failure}; see \"journalctl --unit {unit}\"")
+            format!("the last run on this host failed at {at}: {failure}; see \"journalctl --unit {unit}\"")
         }));
         remarks
     }

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::{Admission, Refusal, Service, UnitControl, names};
 use crate::daemon::alarms::Alarms;
 use crate::daemon::machine::Machine;
-use crate::daemon::tidings::Change;
+use crate::daemon::tidings::{Change, NewHolder};
 use crate::dbus::TransitionStatus;
 use crate::election::{Alarm, ObservedUnit, State, Transition, Waiting, rounded};
 use crate::guard_client::GuardClient;
@@ -197,8 +197,27 @@ impl Service {
             at: self.host.machine.wall().as_secs(),
             lost: 0,
         });
-        let later = self.host.tidings.tell(Change { service, unit, transition: told });
-        if let Some(at) = later {
+        self.write_at(self.host.tidings.tell(Change { service, unit, transition: told }));
+    }
+
+    /// Tells the journal that the lock has another holder than before. What this host does itself is told as a change of state.
+    pub(super) fn tell_of_holder(&mut self) {
+        let holder = self.election.holder();
+        if holder.is_empty() || holder == self.last_holder {
+            return;
+        }
+        let former = std::mem::replace(&mut self.last_holder, holder.to_owned());
+        if former.is_empty() || self.election.state() != State::Standby || self.last_holder == self.host.node.as_str() {
+            return;
+        }
+        let (service, unit) = (self.settings.name.clone(), self.settings.unit.clone());
+        let news = NewHolder { service, unit, holder: self.last_holder.clone(), former };
+        self.write_at(self.host.tidings.tell_of_holder(news));
+    }
+
+    /// Has what waits for the journal written `at` that time.
+    fn write_at(&self, at: Option<Instant>) {
+        if let Some(at) = at {
             let tidings = self.host.tidings.clone();
             self.host.machine.spawn(Box::pin(async move {
                 sleep_until(at).await;
@@ -504,8 +523,7 @@ mod tests {
         let waiting = || Some(Waiting::Renewal { since: at(1), deadline: at(20) });
         let mut overdue = Overdue::default();
         assert_eq!(overdue.hear(None, true, false, at(2)), None);
-        let words =
-            "not renewed for 9.0s; the unit is stopped in 10.0s unless the store takes a renewal before".to_owned();
+        let words = "last renewed 9.0s ago; stops in 10.0s unless the store takes a renewal before".to_owned();
         assert_eq!(overdue.hear(waiting(), true, false, at(10)), Some(Renewals::Fail(words)));
         assert_eq!(overdue.hear(waiting(), true, false, at(11)), None);
         let words = "renewed again after 11.0s".to_owned();

@@ -10,7 +10,8 @@ use crate::daemon::notify;
 use crate::daemon::service::{Answer, Handle, Order, Status};
 use crate::dbus::{Ask, Changes, ClusterStatus, ServiceStatus, StoreStatus, TimingsStatus};
 use crate::election::{Heard, Hindrance, State, Waiting};
-use crate::types::{ServiceName, Time, UnitName};
+use crate::journal;
+use crate::types::{NodeId, ServiceName, Time, UnitName};
 
 impl Supervisor {
     /// Answers a D-Bus client, unless the client does not wait any more.
@@ -31,7 +32,7 @@ impl Supervisor {
             Ask::History { answer, .. } => {
                 let _ = answer.send(Ok(Vec::new()));
             }
-            Ask::Do { verb, by: _, answer } => match verb {
+            Ask::Do { verb, by, answer } => match verb {
                 Verb::StepDown { service, reason, to: _ } => {
                     self.order(&service, answer, |answer| Order::StepDown(reason, answer));
                 }
@@ -45,8 +46,8 @@ impl Supervisor {
                 Verb::Drain { .. } | Verb::Undrain => {
                     let _ = answer.send(Err("this putexd cannot be drained".to_owned()));
                 }
-                Verb::ConfirmDead { .. } => {
-                    let _ = answer.send(Err("this putexd cannot take a host for dead".to_owned()));
+                Verb::ConfirmDead { node } => {
+                    let _ = answer.send(self.confirm_dead(&node, &by));
                 }
             },
         }
@@ -55,12 +56,37 @@ impl Supervisor {
     /// Hands an order to a service, which answers the client. If that is not possible the client is told why.
     pub(super) fn order(&self, service: &ServiceName, answer: Answer, order: impl FnOnce(Answer) -> Order) {
         let Some(handle) = self.services.get(service) else {
-            let _ = answer.send(Err(format!("no service is called {service}")));
+            let _ = answer.send(Err(if self.observers.has(service) {
+                format!("say it on a host that runs {service}: it is only observed here (mode = \"observe\")")
+            } else {
+                format!("no service is called {service}")
+            }));
             return;
         };
         if let Err(Order::StepDown(_, answer) | Order::Adopt(answer)) = handle.orders.give(order(answer)) {
             let _ = answer.send(Err(format!("the election of {service} does not answer")));
         }
+    }
+
+    /// Takes an operator's word that a host is off, and ends the wait for its fencing.
+    fn confirm_dead(&self, node: &NodeId, by: &str) -> Result<String, String> {
+        if *node == self.host.node {
+            return Err(format!("name the host that is off: {node} is this host, which is up"));
+        }
+        let services = self.host.fencings.confirm(node, by, self.host.machine.now())?;
+        let names: Vec<&str> = services.iter().map(ServiceName::as_str).collect();
+        let names = names.join(" and ");
+        let reason = format!("{by} says that {node} is off, so that its fencing is not waited for by {names}");
+        let subject = journal::Subject { holder: Some(node.as_str()), ..journal::Subject::default() };
+        journal::alarm(journal::Alarm::ConfirmedDead, &subject, &reason);
+        self.host.tidings.stand(journal::Alarm::ConfirmedDead, &reason);
+        for handle in services.iter().filter_map(|service| self.services.get(service)) {
+            // A full channel would mean a loop that stands still, which the watchdog ends.
+            let _ = handle.orders.give(Order::TryAgain);
+        }
+        Ok(format!(
+            "the fencing of {node} is not waited for by {names}, for 10 minutes or until {node} is seen again; nothing starts              earlier than the clock permits"
+        ))
     }
 
     pub(super) fn store_status(&self) -> StoreStatus {
@@ -108,7 +134,8 @@ impl Supervisor {
         };
         let wanted = self.services.iter().filter(|(name, _)| wanted(name));
         let mut all: Vec<ServiceStatus> = wanted.map(of_service).collect();
-        all.extend(self.broken.rows(|name| self.services.contains_key(name)));
+        all.extend(self.observers.statuses());
+        all.extend(self.broken.rows(|name| self.services.contains_key(name) || self.observers.has(name)));
         all.sort_by(|one, other| one.service.cmp(&other.service));
         all
     }
@@ -179,10 +206,10 @@ fn status_of(
         token: status.token.0,
         hindrance: status.hindrance.as_ref().map(|hindrance| hindrance.in_words(now)).unwrap_or_default(),
         waits: cause.into_iter().chain(waits).chain(unproven).collect::<Vec<_>>().join("; "),
+        alarms: status.alarms.clone(),
         health: status.health.clone(),
         failure: status.failure.clone(),
         next_try_ms: next_try,
-        alarms: status.alarms.clone(),
         remarks: broken.into_iter().chain(status.remarks.iter().cloned()).collect(),
         timings: Some(timings_of(settings)),
         settings: settings.agreement(),
@@ -277,7 +304,7 @@ mod tests {
         let (since, deadline) = (Time::both(Duration::from_secs(88)), Time::both(Duration::from_secs(104)));
         assert_eq!(
             waits(Waiting::Renewal { since, deadline }),
-            "see to it: it is away; not renewed for 12.0s; the unit is stopped in 4.0s unless the store takes a renewal before"
+            "see to it: it is away; last renewed 12.0s ago; stops in 4.0s unless the store takes a renewal before"
         );
         assert_eq!(waits(Waiting::Starting), Waiting::Starting.in_words(now));
     }

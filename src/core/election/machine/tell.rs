@@ -35,6 +35,9 @@ impl Election {
         if self.pending_disarm.is_some() {
             return because("the guard has not forgotten the last lease yet".to_owned());
         }
+        if self.unit_alive.is_none() && !self.stopping_stray {
+            return because("systemd is being asked whether the unit is dead".to_owned());
+        }
         if self.unit_alive != Some(false) || self.stopping_stray {
             return because("the unit is not known to be dead".to_owned());
         }
