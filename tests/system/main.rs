@@ -7,6 +7,7 @@
 mod admission;
 mod bound_units;
 mod broken_files;
+mod bus;
 mod campaign;
 mod cluster;
 mod command;

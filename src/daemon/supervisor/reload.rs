@@ -35,6 +35,7 @@ impl Supervisor {
         journal::alarm(journal::Alarm::ConfigurationReloaded, &journal::Subject::default(), &told);
         notify::ready();
         self.shown.clear();
+        self.host.tidings.bulletin().all_changed();
     }
 
     pub(super) fn keep(&mut self, texts: Texts) {
