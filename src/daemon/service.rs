@@ -118,6 +118,8 @@ struct Service {
     units_changed: bool,
     /// The units that were alive when they were last looked at.
     alive: Vec<UnitName>,
+    /// Whether systemd was stopping the main unit then.
+    is_stopping: bool,
     /// Why one of them was not dead.
     undead: Option<unit_control::Trouble>,
     /// Since when `undead` is set without a lease under which the units may run.
@@ -246,6 +248,7 @@ impl Service {
             units_changed,
             alive: Vec::new(),
             undead: None,
+            is_stopping: false,
             undead_since: None,
             last_holder: String::new(),
             overdue: tell::Overdue::default(),
@@ -591,6 +594,7 @@ impl Service {
     fn judge(&mut self, observed: ObservedUnits) -> Option<ObservedUnit> {
         self.alive = observed.alive;
         self.undead = observed.trouble;
+        self.is_stopping = observed.is_stopping;
         let runs = matches!(self.election.state(), State::Starting | State::Active);
         let since = self.undead_since.unwrap_or_else(|| self.host.machine.now());
         self.undead_since = (self.undead.is_some() && !runs).then_some(since);

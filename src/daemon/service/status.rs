@@ -91,6 +91,13 @@ impl Service {
         remarks.extend(self.admission.iter().flatten().chain(&self.outside).cloned());
         // Where nothing runs, the refusal is shown as the hindrance.
         remarks.extend(self.admission.as_ref().err().filter(|_| self.may_run()).map(ToString::to_string));
+        if self.is_stopping && self.election.state() == State::Active {
+            let unit = &self.settings.unit;
+            remarks.push(format!(
+                "{unit} is being stopped, and putexd has not asked for it; once it has stopped, its lock is let go, so that another \
+                 host may take it"
+            ));
+        }
         remarks.extend(self.host.machine.trouble());
         remarks.extend(self.unreadable.told());
         let now = self.host.machine.now();
