@@ -7,12 +7,14 @@
 //! endings are ignored.
 
 mod address;
+mod agreement;
 mod capacity;
 mod contains;
 mod diagnostic;
 mod fragment;
 mod health;
 mod host_file;
+mod listen;
 mod load;
 mod service;
 mod settings;

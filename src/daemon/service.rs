@@ -26,6 +26,7 @@ use crate::election::{self, Election, Event, GuardDone, GuardRequest, Moment, Ob
 use crate::guard_client::Link as GuardLink;
 use crate::host::processes::Process;
 use crate::journal;
+use crate::metrics::OfService;
 use crate::store::Link as StoreLink;
 use crate::task::OwnedTask;
 use crate::types::{FencingToken, Revision, Time, UnitName};
@@ -91,8 +92,13 @@ pub fn spawn(
     let (status, shown) = watch::channel(Status {
         state: State::NoStore,
         holder: String::new(),
+        since: host.machine.wall().as_secs(),
+        held_since: None,
         revision: Revision(0),
         token: FencingToken(0),
+        health: String::new(),
+        failure: String::new(),
+        version: 0,
         hindrance: None,
         waiting: None,
         unproven: None,
@@ -184,9 +190,13 @@ struct Service {
     adoptions: Arc<Adoptions>,
     /// Whether the last verdict of the health check was good, whatever the role.
     healthy: bool,
+    /// The last verdict in words; empty: there is none.
+    verdict: String,
     status: watch::Sender<Status>,
     /// The end of the lease, for what is told once for all services.
     standing: Standing,
+    /// What is counted and shown for monitoring.
+    metrics: OfService,
     progress: Arc<AtomicU64>,
     changed: Arc<Notify>,
 }
@@ -239,6 +249,7 @@ impl Service {
         let helpers = tasks.into_iter().map(|task| machine.spawn(task).into()).collect();
         let timer = machine.timer()?;
         let bell = host.hints.of(&settings.key);
+        let metrics = host.metrics.service(&settings.name);
         let mut service = Self {
             host: host.clone(),
             settings,
@@ -287,8 +298,10 @@ impl Service {
             places,
             adoptions: Arc::default(),
             healthy: true,
+            verdict: String::new(),
             status,
             standing: host.tidings.add(),
+            metrics,
             progress,
             changed,
         };
