@@ -66,6 +66,7 @@ pub(super) async fn doctor(root: &Path) -> Result<(), Failure> {
         Err(failure) => Err(failure),
     };
     // The present fault is printed before all advice.
+    of_units.extend(observed(&settings));
     let (found, fault) = match examination {
         Ok(mut found) => {
             let fault = found.fault.take().map(Failure::unavailable);
@@ -84,6 +85,16 @@ pub(super) async fn doctor(root: &Path) -> Result<(), Failure> {
         print(&format!("{name:<12} {text}\n"))?;
     }
     fault.map_or(Ok(()), |fault| Err(Failure::new(fault.status, "")))
+}
+
+/// The services that this host only observes.
+fn observed(settings: &Settings) -> Vec<(&'static str, String)> {
+    let observed = settings.services.iter().filter(|service| service.observes);
+    let told = |service: &ServiceSettings| {
+        let name = &service.name;
+        ("observed", format!("{name} is not run on this host: its file says mode = \"observe\""))
+    };
+    observed.map(told).collect()
 }
 
 /// What the store has under each of `keys`. Many are asked for at once, because a store answers reads that come together

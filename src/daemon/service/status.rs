@@ -177,6 +177,14 @@ impl Service {
         self.units.unproven().filter(|_| matches!(self.election.state(), State::Releasing | State::Lapsing))
     }
 
+    pub(super) fn stop_of_another(&self) -> String {
+        let unit = &self.settings.unit;
+        format!(
+            "{unit} is being stopped, and putexd has not asked for it; once it has stopped, its lock is let go, so that another \
+             host may take it"
+        )
+    }
+
     fn remarks(&self) -> Vec<String> {
         let mut remarks: Vec<String> = Vec::new();
         if self.broken.is_some() && self.may_run() {
@@ -188,6 +196,7 @@ impl Service {
         remarks.extend(self.admission.iter().flatten().chain(&self.outside).cloned());
         // Where nothing runs, the refusal is shown as the hindrance.
         remarks.extend(self.admission.as_ref().err().filter(|_| self.may_run()).map(ToString::to_string));
+        remarks.extend(self.stopped_by_another.clone());
         remarks.extend(self.host.machine.trouble());
         remarks.extend(self.unreadable.told());
         let now = self.host.machine.now();

@@ -97,7 +97,8 @@ impl Supervisor {
             let _ = handle.orders.give(Order::TryAgain);
         }
         Ok(format!(
-            "the fencing of {node} is not waited for by {names}, for 10 minutes or until {node} is seen again; nothing starts              earlier than the clock permits"
+            "the fencing of {node} is not waited for by {names}, for 10 minutes or until {node} is seen again; nothing starts \
+             earlier than the clock permits"
         ))
     }
 
