@@ -5,6 +5,7 @@
 //! what `tests/system/prepare` makes, the tests are skipped with a message.
 
 mod admission;
+mod balancer;
 mod bound_units;
 mod broken_files;
 mod campaign;
