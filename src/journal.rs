@@ -1,7 +1,8 @@
 //! The journal: each change of state is one entry, with its MESSAGE_ID and fields.
 //!
-//! Two kinds of entries have a MESSAGE_ID, and so an explanation in `packaging/usr/lib/systemd/catalog/putexd.catalog` that
-//! `journalctl -x` shows: that a service has entered a state ([`transition`]), and an [`Alarm`]. Both carry OBJECT_SYSTEMD_UNIT.
+//! Three kinds of entries have a MESSAGE_ID, and so an explanation in `packaging/usr/lib/systemd/catalog/putexd.catalog` that
+//! `journalctl -x` shows: that a service has entered a state ([`transition`]), an [`Alarm`], and a [`GuardAlarm`], which the
+//! guard writes. All carry OBJECT_SYSTEMD_UNIT.
 //! Where root has written such an entry, journalctl counts it as the unit's own, so that all that has happened is shown by
 //! `journalctl -u database.service`. An entry for several services has these fields for each of them ([`transitions`]).
 //!
@@ -121,6 +122,7 @@ pub fn transition(service: &ServiceName, unit: &UnitName, transition: &Transitio
         holder: Some(&**holder).filter(|holder| !holder.is_empty()),
         revision: Some(revision.0).filter(|revision| *revision != 0),
         token: Some(token.0).filter(|token| *token != 0),
+        over: None,
     });
 }
 
@@ -128,6 +130,48 @@ pub fn transition(service: &ServiceName, unit: &UnitName, transition: &Transitio
 /// OBJECT_SYSTEMD_UNIT of each of them, so that a search for any of them finds it, and no other field that belongs to one
 /// service.
 pub fn transitions(services: &[(&ServiceName, &UnitName)], from: State, to: State, reason: &str) {
+    together(services, |names| {
+        write(&Entry {
+            level: level(to),
+            message: format_args!("{names}: {to} (was {from}): {reason}"),
+            message_id: Some(message_id(to)),
+            service: None,
+            unit: None,
+            from: Some(from.as_str()),
+            to: Some(to.as_str()),
+            reason,
+            holder: None,
+            revision: None,
+            token: None,
+            over: None,
+        });
+    });
+}
+
+/// Writes that the locks of services that do not run here have another holder than before. `former`: who held them before, as
+/// far as this host has seen.
+pub fn new_holder(services: &[(&ServiceName, &UnitName)], holder: &str, former: &str) {
+    let reason = format!("holder is now {holder} (was {former})");
+    together(services, |names| {
+        write(&Entry {
+            level: Level::INFO,
+            message: format_args!("{names}: {reason}"),
+            message_id: None,
+            service: None,
+            unit: None,
+            from: None,
+            to: None,
+            reason: &reason,
+            holder: Some(holder),
+            revision: None,
+            token: None,
+            over: None,
+        });
+    });
+}
+
+/// Has `tell` write an entry that concerns several services, with the names that its message begins with.
+fn together(services: &[(&ServiceName, &UnitName)], tell: impl Fn(&str)) {
     for services in services.chunks(SERVICES_LIMIT) {
         // An event has each field once. In a span tracing-journald adds each value that is recorded to those recorded before.
         let span = tracing::error_span!(
@@ -145,21 +189,7 @@ pub fn transitions(services: &[(&ServiceName, &UnitName)], from: State, to: Stat
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        span.in_scope(|| {
-            write(&Entry {
-                level: level(to),
-                message: format_args!("{}{more}: {to} (was {from}): {reason}", named.join(", ")),
-                message_id: Some(message_id(to)),
-                service: None,
-                unit: None,
-                from: Some(from.as_str()),
-                to: Some(to.as_str()),
-                reason,
-                holder: None,
-                revision: None,
-                token: None,
-            });
-        });
+        span.in_scope(|| tell(&format!("{}{more}", named.join(", "))));
     }
 }
 
@@ -193,6 +223,28 @@ pub fn alarm(alarm: Alarm, subject: &Subject<'_>, reason: &str) {
         holder: subject.holder,
         revision: subject.revision.map(|revision| revision.0),
         token: subject.token.map(|token| token.0),
+        over: None,
+    });
+}
+
+/// Writes the entry that an alarm is over, with the name of the alarm in PUTEX_ALARM.
+pub fn over(alarm: Alarm, service: Option<(&ServiceName, &UnitName)>) {
+    let name = service.map(|(service, _)| service.as_str());
+    let (before, colon) = name.map_or(("", ""), |service| (service, ": "));
+    let reason = format!("\"{}\" is over", alarm.name());
+    write(&Entry {
+        level: Alarm::Over.level(),
+        message: format_args!("{before}{colon}{}: {reason}", Alarm::Over.name()),
+        message_id: Some(Alarm::Over.message_id()),
+        service: name,
+        unit: service.map(|(_, unit)| unit.as_str()),
+        from: None,
+        to: None,
+        reason: &reason,
+        holder: None,
+        revision: None,
+        token: None,
+        over: Some(alarm.name()),
     });
 }
 
@@ -264,7 +316,7 @@ messages! {
         ConfigurationReloaded = "the configuration is reloaded", "e3ba308627d1406fb454bb6e319f48be", INFO;
         /// The store holds a record that no putexd would write.
         OddRecord = "the lock's record is not believed", "5f1de39cf4f74b2f9d8c4a60f1f3f7d2", ERROR;
-        /// A previous holder could not be fenced, or must not be.
+        /// A previous holder could not be fenced.
         FenceFailed = "fencing has failed", "ed2b988e00da4c9aa1becce287448c2a", ERROR;
         /// The health check has failed `fall` times in a row.
         CheckFailed = "the health check has failed", "35fea88bae6546ea8c01b69e47aab897", WARN;
@@ -274,6 +326,40 @@ messages! {
         OtherLock = "the unit is not run under this lock", "75fa00572ce64f6d817c697473ef501c", ERROR;
         /// The unit is run under this host's key again, or an operator has said that this key is meant.
         OneLock = "the unit is run under this lock", "4f90ec9c41694e669d9d4c18c6e66804", INFO;
+        /// The record asks for a host to be fenced that must not be.
+        NotToBeFenced = "a former holder is not fenced", "6755d565f6ea456087aa950741bac930", WARN;
+        /// An operator knows that a host is off, and no fencing of it is waited for.
+        ConfirmedDead = "a host is taken for dead", "9d484331d9cd46b4b8a89a32ef607da1", WARN;
+        /// The unit has failed here again and again, or has failed and nobody runs it since.
+        ServiceFails = "the service fails on this host", "a3f13eb9ca454ccfbd466124f42333bd", ERROR;
+        /// The guard does not answer putexd.
+        GuardGone = "the guard does not answer", "d1d1f9b4ee014057a53f4cd15a7f1764", ERROR;
+        /// The lease of a running unit has ended without a renewal. The change of state has an entry of its own.
+        Lapsed = "the lease has lapsed", "bf53fe8cad78499295e38045a6cac98e", ERROR;
+        /// What an earlier alarm told of is over.
+        Over = "an alarm is over", "bb914f9d48d840aab5a87c4519852bc2", INFO;
+    }
+}
+
+messages! {
+    /// What the guard tells. It writes these entries itself, because it must never wait for the journal.
+    GuardAlarm {
+        /// A deadline has passed, and the units are being stopped.
+        Lapsed = "the guard ends a lease", "4a643004e762413aa973b1bc26fe995c", ERROR;
+        /// Processes of the units have got SIGKILL.
+        Killed = "the guard kills what is left", "46e3f753f6424acfba5461ae0c5a3375", ERROR;
+        /// The units of a lapsed lease are not proven dead.
+        Unproven = "the guard cannot prove the stop", "24a0319c4aee464d99864b26afd7c847", ERROR;
+        /// Nothing of the units of a lapsed lease runs any more.
+        Dead = "the guard sees nothing of the unit any more", "d1ce948942cd4c3b90464882e5daab2c", INFO;
+        /// The guard ends, or is killed because it was silent, and every lease of this host ends with it.
+        Ends = "the guard ends", "9acff56abc044705b817cf898761873d", ERROR;
+        /// The hardware watchdog cannot be served, so that no lease is armed.
+        Unserved = "the watchdog is not served", "5c967c43883541ddb8e5ffcc1f8bacb1", ERROR;
+        /// The guard cannot write to /run, so that no lease is armed.
+        NoRoom = "the guard has no room", "523dea5dcbf94f2cb7101766ba910f5b", ERROR;
+        /// The guard or its watcher takes this host down.
+        TakesDown = "the guard takes this host down", "7e736abfd3484d31a67ded9968280d6a", ERROR;
     }
 }
 
@@ -290,6 +376,8 @@ struct Entry<'a> {
     holder: Option<&'a str>,
     revision: Option<u64>,
     token: Option<u64>,
+    /// The name of the alarm that is over.
+    over: Option<&'a str>,
 }
 
 fn write(entry: &Entry<'_>) {
@@ -311,6 +399,7 @@ fn write(entry: &Entry<'_>) {
                 PUTEX_HOLDER = holder.as_deref(),
                 PUTEX_REVISION = entry.revision,
                 PUTEX_TOKEN = entry.token,
+                PUTEX_ALARM = entry.over,
                 OBJECT_SYSTEMD_UNIT = entry.unit,
                 "{message}"
             )
@@ -345,8 +434,10 @@ fn journal_layer(program: &str) -> Option<tracing_journald::Layer> {
     )
 }
 
-/// systemd gives device and inode of the stream to the journal in JOURNAL_STREAM. stderr may have been redirected since.
-fn stderr_is_the_journal() -> bool {
+/// Whether stderr is the journal. systemd gives device and inode of the stream to the journal in JOURNAL_STREAM. stderr may have
+/// been redirected since.
+#[must_use]
+pub fn stderr_is_the_journal() -> bool {
     let Ok(stream) = env::var("JOURNAL_STREAM") else { return false };
     rustix::fs::fstat(io::stderr().as_fd()).is_ok_and(|stat| stream == format!("{}:{}", stat.st_dev, stat.st_ino))
 }

@@ -5,10 +5,10 @@ use std::fs;
 use std::path::Path;
 
 use putexd::election::State;
-use putexd::journal::{Alarm, message_id};
+use putexd::journal::{Alarm, GuardAlarm, message_id};
 
 /// The fields that an entry may have, and that an explanation in the catalog may refer to.
-const FIELDS: [&str; 3] = ["PUTEX_SERVICE", "PUTEX_REASON", "OBJECT_SYSTEMD_UNIT"];
+const FIELDS: [&str; 5] = ["PUTEX_SERVICE", "PUTEX_REASON", "OBJECT_SYSTEMD_UNIT", "PUTEX_KILLED", "PUTEX_ALARM"];
 
 fn catalog() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/usr/lib/systemd/catalog/putexd.catalog");
@@ -17,7 +17,9 @@ fn catalog() -> String {
 
 fn table() -> Vec<&'static str> {
     let states = State::ALL.into_iter().map(message_id);
-    states.chain(Alarm::ALL.iter().map(|alarm| alarm.message_id())).collect()
+    let alarms = Alarm::ALL.iter().map(|alarm| alarm.message_id());
+    let of_guard = GuardAlarm::ALL.iter().map(|alarm| alarm.message_id());
+    states.chain(alarms).chain(of_guard).collect()
 }
 
 #[test]

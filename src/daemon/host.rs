@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::fence::Fencings;
 use super::grounds::Grounds;
 use super::hints::Hints;
 use super::machine::Machine;
@@ -24,6 +25,9 @@ pub struct Host {
     /// The store of the locks. [`Heard`](super::silence::Heard) wraps it, which notes when it gave no answer, and, where records
     /// are sealed, [`sealed`](crate::store::sealed) within that.
     pub store: Arc<dyn Store>,
+    /// The same store, for whatever is neither a lock nor a unit's entry. Its failures are counted nowhere, and it answers one
+    /// call at a time: see [`Aside`](super::aside::Aside).
+    pub notes: Arc<dyn Store>,
     /// The address of the store.
     pub store_address: StoreAddress,
     /// The name that tells this host's cluster from others in the same store.
@@ -38,6 +42,8 @@ pub struct Host {
     pub machine: Arc<dyn Machine>,
     /// The control groups of each service.
     pub grounds: Grounds,
+    /// Which hosts are fenced here.
+    pub fencings: Fencings,
     /// The journal entries that are written once for all services.
     pub tidings: Tidings,
     /// The hardware watchdog that the guard has to serve before anything is started.

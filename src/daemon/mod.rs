@@ -6,6 +6,8 @@
 //! | [`service`] | one task per service: feeds the election, carries out its actions |
 //! | [`inbox`] | what a service is told, by its tasks and by operators |
 //! | [`unit_control`] | starts, stops and proves the stop of units; fencing |
+//! | [`aside`] | the way to the store for all that is no lock |
+//! | [`alarms`] | the alarms that stand, until they are over |
 //! | [`beyond`] | processes that units run outside of their control groups |
 //! | [`bonds`] | drop-ins that bind units to their leases where systemd gets none from the generator |
 //! | [`broken`] | which files are broken, and what becomes of their services |
@@ -14,6 +16,7 @@
 //! | [`grounds`] | which control groups belong to which service |
 //! | [`health`] | health checks, their rise and fall |
 //! | [`hints`] | one watch of the store for all services |
+//! | [`observer`] | services that are only observed |
 //! | [`machine`] | what a service needs of its host: clocks, timers, tasks, memory |
 //! | [`disk`] | files that outlive the daemon |
 //! | [`file_writer`] | the threads that write these files |
@@ -30,13 +33,15 @@
 //! **Architecture invariant:** a service reaches the world through its [`host::Host`] alone: store, guard, PID 1 and
 //! [`machine`]. What it does can so be seen on simulated hosts, and `tests/simulation` does.
 
+mod alarms;
+pub mod aside;
 mod beyond;
 mod bonds;
 mod broken;
 mod disk;
 #[cfg(test)]
 mod fake;
-mod fence;
+pub mod fence;
 mod file_writer;
 pub mod grounds;
 mod guard_queue;
@@ -47,6 +52,7 @@ mod inbox;
 pub mod machine;
 mod notify;
 mod observation;
+mod observer;
 mod registration;
 pub mod service;
 mod silence;
@@ -123,7 +129,9 @@ fn check(arguments: &Arguments) -> ExitCode {
     let loaded = config::load(&arguments.root);
     let mut text = String::new();
     for service in loaded.settings.iter().flat_map(|settings| &settings.services) {
-        writeln!(text, "{}: {}\n", service.name, service.timings.in_words())
+        let observed =
+            if service.observes { "it is only observed: mode = \"observe\"; as it would be run: " } else { "" };
+        writeln!(text, "{}: {observed}{}\n", service.name, service.timings.in_words())
             .expect("writing to a string does not fail");
     }
     let mut output = io::stdout().lock();

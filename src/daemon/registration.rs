@@ -574,6 +574,7 @@ mod tests {
 
     use super::*;
     use crate::daemon::fake::settings;
+    use crate::daemon::fence::Fencings;
     use crate::daemon::grounds::Grounds;
     use crate::daemon::hints::Hints;
     use crate::daemon::machine::ThisMachine;
@@ -615,6 +616,7 @@ mod tests {
                 node: NodeId::new("h1").expect("a node's name"),
                 machine_id: MachineId(1),
                 store: Arc::new(store.clone()),
+                notes: Arc::new(store.clone()),
                 store_address: StoreAddress { what: "memory".to_owned(), servers: vec!["here".to_owned()] },
                 cluster: None,
                 guard: GuardClient::new(&folder.path().join("no-guard"), limit),
@@ -622,6 +624,7 @@ mod tests {
                 hints: Hints::default(),
                 machine: Arc::new(ThisMachine::new(folder.path())),
                 grounds: Grounds::default(),
+                fencings: Fencings::default(),
                 tidings: Tidings::default(),
                 watchdog: None,
                 metrics: crate::metrics::Metrics::default(),

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 
+use super::alarms::Alarms;
 use super::beyond;
 use super::guard_queue::GuardQueue;
 use super::health::{Checker, Role};
@@ -32,6 +33,7 @@ use crate::types::{FencingToken, Revision, Time, UnitName};
 
 mod actions;
 mod admission;
+mod alarms;
 mod inherited;
 mod lookout;
 mod status;
@@ -90,12 +92,18 @@ pub fn spawn(
     let (status, shown) = watch::channel(Status {
         state: State::NoStore,
         holder: String::new(),
+        since: host.machine.wall().as_secs(),
+        held_since: None,
         revision: Revision(0),
         token: FencingToken(0),
+        health: String::new(),
+        failure: String::new(),
+        version: 0,
         hindrance: None,
         waiting: None,
         unproven: None,
         is_left_to_age: false,
+        alarms: Vec::new(),
         remarks: Vec::new(),
     });
     let progress = Arc::new(AtomicU64::new(0));
@@ -120,12 +128,19 @@ struct Service {
     undead: Option<unit_control::Trouble>,
     /// Since when `undead` is set without a lease under which the units may run.
     undead_since: Option<Time>,
+    /// The last known holder of the lock; empty: none was seen.
+    last_holder: String,
     /// What the journal was told of missing renewals.
     overdue: tell::Overdue,
     /// Once the service retires: what has to happen before it is taken up on this host again.
     again: Option<String>,
     /// When and why the last run on this host failed, until a start succeeds.
     failure: Option<(Duration, String)>,
+    /// Whether the service fails on this host for as long as to be an alarm.
+    failing: alarms::Failing,
+    /// The alarms that stand, and the revision at which the last odd record was seen.
+    alarms: Alarms,
+    odd_at: Revision,
     timer: Box<dyn Timer>,
     /// Where the service's tasks send what they have to tell.
     inbox: Inbox,
@@ -173,6 +188,8 @@ struct Service {
     adoptions: Arc<Adoptions>,
     /// Whether the last verdict of the health check was good, whatever the role.
     healthy: bool,
+    /// The last verdict in words; empty: there is none.
+    verdict: String,
     status: watch::Sender<Status>,
     /// The end of the lease, for what is told once for all services.
     standing: Standing,
@@ -195,6 +212,7 @@ impl Service {
         let (guard_queue, requests) = mpsc::channel(GUARD_LIMIT);
         let (looked, sees) = watch::channel(false);
         let broken = kept.as_ref().and_then(|kept| kept.broken.clone());
+        let has_lapsed = kept.as_ref().is_some_and(|kept| kept.remembered.lapsed);
         let (remembered, armed) = kept.map_or((None, None), |kept| (Some(kept.remembered), Some(kept.lease)));
         let leased = armed.as_ref().map(|lease| lease.units.clone());
         let groups = armed.iter().flat_map(|lease| lease.cgroups.iter().cloned()).collect();
@@ -240,9 +258,13 @@ impl Service {
             alive: Vec::new(),
             undead: None,
             undead_since: None,
+            last_holder: String::new(),
             overdue: tell::Overdue::default(),
             again: None,
             failure: None,
+            failing: alarms::Failing::default(),
+            alarms: Alarms::default(),
+            odd_at: Revision(0),
             timer,
             inbox,
             told,
@@ -273,6 +295,7 @@ impl Service {
             places,
             adoptions: Arc::default(),
             healthy: true,
+            verdict: String::new(),
             status,
             standing: host.tidings.add(),
             metrics,
@@ -280,6 +303,10 @@ impl Service {
             changed,
         };
         service.restart_checker();
+        if has_lapsed {
+            service
+                .raise(journal::Alarm::Lapsed, "putexd has not renewed it before its deadline, and the guard ended it");
+        }
         Ok(service)
     }
 
@@ -368,7 +395,7 @@ impl Service {
         // A unit that fails very soon after its start counts as started or not by chance, so its failure is noted here as
         // well.
         if let (State::Active, ObservedUnit::Dead { result, failed: true }) = (self.election.state(), &unit) {
-            self.failure = Some((self.host.machine.wall(), result.clone()));
+            self.fails(result.clone());
         }
         Some(Event::Unit(unit))
     }
@@ -441,15 +468,12 @@ impl Service {
             (Standpoint::Cleared, Standpoint::Unknown(_)) => return,
             (_, standpoint) => std::mem::replace(&mut self.registration, standpoint),
         };
-        let subject = journal::Subject {
-            service: Some((&self.settings.name, &self.settings.unit)),
-            ..journal::Subject::default()
-        };
         match (before, &self.registration) {
             (Standpoint::Refused(before), Standpoint::Refused(reason)) if before == *reason => {}
-            (_, Standpoint::Refused(reason)) => journal::alarm(journal::Alarm::OtherLock, &subject, reason),
+            (_, Standpoint::Refused(reason)) => self.raise(journal::Alarm::OtherLock, reason),
             (Standpoint::Refused(_), Standpoint::Cleared) => {
-                journal::alarm(journal::Alarm::OneLock, &subject, "all hosts run it under one key");
+                self.alarms.end(journal::Alarm::OtherLock);
+                self.raise(journal::Alarm::OneLock, "all hosts run it under one key");
             }
             (_, Standpoint::Cleared | Standpoint::Unknown(_)) => {}
         }
@@ -477,13 +501,14 @@ impl Service {
             self.epoch.fetch_add(1, Ordering::AcqRel);
         }
         if let Event::Started { result, .. } = &event {
-            self.failure = result.clone().err().map(|error| (self.host.machine.wall(), error));
-            if result.is_ok() {
-                self.epoch.fetch_add(1, Ordering::AcqRel);
+            self.failure = None;
+            match result {
+                Ok(()) => drop(self.epoch.fetch_add(1, Ordering::AcqRel)),
+                Err(error) => self.fails(error.clone()),
             }
         }
         if let Some(failure) = failure_of(&event) {
-            self.failure = Some((self.host.machine.wall(), failure));
+            self.fails(failure);
         }
         if let Event::StandbyCheck(verdict) = &event {
             self.note_verdict("standby", verdict.as_ref());
@@ -499,6 +524,8 @@ impl Service {
         let role = Role::of(self.election.state());
         self.role.send_if_modified(|shown| std::mem::replace(shown, role) != role);
         self.tell_of_renewals(moment.now);
+        self.settle_alarms(moment.now);
+        self.tell_of_holder();
         self.show();
     }
 
@@ -538,6 +565,7 @@ impl Service {
                 self.again = Some(again);
                 Event::Retire { reason }
             }
+            Order::TryAgain => Event::TryAgain,
             Order::Reconsider => {
                 self.forgive();
                 Event::TryAgain
@@ -596,13 +624,12 @@ impl Service {
         let whole = self.settings.stop_proof == StopProof::Whole;
         let told =
             std::mem::replace(&mut self.outside, if whole { Vec::new() } else { words.iter().map(outside).collect() });
-        let subject = journal::Subject { service: Some((&self.settings.name, unit)), ..journal::Subject::default() };
         let words = words.join("; ");
         let first = first?;
         if !whole {
             if told.is_empty() {
                 let reason = format!("{words}; stop-proof = \"unit-only\", ignoring");
-                journal::alarm(journal::Alarm::LeftControlGroup, &subject, &reason);
+                self.raise(journal::Alarm::LeftControlGroup, &reason);
             }
             self.show();
             return None;
@@ -610,7 +637,7 @@ impl Service {
         if self.strayed.is_some() {
             return None;
         }
-        journal::alarm(journal::Alarm::LeftControlGroup, &subject, &words);
+        self.raise(journal::Alarm::LeftControlGroup, &words);
         let reason = format!(
             "{unit} had {first}, outside of its control group, where no stop reaches it: have it stay in the unit, or list its \
              slice in contains, or set stop-proof = \"unit-only\"; then run \"systemctl reload putexd\""

@@ -250,7 +250,14 @@ impl Silences {
 
     fn tell(&self, alarm: journal::Alarm, reason: &str) {
         let concerned = self.tidings.concerned(clock::now());
-        journal::alarm(alarm, &journal::Subject::default(), &format!("{reason}; {concerned}"));
+        let reason = format!("{reason}; {concerned}");
+        if alarm == journal::Alarm::StoreFound {
+            // This entry tells itself that the silence is over.
+            self.tidings.alarms().end(journal::Alarm::StoreLost);
+            journal::alarm(alarm, &journal::Subject::default(), &reason);
+        } else {
+            self.tidings.raise(alarm, &reason);
+        }
     }
 
     fn connected(&self, link: &Link) {

@@ -15,15 +15,18 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 
 use self::retire::Retiring;
+use super::aside::Aside;
 use super::bonds::Bonds;
 use super::broken::Broken;
+use super::fence::Fencings;
 use super::grounds::Grounds;
 use super::machine::ThisMachine;
 use super::notify;
+use super::observer::{self, Observers};
 use super::service::{self, Handle, Host, InheritedLease};
 use super::silence::{Heard, Silences};
 use super::texts::KeptTexts;
@@ -60,6 +63,8 @@ const TICK: Duration = Duration::from_secs(1);
 const STOP_EXTENSION: Duration = Duration::from_secs(10);
 /// A host that is late by so much was not busy but stood still.
 const STANDSTILL_MIN: Duration = Duration::from_secs(1);
+/// How long the guard may give no answer before that is an alarm.
+const GUARD_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a start with a broken `putexd.toml` waits for the guard, because putexd ends unless the guard has a lease to go
 /// on with. It is longer than a restart of the guard takes.
 const LEASES_LIMIT: Duration = Duration::from_secs(3);
@@ -174,6 +179,7 @@ struct Supervisor {
     seal_key: Option<PathBuf>,
     silences: Silences,
     services: BTreeMap<ServiceName, Handle>,
+    observers: Observers,
     retiring: Vec<Retiring>,
     /// Services that begin as soon as the guard has said what it remembers of them, and no retiring service has their units
     /// or their lock. A former service of the same name may have left its lease behind while the guard was away. A service
@@ -214,6 +220,7 @@ impl Supervisor {
         let tidings = Tidings::default();
         let metrics = Metrics::default();
         let silences = Silences::new(tidings.clone(), metrics.clone());
+        let notes: Arc<dyn Store> = Arc::new(Aside::new(Arc::clone(&store) as Arc<dyn Store>, call_limit));
         let store: Arc<dyn Store> = Arc::new(Heard::new(store, silences.clone()));
         let hints = super::hints::Hints::default();
         tokio::spawn(hints.clone().run(Arc::clone(&store), guard.link()));
@@ -221,6 +228,7 @@ impl Supervisor {
             node: settings.node.clone(),
             machine_id,
             store,
+            notes,
             store_address: settings.store.address(),
             cluster: settings.cluster.clone(),
             guard,
@@ -228,6 +236,7 @@ impl Supervisor {
             hints,
             machine: Arc::new(ThisMachine::new(Path::new(STATE_DIR))),
             grounds: Grounds::default(),
+            fencings: Fencings::default(),
             tidings,
             watchdog: settings.watchdog.clone(),
             metrics,
@@ -236,8 +245,9 @@ impl Supervisor {
         for_machines.listen(settings.metrics);
         let (ask, asks) = mpsc::channel(ASKS_LIMIT);
         let (tried, served) = oneshot::channel();
-        tokio::spawn(dbus::serve(ask, tried));
+        tokio::spawn(dbus::serve(settings.node.clone(), ask, tried));
         tokio::spawn(tell_of_thaws());
+        tokio::spawn(tell_of_guard(host.guard.link(), host.tidings.clone()));
         let mut supervisor = Self {
             root: root.to_owned(),
             host,
@@ -247,6 +257,7 @@ impl Supervisor {
             seal_key: settings.seal_key,
             silences,
             services: BTreeMap::new(),
+            observers: Observers::default(),
             retiring: Vec::new(),
             coming: Vec::new(),
             changed: Arc::new(Notify::new()),
@@ -258,8 +269,12 @@ impl Supervisor {
             bonds: Bonds::new(Path::new(KEPT_DIR)),
             bonds_are_due: true,
         };
-        supervisor.gate(&settings.services).await;
-        supervisor.coming = settings.services;
+        supervisor.tell_of_broken_files();
+        let (services, observed) = observer::apart(settings.services);
+        supervisor.gate(&services).await;
+        supervisor.coming = services;
+        let changed = Arc::clone(&supervisor.changed);
+        supervisor.observers.replace(&supervisor.host, observed, |_| false, &changed);
         supervisor.retire_unclaimed(&leases);
         supervisor.begin_with(&leases);
         // Whoever has waited for the start of putexd asks it next. A bus that does not answer delays nothing for long.
@@ -299,6 +314,17 @@ impl Supervisor {
                 _ = signals.term.recv() => return self.end().await,
                 _ = signals.int.recv() => return self.release().await,
             }
+        }
+    }
+
+    /// Raises the alarm of broken files for as long as there are any. The journal has been told of each of them.
+    fn tell_of_broken_files(&self) {
+        let tidings = &self.host.tidings;
+        if self.broken.is_empty() {
+            tidings.end(journal::Alarm::ConfigurationBroken);
+        } else {
+            let words = self.broken.in_words(|name| self.services.contains_key(name)).join("; ");
+            tidings.stand(journal::Alarm::ConfigurationBroken, &words);
         }
     }
 
@@ -398,6 +424,25 @@ impl Watchdog {
 /// Whether one of the two must have ended before the other begins, because they have a key or a unit in common.
 fn share(one: &ServiceSettings, other: &ServiceSettings) -> bool {
     one.key == other.key || one.units().any(|unit| other.units().any(|same| same == unit))
+}
+
+/// Raises the alarm of a guard that does not answer, and ends it.
+async fn tell_of_guard(mut link: watch::Receiver<GuardLink>, tidings: Tidings) {
+    loop {
+        if link.wait_for(|link| *link == GuardLink::Down).await.is_err() {
+            return;
+        }
+        // A guard that has ended is replaced within this time.
+        if timeout(GUARD_PATIENCE, link.wait_for(|link| *link == GuardLink::Up)).await.is_ok() {
+            continue;
+        }
+        let reason = format!("there is no answer for {}, and nothing is started meanwhile", rounded(GUARD_PATIENCE));
+        tidings.raise(journal::Alarm::GuardGone, &reason);
+        if link.wait_for(|link| *link == GuardLink::Up).await.is_err() {
+            return;
+        }
+        tidings.end(journal::Alarm::GuardGone);
+    }
 }
 
 /// Writes to the journal that the host stood still. The task does nothing else, so that no work of its own makes it late.

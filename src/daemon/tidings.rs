@@ -1,18 +1,21 @@
-//! What concerns many services of the host at once and is told once: that the store is lost, and the changes of state that
-//! follow from it.
+//! What concerns many services of the host at once and is told once: that the store is lost, the changes of state that follow
+//! from it, and that another host has taken over.
 //!
 //! When the store is lost, every service that runs elsewhere goes from standby to no-store, and back when the store is
 //! found. The first few of these changes are written to the journal at once, each in an entry of its own. Those that follow
 //! within [`MOMENT`] wait for its end, and go into one entry that has the names of all services in its fields. A change of
-//! a service whose unit runs here, or may run, has its own entry at once.
+//! a service whose unit runs here, or may run, has its own entry at once. The same holds for the news that a lock has another
+//! holder, which a standby tells: all services of a host may go over to another one at once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
+use super::alarms::Alarms;
 use crate::election::{State, Transition, rounded};
+use crate::host::clock;
 use crate::journal;
 use crate::types::{ServiceName, Time, UnitName};
 
@@ -55,6 +58,27 @@ impl Change {
     }
 }
 
+/// The lock of a service that does not run here has another holder than before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct NewHolder {
+    pub(super) service: ServiceName,
+    pub(super) unit: UnitName,
+    pub(super) holder: String,
+    pub(super) former: String,
+}
+
+impl NewHolder {
+    fn is_like(&self, other: &Self) -> bool {
+        (&self.holder, &self.former) == (&other.holder, &other.former)
+    }
+
+    fn write(alike: &[Self]) {
+        let Some(Self { holder, former, .. }) = alike.first() else { return };
+        let services: Vec<_> = alike.iter().map(|news| (&news.service, &news.unit)).collect();
+        journal::new_holder(&services, holder, former);
+    }
+}
+
 /// What is known of all services of the host. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Tidings(Arc<Shared>);
@@ -64,6 +88,7 @@ struct Shared {
     /// Whether the journal has been told that the store does not answer, or takes no writes.
     store_fails: AtomicBool,
     services: Mutex<Services>,
+    alarms: Alarms,
 }
 
 /// The end of one service's lease, if it is active here. When this is dropped the service is no longer counted. Each
@@ -85,9 +110,35 @@ struct Services {
     /// The end of the present [`MOMENT`], and how many changes were written at once in it.
     moment: Option<(Instant, u32)>,
     waiting: Vec<Change>,
+    new_holders: Vec<NewHolder>,
 }
 
 impl Tidings {
+    /// The alarms that stand about the host as a whole.
+    pub(super) fn alarms(&self) -> &Alarms {
+        &self.0.alarms
+    }
+
+    /// Raises an alarm about the host as a whole, in the journal and among those that stand. It takes the time of this machine, so
+    /// that a service, which may run on a simulated host, must not call it.
+    pub(super) fn raise(&self, alarm: journal::Alarm, reason: &str) {
+        journal::alarm(alarm, &journal::Subject::default(), reason);
+        self.stand(alarm, reason);
+    }
+
+    /// As [`raise`](Self::raise), where the journal has been told already.
+    pub(super) fn stand(&self, alarm: journal::Alarm, reason: &str) {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.0.alarms.raise(alarm, reason, clock::now(), wall);
+    }
+
+    /// Ends an alarm about the host as a whole, and tells the journal, if it stood.
+    pub(super) fn end(&self, alarm: journal::Alarm) {
+        if self.0.alarms.end(alarm) {
+            journal::over(alarm, None);
+        }
+    }
+
     /// Adds a service, which is not active yet.
     pub(super) fn add(&self) -> Standing {
         let standing = Standing::default();
@@ -108,15 +159,27 @@ impl Tidings {
             change.write();
             return None;
         }
-        let now = Instant::now();
-        let (until, told) = services.moment.filter(|(until, _)| now < *until).unwrap_or((now + MOMENT, 0));
-        if told < AT_ONCE {
-            services.moment = Some((until, told + 1));
-            change.write();
-            return None;
+        match services.until() {
+            None => change.write(),
+            Some(until) => {
+                services.waiting.push(change);
+                return services.is_first().then_some(until);
+            }
         }
-        services.waiting.push(change);
-        (services.waiting.len() == 1).then_some(until)
+        None
+    }
+
+    /// Tells the journal of another holder, as [`tell`](Self::tell) does of a change that may wait.
+    pub(super) fn tell_of_holder(&self, news: NewHolder) -> Option<Instant> {
+        let mut services = self.services();
+        match services.until() {
+            None => NewHolder::write(&[news]),
+            Some(until) => {
+                services.new_holders.push(news);
+                return services.is_first().then_some(until);
+            }
+        }
+        None
     }
 
     /// Writes the changes that wait.
@@ -159,9 +222,26 @@ impl Tidings {
 }
 
 impl Services {
+    /// Until when the next entry that may wait has to wait. `None`: it is written at once, and counts.
+    fn until(&mut self) -> Option<Instant> {
+        let now = Instant::now();
+        let (until, told) = self.moment.filter(|(until, _)| now < *until).unwrap_or((now + MOMENT, 0));
+        if told < AT_ONCE {
+            self.moment = Some((until, told + 1));
+            return None;
+        }
+        Some(until)
+    }
+
+    /// Whether what was added last is all that waits.
+    fn is_first(&self) -> bool {
+        self.waiting.len() + self.new_holders.len() == 1
+    }
+
     fn write(&mut self) {
         let mut waiting = std::mem::take(&mut self.waiting);
-        if !waiting.is_empty() {
+        let mut new_holders = std::mem::take(&mut self.new_holders);
+        if !waiting.is_empty() || !new_holders.is_empty() {
             // Many changes came in this moment, so all changes of the next one wait for its end.
             self.moment = Some((Instant::now() + MOMENT, AT_ONCE));
         }
@@ -178,6 +258,12 @@ impl Services {
                 [] => {}
             }
             waiting = others;
+        }
+        while let Some(first) = new_holders.first() {
+            let (alike, others): (Vec<NewHolder>, Vec<NewHolder>) =
+                new_holders.iter().cloned().partition(|news| news.is_like(first));
+            NewHolder::write(&alike);
+            new_holders = others;
         }
     }
 }
@@ -248,6 +334,36 @@ mod tests {
         assert_eq!(written.take().len(), 1);
         sleep_until(next + MOMENT * 2).await;
         assert_eq!(tidings.tell(lost(40)), None, "a while later all is as it was");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_new_holder_of_many_locks_is_told_once() {
+        let (written, _guard) = written();
+        let tidings = Tidings::default();
+        let news = |number: u32, former: &str| NewHolder {
+            service: name(number),
+            unit: UnitName::new(&format!("s{number}.service")).expect("a good name"),
+            holder: "h1".to_owned(),
+            former: former.to_owned(),
+        };
+        assert_eq!(tidings.tell_of_holder(news(0, "h3")), None);
+        assert_eq!(written.take(), ["s0: holder is now h1 (was h3)"]);
+        assert!((1..AT_ONCE).all(|number| tidings.tell_of_holder(news(number, "h3")).is_none()));
+        written.take();
+        let at = tidings.tell_of_holder(news(10, "h3")).expect("the first that waits");
+        assert!((11..310).all(|number| tidings.tell_of_holder(news(number, "h3")).is_none()));
+        assert_eq!(tidings.tell_of_holder(news(400, "h2")), None);
+        assert_eq!(tidings.tell(lost(401)), None, "they wait together");
+        assert!(written.take().is_empty());
+        sleep_until(at).await;
+        tidings.write();
+        let expected = [
+            "s401: no-store (was standby): so it is",
+            "s10, s11, s12 and 253 more: holder is now h1 (was h3)",
+            "s266, s267, s268 and 41 more: holder is now h1 (was h3)",
+            "s400: holder is now h1 (was h2)",
+        ];
+        assert_eq!(written.take(), expected);
     }
 
     #[tokio::test(start_paused = true)]

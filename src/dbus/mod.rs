@@ -13,27 +13,26 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
-use zbus::{Connection, MessageStream, fdo};
+use zbus::{Connection, MessageStream, Variant, fdo};
 
 use self::dictionary::{Dictionary, to_dictionary};
 use crate::cluster::history::Happened;
 use crate::cluster::request::Verb;
-use crate::types::{ServiceName, printable, shortened};
+use crate::types::{NodeId, ServiceName, printable};
 
 pub mod dictionary;
+mod options;
 mod status;
 
+pub use options::Options;
 pub use status::{
-    ClusterStatus, HostReport, HostStatus, ServiceReport, ServiceStatus, StoreStatus, TimingsStatus, Word,
+    Begun, ClusterStatus, HostReport, HostStatus, ServiceReport, ServiceStatus, StoreStatus, TimingsStatus, Word,
 };
 
 /// The well-known name on the bus.
 pub const NAME: &str = "org.putexd.Putexd1";
 /// The path of the one object.
 pub const PATH: &str = "/org/putexd/Putexd1";
-
-/// How many characters of an operator's reason are kept: it goes into the record, which is small.
-const REASON_LIMIT: usize = 256;
 
 /// The greatest age of the picture that a look is answered from.
 const FRESH: Duration = Duration::from_millis(100);
@@ -77,11 +76,11 @@ pub enum Ask {
 
 /// Serves the interfaces for ever, over bus restarts. The questions of clients go to the daemon through `asks`. `tried` is
 /// answered after the first attempt, whatever came of it.
-pub async fn serve(asks: mpsc::Sender<Ask>, tried: oneshot::Sender<()>) {
+pub async fn serve(node: NodeId, asks: mpsc::Sender<Ask>, tried: oneshot::Sender<()>) {
     let mut told = false;
     let mut tried = Some(tried);
     loop {
-        let claimed = claim(asks.clone()).await;
+        let claimed = claim(node.clone(), asks.clone()).await;
         if let Some(tried) = tried.take() {
             // Whoever waited for it may have given up.
             let _ = tried.send(());
@@ -103,10 +102,10 @@ pub async fn serve(asks: mpsc::Sender<Ask>, tried: oneshot::Sender<()>) {
     }
 }
 
-async fn claim(asks: mpsc::Sender<Ask>) -> zbus::Result<Connection> {
+async fn claim(node: NodeId, asks: mpsc::Sender<Ask>) -> zbus::Result<Connection> {
     let status = Status { asks: asks.clone(), cache: Mutex::default() };
     let bus = zbus::connection::Builder::system();
-    bus.serve_at(PATH, status).serve_at(PATH, Manager { asks }).name(NAME).build().await
+    bus.serve_at(PATH, status).serve_at(PATH, Manager { asks, node }).name(NAME).build().await
 }
 
 /// The interface for everybody.
@@ -120,6 +119,7 @@ struct Status {
 struct Cache {
     services: Option<(Instant, Vec<Dictionary>)>,
     store: Option<(Instant, Dictionary)>,
+    cluster: Option<(Instant, Dictionary)>,
     next_look: Option<Instant>,
 }
 
@@ -142,6 +142,7 @@ fn fresh<T: Clone>(picture: Option<&(Instant, T)>, now: Instant) -> Option<T> {
 /// The interface for root.
 struct Manager {
     asks: mpsc::Sender<Ask>,
+    node: NodeId,
 }
 
 /// The error when the daemon no longer takes questions, or dropped one unanswered.
@@ -150,9 +151,8 @@ fn gone<T>(_: T) -> fdo::Error {
 }
 
 /// What the daemon answers to an operator, as the bus takes it.
-fn said(answer: Result<String, String>) -> fdo::Result<String> {
-    let shown = |text: String| printable(&text).into_owned();
-    answer.map(shown).map_err(|reason| fdo::Error::Failed(shown(reason)))
+fn said<T>(answer: Result<T, String>) -> fdo::Result<T> {
+    answer.map_err(|reason| fdo::Error::Failed(printable(&reason).into_owned()))
 }
 
 // Without `spawn` calls do not get a task each, so that clients that look wait for each other.
@@ -176,6 +176,42 @@ impl Status {
         Ok(services)
     }
 
+    /// One service of this host.
+    async fn describe_service(&self, service: &str) -> fdo::Result<Dictionary> {
+        let service = named(service)?;
+        let is_it =
+            |told: &Dictionary| told.get("service").is_some_and(|name| **name == Variant::from(service.as_str()));
+        let unknown = || fdo::Error::Failed(format!("putexd runs no service called {service}"));
+        self.list_services().await?.into_iter().find(is_it).ok_or_else(unknown)
+    }
+
+    /// The cluster as this host knows it.
+    async fn describe_cluster(&self) -> fdo::Result<Dictionary> {
+        let mut cache = self.cache.lock().await;
+        sleep_until(cache.turn(Instant::now())).await;
+        if let Some(cluster) = fresh(cache.cluster.as_ref(), Instant::now()) {
+            return Ok(cluster);
+        }
+        let (answer, status) = oneshot::channel();
+        self.asks.send(Ask::Cluster(answer)).await.map_err(gone)?;
+        let cluster = to_dictionary(&status.await.map_err(gone)?);
+        cache.cluster = Some((Instant::now(), cluster.clone()));
+        Ok(cluster)
+    }
+
+    /// The history of a service's lock, the latest event last. Options: `limit`.
+    async fn describe_history(&self, service: &str, options: Dictionary) -> fdo::Result<Vec<Dictionary>> {
+        let options = Options::read(options, "DescribeHistory", &["limit"])?;
+        let service = named(service)?;
+        let mut cache = self.cache.lock().await;
+        sleep_until(cache.turn(Instant::now())).await;
+        let (answer, history) = oneshot::channel();
+        self.asks.send(Ask::History { service, answer }).await.map_err(gone)?;
+        let events = said(history.await.map_err(gone)?)?;
+        let limit = options.limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
+        Ok(events[events.len().saturating_sub(limit)..].iter().map(to_dictionary).collect())
+    }
+
     /// How the store has answered this host.
     async fn describe_store(&self) -> fdo::Result<Dictionary> {
         let mut cache = self.cache.lock().await;
@@ -196,25 +232,70 @@ impl Status {
     proxy(default_service = "org.putexd.Putexd1", default_path = "/org/putexd/Putexd1")
 )]
 impl Manager {
-    /// Stops the unit and lets the lock go; another host takes over. Returns what was begun, before it is done. Fails where
-    /// this host does not hold the lock.
-    async fn step_down(&self, service: &str, reason: &str) -> fdo::Result<String> {
-        let reason = shortened(reason, REASON_LIMIT);
-        self.ask(Verb::StepDown { service: named(service)?, reason, to: None }).await
+    /// Stops the unit and lets the lock go; another host takes over, or the one named in `to`. Options: `reason`, `to`.
+    async fn step_down(&self, service: &str, options: Dictionary) -> fdo::Result<Dictionary> {
+        let options = Options::read(options, "StepDown", &["reason", "to"])?;
+        self.ask(Verb::StepDown { service: named(service)?, reason: options.reason(), to: options.to()? }).await
+    }
+
+    /// Stops the service on all hosts, and keeps it stopped. Options: `reason`, `until`.
+    async fn stop(&self, service: &str, options: Dictionary) -> fdo::Result<Dictionary> {
+        let options = Options::read(options, "Stop", &["reason", "until"])?;
+        self.ask(Verb::Stop { service: named(service)?, reason: options.reason(), until: options.until()? }).await
+    }
+
+    /// Lets a stopped service be started again.
+    async fn start(&self, service: &str, options: Dictionary) -> fdo::Result<Dictionary> {
+        Options::read(options, "Start", &[])?;
+        self.ask(Verb::Start { service: named(service)? }).await
+    }
+
+    /// Has the holder keep its lease for `seconds`, during which nobody takes over. Options: `seconds`, `reason`.
+    async fn pause(&self, service: &str, options: Dictionary) -> fdo::Result<Dictionary> {
+        let options = Options::read(options, "Pause", &["seconds", "reason"])?;
+        let seconds = options.seconds("Pause")?;
+        self.ask(Verb::Pause { service: named(service)?, reason: options.reason(), seconds }).await
+    }
+
+    /// Ends a pause.
+    async fn resume(&self, service: &str, options: Dictionary) -> fdo::Result<Dictionary> {
+        Options::read(options, "Resume", &[])?;
+        self.ask(Verb::Resume { service: named(service)? }).await
     }
 
     /// Says that the store and the key which this host's configuration names for the service's unit are meant, though the
-    /// unit was run elsewhere before. Returns what was done.
-    async fn adopt(&self, service: &str) -> fdo::Result<String> {
+    /// unit was run elsewhere before.
+    async fn adopt(&self, service: &str, options: Dictionary) -> fdo::Result<Dictionary> {
+        Options::read(options, "Adopt", &[])?;
         self.ask(Verb::Adopt { service: named(service)? }).await
+    }
+
+    /// Has this host hand everything over, and take nothing. Options: `reason`, `until`, `force`.
+    async fn drain(&self, options: Dictionary) -> fdo::Result<Dictionary> {
+        let options = Options::read(options, "Drain", &["reason", "until", "force"])?;
+        let force = options.force.unwrap_or_default();
+        self.ask(Verb::Drain { reason: options.reason(), until: options.until()?, force }).await
+    }
+
+    /// Lets this host take part again.
+    async fn undrain(&self, options: Dictionary) -> fdo::Result<Dictionary> {
+        Options::read(options, "Undrain", &[])?;
+        self.ask(Verb::Undrain).await
+    }
+
+    /// Says that a host is off: no fencing of it is waited for.
+    async fn confirm_dead(&self, node: &str, options: Dictionary) -> fdo::Result<Dictionary> {
+        Options::read(options, "ConfirmDead", &[])?;
+        self.ask(Verb::ConfirmDead { node: options::node(node)? }).await
     }
 }
 
 impl Manager {
-    async fn ask(&self, verb: Verb) -> fdo::Result<String> {
+    async fn ask(&self, verb: Verb) -> fdo::Result<Dictionary> {
         let (answer, result) = oneshot::channel();
-        self.asks.send(Ask::Do { verb, by: "root".to_owned(), answer }).await.map_err(gone)?;
-        said(result.await.map_err(gone)?)
+        let by = format!("root@{}", self.node);
+        self.asks.send(Ask::Do { verb, by, answer }).await.map_err(gone)?;
+        Ok(to_dictionary(&Begun { begun: said(result.await.map_err(gone)?)? }))
     }
 }
 

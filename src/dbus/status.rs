@@ -126,6 +126,14 @@ pub struct HostStatus {
     pub services: Vec<ServiceReport>,
 }
 
+/// The answer to an operator who has asked for something.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Begun {
+    /// What was begun, before it is done.
+    pub begun: String,
+}
+
 /// The cluster as this host knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]

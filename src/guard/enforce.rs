@@ -36,10 +36,11 @@ use super::mounts::Looker;
 use super::pid1::{self, Systemd, WithoutProcess};
 use super::table::is_below_the_root;
 use super::thread_pool::{STACK_BYTES, ThreadPool};
-use super::{Level, say};
+use super::told::{self, Level, say};
 use crate::guard_client::frame::Lease;
 use crate::host::cgroup::Hierarchy;
 use crate::host::clock;
+use crate::journal::GuardAlarm;
 use crate::types::{ServiceName, Time, UnitName};
 
 /// Time between two looks at a control group that is not empty.
@@ -208,6 +209,8 @@ struct State {
     placed: bool,
     /// The control groups that systemd has named and the lease does not.
     elsewhere: BTreeSet<String>,
+    /// The control groups whose kill the journal was told of.
+    killed: BTreeSet<String>,
     /// Whether systemd had a main process of the units when it was last asked, with all groups empty. `None`: it was not asked
     /// since processes were last seen in the groups.
     has_main: Option<bool>,
@@ -324,7 +327,7 @@ impl Case {
             self.is_dead(None, tell);
         }
         if !stopped && complain {
-            say(Level::Alert, &format!("{}: its units are still not proven dead, trying again", self.lease.service));
+            self.tell(GuardAlarm::Unproven, "its units are still not proven dead, trying again");
         }
         Some(clock::now().plus(if stopped { WATCH_INTERVAL } else { KILL_INTERVAL }))
     }
@@ -336,10 +339,12 @@ impl Case {
         let elsewhere = self.lock().elsewhere.clone();
         for path in self.lease.cgroups.iter().chain(&elsewhere) {
             let empty = hierarchy.is_empty(path).and_then(|empty| {
-                if empty || !self.sees_life(path) {
+                if empty {
                     return Ok(empty);
                 }
+                let Some(was_stopped) = self.sees_life() else { return Ok(empty) };
                 hierarchy.kill(path)?;
+                self.tell_of_kill(path, was_stopped);
                 hierarchy.is_empty(path)
             });
             match empty {
@@ -347,10 +352,7 @@ impl Case {
                 Err(error) => {
                     all_empty = false;
                     if complain {
-                        say(
-                            Level::Alert,
-                            &format!("{}: cannot kill {path}, trying again: {error}", self.lease.service),
-                        );
+                        self.tell(GuardAlarm::Unproven, &format!("cannot kill {path}, trying again: {error}"));
                     }
                 }
             }
@@ -366,18 +368,31 @@ impl Case {
         is_told || !state.asked || clock::now().has_passed(self.lease.terms.dead_by())
     }
 
-    /// Notes that a group has processes. Returns whether the lease is still enforced, so that they may be killed.
-    fn sees_life(&self, path: &str) -> bool {
-        let (was_stopped, over) = {
-            let mut state = self.lock();
-            state.sightings += 1;
-            state.has_main = None;
-            (std::mem::take(&mut state.stopped), state.over)
+    /// Notes that a group has processes. Returns whether the units had been seen dead before; `None`: the lease is not enforced
+    /// any more, so that they must not be killed.
+    fn sees_life(&self) -> Option<bool> {
+        let mut state = self.lock();
+        state.sightings += 1;
+        state.has_main = None;
+        let was_stopped = std::mem::take(&mut state.stopped);
+        (!state.over).then_some(was_stopped)
+    }
+
+    /// Tells that a group has got SIGKILL: once, and each time that it had processes again after the units were seen dead.
+    fn tell_of_kill(&self, path: &str, was_stopped: bool) {
+        let is_new = self.lock().killed.insert(path.to_owned());
+        let reason = match (was_stopped, is_new) {
+            (true, _) => format!("{path} has processes again, which have got SIGKILL"),
+            (false, true) => {
+                format!("the processes in {path} have got SIGKILL, because they were left when it was due")
+            }
+            (false, false) => return,
         };
-        if was_stopped && !over {
-            say(Level::Alert, &format!("{}: {path} has processes again, killing them", self.lease.service));
-        }
-        !over
+        told::alarm_of(Level::Alert, GuardAlarm::Killed, &self.lease, &[path], &reason);
+    }
+
+    fn tell(&self, alarm: GuardAlarm, reason: &str) {
+        told::alarm_of(Level::Alert, alarm, &self.lease, &[], reason);
     }
 
     /// Notes that the units are dead, if all conditions still hold. `sightings`: the count when systemd was asked; a change
@@ -390,7 +405,8 @@ impl Case {
             holds && !std::mem::replace(&mut state.stopped, true)
         };
         if is_new {
-            say(Level::Notice, &format!("{}: nothing of its units runs any more", self.lease.service));
+            let reason = "nothing of its units runs any more";
+            told::alarm_of(Level::Notice, GuardAlarm::Dead, &self.lease, &[], reason);
             // At the end of the guard nobody receives this.
             let _ = tell.send(self.lease.service.clone());
         }
@@ -591,7 +607,7 @@ impl Case {
         let Err(trouble) = looker.check(mounts, Duration::ZERO) else { return true };
         if !looker.is_looking() && clock::now().has_passed(questions.complain_at) {
             questions.complain_at = clock::now().plus(COMPLAINT_INTERVAL);
-            say(Level::Alert, &format!("{}: {trouble}", self.lease.service));
+            self.tell(GuardAlarm::Unproven, &trouble.to_string());
         }
         false
     }

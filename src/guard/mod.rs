@@ -10,6 +10,7 @@
 //! | [`records`] | the leases on disk, for the guard's successor |
 //! | [`files`] | how records and grants are written |
 //! | [`shell`] | the main loop: socket, timer, and what the table decides |
+//! | [`told`] | what the guard writes to the journal, which it never waits for |
 //! | [`enforce`] | what is done about lapsed leases: stop, SIGKILL, proof, again and again |
 //! | [`thread_pool`] | threads for calls that may hang |
 //! | [`pid1`] | the calls to systemd, over its private socket |
@@ -28,6 +29,7 @@ mod records;
 mod shell;
 mod take_down;
 mod thread_pool;
+mod told;
 mod watch;
 mod watchdog;
 
@@ -38,15 +40,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
-use rustix::io::Errno;
-use rustix::net::{SendFlags, send};
-
+use self::told::{Level, say};
 use self::watchdog::Watchdog;
 use crate::command_line::{self, exit};
 use crate::guard_client::{self, frame, grant};
 use crate::host::self_fence;
+use crate::journal::GuardAlarm;
 use crate::types::{LEASES_DIR, ServiceName, span};
+use clap::{Args, Parser, Subcommand};
 
 /// Holds a deadline for each lease, and stops the units when it passes, whatever happened to putexd.
 #[derive(Debug, Parser)]
@@ -125,6 +126,9 @@ pub fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };
+    if !matches!(arguments.command, Some(Mode::Gate { .. })) {
+        told::prepare();
+    }
     match arguments.command {
         Some(Mode::Gate { service, leases }) => match grant::gate(&leases, &service) {
             Ok(()) => ExitCode::SUCCESS,
@@ -161,31 +165,11 @@ pub fn main() -> ExitCode {
             match shell.serve() {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => {
-                    say(Level::Emergency, &format!("the guard ends, and every lease of this host with it: {error}"));
+                    let reason = format!("the guard ends, and every lease of this host with it: {error}");
+                    told::alarm(Level::Emergency, GuardAlarm::Ends, &reason);
                     ExitCode::from(exit::OS)
                 }
             }
         }
-    }
-}
-
-/// The syslog priorities that the guard uses.
-#[derive(Debug, Clone, Copy)]
-enum Level {
-    Emergency = 0,
-    Alert = 1,
-    Error = 3,
-    Warning = 4,
-    Notice = 5,
-    Info = 6,
-}
-
-/// Writes one line to the journal, with its priority in front as sd-daemon(3) defines it. A journal that does not read must not
-/// block the guard: such a line is lost, and an error of writing is ignored.
-fn say(level: Level, text: &str) {
-    let line = format!("<{}>{text}\n", level as u8);
-    let unblocked = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    if send(io::stderr(), line.as_bytes(), unblocked) == Err(Errno::NOTSOCK) {
-        let _ = io::stderr().write_all(line.as_bytes());
     }
 }

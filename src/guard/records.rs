@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::files::Files;
 use super::table::Entry;
-use super::{Level, say};
+use super::told::{Level, say};
 use crate::guard_client::frame::Lease;
 use crate::guard_client::{alternating, grant};
 use crate::types::{BootId, Revision, ServiceName, Time, WriteId};

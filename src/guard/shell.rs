@@ -24,19 +24,21 @@ use sd_notify::NotifyState;
 use self::connection::{Connection, farewell, is_of_putexd};
 use self::heart::{AllCondemned, FirstAct, Heart};
 use self::keeping::{Change, Room};
+use super::Paths;
 use super::enforce::{Enforcement, Enforcer};
 use super::files::Files;
 use super::records::Records;
 use super::table::{Effect, Entry, Table};
+use super::told::{self, Level, say};
 use super::watch::{Pulse, listen};
 use super::watchdog::Watchdog;
-use super::{Level, Paths, say};
 use crate::guard_client::frame::{Command, Lease, Of, Outcome, Reply};
 use crate::host::cgroup::{Condemned, Hierarchy};
 use crate::host::clock::{self, BootTimer};
 use crate::host::group_name::is_within;
 use crate::host::identity;
 use crate::host::self_fence::self_fence;
+use crate::journal::GuardAlarm;
 use crate::types::{DAEMON_UNIT, ServiceName, Time};
 
 /// How often the guard looks for a proof that permits the next keep-alive of the watchdog: no event announces one.
@@ -133,7 +135,9 @@ impl<'a> Shell<'a> {
         let condemn = |lease: &Lease| -> Vec<_> {
             lease.cgroups.iter().filter_map(|path| hierarchy.condemn(path).ok()).collect()
         };
+        let mut first_act = FirstAct::default();
         for service in table.overdue(clock::now()) {
+            first_act.note(service);
             let lease = table.entry_of(service).map(Entry::lease);
             for group in lease.iter().flat_map(|lease| condemn(lease)) {
                 let _ = group.kill();
@@ -174,7 +178,7 @@ impl<'a> Shell<'a> {
             records,
             grants,
             condemned,
-            first_act: FirstAct::default(),
+            first_act,
             enforcer,
             enforcements: BTreeMap::new(),
             listener,
@@ -356,13 +360,16 @@ impl<'a> Shell<'a> {
 
     fn enforce(&mut self, lease: Lease) {
         let service = lease.service.clone();
-        say(
-            Level::Alert,
-            &format!(
-                "{service}: its lease has lapsed, stopping its units; SIGKILL follows {} ms after the deadline",
-                lease.terms.stop_budget.saturating_sub(lease.terms.kill_reserve).as_millis()
-            ),
+        let reason = format!(
+            "its lease has lapsed, stopping its units; SIGKILL follows {} ms after the deadline",
+            lease.terms.stop_budget.saturating_sub(lease.terms.kill_reserve).as_millis()
         );
+        told::alarm_of(Level::Alert, GuardAlarm::Lapsed, &lease, &[], &reason);
+        if self.first_act.has_killed(&service) {
+            let killed: Vec<&str> = lease.cgroups.iter().map(String::as_str).collect();
+            let reason = "SIGKILL was due already, and its control groups have got it before anything else was done";
+            told::alarm_of(Level::Alert, GuardAlarm::Killed, &lease, &killed, reason);
+        }
         let enforcement = self.enforcer.begin(lease);
         self.enforcements.insert(service, enforcement);
     }
@@ -372,15 +379,14 @@ impl<'a> Shell<'a> {
     /// host too.
     fn give_up(&self, lease: &Lease) -> Result<(), Fatal> {
         let service = lease.service.clone();
-        say(
-            Level::Emergency,
-            &format!(
-                "{service}: its units are not proven dead {} ms after the deadline; they may run on two hosts",
-                lease.terms.stop_budget.as_millis()
-            ),
+        let reason = format!(
+            "its units are not proven dead {} ms after the deadline; they may run on two hosts",
+            lease.terms.stop_budget.as_millis()
         );
+        told::alarm_of(Level::Emergency, GuardAlarm::Unproven, lease, &[], &reason);
         if let Err(error) = self_fence(lease.on_stop_failure, &self.paths.sysrq) {
-            say(Level::Emergency, &format!("cannot take this host down: {error}"));
+            let reason = format!("cannot take this host down: {error}");
+            told::alarm_of(Level::Emergency, GuardAlarm::TakesDown, lease, &[], &reason);
         }
         if lease.on_stop_failure.is_self_fence() {
             return Err(Fatal::NotFenced(service));

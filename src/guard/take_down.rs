@@ -12,10 +12,11 @@ use std::time::Duration;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 
+use super::told::{self, Level, say};
 use super::watch::listen;
-use super::{Level, say};
 use crate::guard_client::take_down::{REQUEST_LIMIT_BYTES, Reply};
 use crate::host::self_fence::self_fence;
+use crate::journal::GuardAlarm;
 use crate::types::OnStopFailure;
 
 /// How long the watcher waits for a client to send its request, and to take the reply.
@@ -60,10 +61,11 @@ fn serve(socket: &Path, sysrq: &Path) {
 /// Serves one request. A client that breaks off, or sends anything else, gets no reply.
 fn converse(mut stream: UnixStream, sysrq: &Path) {
     let Ok(how) = hear(&mut stream) else { return };
-    say(Level::Alert, "putexd asks for it: this host is taken down");
+    told::alarm(Level::Alert, GuardAlarm::TakesDown, "putexd asks for it: this host is taken down");
     let reply: Reply = self_fence(how, sysrq).map_err(|error| error.to_string());
     if let Err(error) = &reply {
-        say(Level::Emergency, &format!("cannot take this host down: {error}"));
+        let reason = format!("cannot take this host down: {error}");
+        told::alarm(Level::Emergency, GuardAlarm::TakesDown, &reason);
     }
     if let Ok(reply) = serde_json::to_vec(&reply) {
         // The client may be gone; the journal has the outcome.

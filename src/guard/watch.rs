@@ -31,9 +31,11 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use sd_notify::NotifyState;
 
+use super::pid1;
 use super::table::LEAST_PATIENCE;
-use super::{Level, pid1, say};
+use super::told::{self, Level, say};
 use crate::host::clock;
+use crate::journal::GuardAlarm;
 use crate::systemd::notify;
 
 /// How long a guard may be silent while nothing is at stake.
@@ -258,15 +260,15 @@ impl Guard {
         if !*told {
             *told = true;
             let silence = vigil.silence.as_millis();
-            match &answer {
-                Ok(()) => say(Level::Alert, &format!("the guard was silent for {silence} ms, it is killed")),
-                Err(error) => say(
-                    Level::Alert,
-                    &format!(
+            let reason = match &answer {
+                Ok(()) => format!("the guard was silent for {silence} ms, it is killed"),
+                Err(error) => {
+                    format!(
                         "the guard was silent for {silence} ms, and is killed once systemd can start another: {error}"
-                    ),
-                ),
-            }
+                    )
+                }
+            };
+            told::alarm(Level::Alert, GuardAlarm::Ends, &reason);
         }
         if answer.is_ok() {
             // An error means that the guard is gone already.

@@ -18,9 +18,10 @@ use std::time::Duration;
 
 use rustix::fs::{OFlags, major, minor};
 
-use super::{Level, say};
+use super::told::{self, Level, say};
 use crate::guard_client::frame;
 use crate::host::watchdog::reach;
+use crate::journal::GuardAlarm;
 use crate::types::Time;
 
 /// A keep-alive may be any byte except the magic letter.
@@ -142,7 +143,8 @@ impl Watchdog {
             Ok(()) => {
                 self.expiry = Some(clock().plus(reach(self.timeout)));
                 if self.trouble.take().is_some() {
-                    say(Level::Notice, &format!("the watchdog {} is served again", self.path.display()));
+                    let reason = format!("the watchdog {} is served again", self.path.display());
+                    told::alarm(Level::Notice, GuardAlarm::Unserved, &reason);
                 }
             }
             Err(trouble) => {
@@ -150,7 +152,8 @@ impl Watchdog {
                 let trouble = trouble.to_string();
                 if self.trouble.as_ref() != Some(&trouble) {
                     let path = self.path.display();
-                    say(Level::Alert, &format!("cannot serve the watchdog {path}, trying again: {trouble}"));
+                    let reason = format!("cannot serve the watchdog {path}, trying again: {trouble}");
+                    told::alarm(Level::Alert, GuardAlarm::Unserved, &reason);
                     self.trouble = Some(trouble);
                 }
             }

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use putexd::config::ServiceSettings;
+use putexd::daemon::fence::Fencings;
 use putexd::daemon::grounds::Grounds;
 use putexd::daemon::hints::Hints;
 use putexd::daemon::machine::{Fencing, Machine, Task, Timer};
@@ -281,6 +282,7 @@ async fn run(machine: VirtualMachine, again: Arc<Notify>) {
     let host = Host {
         node: NodeId::new(&host_name(named_as)).expect("a node's name"),
         machine_id: MachineId(1 + h as u128),
+        notes: Arc::clone(&store),
         store,
         store_address: StoreAddress { what: "memory".to_owned(), servers: vec!["here".to_owned()] },
         cluster: None,
@@ -288,6 +290,7 @@ async fn run(machine: VirtualMachine, again: Arc<Notify>) {
         hints,
         machine: Arc::new(machine),
         grounds: Grounds::default(),
+        fencings: Fencings::default(),
         tidings: Tidings::default(),
         guard: guard.clone(),
         watchdog: None,

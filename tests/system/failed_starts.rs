@@ -83,7 +83,7 @@ fn a_single_command_that_failed_takes_no_host_down() {
     }
     fixture.start_putexd();
     for host in &fixture.hosts {
-        wait_for_words(TAKE_OVER, host, &["the last start on this host failed"]);
+        wait_for_words(TAKE_OVER, host, &["the last run on this host failed"]);
         assert!(putexctl_status(host).contains("exit status 2"), "{}", putexctl_status(host));
     }
     holds_for(Duration::from_secs(10), "no host goes down", || fixture.hosts.iter().all(Host::is_on));
@@ -110,7 +110,7 @@ fn a_bound_unit_that_failed_to_start_keeps_nothing_down() {
     let [one, two] = loaded(&fixture);
     one.exec(&["ip", "address", "add", ADDRESS, "dev", "eth0"]);
     one.exec(&["systemctl", "start", DAEMON]);
-    wait_for_words(TAKE_OVER, one, &["the last start on this host failed"]);
+    wait_for_words(TAKE_OVER, one, &["the last run on this host failed"]);
     let since = now();
     two.exec(&["systemctl", "start", DAEMON]);
     let first = fixture.wait_for_start(since, TAKE_OVER);
@@ -148,7 +148,7 @@ fn a_start_that_failed_half_way_and_was_undone_is_proven() {
     }
     fixture.start_putexd();
     for host in &fixture.hosts {
-        wait_for_words(TAKE_OVER, host, &["the last start on this host failed"]);
+        wait_for_words(TAKE_OVER, host, &["the last run on this host failed"]);
     }
     holds_for(Duration::from_secs(10), "no host goes down", || fixture.hosts.iter().all(Host::is_on));
     for host in &fixture.hosts {
@@ -194,7 +194,7 @@ fn a_unit_that_fails_at_each_start_is_told_of_in_status() {
         let plan = Plan::hosts("false", 2, Lockstore::Directory);
         let Some(fixture) = plan.file(FAILS.0, &format!("{}{restart}", FAILS.1)).begin() else { return };
         for host in &fixture.hosts {
-            wait_for_words(TAKE_OVER, host, &["the last start on this host failed"]);
+            wait_for_words(TAKE_OVER, host, &["the last run on this host failed"]);
             assert!(
                 !restart.is_empty() || putexctl_status(host).contains("exit status 1"),
                 "{}",
@@ -240,7 +240,7 @@ fn is_not_forgotten(name: &'static str, lines: &str, how: Interrupted) {
     two.exec(&["systemctl", "start", DAEMON]);
     match how {
         Interrupted::Release { signal } => {
-            one.exec(&["putexctl", "step-down", "db"]);
+            one.exec(&["putexctl", "step-down", "--no-wait", "db"]);
             wait_for_line(one, &[UNIT, "is not proven dead"]);
             match signal {
                 Some(signal) => crate::fixture::signal(one, DAEMON, signal),
@@ -302,7 +302,7 @@ fn a_start_that_has_come_to_its_end_is_in_no_doubt() {
     wait_until(SOON, "putexd is back", || is_active(one, DAEMON) && putexctl_status(one).contains("active"));
     two.exec(&["systemctl", "start", DAEMON]);
     wait_until(SOON, "the other host waits", || putexctl_status(two).contains("standby"));
-    one.exec(&["putexctl", "step-down", "db"]);
+    one.exec(&["putexctl", "step-down", "--no-wait", "db"]);
     wait_until(TAKE_OVER, "the other host takes over", || is_active(two, UNIT));
     assert!(!has_address(one) && one.is_on());
     two.exec(&["systemctl", "mask", "--runtime", DAEMON]);

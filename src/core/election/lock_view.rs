@@ -293,8 +293,11 @@ impl LockView {
     }
 
     fn claim_of_record(&self, seen: &ObservedLock, record: &Record, unknown: &Claim, timings: &Timings) -> Claim {
-        let cause =
-            if record.is_held() { Cause::Silent { holder: record.holder.to_string() } } else { Cause::Unproven };
+        let cause = if record.is_held() {
+            Cause::Silent { holder: record.holder.to_string(), heard: seen.heard }
+        } else {
+            Cause::Unproven
+        };
         let unknown = Claim { why: Why { cause, ..unknown.why.clone() }, ..unknown.clone() };
         match &record.details {
             Some(details) if record.is_held() => {

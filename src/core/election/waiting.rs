@@ -16,6 +16,8 @@ pub enum Cause {
     Silent {
         /// The holder's name.
         holder: String,
+        /// When something was last heard of the holder.
+        heard: Heard,
     },
     /// The lock is empty, and nothing shows that its last holder's unit is dead.
     Unproven,
@@ -252,13 +254,13 @@ fn back_off_in_words(left: Duration, reason: &str, failures: u32) -> String {
     let left = rounded(left);
     let again = "(run \"systemctl reload putexd\" to try at once)";
     match failures {
-        0 => format!(
-            "waits {left} before it tries again, since it let the lock go: {reason}; it takes it again if nobody else does"
-        ),
-        1 => format!("waits {left} before it tries again {again}, since something failed: {reason}"),
-        count => format!(
-            "waits {left} before it tries again {again}, since something failed {count} times in a row, at last: {reason}"
-        ),
+        0 => {
+            format!("tries again in {left}, since it let the lock go: {reason}; it takes it again if nobody else does")
+        }
+        1 => format!("tries again in {left} {again}, since something failed: {reason}"),
+        count => {
+            format!("tries again in {left} {again}, since something failed {count} times in a row, at last: {reason}")
+        }
     }
 }
 
@@ -266,8 +268,8 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.cause {
             Cause::Free => f.write_str("the last holder's unit was shown dead")?,
-            Cause::Silent { holder } => {
-                write!(f, "the unit of {holder}, which fell silent, is not yet known to be dead")?;
+            Cause::Silent { holder, .. } => {
+                write!(f, "waits for the former holder {holder}, whose unit may live until then")?;
             }
             Cause::Unproven => f.write_str("nothing shows that the last holder's unit is dead")?,
             Cause::Absent => {
@@ -308,11 +310,25 @@ impl fmt::Display for Why {
     }
 }
 
+impl Why {
+    /// What is told of the former holder when its lock was taken. `None`: there is none that fell silent.
+    pub(super) fn silence(&self, now: Time) -> Option<String> {
+        let Cause::Silent { holder, heard } = &self.cause else { return None };
+        Some(match heard {
+            Heard::Renewed(at) => format!("{holder} has not renewed for {}", rounded(now.since_at_least(*at))),
+            Heard::Found(at) => {
+                let span = rounded(now.since_at_least(*at));
+                format!("{holder} has not renewed in the {span} since its record was found")
+            }
+        })
+    }
+}
+
 impl Heard {
     /// Text that fits behind the holder's name with "holds the lock" or the like.
     fn in_words(self, now: Time) -> String {
         match self {
-            Self::Renewed(at) => format!(" and was heard of {} ago", rounded(now.since_at_least(at))),
+            Self::Renewed(at) => format!(" and last renewed {} ago", rounded(now.since_at_least(at))),
             Self::Found(at) => format!(
                 "; this host has seen its record for {}, and does not know how old it was then",
                 rounded(now.since_at_least(at))
@@ -357,13 +373,13 @@ impl Waiting {
         let left = |until: &Time| rounded(now.until_waited(*until));
         match self {
             Self::Claim => "waits for the store to take its claim; the unit is not started before that".to_owned(),
-            Self::Entitlement { until, why } => format!("waits {} before it starts: {why}", left(until)),
+            Self::Entitlement { until, why } => format!("starts {}: {why}", ahead(now.until_waited(*until))),
             Self::LastWrite => "waits for the store to confirm once more that the lock is its own".to_owned(),
             Self::Fencing { hosts } => format!("waits until {} is fenced", hosts.join(" and ")),
             Self::Arming => "waits for putex-guard to take up the lease".to_owned(),
             Self::Unfencing => "waits for the unit of [fence] unfence".to_owned(),
             Self::Renewal { since, deadline } => format!(
-                "not renewed for {}; the unit is stopped {} unless the store takes a renewal before",
+                "last renewed {} ago; stops {} unless the store takes a renewal before",
                 rounded(now.since_at_least(*since)),
                 ahead(now.until_passed(*deadline))
             ),
@@ -406,7 +422,7 @@ impl Waiting {
                 let heard = format!("{holds}{}", heard.in_words(now));
                 match take_at {
                     Some(at) => {
-                        format!("{heard}; if it stays silent, the lock may be taken {}", ahead(now.until_waited(*at)))
+                        format!("{heard}; it may be taken {} unless {holder} renews it", ahead(now.until_waited(*at)))
                     }
                     None => heard,
                 }
@@ -455,7 +471,7 @@ mod tests {
         let why = Why { cause: Cause::Absent, unseen: Some(Unseen::NewStore), longest: Longest::Configured, hold };
         assert_eq!(
             Waiting::Entitlement { until: at(15_849), why }.in_words(at(1000)),
-            "waits 14.8s before it starts: the store has no record of this lock, and a holder that nobody knows of may \
+            "starts in 14.8s: the store has no record of this lock, and a holder that nobody knows of may \
              live; the store was made anew, wiped or restored, and a holder that it no longer shows may live; it may live \
              for longest-hold = 20s"
         );
@@ -465,16 +481,28 @@ mod tests {
         };
         assert_eq!(
             holder(Some(at(4000))).in_words(at(1400)),
-            "h2 holds the lock and was heard of 0.4s ago; if it stays silent, the lock may be taken in 2.6s"
+            "h2 holds the lock and last renewed 0.4s ago; it may be taken in 2.6s unless h2 renews it"
         );
-        assert_eq!(holder(None).in_words(at(1400)), "h2 holds the lock and was heard of 0.4s ago");
+        let why = |heard| {
+            let cause = Cause::Silent { holder: "h3".to_owned(), heard };
+            Why { cause, unseen: None, longest: Longest::Seen, hold }
+        };
+        assert_eq!(
+            Waiting::Entitlement { until: at(10_200), why: why(Heard::Renewed(at(1000))) }.in_words(at(1000)),
+            "starts in 9.2s: waits for the former holder h3, whose unit may live until then"
+        );
+        let silence = |heard| why(heard).silence(at(10_000)).expect("it fell silent");
+        assert_eq!(silence(Heard::Renewed(at(1000))), "h3 has not renewed for 9.0s");
+        assert_eq!(silence(Heard::Found(at(1000))), "h3 has not renewed in the 9.0s since its record was found");
+        assert_eq!(Why::nobody().silence(at(1000)), None);
+        assert_eq!(holder(None).in_words(at(1400)), "h2 holds the lock and last renewed 0.4s ago");
         assert_eq!(
             holder(Some(at(4000))).in_words(at(4000)),
-            "h2 holds the lock and was heard of 3.0s ago; if it stays silent, the lock may be taken at once"
+            "h2 holds the lock and last renewed 3.0s ago; it may be taken at once unless h2 renews it"
         );
         assert_eq!(
             Waiting::Renewal { since: at(1000), deadline: at(16_200) }.in_words(at(12_700)),
-            "not renewed for 11.7s; the unit is stopped in 3.5s unless the store takes a renewal before"
+            "last renewed 11.7s ago; stops in 3.5s unless the store takes a renewal before"
         );
         let own = |shown| Waiting::OwnRecord { shown, take_at: Some(at(4000)) }.in_words(at(1400));
         let stopped = "the last record seen is this host's own; its unit is stopped here";
@@ -483,13 +511,13 @@ mod tests {
         let store = |holder| Waiting::Store { holder }.in_words(at(1400));
         assert_eq!(store(None), waits);
         let silent = Some(("h2".to_owned(), Heard::Renewed(at(1000))));
-        assert_eq!(store(silent), format!("{waits}; before, h2 held the lock and was heard of 0.4s ago"));
+        assert_eq!(store(silent), format!("{waits}; before, h2 held the lock and last renewed 0.4s ago"));
         let claim = |heard| {
             Waiting::Holder { holder: "h2".to_owned(), is_claim: true, heard, take_at: None }.in_words(at(1400))
         };
         assert_eq!(
             claim(Heard::Renewed(at(1000))),
-            "h2 has claimed the lock, is about to start the unit, and was heard of 0.4s ago"
+            "h2 has claimed the lock, is about to start the unit, and last renewed 0.4s ago"
         );
         assert_eq!(
             claim(Heard::Found(at(1000))),
@@ -512,8 +540,8 @@ mod tests {
         let back_off = |failures| Waiting::BackOff { until: at(5200), reason: "it did".to_owned(), failures };
         assert_eq!(
             back_off(3).in_words(at(1000)),
-            "waits 4.2s before it tries again (run \"systemctl reload putexd\" to try at once), since something failed 3 times \
-             in a row, at last: it did"
+            "tries again in 4.2s (run \"systemctl reload putexd\" to try at once), since something failed 3 times in a row, \
+             at last: it did"
         );
         assert!(!back_off(0).in_words(at(1000)).contains("reload"), "an operator asked for this one");
         assert!(back_off(0).in_words(at(1000)).contains("if nobody else does"));

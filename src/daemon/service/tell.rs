@@ -7,7 +7,9 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::{Admission, Refusal, Service, UnitControl, names};
-use crate::daemon::tidings::Change;
+use crate::daemon::alarms::Alarms;
+use crate::daemon::machine::Machine;
+use crate::daemon::tidings::{Change, NewHolder};
 use crate::election::{Alarm, ObservedUnit, State, Transition, Waiting, rounded};
 use crate::guard_client::GuardClient;
 use crate::journal;
@@ -83,10 +85,7 @@ impl Service {
                 }
             }
             Err(refusal) => match Hears::of(refusal, self.must_end(refusal), self.again.is_some()) {
-                Hears::Alarm => {
-                    let subject = journal::Subject { service: Some((name, unit)), ..journal::Subject::default() };
-                    journal::alarm(journal::Alarm::Ungated, &subject, &refusal.to_string());
-                }
+                Hears::Alarm => self.raise(journal::Alarm::Ungated, &refusal.to_string()),
                 Hears::Error => tracing::error!(
                     OBJECT_SYSTEMD_UNIT = unit.as_str(),
                     "{name}: failed to take {unit} under supervision: {refusal}"
@@ -110,19 +109,20 @@ impl Service {
 
     /// Tells the journal of a health check's verdict when it changes. `role` names the check.
     pub(super) fn note_verdict(&mut self, role: &str, verdict: Result<&(), &String>) {
+        let words = verdict.map_or_else(String::as_str, |()| "passes");
+        if self.verdict != words {
+            words.clone_into(&mut self.verdict);
+        }
         if verdict.is_ok() == self.healthy {
             return;
         }
         self.healthy = verdict.is_ok();
-        let subject = journal::Subject {
-            service: Some((&self.settings.name, &self.settings.unit)),
-            ..journal::Subject::default()
-        };
         match verdict {
             Ok(()) => {
-                journal::alarm(journal::Alarm::CheckRecovered, &subject, &format!("the {role} check passes"));
+                self.alarms.end(journal::Alarm::CheckFailed);
+                self.raise(journal::Alarm::CheckRecovered, &format!("the {role} check passes"));
             }
-            Err(reason) => journal::alarm(journal::Alarm::CheckFailed, &subject, reason),
+            Err(reason) => self.raise(journal::Alarm::CheckFailed, reason),
         }
     }
 
@@ -180,9 +180,33 @@ impl Service {
         if let Some(ended) = ended {
             write!(told.reason, "; {ended}").expect("writing to a string does not fail");
         }
+        if transition.to == State::Lapsing {
+            // The entry of this change tells of it in the journal.
+            let machine = &self.host.machine;
+            self.alarms.raise(journal::Alarm::Lapsed, &transition.reason, machine.now(), machine.wall());
+        }
         let (service, unit) = (self.settings.name.clone(), self.settings.unit.clone());
-        let later = self.host.tidings.tell(Change { service, unit, transition: told });
-        if let Some(at) = later {
+        self.write_at(self.host.tidings.tell(Change { service, unit, transition: told }));
+    }
+
+    /// Tells the journal that the lock has another holder than before. What this host does itself is told as a change of state.
+    pub(super) fn tell_of_holder(&mut self) {
+        let holder = self.election.holder();
+        if holder.is_empty() || holder == self.last_holder {
+            return;
+        }
+        let former = std::mem::replace(&mut self.last_holder, holder.to_owned());
+        if former.is_empty() || self.election.state() != State::Standby || self.last_holder == self.host.node.as_str() {
+            return;
+        }
+        let (service, unit) = (self.settings.name.clone(), self.settings.unit.clone());
+        let news = NewHolder { service, unit, holder: self.last_holder.clone(), former };
+        self.write_at(self.host.tidings.tell_of_holder(news));
+    }
+
+    /// Has what waits for the journal written `at` that time.
+    fn write_at(&self, at: Option<Instant>) {
+        if let Some(at) = at {
             let tidings = self.host.tidings.clone();
             self.host.machine.spawn(Box::pin(async move {
                 sleep_until(at).await;
@@ -191,7 +215,10 @@ impl Service {
         }
     }
 
-    pub(super) fn alarm(&self, alarm: &Alarm) {
+    pub(super) fn alarm(&mut self, alarm: &Alarm) {
+        if let Alarm::OddRecord { .. } = alarm {
+            self.odd_at = self.election.revision();
+        }
         let settings = &self.settings;
         let (kind, reason) = match alarm {
             Alarm::TwoHostsOneName { machine } => (
@@ -255,9 +282,9 @@ impl Service {
                 )
             }
             Alarm::NotToBeFenced { hosts } => (
-                journal::Alarm::FenceFailed,
+                journal::Alarm::NotToBeFenced,
                 format!(
-                    "{} is not fenced: name it in [fence] hosts if it should be; without that list only hosts are fenced that have held the lock",
+                    "{} is left alone: it is not in [fence] hosts, or, without that list, is not known to have held the lock",
                     hosts.join(" and ")
                 ),
             ),
@@ -306,8 +333,10 @@ impl Service {
         }));
     }
 
-    fn placed(&self) -> Placed {
+    pub(super) fn placed(&self) -> Placed {
         Placed {
+            alarms: self.alarms.clone(),
+            machine: Arc::clone(&self.host.machine),
             service: self.settings.name.clone(),
             unit: self.settings.unit.clone(),
             holder: self.election.holder().to_owned(),
@@ -355,7 +384,9 @@ async fn are_dead_by_guard(guard: &GuardClient, service: &ServiceName, units: &U
 }
 
 /// The subject of an alarm, with what is known of the lock when it is made.
-struct Placed {
+pub(super) struct Placed {
+    alarms: Alarms,
+    machine: Arc<dyn Machine>,
     service: ServiceName,
     unit: UnitName,
     holder: String,
@@ -364,7 +395,8 @@ struct Placed {
 }
 
 impl Placed {
-    fn alarm(&self, kind: journal::Alarm, reason: &str) {
+    pub(super) fn alarm(&self, kind: journal::Alarm, reason: &str) {
+        self.alarms.raise(kind, reason, self.machine.now(), self.machine.wall());
         let subject = journal::Subject {
             service: Some((&self.service, &self.unit)),
             holder: Some(&*self.holder).filter(|holder| !holder.is_empty()),
@@ -480,8 +512,7 @@ mod tests {
         let waiting = || Some(Waiting::Renewal { since: at(1), deadline: at(20) });
         let mut overdue = Overdue::default();
         assert_eq!(overdue.hear(None, true, false, at(2)), None);
-        let words =
-            "not renewed for 9.0s; the unit is stopped in 10.0s unless the store takes a renewal before".to_owned();
+        let words = "last renewed 9.0s ago; stops in 10.0s unless the store takes a renewal before".to_owned();
         assert_eq!(overdue.hear(waiting(), true, false, at(10)), Some(Renewals::Fail(words)));
         assert_eq!(overdue.hear(waiting(), true, false, at(11)), None);
         let words = "renewed again after 11.0s".to_owned();

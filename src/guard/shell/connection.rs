@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 
 use rustix::event::{PollFd, PollFlags};
 
-use crate::guard::Level;
+use crate::guard::told::Level;
 use crate::guard_client::frame::{Inbox, REQUEST_LIMIT_BYTES, Reply, Request};
 use crate::types::DAEMON_UNIT;
 

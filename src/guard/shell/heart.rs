@@ -30,6 +30,16 @@ pub(super) struct FirstAct {
 }
 
 impl FirstAct {
+    /// Notes that a service has got its first SIGKILL.
+    pub(super) fn note(&mut self, service: &ServiceName) {
+        self.done.insert(service.clone());
+    }
+
+    /// Whether a service has got SIGKILL before its lapse was told.
+    pub(super) fn has_killed(&self, service: &ServiceName) -> bool {
+        self.done.contains(service)
+    }
+
     pub(super) fn kill_overdue(&mut self, table: &Table, condemned: &AllCondemned, heart: &mut Heart) {
         let now = clock::now();
         if now.has_passed(self.done_at.plus(AWAKE)) {

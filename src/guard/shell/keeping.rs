@@ -8,10 +8,11 @@ use std::time::Duration;
 use super::Shell;
 use crate::guard::files::{Files, Prepared};
 use crate::guard::table::{Effect, Entry};
-use crate::guard::{Level, say};
+use crate::guard::told::{self, Level};
 use crate::guard_client::frame::Lease;
 use crate::guard_client::grant;
 use crate::host::clock;
+use crate::journal::GuardAlarm;
 use crate::types::{ServiceName, Time};
 
 /// The shortest time between two tests whether /run has space again.
@@ -175,12 +176,12 @@ impl Shell<'_> {
                     self.paths.state.display()
                 );
                 if self.room.trouble.replace(trouble.clone()).is_none() {
-                    say(Level::Alert, &trouble);
+                    told::alarm(Level::Alert, GuardAlarm::NoRoom, &trouble);
                 }
             }
             Ok(()) if self.room.outdated.is_empty() && self.room.unkept.is_empty() => {
                 if self.room.trouble.take().is_some() {
-                    say(Level::Notice, "/run takes the guard's table again");
+                    told::alarm(Level::Notice, GuardAlarm::NoRoom, "it is over: /run takes the guard's table again");
                 }
             }
             Ok(()) => {}

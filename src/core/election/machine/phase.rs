@@ -181,8 +181,10 @@ impl Election {
             let dead = if why.cause == Cause::Free { "was shown dead" } else { "must be dead by now" };
             format!("wrote the lock, and may start at once: the last holder's unit {dead}")
         } else {
-            format!("wrote the lock, and waits {} before it starts: {why}", rounded(wait))
+            format!("wrote the lock, starts in {}: {why}", rounded(wait))
         };
+        let silence = why.silence(self.last_now);
+        let reason = silence.into_iter().chain([reason]).collect::<Vec<_>>().join("; ");
         self.actions.push(Action::Persist(self.memory.clone()));
         self.actions.push(Action::Vet { instance });
         self.enter(&reason, |phase| {

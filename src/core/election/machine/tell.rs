@@ -35,6 +35,9 @@ impl Election {
         if self.pending_disarm.is_some() {
             return because("the guard has not forgotten the last lease yet".to_owned());
         }
+        if self.unit_alive.is_none() && !self.stopping_stray {
+            return because("systemd is being asked whether the unit is dead".to_owned());
+        }
         if self.unit_alive != Some(false) || self.stopping_stray {
             return because("the unit is not known to be dead".to_owned());
         }
@@ -49,6 +52,12 @@ impl Election {
             }
         }
         self.back_off(now).map(Hindrance::BackOff)
+    }
+
+    /// Two hosts with one name (K7): whether another machine is seen to renew the lock under this node's name.
+    #[must_use]
+    pub fn shares_its_name(&self, now: Time) -> bool {
+        self.lock.duplicate(now, &self.settings.timings).is_some()
     }
 
     /// What this host waits for. `None`: it waits for nothing, or for nothing that can be told.

@@ -1,0 +1,156 @@
+//! The alarms that stand: what is wrong with a service or with the host, until it is over.
+//!
+//! The journal has each alarm when it is raised, and once more when it is over. Here is what an operator sees meanwhile. There is
+//! at most one entry for each kind of alarm, so that the list is bounded.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::journal::Alarm;
+use crate::types::{Time, printable_lines, span};
+
+/// For how long an alarm is shown whose cause is a moment and not a state.
+const KEPT: Duration = Duration::from_secs(3600);
+
+/// The alarms of one service, or those of the host. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Alarms(Arc<Mutex<Vec<Raised>>>);
+
+#[derive(Debug)]
+struct Raised {
+    kind: Alarm,
+    reason: String,
+    /// When it was raised, since 1970.
+    since: Duration,
+    /// When it is shown no longer. `None`: when its cause is over.
+    until: Option<Time>,
+}
+
+impl Alarms {
+    /// Notes that an alarm stands. One that stands already keeps its beginning. `wall` is the time since 1970. Kinds that tell
+    /// the end of another one do not stand.
+    pub(super) fn raise(&self, kind: Alarm, reason: &str, now: Time, wall: Duration) {
+        if remedy(kind).is_none() {
+            return;
+        }
+        let until = is_of_a_moment(kind).then(|| now.plus(KEPT));
+        let reason = printable_lines(reason);
+        let mut raised = self.lock();
+        match raised.iter_mut().find(|raised| raised.kind == kind) {
+            Some(raised) => (raised.reason, raised.until) = (reason, until),
+            None => raised.push(Raised { kind, reason, since: wall, until }),
+        }
+    }
+
+    /// Notes that an alarm is over. Returns whether it stood.
+    pub(super) fn end(&self, kind: Alarm) -> bool {
+        let mut raised = self.lock();
+        let before = raised.len();
+        raised.retain(|raised| raised.kind != kind);
+        raised.len() < before
+    }
+
+    /// The kinds of the alarms that stand.
+    pub(super) fn kinds(&self, now: Time) -> Vec<Alarm> {
+        let mut raised = self.lock();
+        raised.retain(|raised| raised.until.is_none_or(|until| !now.has_waited_until(until)));
+        raised.iter().map(|raised| raised.kind).collect()
+    }
+
+    /// A sentence for each alarm that stands, without a full stop. What to do about it comes first.
+    pub(super) fn in_words(&self) -> Vec<String> {
+        self.lock().iter().map(Raised::in_words).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Raised>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Raised {
+    fn in_words(&self) -> String {
+        let Self { kind, reason, since, .. } = self;
+        let (remedy, since) = (remedy(*kind).unwrap_or_default(), span::date(since.as_secs()));
+        format!("{remedy}: {}, since {since}: {reason}", kind.name())
+    }
+}
+
+/// Whether the cause of an alarm is over as soon as it is noticed, so that it is shown for [`KEPT`].
+fn is_of_a_moment(kind: Alarm) -> bool {
+    matches!(
+        kind,
+        Alarm::Regression
+            | Alarm::ClockJump
+            | Alarm::SelfFence
+            | Alarm::NotToBeFenced
+            | Alarm::ConfirmedDead
+            | Alarm::Lapsed
+    )
+}
+
+/// What an operator is to do about an alarm, as the beginning of a sentence. `None`: the alarm tells of a change that needs
+/// nothing, or of the end of another alarm.
+fn remedy(kind: Alarm) -> Option<&'static str> {
+    Some(match kind {
+        Alarm::StoreLost => "see that the store is up, and that this host reaches it",
+        Alarm::SharedName => "give each host a name of its own",
+        Alarm::Regression => "find out what happened to the store",
+        Alarm::StrayUnit => "find out what has started the unit",
+        Alarm::Ungated => "put back what binds the unit to its lease, and run \"systemctl daemon-reload\"",
+        Alarm::LeftControlGroup => "have the process stay in the unit, and run \"systemctl reload putexd\"",
+        Alarm::ClockJump => "check whether this machine was paused",
+        Alarm::StopFailed => "look for what is left of the unit",
+        Alarm::SelfFence => "find out why the unit could not be stopped",
+        Alarm::ConfigurationBroken => "mend the file, and run \"systemctl reload putexd\"",
+        Alarm::OddRecord => "find out who may write to the store",
+        Alarm::FenceFailed => {
+            "read the journal of the fencing unit, or run \"putexctl confirm-dead NODE\" if you know that the host is off"
+        }
+        Alarm::NotToBeFenced => "name the host under [fence] hosts if it should be fenced",
+        Alarm::ConfirmedDead => "keep the host off until it was looked at",
+        Alarm::CheckFailed => "find out why the health check fails",
+        Alarm::OtherLock => "follow putexd-operations(7)",
+        Alarm::ServiceFails => "find out from the journal of the unit why it fails",
+        Alarm::GuardGone => "look at \"systemctl status putex-guard\"",
+        Alarm::Lapsed => "find out why the lease was not renewed",
+        Alarm::StoreFound | Alarm::ConfigurationReloaded | Alarm::CheckRecovered | Alarm::OneLock | Alarm::Over => {
+            return None;
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Time {
+        Time::both(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn an_alarm_stands_until_it_is_over_and_one_of_a_moment_for_an_hour() {
+        let alarms = Alarms::default();
+        let wall = Duration::from_secs(1_790_000_000);
+        alarms.raise(Alarm::CheckFailed, "it says no", at(1), wall);
+        alarms.raise(Alarm::CheckFailed, "it says\u{1b} no again", at(5), wall + Duration::from_secs(4));
+        alarms.raise(Alarm::ClockJump, "by 3 s", at(5), wall);
+        alarms.raise(Alarm::StoreFound, "it is no alarm", at(5), wall);
+        assert_eq!(
+            alarms.in_words()[0],
+            "find out why the health check fails: the health check has failed, since 2026-09-21T14:13:20Z: it says\\u{1b} no again"
+        );
+        assert_eq!(alarms.kinds(at(5)), [Alarm::CheckFailed, Alarm::ClockJump]);
+        assert_eq!(alarms.kinds(at(5 + 3_600)), [Alarm::CheckFailed]);
+        assert!(alarms.end(Alarm::CheckFailed));
+        assert!(!alarms.end(Alarm::CheckFailed), "it is told once");
+        assert_eq!(alarms.in_words(), [""; 0]);
+    }
+
+    #[test]
+    fn each_alarm_has_a_remedy_or_tells_of_no_trouble() {
+        for kind in Alarm::ALL {
+            let is_trouble = kind.level() != tracing::Level::INFO;
+            assert_eq!(remedy(*kind).is_some(), is_trouble, "{}", kind.name());
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The alarms of a service: how they are raised, and when they are over.
+
+use std::time::Duration;
+
+use super::{Service, Standpoint};
+use crate::election::{Heard, Hindrance, State, Waiting};
+use crate::journal::{self, Alarm};
+use crate::types::{FencingToken, Time, span};
+
+/// How often a service fails, here or as far as tenures show elsewhere, before that is an alarm.
+const FAILURES: u32 = 3;
+
+/// How long a service that has failed here may be without a holder before that is an alarm.
+const ALONE: Duration = Duration::from_secs(10);
+
+/// How long another host has to hold the lock for its unit to count as running well. It may hold the lock during a start that
+/// takes long and fails.
+const WELL_ELSEWHERE: Duration = Duration::from_secs(60);
+
+/// Where the unit runs, as far as this host knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Runs {
+    Here,
+    Elsewhere,
+    Nowhere,
+}
+
+/// Whether the service fails on this host for as long as to be an alarm. Where each host starts a unit that crashes, and lets the
+/// lock go, each of them looks like a calm standby most of the time.
+#[derive(Debug, Default)]
+pub(super) struct Failing {
+    /// The failures on this host since the unit has last run well.
+    failures: u32,
+    /// The tenures that have begun since.
+    tenures: u32,
+    token: FencingToken,
+    /// Since when the unit runs in the present tenure, and where.
+    since: Option<(Runs, Time)>,
+    stands: bool,
+}
+
+impl Failing {
+    fn fail(&mut self) {
+        self.failures += 1;
+        self.since = None;
+    }
+
+    /// Returns whether the alarm stands. `lease` is how long the unit has to run here to count as running well.
+    fn look(&mut self, runs: Runs, token: FencingToken, lease: Duration, now: Time) -> bool {
+        if self.failures == 0 {
+            self.token = token;
+            return false;
+        }
+        if token > self.token {
+            self.token = token;
+            self.tenures += 1;
+            self.since = None;
+        }
+        if self.since.is_none_or(|(before, _)| before != runs) {
+            self.since = Some((runs, now));
+        }
+        let lasts = self.since.map_or(Duration::ZERO, |(_, since)| now.since_at_least(since));
+        match runs {
+            Runs::Here if lasts >= lease => *self = Self { token, ..Self::default() },
+            Runs::Elsewhere if lasts >= WELL_ELSEWHERE => *self = Self { token, ..Self::default() },
+            Runs::Nowhere if lasts >= ALONE => self.stands = true,
+            Runs::Here | Runs::Elsewhere | Runs::Nowhere => {}
+        }
+        self.stands |= self.failures.max(self.tenures) >= FAILURES;
+        self.stands
+    }
+}
+
+impl Service {
+    /// Raises an alarm about this service, in the journal and among those that stand.
+    pub(super) fn raise(&self, kind: Alarm, reason: &str) {
+        let service = Some((&self.settings.name, &self.settings.unit));
+        journal::alarm(kind, &journal::Subject { service, ..journal::Subject::default() }, reason);
+        self.alarms.raise(kind, reason, self.host.machine.now(), self.host.machine.wall());
+    }
+
+    /// Notes why a start, or the unit after it, has failed on this host.
+    pub(super) fn fails(&mut self, why: String) {
+        self.failing.fail();
+        self.failure = Some((self.host.machine.wall(), why));
+    }
+
+    /// Ends the alarms whose cause is over, and raises that of a service that fails. It costs next to nothing where there is no
+    /// alarm.
+    pub(super) fn settle_alarms(&mut self, now: Time) {
+        if self.host.fencings.has_words()
+            && let Some(Waiting::Holder { holder, heard: Heard::Renewed(at), .. }) = self.election.waiting(now)
+            && self.host.fencings.see(&holder, at)
+        {
+            tracing::warn!("{holder} is seen again, and is fenced again where that is necessary");
+            self.host.tidings.end(Alarm::ConfirmedDead);
+        }
+        self.judge_failures(now);
+        for kind in self.alarms.kinds(now) {
+            if self.is_over(kind, now) && self.alarms.end(kind) {
+                journal::over(kind, Some((&self.settings.name, &self.settings.unit)));
+            }
+        }
+    }
+
+    fn judge_failures(&mut self, now: Time) {
+        let runs = if self.failing.failures == 0 { Runs::Nowhere } else { self.runs(now) };
+        let (token, lease) = (self.election.token(), self.settings.timings.lease());
+        let stood = self.failing.stands;
+        if self.failing.look(runs, token, lease, now)
+            && !stood
+            && let Some((_, why)) = &self.failure
+        {
+            self.raise(Alarm::ServiceFails, why);
+        }
+    }
+
+    fn runs(&self, now: Time) -> Runs {
+        match (self.election.state(), self.election.waiting(now)) {
+            (State::Active, _) => Runs::Here,
+            (_, Some(Waiting::Holder { is_claim: false, .. })) => Runs::Elsewhere,
+            _ => Runs::Nowhere,
+        }
+    }
+
+    fn is_over(&self, kind: Alarm, now: Time) -> bool {
+        let state = self.election.state();
+        let may_run = matches!(state, State::Starting | State::Active);
+        let is_dead = self.undead.is_none() && self.alive.is_empty();
+        match kind {
+            Alarm::SharedName => !self.election.shares_its_name(now),
+            Alarm::StrayUnit => may_run || is_dead,
+            Alarm::Ungated => !self.admission.as_ref().is_err_and(super::Refusal::is_ungated),
+            Alarm::LeftControlGroup => self.strayed.is_none() && self.outside.is_empty(),
+            Alarm::StopFailed => may_run || (is_dead && !matches!(state, State::Releasing | State::Lapsing)),
+            Alarm::OddRecord => self.election.revision() != self.odd_at,
+            // The fence has succeeded, or another host runs the unit by now.
+            Alarm::FenceFailed => may_run || self.runs(now) == Runs::Elsewhere,
+            Alarm::CheckFailed => self.checker.is_none() || self.healthy,
+            Alarm::OtherLock => !matches!(self.registration, Standpoint::Refused(_)),
+            Alarm::ServiceFails => !self.failing.stands,
+            // These are shown for a while, or are no alarms of a service.
+            Alarm::StoreLost
+            | Alarm::StoreFound
+            | Alarm::Regression
+            | Alarm::ClockJump
+            | Alarm::SelfFence
+            | Alarm::ConfigurationBroken
+            | Alarm::ConfigurationReloaded
+            | Alarm::CheckRecovered
+            | Alarm::OneLock
+            | Alarm::NotToBeFenced
+            | Alarm::ConfirmedDead
+            | Alarm::GuardGone
+            | Alarm::Lapsed
+            | Alarm::Over => false,
+        }
+    }
+
+    /// The alarms that stand, for the status.
+    pub(super) fn alarms_in_words(&self, now: Time) -> Vec<String> {
+        let mut words = self.alarms.in_words();
+        let fails = Alarm::ServiceFails.name();
+        if self.failing.stands
+            && let Some(Hindrance::BackOff(Waiting::BackOff { until, .. })) = self.election.hindrance(now)
+            && let Some(alarm) = words.iter_mut().find(|alarm| alarm.contains(fails))
+        {
+            // A point in time stays the same, so that the status does not change with every look.
+            let at = self.host.machine.wall() + now.until_waited(until);
+            alarm.push_str("; next try at ");
+            alarm.push_str(&span::date(at.as_secs()));
+        }
+        words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(3);
+
+    fn at(seconds: u64) -> Time {
+        Time::both(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn one_failure_is_no_alarm_if_another_host_takes_over() {
+        let mut failing = Failing::default();
+        assert!(!failing.look(Runs::Here, FencingToken(1), LEASE, at(0)));
+        failing.fail();
+        assert!(!failing.look(Runs::Nowhere, FencingToken(1), LEASE, at(1)));
+        for second in 2..100 {
+            assert!(!failing.look(Runs::Elsewhere, FencingToken(2), LEASE, at(second)));
+        }
+        assert_eq!(failing.failures, 0, "it runs well elsewhere");
+    }
+
+    #[test]
+    fn a_service_that_fails_on_each_host_is_an_alarm_on_each_until_it_runs_for_a_lease() {
+        let mut failing = Failing::default();
+        failing.fail();
+        assert!(!failing.look(Runs::Nowhere, FencingToken(1), LEASE, at(0)));
+        assert!(!failing.look(Runs::Elsewhere, FencingToken(2), LEASE, at(3)));
+        assert!(failing.look(Runs::Elsewhere, FencingToken(3), LEASE, at(6)), "three tenures, one after the other");
+        assert!(failing.look(Runs::Here, FencingToken(4), LEASE, at(10)));
+        failing.fail();
+        assert!(failing.look(Runs::Nowhere, FencingToken(4), LEASE, at(12)));
+        assert!(failing.look(Runs::Here, FencingToken(5), LEASE, at(20)));
+        assert!(failing.look(Runs::Here, FencingToken(5), LEASE, at(22)));
+        assert!(!failing.look(Runs::Here, FencingToken(5), LEASE, at(23)));
+    }
+
+    #[test]
+    fn a_service_that_nobody_holds_after_its_failure_is_an_alarm() {
+        let mut failing = Failing::default();
+        failing.fail();
+        assert!(!failing.look(Runs::Nowhere, FencingToken(1), LEASE, at(0)));
+        assert!(!failing.look(Runs::Nowhere, FencingToken(1), LEASE, at(9)));
+        assert!(failing.look(Runs::Nowhere, FencingToken(1), LEASE, at(10)));
+    }
+}
