@@ -50,6 +50,7 @@ pub(super) async fn init(root: &Path) -> Result<(), Failure> {
 /// host.
 pub(super) async fn doctor(root: &Path) -> Result<(), Failure> {
     let settings = load(root)?;
+    let of_metrics = settings.metrics.and_then(config::exposure).map(|text| ("warning", text));
     let of_silences = store_status().await.map_or_else(|_| Vec::new(), |store| silences(&settings.services, &store));
     let of_services = services(&settings).await;
     let mut of_units = Vec::new();
@@ -80,7 +81,7 @@ pub(super) async fn doctor(root: &Path) -> Result<(), Failure> {
     let of_store = found.facts.into_iter();
     let degraded = found.warnings.into_iter().chain(found.degraded).map(|warning| ("warning", warning));
     let lines = of_silences.into_iter().map(|text| ("warning", text));
-    let lines = lines.chain(of_store).chain(degraded).chain(of_units).chain(of_services);
+    let lines = lines.chain(of_store).chain(degraded).chain(of_units).chain(of_services).chain(of_metrics);
     for (name, text) in lines {
         print(&format!("{name:<12} {text}\n"))?;
     }

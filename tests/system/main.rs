@@ -6,6 +6,7 @@
 
 mod admission;
 mod alarms;
+mod balancer;
 mod bound_units;
 mod broken_files;
 mod bus;
