@@ -16,6 +16,7 @@
 //! | [`grounds`] | which control groups belong to which service |
 //! | [`health`] | health checks, their rise and fall |
 //! | [`hints`] | one watch of the store for all services |
+//! | [`observer`] | services that are only observed |
 //! | [`machine`] | what a service needs of its host: clocks, timers, tasks, memory |
 //! | [`disk`] | files that outlive the daemon |
 //! | [`file_writer`] | the threads that write these files |
@@ -40,7 +41,7 @@ mod broken;
 mod disk;
 #[cfg(test)]
 mod fake;
-mod fence;
+pub mod fence;
 mod file_writer;
 pub mod grounds;
 mod guard_queue;
@@ -51,6 +52,7 @@ mod inbox;
 pub mod machine;
 mod notify;
 mod observation;
+mod observer;
 mod registration;
 pub mod service;
 mod silence;
@@ -127,7 +129,9 @@ fn check(arguments: &Arguments) -> ExitCode {
     let loaded = config::load(&arguments.root);
     let mut text = String::new();
     for service in loaded.settings.iter().flat_map(|settings| &settings.services) {
-        writeln!(text, "{}: {}\n", service.name, service.timings.in_words())
+        let observed =
+            if service.observes { "it is only observed: mode = \"observe\"; as it would be run: " } else { "" };
+        writeln!(text, "{}: {observed}{}\n", service.name, service.timings.in_words())
             .expect("writing to a string does not fail");
     }
     let mut output = io::stdout().lock();

@@ -91,8 +91,13 @@ pub fn spawn(
     let (status, shown) = watch::channel(Status {
         state: State::NoStore,
         holder: String::new(),
+        since: host.machine.wall().as_secs(),
+        held_since: None,
         revision: Revision(0),
         token: FencingToken(0),
+        health: String::new(),
+        failure: String::new(),
+        version: 0,
         hindrance: None,
         waiting: None,
         unproven: None,
@@ -182,6 +187,8 @@ struct Service {
     adoptions: Arc<Adoptions>,
     /// Whether the last verdict of the health check was good, whatever the role.
     healthy: bool,
+    /// The last verdict in words; empty: there is none.
+    verdict: String,
     status: watch::Sender<Status>,
     /// The end of the lease, for what is told once for all services.
     standing: Standing,
@@ -284,6 +291,7 @@ impl Service {
             places,
             adoptions: Arc::default(),
             healthy: true,
+            verdict: String::new(),
             status,
             standing: host.tidings.add(),
             progress,
@@ -552,6 +560,7 @@ impl Service {
                 self.again = Some(again);
                 Event::Retire { reason }
             }
+            Order::TryAgain => Event::TryAgain,
             Order::Reconsider => {
                 self.forgive();
                 Event::TryAgain

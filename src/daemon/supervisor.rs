@@ -22,9 +22,11 @@ use self::retire::Retiring;
 use super::aside::Aside;
 use super::bonds::Bonds;
 use super::broken::Broken;
+use super::fence::Fencings;
 use super::grounds::Grounds;
 use super::machine::ThisMachine;
 use super::notify;
+use super::observer::{self, Observers};
 use super::service::{self, Handle, Host, InheritedLease};
 use super::silence::{Heard, Silences};
 use super::texts::KeptTexts;
@@ -176,6 +178,7 @@ struct Supervisor {
     seal_key: Option<PathBuf>,
     silences: Silences,
     services: BTreeMap<ServiceName, Handle>,
+    observers: Observers,
     retiring: Vec<Retiring>,
     /// Services that begin as soon as the guard has said what it remembers of them, and no retiring service has their units
     /// or their lock. A former service of the same name may have left its lease behind while the guard was away. A service
@@ -229,6 +232,7 @@ impl Supervisor {
             hints,
             machine: Arc::new(ThisMachine::new(Path::new(STATE_DIR))),
             grounds: Grounds::default(),
+            fencings: Fencings::default(),
             tidings,
             watchdog: settings.watchdog.clone(),
         };
@@ -246,6 +250,7 @@ impl Supervisor {
             seal_key: settings.seal_key,
             silences,
             services: BTreeMap::new(),
+            observers: Observers::default(),
             retiring: Vec::new(),
             coming: Vec::new(),
             changed: Arc::new(Notify::new()),
@@ -257,8 +262,11 @@ impl Supervisor {
             bonds_are_due: true,
         };
         supervisor.tell_of_broken_files();
-        supervisor.gate(&settings.services).await;
-        supervisor.coming = settings.services;
+        let (services, observed) = observer::apart(settings.services);
+        supervisor.gate(&services).await;
+        supervisor.coming = services;
+        let changed = Arc::clone(&supervisor.changed);
+        supervisor.observers.replace(&supervisor.host, observed, |_| false, &changed);
         supervisor.retire_unclaimed(&leases);
         supervisor.begin_with(&leases);
         // Whoever has waited for the start of putexd asks it next. A bus that does not answer delays nothing for long.
