@@ -26,6 +26,7 @@ use crate::election::{self, Election, Event, GuardDone, GuardRequest, Moment, Ob
 use crate::guard_client::Link as GuardLink;
 use crate::host::processes::Process;
 use crate::journal;
+use crate::metrics::OfService;
 use crate::store::Link as StoreLink;
 use crate::task::OwnedTask;
 use crate::types::{FencingToken, Revision, Time, UnitName};
@@ -192,6 +193,8 @@ struct Service {
     status: watch::Sender<Status>,
     /// The end of the lease, for what is told once for all services.
     standing: Standing,
+    /// What is counted and shown for monitoring.
+    metrics: OfService,
     progress: Arc<AtomicU64>,
     changed: Arc<Notify>,
 }
@@ -244,6 +247,7 @@ impl Service {
         let helpers = tasks.into_iter().map(|task| machine.spawn(task).into()).collect();
         let timer = machine.timer()?;
         let bell = host.hints.of(&settings.key);
+        let metrics = host.metrics.service(&settings.name);
         let mut service = Self {
             host: host.clone(),
             settings,
@@ -294,6 +298,7 @@ impl Service {
             verdict: String::new(),
             status,
             standing: host.tidings.add(),
+            metrics,
             progress,
             changed,
         };

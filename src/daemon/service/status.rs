@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::Service;
 use crate::daemon::unit_control;
 use crate::election::{Hindrance, State, Waiting};
+use crate::metrics::Shown;
 use crate::types::{FencingToken, Revision, span};
 
 /// A unit that has to be dead is remarked on when it has not been proven dead for so long, because an orderly stop takes a
@@ -81,6 +82,13 @@ impl Service {
         let now = self.host.machine.now();
         let is_active = matches!(self.election.state(), State::Starting | State::Active);
         self.standing.put(self.election.deadline().filter(|_| is_active));
+        self.metrics.show(Shown {
+            state: self.election.state(),
+            holds: self.election.holder() == self.host.node.as_str(),
+            alive: !self.alive.is_empty(),
+            healthy: self.settings.health.as_ref().map(|_| self.healthy),
+            lease: self.settings.timings.lease(),
+        });
         let wall = self.host.machine.wall().as_secs();
         let has_check = self.settings.health.is_some();
         let holder = self.election.holder().to_owned();

@@ -172,6 +172,7 @@ impl Service {
     }
 
     pub(super) fn report(&self, transition: &Transition) {
+        self.metrics.entered(transition.to);
         let now = self.host.machine.now();
         let hindrance = self.election.hindrance(now).map(|hindrance| hindrance.in_words(now));
         let ended = ended(transition, &self.settings.unit, self.again.as_deref(), hindrance.as_deref());
