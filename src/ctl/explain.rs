@@ -222,12 +222,9 @@ fn effect(service: &ServiceSettings, change: String) -> Option<Effect> {
     if let Err(error) = other.timings.validate() {
         return Some(Effect { change, text: format!("would be refused: {error}") });
     }
-    let span = |before: Duration, after: Duration| {
-        if before == after {
-            format!("{} as now", rounded(after))
-        } else {
-            format!("{} instead of {}", rounded(after), rounded(before))
-        }
+    let span = |before: Duration, after: Duration| match (rounded(before), rounded(after)) {
+        (before, after) if before == after => format!("{after} as now"),
+        (before, after) => format!("{after} instead of {before}"),
     };
     let text = format!(
         "lease {}; rides through {} without the store; failover after a silence within {}; the stop has {}",
@@ -285,6 +282,7 @@ fn screen(explanation: &Explanation, surface: Surface) -> Screen {
 
 #[cfg(test)]
 mod tests {
+    use super::super::fixture::assert_described;
     use super::*;
 
     fn db(file: &str) -> ServiceSettings {
@@ -305,7 +303,9 @@ mod tests {
     fn the_bounds_of_the_usual_timings_are_explained() {
         let service = db("unit = \"database.service\"\n");
         let surface = Surface { colours: false, width: Some(80), height: None };
-        insta::assert_snapshot!(screen(&explain(&service, &[], String::new()), surface).as_text());
+        let explanation = explain(&service, &[], String::new());
+        assert_described("explain", &explanation);
+        insta::assert_snapshot!(screen(&explanation, surface).as_text());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::ask::Bus;
 use super::change::time;
-use super::holdings::{Holding, gap_before, holdings};
+use super::holdings::{Holding, holdings};
 use super::output::{Cell, Failure, Progress, Screen, Style, Surface, print, print_json};
 use super::status::{is_named, unknown_is_refused};
 use super::svg::{self, Mark, Range, Row};
@@ -125,8 +125,7 @@ fn write_picture(path: &Path, pasts: &[Past], from_ms: Option<u64>, now_ms: u64)
 
 /// What is drawn, from the time that is asked for, or else from the first event on.
 fn picture(pasts: &[Past], from_ms: Option<u64>, now_ms: u64) -> Option<(Vec<Row>, Range)> {
-    let begin = |holding: &Holding| holding.from_ms.or(holding.until_ms);
-    let first = pasts.iter().flat_map(|past| past.holdings.iter().filter_map(begin)).min()?;
+    let first = pasts.iter().flat_map(|past| past.holdings.iter().map(|holding| holding.from_ms)).min()?;
     let until_ms = now_ms.max(first + 1000);
     // A little room before the first event, so that its bar is seen to begin.
     let range = Range { from_ms: from_ms.unwrap_or(first - (until_ms - first) / 40), until_ms };
@@ -168,11 +167,10 @@ fn screen(pasts: &[Past], limit: Option<usize>, now_ms: u64, surface: Surface) -
 fn lines(past: &Past, now_ms: u64) -> Vec<Line> {
     let span = |ms: u64| rounded(Duration::from_millis(ms));
     let mut found = Vec::new();
-    for (place, holding) in past.holdings.iter().enumerate() {
-        let at_ms = holding.from_ms.or(holding.until_ms).unwrap_or(0);
+    for holding in &past.holdings {
+        let at_ms = holding.from_ms;
         let (what, style) = if holding.until_ms.is_none() { ("runs", Style::Good) } else { ("ran", Style::Plain) };
-        let lasted = holding.from_ms.map(|from| span(holding.until_ms.unwrap_or(now_ms).saturating_sub(from)));
-        let gap = gap_before(&past.holdings, place);
+        let lasted = span(holding.until_ms.unwrap_or(now_ms).saturating_sub(at_ms));
         let why: Vec<String> = [("began", &holding.began), ("ended", &holding.ended)]
             .into_iter()
             .filter(|(_, text)| !text.is_empty())
@@ -184,10 +182,10 @@ fn lines(past: &Past, now_ms: u64) -> Vec<Line> {
             Cell::new(past.service.clone()),
             Cell::new(holding.host.clone()),
             Cell::styled(what, style),
-            Cell::new(lasted.unwrap_or_default()),
-            gap.map_or_else(
-                || Cell::new(""),
-                |gap| Cell::styled(span(gap), if gap > 0 { Style::Notable } else { Style::Plain }),
+            Cell::new(lasted),
+            Cell::styled(
+                holding.gap_ms.map(span).unwrap_or_default(),
+                if holding.gap_ms > Some(0) { Style::Notable } else { Style::Plain },
             ),
             Cell::new(token),
             Cell::new(why.join("; ")),
@@ -211,8 +209,7 @@ fn lines(past: &Past, now_ms: u64) -> Vec<Line> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixture::NOW;
-    use super::super::holdings::tests::event;
+    use super::super::fixture::{NOW, assert_described, event};
     use super::*;
 
     /// A bad day: a hand-over, a power loss, an alarm, and an order.
@@ -240,6 +237,7 @@ mod tests {
     #[test]
     fn the_history_of_a_bad_day() {
         insta::assert_snapshot!(screen(&day(), None, NOW * 1000, Surface::PIPE).as_text());
+        assert_described("history", &day());
         let last = screen(&day(), Some(1), NOW * 1000, Surface::PIPE);
         assert_eq!(last.as_text().lines().count(), 2);
     }

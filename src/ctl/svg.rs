@@ -127,17 +127,9 @@ fn draw_row(svg: &mut Svg, row: &Row, range: Range, colours: &BTreeMap<&str, &'s
     svg.right(LEFT - 10, top + 26, &shortened(&row.service, 20));
     let bar = top + 12;
     svg.line((LEFT, bar + BAR / 2), (WIDTH - RIGHT, bar + BAR / 2), "base");
-    let mut free = LEFT;
-    for (place, holding) in row.holdings.iter().enumerate() {
-        let from = holding.from_ms.unwrap_or(range.from_ms);
+    for holding in &row.holdings {
+        let from = holding.from_ms;
         let until = holding.until_ms.unwrap_or(range.until_ms);
-        if let Some(before) = place.checked_sub(1).and_then(|before| row.holdings[before].until_ms)
-            && from > before
-            && from >= range.from_ms
-            && before <= range.until_ms
-        {
-            free = gap(svg, range, (before, from), bar, free);
-        }
         if until < range.from_ms || from > range.until_ms {
             continue;
         }
@@ -147,7 +139,7 @@ fn draw_row(svg: &mut Svg, row: &Row, range: Range, colours: &BTreeMap<&str, &'s
             "{} on {}: from {} until {}, fencing token {}{}",
             row.service,
             holding.host,
-            holding.from_ms.map_or_else(|| "an unknown time".to_owned(), |from| date(from / 1000)),
+            date(from / 1000),
             holding.until_ms.map_or_else(|| "now".to_owned(), |until| date(until / 1000)),
             holding.token,
             if holding.ended.is_empty() { String::new() } else { format!("; ended: {}", holding.ended) }
@@ -156,6 +148,18 @@ fn draw_row(svg: &mut Svg, row: &Row, range: Range, colours: &BTreeMap<&str, &'s
         let name = shortened(&holding.host, 24);
         if name.chars().count() as u64 * LETTER + 8 < width {
             svg.text(left + 5, bar + 15, "name", &name);
+        }
+    }
+    // Over the bars, so that a short gap is seen between them.
+    let mut free = LEFT;
+    for pair in row.holdings.windows(2) {
+        let [before, after] = pair else { continue };
+        if let Some(end) = before.until_ms
+            && after.from_ms > end
+            && after.from_ms >= range.from_ms
+            && end <= range.until_ms
+        {
+            free = gap(svg, range, (end, after.from_ms), bar, free);
         }
     }
     for mark in row.marks.iter().filter(|mark| range.has(mark.at_ms)) {

@@ -139,7 +139,7 @@ fn change(at: u64, service: &str, before: Seen, after: Seen) -> Change {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixture::small;
+    use super::super::fixture::{assert_described, small};
     use super::*;
 
     #[test]
@@ -148,6 +148,7 @@ mod tests {
         let mut seen = BTreeMap::new();
         let first = changes(&mut seen, &told.view(), 1);
         assert_eq!(first.iter().map(|change| change.to.as_str()).collect::<Vec<_>>(), ["running"; 3]);
+        assert_described("watch", &first[0]);
         assert_eq!(changes(&mut seen, &told.view(), 2), Vec::new());
         told.service("db").state = "releasing".to_owned();
         let [stops] = &changes(&mut seen, &told.view(), 3)[..] else { panic!("one change") };

@@ -37,6 +37,7 @@ mod pauses;
 mod postgres;
 mod quickstart;
 mod reload;
+mod round;
 mod scale;
 mod sealed;
 mod self_fence;
