@@ -64,8 +64,11 @@ enum Command {
     IsActive {
         /// The service
         service: ServiceName,
+        /// Print nothing
+        #[arg(long, short)]
+        quiet: bool,
         /// Print JSON
-        #[arg(long)]
+        #[arg(long, conflicts_with = "quiet")]
         json: bool,
     },
     /// Stop a service on all hosts, and keep it stopped until "putexctl start"
@@ -253,7 +256,7 @@ async fn run(command: Command) -> Result<(), Failure> {
         Command::Watch(arguments) => watch::run(arguments).await,
         Command::History(arguments) => history::run(arguments).await,
         Command::Explain(arguments) => explain::run(arguments).await,
-        Command::IsActive { service, json } => script::is_active(&service, json).await,
+        Command::IsActive { service, quiet, json } => script::is_active(&service, quiet, json).await,
         Command::Complete { words } => script::complete(&words).await,
         Command::Stop { service, reason, time, waiting } => {
             change::run(Change::Stop(service), Options { until: until(time), ..because(reason) }, waiting).await

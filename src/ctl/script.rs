@@ -11,7 +11,7 @@ use crate::config;
 use crate::types::ServiceName;
 
 /// Prints the host that runs the service, and ends with a status that tells where it runs.
-pub(super) async fn is_active(service: &ServiceName, json: bool) -> Result<(), Failure> {
+pub(super) async fn is_active(service: &ServiceName, quiet: bool, json: bool) -> Result<(), Failure> {
     let bus = Bus::connect().await?;
     let view = picture(&bus, bus.services().await?).await?;
     let Some(found) = view.services.iter().find(|known| known.service == service.as_str()) else {
@@ -25,7 +25,7 @@ pub(super) async fn is_active(service: &ServiceName, json: bool) -> Result<(), F
             "service": found.service, "state": found.state, "holder": found.holder, "here": found.holder == view.node,
         });
         print_json(&told)?;
-    } else {
+    } else if !quiet {
         print(&format!("{}\n", if found.holder.is_empty() { &found.state } else { &found.holder }))?;
     }
     match verdict(&found.state, &found.holder, &view.node) {
