@@ -32,6 +32,7 @@ mod measure;
 mod mounts;
 mod names;
 mod on_hosts;
+mod operator;
 mod partition;
 mod pauses;
 mod postgres;
