@@ -41,6 +41,7 @@ mod pauses;
 mod postgres;
 mod quickstart;
 mod reload;
+mod round;
 mod scale;
 mod sealed;
 mod self_fence;
