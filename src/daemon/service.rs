@@ -10,6 +10,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 
 use super::beyond;
+use super::diary::Diary;
 use super::guard_queue::GuardQueue;
 use super::health::{Checker, Role};
 use super::hints::{Bell, Ring};
@@ -121,6 +122,8 @@ struct Service {
     undead_since: Option<Time>,
     /// What the journal was told of missing renewals.
     overdue: tell::Overdue,
+    /// What the history of the lock is to be told.
+    diary: Diary,
     /// Once the service retires: what has to happen before it is taken up on this host again.
     again: Option<String>,
     /// When and why the last run on this host failed, until a start succeeds.
@@ -237,6 +240,7 @@ impl Service {
             undead: None,
             undead_since: None,
             overdue: tell::Overdue::default(),
+            diary: Diary::default(),
             again: None,
             failure: None,
             timer,
@@ -442,7 +446,10 @@ impl Service {
         };
         match (before, &self.registration) {
             (Standpoint::Refused(before), Standpoint::Refused(reason)) if before == *reason => {}
-            (_, Standpoint::Refused(reason)) => journal::alarm(journal::Alarm::OtherLock, &subject, reason),
+            (_, Standpoint::Refused(reason)) => {
+                journal::alarm(journal::Alarm::OtherLock, &subject, reason);
+                self.teller().alarm(journal::Alarm::OtherLock, self.diary.token(), reason);
+            }
             (Standpoint::Refused(_), Standpoint::Cleared) => {
                 journal::alarm(journal::Alarm::OneLock, &subject, "all hosts run it under one key");
             }
@@ -606,6 +613,7 @@ impl Service {
             return None;
         }
         journal::alarm(journal::Alarm::LeftControlGroup, &subject, &words);
+        self.teller().alarm(journal::Alarm::LeftControlGroup, self.diary.token(), &words);
         let reason = format!(
             "{unit} had {first}, outside of its control group, where no stop reaches it: have it stay in the unit, or list its \
              slice in contains, or set stop-proof = \"unit-only\"; then run \"systemctl reload putexd\""

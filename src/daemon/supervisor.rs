@@ -23,6 +23,7 @@ use super::aside::Aside;
 use super::bonds::Bonds;
 use super::broken::Broken;
 use super::grounds::Grounds;
+use super::history::History;
 use super::machine::ThisMachine;
 use super::notify;
 use super::service::{self, Handle, Host, InheritedLease};
@@ -212,6 +213,8 @@ impl Supervisor {
         let tidings = Tidings::default();
         let silences = Silences::new(tidings.clone());
         let notes: Arc<dyn Store> = Arc::new(Aside::new(Arc::clone(&store) as Arc<dyn Store>, call_limit));
+        let history = History::default();
+        tokio::spawn(history.clone().write(Arc::clone(&notes), settings.node.clone()));
         let store: Arc<dyn Store> = Arc::new(Heard::new(store, silences.clone()));
         let hints = super::hints::Hints::default();
         tokio::spawn(hints.clone().run(Arc::clone(&store), guard.link()));
@@ -220,6 +223,7 @@ impl Supervisor {
             machine_id,
             store,
             notes,
+            history,
             store_address: settings.store.address(),
             cluster: settings.cluster.clone(),
             guard,

@@ -384,10 +384,11 @@ impl Key {
         }
         let mut key = prefix.clone();
         let mut after_dot = false;
-        for character in name.chars() {
-            // The second of two dots is escaped as well, because NATS refuses it.
+        for (position, character) in name.char_indices() {
+            // The second of two dots is escaped as well, and one at the end, because NATS refuses them.
             let is_plain = character.is_ascii_alphanumeric() || matches!(character, '-' | '_' | '/' | '.');
-            if is_plain && !(character == '.' && after_dot) {
+            let is_last = position + 1 == name.len();
+            if is_plain && !(character == '.' && (after_dot || is_last)) {
                 key.push(character);
             } else {
                 // Writing to a string does not fail.
@@ -758,6 +759,7 @@ mod tests {
         assert_eq!(Key::of_host(None, &node("h1"), 12).as_str(), "putex-host/h1=/12");
         assert_eq!(Key::of_host(Some(&cluster), &node("a=b*c"), 0).as_str(), "putex-host/site-a/a=3db=2ac");
         assert_eq!(Key::of_requests(None, &node("h1")).as_str(), "putex-request/h1");
+        assert_eq!(Key::of_requests(None, &node("h1.")).as_str(), "putex-request/h1=2e");
         let long = |last| node(&format!("{}{last}", "x".repeat(127)));
         assert_ne!(Key::of_host(None, &long("a"), 1), Key::of_host(None, &long("b"), 1));
         let lock = Key::new(&"y".repeat(128)).expect("a key");

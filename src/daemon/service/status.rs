@@ -45,7 +45,7 @@ impl Status {
 }
 
 impl Service {
-    pub(super) fn show(&self) {
+    pub(super) fn show(&mut self) {
         let now = self.host.machine.now();
         let is_active = matches!(self.election.state(), State::Starting | State::Active);
         self.standing.put(self.election.deadline().filter(|_| is_active));
@@ -60,6 +60,7 @@ impl Service {
             is_left_to_age: self.election.leaves_lock_to_age(),
             remarks: self.remarks(),
         };
+        self.diary.hear(status.waiting.as_ref());
         let mut is_told = false;
         self.status.send_if_modified(|shown| {
             is_told = !shown.is_told_as(&status);

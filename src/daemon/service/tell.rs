@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::{Admission, Refusal, Service, UnitControl, names};
+use crate::daemon::diary::Teller;
 use crate::daemon::tidings::Change;
 use crate::election::{Alarm, ObservedUnit, State, Transition, Waiting, rounded};
 use crate::guard_client::GuardClient;
@@ -86,6 +87,7 @@ impl Service {
                 Hears::Alarm => {
                     let subject = journal::Subject { service: Some((name, unit)), ..journal::Subject::default() };
                     journal::alarm(journal::Alarm::Ungated, &subject, &refusal.to_string());
+                    self.teller().alarm(journal::Alarm::Ungated, self.diary.token(), &refusal.to_string());
                 }
                 Hears::Error => tracing::error!(
                     OBJECT_SYSTEMD_UNIT = unit.as_str(),
@@ -122,7 +124,10 @@ impl Service {
             Ok(()) => {
                 journal::alarm(journal::Alarm::CheckRecovered, &subject, &format!("the {role} check passes"));
             }
-            Err(reason) => journal::alarm(journal::Alarm::CheckFailed, &subject, reason),
+            Err(reason) => {
+                journal::alarm(journal::Alarm::CheckFailed, &subject, reason);
+                self.teller().alarm(journal::Alarm::CheckFailed, self.diary.token(), reason);
+            }
         }
     }
 
@@ -171,8 +176,15 @@ impl Service {
         }
     }
 
-    pub(super) fn report(&self, transition: &Transition) {
+    /// What the history of the lock is told through.
+    pub(super) fn teller(&self) -> Teller {
+        Teller::of(&self.host, &self.settings.key)
+    }
+
+    pub(super) fn report(&mut self, transition: &Transition) {
         let now = self.host.machine.now();
+        let teller = self.teller();
+        self.diary.note(transition, now, &teller);
         let hindrance = self.election.hindrance(now).map(|hindrance| hindrance.in_words(now));
         let ended = ended(transition, &self.settings.unit, self.again.as_deref(), hindrance.as_deref());
         let mut told = transition.clone();
@@ -312,6 +324,8 @@ impl Service {
             holder: self.election.holder().to_owned(),
             revision: self.election.revision(),
             token: self.election.token(),
+            run: self.diary.token(),
+            teller: self.teller(),
         }
     }
 }
@@ -360,6 +374,9 @@ struct Placed {
     holder: String,
     revision: Revision,
     token: FencingToken,
+    /// The token under which the unit runs here; 0 if it does not.
+    run: FencingToken,
+    teller: Teller,
 }
 
 impl Placed {
@@ -371,6 +388,7 @@ impl Placed {
             token: Some(self.token),
         };
         journal::alarm(kind, &subject, reason);
+        self.teller.alarm(kind, self.run, reason);
     }
 }
 

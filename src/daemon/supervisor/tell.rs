@@ -1,8 +1,14 @@
 //! What clients of D-Bus and systemd are told of the services, and what operators have them do.
 
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
 use super::Supervisor;
+use crate::cluster::history::Happened;
 use crate::cluster::request::Verb;
 use crate::config::ServiceSettings;
+use crate::daemon::diary::Teller;
 use crate::daemon::notify;
 use crate::daemon::service::{Answer, Handle, Order, Status};
 use crate::dbus::{Ask, ClusterStatus, ServiceStatus, StoreStatus};
@@ -12,6 +18,9 @@ use crate::types::{ServiceName, Time};
 impl Supervisor {
     /// Answers a D-Bus client, unless the client does not wait any more.
     pub(super) fn answer(&self, ask: Ask) {
+        if let Ask::Do { verb, by, .. } = &ask {
+            self.note_asked(verb, by);
+        }
         match ask {
             Ask::List(answer) => {
                 let _ = answer.send(self.statuses());
@@ -22,9 +31,7 @@ impl Supervisor {
             Ask::Cluster(answer) => {
                 let _ = answer.send(ClusterStatus { node: self.host.node.to_string(), ..ClusterStatus::default() });
             }
-            Ask::History { answer, .. } => {
-                let _ = answer.send(Ok(Vec::new()));
-            }
+            Ask::History { service, answer } => self.tell_history(&service, answer),
             Ask::Do { verb, by: _, answer } => match verb {
                 Verb::StepDown { service, reason, to: _ } => {
                     self.order(&service, answer, |answer| Order::StepDown(reason, answer));
@@ -54,6 +61,28 @@ impl Supervisor {
         };
         if let Err(Order::StepDown(_, answer) | Order::Adopt(answer)) = handle.orders.give(order(answer)) {
             let _ = answer.send(Err(format!("the election of {service} does not answer")));
+        }
+    }
+
+    /// Reads what the store has of the history of the service's lock, beside all else.
+    fn tell_history(&self, service: &ServiceName, answer: oneshot::Sender<Result<Vec<Happened>, String>>) {
+        let Some(handle) = self.services.get(service) else {
+            let _ = answer.send(Err(format!("no service is called {service}")));
+            return;
+        };
+        let (history, notes, lock) =
+            (self.host.history.clone(), Arc::clone(&self.host.notes), handle.settings.key.clone());
+        tokio::spawn(async move {
+            let _ = answer.send(history.read(&*notes, &lock).await);
+        });
+    }
+
+    /// Has the history of each lock that is concerned tell what an operator has asked for, whatever comes of it.
+    fn note_asked(&self, verb: &Verb, by: &str) {
+        for (name, handle) in &self.services {
+            if verb.service().is_none_or(|service| service == name) {
+                Teller::of(&self.host, &handle.settings.key).asked(verb, by);
+            }
         }
     }
 
