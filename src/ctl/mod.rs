@@ -1,6 +1,7 @@
 //! `putexctl`: the operator's command. It asks the running putexd over D-Bus. What must work without a running putexd
 //! asks the store, or reads the guard's grants.
 
+mod canary;
 mod clear;
 mod store;
 

@@ -264,7 +264,7 @@ impl Writer {
         {
             tracing::info!(
                 "the history of the locks cannot be written: {reason}; nothing depends on it, and it is tried again; the rights \
-                 to putex-history are in putexd-operations(7), and \"putexctl doctor\" looks at them"
+                 to putex-history are in putexd.toml(5), and \"putexctl doctor\" looks at them"
             );
         }
     }
