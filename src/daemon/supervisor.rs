@@ -1,8 +1,9 @@
 //! The daemon as a whole: its start, its loop, and the beginning of services. The files beside this one have the reload, the end
-//! of services, the binding of units to their leases, and what is told of the services.
+//! of services, the binding of units to their leases, what is told of the services, and what other hosts are told.
 
 mod binding;
 mod reload;
+mod report;
 mod retire;
 mod tell;
 
@@ -22,6 +23,7 @@ use self::retire::Retiring;
 use super::aside::Aside;
 use super::bonds::Bonds;
 use super::broken::Broken;
+use super::cluster::{self, Cluster};
 use super::grounds::Grounds;
 use super::machine::ThisMachine;
 use super::notify;
@@ -29,6 +31,7 @@ use super::service::{self, Handle, Host, InheritedLease};
 use super::silence::{Heard, Silences};
 use super::texts::KeptTexts;
 use super::tidings::Tidings;
+use crate::cluster::report::ServiceReport;
 use crate::command_line::exit;
 use crate::config::{self, Loaded, ServiceSettings, Settings, Severity};
 use crate::dbus::{self, Ask};
@@ -186,6 +189,12 @@ struct Supervisor {
     shown: String,
     /// The requests of D-Bus clients.
     asks: mpsc::Receiver<Ask>,
+    /// What is known of the other hosts, and what they are told.
+    cluster: Cluster,
+    /// The tasks that look at the other hosts and report to them.
+    _cluster_tasks: cluster::Tasks,
+    /// The settings of the services that are reported, and those whose files are broken.
+    reported: (Vec<Arc<ServiceSettings>>, Vec<ServiceReport>),
     /// Which files are broken.
     broken: Broken,
     texts: KeptTexts,
@@ -232,6 +241,8 @@ impl Supervisor {
             tidings,
             watchdog: settings.watchdog.clone(),
         };
+        let cluster = report::cluster_of(&host);
+        let cluster_tasks = cluster.run(report::describe(&host));
         let (ask, asks) = mpsc::channel(ASKS_LIMIT);
         let (tried, served) = oneshot::channel();
         tokio::spawn(dbus::serve(settings.node.clone(), ask, tried));
@@ -251,6 +262,9 @@ impl Supervisor {
             changed: Arc::new(Notify::new()),
             shown: String::new(),
             asks,
+            cluster,
+            _cluster_tasks: cluster_tasks,
+            reported: Default::default(),
             broken,
             texts,
             bonds: Bonds::new(Path::new(KEPT_DIR)),
@@ -276,6 +290,7 @@ impl Supervisor {
         loop {
             self.reap();
             self.begin().await;
+            self.report();
             self.show();
             let show_at = Instant::now() + SHOWN_AGAIN;
             tokio::select! {

@@ -5,7 +5,7 @@ use crate::cluster::request::Verb;
 use crate::config::ServiceSettings;
 use crate::daemon::notify;
 use crate::daemon::service::{Answer, Handle, Order, Status};
-use crate::dbus::{Ask, ClusterStatus, ServiceStatus, StoreStatus};
+use crate::dbus::{Ask, ServiceStatus, StoreStatus};
 use crate::election::{Hindrance, State, Waiting};
 use crate::types::{ServiceName, Time};
 
@@ -20,7 +20,7 @@ impl Supervisor {
                 let _ = answer.send(self.store_status());
             }
             Ask::Cluster(answer) => {
-                let _ = answer.send(ClusterStatus { node: self.host.node.to_string(), ..ClusterStatus::default() });
+                let _ = answer.send(self.cluster.status());
             }
             Ask::History { answer, .. } => {
                 let _ = answer.send(Ok(Vec::new()));
