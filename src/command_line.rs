@@ -16,6 +16,8 @@ pub mod exit {
     pub const DEFECT: u8 = 70;
     /// The kernel or systemd did not give the program something that it cannot do without.
     pub const OS: u8 = 71;
+    /// What was asked for has begun, and its outcome was not seen within the time limit.
+    pub const GOING_ON: u8 = 75;
     /// The configuration is wrong.
     pub const CONFIGURATION: u8 = 78;
     /// Nobody reads standard output any more: the status that a shell shows for a program that SIGPIPE has ended.

@@ -755,6 +755,10 @@ fn how_far_a_stop_is_proven_is_said_in_words() {
     assert_eq!(taken.stop_proof, StopProof::UnitOnly);
     assert_ne!(taken, service("unit = \"a.service\"\n"));
     refused("unit = \"a.service\"\nstop-proof = \"none\"\n", "unit-only");
+    assert!(!service("unit = \"a.service\"\nmode = \"run\"\n").observes);
+    assert!(service("unit = \"a.service\"\nmode = \"observe\"\n").observes);
+    assert_ne!(service("unit = \"a.service\"\nmode = \"observe\"\n"), service("unit = \"a.service\"\n"));
+    refused("unit = \"a.service\"\nmode = \"watch\"\n", "observe");
     assert_ne!(service("unit = \"a.service\"\ncontains = [\"a.slice\"]\n"), service("unit = \"a.service\"\n"));
 }
 
@@ -1402,8 +1406,8 @@ proptest! {
         lines in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..12),
         host in any::<bool>(),
     ) {
-        const KEYS: [&str; 31] = [
-            "unit", "bound-units", "contains", "stop-proof", "key", "renew-interval", "failures", "confirmations", "margin", "stop-budget", "kill-reserve",
+        const KEYS: [&str; 32] = [
+            "unit", "mode", "bound-units", "contains", "stop-proof", "key", "renew-interval", "failures", "confirmations", "margin", "stop-budget", "kill-reserve",
             "clock-error", "longest-hold", "confirmation", "stop-limit", "on-stop-failure", "[health]", "[fence]",
             "[defaults]", "[store]", "command", "tcp", "http", "interval", "timeout", "rise", "others", "servers",
             "type", "unfence", "user",

@@ -204,6 +204,7 @@ tuned! {
         unit: UnitName,
         bound_units: UnitList,
         contains: UnitList,
+        mode: Mode,
         stop_proof: StopProof,
         key: Key,
         health: HealthFragment,
@@ -399,6 +400,15 @@ impl From<ConfirmationWord> for Confirmation {
             ConfirmationWord::Minimal => Self::Minimal,
         }
     }
+}
+
+/// `mode`: whether this host takes part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Mode {
+    #[default]
+    Run,
+    Observe,
 }
 
 impl<'de> Deserialize<'de> for StopProof {

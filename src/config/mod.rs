@@ -7,6 +7,7 @@
 //! endings are ignored.
 
 mod address;
+mod agreement;
 mod capacity;
 mod contains;
 mod diagnostic;

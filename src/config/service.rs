@@ -7,7 +7,7 @@ use toml::Spanned;
 
 use super::contains::check_contains;
 use super::diagnostic::Report;
-use super::fragment::{ServiceFragment, Tuning, UnitList, pick, take};
+use super::fragment::{Mode, ServiceFragment, Tuning, UnitList, pick, take};
 use super::health::{check_fence, check_health};
 use super::host_file::Common;
 use super::settings::{FenceSettings, ServiceSettings, StopProof, WatchdogSettings};
@@ -40,6 +40,7 @@ impl ServiceSettings {
             bound_units,
             // The lease covers the control groups of contained units, which are killed once the units have stopped.
             contains: Vec::new(),
+            observes: false,
             stop_proof: StopProof::Whole,
             key,
             timings,
@@ -124,6 +125,7 @@ pub(super) fn check(
         .map_or_else(Vec::new, |list| check_bound_units(list, unit.as_ref(), report));
     let contains = take(fragment.contains.take(), report).map_or_else(Vec::new, |list| check_contains(list, report));
     let stop_proof = take(fragment.stop_proof.take(), report).map(Spanned::into_inner).unwrap_or_default();
+    let mode = take(fragment.mode.take(), report).map(Spanned::into_inner).unwrap_or_default();
     for bound in &bound_units {
         check_unit(bound, on_stop_failure, own.on_stop_failure.as_ref().map(Spanned::span), report);
     }
@@ -148,6 +150,7 @@ pub(super) fn check(
             unit: unit.get_ref().clone(),
             bound_units: sorted(&bound_units),
             contains: contains.iter().map(|name| name.get_ref().clone()).collect(),
+            observes: mode == Mode::Observe,
             stop_proof,
             key: key.as_ref().map_or_else(|| Key::from(name), |key| key.get_ref().clone()),
             timings,

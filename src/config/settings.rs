@@ -52,6 +52,8 @@ pub struct ServiceSettings {
     /// Slices and scopes in which processes of the units run, as those of a container do. They are stopped after the
     /// units, in this order.
     pub contains: Vec<UnitName>,
+    /// Whether this host takes part in nothing, and only tells what it would do (`mode = "observe"`).
+    pub observes: bool,
     /// What a stop has to prove before the lock is released.
     pub stop_proof: StopProof,
     /// The key of the lock in the store.
@@ -108,6 +110,7 @@ impl PartialEq for ServiceSettings {
             unit,
             bound_units,
             contains,
+            observes,
             stop_proof,
             key,
             timings,
@@ -120,6 +123,7 @@ impl PartialEq for ServiceSettings {
             && *unit == other.unit
             && *bound_units == other.bound_units
             && *contains == other.contains
+            && *observes == other.observes
             && *stop_proof == other.stop_proof
             && *key == other.key
             && *timings == other.timings

@@ -1,25 +1,39 @@
 //! `putexctl`: the operator's command. It asks the running putexd over D-Bus. What must work without a running putexd
 //! asks the store, or reads the guard's grants.
 
+mod ask;
+mod bounds;
+mod change;
 mod clear;
+#[cfg(test)]
+mod fixture;
+mod holdings;
+mod local;
+mod outcome;
+mod output;
+mod service_screen;
+mod status;
+mod status_words;
 mod store;
+mod view;
 
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use serde::de::DeserializeOwned;
-use zbus::fdo;
 
+use self::ask::{leases_below, running, store_status};
+use self::change::{Change, time};
+use self::local::abstains;
+use self::output::{Failure, print};
 use crate::command_line::{self, exit};
 use crate::config;
-use crate::dbus::dictionary::{Dictionary, from_dictionary};
-use crate::dbus::{Begun, ManagerProxy, Options, ServiceStatus, StatusProxy, StoreStatus};
+use crate::dbus::Options;
 use crate::guard_client::grant::{self, GrantError};
-use crate::types::span::{date, rounded};
-use crate::types::{Key, LEASES_DIR, ServiceName, printable_lines};
+use crate::host::clock;
+use crate::types::{Key, NodeId, ServiceName};
 
 /// Shows and steers the services that putexd runs on one host at a time.
 #[derive(Debug, Parser)]
@@ -31,21 +45,92 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show the services of this host: their state here, and who holds their locks
-    Status {
-        /// Only this service
-        service: Option<ServiceName>,
-        /// Print JSON
+    /// Show the cluster: what is wrong, the hosts, the services and who holds them, the store
+    Status(status::Arguments),
+    /// Stop a service on all hosts, and keep it stopped until "putexctl start"
+    Stop {
+        /// The service
+        service: ServiceName,
+        /// The reason, which everybody is shown
         #[arg(long)]
-        json: bool,
+        reason: Option<String>,
+        /// Let it be started again after this time, such as 2h, 30min or 1d
+        #[arg(long = "for", value_name = "TIME", value_parser = time)]
+        time: Option<Duration>,
+        #[command(flatten)]
+        waiting: change::Waiting,
     },
-    /// Stop a service's unit on this host and release its lock, so that another host takes over
+    /// Let a stopped service be started again
+    Start {
+        /// The service
+        service: ServiceName,
+        #[command(flatten)]
+        waiting: change::Waiting,
+    },
+    /// Have the holder stop a service's unit and release its lock, so that another host takes over
     StepDown {
         /// The service
         service: ServiceName,
+        /// The host that should take over, as with "move"
+        #[arg(long, value_name = "NODE", value_parser = NodeId::new)]
+        to: Option<NodeId>,
         /// The reason, which is shown in the journal and on the host that takes over
-        #[arg(long, default_value = "an operator asked for it")]
-        reason: String,
+        #[arg(long)]
+        reason: Option<String>,
+        #[command(flatten)]
+        waiting: change::Waiting,
+    },
+    /// Hand a service over to a host that is named
+    Move {
+        /// The service
+        service: ServiceName,
+        /// The host that should run it
+        #[arg(value_parser = NodeId::new)]
+        node: NodeId,
+        /// The reason, which is shown in the journal and on the host that takes over
+        #[arg(long)]
+        reason: Option<String>,
+        #[command(flatten)]
+        waiting: change::Waiting,
+    },
+    /// Have this host hand everything over and take nothing, until "putexctl undrain"
+    Drain {
+        /// The reason, which everybody is shown
+        #[arg(long)]
+        reason: Option<String>,
+        /// End it after this time, such as 2h, 30min or 1d
+        #[arg(long = "for", value_name = "TIME", value_parser = time)]
+        time: Option<Duration>,
+        /// Also if some service has no other host, and stops
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        waiting: change::Waiting,
+    },
+    /// Let this host take services again
+    Undrain {
+        #[command(flatten)]
+        waiting: change::Waiting,
+    },
+    /// Give a service's holder a long lease, for the maintenance of the store: no host takes over meanwhile
+    Pause {
+        /// The service
+        service: ServiceName,
+        /// For how long, such as 30min or 1h
+        #[arg(long = "for", value_name = "TIME", value_parser = time)]
+        time: Duration,
+        /// The reason, which everybody is shown
+        #[arg(long)]
+        reason: Option<String>,
+        #[command(flatten)]
+        waiting: change::Waiting,
+    },
+    /// End a pause
+    Resume {
+        /// The service
+        service: ServiceName,
+        #[command(flatten)]
+        waiting: change::Waiting,
     },
     /// Confirm that the key and the store in this host's configuration are the right ones for a service's unit
     ///
@@ -54,6 +139,21 @@ enum Command {
     Adopt {
         /// The service
         service: ServiceName,
+        #[command(flatten)]
+        waiting: change::Waiting,
+    },
+    /// Say that a host is off, where its fencing fails: no fencing of it is waited for
+    ///
+    /// Whoever says so of a host that is not off has its services run twice.
+    ConfirmDead {
+        /// The host, by its name in the locks
+        #[arg(value_parser = NodeId::new)]
+        node: NodeId,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+        #[command(flatten)]
+        waiting: change::Waiting,
     },
     /// Print the fencing token of the lease that this host holds now, and nothing else
     ///
@@ -96,49 +196,6 @@ enum Command {
     },
 }
 
-/// The error, and the exit status. With an empty message nothing is printed.
-struct Failure {
-    status: u8,
-    message: String,
-}
-
-impl Failure {
-    fn new(status: u8, message: impl Into<String>) -> Self {
-        Self { status, message: message.into() }
-    }
-
-    fn unavailable(message: String) -> Self {
-        Self::new(exit::UNAVAILABLE, message)
-    }
-
-    /// Prints the message to standard error.
-    fn tell(&self) {
-        if !self.message.is_empty() {
-            eprintln!("putexctl: {}", printable_lines(&self.message));
-        }
-    }
-}
-
-impl From<zbus::Error> for Failure {
-    fn from(error: zbus::Error) -> Self {
-        Self::new(exit::UNAVAILABLE, format!("failed to reach putexd over the system bus: {error}"))
-    }
-}
-
-impl From<fdo::Error> for Failure {
-    fn from(error: fdo::Error) -> Self {
-        #[expect(clippy::wildcard_enum_match_arm, reason = "the enum may grow, and an error says what it is")]
-        match error {
-            fdo::Error::ServiceUnknown(_) | fdo::Error::NameHasNoOwner(_) => {
-                Self::new(exit::UNAVAILABLE, "putexd does not run on this host; see \"systemctl status putexd\"")
-            }
-            fdo::Error::AccessDenied(_) => Self::new(exit::REFUSED, "only root may do that"),
-            fdo::Error::Failed(reason) | fdo::Error::InvalidArgs(reason) => Self::new(exit::REFUSED, reason),
-            other => Self::new(exit::UNAVAILABLE, format!("failed to ask putexd: {other}")),
-        }
-    }
-}
-
 /// The program `putexctl`.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -164,16 +221,34 @@ pub fn main() -> ExitCode {
 
 async fn run(command: Command) -> Result<(), Failure> {
     match command {
-        Command::Status { service, json } => status(service.as_ref(), json).await,
-        Command::StepDown { service, reason } => {
-            let options = Options { reason: Some(reason), ..Options::default() };
-            let Begun { begun } = read(manager().await?.step_down(service.as_str(), options.into()).await?)?;
-            print(&format!("{service}: {begun}; \"putexctl status {service}\" shows who takes over\n"))
+        Command::Status(arguments) => status::run(arguments).await,
+        Command::Stop { service, reason, time, waiting } => {
+            change::run(Change::Stop(service), Options { until: until(time), ..because(reason) }, waiting).await
         }
-        Command::Adopt { service } => {
-            let answer = manager().await?.adopt(service.as_str(), Options::default().into()).await?;
-            let Begun { begun: done } = read(answer)?;
-            print(&format!("{service}: {done}; \"putexctl status {service}\" shows whether something is waited for\n"))
+        Command::Start { service, waiting } => change::run(Change::Start(service), Options::default(), waiting).await,
+        Command::StepDown { service, to, reason, waiting } => hand_over(service, to, reason, waiting).await,
+        Command::Move { service, node, reason, waiting } => hand_over(service, Some(node), reason, waiting).await,
+        Command::Drain { reason, time, force, waiting } => {
+            let options = Options { until: until(time), force: force.then_some(true), ..because(reason) };
+            change::run(Change::Drain, options, waiting).await
+        }
+        Command::Undrain { waiting } => change::run(Change::Undrain, Options::default(), waiting).await,
+        Command::Pause { service, time, reason, waiting } => {
+            change::tell_the_price(&service, time);
+            change::run(
+                Change::Pause(service),
+                Options { seconds: Some(time.as_secs().max(1)), ..because(reason) },
+                waiting,
+            )
+            .await
+        }
+        Command::Resume { service, waiting } => change::run(Change::Resume(service), Options::default(), waiting).await,
+        Command::Adopt { service, waiting } => change::run(Change::Adopt(service), Options::default(), waiting).await,
+        Command::ConfirmDead { node, yes, waiting } => {
+            if !yes {
+                change::ask_twice(&node)?;
+            }
+            change::run(Change::ConfirmDead(node), Options::default(), waiting).await
         }
         Command::Token { service, root } => token(&root, &service),
         Command::Init { root } => store::init(&root).await,
@@ -182,76 +257,30 @@ async fn run(command: Command) -> Result<(), Failure> {
     }
 }
 
-async fn manager() -> Result<ManagerProxy<'static>, Failure> {
-    let connection = zbus::Connection::system().await?;
-    Ok(ManagerProxy::new(&connection).await?)
+async fn hand_over(
+    service: ServiceName,
+    to: Option<NodeId>,
+    reason: Option<String>,
+    waiting: change::Waiting,
+) -> Result<(), Failure> {
+    let reason = reason.unwrap_or_else(|| "an operator asked for it".to_owned());
+    let options = Options { to: to.as_ref().map(ToString::to_string), ..because(Some(reason)) };
+    change::run(Change::StepDown(service, to), options, waiting).await
 }
 
-async fn looking() -> Result<StatusProxy<'static>, Failure> {
-    let connection = zbus::Connection::system().await?;
-    Ok(StatusProxy::new(&connection).await?)
+fn because(reason: Option<String>) -> Options {
+    Options { reason: reason.filter(|reason| !reason.is_empty()), ..Options::default() }
 }
 
-/// The services as the putexd of this host reports them.
-async fn running() -> Result<Vec<ServiceStatus>, Failure> {
-    let services = looking().await?.list_services().await?;
-    services.into_iter().map(read).collect()
-}
-
-/// How the store has answered the putexd of this host.
-async fn store_status() -> Result<StoreStatus, Failure> {
-    read(looking().await?.describe_store().await?)
-}
-
-/// What putexd has told. It may be another version of putexd, which tells more or less.
-fn read<T: DeserializeOwned>(told: Dictionary) -> Result<T, Failure> {
-    from_dictionary(told)
-        .map_err(|error| Failure::unavailable(format!("restart putexd, whose answer is not understood: {error}")))
-}
-
-async fn status(service: Option<&ServiceName>, json: bool) -> Result<(), Failure> {
-    let mut services = running().await?;
-    if let Some(service) = service {
-        services.retain(|status| status.service == service.as_str());
-        if services.is_empty() {
-            return Err(Failure::new(
-                exit::REFUSED,
-                format!(
-                    "putexd runs no service called {service}: it has no file, or none that was read yet (systemctl reload putexd)"
-                ),
-            ));
-        }
-    }
-    if json {
-        let text = serde_json::to_string_pretty(&services)
-            .map_err(|error| Failure::new(exit::OS, format!("failed to print: {error}")))?;
-        print(&format!("{text}\n"))
-    } else {
-        let mut text = table(&services);
-        // A putexd that was not restarted since this putexctl was installed may not know this call.
-        if let Ok(store) = store_status().await {
-            text.push_str(&store_line(&store));
-            text.push('\n');
-        }
-        print(&text)
-    }
-}
-
-/// Prints to standard output. The reader may have enough before the end, as in `putexctl status | head`.
-fn print(text: &str) -> Result<(), Failure> {
-    let mut output = io::stdout().lock();
-    // A terminal obeys control characters, and text of another host or a server may contain any.
-    match output.write_all(printable_lines(text).as_bytes()).and_then(|()| output.flush()) {
-        Ok(()) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::new(exit::CLOSED_PIPE, "")),
-        Err(error) => Err(Failure::new(exit::OS, format!("failed to print: {error}"))),
-    }
+/// When a time that begins now is over, in seconds since 1970.
+fn until(time: Option<Duration>) -> Option<u64> {
+    time.map(|time| clock::wall().saturating_add(time).as_secs().max(clock::wall().as_secs() + 1))
 }
 
 /// Prints the fencing token of the grant. The grant is the authority, and not what putexd remembers: the grant is gone,
 /// or its deadline is over, before another host can have a lease.
 fn token(root: &Path, service: &ServiceName) -> Result<(), Failure> {
-    let error = match grant::token(&root.join(LEASES_DIR.trim_start_matches('/')), service) {
+    let error = match grant::token(&leases_below(root), service) {
         Ok(token) => return print(&format!("{token}\n")),
         Err(error) => error,
     };
@@ -280,112 +309,4 @@ fn is_unknown(root: &Path, service: &ServiceName) -> bool {
     let loaded = config::load(root);
     let known = |settings: &config::Settings| settings.services.iter().any(|known| known.name == *service);
     !loaded.broken.contains_key(service) && loaded.settings.is_some_and(|settings| !known(&settings))
-}
-
-/// The table of services, with columns as wide as their widest cell. What a service waits for, the reason why a host does
-/// not contend, and each remark are in lines of their own.
-fn table(services: &[ServiceStatus]) -> String {
-    let header = ["SERVICE", "UNIT", "STATE", "HOLDER", "REVISION", "TOKEN"].map(str::to_owned);
-    let rows = services.iter().map(|status| {
-        let shown = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
-        let number = |number: u64| if number == 0 { "-".to_owned() } else { number.to_string() };
-        [
-            status.service.clone(),
-            shown(&status.unit),
-            status.state.clone(),
-            shown(&status.holder),
-            number(status.revision),
-            number(status.token),
-        ]
-    });
-    let lines: Vec<[String; 6]> = std::iter::once(header).chain(rows).collect();
-    let widths: Vec<usize> =
-        (0..6).map(|column| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0)).collect();
-    let mut text = String::new();
-    for (number, line) in lines.iter().enumerate() {
-        let cells: Vec<String> = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        text.push_str(cells.join("  ").trim_end());
-        text.push('\n');
-        let Some(status) = number.checked_sub(1).and_then(|number| services.get(number)) else { continue };
-        if !status.waits.is_empty() {
-            text.push_str("  ");
-            text.push_str(&status.waits);
-            text.push('\n');
-        }
-        if let Some(hindrance) = abstains(status) {
-            text.push_str("  does not contend: ");
-            text.push_str(hindrance);
-            text.push('\n');
-        }
-        for remark in &status.remarks {
-            text.push_str("  warning: ");
-            text.push_str(remark);
-            text.push('\n');
-        }
-    }
-    text
-}
-
-/// Why this host does not contend for the lock; `None` if it does, and in states such as that of a holder, which contends
-/// for nothing.
-fn abstains(status: &ServiceStatus) -> Option<&str> {
-    let contends = status.hindrance.is_empty() || !["standby", "no-store", "broken"].contains(&status.state.as_str());
-    (!contends).then_some(&*status.hindrance)
-}
-
-/// The store in one line.
-fn store_line(store: &StoreStatus) -> String {
-    let seconds = |milliseconds: u64| rounded(Duration::from_millis(milliseconds));
-    let now = store.trouble().unwrap_or_else(|| format!("the store ({}) answers", store.store));
-    let times = if store.silences == 1 { "once" } else { &format!("{} times", store.silences) };
-    let before = match store.silences {
-        0 => "since putexd started it was never silent for a second".to_owned(),
-        _ => format!(
-            "since putexd started it was silent {times} for a second or more, the longest for {} from {} on",
-            seconds(store.longest_ms),
-            date(store.longest_began)
-        ),
-    };
-    format!("{now}; {before}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_stores_line_tells_of_silences() {
-        let mut store = StoreStatus { store: "directory at /srv/putex".to_owned(), ..StoreStatus::default() };
-        let never =
-            "the store (directory at /srv/putex) answers; since putexd started it was never silent for a second";
-        assert_eq!(store_line(&store), never);
-        (store.silent_ms, store.silences, store.longest_ms, store.longest_began) = (1234, 2, 7300, 1_763_787_182);
-        let silent = "see that the store (directory at /srv/putex) is up, and that this host reaches it: it has given no \
-                      answer for 1.2s; since putexd started it was silent 2 times for a second or more, the longest for \
-                      7.3s from 2025-11-22T04:53:02Z on";
-        assert_eq!(store_line(&store), silent);
-    }
-
-    #[test]
-    fn the_table_lines_up_and_names_the_hindrance() {
-        let status = ServiceStatus {
-            service: "db".to_owned(),
-            unit: "database.service".to_owned(),
-            key: "db".to_owned(),
-            state: "standby".to_owned(),
-            holder: "h1".to_owned(),
-            revision: 7,
-            token: 0,
-            hindrance: "this host is drained".to_owned(),
-            waits: "h1 holds the lock".to_owned(),
-            remarks: vec!["Its stop is not proven.".to_owned()],
-            ..ServiceStatus::default()
-        };
-        let expected = "SERVICE  UNIT              STATE    HOLDER  REVISION  TOKEN\n\
-                        db       database.service  standby  h1      7         -\n  \
-                        h1 holds the lock\n  \
-                        does not contend: this host is drained\n  \
-                        warning: Its stop is not proven.\n";
-        assert_eq!(table(&[status]), expected);
-    }
 }

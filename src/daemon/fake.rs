@@ -40,6 +40,8 @@ pub(super) struct Told {
     pub(super) started: BTreeSet<UnitName>,
     /// Whether the job of a stop is still queued at the end of the time for which the caller waits.
     pub(super) stops_slowly: bool,
+    /// Whether a unit that runs to its end never comes to it.
+    pub(super) hangs: bool,
     /// The outcomes of the next runs of units that run to their end. All runs after these pass.
     pub(super) runs: VecDeque<RunResult>,
     /// The calls that change or look for something, in their order.
@@ -91,6 +93,7 @@ pub(super) fn settings() -> ServiceSettings {
         unit: unit("database.service"),
         bound_units: Vec::new(),
         contains: Vec::new(),
+        observes: false,
         stop_proof: StopProof::Whole,
         key: Key::new("db").expect("a key"),
         timings: Timings::new(Duration::from_millis(50), 2, 1),
@@ -304,6 +307,9 @@ impl Manager for Fake {
             told.done.push(format!("run {unit}"));
             told.runs.pop_front().unwrap_or(RunResult::Passed)
         };
+        if self.tell(|told| told.hangs) {
+            return Box::pin(std::future::pending());
+        }
         self.answer(|silence| silence, |told| Ok(run(told)))
     }
 

@@ -110,6 +110,11 @@ impl Hints {
         Arc::clone(board.entry(key.clone()).or_default())
     }
 
+    /// Wakes the tasks of all services, so that each looks at what concerns all of them.
+    pub(super) fn wake(&self) {
+        self.ring_all(Ring::Link);
+    }
+
     /// Watches `store`, and the connections to it and to the guard. It does not return.
     pub async fn run(self, store: Arc<dyn Store>, guard: watch::Receiver<GuardLink>) {
         join(self.watch(&*store), self.follow(store.link(), guard)).await;

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use super::drain::Drain;
+use super::fence::Fencings;
 use super::grounds::Grounds;
 use super::hints::Hints;
 use super::machine::Machine;
@@ -40,6 +42,10 @@ pub struct Host {
     pub machine: Arc<dyn Machine>,
     /// The control groups of each service.
     pub grounds: Grounds,
+    /// Which hosts are fenced here.
+    pub fencings: Fencings,
+    /// Whether an operator has drained this host.
+    pub drain: Drain,
     /// The journal entries that are written once for all services.
     pub tidings: Tidings,
     /// The hardware watchdog that the guard has to serve before anything is started.

@@ -27,6 +27,8 @@ pub enum Order {
     Reconfigure(Arc<ServiceSettings>),
     /// The configuration was read anew, and the service's part of it is unchanged: what was refused is tried again (back-off, K9).
     Reconsider,
+    /// What failed is tried again at once: the back-off (K9) ends.
+    TryAgain,
     /// Let the lock go now and contend again later (H5, K9). With the reason, and the channel for the answer, which says
     /// what was begun.
     StepDown(String, Answer),

@@ -12,11 +12,13 @@
 //! | [`bonds`] | drop-ins that bind units to their leases where systemd gets none from the generator |
 //! | [`broken`] | which files are broken, and what becomes of their services |
 //! | [`cluster`] | what this host tells the other hosts through the store, and what it knows of them |
+//! | [`drain`] | whether an operator has had this host hand everything over |
 //! | [`fence`] | the units that fence other hosts and unfence this one |
 //! | [`guard_queue`] | the service's requests to the guard, in order |
 //! | [`grounds`] | which control groups belong to which service |
 //! | [`health`] | health checks, their rise and fall |
 //! | [`hints`] | one watch of the store for all services |
+//! | [`observer`] | services that are only observed |
 //! | [`machine`] | what a service needs of its host: clocks, timers, tasks, memory |
 //! | [`disk`] | files that outlive the daemon |
 //! | [`file_writer`] | the threads that write these files |
@@ -40,9 +42,10 @@ mod bonds;
 mod broken;
 mod cluster;
 mod disk;
+pub mod drain;
 #[cfg(test)]
 mod fake;
-mod fence;
+pub mod fence;
 mod file_writer;
 pub mod grounds;
 mod guard_queue;
@@ -53,6 +56,7 @@ mod inbox;
 pub mod machine;
 mod notify;
 mod observation;
+mod observer;
 mod registration;
 pub mod service;
 mod silence;
@@ -129,7 +133,9 @@ fn check(arguments: &Arguments) -> ExitCode {
     let loaded = config::load(&arguments.root);
     let mut text = String::new();
     for service in loaded.settings.iter().flat_map(|settings| &settings.services) {
-        writeln!(text, "{}: {}\n", service.name, service.timings.in_words())
+        let observed =
+            if service.observes { "it is only observed: mode = \"observe\"; as it would be run: " } else { "" };
+        writeln!(text, "{}: {observed}{}\n", service.name, service.timings.in_words())
             .expect("writing to a string does not fail");
     }
     let mut output = io::stdout().lock();

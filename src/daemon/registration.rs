@@ -574,6 +574,7 @@ mod tests {
 
     use super::*;
     use crate::daemon::fake::settings;
+    use crate::daemon::fence::Fencings;
     use crate::daemon::grounds::Grounds;
     use crate::daemon::hints::Hints;
     use crate::daemon::machine::ThisMachine;
@@ -623,6 +624,8 @@ mod tests {
                 hints: Hints::default(),
                 machine: Arc::new(ThisMachine::new(folder.path())),
                 grounds: Grounds::default(),
+                fencings: Fencings::default(),
+                drain: crate::daemon::drain::Drain::default(),
                 tidings: Tidings::default(),
                 watchdog: None,
             };

@@ -6,6 +6,7 @@ mod reload;
 mod report;
 mod retire;
 mod tell;
+mod verbs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -23,10 +24,13 @@ use self::retire::Retiring;
 use super::aside::Aside;
 use super::bonds::Bonds;
 use super::broken::Broken;
-use super::cluster::{self, Cluster};
+use super::cluster::{self, Cluster, Errand};
+use super::drain::Drain;
+use super::fence::Fencings;
 use super::grounds::Grounds;
 use super::machine::ThisMachine;
 use super::notify;
+use super::observer::{self, Observers};
 use super::service::{self, Handle, Host, InheritedLease};
 use super::silence::{Heard, Silences};
 use super::texts::KeptTexts;
@@ -179,6 +183,7 @@ struct Supervisor {
     seal_key: Option<PathBuf>,
     silences: Silences,
     services: BTreeMap<ServiceName, Handle>,
+    observers: Observers,
     retiring: Vec<Retiring>,
     /// Services that begin as soon as the guard has said what it remembers of them, and no retiring service has their units
     /// or their lock. A former service of the same name may have left its lease behind while the guard was away. A service
@@ -191,6 +196,8 @@ struct Supervisor {
     asks: mpsc::Receiver<Ask>,
     /// What is known of the other hosts, and what they are told.
     cluster: Cluster,
+    /// What operators have asked for on other hosts.
+    errands: mpsc::Receiver<Errand>,
     /// The tasks that look at the other hosts and report to them.
     _cluster_tasks: cluster::Tasks,
     /// The settings of the services that are reported, and those whose files are broken.
@@ -238,11 +245,14 @@ impl Supervisor {
             hints,
             machine: Arc::new(ThisMachine::new(Path::new(STATE_DIR))),
             grounds: Grounds::default(),
+            fencings: Fencings::default(),
+            drain: Drain::read(Path::new(STATE_DIR)),
             tidings,
             watchdog: settings.watchdog.clone(),
         };
         let cluster = report::cluster_of(&host);
-        let cluster_tasks = cluster.run(report::describe(&host));
+        let (errand, errands) = mpsc::channel(ASKS_LIMIT);
+        let cluster_tasks = cluster.run(report::describe(&host), errand);
         let (ask, asks) = mpsc::channel(ASKS_LIMIT);
         let (tried, served) = oneshot::channel();
         tokio::spawn(dbus::serve(settings.node.clone(), ask, tried));
@@ -257,6 +267,8 @@ impl Supervisor {
             seal_key: settings.seal_key,
             silences,
             services: BTreeMap::new(),
+            errands,
+            observers: Observers::default(),
             retiring: Vec::new(),
             coming: Vec::new(),
             changed: Arc::new(Notify::new()),
@@ -271,8 +283,11 @@ impl Supervisor {
             bonds_are_due: true,
         };
         supervisor.tell_of_broken_files();
-        supervisor.gate(&settings.services).await;
-        supervisor.coming = settings.services;
+        let (services, observed) = observer::apart(settings.services);
+        supervisor.gate(&services).await;
+        supervisor.coming = services;
+        let changed = Arc::clone(&supervisor.changed);
+        supervisor.observers.replace(&supervisor.host, observed, |_| false, &changed);
         supervisor.retire_unclaimed(&leases);
         supervisor.begin_with(&leases);
         // Whoever has waited for the start of putexd asks it next. A bus that does not answer delays nothing for long.
@@ -301,6 +316,7 @@ impl Supervisor {
                         return ExitCode::from(exit::DEFECT);
                     }
                     watchdog.beat(&self.services);
+                    self.end_drain();
                     self.tidy_bonds().await;
                 }
                 Some(()) = self.reloads.next() => {
@@ -309,6 +325,7 @@ impl Supervisor {
                     self.tidy_bonds().await;
                 }
                 Some(ask) = self.asks.recv() => self.answer(ask),
+                Some(errand) = self.errands.recv() => self.carry_out(errand.verb, errand.by, errand.answer),
                 _ = signals.hup.recv() => self.reload().await,
                 _ = signals.term.recv() => return self.end().await,
                 _ = signals.int.recv() => return self.release().await,

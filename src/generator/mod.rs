@@ -124,6 +124,9 @@ pub fn run(directories: &[PathBuf], folders: &KeptFolders, target: &Path) -> Gen
         let Some(first) = files.first().map(|(path, _)| path.clone()) else { continue };
         let kept = service.as_ref().map(|service| folders.kept_of(service));
         let ran = service.as_ref().and_then(|service| ran.get(service));
+        if is_observed(&files, kept.as_deref()) {
+            continue;
+        }
         let mut units = units_of_all(files, kept.as_deref(), ran, &mut generated.problems);
         if units.is_empty() {
             generated.problems.push(format!("{}: no unit is bound to its lease", first.display()));
@@ -331,6 +334,29 @@ struct ServiceFile {
     bound_units: Vec<String>,
     #[serde(default)]
     contains: Vec<String>,
+}
+
+/// The key that says whether a service is only observed.
+#[derive(Debug, Deserialize)]
+struct ModeOfFile {
+    mode: String,
+}
+
+/// Whether a service is only observed, so that its units are left alone. As long as putexd runs it by what it took from the file
+/// before, the units stay bound. A file that is broken now changes nothing for a service that is observed: to bind a unit that
+/// runs would stop it.
+fn is_observed(files: &Files, kept: Option<&Path>) -> bool {
+    let says = |text: &str| toml::from_str::<ModeOfFile>(text).map(|file| file.mode == "observe");
+    let kept = kept.and_then(|kept| serde_json::from_slice::<Kept>(&fs::read(kept).ok()?).ok());
+    let kept = kept.map(|kept| says(&kept.made.file.text).unwrap_or(false));
+    let Some((_, Ok(found))) = files.first() else { return kept == Some(true) };
+    let is_now = || found.why_not_obeyed.is_none() && says(&found.text).unwrap_or(false);
+    let is_broken = || toml::from_str::<toml::Table>(&found.text).is_err();
+    match kept {
+        Some(true) => is_now() || is_broken() || found.why_not_obeyed.is_some(),
+        Some(false) => false,
+        None => is_now(),
+    }
 }
 
 /// What a file said when putexd last took it, in this boot. putexd goes on with that while it has a lease.

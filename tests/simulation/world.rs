@@ -382,6 +382,7 @@ impl World {
             unit: self.unit.clone(),
             bound_units: Vec::new(),
             contains: Vec::new(),
+            observes: false,
             stop_proof: StopProof::Whole,
             key: self.key.clone(),
             timings,

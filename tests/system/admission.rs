@@ -165,7 +165,7 @@ fn a_unit_is_admitted_by_what_systemd_has_loaded() {
     let since = now();
     active.write_file(LATER, "[Service]\nExecCondition=\n");
     active.exec(&["systemctl", "daemon-reload"]);
-    fixture.host_of(&second).exec(&["putexctl", "step-down", "db"]);
+    fixture.host_of(&second).exec(&["putexctl", "step-down", "--no-wait", "db"]);
     fixture.oracle.wait_for_end(&second, SOON);
     let next = fixture.wait_for_start(since, TAKE_OVER);
     assert_eq!(next.host, second.host, "a host without the gate starts nothing");

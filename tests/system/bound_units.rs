@@ -173,7 +173,7 @@ fn what_only_follows_the_lease_is_not_waited_for() {
     }
     wait_until(SOON, "it follows the lease", || is_active(active, "after.service"));
     let asked = now();
-    active.exec(&["putexctl", "step-down", "bound"]);
+    active.exec(&["putexctl", "step-down", "--no-wait", "bound"]);
     let second = cluster.oracle.wait_for_start_on(&[standby], asked, SOON);
     assert_eq!(active.property("after.service", "ActiveState"), "deactivating");
 

@@ -90,7 +90,7 @@ fn a_service_whose_file_is_broken_runs_on_over_a_restart() {
     restart(holder);
     wait_for_words(SOON, holder, &["former settings"]);
     let asked = now();
-    holder.exec(&["putexctl", "step-down", "db"]);
+    holder.exec(&["putexctl", "step-down", "--no-wait", "db"]);
     let second = fixture.wait_for_takeover(&first, asked, HAND_OVER, "step-down of a service whose file is broken");
     wait_for_words(SOON, holder, &["db ", "does not contend", "db.toml:2:18"]);
     let asked = now();

@@ -54,7 +54,7 @@ fn what_follows_a_lease_and_stops_slowly_keeps_no_putexd_from_being_started_agai
     host.exec(&["systemctl", "daemon-reload"]);
     host.exec(&["systemctl", "start", "follower.service"]);
     let since = now();
-    host.exec(&["putexctl", "step-down", "db"]);
+    host.exec(&["putexctl", "step-down", "--no-wait", "db"]);
     fixture.wait_for_takeover(&first, since, HAND_OVER, "step-down with a slow follower");
     assert_eq!(host.property("follower.service", "ActiveState"), "deactivating");
     let before = main_pid(host, DAEMON);

@@ -77,7 +77,7 @@ fn a_real_docker_container_is_stopped_killed_and_proven_with_its_slice() {
     holds_for(WAIT, "a container in its slice runs on", || fixture.oracle.live() == [first.clone()]);
 
     let since = now();
-    fixture.host_of(&first).exec(&["putexctl", "step-down", "db"]);
+    fixture.host_of(&first).exec(&["putexctl", "step-down", "--no-wait", "db"]);
     let second = fixture.wait_for_takeover(&first, since, HAND_OVER, "step-down with docker");
     assert!(fixture.stop_of(&first).is_some(), "docker stopped it in order");
 

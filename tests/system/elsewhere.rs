@@ -37,7 +37,7 @@ fn what_leaves_its_control_group_is_ended_and_not_started_again() {
     }
     // The worker has mostly not been noticed yet, so that the stop itself has to look for it.
     let since = now();
-    host.sh("touch /run/wander; sleep 0.2; putexctl step-down db");
+    host.sh("touch /run/wander; sleep 0.2; putexctl step-down --no-wait db");
     let first = fixture.wait_for_start(since, SOON);
     let second = fixture.wait_for_takeover(&first, since, TAKE_OVER, "a worker in another control group");
     assert!(fixture.stop_of(&first).is_some(), "it was told to end before it was killed");
@@ -80,7 +80,7 @@ fn what_is_contained_is_stopped_killed_and_proven_with_the_unit() {
     let covers = |host: &Host| host.guards_table().is_some_and(|table| table.contains("/db.slice"));
     wait_until(SOON, "the guard covers the slice", || covers(host));
     let since = now();
-    host.output(&["putexctl", "step-down", "db"]);
+    host.output(&["putexctl", "step-down", "--no-wait", "db"]);
     let second = fixture.wait_for_takeover(&first, since, HAND_OVER, "step-down with a worker in a contained slice");
     assert!(fixture.stop_of(&first).is_some(), "it was told to end, and not killed");
 
@@ -139,7 +139,7 @@ fn what_is_contained_is_stopped_after_the_unit() {
     let service = format!("{}contains = [\"db.slice\"]\n", SERVICE.replace("confirmations = 1", "confirmations = 3"));
     let Some((fixture, first)) = plan.service("db", service).run() else { return };
     let since = now();
-    fixture.host_of(&first).output(&["putexctl", "step-down", "db"]);
+    fixture.host_of(&first).output(&["putexctl", "step-down", "--no-wait", "db"]);
     let second = fixture.wait_for_takeover(&first, since, TAKE_OVER, "step-down with a scope in a contained slice");
     let host = fixture.host_of(&second);
     let since = now();
@@ -233,7 +233,7 @@ fn real_containers_and_real_logins() {
     wait_for_standby(fixture.other(&first));
     holds_for(WAIT, "a container in its unit's group runs on", || fixture.oracle.live() == [first.clone()]);
     let since = now();
-    host.output(&["putexctl", "step-down", "db"]);
+    host.output(&["putexctl", "step-down", "--no-wait", "db"]);
     let second = fixture.wait_for_takeover(&first, since, HAND_OVER, "step-down with podman --cgroups=split");
     assert!(fixture.stop_of(&first).is_some(), "podman stopped it in order");
 
@@ -257,7 +257,7 @@ fn real_containers_and_real_logins() {
     let fourth = fixture.wait_for_takeover(&third, since, TAKE_OVER, "lapse with podman in a contained slice");
     host.heal();
     let since = now();
-    fixture.host_of(&fourth).output(&["putexctl", "step-down", "db"]);
+    fixture.host_of(&fourth).output(&["putexctl", "step-down", "--no-wait", "db"]);
     // The other host may not have followed the lock for long enough again to take it at once.
     let fifth = fixture.wait_for_start(since, TAKE_OVER);
     let standby = fixture.other(&fifth);

@@ -240,7 +240,7 @@ fn is_not_forgotten(name: &'static str, lines: &str, how: Interrupted) {
     two.exec(&["systemctl", "start", DAEMON]);
     match how {
         Interrupted::Release { signal } => {
-            one.exec(&["putexctl", "step-down", "db"]);
+            one.exec(&["putexctl", "step-down", "--no-wait", "db"]);
             wait_for_line(one, &[UNIT, "is not proven dead"]);
             match signal {
                 Some(signal) => crate::fixture::signal(one, DAEMON, signal),
@@ -302,7 +302,7 @@ fn a_start_that_has_come_to_its_end_is_in_no_doubt() {
     wait_until(SOON, "putexd is back", || is_active(one, DAEMON) && putexctl_status(one).contains("active"));
     two.exec(&["systemctl", "start", DAEMON]);
     wait_until(SOON, "the other host waits", || putexctl_status(two).contains("standby"));
-    one.exec(&["putexctl", "step-down", "db"]);
+    one.exec(&["putexctl", "step-down", "--no-wait", "db"]);
     wait_until(TAKE_OVER, "the other host takes over", || is_active(two, UNIT));
     assert!(!has_address(one) && one.is_on());
     two.exec(&["systemctl", "mask", "--runtime", DAEMON]);

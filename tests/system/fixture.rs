@@ -308,7 +308,7 @@ pub fn wait_for_status(host: &Host, wanted: impl Fn(&str) -> bool) {
 /// What `putexctl status` says on `host`, and how it ended. A putexd that has just been started is not on the bus yet, so that
 /// the command may fail at first.
 pub fn putexctl_status(host: &Host) -> String {
-    said(&host.output(&["putexctl", "status"]))
+    said(&host.output(&["putexctl", "status", "--local"]))
 }
 
 /// Waits until `putexctl status` on `host` says all of `words`, and returns what it says.

@@ -107,7 +107,7 @@ fn a_lease_that_was_let_go_with_a_full_run_does_not_bar_the_next_one() {
     let host = fixture.host_of(&first);
     let full = Full::new(host, "/run");
     let since = now();
-    host.exec(&["putexctl", "step-down", "db"]);
+    host.exec(&["putexctl", "step-down", "--no-wait", "db"]);
     let second = fixture.wait_for_takeover(&first, since, HAND_OVER, "step-down with a full /run");
     assert!(!is_in_table(host), "to forget takes no room");
     let guard = main_pid(host, GUARD);

@@ -84,9 +84,9 @@ fn hostile_values_cost_their_own_service_alone(store: Lockstore) {
 
 /// The status as putexctl prints it for programs, then an empty line, then the status as bus, terminal and systemd show
 /// it.
-const STATUS: &str = "set -e; putexctl status evil --json; echo
+const STATUS: &str = "set -e; putexctl status --local evil --json; echo
     busctl call org.putexd.Putexd1 /org/putexd/Putexd1 org.putexd.Putexd1.Status ListServices
-    putexctl status; systemctl show --property=StatusText putexd.service";
+    putexctl status --local; putexctl status evil; putexctl status; systemctl show --property=StatusText putexd.service";
 
 /// Waits until both hosts have seen the revision, and checks that what they print of it is harmless.
 #[track_caller]
@@ -245,7 +245,7 @@ fn damage_for_a_while(fixture: &Fixture) {
     // In this time each host reads the file three times.
     holds_for(Duration::from_secs(3), "the hosts go on", || fixture.oracle.violations().is_empty());
     for host in &fixture.hosts {
-        assert_harmless(&host.exec(&["putexctl", "status"]));
+        assert_harmless(&host.exec(&["putexctl", "status", "--local"]));
     }
     fs::write(&file, content).expect("the file can be written to");
 }

@@ -26,7 +26,7 @@ fn a_forged_release_starts_no_second_copy_where_records_are_sealed(store: Lockst
     fixture.uninterrupted(&first, Duration::from_secs(2), "a standby gets the key", || {
         fixture.hosts.iter().for_each(|host| drop(host.sh(SEAL)));
         other.exec(&["systemctl", "restart", "putexd.service"]);
-        wait_for_words(other, "putexctl status", &["does not contend", "no valid seal"]);
+        wait_for_words(other, "putexctl status --local", &["does not contend", "no valid seal"]);
         let said =
             wait_for_words(other, "putexctl doctor", &["records are sealed", "the record of the lock \"db\" is not"]);
         assert!(said.contains("database.service: its entry is not believed"), "{said}");
@@ -56,7 +56,7 @@ fn a_forged_release_starts_no_second_copy_where_records_are_sealed(store: Lockst
     let third = fixture.wait_for_one_active(TAKE_OVER);
     wait_for_standby(fixture.other(&third));
     let asked = now();
-    fixture.host_of(&third).exec(&["putexctl", "step-down", "db"]);
+    fixture.host_of(&third).exec(&["putexctl", "step-down", "--no-wait", "db"]);
     fixture.wait_for_takeover(&third, asked, HAND_OVER, "a release of a host that has the key");
 }
 

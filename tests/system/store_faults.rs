@@ -273,7 +273,7 @@ fn a_damaged_lock_is_said_and_cleared(store: Lockstore) {
     other.exec(&["systemctl", "start", "putexd.service"]);
     wait_for_line(other, &["failed to read the lock db", "is damaged", "putexctl clear"]);
     wait_until(SOON, "status says so", || {
-        let shown = other.exec(&["putexctl", "status"]);
+        let shown = other.exec(&["putexctl", "status", "--local"]);
         ["failed to read the lock db", "is damaged", "putexctl clear"].iter().all(|words| shown.contains(words))
     });
     holds_for(WAIT * 2, "with a damaged lock nobody starts", || fixture.oracle.live().is_empty());

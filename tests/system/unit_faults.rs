@@ -123,7 +123,7 @@ fn an_orderly_stop_beyond_its_limit_is_killed_and_the_host_stays() {
     let Some((fixture, first)) = plan.run() else { return };
     let host = fixture.host_of(&first);
     let since = now();
-    host.exec(&["putexctl", "step-down", "db"]);
+    host.exec(&["putexctl", "step-down", "--no-wait", "db"]);
     let second = fixture.wait_for_takeover(&first, since, TAKE_OVER, "orderly stop beyond stop-limit");
     let end = fixture.oracle.wait_for_end(&first, SOON);
     assert!(end.after(since) >= Duration::from_secs(4), "the time until stop-limit is its own: {:?}", end.after(since));
@@ -144,7 +144,7 @@ fn a_pid_1_that_stands_still_at_the_end_of_an_orderly_stop_takes_no_host_down() 
     let Some((fixture, first)) = plan.run() else { return };
     let host = fixture.host_of(&first);
     let since = now();
-    host.exec(&["putexctl", "step-down", "db"]);
+    host.exec(&["putexctl", "step-down", "--no-wait", "db"]);
     wait_until(SOON, "the stop has begun", || host.property(UNIT, "ActiveState") == "deactivating");
     kill(Signal::STOP, &[host.pid1()]);
     holds_for(Duration::from_secs(10), "the host stays", || host.is_on());

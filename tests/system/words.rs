@@ -28,7 +28,7 @@ fn what_an_operator_stops_comes_back_after_one_wait_each_time() {
             host.exec(&["systemctl", "stop", UNIT]);
             wait_for_line(host, &["db: database.service was stopped", "Stop a service everywhere"]);
         } else {
-            let told = said(&host.output(&["putexctl", "step-down", "db"]));
+            let told = said(&host.output(&["putexctl", "step-down", "--no-wait", "db"]));
             assert!(told.contains("stays down for 2.0s at least"), "{told}");
         }
         let text = wait_for_words(TAKE_OVER, host, &["db ", "standby", "tries again in", ", since it let the lock go"]);
@@ -64,7 +64,7 @@ fn whoever_does_not_hold_the_lock_says_who_does() {
         standby,
         &[&format!("{} holds the lock and last renewed", holder.name), "it may be taken in"],
     );
-    let asked = standby.output(&["putexctl", "step-down", "db"]);
+    let asked = standby.output(&["putexctl", "step-down", "--no-wait", "db"]);
     let told = said(&asked);
     assert_eq!(asked.status.code(), Some(1), "{told}");
     assert!(
@@ -84,7 +84,7 @@ fn whoever_does_not_hold_the_lock_says_who_does() {
 
     // While a stop is slow, the status says what is waited for.
     let since = now();
-    holder.exec(&["putexctl", "step-down", "db"]);
+    holder.exec(&["putexctl", "step-down", "--no-wait", "db"]);
     let words = ["releasing", "waits until the unit is proven dead", "an operator asked", "is not proven dead yet"];
     println!("{}", wait_for_words(TAKE_OVER, holder, &words));
     let second = fixture.wait_for_takeover(&first, since, TAKE_OVER, "step-down of a unit that stops slowly");

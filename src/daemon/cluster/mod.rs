@@ -11,6 +11,7 @@
 //! at most once in [`PACE`]. Where the store refuses these keys, the rest of putexd works as ever; the journal says so once, and
 //! [`ClusterStatus::trouble`] for as long as it is so.
 
+mod mail;
 mod publish;
 mod slot;
 mod view;
@@ -19,17 +20,19 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
+pub(super) use self::mail::Errand;
+use self::mail::Porter;
 use self::publish::Publisher;
 use self::slot::Trouble;
 use self::view::{View, Viewer};
 use super::hints::Hints;
 use super::machine::Machine;
-use super::service::Status;
+use super::service::{Answer, Status};
 use crate::cluster::report::{HostReport, ServiceReport};
-use crate::cluster::view::{ClusterStatus, HostStatus};
-use crate::cluster::wire;
+use crate::cluster::request::Verb;
+use crate::cluster::view::{ClusterStatus, HostStatus, SILENT};
 use crate::config::ServiceSettings;
 use crate::store::Store;
 use crate::task::OwnedTask;
@@ -41,6 +44,9 @@ const REPORT: Duration = Duration::from_secs(10);
 const PACE: Duration = Duration::from_secs(1);
 /// Time between two attempts where the store refuses what is asked of it.
 const REFUSED: Duration = Duration::from_secs(60);
+
+/// How many requests to other hosts are under way at most.
+const REQUESTS: usize = 16;
 
 /// The most characters that are told of an error of the store.
 const ERROR_LIMIT: usize = 200;
@@ -96,7 +102,7 @@ impl Site {
 #[derive(Clone)]
 pub(super) struct Watched {
     pub(super) settings: Arc<ServiceSettings>,
-    /// [`sum_of`] these settings.
+    /// The [hash](ServiceSettings::agreement) of what must agree.
     pub(super) sum: String,
     pub(super) status: watch::Receiver<Status>,
 }
@@ -121,6 +127,9 @@ struct Shared {
     troubles: Mutex<BTreeMap<Part, Trouble>>,
     changed: Notify,
     services: watch::Sender<Services>,
+    /// For each request that another host may be asked at the same time.
+    requests: Arc<Semaphore>,
+    began: Duration,
 }
 
 /// What can fail by itself.
@@ -128,6 +137,7 @@ struct Shared {
 enum Part {
     Report,
     View,
+    Requests,
 }
 
 impl Part {
@@ -136,6 +146,9 @@ impl Part {
         match self {
             Self::Report => {
                 "allow putexd to write putex-host/ and putex-hosts/ in the store, so that other hosts see this one"
+            }
+            Self::Requests => {
+                "allow putexd to read and write putex-request/ in the store, so that this host does what is asked for elsewhere"
             }
             Self::View => {
                 "allow putexd to read putex-host/ and putex-hosts/ in the store, so that this host sees others"
@@ -146,12 +159,13 @@ impl Part {
 
 /// The tasks that report and look. They end when this is dropped.
 pub(super) struct Tasks {
-    _tasks: [OwnedTask; 2],
+    _tasks: [OwnedTask; 3],
 }
 
 impl Cluster {
     pub(super) fn new(site: Site) -> Self {
         let (services, _) = watch::channel(Services::default());
+        let began = site.clock.boot();
         Self(Arc::new(Shared {
             site,
             view: Mutex::default(),
@@ -159,14 +173,23 @@ impl Cluster {
             troubles: Mutex::default(),
             changed: Notify::new(),
             services,
+            requests: Arc::new(Semaphore::new(REQUESTS)),
+            began,
         }))
     }
 
-    /// Begins to report and to look. `describe` makes the host's part of the report.
-    pub(super) fn run(&self, describe: impl Fn() -> HostReport + Send + Sync + 'static) -> Tasks {
+    /// Begins to report, to look, and to take requests, which go to `errands`. `describe` makes the host's part of the report.
+    pub(super) fn run(
+        &self,
+        describe: impl Fn() -> HostReport + Send + Sync + 'static,
+        errands: mpsc::Sender<Errand>,
+    ) -> Tasks {
         let publisher = Publisher::new(self.clone(), Box::new(describe));
         let viewer = Viewer::new(self.clone());
-        Tasks { _tasks: [OwnedTask::spawn(publisher.run()), OwnedTask::spawn(viewer.run())] }
+        let porter = Porter::new(self.clone(), errands);
+        Tasks {
+            _tasks: [OwnedTask::spawn(publisher.run()), OwnedTask::spawn(viewer.run()), OwnedTask::spawn(porter.run())],
+        }
     }
 
     /// Sets the services that are reported.
@@ -189,6 +212,28 @@ impl Cluster {
         let troubles = lock(&self.0.troubles);
         let trouble: Vec<String> = troubles.iter().map(|(part, trouble)| trouble.in_words(*part)).collect();
         ClusterStatus { node: self.0.site.node.to_string(), hosts, trouble: trouble.join("; ") }
+    }
+
+    /// Whether nothing can be said of the other hosts: their reports cannot be read, or there was no time to find any.
+    pub(super) fn is_blind(&self) -> bool {
+        let is_young = self.0.site.clock.boot().saturating_sub(self.0.began) < SILENT;
+        let fails = lock(&self.0.troubles).contains_key(&Part::View);
+        fails || (is_young && lock(&self.0.view).is_empty())
+    }
+
+    /// Has another host do what an operator asks for. The answer comes from there.
+    pub(super) fn hand_over(&self, node: NodeId, verb: Verb, by: String, answer: Answer) {
+        let Ok(turn) = Arc::clone(&self.0.requests).try_acquire_owned() else {
+            let _ = answer.send(Err(format!("say it again later: {REQUESTS} requests to other hosts are under way")));
+            return;
+        };
+        let site = self.0.site.clone();
+        tokio::spawn(async move {
+            let result = mail::hand_over(&site, &node, verb, by).await;
+            drop(turn);
+            // The client may have gone.
+            let _ = answer.send(result.map(|told| format!("{node}: {told}")).map_err(|why| format!("{node}: {why}")));
+        });
     }
 
     /// Notes what came of a part's last attempt. The journal hears of a refusal once, until the part works again.
@@ -219,20 +264,6 @@ impl Trouble {
             Self::Refused(error) => format!("{}: {}", part.remedy(), shortened(error, ERROR_LIMIT)),
         }
     }
-}
-
-/// A sum of the settings of a service that must be the same on all hosts.
-pub(super) fn sum_of(settings: &ServiceSettings) -> String {
-    let timings = &settings.timings;
-    // Each part is on a line of its own. None of them can have a newline.
-    let mut text = format!("{}\n{}\n", settings.key, settings.unit);
-    for unit in settings.bound_units.iter().chain([&settings.unit]).chain(&settings.contains) {
-        text.push_str(unit.as_str());
-        text.push('\n');
-    }
-    let times = [timings.renew_interval, timings.margin, timings.stop_budget].map(|span| span.as_micros());
-    text.push_str(&format!("{} {} {times:?}", timings.failures, timings.confirmations));
-    wire::sum(text.as_bytes())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

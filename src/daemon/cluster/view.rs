@@ -64,6 +64,10 @@ impl View {
         self.hosts.iter().map(status).collect()
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.hosts.is_empty()
+    }
+
     fn services(&self) -> usize {
         self.hosts.values().flat_map(|seen| &seen.pages).map(|(_, services)| services.len()).sum()
     }

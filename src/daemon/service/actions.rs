@@ -8,6 +8,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::{Service, Told};
+use crate::daemon::fence::Fencer;
 use crate::daemon::observation::observation;
 use crate::daemon::unit_control::Limit;
 use crate::daemon::{fence, registration};
@@ -71,10 +72,14 @@ impl Service {
                 self.answer(async move { Event::Vetted { instance, result: in_words(vet.await) } });
             }
             Action::Fence { instance, hosts } => {
-                let (systemd, settings) = (Arc::clone(&self.host.systemd), self.settings.fence.clone());
-                self.answer(async move {
-                    Event::Fenced { instance, result: in_words(fence::fence(&*systemd, &settings, &hosts).await) }
-                });
+                let fencer = Fencer {
+                    service: self.settings.name.clone(),
+                    settings: self.settings.fence.clone(),
+                    systemd: Arc::clone(&self.host.systemd),
+                    machine: Arc::clone(&self.host.machine),
+                    fencings: self.host.fencings.clone(),
+                };
+                self.answer(async move { Event::Fenced { instance, result: in_words(fencer.fence(&hosts).await) } });
             }
             Action::Unfence { instance } => {
                 let (systemd, settings) = (Arc::clone(&self.host.systemd), self.settings.fence.clone());

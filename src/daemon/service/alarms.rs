@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Service, Standpoint};
-use crate::election::{Hindrance, State, Waiting};
+use crate::election::{Heard, Hindrance, State, Waiting};
 use crate::journal::{self, Alarm};
 use crate::types::{FencingToken, Time, span};
 
@@ -88,6 +88,13 @@ impl Service {
     /// Ends the alarms whose cause is over, and raises that of a service that fails. It costs next to nothing where there is no
     /// alarm.
     pub(super) fn settle_alarms(&mut self, now: Time) {
+        if self.host.fencings.has_words()
+            && let Some(Waiting::Holder { holder, heard: Heard::Renewed(at), .. }) = self.election.waiting(now)
+            && self.host.fencings.see(&holder, at)
+        {
+            tracing::warn!("{holder} is seen again, and is fenced again where that is necessary");
+            self.host.tidings.end(Alarm::ConfirmedDead);
+        }
         self.judge_failures(now);
         for kind in self.alarms.kinds(now) {
             if self.is_over(kind, now) && self.alarms.end(kind) {

@@ -16,12 +16,22 @@ const UNDEAD_TOLD_AFTER: Duration = Duration::from_secs(1);
 pub struct Status {
     /// The state of the host (protocol.md, "The states of a host").
     pub state: State,
+    /// Since when it is in that state, in seconds since 1970.
+    pub since: u64,
     /// The lock's holder, by the latest record. Empty: nobody.
     pub holder: String,
+    /// Since when this host has seen that tenure, in seconds since 1970. `None`: nobody holds the lock.
+    pub held_since: Option<u64>,
     /// The lock's revision.
     pub revision: Revision,
     /// The fencing token of its own tenure, else the highest seen.
     pub token: FencingToken,
+    /// The last verdict of the health check: `passes`, or why it fails. Empty: there is none.
+    pub health: String,
+    /// Why the last run on this host failed, until a start succeeds. Empty: it did not.
+    pub failure: String,
+    /// Grows with each change that the bus tells by itself. What changes with every renewal is not among them.
+    pub version: u64,
     /// Why this host does not contend.
     pub hindrance: Option<Hindrance>,
     /// What the service waits for.
@@ -37,6 +47,17 @@ pub struct Status {
 }
 
 impl Status {
+    /// Whether the bus shows the same of both, apart from what changes with every renewal.
+    fn is_signalled_as(&self, other: &Self) -> bool {
+        let Self { state, since, holder, held_since, token, health, failure, unproven, remarks, .. } = self;
+        *state == other.state
+            && (*since, *held_since, *token) == (other.since, other.held_since, other.token)
+            && (holder, health, failure) == (&other.holder, &other.health, &other.failure)
+            && (unproven, remarks) == (&other.unproven, &other.remarks)
+            && self.waiting.as_ref().map(std::mem::discriminant) == other.waiting.as_ref().map(std::mem::discriminant)
+            && self.hindrance.as_ref().map(hindrance_kind) == other.hindrance.as_ref().map(hindrance_kind)
+    }
+
     /// Whether STATUS=, which is made anew for each change, says the same of the service with both statuses. A renewal
     /// changes the revision alone, which STATUS= does not name.
     fn is_told_as(&self, other: &Self) -> bool {
@@ -46,16 +67,33 @@ impl Status {
     }
 }
 
+/// What tells two hindrances apart: the text, or the kind where the text counts down.
+fn hindrance_kind(hindrance: &Hindrance) -> &str {
+    match hindrance {
+        Hindrance::Reason(reason) => reason,
+        Hindrance::BackOff(Waiting::BackOff { reason, .. }) => reason,
+        Hindrance::BackOff(_) => "",
+    }
+}
+
 impl Service {
     pub(super) fn show(&self) {
         let now = self.host.machine.now();
         let is_active = matches!(self.election.state(), State::Starting | State::Active);
         self.standing.put(self.election.deadline().filter(|_| is_active));
-        let status = Status {
+        let wall = self.host.machine.wall().as_secs();
+        let has_check = self.settings.health.is_some();
+        let holder = self.election.holder().to_owned();
+        let mut status = Status {
             state: self.election.state(),
-            holder: self.election.holder().to_owned(),
+            since: wall,
+            held_since: (!holder.is_empty()).then_some(wall),
+            holder,
             revision: self.election.revision(),
             token: self.election.token(),
+            health: if has_check { self.verdict.clone() } else { String::new() },
+            failure: self.failure.as_ref().map(|(_, failure)| failure.clone()).unwrap_or_default(),
+            version: 0,
             hindrance: self.election.hindrance(now),
             waiting: self.election.waiting(now),
             unproven: self.unproven(),
@@ -65,6 +103,13 @@ impl Service {
         };
         let mut is_told = false;
         self.status.send_if_modified(|shown| {
+            if shown.state == status.state {
+                status.since = shown.since;
+            }
+            if (&shown.holder, shown.token) == (&status.holder, status.token) {
+                status.held_since = shown.held_since;
+            }
+            status.version = shown.version + u64::from(!shown.is_signalled_as(&status));
             is_told = !shown.is_told_as(&status);
             let modified = *shown != status;
             *shown = status;

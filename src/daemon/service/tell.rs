@@ -109,6 +109,10 @@ impl Service {
 
     /// Tells the journal of a health check's verdict when it changes. `role` names the check.
     pub(super) fn note_verdict(&mut self, role: &str, verdict: Result<&(), &String>) {
+        let words = verdict.map_or_else(String::as_str, |()| "passes");
+        if self.verdict != words {
+            words.clone_into(&mut self.verdict);
+        }
         if verdict.is_ok() == self.healthy {
             return;
         }

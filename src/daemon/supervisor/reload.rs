@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::retire::{CHANGED, REMOVED};
+use super::retire::{CHANGED, OBSERVED, REMOVED};
 use super::{Supervisor, load};
 use crate::config::{self, Settings, Texts};
-use crate::daemon::notify;
 use crate::daemon::service::Order;
+use crate::daemon::{notify, observer};
 use crate::journal;
 use crate::types::ServiceName;
 
@@ -64,14 +64,17 @@ impl Supervisor {
     }
 
     /// Applies new settings. Returns what was done, in words.
-    async fn apply(&mut self, settings: Settings) -> Vec<String> {
+    async fn apply(&mut self, mut settings: Settings) -> Vec<String> {
         if self.has_other_host(&settings) {
             tracing::warn!(
                 "putexd.toml: a new node name, store, seal-key, cluster or watchdog takes effect at \"systemctl restart putexd\""
             );
         }
+        let (services, observed) = observer::apart(std::mem::take(&mut settings.services));
+        settings.services = services;
         self.gate(&settings.services).await;
-        let mut told = Vec::new();
+        let observes: BTreeSet<ServiceName> = observed.iter().map(|service| service.name.clone()).collect();
+        let mut told = self.observers.replace(&self.host, observed, |name| self.broken.has(name), &self.changed);
         for retiring in &mut self.retiring {
             // A successor that is still wanted is set again below.
             retiring.successor = None;
@@ -81,8 +84,12 @@ impl Supervisor {
         let is_gone = |name: &&ServiceName| !self.broken.has(name) && !wanted.contains(name);
         let gone: Vec<ServiceName> = self.services.keys().filter(is_gone).cloned().collect();
         for name in gone {
-            told.push(format!("{name} removed"));
-            self.retire(&name, REMOVED, None);
+            if observes.contains(&name) {
+                self.retire(&name, OBSERVED, None);
+            } else {
+                told.push(format!("{name} removed"));
+                self.retire(&name, REMOVED, None);
+            }
         }
         for service in settings.services {
             let name = service.name.clone();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Supervisor;
 use crate::cluster::report::{HostReport, ServiceReport};
-use crate::daemon::cluster::{Cluster, MachineClock, Services, Site, Watched, sum_of};
+use crate::daemon::cluster::{Cluster, MachineClock, Services, Site, Watched};
 use crate::daemon::service::Host;
 use crate::guard_client::Link as GuardLink;
 use crate::host::identity;
@@ -23,6 +23,7 @@ pub(super) fn cluster_of(host: &Host) -> Cluster {
 /// What makes the host's part of its report.
 pub(super) fn describe(host: &Host) -> impl Fn() -> HostReport + Send + Sync + 'static {
     let (machine, guard, watchdog) = (Arc::clone(&host.machine), host.guard.link(), host.watchdog.clone());
+    let (drain, tidings) = (host.drain.clone(), host.tidings.clone());
     let since = machine.wall().as_secs();
     let boot = identity::boot_id().map(|boot| boot.to_string()).unwrap_or_default();
     let id = host.machine_id.to_string();
@@ -33,7 +34,8 @@ pub(super) fn describe(host: &Host) -> impl Fn() -> HostReport + Send + Sync + '
         since,
         guard: if *guard.borrow() == GuardLink::Up { String::new() } else { "the guard does not answer".to_owned() },
         watchdog: watchdog.as_ref().map(|watchdog| watchdog.device.display().to_string()).unwrap_or_default(),
-        alarms: machine.trouble().into_iter().collect(),
+        drained: drain.word(),
+        alarms: tidings.alarms().in_words().into_iter().chain(machine.trouble()).collect(),
         ..HostReport::default()
     }
 }
@@ -51,7 +53,7 @@ impl Supervisor {
         }
         let watched = self.services.values().map(|handle| Watched {
             settings: Arc::clone(&handle.settings),
-            sum: sum_of(&handle.settings),
+            sum: handle.settings.agreement(),
             status: handle.status.clone(),
         });
         let watched: Vec<Watched> = watched.collect();

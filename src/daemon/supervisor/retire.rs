@@ -29,6 +29,11 @@ const STOPPED: Why =
 pub(super) const REMOVED: Why =
     Why { reason: "its file was removed", again: "its file is there again and \"systemctl reload putexd\" was run" };
 
+pub(super) const OBSERVED: Why = Why {
+    reason: "its file says mode = \"observe\"",
+    again: "its file says mode = \"run\" and \"systemctl reload putexd\" was run",
+};
+
 pub(super) const CHANGED: Why = Why {
     reason: "its units or its key were changed",
     again: "the service is taken up with them, which follows by itself",

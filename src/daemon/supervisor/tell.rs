@@ -1,17 +1,21 @@
 //! What clients of D-Bus and systemd are told of the services, and what operators have them do.
 
+use std::time::Duration;
+
 use super::Supervisor;
+use crate::cluster::report::Word;
 use crate::cluster::request::Verb;
 use crate::config::ServiceSettings;
 use crate::daemon::notify;
 use crate::daemon::service::{Answer, Handle, Order, Status};
-use crate::dbus::{Ask, ServiceStatus, StoreStatus};
-use crate::election::{Hindrance, State, Waiting};
-use crate::types::{ServiceName, Time};
+use crate::dbus::{Ask, ServiceStatus, StoreStatus, TimingsStatus};
+use crate::election::{Heard, Hindrance, State, Waiting};
+use crate::journal;
+use crate::types::{NodeId, ServiceName, Time, UnitName};
 
 impl Supervisor {
-    /// Answers a D-Bus client, unless the client does not wait any more.
-    pub(super) fn answer(&self, ask: Ask) {
+    /// Answers a D-Bus client from what this host knows, or does on this host what the client asks for.
+    pub(super) fn answer_here(&self, ask: Ask) {
         match ask {
             Ask::List(answer) => {
                 let _ = answer.send(self.statuses());
@@ -25,7 +29,7 @@ impl Supervisor {
             Ask::History { answer, .. } => {
                 let _ = answer.send(Ok(Vec::new()));
             }
-            Ask::Do { verb, by: _, answer } => match verb {
+            Ask::Do { verb, by, answer } => match verb {
                 Verb::StepDown { service, reason, to: _ } => {
                     self.order(&service, answer, |answer| Order::StepDown(reason, answer));
                 }
@@ -36,11 +40,13 @@ impl Supervisor {
                 Verb::Pause { .. } | Verb::Resume { .. } => {
                     let _ = answer.send(Err("this putexd cannot pause a service".to_owned()));
                 }
-                Verb::Drain { .. } | Verb::Undrain => {
-                    let _ = answer.send(Err("this putexd cannot be drained".to_owned()));
+                Verb::Drain { reason, until, force } => {
+                    let at = self.host.machine.wall().as_secs();
+                    self.drain(Word { by, reason, at, until }, force, answer);
                 }
-                Verb::ConfirmDead { .. } => {
-                    let _ = answer.send(Err("this putexd cannot take a host for dead".to_owned()));
+                Verb::Undrain => self.undrain(&by, answer),
+                Verb::ConfirmDead { node } => {
+                    let _ = answer.send(self.confirm_dead(&node, &by));
                 }
             },
         }
@@ -49,12 +55,37 @@ impl Supervisor {
     /// Hands an order to a service, which answers the client. If that is not possible the client is told why.
     pub(super) fn order(&self, service: &ServiceName, answer: Answer, order: impl FnOnce(Answer) -> Order) {
         let Some(handle) = self.services.get(service) else {
-            let _ = answer.send(Err(format!("no service is called {service}")));
+            let _ = answer.send(Err(if self.observers.has(service) {
+                format!("say it on a host that runs {service}: it is only observed here (mode = \"observe\")")
+            } else {
+                format!("no service is called {service}")
+            }));
             return;
         };
         if let Err(Order::StepDown(_, answer) | Order::Adopt(answer)) = handle.orders.give(order(answer)) {
             let _ = answer.send(Err(format!("the election of {service} does not answer")));
         }
+    }
+
+    /// Takes an operator's word that a host is off, and ends the wait for its fencing.
+    fn confirm_dead(&self, node: &NodeId, by: &str) -> Result<String, String> {
+        if *node == self.host.node {
+            return Err(format!("name the host that is off: {node} is this host, which is up"));
+        }
+        let services = self.host.fencings.confirm(node, by, self.host.machine.now())?;
+        let names: Vec<&str> = services.iter().map(ServiceName::as_str).collect();
+        let names = names.join(" and ");
+        let reason = format!("{by} says that {node} is off, so that its fencing is not waited for by {names}");
+        let subject = journal::Subject { holder: Some(node.as_str()), ..journal::Subject::default() };
+        journal::alarm(journal::Alarm::ConfirmedDead, &subject, &reason);
+        self.host.tidings.stand(journal::Alarm::ConfirmedDead, &reason);
+        for handle in services.iter().filter_map(|service| self.services.get(service)) {
+            // A full channel would mean a loop that stands still, which the watchdog ends.
+            let _ = handle.orders.give(Order::TryAgain);
+        }
+        Ok(format!(
+            "the fencing of {node} is not waited for by {names}, for 10 minutes or until {node} is seen again; nothing starts              earlier than the clock permits"
+        ))
     }
 
     pub(super) fn store_status(&self) -> StoreStatus {
@@ -72,14 +103,17 @@ impl Supervisor {
             status_of(&handle.settings, &handle.status.borrow(), now, broken, trouble.as_deref())
         };
         let mut all: Vec<ServiceStatus> = self.services.iter().map(of_service).collect();
-        all.extend(self.broken.rows(|name| self.services.contains_key(name)));
+        all.extend(self.observers.statuses());
+        all.extend(self.broken.rows(|name| self.services.contains_key(name) || self.observers.has(name)));
         all.sort_by(|one, other| one.service.cmp(&other.service));
         all
     }
 
     pub(super) fn show(&mut self) {
         let states = self.services.values().map(|handle| (handle.status.borrow().state, handle)).collect();
-        let shown = notify::in_one_line(&self.count(), states, |handle: &&Handle| {
+        let drained = if self.host.drain.word().is_some() { " (this host is drained)" } else { "" };
+        let count = format!("{}{drained}", self.count());
+        let shown = notify::in_one_line(&count, states, |handle: &&Handle| {
             let (name, told) = (&handle.settings.name, handle.status.borrow());
             let holder = match (told.state, told.holder.as_str()) {
                 (State::Standby, "") => " (nobody holds it)".to_owned(),
@@ -118,28 +152,95 @@ fn status_of(
 ) -> ServiceStatus {
     let waits = status.waiting.as_ref().map(|waiting| waiting.in_words(now));
     let unproven = status.unproven.clone();
+    let spans = Spans::of(status.waiting.as_ref(), now);
+    let next_try = match &status.hindrance {
+        Some(Hindrance::BackOff(Waiting::BackOff { until, .. })) => Some(milliseconds(now.until_waited(*until))),
+        Some(Hindrance::BackOff(_) | Hindrance::Reason(_)) | None => None,
+    };
+    let names = |units: &[UnitName]| units.iter().map(ToString::to_string).collect();
     // The trouble comes first, because it says what to do.
     let cause = trouble.filter(|_| status.waiting.as_ref().is_some_and(Waiting::is_for_the_store)).map(str::to_owned);
     ServiceStatus {
         service: settings.name.to_string(),
         unit: settings.unit.to_string(),
+        bound_units: names(&settings.bound_units),
+        contains: names(&settings.contains),
         key: settings.key.to_string(),
         state: status.state.to_string(),
+        since: Some(status.since),
         holder: status.holder.clone(),
+        held_since: status.held_since,
+        silent_ms: spans.silent,
+        takeable_ms: spans.takeable,
+        starts_ms: spans.starts,
         revision: status.revision.0,
         token: status.token.0,
         hindrance: status.hindrance.as_ref().map(|hindrance| hindrance.in_words(now)).unwrap_or_default(),
         waits: cause.into_iter().chain(waits).chain(unproven).collect::<Vec<_>>().join("; "),
         alarms: status.alarms.clone(),
+        health: status.health.clone(),
+        failure: status.failure.clone(),
+        next_try_ms: next_try,
         remarks: broken.into_iter().chain(status.remarks.iter().cloned()).collect(),
+        timings: Some(timings_of(settings)),
+        settings: settings.agreement(),
         ..ServiceStatus::default()
+    }
+}
+
+/// What a service waits for, as spans in milliseconds.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Spans {
+    silent: Option<u64>,
+    takeable: Option<u64>,
+    starts: Option<u64>,
+}
+
+impl Spans {
+    fn of(waiting: Option<&Waiting>, now: Time) -> Self {
+        let since = |heard: &Heard| match heard {
+            Heard::Renewed(at) => Some(milliseconds(now.since_at_least(*at))),
+            Heard::Found(_) => None,
+        };
+        let until = |at: Time| milliseconds(now.until_waited(at));
+        #[expect(clippy::wildcard_enum_match_arm, reason = "only some of the waits have spans that are shown")]
+        match waiting {
+            Some(Waiting::Holder { heard, take_at, .. }) => {
+                Self { silent: since(heard), takeable: take_at.map(until), ..Self::default() }
+            }
+            Some(Waiting::Store { holder: Some((_, heard)) }) => Self { silent: since(heard), ..Self::default() },
+            Some(Waiting::OwnRecord { take_at, .. }) => Self { takeable: take_at.map(until), ..Self::default() },
+            Some(Waiting::Turn { until: at }) => Self { takeable: Some(until(*at)), ..Self::default() },
+            Some(Waiting::Entitlement { until: at, .. }) => Self { starts: Some(until(*at)), ..Self::default() },
+            Some(Waiting::Unproven { take_at, start_at, .. }) => {
+                Self { takeable: Some(until(*take_at)), starts: Some(until(*start_at)), ..Self::default() }
+            }
+            Some(_) | None => Self::default(),
+        }
+    }
+}
+
+fn milliseconds(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn timings_of(settings: &ServiceSettings) -> TimingsStatus {
+    let timings = &settings.timings;
+    TimingsStatus {
+        renew_interval_ms: milliseconds(timings.renew_interval),
+        failures: timings.failures.into(),
+        confirmations: timings.confirmations.into(),
+        lease_ms: milliseconds(timings.lease()),
+        margin_ms: milliseconds(timings.margin),
+        stop_budget_ms: milliseconds(timings.stop_budget),
+        hold_ms: milliseconds(timings.hold()),
+        wait_ms: milliseconds(timings.wait(timings.hold())),
+        stop_limit_ms: milliseconds(settings.stop_limit),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::daemon::fake::settings;
     use crate::types::{FencingToken, Revision};
@@ -147,7 +248,12 @@ mod tests {
     fn status(waiting: Waiting) -> Status {
         Status {
             state: State::NoStore,
+            since: 0,
             holder: String::new(),
+            held_since: None,
+            health: String::new(),
+            failure: String::new(),
+            version: 0,
             revision: Revision(0),
             token: FencingToken(0),
             hindrance: None,

@@ -167,7 +167,7 @@ fn look_at_grant(host: &Host, one: Option<&Event>, main_pid: &str) -> Result<(),
 
 /// Checks what `putexctl` says of the lock: every host must name the same holder. Returns the revision.
 fn look_at_status(host: &Host, one: &Event) -> Result<u64, String> {
-    let status: Value = serde_json::from_str(&said(host, &["putexctl", "status", "db", "--json"])?)
+    let status: Value = serde_json::from_str(&said(host, &["putexctl", "status", "--local", "db", "--json"])?)
         .map_err(|error| format!("putexctl status: {error}"))?;
     let text = |name: &str| status[0][name].as_str().unwrap_or_default().to_owned();
     let expected = if host.name == one.host { "active" } else { "standby" };

@@ -252,7 +252,7 @@ impl<'a> Injector<'a> {
             Fault::UnitKilled => {
                 self.begin(host, &["systemctl", "kill", "--kill-who=main", "--signal=KILL", UNIT]);
             }
-            Fault::SteppedDown => self.begin(host, &["putexctl", "step-down", "db"]),
+            Fault::SteppedDown => self.begin(host, &["putexctl", "step-down", "--no-wait", "db"]),
             Fault::ServersRolled => {
                 for host in self.fixture.hosts.iter().filter(|host| host.is_on()) {
                     kill_server(host);

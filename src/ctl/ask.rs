@@ -1,0 +1,219 @@
+//! Questions to the putexd of this host over the system bus, each with a time limit; and what can be told where it does not
+//! answer.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use zbus::{Connection, Proxy, fdo};
+
+use super::output::Failure;
+use crate::cluster::history::Happened;
+use crate::command_line::exit;
+use crate::dbus::dictionary::{Dictionary, from_dictionary};
+use crate::dbus::{self, ClusterStatus, ServiceStatus, StoreStatus};
+use crate::guard_client::{alternating, grant};
+use crate::host::clock;
+use crate::types::span::rounded;
+use crate::types::{DAEMON_UNIT, FENCING_TOKEN, LEASES_DIR, ServiceName};
+
+/// How long one call is waited for. A putexd that stands still must not make a command stand still as well.
+const CALL_LIMIT: Duration = Duration::from_secs(5);
+
+impl From<zbus::Error> for Failure {
+    fn from(error: zbus::Error) -> Self {
+        fdo::Error::from(error).into()
+    }
+}
+
+impl From<fdo::Error> for Failure {
+    fn from(error: fdo::Error) -> Self {
+        #[expect(clippy::wildcard_enum_match_arm, reason = "the enum may grow, and an error says what it is")]
+        match error {
+            fdo::Error::ServiceUnknown(_) | fdo::Error::NameHasNoOwner(_) => {
+                Self::new(exit::UNAVAILABLE, "putexd does not run on this host; see \"systemctl status putexd\"")
+            }
+            fdo::Error::UnknownMethod(_) => Self::new(
+                exit::UNAVAILABLE,
+                "restart putexd, which is older than this putexctl and does not know this request",
+            ),
+            fdo::Error::AccessDenied(_) => Self::new(exit::REFUSED, "only root may do that"),
+            fdo::Error::Failed(reason) | fdo::Error::InvalidArgs(reason) => Self::new(exit::REFUSED, reason),
+            other => Self::new(exit::UNAVAILABLE, format!("failed to reach putexd over the system bus: {other}")),
+        }
+    }
+}
+
+/// The connection to the putexd of this host.
+#[derive(Debug, Clone)]
+pub(super) struct Bus {
+    connection: Connection,
+}
+
+impl Bus {
+    /// Connects to the system bus.
+    pub(super) async fn connect() -> Result<Self, Failure> {
+        let connection = limited(async { Ok(Connection::system().await?) }).await?;
+        Ok(Self { connection })
+    }
+
+    /// The services as the putexd of this host reports them.
+    pub(super) async fn services(&self) -> Result<Vec<ServiceStatus>, Failure> {
+        let services: Vec<Dictionary> = self.look("ListServices", &()).await?;
+        services.into_iter().map(read).collect()
+    }
+
+    /// How the store has answered the putexd of this host.
+    pub(super) async fn store(&self) -> Result<StoreStatus, Failure> {
+        read(self.look("DescribeStore", &()).await?)
+    }
+
+    /// The cluster as the putexd of this host knows it.
+    pub(super) async fn cluster(&self) -> Result<ClusterStatus, Failure> {
+        read(self.look("DescribeCluster", &()).await?)
+    }
+
+    /// The history of a service's lock, the latest event last.
+    pub(super) async fn history(&self, service: &str) -> Result<Vec<Happened>, Failure> {
+        let events: Vec<Dictionary> = self.look("DescribeHistory", &(service, Dictionary::new())).await?;
+        events.into_iter().map(read).collect()
+    }
+
+    /// Asks putexd to do something, and returns what it has begun. `subject`: the service or the host that it is about.
+    pub(super) async fn order(
+        &self,
+        method: &str,
+        subject: Option<&str>,
+        options: Dictionary,
+    ) -> Result<String, Failure> {
+        let told: Dictionary = match subject {
+            Some(subject) => self.call("Manager", method, &(subject, options)).await?,
+            None => self.call("Manager", method, &(options,)).await?,
+        };
+        #[derive(Default, serde::Deserialize)]
+        #[serde(default)]
+        struct Begun {
+            begun: String,
+        }
+        Ok(read::<Begun>(told)?.begun)
+    }
+
+    async fn look<B, R>(&self, method: &str, body: &B) -> Result<R, Failure>
+    where
+        B: serde::Serialize + zbus::DynamicType,
+        R: for<'d> zbus::wire::DynamicDeserialize<'d>,
+    {
+        self.call("Status", method, body).await
+    }
+
+    async fn call<B, R>(&self, interface: &str, method: &str, body: &B) -> Result<R, Failure>
+    where
+        B: serde::Serialize + zbus::DynamicType,
+        R: for<'d> zbus::wire::DynamicDeserialize<'d>,
+    {
+        let interface = format!("{}.{interface}", dbus::NAME);
+        limited(async {
+            let proxy = Proxy::new(&self.connection, dbus::NAME, dbus::PATH, interface).await?;
+            Ok(proxy.call(method, body).await?)
+        })
+        .await
+    }
+
+    /// What systemd says of putexd's unit, such as `inactive (dead)`.
+    async fn daemon(&self) -> Result<String, Failure> {
+        let systemd = "org.freedesktop.systemd1";
+        limited(async {
+            let manager =
+                Proxy::new(&self.connection, systemd, "/org/freedesktop/systemd1", format!("{systemd}.Manager"));
+            let unit: zbus::OwnedObjectPath = manager.await?.call("LoadUnit", &(DAEMON_UNIT,)).await?;
+            let unit = Proxy::new(&self.connection, systemd, unit, format!("{systemd}.Unit")).await?;
+            let (state, sub): (String, String) =
+                (unit.get_property("ActiveState").await?, unit.get_property("SubState").await?);
+            Ok(format!("{state} ({sub})"))
+        })
+        .await
+    }
+}
+
+/// The services of the putexd of this host.
+pub(super) async fn running() -> Result<Vec<ServiceStatus>, Failure> {
+    Bus::connect().await?.services().await
+}
+
+/// How the store has answered the putexd of this host.
+pub(super) async fn store_status() -> Result<StoreStatus, Failure> {
+    Bus::connect().await?.store().await
+}
+
+async fn limited<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    tokio::time::timeout(CALL_LIMIT, work).await.unwrap_or_else(|_| {
+        Err(Failure::unavailable(format!(
+            "putexd has not answered within {}: it stands still or the host is overloaded; see \"systemctl status putexd\", and \
+             restart it if it stays so, which no service feels whose lease is renewed again in time",
+            rounded(CALL_LIMIT)
+        )))
+    })
+}
+
+/// What putexd has told. It may be another version of putexd, which tells more or less.
+fn read<T: DeserializeOwned>(told: Dictionary) -> Result<T, Failure> {
+    from_dictionary(told)
+        .map_err(|error| Failure::unavailable(format!("restart putexd, whose answer is not understood: {error}")))
+}
+
+/// What can be told of this host without its putexd, in lines: the state of its unit, and the leases that the guard still keeps.
+pub(super) async fn without_putexd(leases: &Path) -> Vec<String> {
+    let daemon = match Bus::connect().await {
+        Ok(bus) => bus.daemon().await,
+        Err(failure) => Err(failure),
+    };
+    let mut lines = vec![match daemon {
+        Ok(state) => format!("{DAEMON_UNIT} is {state}"),
+        Err(_) => format!("the state of {DAEMON_UNIT} is not known, because systemd cannot be asked"),
+    }];
+    let grants = grants(leases);
+    if grants.is_empty() {
+        lines.push("no lease is in force on this host: its guard permits no unit to run".to_owned());
+    }
+    lines.extend(grants.into_iter().map(|grant| match grant.left {
+        Some(left) if !left.is_zero() => format!(
+            "{}: this host has its lease, with the token {}; unless putexd renews it, the guard kills its unit in {} at the latest",
+            grant.service,
+            grant.token,
+            rounded(left)
+        ),
+        _ => format!("{}: the lease of this host is over, or its grant cannot be read", grant.service),
+    }));
+    lines
+}
+
+/// A lease as the guard's grant tells it.
+#[derive(Debug)]
+struct Grant {
+    service: ServiceName,
+    token: String,
+    /// How long it lasts from now on. `None`: it cannot be read.
+    left: Option<Duration>,
+}
+
+fn grants(leases: &Path) -> Vec<Grant> {
+    let Ok(entries) = std::fs::read_dir(leases) else { return Vec::new() };
+    let mut services: Vec<ServiceName> =
+        entries.filter_map(|entry| ServiceName::new(entry.ok()?.file_name().to_str()?).ok()).collect();
+    services.sort();
+    let now = clock::now();
+    let of_service = |service: ServiceName| {
+        let text = std::fs::read_to_string(leases.join(service.as_str())).unwrap_or_default();
+        let (deadline, environment) = alternating::latest(&text).unwrap_or_default();
+        let token = environment.lines().find_map(|line| line.strip_prefix(FENCING_TOKEN)?.strip_prefix('='));
+        let left = grant::parse_deadline(deadline)
+            .map(|deadline| deadline.boot.saturating_sub(now.boot).min(deadline.raw.saturating_sub(now.raw)));
+        Grant { token: token.unwrap_or("?").to_owned(), left, service }
+    };
+    services.into_iter().map(of_service).collect()
+}
+
+/// The directory of the grants below `root`.
+pub(super) fn leases_below(root: &Path) -> std::path::PathBuf {
+    root.join(LEASES_DIR.trim_start_matches('/'))
+}

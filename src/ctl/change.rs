@@ -1,0 +1,346 @@
+//! The verbs that change something. Each asks the putexd of this host, then waits for the outcome and tells it.
+
+use std::io::{self, BufRead as _, IsTerminal as _};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde::Serialize;
+use tokio::time::sleep;
+
+use super::ask::Bus;
+use super::outcome::{Goal, Verdict};
+use super::output::{Failure, Progress, print, print_json, tell};
+use super::status::picture;
+use super::view::View;
+use crate::cluster::history::What;
+use crate::command_line::exit;
+use crate::dbus::Options;
+use crate::host::clock;
+use crate::types::span::{self, rounded};
+use crate::types::{NodeId, ServiceName};
+
+/// How often the outcome is looked for.
+const INTERVAL: Duration = Duration::from_millis(250);
+/// How long an outcome is waited for where the timings of the service are not known.
+const USUAL_LIMIT: Duration = Duration::from_secs(120);
+/// What is added to the time that the timings allow for.
+const ALLOWANCE: Duration = Duration::from_secs(15);
+/// The longest time that may be asked for.
+const LONGEST: Duration = Duration::from_secs(366 * 86_400);
+const DAY: u64 = 86_400;
+
+/// What all of these verbs have in common.
+#[derive(Debug, Args)]
+pub(super) struct Waiting {
+    /// Return as soon as it has begun
+    #[arg(long)]
+    no_wait: bool,
+    /// How long to wait for the outcome, such as 30s or 5min; by default as long as the service's timings allow for
+    #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "no_wait")]
+    timeout: Option<Duration>,
+    /// Print the outcome as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Reads a span of time, also in days.
+pub(super) fn time(text: &str) -> Result<Duration, String> {
+    let (days, rest) = match text.trim().split_once('d') {
+        Some((days, rest)) => {
+            let days: u64 =
+                days.trim().parse().map_err(|_| format!("{text:?} is not a span of time such as 2h, 30min or 1d"))?;
+            (Duration::from_secs(days.saturating_mul(DAY)), rest.trim())
+        }
+        None => (Duration::ZERO, text.trim()),
+    };
+    let rest = if rest.is_empty() && !days.is_zero() { Duration::ZERO } else { span::parse(rest)? };
+    match days.saturating_add(rest) {
+        Duration::ZERO => Err("give a span of time that is longer than nothing".to_owned()),
+        whole if whole > LONGEST => Err("give a span of time of a year at most".to_owned()),
+        whole => Ok(whole),
+    }
+}
+
+/// A verb with its arguments.
+#[derive(Debug)]
+pub(super) enum Change {
+    /// Keep the service stopped everywhere.
+    Stop(ServiceName),
+    /// End that.
+    Start(ServiceName),
+    /// Hand the service over.
+    StepDown(ServiceName, Option<NodeId>),
+    /// Give the holder a long lease.
+    Pause(ServiceName),
+    /// End that.
+    Resume(ServiceName),
+    /// Take the store and the key as meant.
+    Adopt(ServiceName),
+    /// Have this host hand everything over.
+    Drain,
+    /// End that.
+    Undrain,
+    /// A host is off.
+    ConfirmDead(NodeId),
+}
+
+impl Change {
+    /// The verb on the command line, and the method on the bus.
+    const fn names(&self) -> (&'static str, &'static str) {
+        match self {
+            Self::Stop(_) => ("stop", "Stop"),
+            Self::Start(_) => ("start", "Start"),
+            Self::StepDown(_, Some(_)) => ("move", "StepDown"),
+            Self::StepDown(_, None) => ("step-down", "StepDown"),
+            Self::Pause(_) => ("pause", "Pause"),
+            Self::Resume(_) => ("resume", "Resume"),
+            Self::Adopt(_) => ("adopt", "Adopt"),
+            Self::Drain => ("drain", "Drain"),
+            Self::Undrain => ("undrain", "Undrain"),
+            Self::ConfirmDead(_) => ("confirm-dead", "ConfirmDead"),
+        }
+    }
+
+    /// The service or the host that it is about.
+    fn subject(&self) -> Option<&str> {
+        match self {
+            Self::Stop(service)
+            | Self::Start(service)
+            | Self::StepDown(service, _)
+            | Self::Pause(service)
+            | Self::Resume(service)
+            | Self::Adopt(service) => Some(service.as_str()),
+            Self::ConfirmDead(node) => Some(node.as_str()),
+            Self::Drain | Self::Undrain => None,
+        }
+    }
+
+    /// What to wait for, as the cluster stands before. `None`: putexd's answer is the outcome.
+    fn goal(&self, before: &View) -> Option<Goal> {
+        let held = |service: &ServiceName| {
+            let found = before.services.iter().find(|known| known.service == service.as_str());
+            found.map(|known| (known.holder.clone(), known.token)).unwrap_or_default()
+        };
+        Some(match self {
+            Self::Stop(service) => Goal::Stopped(service.to_string()),
+            Self::Start(service) => Goal::Started(service.to_string()),
+            Self::StepDown(service, to) => {
+                let (from, token) = held(service);
+                Goal::HandedOver { service: service.to_string(), from, token, to: to.as_ref().map(ToString::to_string) }
+            }
+            Self::Pause(service) => Goal::Paused(service.to_string()),
+            Self::Resume(service) => Goal::Resumed(service.to_string()),
+            Self::Drain => {
+                let had = before.services.iter().filter(|service| service.holder == before.node);
+                Goal::Drained { node: before.node.clone(), had: had.map(|service| service.service.clone()).collect() }
+            }
+            Self::Undrain => Goal::Undrained(before.node.clone()),
+            Self::Adopt(_) | Self::ConfirmDead(_) => return None,
+        })
+    }
+}
+
+/// What a command that changes something prints with `--json`.
+#[derive(Debug, Serialize)]
+struct Told<'a> {
+    /// The verb.
+    verb: &'a str,
+    /// The service or the host.
+    subject: &'a str,
+    /// `begun`, `done`, `otherwise` or `going-on`.
+    outcome: &'a str,
+    /// The outcome in words.
+    text: &'a str,
+    /// The host that holds the service's lock now; empty = nobody, or it is about a host.
+    holder: &'a str,
+    /// How long it took, in milliseconds.
+    took_ms: u64,
+    /// For how long nobody ran the service, in milliseconds; `null` = it is not known, or nothing was handed over.
+    gap_ms: Option<u64>,
+}
+
+/// Does it, and tells the outcome.
+pub(super) async fn run(change: Change, options: Options, waiting: Waiting) -> Result<(), Failure> {
+    let bus = Bus::connect().await?;
+    let (verb, method) = change.names();
+    // What putexd is about to be asked for is judged by what it was before.
+    let before = picture(&bus, bus.services().await?).await?;
+    let subject = change.subject().unwrap_or(&before.node).to_owned();
+    let begin = Instant::now();
+    let began_ms = u64::try_from(clock::wall().as_millis()).unwrap_or(u64::MAX);
+    let begun = bus.order(method, change.subject(), options.into()).await?;
+    let goal = change.goal(&before).filter(|_| !waiting.no_wait);
+    let took_ms = || u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let Some(goal) = goal else {
+        if waiting.json {
+            let told = Told {
+                verb,
+                subject: &subject,
+                outcome: "begun",
+                text: &begun,
+                holder: "",
+                took_ms: took_ms(),
+                gap_ms: None,
+            };
+            return print_json(&told);
+        }
+        let next = change.subject().map_or_else(|| "putexctl status".to_owned(), |_| status_of(&change));
+        return print(&format!("{subject}: {begun}; \"{next}\" shows what follows\n"));
+    };
+    let limit = waiting.timeout.unwrap_or_else(|| limit_of(&before, &goal));
+    let mut progress = Progress::new();
+    progress.show(&format!("{subject}: {begun}"), "");
+    let (verdict, after) = wait(&bus, &goal, &subject, begin, limit, &mut progress).await;
+    progress.clear();
+    let holder = after.as_ref().and_then(|view| view.services.iter().find(|service| service.service == subject));
+    let holder = holder.map(|service| service.holder.clone()).unwrap_or_default();
+    let gap_ms = match (&verdict, goal.service()) {
+        (Verdict::Done(_), Some(service)) => gap(&bus, service, &holder, began_ms).await,
+        _ => None,
+    };
+    let took = took_ms();
+    let (outcome, status, mut text) = match verdict {
+        Verdict::Done(text) => ("done", None, format!("{text} after {}", rounded(Duration::from_millis(took)))),
+        Verdict::Failed(text) => ("otherwise", Some(exit::REFUSED), text),
+        Verdict::Going(text) => {
+            let text = format!(
+                "still going on after {}: {text}; it is neither given up nor undone, and \"{}\" shows how it goes on",
+                rounded(limit),
+                status_of(&change)
+            );
+            ("going-on", Some(exit::GOING_ON), text)
+        }
+    };
+    if let Some(gap) = gap_ms {
+        text.push_str(&format!("; nobody ran it for {}", rounded(Duration::from_millis(gap))));
+    }
+    if waiting.json {
+        print_json(&Told { verb, subject: &subject, outcome, text: &text, holder: &holder, took_ms: took, gap_ms })?;
+        return status.map_or(Ok(()), |status| Err(Failure::new(status, "")));
+    }
+    match status {
+        None => print(&format!("{subject}: {text}\n")),
+        Some(status) => Err(Failure::new(status, format!("{subject}: {text}"))),
+    }
+}
+
+/// The command that shows how it goes on.
+fn status_of(change: &Change) -> String {
+    match change {
+        Change::Drain | Change::Undrain | Change::ConfirmDead(_) => "putexctl status".to_owned(),
+        _ => format!("putexctl status {}", change.subject().unwrap_or_default()),
+    }
+}
+
+/// Looks until there is an outcome, or `limit` is over. The picture that shows it comes with it.
+async fn wait(
+    bus: &Bus,
+    goal: &Goal,
+    subject: &str,
+    begin: Instant,
+    limit: Duration,
+    progress: &mut Progress,
+) -> (Verdict, Option<View>) {
+    loop {
+        sleep(INTERVAL).await;
+        // A putexd that restarts meanwhile is asked again.
+        let view = match bus.services().await {
+            Ok(services) => picture(bus, services).await,
+            Err(failure) => Err(failure),
+        };
+        let text = match view.map(|view| (goal.judge(&view), view)) {
+            Ok((Verdict::Going(text), _)) => text,
+            Ok((verdict, view)) => return (verdict, Some(view)),
+            Err(failure) => failure.message,
+        };
+        progress.show(&format!("{subject}: {text}"), &format!(" ({})", rounded(begin.elapsed())));
+        if begin.elapsed() >= limit {
+            return (Verdict::Going(text), None);
+        }
+    }
+}
+
+/// How long the outcome may take: the longest stop, the longest wait of a successor, and some time for the rest.
+fn limit_of(before: &View, goal: &Goal) -> Duration {
+    let services = before.services.iter().filter(|service| match goal {
+        Goal::Drained { had, .. } => had.contains(&service.service),
+        Goal::HandedOver { service: name, .. }
+        | Goal::Stopped(name)
+        | Goal::Started(name)
+        | Goal::Paused(name)
+        | Goal::Resumed(name) => service.service == *name,
+        Goal::Undrained(_) => false,
+    });
+    let of_service = services.filter_map(|service| {
+        let timings = service.here.as_ref()?.timings.as_ref()?;
+        Some(Duration::from_millis(timings.stop_limit_ms.saturating_add(timings.wait_ms)))
+    });
+    of_service.max().map_or(USUAL_LIMIT, |longest| longest + ALLOWANCE)
+}
+
+/// For how long nobody ran the service, as the new holder has noted it since `began_ms`.
+async fn gap(bus: &Bus, service: &str, holder: &str, began_ms: u64) -> Option<u64> {
+    // The clocks of two hosts may differ by some seconds, and what happened before this command is older than that or is told
+    // with another host.
+    let events = bus.history(service).await.ok()?;
+    let is_it = |event: &&crate::cluster::history::Happened| event.what == What::Started && event.host == holder;
+    let event = events.iter().rev().find(is_it)?;
+    event.gap_ms.filter(|_| event.at_ms.saturating_add(5000) >= began_ms)
+}
+
+/// The price of a pause, before it is paid.
+pub(super) fn tell_the_price(service: &ServiceName, length: Duration) {
+    tell(&format!(
+        "{service}: for {} no host takes over, whatever happens to the holder: if it dies, the service stays away until the pause \
+         is over, or the holder is back. Nothing else is lost: the holder stops its unit before the long lease ends.\n",
+        rounded(length)
+    ));
+}
+
+/// Asks twice whether a host is off. A script says so with `--yes`.
+pub(super) fn ask_twice(node: &NodeId) -> Result<(), Failure> {
+    if !io::stdin().is_terminal() {
+        let text = format!("say --yes if {node} is off for certain: there is no terminal to ask at");
+        return Err(Failure::new(exit::REFUSED, text));
+    }
+    let questions = [
+        (
+            format!(
+                "If {node} is not off, its services run twice, and their data may be lost. Look at its power supply, not at the \
+                 network.\nType the name of the host that is off: "
+            ),
+            node.as_str(),
+        ),
+        (format!("Type \"off\" if you have seen that {node} is off, and stays off: "), "off"),
+    ];
+    for (question, expected) in questions {
+        tell(&question);
+        let mut answer = String::new();
+        io::stdin()
+            .lock()
+            .read_line(&mut answer)
+            .map_err(|error| Failure::new(exit::OS, format!("failed to read: {error}")))?;
+        if answer.trim() != expected {
+            return Err(Failure::new(
+                exit::REFUSED,
+                format!("{node} is not taken for dead: {expected:?} was not typed"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_of_days_are_read_too() {
+        for (text, seconds) in [("30m", 1800), ("2h", 7200), ("1d", 86_400), ("1d 2h", 93_600), ("90s", 90)] {
+            assert_eq!(time(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        for text in ["", "0s", "0d", "d", "-1d", "1.5d", "400d", "3", "tomorrow", "18446744073709551615d"] {
+            assert!(time(text).is_err(), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Clusters for the tests of the screens.
+
+use super::view::View;
+use crate::dbus::{
+    ClusterStatus, HostReport, HostStatus, ServiceReport, ServiceStatus, StoreStatus, TimingsStatus, Word,
+};
+
+/// The time of all fixtures, in seconds since 1970.
+pub(super) const NOW: u64 = 1_795_000_000;
+
+/// What a host tells on the bus, before it is put together.
+#[derive(Debug, Clone)]
+pub(super) struct Told {
+    pub(super) services: Vec<ServiceStatus>,
+    pub(super) store: StoreStatus,
+    pub(super) cluster: ClusterStatus,
+}
+
+impl Told {
+    pub(super) fn view(&self) -> View {
+        View::new(&self.services, self.store.clone(), self.cluster.clone(), NOW)
+    }
+
+    pub(super) fn service(&mut self, name: &str) -> &mut ServiceStatus {
+        self.services.iter_mut().find(|status| status.service == name).expect("a service of the fixture")
+    }
+
+    pub(super) fn host(&mut self, name: &str) -> &mut HostStatus {
+        self.cluster.hosts.iter_mut().find(|host| host.report.node == name).expect("a host of the fixture")
+    }
+
+    /// What a host reports of a service.
+    pub(super) fn report(&mut self, host: &str, service: &str) -> &mut ServiceReport {
+        let host = self.host(host);
+        host.services.iter_mut().find(|report| report.service == service).expect("a service of the fixture")
+    }
+}
+
+pub(super) fn timings() -> TimingsStatus {
+    TimingsStatus {
+        renew_interval_ms: 3000,
+        failures: 6,
+        confirmations: 2,
+        lease_ms: 18_000,
+        margin_ms: 300,
+        stop_budget_ms: 6000,
+        hold_ms: 23_700,
+        wait_ms: 24_024,
+        stop_limit_ms: 90_000,
+    }
+}
+
+pub(super) fn word(reason: &str, until: Option<u64>) -> Word {
+    Word { by: "root@h2".to_owned(), reason: reason.to_owned(), at: NOW - 300, until }
+}
+
+/// Three hosts as h1 sees them, with the services spread over them; all is well.
+pub(super) fn cluster(names: &[&str]) -> Told {
+    let hosts = ["h1", "h2", "h3"];
+    let holder = |place: usize| hosts[place % 3];
+    let status = |(place, name): (usize, &&str)| {
+        let is_own = holder(place) == "h1";
+        ServiceStatus {
+            service: (*name).to_owned(),
+            unit: format!("{name}.service"),
+            key: (*name).to_owned(),
+            state: if is_own { "active" } else { "standby" }.to_owned(),
+            since: Some(NOW - 7500),
+            holder: holder(place).to_owned(),
+            held_since: Some(NOW - 7500),
+            silent_ms: (!is_own).then_some(1200),
+            takeable_ms: (!is_own).then_some(16_800),
+            lease_left_ms: is_own.then_some(16_500),
+            revision: 2501,
+            token: 1_794_992_500,
+            health: if is_own { "passes" } else { "" }.to_owned(),
+            waits: if is_own { String::new() } else { format!("{} holds the lock", holder(place)) },
+            timings: Some(timings()),
+            settings: "5e1f".to_owned(),
+            ..ServiceStatus::default()
+        }
+    };
+    let host = |node: &&str| {
+        let report = |(place, name): (usize, &&str)| ServiceReport {
+            service: (*name).to_owned(),
+            settings: "5e1f".to_owned(),
+            state: if holder(place) == *node { "active" } else { "" }.to_owned(),
+            since: NOW - 7500,
+            token: if holder(place) == *node { 1_794_992_500 } else { 0 },
+            ..ServiceReport::default()
+        };
+        let own = HostReport {
+            node: (*node).to_owned(),
+            version: "0.1.0".to_owned(),
+            boot: "6f1c0c57".to_owned(),
+            since: NOW - 180_000,
+            at: NOW - 4,
+            ..HostReport::default()
+        };
+        HostStatus {
+            report: own,
+            silent_ms: Some(4000),
+            services: names.iter().enumerate().map(report).collect(),
+            ..HostStatus::default()
+        }
+    };
+    Told {
+        services: names.iter().enumerate().map(status).collect(),
+        store: StoreStatus { store: "nats at nats://10.0.0.1:4222, bucket locks".to_owned(), ..StoreStatus::default() },
+        cluster: ClusterStatus {
+            node: "h1".to_owned(),
+            hosts: hosts.iter().map(host).collect(),
+            ..ClusterStatus::default()
+        },
+    }
+}
+
+/// Three hosts with three services.
+pub(super) fn small() -> Told {
+    cluster(&["db", "mail", "web"])
+}
+
+/// The same with something wrong everywhere: h3 is silent, h2 drained, web is stopped, and the file of mail is broken here.
+pub(super) fn troubled() -> Told {
+    let mut told = cluster(&["cache", "db", "mail", "web"]);
+    told.host("h3").silent_ms = Some(41_200);
+    told.host("h2").report.drained = Some(word("new disks", Some(NOW + 6900)));
+    let db = told.service("db");
+    (db.holder, db.silent_ms, db.takeable_ms) = ("h3".to_owned(), Some(12_100), Some(5900));
+    db.waits = "h3 last renewed 12.1s ago; may be taken in 5.9s".to_owned();
+    told.report("h2", "db").state = String::new();
+    told.report("h3", "db").state = "active".to_owned();
+    let mail = told.service("mail");
+    *mail = ServiceStatus {
+        service: "mail".to_owned(),
+        state: "broken".to_owned(),
+        hindrance: "/etc/putex.d/mail.toml:2:1: unknown key \"unti\", did you mean \"unit\"?".to_owned(),
+        ..ServiceStatus::default()
+    };
+    told.report("h1", "mail").state = "broken".to_owned();
+    let web = told.service("web");
+    (web.state, web.holder, web.lease_left_ms) = ("standby".to_owned(), String::new(), None);
+    web.stopped = Some(word("schema change", None));
+    web.hindrance = "an operator keeps it stopped".to_owned();
+    told.report("h1", "web").state = String::new();
+    told
+}
