@@ -198,6 +198,8 @@ struct Supervisor {
     cluster: Cluster,
     /// What operators have asked for on other hosts.
     errands: mpsc::Receiver<Errand>,
+    /// The sending end of `errands`.
+    errand: mpsc::Sender<Errand>,
     /// The tasks that look at the other hosts and report to them.
     _cluster_tasks: cluster::Tasks,
     /// The settings of the services that are reported, and those whose files are broken.
@@ -252,7 +254,7 @@ impl Supervisor {
         };
         let cluster = report::cluster_of(&host);
         let (errand, errands) = mpsc::channel(ASKS_LIMIT);
-        let cluster_tasks = cluster.run(report::describe(&host), errand);
+        let cluster_tasks = cluster.run(report::describe(&host), errand.clone());
         let (ask, asks) = mpsc::channel(ASKS_LIMIT);
         let (tried, served) = oneshot::channel();
         tokio::spawn(dbus::serve(settings.node.clone(), ask, tried));
@@ -268,6 +270,7 @@ impl Supervisor {
             silences,
             services: BTreeMap::new(),
             errands,
+            errand,
             observers: Observers::default(),
             retiring: Vec::new(),
             coming: Vec::new(),
@@ -309,7 +312,7 @@ impl Supervisor {
             self.show();
             let show_at = Instant::now() + SHOWN_AGAIN;
             tokio::select! {
-                () = changed_and_due(&self.changed, show_at) => {}
+                () = changed_and_due(&self.changed, show_at) => self.cluster.changed(),
                 _ = tick.tick() => {
                     if let Some(name) = self.ended_service() {
                         tracing::error!("{name}: its election has ended by itself, which is a defect");
@@ -325,7 +328,7 @@ impl Supervisor {
                     self.tidy_bonds().await;
                 }
                 Some(ask) = self.asks.recv() => self.answer(ask),
-                Some(errand) = self.errands.recv() => self.carry_out(errand.verb, errand.by, errand.answer),
+                Some(errand) = self.errands.recv() => self.carry_out(errand),
                 _ = signals.hup.recv() => self.reload().await,
                 _ = signals.term.recv() => return self.end().await,
                 _ = signals.int.recv() => return self.release().await,

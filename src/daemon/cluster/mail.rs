@@ -23,8 +23,8 @@ const OLD: u64 = 60;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Time between two looks for the result of a request.
 const RESULT: Duration = Duration::from_millis(500);
-/// How long a service of this host may take to answer.
-const ANSWERED: Duration = Duration::from_secs(5);
+/// How long this host may take to answer.
+const ANSWERED: Duration = Duration::from_secs(8);
 /// How many requests are remembered, so that none is carried out twice.
 const REMEMBERED: usize = 256;
 /// The most characters of an answer.
@@ -35,6 +35,8 @@ pub(in crate::daemon) struct Errand {
     pub(in crate::daemon) verb: Verb,
     pub(in crate::daemon) by: String,
     pub(in crate::daemon) answer: Answer,
+    /// Whether what speaks against it may be over in a moment, so that it is tried again.
+    pub(in crate::daemon) is_patient: bool,
 }
 
 fn opened(value: Option<&Value>) -> Mailbox {
@@ -220,7 +222,7 @@ impl Porter {
         }
         let (answer, result) = oneshot::channel();
         let by = printable(&shortened(&by, 128)).into_owned();
-        let errand = Errand { verb, by, answer };
+        let errand = Errand { verb, by, answer, is_patient: true };
         let silent = || "its putexd did not answer in time".to_owned();
         self.errands.try_send(errand).map_err(|_| silent())?;
         timeout(ANSWERED, result).await.ok().and_then(Result::ok).unwrap_or_else(|| Err(silent()))

@@ -14,6 +14,8 @@
 mod mail;
 mod publish;
 mod slot;
+#[cfg(test)]
+mod tests;
 mod view;
 
 use std::collections::BTreeMap;

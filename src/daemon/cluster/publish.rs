@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::slot::{Slot, Trouble, update};
 use super::{Cluster, PACE, Part, REFUSED, REPORT, Services, Watched, lock};
@@ -15,6 +15,8 @@ use crate::daemon::service::Status;
 use crate::election::{Hindrance, State, Waiting};
 use crate::types::{Key, ServiceName, Value};
 
+/// Time between two looks at the services, unless one of them enters another state.
+const LOOK: Duration = Duration::from_secs(2);
 /// Time between two looks whether this host is in the list of hosts.
 const LIST: Duration = Duration::from_secs(60);
 /// This host puts itself into the list anew after so long, in seconds.
@@ -70,27 +72,20 @@ impl Publisher {
 
     pub(super) async fn run(mut self) {
         loop {
-            let pause = match self.publish().await {
+            let result = self.publish().await;
+            let pause = match &result {
                 Ok(()) => {
                     self.untaken = 0;
-                    self.cluster.note(Part::Report, Ok(()));
-                    REPORT
+                    None
                 }
-                Err(trouble) => {
-                    let is_refusal = trouble.is_refusal();
-                    self.cluster.note(Part::Report, Err(trouble));
-                    if is_refusal { REFUSED } else { REPORT }
-                }
+                Err(trouble) if trouble.is_refusal() => Some(REFUSED),
+                Err(_) => Some(REPORT),
             };
-            let next = Instant::now() + pause;
-            // A store that refused is not asked at each change.
-            if pause == REPORT {
-                tokio::select! {
-                    () = self.cluster.0.changed.notified() => {}
-                    () = sleep_until(next) => {}
-                }
-            } else {
-                self.wait_and_compose(next).await;
+            self.cluster.note(Part::Report, result);
+            match pause {
+                None => drop(timeout(LOOK, self.cluster.0.changed.notified()).await),
+                // A store that fails is not asked at each change.
+                Some(pause) => self.wait_and_compose(Instant::now() + pause).await,
             }
         }
     }
@@ -215,7 +210,7 @@ impl Publisher {
         }
         for service in &mut services.watched {
             let before = self.reports.get(&service.settings.name);
-            let report = report_of(service, before, wall);
+            let report = report_of(service, before);
             if before != Some(&report) {
                 changed = true;
                 self.reports.insert(service.settings.name.clone(), report);
@@ -271,7 +266,7 @@ fn is_told_as(one: &HostReport, other: &HostReport) -> bool {
 }
 
 /// The report of a service. `before`: what was reported last.
-fn report_of(service: &mut Watched, before: Option<&ServiceReport>, wall: u64) -> ServiceReport {
+fn report_of(service: &mut Watched, before: Option<&ServiceReport>) -> ServiceReport {
     let has_changed = service.status.has_changed().is_ok_and(|changed| changed);
     if let Some(before) = before.filter(|before| !has_changed && before.settings == service.sum) {
         return before.clone();
@@ -280,7 +275,6 @@ fn report_of(service: &mut Watched, before: Option<&ServiceReport>, wall: u64) -
     let is_standby = status.state == State::Standby;
     let state = if is_standby { String::new() } else { status.state.to_string() };
     let is_held = crate::cluster::eligibility::is_held_in(&state);
-    let since = before.filter(|before| before.state == state).map_or(wall, |before| before.since);
     let unless = |text: &str, ordinary: &str| if text == ordinary { String::new() } else { text.to_owned() };
     ServiceReport {
         service: settings.name.to_string(),
@@ -288,20 +282,21 @@ fn report_of(service: &mut Watched, before: Option<&ServiceReport>, wall: u64) -
         unit: unless(settings.unit.as_str(), &format!("{}.service", settings.name)),
         settings: service.sum.clone(),
         hindrance: hindrance(&status).filter(|_| !is_held).unwrap_or_default(),
-        since: if is_standby { 0 } else { since },
+        since: if is_standby { 0 } else { status.since },
         token: if is_held { status.token.0 } else { 0 },
         alarms: status.alarms.clone(),
         state,
     }
 }
 
-/// Why the host would not take the lock, in words that stay the same while the reason does.
+/// Why the host would not take the lock, in words that stay the same while the reason does. A short wait after a release is
+/// none: it is over before anybody could act upon it.
 fn hindrance(status: &Status) -> Option<String> {
     match status.hindrance.as_ref()? {
         Hindrance::Reason(reason) => Some(reason.clone()),
-        Hindrance::BackOff(Waiting::BackOff { reason, .. }) => {
+        Hindrance::BackOff(Waiting::BackOff { reason, failures, .. }) if *failures > 0 => {
             Some(format!("it waits before it tries again, since {reason}"))
         }
-        Hindrance::BackOff(_) => Some("it waits before it tries again".to_owned()),
+        Hindrance::BackOff(_) => None,
     }
 }

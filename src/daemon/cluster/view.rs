@@ -48,6 +48,13 @@ struct Seen {
     pages: Vec<(String, Vec<ServiceReport>)>,
 }
 
+impl Seen {
+    /// Whether the report and each of its pages were read once.
+    fn is_read(&self) -> bool {
+        self.report.is_some() && self.pages.iter().all(|(sum, _)| !sum.is_empty())
+    }
+}
+
 impl View {
     pub(super) fn hosts(&self, now: Duration) -> Vec<HostStatus> {
         let ms = |since: Duration| u64::try_from(now.saturating_sub(since).as_millis()).unwrap_or(u64::MAX);
@@ -56,7 +63,8 @@ impl View {
             let services = seen.pages.iter().flat_map(|(_, services)| services.iter().cloned());
             HostStatus {
                 report: seen.report.clone().unwrap_or_else(unread),
-                silent_ms: seen.changed.map(ms),
+                // A host of which not everything was read yet is not known.
+                silent_ms: seen.changed.filter(|_| seen.is_read()).map(ms),
                 found_ms: ms(seen.found),
                 services: services.collect(),
             }

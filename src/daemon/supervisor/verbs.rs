@@ -1,15 +1,24 @@
 //! Where an operator's word is carried out: here, or on the host that holds the lock.
 
+use std::time::Duration;
+
 use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep};
 
 use super::Supervisor;
 use crate::cluster::eligibility::{self, Candidate, is_held_in};
 use crate::cluster::report::Word;
 use crate::cluster::request::Verb;
 use crate::cluster::view::{ClusterStatus, Life};
+use crate::daemon::cluster::Errand;
 use crate::daemon::service::Answer;
 use crate::dbus::Ask;
 use crate::types::{NodeId, ServiceName};
+
+/// How long a step-down waits for a host that can take over.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// Time between two looks for it.
+const LOOK: Duration = Duration::from_millis(250);
 
 /// Where a verb is carried out.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,14 +32,15 @@ impl Supervisor {
     pub(super) fn answer(&self, ask: Ask) {
         let Ask::Do { verb, by, answer } = ask else { return self.answer_here(ask) };
         match self.place(&verb) {
-            Ok(Place::Here) => self.carry_out(verb, by, answer),
+            Ok(Place::Here) => self.carry_out(Errand { verb, by, answer, is_patient: true }),
             Ok(Place::On(node)) => self.cluster.hand_over(node, verb, by, answer),
             Err(reason) => drop(answer.send(Err(reason))),
         }
     }
 
     /// Does on this host what an operator asks for.
-    pub(super) fn carry_out(&self, verb: Verb, by: String, answer: Answer) {
+    pub(super) fn carry_out(&self, errand: Errand) {
+        let Errand { verb, by, answer, is_patient } = errand;
         let answer = match &verb {
             Verb::StepDown { service, reason, to } if self.holds(service) => {
                 match successors(&self.cluster.status(), self.cluster.is_blind(), service, to.as_ref()) {
@@ -38,12 +48,31 @@ impl Supervisor {
                         tracing::info!("{service}: {by} has this host step down{}", said(reason));
                         with_words(answer, words)
                     }
+                    Err(_) if is_patient => return self.wait_for_successor(Errand { verb, by, answer, is_patient }),
                     Err(reason) => return drop(answer.send(Err(reason))),
                 }
             }
             _ => answer,
         };
         self.answer_here(Ask::Do { verb, by, answer });
+    }
+
+    /// Waits for a moment whether another host can take over, and then has the errand carried out or refused. What a host
+    /// reports is a few seconds old, and a host that was started just now takes nothing at first.
+    fn wait_for_successor(&self, errand: Errand) {
+        let (cluster, errands) = (self.cluster.clone(), self.errand.clone());
+        tokio::spawn(async move {
+            if let Verb::StepDown { service, to, .. } = &errand.verb {
+                let end = Instant::now() + PATIENCE;
+                while Instant::now() < end
+                    && successors(&cluster.status(), cluster.is_blind(), service, to.as_ref()).is_err()
+                {
+                    sleep(LOOK).await;
+                }
+            }
+            // A client whose errand has no room is told that nobody answers.
+            let _ = errands.try_send(Errand { is_patient: false, ..errand });
+        });
     }
 
     /// Drains the host, unless some service that it holds has no other host.
