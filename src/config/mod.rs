@@ -14,6 +14,7 @@ mod diagnostic;
 mod fragment;
 mod health;
 mod host_file;
+mod listen;
 mod load;
 mod service;
 mod settings;

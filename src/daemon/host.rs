@@ -10,6 +10,7 @@ use super::machine::Machine;
 use super::tidings::Tidings;
 use crate::config::WatchdogSettings;
 use crate::guard_client::GuardClient;
+use crate::metrics::Metrics;
 use crate::store::Store;
 use crate::systemd::Manager;
 use crate::types::store::StoreAddress;
@@ -50,4 +51,6 @@ pub struct Host {
     pub tidings: Tidings,
     /// The hardware watchdog that the guard has to serve before anything is started.
     pub watchdog: Option<WatchdogSettings>,
+    /// What is counted for monitoring.
+    pub metrics: Metrics,
 }

@@ -628,6 +628,7 @@ mod tests {
                 drain: crate::daemon::drain::Drain::default(),
                 tidings: Tidings::default(),
                 watchdog: None,
+                metrics: crate::metrics::Metrics::default(),
             };
             Self { store, host, settings: settings(), _folder: folder }
         }

@@ -26,9 +26,10 @@ use crate::election::{self, Election, Event, GuardDone, GuardRequest, Moment, Ob
 use crate::guard_client::Link as GuardLink;
 use crate::host::processes::Process;
 use crate::journal;
+use crate::metrics::OfService;
 use crate::store::Link as StoreLink;
 use crate::task::OwnedTask;
-use crate::types::{FencingToken, Revision, Time, UnitName};
+use crate::types::{Revision, Time, UnitName};
 
 mod actions;
 mod admission;
@@ -37,6 +38,7 @@ mod inherited;
 mod lookout;
 mod status;
 mod tell;
+mod words;
 
 use actions::Unreadable;
 use admission::{Admitter, admit};
@@ -88,23 +90,7 @@ pub fn spawn(
     kept: Option<InheritedLease>,
     changed: Arc<Notify>,
 ) -> std::io::Result<Handle> {
-    let (status, shown) = watch::channel(Status {
-        state: State::NoStore,
-        holder: String::new(),
-        since: host.machine.wall().as_secs(),
-        held_since: None,
-        revision: Revision(0),
-        token: FencingToken(0),
-        health: String::new(),
-        failure: String::new(),
-        version: 0,
-        hindrance: None,
-        waiting: None,
-        unproven: None,
-        is_left_to_age: false,
-        alarms: Vec::new(),
-        remarks: Vec::new(),
-    });
+    let (status, shown) = watch::channel(Status::unknown(host.machine.wall().as_secs()));
     let progress = Arc::new(AtomicU64::new(0));
     let service = Service::new(host, Arc::clone(&settings), kept, status, Arc::clone(&progress), changed)?;
     let orders = Orders::to(service.inbox.clone());
@@ -194,6 +180,8 @@ struct Service {
     status: watch::Sender<Status>,
     /// The end of the lease, for what is told once for all services.
     standing: Standing,
+    /// What is counted and shown for monitoring.
+    metrics: OfService,
     progress: Arc<AtomicU64>,
     changed: Arc<Notify>,
 }
@@ -246,6 +234,7 @@ impl Service {
         let helpers = tasks.into_iter().map(|task| machine.spawn(task).into()).collect();
         let timer = machine.timer()?;
         let bell = host.hints.of(&settings.key);
+        let metrics = host.metrics.service(&settings.name);
         let mut service = Self {
             host: host.clone(),
             settings,
@@ -297,6 +286,7 @@ impl Service {
             verdict: String::new(),
             status,
             standing: host.tidings.add(),
+            metrics,
             progress,
             changed,
         };
@@ -578,13 +568,14 @@ impl Service {
                 self.forgive();
                 Event::TryAgain
             }
-            Order::StepDown(reason, answer) => {
-                let told = self.told_to_step_down();
-                let steps_down = told.is_ok();
-                // The client may have gone.
-                let _ = answer.send(told);
-                if steps_down { Event::StepDown { reason, next: None } } else { Event::Timeout }
+            Order::StepDown { reason, to, answer } => {
+                let told = self.told_to_step_down(to.as_ref());
+                answered(answer, told, Event::StepDown { reason, next: to })
             }
+            Order::Stop(word, answer) => answered(answer, self.told_to_stop(&word), Event::Stop(word)),
+            Order::Start(by, answer) => answered(answer, self.told_to_start(&by), Event::StartAgain),
+            Order::Pause(word, answer) => answered(answer, self.told_to_pause(&word), Event::Pause(word)),
+            Order::Resume(by, answer) => answered(answer, self.told_to_resume(&by), Event::Resume),
             Order::Adopt(adoption) => {
                 if let Err(adoption) = self.adoptions.say(adoption) {
                     // The client may have gone.
@@ -667,6 +658,14 @@ impl Service {
         };
         self.checker = Some(self.host.machine.spawn(Box::pin(checker.run())).into());
     }
+}
+
+/// Answers an operator. Returns the event for the election, which is none in effect where the operator was refused.
+fn answered(answer: Answer, told: Result<String, String>, event: Event) -> Event {
+    let event = if told.is_ok() { event } else { Event::Timeout };
+    // The client may have gone.
+    let _ = answer.send(told);
+    event
 }
 
 impl Drop for Service {

@@ -150,7 +150,13 @@ impl Timings {
     /// T·(1−ρ) − m: from a won write's `s` to the deadline.
     #[must_use]
     pub fn deadline_after(&self) -> Duration {
-        self.narrowed(self.lease()).saturating_sub(self.margin)
+        self.deadline_after_lease(self.lease())
+    }
+
+    /// L(1−ρ) − m: the same for a write that carries the lease L.
+    #[must_use]
+    pub fn deadline_after_lease(&self, lease: Duration) -> Duration {
+        self.narrowed(lease).saturating_sub(self.margin)
     }
 
     /// min(R, (T(1−ρ) − m)/2): from a won write's `s` to the next renewal.

@@ -13,7 +13,7 @@ use crate::election::State;
 use crate::guard_client::Link as GuardLink;
 use crate::store::memory::MemoryStore;
 use crate::store::{Attempt, Hints as Watch, Link, Snapshot, StoreError, StoreFuture, WriteOutcome};
-use crate::types::{FencingToken, Revision, ServiceName};
+use crate::types::{Revision, ServiceName};
 
 const LIMIT: Duration = Duration::from_millis(400);
 /// Until a report has been written and seen.
@@ -133,30 +133,10 @@ impl Member {
     }
 }
 
-fn standby() -> Status {
-    Status {
-        state: State::Standby,
-        holder: String::new(),
-        since: NOW,
-        held_since: None,
-        revision: Revision(0),
-        token: FencingToken(0),
-        health: String::new(),
-        failure: String::new(),
-        version: 0,
-        hindrance: None,
-        waiting: None,
-        unproven: None,
-        is_left_to_age: false,
-        alarms: Vec::new(),
-        remarks: Vec::new(),
-    }
-}
-
 fn service(number: usize) -> (watch::Sender<Status>, Watched) {
     let name: ServiceName = format!("service-{number:03}").parse().expect("a name");
     let settings = ServiceSettings { name, ..settings() };
-    let (sender, status) = watch::channel(standby());
+    let (sender, status) = watch::channel(Status { state: State::Standby, ..Status::unknown(NOW) });
     (sender, Watched { sum: settings.agreement(), settings: Arc::new(settings), status })
 }
 

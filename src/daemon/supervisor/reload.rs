@@ -72,6 +72,7 @@ impl Supervisor {
         }
         let (services, observed) = observer::apart(std::mem::take(&mut settings.services));
         settings.services = services;
+        self.for_machines.listen(settings.metrics);
         self.gate(&settings.services).await;
         let observes: BTreeSet<ServiceName> = observed.iter().map(|service| service.name.clone()).collect();
         let mut told = self.observers.replace(&self.host, observed, |name| self.broken.has(name), &self.changed);

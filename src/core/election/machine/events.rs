@@ -60,6 +60,10 @@ impl Election {
                     self.give_up(&reason);
                 }
             }
+            Event::Stop(word) => self.stop_everywhere(at.now, word),
+            Event::StartAgain => self.start_again(at.now),
+            Event::Pause(word) => self.pause(at.now, Some(word)),
+            Event::Resume => self.pause(at.now, None),
             Event::Retire { reason } => {
                 self.retiring = Some(reason.clone());
                 self.release(at.now, ReleaseCause::Retired(reason), None);
@@ -77,6 +81,7 @@ impl Election {
 
     pub(super) fn store_down(&mut self) {
         self.connected = false;
+        self.doubt_the_word();
         if let Some(tenure) = self.tenure_mut().filter(|tenure| tenure.awaited.is_some()) {
             tenure.doubt(false);
         }
@@ -193,6 +198,9 @@ impl Election {
     }
 
     pub(super) fn written(&mut self, now: Time, write: WriteId, result: WriteResult) {
+        if self.word_written(now, write, result) {
+            return;
+        }
         let conflicted = match result {
             WriteResult::Won(revision) => {
                 self.won(now, write, revision);
@@ -233,6 +241,9 @@ impl Election {
 
     pub(super) fn guard_is_down(&mut self, now: Time) {
         self.guard_up = false;
+        if let Some(tenure) = self.tenure_mut() {
+            tenure.shortening = false;
+        }
         match &self.phase {
             Phase::Claiming(_) | Phase::Confirming(_) | Phase::Fencing(_) | Phase::Starting(..) | Phase::Active(..) => {
                 self.release(now, ReleaseCause::GuardGone, None);
@@ -261,9 +272,17 @@ impl Election {
                     tenure.granted = tenure.granted.map(|granted| granted.latest(deadline));
                 }
             }
+            GuardDone::Shortened(deadline) if self.is_mine(instance) => {
+                if let Some(tenure) = self.tenure_mut().filter(|tenure| tenure.shortening) {
+                    // The guard was asked for no other deadline since. The next write tells the shorter hold.
+                    (tenure.granted, tenure.asked, tenure.shortening) = (Some(deadline), Some(deadline), false);
+                    (tenure.next_attempt, tenure.hastened) = (now, Some(now));
+                }
+                self.extend();
+            }
             GuardDone::Closed => self.closed(now, instance),
             GuardDone::Disarmed => self.disarmed(now, instance),
-            GuardDone::Armed(_) | GuardDone::Extended(_) => {}
+            GuardDone::Armed(_) | GuardDone::Extended(_) | GuardDone::Shortened(_) => {}
         }
     }
 
@@ -277,7 +296,17 @@ impl Election {
             }
             // A guard that does not know a lease need not close or forget it. A guard that is gone has refused nothing.
             GuardDone::Closed | GuardDone::Disarmed if self.guard_up => self.guard_done(now, instance, asked),
-            GuardDone::Armed(_) | GuardDone::Extended(_) | GuardDone::Closed | GuardDone::Disarmed => {}
+            GuardDone::Shortened(_) if self.is_mine(instance) => {
+                // The later deadline stays in force, and is published. After the next won write the guard is asked again.
+                if let Some(tenure) = self.tenure_mut() {
+                    tenure.shortening = false;
+                }
+            }
+            GuardDone::Armed(_)
+            | GuardDone::Extended(_)
+            | GuardDone::Shortened(_)
+            | GuardDone::Closed
+            | GuardDone::Disarmed => {}
         }
     }
 
