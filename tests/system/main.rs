@@ -31,6 +31,7 @@ mod lockstore;
 mod measure;
 mod mounts;
 mod names;
+mod neighbours;
 mod on_hosts;
 mod partition;
 mod pauses;
