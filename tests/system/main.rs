@@ -34,6 +34,7 @@ mod lockstore;
 mod measure;
 mod mounts;
 mod names;
+mod neighbours;
 mod on_hosts;
 mod operator;
 mod partition;
