@@ -21,6 +21,7 @@ const PROGRAMS: Layers = &[
     ("guard_client", &["types", "host"]),
     ("journal", &["types", "election"]),
     ("cluster", &["types"]),
+    ("audit", &["types", "election", "config", "systemd"]),
     ("dbus", &["types", "cluster"]),
     (
         "daemon",
@@ -37,6 +38,7 @@ const PROGRAMS: Layers = &[
             "journal",
             "cluster",
             "dbus",
+            "audit",
         ],
     ),
     (
@@ -53,6 +55,7 @@ const PROGRAMS: Layers = &[
             "journal",
             "cluster",
             "dbus",
+            "audit",
         ],
     ),
     ("generator", &["types", "systemd", "guard_client"]),

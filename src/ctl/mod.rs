@@ -2,6 +2,7 @@
 //! asks the store, or reads the guard's grants.
 
 mod clear;
+mod doctor;
 mod store;
 
 use std::io::{self, Write as _};
@@ -18,6 +19,7 @@ use crate::config;
 use crate::dbus::dictionary::{Dictionary, from_dictionary};
 use crate::dbus::{ManagerProxy, ServiceStatus, StatusProxy, StoreStatus};
 use crate::guard_client::grant::{self, GrantError};
+use crate::host::identity;
 use crate::types::span::{date, rounded};
 use crate::types::{Key, LEASES_DIR, ServiceName, printable_lines};
 
@@ -174,10 +176,30 @@ async fn run(command: Command) -> Result<(), Failure> {
             print(&format!("{service}: {done}; \"putexctl status {service}\" shows whether something is waited for\n"))
         }
         Command::Token { service, root } => token(&root, &service),
-        Command::Init { root } => store::init(&root).await,
-        Command::Doctor { root } => store::doctor(&root).await,
-        Command::Clear { service, key, root } => store::clear(&root, service, key).await,
+        Command::Init { root } => {
+            only_root(&root)?;
+            store::init(&root).await
+        }
+        Command::Doctor { root } => {
+            only_root(&root)?;
+            store::doctor(&root).await
+        }
+        Command::Clear { service, key, root } => {
+            only_root(&root)?;
+            store::clear(&root, service, key).await
+        }
     }
+}
+
+/// Refuses another user than root, who may not read what this host's configuration names.
+fn only_root(root: &Path) -> Result<(), Failure> {
+    if identity::user() == 0 || root != Path::new("/") {
+        return Ok(());
+    }
+    Err(Failure::new(
+        exit::REFUSED,
+        "only root may do that, because it uses the secrets of the store: run it with sudo",
+    ))
 }
 
 async fn manager() -> Result<ManagerProxy<'static>, Failure> {

@@ -6,6 +6,7 @@ use futures_util::future::join_all;
 
 use crate::config::FenceSettings;
 use crate::systemd::{BusError, Manager, RunResult};
+use crate::types::span::rounded;
 use crate::types::{NameError, NodeId, UnitName};
 
 /// How often fencing is tried before the lock is given up.
@@ -20,7 +21,7 @@ pub(super) enum RunFailure {
     /// The unit failed; why, in words.
     #[error("{unit}: {reason}")]
     Failed { unit: UnitName, reason: String },
-    #[error("{unit} took longer than {limit:?}")]
+    #[error("{unit} took longer than {}", rounded(*.limit))]
     TimedOut { unit: UnitName, limit: Duration },
     /// systemd refused a call, or the outcome is unknown.
     #[error("{unit}: {source}")]

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use tokio::sync::{Mutex, mpsc, oneshot};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use zbus::{Connection, MessageStream, fdo};
 
 use self::dictionary::{Dictionary, to_dictionary};
@@ -47,6 +47,9 @@ const BURST: Duration = Duration::from_millis(100);
 
 /// The pause before the name is claimed again, as on a bus that came back.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// How long the bus may take to say whether another putexd runs.
+const OTHER_LIMIT: Duration = Duration::from_secs(1);
 
 /// What a client asks of the daemon.
 #[derive(Debug)]
@@ -101,6 +104,19 @@ pub async fn serve(asks: mpsc::Sender<Ask>, tried: oneshot::Sender<()>) {
         }
         sleep(RETRY).await;
     }
+}
+
+/// The process of another putexd that serves the interfaces on this host. `None`: there is none, or the bus does not say so in
+/// time. The bus may take a moment until it knows that a process has ended.
+pub async fn other_server() -> Option<u32> {
+    let ask = async {
+        let connection = Connection::system().await.ok()?;
+        let bus = fdo::DBusProxy::new(&connection).await.ok()?;
+        let name = zbus::names::BusName::try_from(NAME).ok()?;
+        bus.get_connection_unix_process_id(name).await.ok()
+    };
+    let process = timeout(OTHER_LIMIT, ask).await.ok().flatten()?;
+    std::path::Path::new(&format!("/proc/{process}")).exists().then_some(process)
 }
 
 async fn claim(asks: mpsc::Sender<Ask>) -> zbus::Result<Connection> {

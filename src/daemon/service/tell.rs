@@ -144,11 +144,11 @@ impl Service {
         let unit = &self.settings.unit;
         let again = rounded(self.settings.timings.renew_interval * 2);
         let elsewhere = || match self.election.holder() {
-            "" => "nobody is known to hold it".to_owned(),
+            "" => "nobody is known to hold its lock".to_owned(),
             holder if holder == self.host.node.as_str() => {
                 "its last record is this host's own, and nothing runs under it".to_owned()
             }
-            holder => format!("{holder} holds it, so say it there"),
+            holder => format!("{holder} holds its lock, so say it on {holder}"),
         };
         match self.election.state() {
             State::Starting | State::Active if self.broken.is_some() => Ok(format!(
@@ -166,7 +166,7 @@ impl Service {
             State::Releasing => Ok(format!("{unit} is being stopped already, in order to let the lock go")),
             State::Lapsing => Err(format!("the lease is over, and {unit} is being stopped already")),
             State::NoStore | State::Standby | State::Retired => {
-                Err(format!("this host does not hold it: {}", elsewhere()))
+                Err(format!("{} does not run on this host: {}", self.settings.name, elsewhere()))
             }
         }
     }
@@ -238,7 +238,10 @@ impl Service {
                         how.consequence()
                     );
                 } else {
-                    self.tell_of_late_stop(reason, LastWord::OfSystemd);
+                    let all: Vec<&str> = settings.units().map(UnitName::as_str).collect();
+                    let remedy =
+                        format!("run \"systemctl kill --signal=KILL {}\" unless it needs more time", all.join(" "));
+                    self.tell_of_late_stop(format!("{remedy}: {reason}"), LastWord::OfSystemd);
                 }
                 return;
             }

@@ -1,6 +1,7 @@
 //! What clients of D-Bus and systemd are told of the services, and what operators have them do.
 
-use super::Supervisor;
+use super::retire::Retiring;
+use super::{Supervisor, share};
 use crate::cluster::request::Verb;
 use crate::config::ServiceSettings;
 use crate::daemon::notify;
@@ -64,7 +65,7 @@ impl Supervisor {
     /// The status of all services, and of those that do not run because their file is broken.
     pub(super) fn statuses(&self) -> Vec<ServiceStatus> {
         let now = self.host.machine.now();
-        let trouble = self.store_status().trouble();
+        let trouble = self.store_status().trouble_in_short();
         let of_service = |(name, handle): (_, &Handle)| {
             let bars = self.broken.bars(name).map(Hindrance::Reason);
             let bars = bars.is_some() && handle.status.borrow().hindrance == bars;
@@ -73,8 +74,37 @@ impl Supervisor {
         };
         let mut all: Vec<ServiceStatus> = self.services.iter().map(of_service).collect();
         all.extend(self.broken.rows(|name| self.services.contains_key(name)));
+        for Retiring { handle, .. } in &self.retiring {
+            if !all.iter().any(|status| status.service == handle.settings.name.as_str()) {
+                all.push(status_of(&handle.settings, &handle.status.borrow(), now, None, trouble.as_deref()));
+            }
+        }
+        for service in &self.coming {
+            if !all.iter().any(|status| status.service == service.name.as_str()) {
+                all.push(self.row_of_coming(service));
+            }
+        }
         all.sort_by(|one, other| one.service.cmp(&other.service));
         all
+    }
+
+    /// The status of a service that has not begun here yet.
+    fn row_of_coming(&self, service: &ServiceSettings) -> ServiceStatus {
+        let before = self.retiring.iter().map(|retiring| &retiring.handle.settings);
+        let before: Vec<&str> = before.filter(|other| share(other, service)).map(|other| other.name.as_str()).collect();
+        let waits = if before.is_empty() {
+            "begins when the guard has said what it remembers of it".to_owned()
+        } else {
+            format!("begins when {} has stopped here, which has the same unit or the same lock", before.join(" and "))
+        };
+        ServiceStatus {
+            service: service.name.to_string(),
+            unit: service.unit.to_string(),
+            key: service.key.to_string(),
+            state: State::Standby.to_string(),
+            waits,
+            ..ServiceStatus::default()
+        }
     }
 
     pub(super) fn show(&mut self) {
@@ -93,6 +123,7 @@ impl Supervisor {
             };
             format!("{name} {}{holder}", told.state)
         });
+        let shown = self.broken.in_short().into_iter().chain([shown]).collect::<Vec<_>>().join("; ");
         if shown != self.shown {
             notify::status(&shown);
             self.shown = shown;
@@ -108,7 +139,7 @@ impl Supervisor {
 }
 
 /// One service's status for D-Bus clients. `broken`: what is wrong with its file while it goes on. `trouble`: what is wrong
-/// with the store.
+/// with the store, in short.
 fn status_of(
     settings: &ServiceSettings,
     status: &Status,
@@ -118,7 +149,7 @@ fn status_of(
 ) -> ServiceStatus {
     let waits = status.waiting.as_ref().map(|waiting| waiting.in_words(now));
     let unproven = status.unproven.clone();
-    // The trouble comes first, because it says what to do.
+    // What to do about the store is told once, and not with each service.
     let cause = trouble.filter(|_| status.waiting.as_ref().is_some_and(Waiting::is_for_the_store)).map(str::to_owned);
     ServiceStatus {
         service: settings.name.to_string(),
@@ -158,16 +189,16 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_for_the_store_says_what_is_wrong_with_it() {
+    fn whoever_waits_for_the_store_says_since_when() {
         let now = Time::both(Duration::from_secs(100));
-        let waits = |waiting| status_of(&settings(), &status(waiting), now, None, Some("see to it: it is away")).waits;
+        let waits = |waiting| status_of(&settings(), &status(waiting), now, None, Some("store lost 12.0s ago")).waits;
         let store = Waiting::Store { holder: None }.in_words(now);
-        assert_eq!(waits(Waiting::Store { holder: None }), format!("see to it: it is away; {store}"));
-        assert!(waits(Waiting::Claim).starts_with("see to it: it is away; waits for the store to take its claim; "));
+        assert_eq!(waits(Waiting::Store { holder: None }), format!("store lost 12.0s ago; {store}"));
+        assert!(waits(Waiting::Claim).starts_with("store lost 12.0s ago; waits for the store to take its claim; "));
         let (since, deadline) = (Time::both(Duration::from_secs(88)), Time::both(Duration::from_secs(104)));
         assert_eq!(
             waits(Waiting::Renewal { since, deadline }),
-            "see to it: it is away; last renewed 12.0s ago; stops in 4.0s unless the store takes a renewal before"
+            "store lost 12.0s ago; last renewed 12.0s ago; stops in 4.0s unless the store takes a renewal before"
         );
         assert_eq!(waits(Waiting::Starting), Waiting::Starting.in_words(now));
     }
