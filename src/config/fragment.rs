@@ -102,9 +102,9 @@ fn type_in_words(message: &str) -> String {
     match parts {
         // The name of a struct is one of this program's own.
         Some((found, wanted)) if wanted.starts_with("struct ") => {
-            format!("write a table here, its name in brackets and its keys in the lines below, and not the {found}")
+            format!("write here a table, its name in brackets and its keys in the lines below, and not the {found}")
         }
-        Some((found, wanted)) => format!("write {wanted} here, and not the {found}"),
+        Some((found, wanted)) => format!("write here {wanted}, and not the {found}"),
         None => message.trim_end().to_owned(),
     }
 }
@@ -672,9 +672,9 @@ mod tests {
         );
         assert!(syntax_in_words("duplicate key").starts_with("remove one of the two lines"));
         let told = type_in_words("invalid type: integer `3`, expected a list of units");
-        assert_eq!(told, "write a list of units here, and not the integer `3`");
+        assert_eq!(told, "write here a list of units, and not the integer `3`");
         assert!(
-            type_in_words("invalid type: integer `3`, expected struct StoreFragment").starts_with("write a table here")
+            type_in_words("invalid type: integer `3`, expected struct StoreFragment").starts_with("write here a table")
         );
         assert_eq!(type_in_words("it is odd\n"), "it is odd");
     }

@@ -29,8 +29,8 @@ fn what_is_wrong_is_said_before_it_does_harm() {
     assert_eq!((status, told.contains("were not looked at")), (Some(0), false), "{told}");
     let (status, told) = asked(standby, &["putexctl", "doctor"]);
     println!("{told}");
-    let was_well = status == Some(0);
-    assert_eq!(told.contains("nothing was found that is wrong with this host"), was_well, "{told}");
+    // Whether the time of day is synchronised depends on the machine of the test.
+    assert!(status == Some(0) && !told.contains("finding") && told.contains("putex-guard.service is active"), "{told}");
 
     standby.write_file("/etc/putex.d/late.toml", LATE);
     let (status, told) = asked(standby, &["putexd", "--check"]);

@@ -35,11 +35,13 @@ fn judge(source: Option<&str>, is_kept: Option<bool>, host: &mut Host) {
         ));
     }
     match is_kept {
-        Some(false) => host.findings.push(
+        // This is no fault that the exit status has to tell, as leases do not depend on it.
+        Some(false) => host.facts.push((
+            "warning",
             "run a time service, such as chrony or systemd-timesyncd: the time of day is not synchronised; leases do not depend on \
              it, but fencing tokens count from it, and the journals of the hosts cannot be compared"
                 .to_owned(),
-        ),
+        )),
         Some(true) => host.facts.push(("clock", "the time of day is synchronised".to_owned())),
         None => host.facts.push((
             "clock",
@@ -80,7 +82,11 @@ mod tests {
         assert_eq!(judged(Some("tsc"), Some(true)).findings, Vec::<String>::new());
         assert_eq!(judged(None, None).findings, Vec::<String>::new(), "what is not known is no fault");
         assert_eq!(judged(None, None).facts.len(), 2);
-        let found = judged(Some("refined-jiffies"), Some(false)).findings;
-        assert!(found[0].starts_with("give this host a hardware clock") && found[1].starts_with("run a time service"));
+        let Host { facts, findings } = judged(Some("refined-jiffies"), Some(false));
+        assert!(findings.len() == 1 && findings[0].starts_with("give this host a hardware clock"), "{findings:?}");
+        assert!(
+            facts.iter().any(|(name, text)| *name == "warning" && text.starts_with("run a time service")),
+            "{facts:?}"
+        );
     }
 }

@@ -14,7 +14,7 @@ use crate::types::span::rounded;
 /// What is known of the host.
 #[derive(Debug, Default)]
 pub(super) struct Host {
-    /// What is as it is, each with the word that its line begins with.
+    /// What is as it is, each with the word that its line begins with, which is `warning` where it should not be so.
     pub(super) facts: Vec<(&'static str, String)>,
     /// What is wrong, as sentences without a full stop that begin with the remedy.
     pub(super) findings: Vec<String>,
@@ -24,7 +24,8 @@ impl Host {
     /// The lines to print, and whether something was found.
     pub(super) fn lines(self) -> (Vec<(&'static str, String)>, bool) {
         let is_found = !self.findings.is_empty();
-        let well = (!is_found).then(|| ("host", "nothing was found that is wrong with this host".to_owned()));
+        let is_well = !is_found && self.facts.iter().all(|(name, _)| *name != "warning");
+        let well = is_well.then(|| ("host", "nothing was found that is wrong with this host".to_owned()));
         let findings = self.findings.into_iter().map(|text| ("finding", text));
         (findings.chain(self.facts).chain(well).collect(), is_found)
     }
