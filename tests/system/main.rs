@@ -49,6 +49,7 @@ mod self_fence;
 mod server;
 mod share;
 mod store_faults;
+mod trips;
 mod unit_faults;
 mod watch;
 mod words;

@@ -86,7 +86,7 @@ fn whoever_does_not_hold_the_lock_says_who_does() {
     wait_for_standby(holder);
     let lost = fixture.host_of(&second).power_off_hard();
     let third = fixture.wait_for_takeover(&second, lost, TAKE_OVER, "power loss");
-    wait_for_line(fixture.host_of(&third), &["db: confirming", "which fell silent, is not yet known to be dead"]);
+    wait_for_line(fixture.host_of(&third), &["db: confirming", "has not renewed for", "wrote the lock, starts in"]);
 }
 
 /// Neither order runs anything on the standby: there is nothing to stop, and the start is refused.
