@@ -17,12 +17,14 @@ const DROP_IN: &str = "/etc/systemd/system/database.service.d/crash.conf";
 /// A database that takes a moment to crash, so that it counts as started first.
 const CRASHES: &str = "[Service]\nExecStart=\nExecStart=/bin/false\nType=exec\n";
 
-/// The status of the service `db` on `host`, as `putexctl` has it.
+/// What putexd on `host` tells over the bus of the service `db`: the value of each key.
 fn status(host: &Host) -> Value {
-    let text = host.output(&["putexctl", "status", "--json"]);
-    let services: Value = serde_json::from_slice(&text.stdout).unwrap_or_default();
-    let services = services.get("services").unwrap_or(&services).as_array().cloned().unwrap_or_default();
-    services.into_iter().find(|service| service["service"] == "db").unwrap_or_default()
+    let call =
+        ["busctl", "--json=short", "call", "org.putexd.Putexd1", "/org/putexd/Putexd1", "org.putexd.Putexd1.Status"];
+    let output = host.output(&[&call[..], &["DescribeService", "s", "db"]].concat());
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let told = answer["data"][0].as_object().cloned().unwrap_or_default();
+    told.into_iter().map(|(key, mut value)| (key, value["data"].take())).collect()
 }
 
 fn alarms(host: &Host) -> Vec<String> {
