@@ -671,7 +671,7 @@ mod tests {
     #[test]
     fn keys_come_from_serde() {
         assert_eq!(keys_of::<FenceFragment>(), ["others", "hosts", "required", "unfence", "timeout"]);
-        assert_eq!(keys_of::<ServiceFragment>().len(), 18);
+        assert_eq!(keys_of::<ServiceFragment>().len(), 19);
     }
 
     #[test]
