@@ -1219,6 +1219,26 @@ fn a_shorter_r_hastens_the_next_renewal_which_is_not_called_overdue() {
     assert!(matches!(waiting(&host), Some(Waiting::Renewal { .. })), "the store does not take it");
 }
 
+/// An operator's word that a former holder is off answers a fence, and nothing else: the wait by the clock (confirming, K3) goes on.
+#[test]
+fn a_fence_that_is_answered_before_it_is_asked_for_shortens_no_wait() {
+    let mut host = Host::new(Settings { fences: true, ..settings() }, Memory::default(), None);
+    let id = host.ready();
+    host.shown(id, 0, Content::Absent);
+    let claim = host.next_write();
+    let instance = claim.record.details.as_ref().expect("of putexd").instance;
+    host.won(&claim);
+    let until = |host: &Host| match host.election.waiting(Time::both(host.now)) {
+        Some(Waiting::Entitlement { until, .. }) => until,
+        other => panic!("{other:?}"),
+    };
+    let before = until(&host);
+    for event in [Event::Fenced { instance, result: Ok(()) }, Event::TryAgain] {
+        assert!(host.handle(event).is_empty());
+        assert_eq!((host.election.state(), until(&host)), (State::Confirming, before));
+    }
+}
+
 #[test]
 fn a_clock_that_jumps_while_the_lock_is_confirmed_has_to_be_proven_harmless_too() {
     let mut host = Host::new(settings(), Memory::default(), None);

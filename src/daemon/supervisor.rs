@@ -188,6 +188,8 @@ struct Supervisor {
     /// Rings when a service's status changed.
     changed: Arc<Notify>,
     shown: String,
+    /// The version of each service's status that the bus has seen last.
+    seen: BTreeMap<ServiceName, u64>,
     /// The requests of D-Bus clients.
     asks: mpsc::Receiver<Ask>,
     /// Which files are broken.
@@ -245,7 +247,7 @@ impl Supervisor {
         for_machines.listen(settings.metrics);
         let (ask, asks) = mpsc::channel(ASKS_LIMIT);
         let (tried, served) = oneshot::channel();
-        tokio::spawn(dbus::serve(settings.node.clone(), ask, tried));
+        tokio::spawn(dbus::serve(settings.node.clone(), ask, host.tidings.bulletin().clone(), tried));
         tokio::spawn(tell_of_thaws());
         tokio::spawn(tell_of_guard(host.guard.link(), host.tidings.clone()));
         let mut supervisor = Self {
@@ -262,6 +264,7 @@ impl Supervisor {
             coming: Vec::new(),
             changed: Arc::new(Notify::new()),
             shown: String::new(),
+            seen: BTreeMap::new(),
             asks,
             broken,
             texts,
@@ -332,7 +335,9 @@ impl Supervisor {
         let name = settings.name.clone();
         match service::spawn(&self.host, Arc::new(settings), kept, Arc::clone(&self.changed)) {
             Ok(handle) => {
+                self.seen.remove(&name);
                 self.services.insert(name, handle);
+                self.host.tidings.bulletin().all_changed();
             }
             Err(error) => tracing::error!("{name}: failed to start its election: {error}"),
         }

@@ -5,8 +5,11 @@
 //! what `tests/system/prepare` makes, the tests are skipped with a message.
 
 mod admission;
+mod alarms;
+mod balancer;
 mod bound_units;
 mod broken_files;
+mod bus;
 mod campaign;
 mod cluster;
 mod command;

@@ -10,6 +10,7 @@ use super::{Admission, Refusal, Service, UnitControl, names};
 use crate::daemon::alarms::Alarms;
 use crate::daemon::machine::Machine;
 use crate::daemon::tidings::{Change, NewHolder};
+use crate::dbus::TransitionStatus;
 use crate::election::{Alarm, ObservedUnit, State, Transition, Waiting, rounded};
 use crate::guard_client::GuardClient;
 use crate::journal;
@@ -182,6 +183,17 @@ impl Service {
             self.alarms.raise(journal::Alarm::Lapsed, &transition.reason, machine.now(), machine.wall());
         }
         let (service, unit) = (self.settings.name.clone(), self.settings.unit.clone());
+        self.host.tidings.bulletin().transition(TransitionStatus {
+            service: service.to_string(),
+            from: told.from.to_string(),
+            to: told.to.to_string(),
+            reason: told.reason.clone(),
+            holder: self.election.holder().to_owned(),
+            token: self.election.token().0,
+            revision: self.election.revision().0,
+            at: self.host.machine.wall().as_secs(),
+            lost: 0,
+        });
         self.write_at(self.host.tidings.tell(Change { service, unit, transition: told }));
     }
 
