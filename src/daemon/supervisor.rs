@@ -1,10 +1,12 @@
 //! The daemon as a whole: its start, its loop, and the beginning of services. The files beside this one have the reload, the end
-//! of services, the binding of units to their leases, and what is told of the services.
+//! of services, the binding of units to their leases, what is told of the services, and what other hosts are told.
 
 mod binding;
 mod reload;
+mod report;
 mod retire;
 mod tell;
+mod verbs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -22,6 +24,8 @@ use self::retire::Retiring;
 use super::aside::Aside;
 use super::bonds::Bonds;
 use super::broken::Broken;
+use super::cluster::{self, Cluster, Errand};
+use super::drain::Drain;
 use super::fence::Fencings;
 use super::grounds::Grounds;
 use super::machine::ThisMachine;
@@ -31,6 +35,7 @@ use super::service::{self, Handle, Host, InheritedLease};
 use super::silence::{Heard, Silences};
 use super::texts::KeptTexts;
 use super::tidings::Tidings;
+use crate::cluster::report::ServiceReport;
 use crate::command_line::exit;
 use crate::config::{self, Loaded, ServiceSettings, Settings, Severity};
 use crate::dbus::{self, Ask};
@@ -192,6 +197,16 @@ struct Supervisor {
     seen: BTreeMap<ServiceName, u64>,
     /// The requests of D-Bus clients.
     asks: mpsc::Receiver<Ask>,
+    /// What is known of the other hosts, and what they are told.
+    cluster: Cluster,
+    /// What operators have asked for on other hosts.
+    errands: mpsc::Receiver<Errand>,
+    /// The sending end of `errands`.
+    errand: mpsc::Sender<Errand>,
+    /// The tasks that look at the other hosts and report to them.
+    _cluster_tasks: cluster::Tasks,
+    /// The settings of the services that are reported, and those whose files are broken.
+    reported: (Vec<Arc<ServiceSettings>>, Vec<ServiceReport>),
     /// Which files are broken.
     broken: Broken,
     texts: KeptTexts,
@@ -239,10 +254,14 @@ impl Supervisor {
             machine: Arc::new(ThisMachine::new(Path::new(STATE_DIR))),
             grounds: Grounds::default(),
             fencings: Fencings::default(),
+            drain: Drain::read(Path::new(STATE_DIR)),
             tidings,
             watchdog: settings.watchdog.clone(),
             metrics,
         };
+        let cluster = report::cluster_of(&host);
+        let (errand, errands) = mpsc::channel(ASKS_LIMIT);
+        let cluster_tasks = cluster.run(report::describe(&host), errand.clone());
         let mut for_machines = for_machines(&host, &silences);
         for_machines.listen(settings.metrics);
         let (ask, asks) = mpsc::channel(ASKS_LIMIT);
@@ -259,6 +278,8 @@ impl Supervisor {
             seal_key: settings.seal_key,
             silences,
             services: BTreeMap::new(),
+            errands,
+            errand,
             observers: Observers::default(),
             retiring: Vec::new(),
             coming: Vec::new(),
@@ -266,6 +287,9 @@ impl Supervisor {
             shown: String::new(),
             seen: BTreeMap::new(),
             asks,
+            cluster,
+            _cluster_tasks: cluster_tasks,
+            reported: Default::default(),
             broken,
             texts,
             for_machines,
@@ -295,16 +319,18 @@ impl Supervisor {
         loop {
             self.reap();
             self.begin().await;
+            self.report();
             self.show();
             let show_at = Instant::now() + SHOWN_AGAIN;
             tokio::select! {
-                () = changed_and_due(&self.changed, show_at) => {}
+                () = changed_and_due(&self.changed, show_at) => self.cluster.changed(),
                 _ = tick.tick() => {
                     if let Some(name) = self.ended_service() {
                         tracing::error!("{name}: its election has ended by itself, which is a defect");
                         return ExitCode::from(exit::DEFECT);
                     }
                     watchdog.beat(&self.services);
+                    self.end_drain();
                     self.tidy_bonds().await;
                 }
                 Some(()) = self.reloads.next() => {
@@ -313,6 +339,7 @@ impl Supervisor {
                     self.tidy_bonds().await;
                 }
                 Some(ask) = self.asks.recv() => self.answer(ask),
+                Some(errand) = self.errands.recv() => self.carry_out(errand),
                 _ = signals.hup.recv() => self.reload().await,
                 _ = signals.term.recv() => return self.end().await,
                 _ = signals.int.recv() => return self.release().await,

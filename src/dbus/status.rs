@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use crate::cluster::report::{HostReport, ServiceReport, Word};
+pub use crate::cluster::view::{ClusterStatus, HostStatus};
 use crate::types::span::rounded;
 
 /// The timings of a service, and what follows from them, in milliseconds.
@@ -113,37 +114,12 @@ pub struct StoreStatus {
     pub longest_began: u64,
 }
 
-/// A host as this one knows it.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct HostStatus {
-    /// What the host has last reported.
-    #[serde(flatten)]
-    pub report: HostReport,
-    /// How long ago its last report was seen here to change, in milliseconds. `None`: it was found, and has not changed since.
-    pub silent_ms: Option<u64>,
-    /// Its services.
-    pub services: Vec<ServiceReport>,
-}
-
 /// The answer to an operator who has asked for something.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Begun {
     /// What was begun, before it is done.
     pub begun: String,
-}
-
-/// The cluster as this host knows it.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct ClusterStatus {
-    /// The name of this host in the locks.
-    pub node: String,
-    /// All hosts, this one included, by name.
-    pub hosts: Vec<HostStatus>,
-    /// Why this is not all that there is, as a sentence that begins with what to do; empty = nothing is known to be missing.
-    pub trouble: String,
 }
 
 impl StoreStatus {

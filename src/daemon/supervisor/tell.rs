@@ -9,14 +9,14 @@ use crate::cluster::request::Verb;
 use crate::config::ServiceSettings;
 use crate::daemon::notify;
 use crate::daemon::service::{Answer, Handle, Order, Status};
-use crate::dbus::{Ask, Changes, ClusterStatus, ServiceStatus, StoreStatus, TimingsStatus};
+use crate::dbus::{Ask, Changes, ServiceStatus, StoreStatus, TimingsStatus};
 use crate::election::{Heard, Hindrance, LONGEST_PAUSE, State, Waiting, Word};
 use crate::journal;
 use crate::types::{NodeId, ServiceName, Time, UnitName};
 
 impl Supervisor {
-    /// Answers a D-Bus client, unless the client does not wait any more.
-    pub(super) fn answer(&mut self, ask: Ask) {
+    /// Answers a D-Bus client from what this host knows, or does on this host what the client asks for.
+    pub(super) fn answer_here(&mut self, ask: Ask) {
         match ask {
             Ask::List(answer) => {
                 let _ = answer.send(self.statuses());
@@ -28,7 +28,7 @@ impl Supervisor {
                 let _ = answer.send(self.changes(all, &also));
             }
             Ask::Cluster(answer) => {
-                let _ = answer.send(ClusterStatus { node: self.host.node.to_string(), ..ClusterStatus::default() });
+                let _ = answer.send(self.cluster.status());
             }
             Ask::History { answer, .. } => {
                 let _ = answer.send(Ok(Vec::new()));
@@ -54,9 +54,11 @@ impl Supervisor {
                     }
                 }
                 Verb::Resume { service } => self.order(&service, answer, |answer| Order::Resume(by, answer)),
-                Verb::Drain { .. } | Verb::Undrain => {
-                    let _ = answer.send(Err("this putexd cannot be drained".to_owned()));
+                Verb::Drain { reason, until, force } => {
+                    let at = self.host.machine.wall().as_secs();
+                    self.drain(report::Word { by, reason, at, until }, force, answer);
                 }
+                Verb::Undrain => self.undrain(&by, answer),
                 Verb::ConfirmDead { node } => {
                     let _ = answer.send(self.confirm_dead(&node, &by));
                 }
@@ -155,7 +157,9 @@ impl Supervisor {
 
     pub(super) fn show(&mut self) {
         let states = self.services.values().map(|handle| (handle.status.borrow().state, handle)).collect();
-        let shown = notify::in_one_line(&self.count(), states, |handle: &&Handle| {
+        let drained = if self.host.drain.word().is_some() { " (this host is drained)" } else { "" };
+        let count = format!("{}{drained}", self.count());
+        let shown = notify::in_one_line(&count, states, |handle: &&Handle| {
             let (name, told) = (&handle.settings.name, handle.status.borrow());
             let holder = match (told.state, told.holder.as_str()) {
                 (State::Standby, _) if told.stopped.is_some() => " (stopped everywhere)".to_owned(),
