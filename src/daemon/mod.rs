@@ -12,6 +12,7 @@
 //! | [`bonds`] | drop-ins that bind units to their leases where systemd gets none from the generator |
 //! | [`broken`] | which files are broken, and what becomes of their services |
 //! | [`cluster`] | what this host tells the other hosts through the store, and what it knows of them |
+//! | [`diary`] | what a service tells the history of its lock |
 //! | [`drain`] | whether an operator has had this host hand everything over |
 //! | [`fence`] | the units that fence other hosts and unfence this one |
 //! | [`guard_queue`] | the service's requests to the guard, in order |
@@ -19,6 +20,7 @@
 //! | [`health`] | health checks, their rise and fall |
 //! | [`hints`] | one watch of the store for all services |
 //! | [`observer`] | services that are only observed |
+//! | [`history`] | what services tell of themselves, and the task that writes it |
 //! | [`machine`] | what a service needs of its host: clocks, timers, tasks, memory |
 //! | [`disk`] | files that outlive the daemon |
 //! | [`file_writer`] | the threads that write these files |
@@ -41,6 +43,7 @@ mod beyond;
 mod bonds;
 mod broken;
 mod cluster;
+mod diary;
 mod disk;
 pub mod drain;
 #[cfg(test)]
@@ -51,6 +54,7 @@ pub mod grounds;
 mod guard_queue;
 mod health;
 pub mod hints;
+pub mod history;
 mod host;
 mod inbox;
 pub mod machine;

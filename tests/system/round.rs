@@ -3,7 +3,6 @@
 use crate::cluster::Host;
 use crate::command::{said, wait_until};
 use crate::fixture::{Fixture, Plan, SOON, TAKE_OVER, UNIT, wait_for_standby};
-
 use crate::lockstore::Lockstore;
 
 /// What the command says, which has to succeed.
