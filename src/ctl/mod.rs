@@ -13,6 +13,7 @@ mod fixture;
 mod history;
 mod holdings;
 mod local;
+mod locks;
 mod outcome;
 mod output;
 mod script;
@@ -211,6 +212,8 @@ enum Command {
         #[arg(long, value_name = "DIRECTORY", default_value = "/")]
         root: PathBuf,
     },
+    /// Show the locks in the store, with their age, their holder, and which service of this host's configuration each is
+    Locks(locks::Arguments),
     /// Clear the lock of a holder that is gone for good, or a lock that cannot be read any more, and print its holder
     ///
     /// The lock is watched for the time of its lease first. If it changes meanwhile, it is not stale and is left alone.
@@ -297,6 +300,7 @@ async fn run(command: Command) -> Result<(), Failure> {
             only_root(&root)?;
             store::doctor(&root).await
         }
+        Command::Locks(arguments) => locks::run(arguments).await,
         Command::Clear { service, key, root } => {
             only_root(&root)?;
             store::clear(&root, service, key).await

@@ -110,7 +110,7 @@ fn observed(settings: &Settings) -> Vec<(&'static str, String)> {
 
 /// What the store has under each of `keys`. Many are asked for at once, because a store answers reads that come together
 /// together, and one after another each would wait for its turn.
-async fn read_all(store: &dyn Administer, keys: &[Key]) -> Vec<Result<Snapshot, StoreError>> {
+pub(super) async fn read_all(store: &dyn Administer, keys: &[Key]) -> Vec<Result<Snapshot, StoreError>> {
     stream::iter(keys).map(|key| store.read(key, None)).buffered(READS).collect().await
 }
 
@@ -333,13 +333,13 @@ async fn connect(root: &Path) -> Result<Arc<dyn Administer>, Failure> {
     open(&load(root)?).await
 }
 
-fn load(root: &Path) -> Result<Settings, Failure> {
+pub(super) fn load(root: &Path) -> Result<Settings, Failure> {
     let loaded = config::load(root);
     let shown = loaded.to_string();
     loaded.settings.ok_or_else(|| Failure::new(exit::CONFIGURATION, shown))
 }
 
-async fn open(settings: &Settings) -> Result<Arc<dyn Administer>, Failure> {
+pub(super) async fn open(settings: &Settings) -> Result<Arc<dyn Administer>, Failure> {
     let mut settings = settings.clone();
     // Even where putexd may make the bucket: a command that looks at a store does not make one, and `init` needs no such
     // permission.

@@ -11,8 +11,8 @@
 //! | [`beyond`] | processes that units run outside of their control groups |
 //! | [`bonds`] | drop-ins that bind units to their leases where systemd gets none from the generator |
 //! | [`broken`] | which files are broken, and what becomes of their services |
-//! | [`diary`] | what a service tells the history of its lock |
 //! | [`cluster`] | what this host tells the other hosts through the store, and what it knows of them |
+//! | [`diary`] | what a service tells the history of its lock |
 //! | [`drain`] | whether an operator has had this host hand everything over |
 //! | [`fence`] | the units that fence other hosts and unfence this one |
 //! | [`guard_queue`] | the service's requests to the guard, in order |
