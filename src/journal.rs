@@ -14,6 +14,7 @@ use std::env;
 use std::fmt;
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tracing::{Level, field};
 use tracing_journald::{Priority, PriorityMappings};
@@ -80,6 +81,15 @@ pub const fn message_id(state: State) -> &'static str {
         State::Lapsing => "8b4034494734414dba01b5ec3d9fb529",
         State::Retired => "8a6bd094bf304c76aae9d889c3fbc83f",
     }
+}
+
+/// How often each alarm was written, by its place in [`Alarm::ALL`].
+static RAISED: [AtomicU64; Alarm::ALL.len()] = [const { AtomicU64::new(0) }; Alarm::ALL.len()];
+
+/// How often this process has written `alarm`, for the metrics.
+#[must_use]
+pub fn raised(alarm: Alarm) -> u64 {
+    RAISED[alarm as usize].load(Ordering::Relaxed)
 }
 
 /// The level of that entry, by the same rule as [`Alarm::level`].
@@ -198,6 +208,7 @@ pub struct Subject<'a> {
 
 /// Writes the entry of an alarm. `reason` fits behind a colon, and ends in ", ignoring" when nothing follows from it.
 pub fn alarm(alarm: Alarm, subject: &Subject<'_>, reason: &str) {
+    RAISED[alarm as usize].fetch_add(1, Ordering::Relaxed);
     let service = subject.service.map(|(service, _)| service.as_str());
     let (before, colon) = service.map_or(("", ""), |service| (service, ": "));
     write(&Entry {

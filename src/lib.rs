@@ -7,7 +7,7 @@
 //! | common types | [`types`], [`command_line`], [`task`] |
 //! | the protocol, the kernel | [`election`], [`host`] |
 //! | edges, which never import each other | [`config`], [`store`], [`systemd`], [`guard_client`], [`journal`] |
-//! | what hosts tell each other, the served interface | [`cluster`], [`dbus`] |
+//! | what hosts tell each other, the served interfaces | [`cluster`], [`dbus`], [`metrics`] |
 //! | programs | [`daemon`], [`ctl`], [`generator`], [`guard`] |
 //!
 //! # Glossary
@@ -46,6 +46,7 @@ pub mod guard;
 pub mod guard_client;
 pub mod host;
 pub mod journal;
+pub mod metrics;
 pub mod store;
 pub mod systemd;
 pub mod task;

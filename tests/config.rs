@@ -281,6 +281,42 @@ fn what_is_wrong_with_a_watchdog_is_said() {
     }
 }
 
+#[test]
+fn where_metrics_are_served_is_taken_and_an_address_that_others_reach_is_warned_of() {
+    let with = |line: &str| root(&[("etc/putex/putexd.toml", &format!("{HOST}[metrics]\n{line}\n"))]);
+    for (line, address) in [
+        ("listen = 9190", "127.0.0.1:9190"),
+        ("listen = \":9190\"", "127.0.0.1:9190"),
+        ("listen = \"[::1]:9190\"", "[::1]:9190"),
+        ("listen = \"127.0.0.1:9190\"", "127.0.0.1:9190"),
+    ] {
+        let loaded = load(&with(line));
+        assert!(loaded.diagnostics.is_empty(), "{loaded}");
+        assert_eq!(loaded.settings.expect("it is good").metrics, Some(address.parse().expect("an address")));
+    }
+    assert_eq!(settings(&root(&[("etc/putex/putexd.toml", HOST)])).metrics, None);
+    for address in ["10.0.0.5:9190", "0.0.0.0:9190", "[::]:9190"] {
+        let loaded = load(&with(&format!("listen = \"{address}\"")));
+        let warning =
+            format!("putexd.toml:7:10: warning: let only monitoring and load balancers reach {address}, by the");
+        assert!(loaded.to_string().contains(&warning), "{loaded}");
+        assert!(loaded.settings.is_some_and(|settings| settings.metrics.is_some()));
+    }
+    for (line, message) in [
+        ("", "6:1: error: the key \"listen\" is missing: say where metrics and leases are served"),
+        ("listen = 0", "7:10: error: a port is a number from 1 to 65535"),
+        (
+            "listen = true",
+            "7:10: error: invalid type: boolean `true`, expected a port for this host alone, such as 9190",
+        ),
+        ("listen = \"h1:9190\"", "7:10: error: \"h1:9190\" is no place to listen: write a port for this host alone"),
+    ] {
+        let loaded = load(&with(line));
+        assert!(loaded.settings.is_none(), "{line}");
+        assert!(loaded.to_string().contains(&format!("putexd.toml:{message}")), "{message}\n{loaded}");
+    }
+}
+
 /// Only the service with the short lease is refused.
 #[test]
 fn a_watchdog_that_is_slower_than_a_lease_is_refused_there_with_the_numbers() {
@@ -1377,14 +1413,14 @@ fn the_manual_names_each_key() {
     write(
         root.path(),
         "etc/putex/putexd.toml",
-        "zzzzzzzz = 1\n[store]\nzzzzzzzz = 1\n[guard]\nzzzzzzzz = 1\n[defaults]\nzzzzzzzz = 1\n",
+        "zzzzzzzz = 1\n[store]\nzzzzzzzz = 1\n[guard]\nzzzzzzzz = 1\n[metrics]\nzzzzzzzz = 1\n[defaults]\nzzzzzzzz = 1\n",
     );
     let manual = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/usr/share/man/man5/putexd.toml.5");
     let manual = fs::read_to_string(manual).expect("the manual is there").replace("\\-", "-");
     let loaded = load(&root);
     let lists: Vec<_> =
         loaded.diagnostics.iter().filter_map(|found| found.message.split_once("known here are ")).collect();
-    assert_eq!(lists.len(), 7, "{loaded}");
+    assert_eq!(lists.len(), 8, "{loaded}");
     for key in lists.iter().flat_map(|(_, list)| list.split(", ")) {
         assert!(
             manual.lines().any(|line| line == format!(".It Ic {key}") || line == format!(".Ss [{key}]")),

@@ -22,6 +22,7 @@ const PROGRAMS: Layers = &[
     ("journal", &["types", "election"]),
     ("cluster", &["types"]),
     ("dbus", &["types", "cluster"]),
+    ("metrics", &["types", "election", "host", "guard_client", "journal"]),
     (
         "daemon",
         &[
@@ -37,6 +38,7 @@ const PROGRAMS: Layers = &[
             "journal",
             "cluster",
             "dbus",
+            "metrics",
         ],
     ),
     (

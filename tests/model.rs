@@ -27,8 +27,7 @@
 //!
 //! # What it does not cover
 //!
-//! Fences, health checks, an operator's pause and words on a held record, units without a main process, and self-fencing
-//! are not in this world. The guard's frames come in order and its disk never fails. systemd's jobs are a start that is
+//! Fences, health checks, units without a main process, and self-fencing are not in this world. The guard's frames come in order and its disk never fails. systemd's jobs are a start that is
 //! late and a stop that is late. The proof of a stop belongs to the latest stop, and the observed state of a unit is
 //! current when it is reported: the driver ensures both. A walk that finds nothing proves nothing beyond the states that
 //! it visited.
@@ -289,6 +288,37 @@ fn answers_to_renewals_that_were_given_up() {
         .holds(100_000, &[Milestone::Lapse]);
 }
 
+/// A holder that pauses keeps the unit for longer than T without a renewal, and gives its guard an earlier deadline when the
+/// pause is taken back. What it publishes covers each deadline that the guard may enforce.
+#[test]
+fn pauses() {
+    let _turn = turn();
+    let faults = [(Fault::Pause, 2), (Fault::Resume, 2), (Fault::Disconnect, 2), (Fault::Loss, 3), (Fault::Orphan, 1)];
+    let ends = [(Fault::DaemonCrash, 1), (Fault::PowerLoss, 1), (Fault::StepDown, 1), (Fault::GuardDeath, 1)];
+    let mut plan = valid(two().with(&faults));
+    plan.slow_guard = true;
+    for (name, plan) in [("only pauses", plan.clone()), ("and ends of tenures", plan.with(&ends))] {
+        check::walk(&format!("2 hosts, {name}"), plan, 1, effort(10))
+            .holds(100_000, &[Milestone::TakeOver, Milestone::Lapse]);
+    }
+}
+
+/// Words are written into the record of the lock by whichever host they are said on, whoever holds it.
+#[test]
+fn words_that_stop_and_start() {
+    let _turn = turn();
+    let words = [(Fault::Stop, 3), (Fault::StartAgain, 3), (Fault::StepDown, 1)];
+    let faults = [(Fault::Loss, 3), (Fault::Orphan, 2), (Fault::DaemonCrash, 1), (Fault::StaleRead, ALWAYS)];
+    let stores = [(Fault::Wipe, 1), (Fault::Copy, 1), (Fault::Restore, 1), (Fault::Clear, 1), (Fault::Delete, 1)];
+    for (name, plan) in [("2 hosts", two()), ("3 hosts", three())] {
+        let plan = valid(plan.with(&words).with(&faults));
+        let paused = plan.clone().with(&[(Fault::Pause, 1), (Fault::Resume, 1)]);
+        check::walk(&format!("{name}, words"), paused, 1, effort(5)).holds(100_000, &[Milestone::Release]);
+        check::walk(&format!("{name}, words, stores made anew"), plan.with(&stores), 1, effort(5))
+            .holds(100_000, &[Milestone::Release]);
+    }
+}
+
 /// The effect of a won write was fixed when it was sent, whatever is reloaded before its answer comes. A record with a
 /// shorter lease still publishes the longer deadline that the guard was asked for and has not acknowledged yet.
 #[test]
@@ -363,6 +393,15 @@ fn assumption_a_a_store_made_anew_that_does_not_say_so() {
     let _turn = turn();
     let faults = [(Fault::SilentWipe, 3), (Fault::DaemonCrash, 3), (Fault::Orphan, ALWAYS), (Fault::StepDown, 2)];
     finds("(a) dropped: revisions begin anew", valid(three()).with(&faults));
+}
+
+/// A store that loses the record of a pause: a host that was down when it was written waits for no such hold.
+#[test]
+fn assumption_a_a_pause_that_is_lost() {
+    let _turn = turn();
+    let mut plan = two().with(&[(Fault::Pause, 1), (Fault::Wipe, 1), (Fault::PowerLoss, 1), (Fault::Disconnect, 1)]);
+    plan.slow_guard = true;
+    finds("(a): a pause that the store loses", plan);
 }
 
 #[test]

@@ -82,6 +82,7 @@ mod tests {
             on_stop_failure: OnStopFailure::default(),
             health: None,
             fence: FenceSettings::default(),
+            observes: false,
         }
     }
 

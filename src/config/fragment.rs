@@ -16,6 +16,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::diagnostic::Report;
+use super::listen::Listen;
 use super::settings::StopProof;
 use crate::election::Confirmation;
 use crate::types::{ClusterName, Key, NodeId, OnStopFailure, UnitName, span};
@@ -90,6 +91,7 @@ pub(super) struct HostFragment {
     pub(super) cluster: Field<ClusterName>,
     pub(super) store: Field<StoreFragment>,
     pub(super) guard: Field<GuardFragment>,
+    pub(super) metrics: Field<MetricsFragment>,
     pub(super) defaults: Field<DefaultsFragment>,
 }
 
@@ -99,6 +101,13 @@ pub(super) struct HostFragment {
 pub(super) struct GuardFragment {
     pub(super) watchdog_device: Field<PathBuf>,
     pub(super) watchdog_timeout: Field<Length>,
+}
+
+/// `[metrics]`.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) struct MetricsFragment {
+    pub(super) listen: Field<Listen>,
 }
 
 macro_rules! store_fragment {
@@ -286,6 +295,7 @@ impl Fragment for HostFragment {
         BTreeMap::from([
             ("store", keys_of::<StoreFragment>()),
             ("guard", keys_of::<GuardFragment>()),
+            ("metrics", keys_of::<MetricsFragment>()),
             ("defaults", keys_of::<DefaultsFragment>()),
         ])
     }

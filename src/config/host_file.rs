@@ -1,5 +1,6 @@
 //! From `putexd.toml` to the host's validated settings.
 
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,7 +8,10 @@ use std::time::Duration;
 use toml::Spanned;
 
 use super::diagnostic::Report;
-use super::fragment::{DefaultsFragment, Field, GuardFragment, HostFragment, Lenient, StoreFragment, Tuning, take};
+use super::fragment::{
+    DefaultsFragment, Field, GuardFragment, HostFragment, Lenient, MetricsFragment, StoreFragment, Tuning, take,
+};
+use super::listen::{Listen, exposure};
 use super::settings::WatchdogSettings;
 use super::store;
 use super::timings::{FAILURES_WITH_NATS, NATS_ELECTION, check_stop_limit, check_timings};
@@ -20,6 +24,7 @@ pub(super) struct Host {
     pub(super) store: StoreSettings,
     pub(super) seal_key: Option<PathBuf>,
     pub(super) cluster: Option<ClusterName>,
+    pub(super) metrics: Option<SocketAddr>,
 }
 
 /// What the checks of all services need, even if something else in the file is wrong.
@@ -59,6 +64,8 @@ pub(super) fn check(
     }
     let watchdog =
         take(fragment.guard, report).and_then(|guard| check_guard(&guard.span(), guard.into_inner(), report));
+    let metrics =
+        take(fragment.metrics, report).and_then(|metrics| check_metrics(&metrics.span(), metrics.into_inner(), report));
     let election = match &store {
         Some((StoreSettings::Nats(nats), _)) if nats.servers.len() > 1 => Some(NATS_ELECTION),
         _ => None,
@@ -71,7 +78,7 @@ pub(super) fn check(
     };
     let host = match (&node, store) {
         (Some(node), Some((store, seal_key))) if !report.has_errors() => {
-            Some(Host { node: node.clone(), store, seal_key, cluster })
+            Some(Host { node: node.clone(), store, seal_key, cluster, metrics })
         }
         _ => None,
     };
@@ -124,6 +131,22 @@ fn check_guard(table: &Range<usize>, fragment: GuardFragment, report: &mut Repor
         long_enough
     })?;
     Some(WatchdogSettings { device: device.into_inner(), timeout: timeout.into_inner().0 })
+}
+
+/// Validates `[metrics]`.
+fn check_metrics(table: &Range<usize>, fragment: MetricsFragment, report: &mut Report) -> Option<SocketAddr> {
+    if fragment.listen.is_none() {
+        report.error(
+            table,
+            "the key \"listen\" is missing: say where metrics and leases are served, such as listen = \"127.0.0.1:9190\"",
+        );
+    }
+    let listen = take(fragment.listen, report)?;
+    let Listen(address) = *listen.get_ref();
+    if let Some(warning) = exposure(address) {
+        report.warning(&listen.span(), warning);
+    }
+    Some(address)
 }
 
 fn check_node(field: Field<NodeId>, host_name: &str, report: &mut Report) -> Option<NodeId> {

@@ -183,6 +183,7 @@ fn load_with(root: &Path, host_name: &str, former: &Texts, leased: &BTreeSet<Ser
         cluster: host.cluster,
         seal_key: host.seal_key,
         watchdog: common.watchdog,
+        metrics: host.metrics,
         services,
     });
     Loaded { settings, broken, for_all, diagnostics, texts }

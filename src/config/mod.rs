@@ -14,6 +14,7 @@ mod diagnostic;
 mod fragment;
 mod health;
 mod host_file;
+mod listen;
 mod load;
 mod service;
 mod settings;
@@ -22,6 +23,7 @@ mod timings;
 
 pub use contains::CONTAINS_LIMIT;
 pub use diagnostic::{Diagnostic, Place, Severity};
+pub use listen::exposure;
 pub use load::{Loaded, Texts, load, load_as, load_keeping};
 pub use service::BOUND_UNITS_LIMIT;
 pub use settings::{FenceSettings, HealthSettings, Probe, ServiceSettings, Settings, StopProof, WatchdogSettings};

@@ -1,6 +1,7 @@
 //! The configuration as the rest of the program sees it: merged and validated; a value that has a default is always
 //! present.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ pub struct Settings {
     pub seal_key: Option<PathBuf>,
     /// The hardware watchdog that the guard is to serve, if any.
     pub watchdog: Option<WatchdogSettings>,
+    /// Where metrics and leases are served over HTTP; `None`: nowhere.
+    pub metrics: Option<SocketAddr>,
     /// The services, in the order of their names.
     pub services: Vec<ServiceSettings>,
 }

@@ -148,6 +148,15 @@ impl GuardQueue {
                     lease.terms.extend(write, revision, deadline);
                 }
             }
+            GuardRequest::Shorten { instance, write, revision, deadline } => {
+                let open = self.armed.as_ref().filter(|lease| !lease.closing && lease.terms.instance == instance);
+                let Some(mut lease) = open.cloned() else {
+                    return Err(GuardError::Refused("there is no open lease of this tenure".to_owned()));
+                };
+                lease.terms.extend(write, revision, deadline);
+                self.guard.shorten(lease.clone()).await?;
+                self.armed = Some(lease);
+            }
             GuardRequest::Close { instance } => {
                 self.guard.close(&self.service, instance).await?;
                 if let Some(lease) = &mut self.armed {
@@ -255,7 +264,7 @@ mod tests {
             let Request { id, command, .. } = serde_json::from_str(&line).expect("a request");
             line.clear();
             let result = match command {
-                Command::Arm { lease } => {
+                Command::Arm { lease, .. } => {
                     asked.send(lease).expect("the test waits for it");
                     if refuses { Outcome::Refused { reason: REFUSED.to_owned() } } else { Outcome::Done }
                 }

@@ -9,6 +9,7 @@ use super::machine::Machine;
 use super::tidings::Tidings;
 use crate::config::WatchdogSettings;
 use crate::guard_client::GuardClient;
+use crate::metrics::Metrics;
 use crate::store::Store;
 use crate::systemd::Manager;
 use crate::types::store::StoreAddress;
@@ -47,4 +48,6 @@ pub struct Host {
     pub tidings: Tidings,
     /// The hardware watchdog that the guard has to serve before anything is started.
     pub watchdog: Option<WatchdogSettings>,
+    /// What is counted for monitoring.
+    pub metrics: Metrics,
 }

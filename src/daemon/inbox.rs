@@ -9,9 +9,10 @@ use tokio::sync::{mpsc, oneshot};
 use super::grounds::Uncontainable;
 use super::unit_control::ObservedUnits;
 use crate::config::{ServiceSettings, WatchdogSettings};
-use crate::election::Event;
+use crate::election::{Event, Word};
 use crate::host::processes::Process;
 use crate::systemd::Unsupervisable;
+use crate::types::NodeId;
 
 /// Limit of the messages that wait for the loop. The loop takes messages faster than anybody makes them. Where the channel
 /// is full, whoever sends more has to wait.
@@ -29,9 +30,23 @@ pub enum Order {
     Reconsider,
     /// What failed is tried again at once: the back-off (K9) ends.
     TryAgain,
-    /// Let the lock go now and contend again later (H5, K9). With the reason, and the channel for the answer, which says
-    /// what was begun.
-    StepDown(String, Answer),
+    /// Let the lock go now and contend again later (H5, K9).
+    StepDown {
+        /// Why, for the record and the journal.
+        reason: String,
+        /// The host that should take over; `None` = any.
+        to: Option<NodeId>,
+        /// The channel for the answer, which says what was begun.
+        answer: Answer,
+    },
+    /// Keep the service stopped on all hosts (words, H7).
+    Stop(Word, Answer),
+    /// Take the word back that keeps the service stopped. With who asks for it.
+    Start(String, Answer),
+    /// Keep the lease of this host until the word is over (pause, H8).
+    Pause(Word, Answer),
+    /// Take the word of a pause back. With who asks for it.
+    Resume(String, Answer),
     /// The store and the key that the configuration names are meant, whatever they were before (adoption of another key, N3;
     /// what a host remembers, N4).
     Adopt(Adoption),
@@ -43,6 +58,21 @@ pub enum Order {
         /// "before".
         again: String,
     },
+}
+
+impl Order {
+    /// The channel for the answer, where there is one.
+    pub(super) fn into_answer(self) -> Option<Answer> {
+        match self {
+            Self::StepDown { answer, .. }
+            | Self::Stop(_, answer)
+            | Self::Start(_, answer)
+            | Self::Pause(_, answer)
+            | Self::Resume(_, answer)
+            | Self::Adopt(answer) => Some(answer),
+            Self::Reconfigure(_) | Self::Reconsider | Self::TryAgain | Self::Retire { .. } => None,
+        }
+    }
 }
 
 /// What one look at the units has shown.

@@ -627,6 +627,7 @@ mod tests {
                 fencings: Fencings::default(),
                 tidings: Tidings::default(),
                 watchdog: None,
+                metrics: crate::metrics::Metrics::default(),
             };
             Self { store, host, settings: settings(), _folder: folder }
         }

@@ -26,9 +26,10 @@ use crate::election::{self, Election, Event, GuardDone, GuardRequest, Moment, Ob
 use crate::guard_client::Link as GuardLink;
 use crate::host::processes::Process;
 use crate::journal;
+use crate::metrics::OfService;
 use crate::store::Link as StoreLink;
 use crate::task::OwnedTask;
-use crate::types::{FencingToken, Revision, Time, UnitName};
+use crate::types::{Revision, Time, UnitName};
 
 mod actions;
 mod admission;
@@ -37,6 +38,7 @@ mod inherited;
 mod lookout;
 mod status;
 mod tell;
+mod words;
 
 use actions::Unreadable;
 use admission::{Admitter, admit};
@@ -88,25 +90,13 @@ pub fn spawn(
     kept: Option<InheritedLease>,
     changed: Arc<Notify>,
 ) -> std::io::Result<Handle> {
-    let (status, shown) = watch::channel(Status {
-        state: State::NoStore,
-        holder: String::new(),
-        since: host.machine.wall().as_secs(),
-        held_since: None,
-        revision: Revision(0),
-        token: FencingToken(0),
-        health: String::new(),
-        failure: String::new(),
-        version: 0,
-        hindrance: None,
-        waiting: None,
-        unproven: None,
-        is_left_to_age: false,
-        alarms: Vec::new(),
-        remarks: Vec::new(),
-    });
+    let (status, shown) = watch::channel(Status::unknown(host.machine.wall().as_secs()));
     let progress = Arc::new(AtomicU64::new(0));
+    let has_lapsed = kept.as_ref().is_some_and(|kept| kept.remembered.lapsed);
     let service = Service::new(host, Arc::clone(&settings), kept, status, Arc::clone(&progress), changed)?;
+    if has_lapsed {
+        service.raise(journal::Alarm::Lapsed, "putexd has not renewed it before its deadline, and the guard ended it");
+    }
     let orders = Orders::to(service.inbox.clone());
     let task = host.machine.spawn(Box::pin(Box::new(service).run()));
     Ok(Handle { settings, orders, status: shown, progress, task })
@@ -123,6 +113,8 @@ struct Service {
     units_changed: bool,
     /// The units that were alive when they were last looked at.
     alive: Vec<UnitName>,
+    /// The remark that systemd was stopping the main unit then, which nobody had asked putexd for.
+    stopped_by_another: Option<String>,
     /// Why one of them was not dead.
     undead: Option<unit_control::Trouble>,
     /// Since when `undead` is set without a lease under which the units may run.
@@ -192,6 +184,8 @@ struct Service {
     status: watch::Sender<Status>,
     /// The end of the lease, for what is told once for all services.
     standing: Standing,
+    /// What is counted and shown for monitoring.
+    metrics: OfService,
     progress: Arc<AtomicU64>,
     changed: Arc<Notify>,
 }
@@ -209,7 +203,6 @@ impl Service {
         let (guard_queue, requests) = mpsc::channel(GUARD_LIMIT);
         let (looked, sees) = watch::channel(false);
         let broken = kept.as_ref().and_then(|kept| kept.broken.clone());
-        let has_lapsed = kept.as_ref().is_some_and(|kept| kept.remembered.lapsed);
         let (remembered, armed) = kept.map_or((None, None), |kept| (Some(kept.remembered), Some(kept.lease)));
         let leased = armed.as_ref().map(|lease| lease.units.clone());
         let groups = armed.iter().flat_map(|lease| lease.cgroups.iter().cloned()).collect();
@@ -244,6 +237,7 @@ impl Service {
         let helpers = tasks.into_iter().map(|task| machine.spawn(task).into()).collect();
         let timer = machine.timer()?;
         let bell = host.hints.of(&settings.key);
+        let metrics = host.metrics.service(&settings.name);
         let mut service = Self {
             host: host.clone(),
             settings,
@@ -253,6 +247,7 @@ impl Service {
             units_changed,
             alive: Vec::new(),
             undead: None,
+            stopped_by_another: None,
             undead_since: None,
             last_holder: String::new(),
             overdue: tell::Overdue::default(),
@@ -294,14 +289,11 @@ impl Service {
             verdict: String::new(),
             status,
             standing: host.tidings.add(),
+            metrics,
             progress,
             changed,
         };
         service.restart_checker();
-        if has_lapsed {
-            service
-                .raise(journal::Alarm::Lapsed, "putexd has not renewed it before its deadline, and the guard ended it");
-        }
         Ok(service)
     }
 
@@ -565,13 +557,14 @@ impl Service {
                 self.forgive();
                 Event::TryAgain
             }
-            Order::StepDown(reason, answer) => {
-                let told = self.told_to_step_down();
-                let steps_down = told.is_ok();
-                // The client may have gone.
-                let _ = answer.send(told);
-                if steps_down { Event::StepDown { reason, next: None } } else { Event::Timeout }
+            Order::StepDown { reason, to, answer } => {
+                let told = self.told_to_step_down(to.as_ref());
+                answered(answer, told, Event::StepDown { reason, next: to })
             }
+            Order::Stop(word, answer) => answered(answer, self.told_to_stop(&word), Event::Stop(word)),
+            Order::Start(by, answer) => answered(answer, self.told_to_start(&by), Event::StartAgain),
+            Order::Pause(word, answer) => answered(answer, self.told_to_pause(&word), Event::Pause(word)),
+            Order::Resume(by, answer) => answered(answer, self.told_to_resume(&by), Event::Resume),
             Order::Adopt(adoption) => {
                 if let Err(adoption) = self.adoptions.say(adoption) {
                     // The client may have gone.
@@ -599,6 +592,8 @@ impl Service {
     fn judge(&mut self, observed: ObservedUnits) -> Option<ObservedUnit> {
         self.alive = observed.alive;
         self.undead = observed.trouble;
+        self.stopped_by_another =
+            (observed.is_stopping && self.election.state() == State::Active).then(|| self.stop_of_another());
         let runs = matches!(self.election.state(), State::Starting | State::Active);
         let since = self.undead_since.unwrap_or_else(|| self.host.machine.now());
         self.undead_since = (self.undead.is_some() && !runs).then_some(since);
@@ -654,6 +649,14 @@ impl Service {
         };
         self.checker = Some(self.host.machine.spawn(Box::pin(checker.run())).into());
     }
+}
+
+/// Answers an operator. Returns the event for the election, which is none in effect where the operator was refused.
+fn answered(answer: Answer, told: Result<String, String>, event: Event) -> Event {
+    let event = if told.is_ok() { event } else { Event::Timeout };
+    // The client may have gone.
+    let _ = answer.send(told);
+    event
 }
 
 impl Drop for Service {

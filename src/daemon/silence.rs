@@ -18,6 +18,7 @@ use super::tidings::Tidings;
 use crate::dbus::StoreStatus;
 use crate::host::clock;
 use crate::journal;
+use crate::metrics::{Metrics, StoreFacts};
 use crate::store::{Attempt, Hints, Link, Snapshot, Store, StoreError, StoreFuture, WriteOutcome};
 use crate::types::{Key, Revision};
 
@@ -41,6 +42,7 @@ pub(super) struct Heard {
 pub(super) struct Silences {
     noted: Arc<Mutex<Noted>>,
     tidings: Tidings,
+    metrics: Metrics,
 }
 
 #[derive(Debug, Default)]
@@ -175,6 +177,7 @@ impl Call<'_> {
     /// `Err`: why there was no answer. An error other than that the store cannot be reached is an answer, the refusal.
     fn ends(mut self, answer: Result<Option<&StoreError>, &String>) {
         self.ended = true;
+        self.silences.metrics.call(self.is_write, answer.is_ok());
         match answer {
             Ok(_) if self.is_write => {
                 self.silences.answered(None);
@@ -196,6 +199,7 @@ impl Call<'_> {
 impl Drop for Call<'_> {
     fn drop(&mut self) {
         if !self.ended {
+            self.silences.metrics.call(self.is_write, false);
             self.fails(IN_TIME);
         }
     }
@@ -203,8 +207,8 @@ impl Drop for Call<'_> {
 
 impl Silences {
     /// Uses `tidings` to tell the journal which services a silence concerns.
-    pub(super) fn new(tidings: Tidings) -> Self {
-        Self { noted: Arc::default(), tidings }
+    pub(super) fn new(tidings: Tidings, metrics: Metrics) -> Self {
+        Self { noted: Arc::default(), tidings, metrics }
     }
 
     fn call(&self, is_write: bool) -> Call<'_> {
@@ -358,6 +362,13 @@ impl Silences {
     }
 
     /// The status of the store for D-Bus clients. `store` is its address.
+    /// The same as [`status`](Self::status), as far as it can be drawn as a line.
+    pub(super) fn facts(&self) -> StoreFacts {
+        let StoreStatus { silent_ms, unwritten_ms, silences, .. } = self.status(String::new());
+        let [silent, unwritten] = [silent_ms, unwritten_ms].map(Duration::from_millis);
+        StoreFacts { silent, unwritten, silences }
+    }
+
     pub(super) fn status(&self, store: String) -> StoreStatus {
         let noted = self.noted();
         let milliseconds = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);

@@ -39,11 +39,12 @@ use crate::guard_client::frame::{ListedLease, SOCKET};
 use crate::guard_client::{GuardClient, Link as GuardLink};
 use crate::host::{clock, identity};
 use crate::journal;
+use crate::metrics::{Metrics, Server, Sources};
 use crate::store::{self, Store, sealed};
 use crate::systemd::bond::KEPT_DIR;
 use crate::systemd::{Changes, Systemd};
 use crate::types::store::StoreSettings;
-use crate::types::{STATE_DIR, ServiceName, kept};
+use crate::types::{LEASES_DIR, STATE_DIR, ServiceName, kept};
 
 /// Used in place of R where there is no service.
 const IDLE_LIMIT: Duration = Duration::from_secs(1);
@@ -194,6 +195,8 @@ struct Supervisor {
     /// Which files are broken.
     broken: Broken,
     texts: KeptTexts,
+    /// What serves metrics and leases over HTTP.
+    for_machines: Server,
     bonds: Bonds,
     /// Whether some drop-ins may have to be made again or removed.
     bonds_are_due: bool,
@@ -217,7 +220,8 @@ impl Supervisor {
         let store = sealed::as_configured(store, settings.seal_key.as_deref(), settings.cluster.as_ref())
             .map_err(|error| error.to_string())?;
         let tidings = Tidings::default();
-        let silences = Silences::new(tidings.clone());
+        let metrics = Metrics::default();
+        let silences = Silences::new(tidings.clone(), metrics.clone());
         let notes: Arc<dyn Store> = Arc::new(Aside::new(Arc::clone(&store) as Arc<dyn Store>, call_limit));
         let store: Arc<dyn Store> = Arc::new(Heard::new(store, silences.clone()));
         let hints = super::hints::Hints::default();
@@ -237,7 +241,10 @@ impl Supervisor {
             fencings: Fencings::default(),
             tidings,
             watchdog: settings.watchdog.clone(),
+            metrics,
         };
+        let mut for_machines = for_machines(&host, &silences);
+        for_machines.listen(settings.metrics);
         let (ask, asks) = mpsc::channel(ASKS_LIMIT);
         let (tried, served) = oneshot::channel();
         tokio::spawn(dbus::serve(settings.node.clone(), ask, host.tidings.bulletin().clone(), tried));
@@ -261,6 +268,7 @@ impl Supervisor {
             asks,
             broken,
             texts,
+            for_machines,
             bonds: Bonds::new(Path::new(KEPT_DIR)),
             bonds_are_due: true,
         };
@@ -369,6 +377,19 @@ impl Supervisor {
             self.add(service, kept);
         }
     }
+}
+
+/// What serves metrics and leases over HTTP, once it is told where.
+fn for_machines(host: &Host, silences: &Silences) -> Server {
+    let silences = silences.clone();
+    Server::new(Sources {
+        node: host.node.clone(),
+        leases: LEASES_DIR.into(),
+        metrics: host.metrics.clone(),
+        guard: host.guard.clone(),
+        store: Box::new(move || silences.facts()),
+        started: clock::wall(),
+    })
 }
 
 /// Watches whether every service's loop makes progress.

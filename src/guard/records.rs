@@ -190,7 +190,7 @@ mod tests {
             let folder = tempfile::tempdir().expect("a folder");
             let records = Records::new(folder.path(), boot());
             let mut bench = Self { folder, records, table: Table::default() };
-            bench.table.handle(at(1), Command::Arm { lease: lease("db") });
+            bench.table.handle(at(1), Command::Arm { lease: lease("db"), shorter: false });
             bench.records.write(&bench.entry()).expect("writes");
             bench
         }

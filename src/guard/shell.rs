@@ -454,7 +454,9 @@ impl<'a> Shell<'a> {
     /// vain.
     fn execute(&mut self, command: Command, of: &Of) -> Result<Outcome, Fatal> {
         let (service, deadline) = match &command {
-            Command::Arm { lease } => (lease.service.clone(), Some(lease.terms.deadline).filter(|_| !lease.closing)),
+            Command::Arm { lease, .. } => {
+                (lease.service.clone(), Some(lease.terms.deadline).filter(|_| !lease.closing))
+            }
             Command::Extend { service, deadline, .. } => (service.clone(), Some(*deadline)),
             Command::Close { service, .. } | Command::Disarm { service, .. } => (service.clone(), None),
             Command::List => {
@@ -472,8 +474,8 @@ impl<'a> Shell<'a> {
         if let Some(watchdog) = &self.watchdog
             && let Err(error) = match &command {
                 // Commands that permit nothing need no watchdog.
-                Command::Arm { lease } if lease.closing => Ok(()),
-                Command::Arm { lease } => watchdog.permits_arming(clock::now(), lease.terms.dead_by()),
+                Command::Arm { lease, .. } if lease.closing => Ok(()),
+                Command::Arm { lease, .. } => watchdog.permits_arming(clock::now(), lease.terms.dead_by()),
                 Command::Extend { .. } => watchdog.permits_extending(clock::now()),
                 Command::Close { .. } | Command::Disarm { .. } | Command::List => Ok(()),
             }
@@ -481,7 +483,7 @@ impl<'a> Shell<'a> {
             return Ok(Outcome::Refused { reason: error.to_string() });
         }
         let kind = match &command {
-            Command::Arm { lease } if !lease.closing => Change::Begins,
+            Command::Arm { lease, .. } if !lease.closing => Change::Begins,
             Command::Extend { .. } => Change::Extends,
             Command::Arm { .. } | Command::Close { .. } | Command::Disarm { .. } | Command::List => Change::Ends,
         };

@@ -104,7 +104,12 @@ impl GuardClient {
 
     /// See [`Command::Arm`].
     pub async fn arm(&self, lease: Lease) -> Result<(), GuardError> {
-        self.demand(Command::Arm { lease }).await
+        self.demand(Command::Arm { lease, shorter: false }).await
+    }
+
+    /// Arms an open lease anew with an earlier deadline. An old guard refuses this.
+    pub async fn shorten(&self, lease: Lease) -> Result<(), GuardError> {
+        self.demand(Command::Arm { lease, shorter: true }).await
     }
 
     /// See [`Command::Extend`].

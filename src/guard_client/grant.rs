@@ -64,6 +64,20 @@ pub fn token(directory: &Path, service: &ServiceName) -> Result<FencingToken, Gr
     token_of(&read(directory, service)?, clock::now())
 }
 
+/// What a grant that permits the service to run says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// The fencing token of the lease.
+    pub token: FencingToken,
+    /// How long the lease still lasts.
+    pub left: Duration,
+}
+
+/// The lease that this host holds now, by the same comparison as [`token`].
+pub fn held(directory: &Path, service: &ServiceName) -> Result<Held, GrantError> {
+    held_of(&read(directory, service)?, clock::now())
+}
+
 /// The decision of the gate. `grant` is the text of the grant, and `found` the fencing token in the unit's environment.
 pub fn judge(grant: &str, found: &str, now: Time) -> Result<(), GateError> {
     let token = token_of(grant, now)?;
@@ -75,11 +89,18 @@ fn read(directory: &Path, service: &ServiceName) -> Result<String, GrantError> {
 }
 
 fn token_of(grant: &str, now: Time) -> Result<FencingToken, GrantError> {
+    held_of(grant, now).map(|held| held.token)
+}
+
+fn held_of(grant: &str, now: Time) -> Result<Held, GrantError> {
     let (deadline, environment) = alternating::latest(grant).ok_or(GrantError::Malformed("deadline"))?;
     let deadline = parse_deadline(deadline).ok_or(GrantError::Malformed("deadline"))?;
     let token = environment.lines().find_map(|line| line.strip_prefix(TOKEN)?.strip_prefix('=')?.parse().ok());
     let token = FencingToken(token.ok_or(GrantError::Malformed(TOKEN))?);
-    if now.has_passed(deadline) { Err(GrantError::Passed) } else { Ok(token) }
+    if now.has_passed(deadline) {
+        return Err(GrantError::Passed);
+    }
+    Ok(Held { token, left: now.until_passed(deadline) })
 }
 
 /// The whole text of a new grant.
@@ -183,6 +204,8 @@ mod tests {
         let early = Time::both(Duration::from_secs(8));
         assert!(judge(&grant, "42", early).is_ok());
         assert!(matches!(token_of(&grant, early), Ok(FencingToken(42))));
+        let left = Duration::from_secs(1);
+        assert_eq!(held_of(&grant, early).expect("it is held"), Held { token: FencingToken(42), left });
         for found in ["", "41", "042", "42 "] {
             assert!(matches!(judge(&grant, found, early), Err(GateError::Token { .. })), "{found:?}");
         }

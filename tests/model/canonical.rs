@@ -39,8 +39,6 @@ pub struct Canonical<'a, H> {
     pub highest_token: u64,
     /// The writes that may still be applied or show up. Every other one counts as never sent.
     pub live_writes: Vec<WriteId>,
-    /// Whether records carry an operator's pause.
-    pub pauses: bool,
     /// Whether health checks are configured.
     pub checks: bool,
     /// Whether a call may be given up.
@@ -145,7 +143,6 @@ impl<'a, H: Hasher> Canonical<'a, H> {
             earliest: 0,
             highest_token: 0,
             live_writes: Vec::new(),
-            pauses: false,
             checks: false,
             losses: false,
             ids: Vec::new(),
@@ -186,8 +183,7 @@ impl<'a, H: Hasher> Canonical<'a, H> {
             | ("Lease", "service" | "node" | "units" | "cgroups" | "inactive") => Meaning::Nothing,
             // The time of a call matters only if a call may be given up.
             ("Call", "sent") if !self.losses => Meaning::Nothing,
-            // The first two say since when a pause counts, and the third when a check last passed.
-            ("Tenure", "note_since") | ("ObservedLock", "shown") if !self.pauses => Meaning::Nothing,
+            // It says when a check last passed.
             ("Election", "last_pass") if !self.checks => Meaning::Nothing,
             // The time of the entitlement matters only while a claim waits for it.
             ("Tenure", "entitled_at") if !self.waits => Meaning::Nothing,

@@ -7,6 +7,9 @@ use crate::election::Timings;
 /// The length of one step of time, which is also R of most hosts.
 pub const TICK: Duration = Duration::from_secs(1);
 
+/// The length of a pause.
+pub const PAUSE: Duration = Duration::from_secs(6);
+
 /// A fault or an order. Each happens at most as often as the [`Plan`] says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fault {
@@ -51,6 +54,14 @@ pub enum Fault {
     StepDown,
     /// A host is drained, and comes back.
     Drain,
+    /// An operator runs `putexctl stop`, on any host.
+    Stop,
+    /// An operator runs `putexctl start`, on any host.
+    StartAgain,
+    /// An operator runs `putexctl pause` for [`PAUSE`].
+    Pause,
+    /// An operator runs `putexctl resume`.
+    Resume,
     /// A reload changes the timings.
     Reload,
     /// A clock runs at another rate, within the stated error.
@@ -155,7 +166,12 @@ impl Plan {
     /// The longest hold that any host uses, or is given by a reload.
     pub fn longest_hold(&self) -> Duration {
         let all = self.hosts.iter().map(|host| &host.timings).chain(&self.reloads);
-        all.map(|timings| timings.hold().max(timings.longest_hold.unwrap_or_default())).max().unwrap_or_default()
+        let usual = all.map(|timings| timings.hold().max(timings.longest_hold.unwrap_or_default())).max();
+        usual.unwrap_or_default() + self.longest_pause()
+    }
+
+    pub fn longest_pause(&self) -> Duration {
+        if self.faults[Fault::Pause as usize] > 0 { PAUSE } else { Duration::ZERO }
     }
 
     /// The longest time for which any host waits for an unknown holder.
@@ -167,7 +183,7 @@ impl Plan {
 
     pub fn longest_lease(&self) -> Duration {
         let all = self.hosts.iter().map(|host| &host.timings).chain(&self.reloads);
-        all.map(Timings::lease).max().unwrap_or_default()
+        all.map(Timings::lease).max().unwrap_or_default().max(self.longest_pause())
     }
 
     /// The longest real time for which any host may be without an answer and still count as watching.

@@ -294,6 +294,7 @@ async fn run(machine: VirtualMachine, again: Arc<Notify>) {
         tidings: Tidings::default(),
         guard: guard.clone(),
         watchdog: None,
+        metrics: putexd::metrics::Metrics::default(),
     };
     loop {
         while sim.lock().hosts[h].retired {

@@ -5,6 +5,8 @@
 //! what `tests/system/prepare` makes, the tests are skipped with a message.
 
 mod admission;
+mod alarms;
+mod balancer;
 mod bound_units;
 mod broken_files;
 mod bus;
@@ -33,11 +35,13 @@ mod measure;
 mod mounts;
 mod names;
 mod on_hosts;
+mod operator;
 mod partition;
 mod pauses;
 mod postgres;
 mod quickstart;
 mod reload;
+mod round;
 mod scale;
 mod sealed;
 mod self_fence;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::record::{Odd, Record};
+use super::record::{Odd, Record, Word};
 use super::state::State;
 use super::timings::Timings;
 use crate::types::{
@@ -224,6 +224,14 @@ pub enum Event {
         /// The node that should take over.
         next: Option<NodeId>,
     },
+    /// Nobody runs the service any more, on this host or another, until the word is over or [`Event::StartAgain`] comes.
+    Stop(Word),
+    /// The word of [`Event::Stop`] is taken back.
+    StartAgain,
+    /// The lease of this host lasts until the end of this word, or until [`Event::Resume`].
+    Pause(Word),
+    /// The word of [`Event::Pause`] is taken back.
+    Resume,
     /// This host has to let the lock go, and takes part no longer.
     Retire {
         /// Why, for the record and the journal.
@@ -242,6 +250,8 @@ pub enum GuardDone {
     Armed(Time),
     /// The lease is extended to this deadline.
     Extended(Time),
+    /// The lease ends at this deadline, which is earlier than the one before, and a guard that takes over knows that.
+    Shortened(Time),
     /// The grant is removed, and the lease never opens again.
     Closed,
     /// The lease is forgotten.
@@ -343,6 +353,17 @@ pub enum GuardRequest {
         /// The new deadline, later than the one before.
         deadline: Time,
     },
+    /// Move the deadline of an open lease to an earlier time.
+    Shorten {
+        /// The tenure that the lease belongs to.
+        instance: Instance,
+        /// The write that the deadline counts from.
+        write: WriteId,
+        /// The revision of that write.
+        revision: Revision,
+        /// The new deadline, earlier than the one before.
+        deadline: Time,
+    },
     /// Close the gate, and keep the deadline.
     Close {
         /// The tenure that the lease belongs to.
@@ -362,6 +383,7 @@ impl GuardRequest {
         match *self {
             Self::Arm(terms) => (terms.instance, GuardDone::Armed(terms.deadline)),
             Self::Extend { instance, deadline, .. } => (instance, GuardDone::Extended(deadline)),
+            Self::Shorten { instance, deadline, .. } => (instance, GuardDone::Shortened(deadline)),
             Self::Close { instance } => (instance, GuardDone::Closed),
             Self::Disarm { instance } => (instance, GuardDone::Disarmed),
         }

@@ -129,9 +129,9 @@ impl LockView {
             // In a gap others may have held the lock, and the store may then have gone back to just this record. Or the key may
             // have come and gone: its absence has no revision of its own.
             if trust == Trust::Found {
-                let (shown, heard) = (seen.shown, seen.heard);
+                let heard = seen.heard;
                 self.find(observation, sent, now, Unseen::Gap);
-                self.seen.as_mut().into_iter().for_each(|seen| (seen.shown, seen.heard) = (shown, heard));
+                self.seen.as_mut().into_iter().for_each(|seen| seen.heard = heard);
             }
             (self.lower, self.watched) = (None, Some(sent));
             return News::Same;
@@ -280,7 +280,6 @@ impl LockView {
             entitled_at: seen.since.plus(timings.wait(unknown_hold)),
             hold: unknown_hold,
             why: Why { cause, unseen, longest, hold: unknown_hold },
-            paused: false,
         };
         let claim = match &seen.content {
             Content::Absent | Content::Tombstone => unknown,
@@ -310,7 +309,6 @@ impl LockView {
                     entitled_at: seen.since.plus(timings.wait(hold)),
                     hold,
                     why: Why { longest, hold, ..unknown.why },
-                    paused: false,
                 }
             }
             None if record.is_held() => {
@@ -379,8 +377,15 @@ impl LockView {
         (instance == Some(details.instance)).then_some((seen, (prev, details.instance)))
     }
 
-    fn is_verified_proven(&self) -> bool {
+    pub(super) fn is_verified_proven(&self) -> bool {
         self.followed_proven().is_some_and(|(seen, _)| seen.question == Question::Answered(true))
+    }
+
+    /// Whether the store may yet say that the latest record is a `proven` to be believed. No answer for T = unverified.
+    pub(super) fn is_being_verified(&self, now: Time, timings: &Timings) -> bool {
+        self.followed_proven().is_some_and(|(seen, _)| {
+            !matches!(seen.question, Question::Answered(_)) && now.since_at_least(seen.since) < timings.lease()
+        })
     }
 
     fn heed_note(&self, claim: Claim, record: &Record, seen: &ObservedLock, node: &NodeId, timings: &Timings) -> Claim {
@@ -390,13 +395,7 @@ impl LockView {
         if named_another && self.is_verified_proven() {
             take_at = take_at.latest(seen.since.plus(timings.renew_interval));
         }
-        let mut paused = false;
-        if let Some(paused_for) = said.paused_for {
-            let over = seen.shown.plus(paused_for);
-            paused = over.boot > take_at.boot;
-            take_at = take_at.latest(over);
-        }
-        Claim { take_at, paused, ..claim }
+        Claim { take_at, ..claim }
     }
 
     /// Takes in a record that was not followed; `unseen` says why.
@@ -422,14 +421,12 @@ impl LockView {
         let is_copy = trust == Trust::Followed && seen.zip(prev).is_some_and(|(seen, (prev, _))| prev < seen.revision);
         let question = if is_copy { Question::Answered(false) } else { Question::Due(now) };
         let (unseen, round_trip) = (Unseen::Gap, now.since_at_most(sent));
-        let (since, shown) = (now, now);
         let heard = if trust == Trust::Followed { Heard::Renewed(now) } else { Heard::Found(now) };
         self.seen = Some(ObservedLock {
             incarnation,
             revision,
             content,
-            since,
-            shown,
+            since: now,
             round_trip,
             trust,
             unseen,
@@ -703,7 +700,7 @@ mod tests {
             [(9000, 5000, 500), (600, 5000, 300), (9000, 400, 200), (1000, 1000, 500), (9000, 0, 150)]
         {
             let (take_at, entitled_at) = (time(10_000, 7000), time(10_000 + boot, 7000 + raw));
-            let claim = Claim { take_at, entitled_at, hold: HOLD, why: Why::nobody(), paused: false };
+            let claim = Claim { take_at, entitled_at, hold: HOLD, why: Why::nobody() };
             for revision in 0..200 {
                 let place = place(&key(), &node, Revision(revision));
                 let own = Duration::from_millis(turns) / (TURNS_OF_NEW_NODES + 1) * TURNS_OF_NEW_NODES * place / PLACES;
@@ -796,7 +793,7 @@ mod tests {
                 let now = at(8).plus(gap);
                 assert_eq!(lock.observe(shown.clone(), now, now, &timings(), None), News::Same);
                 let since = if watched { at(9) } else { now };
-                assert_eq!(lock.seen().map(|seen| (seen.since, seen.shown)), Some((since, at(9))), "{gap:?}");
+                assert_eq!(lock.seen().map(|seen| seen.since), Some(since), "{gap:?}");
             }
         }
     }
@@ -914,23 +911,6 @@ mod tests {
         assert!(!lock.is_up_to_date(at(10), &timings()));
         lock.observe(shows(7, 8, Standing::Active, 6), at(11), at(11), &timings(), None);
         assert!(lock.is_found() && lock.is_up_to_date(at(11), &timings()));
-    }
-
-    #[test]
-    fn a_pause_counts_from_when_it_was_first_shown_however_often_the_host_was_away() {
-        let paused = |revision| {
-            let mut record = shows(revision, 7, Standing::Active, revision - 1);
-            if let Content::Record(Record { details: Some(details), .. }) = &mut record.content {
-                details.note.paused_for = Some(Duration::from_secs(600));
-            }
-            record
-        };
-        let mut lock = let_go();
-        lock.observe(paused(8), at(100), at(100), &timings(), None);
-        lock.observe(paused(8), at(500), at(500), &timings(), None);
-        assert!(in_turn(&claim(&lock), at(700)));
-        lock.observe(paused(9), at(900), at(900), &timings(), None);
-        assert!(in_turn(&claim(&lock), at(1500)));
     }
 
     #[test]

@@ -37,7 +37,8 @@ pub use event::{
 pub use former_lock::FormerLock;
 pub use machine::Election;
 pub use record::{
-    Details, HOLDERS_LIMIT, LONGEST_HOLD, LONGEST_LEASE, Odd, Oddity, OperatorNote, Record, Standing, UNFENCED_LIMIT,
+    Details, HOLDERS_LIMIT, LONGEST_HOLD, LONGEST_LEASE, LONGEST_PAUSE, Odd, Oddity, OperatorNote, Record, Standing,
+    UNFENCED_LIMIT, Word,
 };
 pub use registration::{Found, KeptPlace, Place, Position, Refusal, Registration, Verdict, is_newer, judge};
 pub use state::{EDGES, Edge, State, find_edge};

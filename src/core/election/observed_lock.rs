@@ -26,8 +26,6 @@ pub(super) struct ObservedLock {
     pub(super) content: Content,
     /// Age (K1): the local time of the answer that first showed the record, or showed it again after a gap.
     pub(super) since: Time,
-    /// The local time of the answer that first showed the record. A pause that the record asks for counts from then on.
-    pub(super) shown: Time,
     /// How long that answer took.
     pub(super) round_trip: Duration,
     pub(super) trust: Trust,
@@ -63,6 +61,4 @@ pub(super) struct Claim {
     pub(super) hold: Duration,
     /// Why this host may not start the unit at once.
     pub(super) why: Why,
-    /// An operator's pause decides `take_at`, and not what is known of the holder.
-    pub(super) paused: bool,
 }

@@ -30,6 +30,10 @@ pub const LONGEST_LEASE: Duration = Duration::from_secs(1000 * 3600);
 /// The longest X of a record that is believed: the longest T, and a `stop-budget` of a day.
 pub const LONGEST_HOLD: Duration = Duration::from_secs(1024 * 3600);
 
+/// The longest pause of a holder. No maintenance of a store takes a week, and for as long as a pause lasts nobody takes over from a
+/// holder that dies.
+pub const LONGEST_PAUSE: Duration = Duration::from_secs(7 * 24 * 3600);
+
 /// What the writer of a record was doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub enum Standing {
@@ -63,17 +67,65 @@ impl FromStr for Standing {
     }
 }
 
-/// An operator's words, which every writer carries on until they are over.
+/// What an operator has asked for, and for how long.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+pub struct Word {
+    /// Who asked: the user and the host, as in `root@h1`.
+    pub by: String,
+    /// Why; empty = nothing was said.
+    pub reason: String,
+    /// When it was asked for, in seconds since 1970. It tells one word from another, and nothing is counted from it.
+    pub at: u64,
+    /// When it is over, in seconds since 1970. `None`: when somebody takes it back.
+    pub until: Option<u64>,
+}
+
+impl Word {
+    /// A word as a record can have it: texts that are too long are shortened, and what cannot be printed is left out.
+    #[must_use]
+    pub fn new(by: &str, reason: &str, at: u64, until: Option<u64>) -> Self {
+        Self { by: shortened(by, TEXT_LIMIT), reason: shortened(reason, TEXT_LIMIT), at, until }
+    }
+
+    /// Whether the word is not over yet, by a clock that shows `wall` since 1970.
+    #[must_use]
+    pub fn holds(&self, wall: Duration) -> bool {
+        self.until.is_none_or(|until| wall < Duration::from_secs(until))
+    }
+
+    /// Who asked for what, and why, as in `stopped everywhere by root@h1: kernel update`.
+    #[must_use]
+    pub fn in_words(&self, what: &str) -> String {
+        let Self { by, reason, .. } = self;
+        let by = if by.is_empty() { String::new() } else { format!(" by {by}") };
+        let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+        format!("{what}{by}{reason}")
+    }
+}
+
+/// Operators' words, which every writer of a tenure carries on until they are over.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize)]
 pub struct OperatorNote {
     /// The node that should take over next.
     pub next: Option<NodeId>,
-    /// No take-over for this long, counted from when the record was first seen.
-    pub paused_for: Option<Duration>,
-    /// Why the operator asks for this.
+    /// Nobody takes the lock, and whoever holds it lets it go, until this word is over or taken back.
+    pub stopped: Option<Word>,
+    /// The holder keeps its lease until this word is over or taken back. Others need not know that: they heed the lease and the
+    /// hold of the record.
+    pub paused: Option<Word>,
+    /// Why the holder let the lock go.
     pub reason: Option<String>,
-    /// Who asks for this.
+    /// Who asked for that.
     pub by: Option<String>,
+}
+
+impl OperatorNote {
+    /// Leaves out the words that are over.
+    #[must_use]
+    pub(super) fn in_force(&self, wall: Duration) -> Self {
+        let holds = |word: &Option<Word>| word.clone().filter(|word| word.holds(wall));
+        Self { stopped: holds(&self.stopped), paused: holds(&self.paused), ..self.clone() }
+    }
 }
 
 /// What putexd writes into a record beside the token.
@@ -142,8 +194,6 @@ pub enum Odd {
     Lease(Duration),
     /// The hold is this long, more than [`LONGEST_HOLD`].
     Hold(Duration),
-    /// The pause is this long, more than [`LONGEST_HOLD`].
-    Pause(Duration),
     /// The fencing token is this one, too far ahead of this host's clock and of the highest one seen here.
     FencingToken(FencingToken),
 }
@@ -167,7 +217,6 @@ impl fmt::Display for Odd {
             ),
             Self::Lease(span) => write!(f, "its lease of {} is longer than {}", rounded(*span), rounded(LONGEST_LEASE)),
             Self::Hold(span) => write!(f, "its hold of {} is longer than {}", rounded(*span), rounded(LONGEST_HOLD)),
-            Self::Pause(span) => write!(f, "its pause of {} is longer than {}", rounded(*span), rounded(LONGEST_HOLD)),
             Self::FencingToken(token) => write!(
                 f,
                 "its fencing token {token} is more than ten years ahead of this host's clock; look whether that is right"
@@ -190,9 +239,12 @@ mod field {
     pub(super) const UNITS: &str = "units";
     pub(super) const HOLDERS: &str = "holders";
     pub(super) const NEXT: &str = "next";
-    pub(super) const PAUSED_FOR_MS: &str = "paused-for-ms";
     pub(super) const REASON: &str = "reason";
     pub(super) const BY: &str = "by";
+
+    /// The fields of a word: who, why, when, and until when. A record has the word if it has the third of them.
+    pub(super) const STOPPED: [&str; 4] = ["stopped-by", "stopped-reason", "stopped-at", "stopped-until"];
+    pub(super) const PAUSED: [&str; 4] = ["paused-by", "paused-reason", "paused-at", "paused-until"];
 }
 
 /// The most characters of an operator's free text, so that a record stays small.
@@ -278,8 +330,18 @@ impl Record {
             if let Some(next) = &note.next {
                 set(field::NEXT, next.to_string());
             }
-            if let Some(paused_for) = note.paused_for {
-                set(field::PAUSED_FOR_MS, milliseconds(paused_for));
+            for (names, word) in [(field::STOPPED, &note.stopped), (field::PAUSED, &note.paused)] {
+                let Some(word) = word else { continue };
+                let [by, reason, at, until] = names;
+                for (name, text) in [(by, &word.by), (reason, &word.reason)] {
+                    if !text.is_empty() {
+                        set(name, shortened(text, TEXT_LIMIT));
+                    }
+                }
+                set(at, word.at.to_string());
+                if let Some(end) = word.until {
+                    set(until, end.to_string());
+                }
             }
             for (name, text) in [(field::REASON, &note.reason), (field::BY, &note.by)] {
                 if let Some(text) = text {
@@ -321,14 +383,8 @@ impl Record {
 
 /// The number that is out of the range that a configuration can have, if there is one.
 fn odd_number(details: &Details) -> Option<Odd> {
-    let Details { lease, hold, note: OperatorNote { paused_for, .. }, .. } = details;
-    if *lease > LONGEST_LEASE {
-        Some(Odd::Lease(*lease))
-    } else if *hold > LONGEST_HOLD {
-        Some(Odd::Hold(*hold))
-    } else {
-        paused_for.filter(|pause| *pause > LONGEST_HOLD).map(Odd::Pause)
-    }
+    let Details { lease, hold, .. } = details;
+    if *lease > LONGEST_LEASE { Some(Odd::Lease(*lease)) } else { (*hold > LONGEST_HOLD).then_some(Odd::Hold(*hold)) }
 }
 
 fn decode_details(fields: &BTreeMap<String, String>) -> Option<Details> {
@@ -336,7 +392,6 @@ fn decode_details(fields: &BTreeMap<String, String>) -> Option<Details> {
         Some(_) => Some((Revision(parse(fields, field::PREV_REVISION)?), optional(fields, field::PREV_INSTANCE)?)),
         None => None,
     };
-    let paused_for = optional::<u64>(fields, field::PAUSED_FOR_MS)?.map(Duration::from_millis);
     Some(Details {
         machine: parse(fields, field::MACHINE)?,
         instance: parse(fields, field::INSTANCE)?,
@@ -351,11 +406,21 @@ fn decode_details(fields: &BTreeMap<String, String>) -> Option<Details> {
         holders: fields.get(field::HOLDERS).map_or_else(Vec::new, |holders| split_nodes(holders, HOLDERS_LIMIT)),
         note: OperatorNote {
             next: optional(fields, field::NEXT)?,
-            paused_for,
+            stopped: decode_word(fields, field::STOPPED)?,
+            paused: decode_word(fields, field::PAUSED)?,
             reason: fields.get(field::REASON).map(|text| shortened(text, TEXT_LIMIT)),
             by: fields.get(field::BY).map(|text| shortened(text, TEXT_LIMIT)),
         },
     })
+}
+
+/// `None` when the word is there but not understood, `Some(None)` when it is absent.
+#[expect(clippy::option_option, reason = "absent and garbled are told apart, as in `optional`")]
+fn decode_word(fields: &BTreeMap<String, String>, names: [&str; 4]) -> Option<Option<Word>> {
+    let [by, reason, at, until] = names;
+    let text = |name: &str| fields.get(name).map(String::as_str).unwrap_or_default();
+    let until = optional(fields, until)?;
+    Some(optional(fields, at)?.map(|at| Word::new(text(by), text(reason), at, until)))
 }
 
 fn parse<T: FromStr>(fields: &BTreeMap<String, String>, name: &str) -> Option<T> {
@@ -423,7 +488,8 @@ mod tests {
                 holders: ["h3", "h1"].map(node).to_vec(),
                 note: OperatorNote {
                     next: Some(node("h2")),
-                    paused_for: Some(Duration::from_secs(60)),
+                    stopped: Some(Word::new("root@h1", "disk is full", 1_700_000_000, None)),
+                    paused: Some(Word::new("root@h2", "", 1_700_000_001, Some(1_700_003_600))),
                     reason: Some("kernel update".to_owned()),
                     by: Some("root".to_owned()),
                 },
@@ -456,7 +522,8 @@ mod tests {
             without.fields.remove(name);
             assert_eq!(Record::decode(&without).details, None, "without {name}");
         }
-        for name in needed.into_iter().chain(["prev-revision", "prev-instance", "paused-for-ms"]) {
+        let words = ["stopped-at", "stopped-until", "paused-at", "paused-until"];
+        for name in needed.into_iter().chain(["prev-revision", "prev-instance"]).chain(words) {
             let mut garbled = value.clone();
             garbled.fields.insert(name.to_owned(), "?".to_owned());
             assert_eq!(Record::decode(&garbled).details, None, "garbled {name}");
@@ -508,8 +575,6 @@ mod tests {
         assert_eq!(odd(&number("lease-ms", 1001 * hour)), Some((Odd::Lease(hours(1001)), true)));
         assert_eq!(odd(&number("hold-ms", 1024 * hour)), None);
         assert_eq!(odd(&number("hold-ms", 1025 * hour)), Some((Odd::Hold(hours(1025)), true)));
-        let forever = Duration::from_millis(u64::MAX);
-        assert_eq!(odd(&number("paused-for-ms", u64::MAX)), Some((Odd::Pause(forever), true)));
         assert_eq!(odd(&|value| value.body = b"h1\nMAINPID=1\n".to_vec()), Some((Odd::Name, true)));
         assert_eq!(odd(&|value| value.body = vec![b'x'; Value::LIMIT_BYTES]), Some((Odd::Size, false)));
         assert_eq!(odd(&|value| value.body = b"my host".to_vec()), None);
@@ -565,6 +630,23 @@ mod tests {
         let note = Record::decode(&value).details.expect("details").note;
         assert_eq!(note.reason.as_deref(), Some("a\\nb"));
         assert_eq!(note.by, Some(format!("{}…", "x".repeat(TEXT_LIMIT - 1))));
+        value.fields.insert("stopped-reason".to_owned(), "a\nb".to_owned());
+        value.fields.insert("stopped-until".to_owned(), u64::MAX.to_string());
+        let stopped = Record::decode(&value).details.expect("details").note.stopped.expect("a word");
+        assert_eq!((stopped.reason.as_str(), stopped.until), ("a\\nb", Some(u64::MAX)));
+    }
+
+    #[test]
+    fn a_word_is_over_at_its_end_by_the_clock_and_says_who_said_it() {
+        let word = |until| Word::new("root@h1", "disk is full", 100, until);
+        assert!(word(None).holds(Duration::MAX));
+        assert!(word(Some(200)).holds(Duration::from_millis(199_999)));
+        assert!(!word(Some(200)).holds(Duration::from_secs(200)));
+        assert_eq!(word(None).in_words("stopped everywhere"), "stopped everywhere by root@h1: disk is full");
+        assert_eq!(Word::new("", "", 100, None).in_words("paused"), "paused");
+        let note = OperatorNote { stopped: Some(word(Some(200))), paused: Some(word(None)), ..OperatorNote::default() };
+        let later = note.in_force(Duration::from_secs(200));
+        assert_eq!((later.stopped, later.paused), (None, Some(word(None))));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::event::{Observation, Remembered};
-use super::record::{OperatorNote, Record};
+use super::record::{Details, LONGEST_PAUSE, OperatorNote, Record};
 use super::timings::Timings;
 use super::waiting::Why;
 use crate::types::{FencingToken, Incarnation, Instance, NodeId, Revision, Time, UnitName, WriteId};
@@ -20,7 +20,7 @@ pub(super) struct Attempt {
     pub(super) write: WriteId,
     /// `s`: the local time just before the write was sent.
     pub(super) sent: Time,
-    /// `s + T(1−ρ) − m`, with the T that this write carries.
+    /// `s + L(1−ρ) − m`, with the lease L that this write carries: T, or what is left of a pause.
     pub(super) deadline: Time,
     pub(super) record: Record,
 }
@@ -69,6 +69,10 @@ pub(super) struct Tenure {
     pub(super) granted: Option<Time>,
     /// The latest deadline that the guard was asked for, acknowledged or not: the unit may live up to that.
     pub(super) asked: Option<Time>,
+    /// The guard was asked for an earlier deadline, and has not answered yet. It is asked for nothing else meanwhile.
+    pub(super) shortening: bool,
+    /// When the store answered that it has the pause that is said now. `None`: it has not yet.
+    pub(super) pause_told: Option<Time>,
     pub(super) guarded: Guarded,
     /// Won renewals. The claim itself is not counted.
     pub(super) renewals: u32,
@@ -112,9 +116,8 @@ pub(super) struct Tenure {
     pub(super) kill_reserve: Duration,
     /// After a jump of the wall clock: when it was noticed, and by when a renewal that was sent since has to be won.
     pub(super) prove_by: Option<(Time, Time)>,
-    /// An operator's words, which every write carries on, and the time from which their spans count.
+    /// Operators' words, which every write carries on until they are over.
     pub(super) note: OperatorNote,
-    pub(super) note_since: Time,
 }
 
 impl Tenure {
@@ -134,6 +137,8 @@ impl Tenure {
             won_deadline: terms.deadline,
             granted: Some(terms.deadline),
             asked: Some(terms.deadline),
+            shortening: false,
+            pause_told: None,
             guarded: Guarded::Armed,
             renewals: 1,
             attempts: Vec::new(),
@@ -156,7 +161,6 @@ impl Tenure {
             kill_reserve: terms.kill_reserve,
             prove_by: None,
             note: OperatorNote::default(),
-            note_since: now,
         }
     }
 
@@ -166,28 +170,56 @@ impl Tenure {
         self.granted.unwrap_or(self.won_deadline)
     }
 
-    /// X of the next record: the unit is dead by then. It covers each deadline that is in force, or may be because the guard was
-    /// asked for it. While the record that was taken has to be waited out, its hold is published too.
-    pub(super) fn published_hold(&self, now: Time, timings: &Timings, confirming: bool) -> Duration {
-        let own = timings.lease().saturating_sub(timings.margin) + self.stop_budget;
-        let in_force = match self.asked {
-            Some(deadline) => deadline.plus(self.stop_budget).since_at_most(now),
-            None => Duration::ZERO,
-        };
+    /// L, the lease of a write that is sent now: T, or what is left of a pause where that is longer. The end of the pause is a time
+    /// of day, so that it is the same after a restart of putexd, and the one that operators are shown; a clock that was set back
+    /// makes a pause no longer than [`LONGEST_PAUSE`].
+    pub(super) fn lease(&self, timings: &Timings, wall: Duration) -> Duration {
+        let pause =
+            self.note.paused.as_ref().and_then(|word| Some(Duration::from_secs(word.until?).saturating_sub(wall)));
+        timings.lease().max(pause.unwrap_or_default().min(LONGEST_PAUSE))
+    }
+
+    /// The lease that the deadline of a write counts on which is sent now. A pause counts only once its hold was published for `gap`
+    /// or longer: whoever watches the lock has seen it then, and waits for it even if the store loses it.
+    pub(super) fn lease_to_rely_on(&self, lease: Duration, timings: &Timings, now: Time) -> Duration {
+        let is_seen = self.pause_told.is_some_and(|told| now.has_waited_until(told.plus(timings.gap_of_others())));
+        if is_seen { lease } else { lease.min(timings.lease()) }
+    }
+
+    /// X of the next record, which has the lease `lease`: the unit is dead by then. It covers each deadline that is in force, or may
+    /// be because the guard was asked for it, or will be because an earlier write is won yet. While the record that was taken has to
+    /// be waited out, its hold is published too.
+    pub(super) fn published_hold(&self, now: Time, lease: Duration, margin: Duration, confirming: bool) -> Duration {
+        let own = lease.saturating_sub(margin) + self.stop_budget;
+        let later = self.attempts.iter().map(|attempt| attempt.deadline).chain(self.asked).chain([self.won_deadline]);
+        let in_force = later.reduce(Time::latest).unwrap_or(self.won_deadline);
+        let in_force = in_force.plus(self.stop_budget).since_at_most(now);
         let inherited = if confirming { self.inherited_hold } else { Duration::ZERO };
         own.max(in_force).max(inherited)
     }
 
-    /// T of the next record; while confirming at least that of the record that was taken.
-    pub(super) fn published_lease(&self, timings: &Timings, confirming: bool) -> Duration {
-        if confirming { timings.lease().max(self.inherited_lease) } else { timings.lease() }
+    /// The lease that the next record tells; while confirming at least that of the record that was taken.
+    pub(super) fn published_lease(&self, lease: Duration, confirming: bool) -> Duration {
+        if confirming { lease.max(self.inherited_lease) } else { lease }
     }
 
-    /// The operator's words as of `now`: of a pause only the rest is left, counted from when the words were heard.
-    pub(super) fn note_now(&self, now: Time) -> OperatorNote {
-        let elapsed = now.since_at_least(self.note_since);
-        let paused_for = self.note.paused_for.and_then(|span| span.checked_sub(elapsed)).filter(|left| !left.is_zero());
-        OperatorNote { paused_for, ..self.note.clone() }
+    /// The words have changed: the next write, which has them, is due at once.
+    pub(super) fn say(&mut self, now: Time, change: impl FnOnce(&mut OperatorNote)) {
+        let before = self.note.clone();
+        change(&mut self.note);
+        if self.note.paused != before.paused {
+            self.pause_told = None;
+        }
+        if self.note != before {
+            (self.next_attempt, self.hastened) = (now, Some(now));
+        }
+    }
+
+    /// Whether the guard may enforce a deadline that is later than that of the last won write by more than T: a pause is over, or T
+    /// became shorter.
+    pub(super) fn is_too_long(&self, timings: &Timings) -> bool {
+        let later = self.granted.filter(|_| self.note.paused.is_none());
+        later.is_some_and(|granted| granted.since_at_least(self.won_deadline) > timings.lease())
     }
 
     /// Whether a write may be sent now.
@@ -208,7 +240,13 @@ impl Tenure {
 
     /// The attempt `write` was applied at `revision`: its own `s` counts, however late the answer comes. Returns when it was
     /// sent, and its record; `None` if the tenure does not remember it.
-    pub(super) fn win(&mut self, write: WriteId, revision: Revision, timings: &Timings) -> Option<(Time, Record)> {
+    pub(super) fn win(
+        &mut self,
+        write: WriteId,
+        revision: Revision,
+        now: Time,
+        timings: &Timings,
+    ) -> Option<(Time, Record)> {
         let position = self.attempts.iter().position(|attempt| attempt.write == write)?;
         let attempt = self.attempts.swap_remove(position);
         if self.won_sent.is_some() {
@@ -221,6 +259,13 @@ impl Tenure {
         self.won_deadline = attempt.deadline;
         self.next_attempt = attempt.sent.plus(self.renew_after(timings));
         self.hastened = None;
+        let told = attempt.record.details.as_ref().map(|Details { note, .. }| (&note.stopped, &note.paused));
+        if told != Some((&self.note.stopped, &self.note.paused)) {
+            // An operator said something while this write was under way.
+            self.next_attempt = attempt.sent;
+        } else if self.note.paused.is_some() {
+            self.pause_told.get_or_insert(now);
+        }
         self.attempts.clear();
         self.awaited = None;
         self.unresolved = false;
@@ -272,7 +317,7 @@ impl Tenure {
     }
 
     /// Doubt (H2): what a leader's read says of the attempts.
-    pub(super) fn resolve(&mut self, observation: &Observation, now: Time) -> Resolution {
+    pub(super) fn resolve(&mut self, observation: &Observation) -> Resolution {
         if observation.incarnation != self.incarnation {
             return Resolution::Lost;
         }
@@ -282,6 +327,7 @@ impl Tenure {
             let resolution = self.resolve_adopted(observation.revision, write);
             if !self.adopted {
                 self.holders = details.map(|details| details.holders.clone()).unwrap_or_default();
+                self.note = details.map(|details| details.note.clone()).unwrap_or_default();
             }
             return resolution;
         }
@@ -293,7 +339,6 @@ impl Tenure {
             if Some(write) == self.base_write && observation.revision >= self.base {
                 if observation.revision > self.base {
                     self.note = details.map(|details| details.note.clone()).unwrap_or_default();
-                    self.note_since = now;
                 }
                 self.base = observation.revision;
                 return Resolution::Unchanged;
@@ -329,7 +374,7 @@ impl Tenure {
 #[cfg(test)]
 mod tests {
     use super::super::event::Content;
-    use super::super::record::{Details, OperatorNote, Standing};
+    use super::super::record::{LONGEST_LEASE, Standing, Word};
     use super::*;
     use crate::types::{Holder, LeaseTerms, MachineId};
 
@@ -400,8 +445,8 @@ mod tests {
         let mut tenure = tenure();
         tenure.send(attempt(2, 1));
         tenure.doubt(false);
-        assert_eq!(tenure.resolve(&shows(11, 7, 2), at(2)), Resolution::Won);
-        tenure.win(WriteId(2), Revision(11), &timings());
+        assert_eq!(tenure.resolve(&shows(11, 7, 2)), Resolution::Won);
+        tenure.win(WriteId(2), Revision(11), at(2), &timings());
         assert_eq!(tenure.won_deadline, at(4));
         assert_eq!(tenure.base, Revision(11));
     }
@@ -411,7 +456,7 @@ mod tests {
         let mut tenure = tenure();
         tenure.send(attempt(2, 1));
         tenure.doubt(true);
-        assert_eq!(tenure.resolve(&shows(11, 7, 2), at(2)), Resolution::Lost);
+        assert_eq!(tenure.resolve(&shows(11, 7, 2)), Resolution::Lost);
     }
 
     #[test]
@@ -422,7 +467,7 @@ mod tests {
         tenure.unresolved = false;
         tenure.send(attempt(3, 2));
         tenure.doubt(true);
-        assert_eq!(tenure.resolve(&shows(11, 7, 2), at(2)), Resolution::Won);
+        assert_eq!(tenure.resolve(&shows(11, 7, 2)), Resolution::Won);
     }
 
     #[test]
@@ -430,7 +475,7 @@ mod tests {
         let mut tenure = tenure();
         tenure.send(attempt(2, 1));
         tenure.doubt(true);
-        assert_eq!(tenure.resolve(&shows(11, 7, 99), at(2)), Resolution::Lost);
+        assert_eq!(tenure.resolve(&shows(11, 7, 99)), Resolution::Lost);
     }
 
     #[test]
@@ -438,7 +483,7 @@ mod tests {
         let mut tenure = tenure();
         tenure.send(attempt(2, 1));
         tenure.doubt(false);
-        assert_eq!(tenure.resolve(&shows(10, 7, 1), at(2)), Resolution::Unchanged);
+        assert_eq!(tenure.resolve(&shows(10, 7, 1)), Resolution::Unchanged);
     }
 
     #[test]
@@ -448,12 +493,12 @@ mod tests {
         (tenure.base, tenure.base_write) = (Revision(0), None);
         tenure.send(attempt(2, 1));
         tenure.doubt(false);
-        assert_eq!(tenure.resolve(&absent, at(2)), Resolution::Unchanged);
+        assert_eq!(tenure.resolve(&absent), Resolution::Unchanged);
         tenure.conflicted = true;
-        assert_eq!(tenure.resolve(&absent, at(2)), Resolution::Lost);
+        assert_eq!(tenure.resolve(&absent), Resolution::Lost);
         // A revision that was replaced never comes back: a read that shows it is stale, and the next answer tells.
         tenure.base = Revision(9);
-        assert_eq!(tenure.resolve(&shows(9, 3, 3), at(2)), Resolution::Unchanged);
+        assert_eq!(tenure.resolve(&shows(9, 3, 3)), Resolution::Unchanged);
     }
 
     #[test]
@@ -461,16 +506,16 @@ mod tests {
         let mut tenure = tenure();
         tenure.send(attempt(2, 1));
         tenure.doubt(false);
-        assert_eq!(tenure.resolve(&shows(9, 3, 3), at(2)), Resolution::Stale);
+        assert_eq!(tenure.resolve(&shows(9, 3, 3)), Resolution::Stale);
         tenure.conflicted = true;
-        assert_eq!(tenure.resolve(&shows(9, 3, 3), at(2)), Resolution::Lost);
+        assert_eq!(tenure.resolve(&shows(9, 3, 3)), Resolution::Lost);
     }
 
     #[test]
     fn another_incarnation_is_lost_whatever_it_shows() {
         let mut tenure = tenure();
         let observation = Observation { incarnation: Incarnation("b".to_owned()), ..shows(10, 7, 1) };
-        assert_eq!(tenure.resolve(&observation, at(2)), Resolution::Lost);
+        assert_eq!(tenure.resolve(&observation), Resolution::Lost);
     }
 
     #[test]
@@ -478,7 +523,7 @@ mod tests {
         let mut tenure = tenure();
         tenure.send(attempt(2, 1));
         tenure.doubt(true);
-        assert_eq!(tenure.resolve(&shows(12, 7, 1), at(2)), Resolution::Unchanged);
+        assert_eq!(tenure.resolve(&shows(12, 7, 1)), Resolution::Unchanged);
         assert_eq!(tenure.base, Revision(12));
     }
 
@@ -486,53 +531,33 @@ mod tests {
     fn an_adopted_tenure_accepts_its_instances_later_write_once() {
         let mut tenure = tenure();
         tenure.adopted = true;
-        assert_eq!(tenure.resolve(&shows(12, 7, 50), at(2)), Resolution::Unchanged);
+        assert_eq!(tenure.resolve(&shows(12, 7, 50)), Resolution::Unchanged);
         assert_eq!((tenure.base, tenure.base_write), (Revision(12), Some(WriteId(50))));
-        assert_eq!(tenure.resolve(&shows(13, 7, 51), at(2)), Resolution::Lost);
+        assert_eq!(tenure.resolve(&shows(13, 7, 51)), Resolution::Lost);
     }
 
     #[test]
     fn an_adopted_tenure_waits_for_an_answer_that_is_not_older_than_what_it_knows() {
         let adopted = || Tenure { adopted: true, ..tenure() };
-        assert_eq!(adopted().resolve(&shows(10, 7, 1), at(2)), Resolution::Unchanged);
+        assert_eq!(adopted().resolve(&shows(10, 7, 1)), Resolution::Unchanged);
         for instance in [7, 3] {
             let mut tenure = adopted();
-            assert_eq!(tenure.resolve(&shows(9, instance, 50), at(2)), Resolution::Stale, "instance {instance}");
+            assert_eq!(tenure.resolve(&shows(9, instance, 50)), Resolution::Stale, "instance {instance}");
             assert_eq!((tenure.base, tenure.adopted), (Revision(10), true));
         }
         for revision in [10, 11] {
-            assert_eq!(adopted().resolve(&shows(revision, 3, 50), at(2)), Resolution::Lost, "revision {revision}");
+            assert_eq!(adopted().resolve(&shows(revision, 3, 50)), Resolution::Lost, "revision {revision}");
         }
     }
 
     #[test]
     fn another_record_at_the_revision_of_ours_has_replaced_it() {
         // Revisions repeat in a store that was wiped or restored.
-        assert_eq!(tenure().resolve(&shows(10, 3, 50), at(2)), Resolution::Lost);
+        assert_eq!(tenure().resolve(&shows(10, 3, 50)), Resolution::Lost);
         // The record that a claim is going to replace, on the other hand, is anybody's.
         let mut claiming = Tenure { base_write: None, ..tenure() };
-        assert_eq!(claiming.resolve(&shows(10, 3, 50), at(2)), Resolution::Unchanged);
-        assert_eq!(claiming.resolve(&shows(11, 3, 51), at(2)), Resolution::Lost);
-    }
-
-    #[test]
-    fn a_pause_is_counted_from_when_its_words_were_heard_and_not_from_each_read_anew() {
-        let paused =
-            |seconds| OperatorNote { paused_for: Some(Duration::from_secs(seconds)), ..OperatorNote::default() };
-        let mut tenure = Tenure { note: paused(60), ..tenure() };
-        let shows_pause = |revision, words| {
-            let mut observation = shows(revision, 7, 1);
-            if let Content::Record(Record { details: Some(details), .. }) = &mut observation.content {
-                details.note = words;
-            }
-            observation
-        };
-        assert_eq!(tenure.resolve(&shows_pause(10, paused(60)), at(20)), Resolution::Unchanged);
-        assert_eq!(tenure.note_now(at(20)), paused(40));
-        // The words at a later revision are new.
-        assert_eq!(tenure.resolve(&shows_pause(11, paused(90)), at(30)), Resolution::Unchanged);
-        assert_eq!(tenure.note_now(at(30)), paused(90));
-        assert_eq!(tenure.note_now(at(120)), OperatorNote::default());
+        assert_eq!(claiming.resolve(&shows(10, 3, 50)), Resolution::Unchanged);
+        assert_eq!(claiming.resolve(&shows(11, 3, 51)), Resolution::Lost);
     }
 
     #[test]
@@ -552,6 +577,24 @@ mod tests {
         tenure.granted = Some(at(40));
         tenure.asked = Some(at(60));
         let short = timings();
-        assert_eq!(tenure.published_hold(at(10), &short, false), Duration::from_secs(51));
+        assert_eq!(tenure.published_hold(at(10), short.lease(), short.margin, false), Duration::from_secs(51));
+        assert!(tenure.is_too_long(&short));
+        tenure.granted = Some(at(6));
+        assert!(!tenure.is_too_long(&short), "that is over soon by itself");
+    }
+
+    #[test]
+    fn a_pause_makes_the_lease_as_long_as_what_is_left_of_it_and_no_longer_than_it_may_be() {
+        let mut tenure = tenure();
+        let lease = |tenure: &Tenure, wall| tenure.lease(&timings(), Duration::from_secs(wall));
+        assert_eq!(lease(&tenure, 100), Duration::from_secs(3));
+        tenure.note.paused = Some(Word::new("root", "", 100, Some(160)));
+        assert_eq!(lease(&tenure, 100), Duration::from_secs(60));
+        for (wall, left) in [(150, 10), (158, 3), (170, 3)] {
+            assert_eq!(lease(&tenure, wall), Duration::from_secs(left), "at {wall}");
+        }
+        tenure.note.paused = Some(Word::new("root", "", 100, Some(u64::MAX)));
+        assert_eq!(lease(&tenure, 100), LONGEST_PAUSE);
+        assert!(LONGEST_PAUSE < LONGEST_LEASE);
     }
 }

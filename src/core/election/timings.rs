@@ -150,7 +150,13 @@ impl Timings {
     /// T·(1−ρ) − m: from a won write's `s` to the deadline.
     #[must_use]
     pub fn deadline_after(&self) -> Duration {
-        self.narrowed(self.lease()).saturating_sub(self.margin)
+        self.deadline_after_lease(self.lease())
+    }
+
+    /// L(1−ρ) − m: the same for a write that carries the lease L.
+    #[must_use]
+    pub fn deadline_after_lease(&self, lease: Duration) -> Duration {
+        self.narrowed(lease).saturating_sub(self.margin)
     }
 
     /// min(R, (T(1−ρ) − m)/2): from a won write's `s` to the next renewal.
@@ -185,6 +191,12 @@ impl Timings {
     #[must_use]
     pub fn watch_gap(&self) -> Duration {
         self.renew_interval + self.call_limit() + self.margin
+    }
+
+    /// G·γ: after so long each host that watches the store has seen what it held at the beginning, by this host's clock.
+    #[must_use]
+    pub fn gap_of_others(&self) -> Duration {
+        self.gamma_times(self.watch_gap())
     }
 
     /// wait(h) = max(T + W, h·γ + ε)·(1+ρ): from `seen` to the entitlement (confirming, K3). Minimal confirmation drops T + W.

@@ -191,11 +191,6 @@ pub enum Waiting {
         /// Why it may not start at once.
         why: Why,
     },
-    /// For the end of a pause that an operator asked for.
-    Paused {
-        /// When the pause ends.
-        until: Time,
-    },
     /// For the end of the back-off before the next claim (back-off, K9).
     BackOff {
         /// When the back-off ends.
@@ -362,7 +357,6 @@ impl Waiting {
             | Self::OwnRecord { shown: true, .. }
             | Self::Turn { .. }
             | Self::Unproven { .. }
-            | Self::Paused { .. }
             | Self::BackOff { .. } => false,
         }
     }
@@ -370,7 +364,6 @@ impl Waiting {
     /// A sentence without a full stop; it fits behind "it" and behind a colon.
     #[must_use]
     pub fn in_words(&self, now: Time) -> String {
-        let left = |until: &Time| rounded(now.until_waited(*until));
         match self {
             Self::Claim => "waits for the store to take its claim; the unit is not started before that".to_owned(),
             Self::Entitlement { until, why } => format!("starts {}: {why}", ahead(now.until_waited(*until))),
@@ -452,9 +445,6 @@ impl Waiting {
                 ahead(now.until_waited(*take_at)),
                 ahead(now.until_waited(*start_at))
             ),
-            Self::Paused { until } => {
-                format!("waits {} for the end of a pause that an operator asked for", left(until))
-            }
             Self::BackOff { until, reason, failures } => back_off_in_words(now.until_waited(*until), reason, *failures),
         }
     }

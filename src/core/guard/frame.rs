@@ -162,6 +162,11 @@ pub enum Of {
     None,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
 impl Of {
     fn is_all(&self) -> bool {
         *self == Self::All
@@ -174,8 +179,8 @@ impl Of {
 pub enum Command {
     /// Sets a deadline and writes the grant. Refused when the deadline has passed, while the lease of another instance of the
     /// service is not disarmed, when this instance's lease is closing or has lapsed, or while the lease of another service
-    /// covers one of the units or control groups. While the lease is open, the command may be sent again to replace the lease,
-    /// but never by an earlier deadline; so the guard learns of other control groups. It is also refused when the record for
+    /// covers one of the units or control groups. While the lease is open, the command may be sent again to replace the lease, by
+    /// an earlier deadline only with `shorter`; so the guard learns of other control groups. It is also refused when the record for
     /// the guard's successor cannot be written; all other commands are executed nevertheless.
     ///
     /// With `closing: true` it opens nothing and moves no deadline: it adds units and control groups to this instance's lease
@@ -183,6 +188,9 @@ pub enum Command {
     Arm {
         /// The complete lease, whichever parts of it are new.
         lease: Lease,
+        /// The deadline of an open lease may become earlier. An old guard ignores this, and refuses an earlier deadline.
+        #[serde(default, skip_serializing_if = "is_false")]
+        shorter: bool,
     },
     /// Moves the deadline of an armed or closing lease of the same instance to a later time. Refused when the lease is unknown,
     /// is another instance's or has lapsed, or when the deadline is not later or has passed. Sent again, it changes nothing.
@@ -327,7 +335,7 @@ mod tests {
     fn commands() -> Vec<Command> {
         let (service, instance) = (lease().service, lease().terms.instance);
         vec![
-            Command::Arm { lease: lease() },
+            Command::Arm { lease: lease(), shorter: false },
             Command::Extend {
                 service: service.clone(),
                 instance,
@@ -520,7 +528,7 @@ mod tests {
 
     #[test]
     fn the_longest_list_fits_in_a_reply() {
-        let request = Request { id: u64::MAX, command: Command::Arm { lease: largest() }, of: Of::All };
+        let request = Request { id: u64::MAX, command: Command::Arm { lease: largest(), shorter: true }, of: Of::All };
         assert!(serde_json::to_vec(&request).expect("encodes").len() < REQUEST_LIMIT_BYTES);
         for lease in [lease(), largest()] {
             let bytes = lease.listed_bytes();

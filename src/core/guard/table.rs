@@ -321,8 +321,8 @@ impl Table {
     /// Executes a command. A refusal changes nothing.
     pub fn handle(&mut self, now: Time, command: Command) -> (Outcome, Vec<Effect>) {
         let result = match command {
-            Command::Arm { lease } if lease.closing => self.widen(lease),
-            Command::Arm { lease } => self.arm(now, lease),
+            Command::Arm { lease, .. } if lease.closing => self.widen(lease),
+            Command::Arm { lease, shorter } => self.arm(now, lease, shorter),
             Command::Extend { service, instance, write, revision, deadline } => {
                 self.extend(now, &service, instance, (write, revision), deadline)
             }
@@ -339,7 +339,7 @@ impl Table {
         }
     }
 
-    fn arm(&mut self, now: Time, lease: Lease) -> Result<Vec<Effect>, String> {
+    fn arm(&mut self, now: Time, lease: Lease, shorter: bool) -> Result<Vec<Effect>, String> {
         check(&lease)?;
         if now.has_passed(lease.terms.deadline) {
             return Err("the deadline has passed".to_owned());
@@ -351,8 +351,9 @@ impl Table {
                 return Err(format!("the lease of instance {} is not disarmed", old.terms.instance));
             }
             Some(Entry { lease: old, phase: Phase::Open })
-                if lease.terms.deadline.boot < old.terms.deadline.boot
-                    || lease.terms.deadline.raw < old.terms.deadline.raw =>
+                if !shorter
+                    && (lease.terms.deadline.boot < old.terms.deadline.boot
+                        || lease.terms.deadline.raw < old.terms.deadline.raw) =>
             {
                 return Err("the lease is armed with a later deadline".to_owned());
             }
@@ -603,7 +604,7 @@ mod tests {
     fn wider(instance: u128) -> Command {
         let mut lease = closed(lease("db", instance, 10));
         lease.cgroups = vec!["/app.slice/db.service".to_owned()];
-        Command::Arm { lease }
+        Command::Arm { lease, shorter: false }
     }
 
     fn extend(instance: u128, deadline: u64) -> Command {
@@ -629,7 +630,7 @@ mod tests {
         let mut table = Table::default();
         let lease = lease("db", 1, 10);
         let done = (Outcome::Done, vec![Effect::Grant(lease.clone())]);
-        assert_eq!(table.handle(at(1), Command::Arm { lease }), done);
+        assert_eq!(table.handle(at(1), Command::Arm { lease, shorter: false }), done);
         table
     }
 
@@ -683,7 +684,7 @@ mod tests {
             assert!(ms(milliseconds) + patience + SUCCESSION <= ms(13_000), "{patience:?} at {milliseconds} ms");
         }
         // The other lease has a later deadline.
-        table.handle(at(12), Command::Arm { lease: lease("other", 2, 14) });
+        table.handle(at(12), Command::Arm { lease: lease("other", 2, 14), shorter: false });
         for late in [12_000, 12_900, 13_500] {
             assert_eq!(table.patience(at_ms(late)), Some(LEAST_PATIENCE));
         }
@@ -698,7 +699,7 @@ mod tests {
         let mut table = Table::default();
         let mut short = lease("db", 1, 3);
         (short.terms.stop_budget, short.terms.kill_reserve) = (Duration::from_millis(200), Duration::from_millis(50));
-        table.handle(at(1), Command::Arm { lease: short });
+        table.handle(at(1), Command::Arm { lease: short, shorter: false });
         assert_eq!(table.patience(at(1)), Some(Duration::from_secs(1)));
         assert_eq!(table.patience(at(2)), Some(Duration::from_millis(500)));
         assert_eq!(table.patience(at(3)), Some(LEAST_PATIENCE));
@@ -716,22 +717,32 @@ mod tests {
     #[test]
     fn arming_is_refused() {
         let mut table = Table::default();
-        refused(&mut table, at(10), Command::Arm { lease: lease("db", 1, 10) }, "the deadline has passed");
+        refused(
+            &mut table,
+            at(10),
+            Command::Arm { lease: lease("db", 1, 10), shorter: false },
+            "the deadline has passed",
+        );
         let raw_passed = Time { boot: Duration::from_secs(1), raw: Duration::from_secs(10) };
-        refused(&mut table, raw_passed, Command::Arm { lease: lease("db", 1, 10) }, "the deadline has passed");
+        refused(
+            &mut table,
+            raw_passed,
+            Command::Arm { lease: lease("db", 1, 10), shorter: false },
+            "the deadline has passed",
+        );
         let mut odd = lease("db", 1, 10);
         odd.terms.kill_reserve = S * 2;
-        refused(&mut table, at(1), Command::Arm { lease: odd }, "longer than the stop budget");
+        refused(&mut table, at(1), Command::Arm { lease: odd, shorter: false }, "longer than the stop budget");
         let mut odd = lease("db", 1, 10);
         odd.cgroups = vec!["/a".to_owned(); CGROUP_LIMIT + 1];
-        refused(&mut table, at(1), Command::Arm { lease: odd }, "64 control groups");
+        refused(&mut table, at(1), Command::Arm { lease: odd, shorter: false }, "64 control groups");
         let mut odd = lease("db", 1, 10);
         odd.inactive = vec![odd.units[0].clone(); MEMBER_LIMIT + 1];
-        refused(&mut table, at(1), Command::Arm { lease: odd }, "16 units");
+        refused(&mut table, at(1), Command::Arm { lease: odd, shorter: false }, "16 units");
         for path in ["", "/", "a", "/a/../..", "/..", "/a//b", "/./a", "/a\0", "/a/", "/a\u{1}"] {
             let mut odd = lease("db", 1, 10);
             odd.cgroups = vec![path.to_owned()];
-            refused(&mut table, at(1), Command::Arm { lease: odd }, "not the path of a control group");
+            refused(&mut table, at(1), Command::Arm { lease: odd, shorter: false }, "not the path of a control group");
         }
     }
 
@@ -746,20 +757,25 @@ mod tests {
             vec![format!("/{}", "x".repeat(CGROUP_LIMIT_BYTES - 1)); CGROUPS_LIMIT_BYTES / CGROUP_LIMIT_BYTES];
         let mut beyond = full.clone();
         let mut many = full.clone();
-        assert_eq!(table.handle(at(1), Command::Arm { lease: full }).0, Outcome::Done);
+        assert_eq!(table.handle(at(1), Command::Arm { lease: full, shorter: false }).0, Outcome::Done);
         beyond.cgroups[0].push('x');
         beyond.cgroups[1].pop();
-        refused(&mut table, at(1), Command::Arm { lease: beyond.clone() }, "not the path of a control group");
+        refused(
+            &mut table,
+            at(1),
+            Command::Arm { lease: beyond.clone(), shorter: false },
+            "not the path of a control group",
+        );
         beyond.cgroups[1].push('x');
-        refused(&mut table, at(1), Command::Arm { lease: beyond }, "bytes of their paths");
+        refused(&mut table, at(1), Command::Arm { lease: beyond, shorter: false }, "bytes of their paths");
         many.cgroups = vec!["/x".to_owned(); CGROUP_LIMIT];
-        assert_eq!(table.handle(at(1), Command::Arm { lease: many }).0, Outcome::Done);
+        assert_eq!(table.handle(at(1), Command::Arm { lease: many, shorter: false }).0, Outcome::Done);
     }
 
     #[test]
     fn arming_over_another_lease_is_refused_in_every_phase() {
-        let other = Command::Arm { lease: lease("db", 2, 90) };
-        let same = Command::Arm { lease: lease("db", 1, 90) };
+        let other = Command::Arm { lease: lease("db", 2, 90), shorter: false };
+        let same = Command::Arm { lease: lease("db", 1, 90), shorter: false };
         let mut table = armed();
         refused(&mut table, at(1), other.clone(), "is not disarmed");
         table.handle(at(1), close(1));
@@ -778,16 +794,38 @@ mod tests {
     #[test]
     fn arming_again_replaces_but_never_shortens() {
         let mut table = armed();
-        refused(&mut table, at(1), Command::Arm { lease: lease("db", 1, 9) }, "armed with a later deadline");
+        refused(
+            &mut table,
+            at(1),
+            Command::Arm { lease: lease("db", 1, 9), shorter: false },
+            "armed with a later deadline",
+        );
         for (boot, raw) in [(9, 30), (30, 9)] {
             let mut earlier = lease("db", 1, 10);
             earlier.terms.deadline = Time { boot: Duration::from_secs(boot), raw: Duration::from_secs(raw) };
-            refused(&mut table, at(1), Command::Arm { lease: earlier }, "armed with a later deadline");
+            refused(&mut table, at(1), Command::Arm { lease: earlier, shorter: false }, "armed with a later deadline");
         }
         for deadline in [10, 12] {
-            assert_eq!(table.handle(at(1), Command::Arm { lease: lease("db", 1, deadline) }).0, Outcome::Done);
+            assert_eq!(
+                table.handle(at(1), Command::Arm { lease: lease("db", 1, deadline), shorter: false }).0,
+                Outcome::Done
+            );
             assert_eq!(table.poll_timeout(), Some(at(deadline)));
         }
+    }
+
+    /// At the end of a pause. What was closed stays as it is.
+    #[test]
+    fn arming_again_shortens_an_open_lease_only_if_it_is_said() {
+        let mut table = armed();
+        let shorter = |deadline| Command::Arm { lease: lease("db", 1, deadline), shorter: true };
+        let (outcome, effects) = table.handle(at(1), shorter(6));
+        assert_eq!((outcome, effects), (Outcome::Done, vec![Effect::Grant(lease("db", 1, 6))]));
+        assert_eq!(table.poll_timeout(), Some(at(6)));
+        refused(&mut table, at(4), shorter(3), "the deadline has passed");
+        table.handle(at(4), close(1));
+        refused(&mut table, at(4), shorter(5), "never reopens");
+        assert_eq!(table.poll_timeout(), Some(at(6)));
     }
 
     #[test]
@@ -796,7 +834,7 @@ mod tests {
         for groups in [["/system.slice/db.service", "/app.slice/db.service"].as_slice(), &["/app.slice/db.service"]] {
             let mut lease = lease("db", 1, 10);
             lease.cgroups = groups.iter().map(|group| (*group).to_owned()).collect();
-            assert_eq!(table.handle(at(1), Command::Arm { lease }).0, Outcome::Done);
+            assert_eq!(table.handle(at(1), Command::Arm { lease, shorter: false }).0, Outcome::Done);
             assert_eq!(listed(&mut table)[0].lease.cgroups, groups);
         }
     }
@@ -840,7 +878,7 @@ mod tests {
         for number in 1..CGROUP_LIMIT {
             let mut lease = closed(lease("db", 1, 10));
             lease.cgroups = vec![format!("/{number}")];
-            assert_eq!(table.handle(at(1), Command::Arm { lease }).0, Outcome::Done);
+            assert_eq!(table.handle(at(1), Command::Arm { lease, shorter: false }).0, Outcome::Done);
         }
         refused(&mut table, at(1), wider(1), "64 control groups");
     }
@@ -850,7 +888,7 @@ mod tests {
         let over = |groups: &[&str]| {
             let mut other = lease("other", 7, 20);
             other.cgroups = groups.iter().map(|group| (*group).to_owned()).collect();
-            Command::Arm { lease: other }
+            Command::Arm { lease: other, shorter: false }
         };
         let mut same_unit = lease("other", 7, 20);
         same_unit.units.push(lease("db", 1, 10).units[0].clone());
@@ -863,7 +901,7 @@ mod tests {
             for group in ["/system.slice/db.service", "/system.slice", "/system.slice/db.service/inner"] {
                 refused(&mut table, at(1), over(&["/free", group]), &format!("{lease_of_db} {group}"));
             }
-            let unit = Command::Arm { lease: same_unit.clone() };
+            let unit = Command::Arm { lease: same_unit.clone(), shorter: false };
             refused(&mut table, at(1), unit.clone(), &format!("{lease_of_db} db.service"));
             assert_eq!(table.handle(at(1), over(&["/system.slice/db.service.other"])).0, Outcome::Done);
             refused(&mut table, at(1), over(&["/system.slice/db.service"]), lease_of_db);
@@ -875,11 +913,11 @@ mod tests {
     #[test]
     fn a_closed_lease_does_not_reach_into_another() {
         let mut table = armed();
-        table.handle(at(1), Command::Arm { lease: lease("other", 7, 20) });
+        table.handle(at(1), Command::Arm { lease: lease("other", 7, 20), shorter: false });
         table.handle(at(1), close(1));
         let mut lease = closed(lease("db", 1, 10));
         lease.cgroups = vec![group("other")];
-        refused(&mut table, at(1), Command::Arm { lease }, "the lease of other still covers");
+        refused(&mut table, at(1), Command::Arm { lease, shorter: false }, "the lease of other still covers");
     }
 
     #[test]
@@ -887,9 +925,9 @@ mod tests {
         let mut table = Table::default();
         for number in 0..LEASE_LIMIT {
             let lease = lease(&format!("s{number}"), 1, 10);
-            assert_eq!(table.handle(at(1), Command::Arm { lease }).0, Outcome::Done);
+            assert_eq!(table.handle(at(1), Command::Arm { lease, shorter: false }).0, Outcome::Done);
         }
-        refused(&mut table, at(1), Command::Arm { lease: lease("db", 1, 10) }, "leases already");
+        refused(&mut table, at(1), Command::Arm { lease: lease("db", 1, 10), shorter: false }, "leases already");
     }
 
     #[test]
@@ -898,7 +936,7 @@ mod tests {
         let big = |number: usize| {
             let mut lease = lease(&format!("s{number}"), 1, 10);
             lease.cgroups = (0..16).map(|part| format!("/{number}-{part}-{}", "x".repeat(1000))).collect();
-            Command::Arm { lease }
+            Command::Arm { lease, shorter: false }
         };
         let mut count = 0;
         while table.handle(at(1), big(count)).0 == Outcome::Done {
@@ -916,7 +954,7 @@ mod tests {
     #[test]
     fn a_list_has_what_is_asked_for() {
         let mut table = armed();
-        table.handle(at(1), Command::Arm { lease: lease("other", 7, 20) });
+        table.handle(at(1), Command::Arm { lease: lease("other", 7, 20), shorter: false });
         assert_eq!(table.list(&Of::All).len(), 2);
         assert_eq!(
             table.list(&Of::One(name("db"))),
@@ -1013,8 +1051,8 @@ mod tests {
         one.terms.deadline.raw = Duration::from_secs(30);
         let mut two = lease("b", 1, 20);
         two.terms.deadline.raw = Duration::from_secs(15);
-        table.handle(at(1), Command::Arm { lease: one });
-        table.handle(at(1), Command::Arm { lease: two });
+        table.handle(at(1), Command::Arm { lease: one, shorter: false });
+        table.handle(at(1), Command::Arm { lease: two, shorter: false });
         assert_eq!(table.poll_timeout(), Some(Time { boot: Duration::from_secs(10), raw: Duration::from_secs(15) }));
     }
 
@@ -1022,7 +1060,7 @@ mod tests {
     fn what_is_past_its_time_for_sigkill_is_overdue_until_it_was_seen_dead() {
         let overdue = |table: &Table, now| table.overdue(now).map(ToString::to_string).collect::<Vec<_>>();
         let mut table = armed();
-        table.handle(at(1), Command::Arm { lease: lease("other", 7, 20) });
+        table.handle(at(1), Command::Arm { lease: lease("other", 7, 20), shorter: false });
         assert!(overdue(&table, at(12)).is_empty());
         assert_eq!(overdue(&table, at(13)), ["db"], "it woke too late for the lapse, and that is all the same");
         assert_eq!(overdue(&table, at(23)), ["db", "other"]);
@@ -1045,7 +1083,7 @@ mod tests {
         table.expire(at(10));
         assert_eq!(table.wake_at(at(10)), Some(at(13)));
         assert_eq!(table.wake_at(at(13)), Some(at(14)), "once");
-        table.handle(at(1), Command::Arm { lease: lease("other", 7, 12) });
+        table.handle(at(1), Command::Arm { lease: lease("other", 7, 12), shorter: false });
         assert_eq!(table.wake_at(at(10)), Some(at(12)));
         assert_eq!(Table::default().wake_at(at(1)), None);
     }
@@ -1076,7 +1114,7 @@ mod tests {
         assert_eq!(table.at_stake(|_| true), Some(at(14)));
         let mut other = lease("other", 2, 30);
         (other.terms.deadline.raw, other.terms.stop_budget) = (Duration::from_secs(8), S / 2);
-        table.handle(at(1), Command::Arm { lease: other });
+        table.handle(at(1), Command::Arm { lease: other, shorter: false });
         let first = Time { boot: Duration::from_secs(14), raw: Duration::from_secs(10) };
         assert_eq!(table.at_stake(|_| true), Some(first), "the earlier one on each clock");
         table.handle(at(1), disarm_other());
@@ -1119,7 +1157,7 @@ mod tests {
     #[test]
     fn one_lapse_leaves_the_others_alone() {
         let mut table = armed();
-        table.handle(at(1), Command::Arm { lease: lease("other", 7, 20) });
+        table.handle(at(1), Command::Arm { lease: lease("other", 7, 20), shorter: false });
         assert_eq!(table.expire(at(10)).len(), 2);
         assert_eq!(listed(&mut table).iter().filter(|listed| listed.lapsed).count(), 1);
         assert_eq!(table.expire(at(20)).len(), 3, "one gives up, the other lapses");
@@ -1128,14 +1166,14 @@ mod tests {
     #[test]
     fn a_successor_closes_open_leases_and_goes_on_with_lapsed_ones() {
         let mut table = armed();
-        table.handle(at(1), Command::Arm { lease: lease("other", 7, 5) });
+        table.handle(at(1), Command::Arm { lease: lease("other", 7, 5), shorter: false });
         table.expire(at(5));
         let (mut next, effects) = Table::resume(at(6), table.entries());
         assert_eq!(effects, [Effect::Enforce(closed(lease("other", 7, 5)))]);
         let listed = listed(&mut next);
         assert!(listed.iter().all(|listed| listed.lease.closing));
         assert_eq!(next.poll_timeout(), Some(at(9)));
-        refused(&mut next, at(6), Command::Arm { lease: lease("db", 1, 20) }, "never reopens");
+        refused(&mut next, at(6), Command::Arm { lease: lease("db", 1, 20), shorter: false }, "never reopens");
         assert_eq!(next.handle(at(6), extend(1, 15)), (Outcome::Done, vec![]), "it is still being stopped");
         assert!(next.expire(at(15)).contains(&Effect::Withdraw(name("db"))));
     }
@@ -1176,9 +1214,9 @@ mod tests {
         let (instance, deadline) = (1_u128..3, 0_u64..60);
         prop_oneof![
             (0_u64..5).prop_map(Step::Wait),
-            (instance.clone(), deadline.clone()).prop_map(|(instance, deadline)| Step::Command(Command::Arm {
-                lease: lease("db", instance, deadline)
-            })),
+            (instance.clone(), deadline.clone(), any::<bool>()).prop_map(|(instance, deadline, shorter)| {
+                Step::Command(Command::Arm { lease: lease("db", instance, deadline), shorter })
+            }),
             (instance.clone(), deadline).prop_map(|(instance, deadline)| Step::Command(extend(instance, deadline))),
             instance.clone().prop_map(|instance| Step::Command(wider(instance))),
             instance.clone().prop_map(|instance| Step::Command(close(instance))),
@@ -1312,7 +1350,8 @@ mod tests {
                     }
                     Turn::Arm(lease) => {
                         let overlaps = Scan(&table).overlaps(&lease);
-                        let (outcome, _) = table.handle(now, Command::Arm { lease: *lease });
+                        let shorter = lease.terms.deadline.boot.as_secs().is_multiple_of(2);
+                        let (outcome, _) = table.handle(now, Command::Arm { lease: *lease, shorter });
                         let covers = matches!(&outcome, Outcome::Refused { reason } if reason.contains("still covers"));
                         prop_assert!(!overlaps || outcome != Outcome::Done);
                         prop_assert!(overlaps || !covers, "{:?}", outcome);
@@ -1332,7 +1371,7 @@ mod tests {
                     Turn::PutBack(lease) => {
                         let service = lease.service.clone();
                         let (before, kept) = (table.entry_of(&service).cloned(), table.clone());
-                        table.handle(now, Command::Arm { lease: *lease });
+                        table.handle(now, Command::Arm { lease: *lease, shorter: false });
                         table.put(&service, before);
                         prop_assert_eq!(&table, &kept);
                     }

@@ -26,7 +26,7 @@ pub struct LeaseTerms {
 }
 
 impl LeaseTerms {
-    /// Sets a later deadline, with the write that it counts from, by renewal (H1).
+    /// Sets another deadline, with the write that it counts from, by renewal (H1) or at the end of a pause (H8).
     pub fn extend(&mut self, write: WriteId, revision: Revision, deadline: Time) {
         (self.write, self.revision, self.deadline) = (write, revision, deadline);
     }

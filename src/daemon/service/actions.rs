@@ -12,7 +12,8 @@ use crate::daemon::fence::Fencer;
 use crate::daemon::observation::observation;
 use crate::daemon::unit_control::Limit;
 use crate::daemon::{fence, registration};
-use crate::election::{Action, Event, GuardRequest, ReadId, Waiting, WriteRequest, WriteResult};
+use crate::election::{Action, Event, GuardRequest, ReadId, State, Waiting, WriteRequest, WriteResult};
+use crate::metrics;
 use crate::store::{Attempt, StoreError, WriteOutcome};
 use crate::types::{Key, Revision, Time};
 
@@ -141,6 +142,9 @@ impl Service {
     fn write(&self, request: WriteRequest) {
         let (store, key) = (Arc::clone(&self.host.store), self.settings.key.clone());
         let limit = self.settings.timings.call_limit();
+        // A claim is no renewal.
+        let is_renewal = !matches!(self.election.state(), State::NoStore | State::Standby);
+        let renewal = is_renewal.then(|| self.metrics.renewal());
         self.answer(async move {
             let WriteRequest { base, incarnation, write, record } = request;
             let attempt = Attempt { base, incarnation, write, value: record.encode() };
@@ -153,6 +157,13 @@ impl Service {
                 }
                 Err(_) => WriteResult::Unknown,
             };
+            if let Some(renewal) = renewal {
+                renewal.ends(match result {
+                    WriteResult::Won(_) => metrics::Result::Won,
+                    WriteResult::Conflict => metrics::Result::Conflict,
+                    WriteResult::Unknown => metrics::Result::Unknown,
+                });
+            }
             Event::Written { write, result }
         });
     }

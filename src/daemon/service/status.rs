@@ -4,14 +4,16 @@ use std::time::Duration;
 
 use super::Service;
 use crate::daemon::unit_control;
-use crate::election::{Hindrance, State, Waiting};
-use crate::types::{FencingToken, Revision, span};
+use crate::election::{Hindrance, State, Waiting, Word};
+use crate::metrics::Shown;
+use crate::types::{FencingToken, Revision, Time, span};
 
 /// A unit that has to be dead is remarked on when it has not been proven dead for so long, because an orderly stop takes a
 /// while.
 const UNDEAD_TOLD_AFTER: Duration = Duration::from_secs(1);
 
-/// The status of a service, as operators see it.
+/// The status of a service, as operators see it. It has points in time and not spans, so that it changes only when something
+/// happens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     /// The state of the host (protocol.md, "The states of a host").
@@ -34,6 +36,12 @@ pub struct Status {
     pub version: u64,
     /// Why this host does not contend.
     pub hindrance: Option<Hindrance>,
+    /// The word that keeps the service stopped everywhere, as far as this host knows.
+    pub stopped: Option<Word>,
+    /// The word for a long lease of the holder, as far as this host knows.
+    pub paused: Option<Word>,
+    /// When this host's own lease ends, unless it is renewed. `None`: it has none.
+    pub deadline: Option<Time>,
     /// What the service waits for.
     pub waiting: Option<Waiting>,
     /// What keeps the stop of its units from being proven, while it is releasing or lapsing.
@@ -47,13 +55,39 @@ pub struct Status {
 }
 
 impl Status {
+    /// The status of a service of which nothing is known yet. `since`: now, in seconds since 1970.
+    pub(in crate::daemon) fn unknown(since: u64) -> Self {
+        Self {
+            state: State::NoStore,
+            since,
+            holder: String::new(),
+            held_since: None,
+            health: String::new(),
+            failure: String::new(),
+            version: 0,
+            revision: Revision(0),
+            token: FencingToken(0),
+            hindrance: None,
+            stopped: None,
+            paused: None,
+            deadline: None,
+            waiting: None,
+            unproven: None,
+            is_left_to_age: false,
+            alarms: Vec::new(),
+            remarks: Vec::new(),
+        }
+    }
+
     /// Whether the bus shows the same of both, apart from what changes with every renewal.
     fn is_signalled_as(&self, other: &Self) -> bool {
         let Self { state, since, holder, held_since, token, health, failure, unproven, alarms, remarks, .. } = self;
+        let Self { stopped, paused, .. } = self;
         *state == other.state
             && (*since, *held_since, *token) == (other.since, other.held_since, other.token)
             && (holder, health, failure) == (&other.holder, &other.health, &other.failure)
             && (unproven, alarms, remarks) == (&other.unproven, &other.alarms, &other.remarks)
+            && (stopped, paused) == (&other.stopped, &other.paused)
             && self.waiting.as_ref().map(std::mem::discriminant) == other.waiting.as_ref().map(std::mem::discriminant)
             && self.hindrance.as_ref().map(hindrance_kind) == other.hindrance.as_ref().map(hindrance_kind)
     }
@@ -63,7 +97,11 @@ impl Status {
     fn is_told_as(&self, other: &Self) -> bool {
         let is_claimed = |status: &Self| matches!(status.waiting, Some(Waiting::Holder { is_claim: true, .. }));
         let told = |status: &Self| (status.waiting.as_ref().map(std::mem::discriminant), is_claimed(status));
-        self.state == other.state && self.holder == other.holder && told(self) == told(other)
+        let is_stopped = |status: &Self| status.stopped.is_some();
+        self.state == other.state
+            && self.holder == other.holder
+            && told(self) == told(other)
+            && is_stopped(self) == is_stopped(other)
     }
 }
 
@@ -80,6 +118,13 @@ impl Service {
         let now = self.host.machine.now();
         let is_active = matches!(self.election.state(), State::Starting | State::Active);
         self.standing.put(self.election.deadline().filter(|_| is_active));
+        self.metrics.show(Shown {
+            state: self.election.state(),
+            holds: self.election.holder() == self.host.node.as_str(),
+            alive: !self.alive.is_empty(),
+            healthy: self.settings.health.as_ref().map(|_| self.healthy),
+            lease: self.settings.timings.lease(),
+        });
         let wall = self.host.machine.wall().as_secs();
         let has_check = self.settings.health.is_some();
         let holder = self.election.holder().to_owned();
@@ -94,6 +139,9 @@ impl Service {
             failure: self.failure.as_ref().map(|(_, failure)| failure.clone()).unwrap_or_default(),
             version: 0,
             hindrance: self.election.hindrance(now),
+            stopped: self.election.stop_word(now).cloned(),
+            paused: self.election.pause_word(now).cloned(),
+            deadline: self.election.deadline(),
             waiting: self.election.waiting(now),
             unproven: self.unproven(),
             is_left_to_age: self.election.leaves_lock_to_age(),
@@ -128,6 +176,14 @@ impl Service {
         self.units.unproven().filter(|_| matches!(self.election.state(), State::Releasing | State::Lapsing))
     }
 
+    pub(super) fn stop_of_another(&self) -> String {
+        let unit = &self.settings.unit;
+        format!(
+            "{unit} is being stopped, and putexd has not asked for it; once it has stopped, its lock is let go, so that another \
+             host may take it"
+        )
+    }
+
     fn remarks(&self) -> Vec<String> {
         let mut remarks: Vec<String> = Vec::new();
         if self.broken.is_some() && self.may_run() {
@@ -139,6 +195,7 @@ impl Service {
         remarks.extend(self.admission.iter().flatten().chain(&self.outside).cloned());
         // Where nothing runs, the refusal is shown as the hindrance.
         remarks.extend(self.admission.as_ref().err().filter(|_| self.may_run()).map(ToString::to_string));
+        remarks.extend(self.stopped_by_another.clone());
         remarks.extend(self.host.machine.trouble());
         remarks.extend(self.unreadable.told());
         let now = self.host.machine.now();

@@ -14,7 +14,7 @@ use crate::dbus::TransitionStatus;
 use crate::election::{Alarm, ObservedUnit, State, Transition, Waiting, rounded};
 use crate::guard_client::GuardClient;
 use crate::journal;
-use crate::types::{FencingToken, OnStopFailure, Revision, ServiceName, Time, UnitName};
+use crate::types::{FencingToken, NodeId, OnStopFailure, Revision, ServiceName, Time, UnitName};
 
 /// How long the guard may take to say that units are dead whose time is over. Another host may start them from then on.
 const GUARD_LIMIT: Duration = Duration::from_millis(100);
@@ -135,22 +135,18 @@ impl Service {
             tracing::warn!(
                 OBJECT_SYSTEMD_UNIT = unit.as_str(),
                 "{name}: {unit} was stopped, or has ended by itself, and is let go, so that another host may take it; if no host is to \
-                 run it, see \"Stop a service everywhere\" in putexd-operations(7)"
+                 run it, run \"putexctl stop {name}\""
             );
         }
     }
 
     /// The answer to an operator who has this host let its lock go. `Err`: it does not hold the lock, or its lease is over.
-    pub(super) fn told_to_step_down(&self) -> Result<String, String> {
+    pub(super) fn told_to_step_down(&self, to: Option<&NodeId>) -> Result<String, String> {
         let unit = &self.settings.unit;
         let again = rounded(self.settings.timings.renew_interval * 2);
-        let elsewhere = || match self.election.holder() {
-            "" => "nobody is known to hold it".to_owned(),
-            holder if holder == self.host.node.as_str() => {
-                "its last record is this host's own, and nothing runs under it".to_owned()
-            }
-            holder => format!("{holder} holds it, so say it there"),
-        };
+        if to == Some(&self.host.node) && self.may_run() {
+            return Err(format!("name another host: {} is the one that runs {unit}", self.host.node));
+        }
         match self.election.state() {
             State::Starting | State::Active if self.broken.is_some() => Ok(format!(
                 "begun to stop {unit}; its lock is let go when it is proven dead, and this host does not take it again before \
@@ -167,12 +163,13 @@ impl Service {
             State::Releasing => Ok(format!("{unit} is being stopped already, in order to let the lock go")),
             State::Lapsing => Err(format!("the lease is over, and {unit} is being stopped already")),
             State::NoStore | State::Standby | State::Retired => {
-                Err(format!("this host does not hold it: {}", elsewhere()))
+                Err(format!("this host does not hold it: {}", self.held_elsewhere()))
             }
         }
     }
 
     pub(super) fn report(&self, transition: &Transition) {
+        self.metrics.entered(transition.to);
         let now = self.host.machine.now();
         let hindrance = self.election.hindrance(now).map(|hindrance| hindrance.in_words(now));
         let ended = ended(transition, &self.settings.unit, self.again.as_deref(), hindrance.as_deref());

@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::Supervisor;
+use crate::cluster::report;
 use crate::cluster::request::Verb;
 use crate::config::ServiceSettings;
 use crate::daemon::notify;
 use crate::daemon::service::{Answer, Handle, Order, Status};
 use crate::dbus::{Ask, Changes, ClusterStatus, ServiceStatus, StoreStatus, TimingsStatus};
-use crate::election::{Heard, Hindrance, State, Waiting};
+use crate::election::{Heard, Hindrance, LONGEST_PAUSE, State, Waiting, Word};
 use crate::journal;
 use crate::types::{NodeId, ServiceName, Time, UnitName};
 
@@ -33,16 +34,26 @@ impl Supervisor {
                 let _ = answer.send(Ok(Vec::new()));
             }
             Ask::Do { verb, by, answer } => match verb {
-                Verb::StepDown { service, reason, to: _ } => {
-                    self.order(&service, answer, |answer| Order::StepDown(reason, answer));
+                Verb::StepDown { service, reason, to } => {
+                    self.order(&service, answer, |answer| Order::StepDown { reason, to, answer });
                 }
                 Verb::Adopt { service } => self.order(&service, answer, Order::Adopt),
-                Verb::Stop { .. } | Verb::Start { .. } => {
-                    let _ = answer.send(Err("this putexd cannot stop or start a service everywhere".to_owned()));
+                Verb::Stop { service, reason, until } => {
+                    let word = Word::new(&by, &reason, self.host.machine.wall().as_secs(), until);
+                    self.order(&service, answer, |answer| Order::Stop(word, answer));
                 }
-                Verb::Pause { .. } | Verb::Resume { .. } => {
-                    let _ = answer.send(Err("this putexd cannot pause a service".to_owned()));
+                Verb::Start { service } => self.order(&service, answer, |answer| Order::Start(by, answer)),
+                Verb::Pause { service, reason, seconds } => {
+                    let at = self.host.machine.wall().as_secs();
+                    match until_of_pause(at, seconds) {
+                        Ok(until) => {
+                            let word = Word::new(&by, &reason, at, Some(until));
+                            self.order(&service, answer, |answer| Order::Pause(word, answer));
+                        }
+                        Err(why) => drop(answer.send(Err(why))),
+                    }
                 }
+                Verb::Resume { service } => self.order(&service, answer, |answer| Order::Resume(by, answer)),
                 Verb::Drain { .. } | Verb::Undrain => {
                     let _ = answer.send(Err("this putexd cannot be drained".to_owned()));
                 }
@@ -63,7 +74,8 @@ impl Supervisor {
             }));
             return;
         };
-        if let Err(Order::StepDown(_, answer) | Order::Adopt(answer)) = handle.orders.give(order(answer)) {
+        let untaken = handle.orders.give(order(answer)).err();
+        if let Some(answer) = untaken.and_then(Order::into_answer) {
             let _ = answer.send(Err(format!("the election of {service} does not answer")));
         }
     }
@@ -85,7 +97,8 @@ impl Supervisor {
             let _ = handle.orders.give(Order::TryAgain);
         }
         Ok(format!(
-            "the fencing of {node} is not waited for by {names}, for 10 minutes or until {node} is seen again; nothing starts              earlier than the clock permits"
+            "the fencing of {node} is not waited for by {names}, for 10 minutes or until {node} is seen again; nothing starts \
+             earlier than the clock permits"
         ))
     }
 
@@ -145,6 +158,7 @@ impl Supervisor {
         let shown = notify::in_one_line(&self.count(), states, |handle: &&Handle| {
             let (name, told) = (&handle.settings.name, handle.status.borrow());
             let holder = match (told.state, told.holder.as_str()) {
+                (State::Standby, _) if told.stopped.is_some() => " (stopped everywhere)".to_owned(),
                 (State::Standby, "") => " (nobody holds it)".to_owned(),
                 (State::Standby, holder) => match told.waiting {
                     Some(Waiting::OwnRecord { .. }) => " (nobody is known to hold it)".to_owned(),
@@ -168,6 +182,18 @@ impl Supervisor {
             count => format!("{count} services"),
         }
     }
+}
+
+/// When a pause ends that begins at `at`, in seconds since 1970.
+fn until_of_pause(at: u64, seconds: u64) -> Result<u64, String> {
+    let longest = LONGEST_PAUSE.as_secs();
+    if (1..=longest).contains(&seconds) {
+        return Ok(at.saturating_add(seconds));
+    }
+    Err(format!(
+        "name a time of at most {} days: nobody takes over from a holder that dies in a pause",
+        longest / 86_400
+    ))
 }
 
 /// One service's status for D-Bus clients. `broken`: what is wrong with its file while it goes on. `trouble`: what is wrong
@@ -200,6 +226,9 @@ fn status_of(
         holder: status.holder.clone(),
         held_since: status.held_since,
         silent_ms: spans.silent,
+        lease_left_ms: status.deadline.map(|deadline| milliseconds(now.until_passed(deadline))),
+        stopped: status.stopped.as_ref().map(word_of),
+        paused: status.paused.as_ref().map(word_of),
         takeable_ms: spans.takeable,
         starts_ms: spans.starts,
         revision: status.revision.0,
@@ -215,6 +244,11 @@ fn status_of(
         settings: settings.agreement(),
         ..ServiceStatus::default()
     }
+}
+
+fn word_of(word: &Word) -> report::Word {
+    let Word { by, reason, at, until } = word.clone();
+    report::Word { by, reason, at, until }
 }
 
 /// What a service waits for, as spans in milliseconds.
@@ -271,26 +305,9 @@ fn timings_of(settings: &ServiceSettings) -> TimingsStatus {
 mod tests {
     use super::*;
     use crate::daemon::fake::settings;
-    use crate::types::{FencingToken, Revision};
 
     fn status(waiting: Waiting) -> Status {
-        Status {
-            state: State::NoStore,
-            since: 0,
-            holder: String::new(),
-            held_since: None,
-            health: String::new(),
-            failure: String::new(),
-            version: 0,
-            revision: Revision(0),
-            token: FencingToken(0),
-            hindrance: None,
-            waiting: Some(waiting),
-            unproven: None,
-            is_left_to_age: false,
-            alarms: Vec::new(),
-            remarks: Vec::new(),
-        }
+        Status { waiting: Some(waiting), ..Status::unknown(0) }
     }
 
     #[test]

@@ -8,8 +8,8 @@ use super::network::Ask;
 use super::steps::Step;
 use super::{Unit, World};
 use crate::check::Milestone;
-use crate::election::{Content, Event, Record};
-use crate::plan::Fault;
+use crate::election::{Content, Event, Record, Word};
+use crate::plan::{Fault, PAUSE};
 use crate::types::Holder;
 
 /// When a fault can happen.
@@ -35,6 +35,9 @@ impl World {
         offer(Fault::Unkillable, runs && node.unit == Unit::Running && !node.unkillable);
         offer(Fault::Disconnect, serves && node.daemon.as_ref().is_some_and(|daemon| daemon.told_store));
         offer(Fault::StepDown, serves);
+        for word in [Fault::Stop, Fault::StartAgain, Fault::Pause, Fault::Resume] {
+            offer(word, serves);
+        }
         offer(Fault::Drain, serves && !node.drained);
         if serves && self.may(Fault::StepDown) {
             steps.extend((0..self.nodes.len()).filter(|other| *other != n).map(|other| Step::HandOver(n, other)));
@@ -122,6 +125,14 @@ impl World {
                 self.give(n, Event::StoreDown);
             }
             Fault::StepDown => self.give(n, Event::StepDown { reason: "step-down".to_owned(), next: None }),
+            Fault::Stop => self.give(n, Event::Stop(Word::new("root", "", 0, None))),
+            Fault::StartAgain => self.give(n, Event::StartAgain),
+            Fault::Pause => {
+                let node = &self.nodes[n];
+                let until = (node.clock.boot + node.wall_ahead + PAUSE).as_secs();
+                self.give(n, Event::Pause(Word::new("root", "", 0, Some(until))));
+            }
+            Fault::Resume => self.give(n, Event::Resume),
             Fault::Drain => {
                 self.node(n).drained = true;
                 self.give(n, Event::Contend(Err("drained".to_owned())));
@@ -229,6 +240,10 @@ impl World {
             | Fault::Disconnect
             | Fault::StepDown
             | Fault::Drain
+            | Fault::Stop
+            | Fault::StartAgain
+            | Fault::Pause
+            | Fault::Resume
             | Fault::Reload
             | Fault::Rate
             | Fault::Slew

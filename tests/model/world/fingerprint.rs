@@ -98,6 +98,8 @@ impl Hash for World {
         to.number(u64::from(self.calm) | u64::from(self.token_fell) << 1);
         to.number(nanos(self.quiet));
         to.number(if self.plan.exact { nanos(self.elapsed) % nanos(TICK) } else { 0 });
+        // The end of a pause is a time of day.
+        to.number(if self.plan.longest_pause().is_zero() { 0 } else { nanos(self.elapsed) });
         to.add(&FencingToken(self.started_token));
         to.add(&self.left[..]);
         to.add(&self.store.incarnation());

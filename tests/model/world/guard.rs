@@ -49,7 +49,8 @@ impl World {
         let effects = node.guard.table.expire(now);
         carry_out(node, effects);
         let (instance, asked) = request.subject();
-        let (outcome, effects) = node.guard.table.handle(now, command(request));
+        let command = command(request, &node.guard.table);
+        let (outcome, effects) = node.guard.table.handle(now, command);
         carry_out(node, effects);
         let done = outcome == Outcome::Done;
         if done {
@@ -57,13 +58,14 @@ impl World {
                 GuardDone::Armed(deadline) => {
                     let stop_budget = match request {
                         GuardRequest::Arm(terms) => terms.stop_budget,
-                        GuardRequest::Extend { .. } | GuardRequest::Close { .. } | GuardRequest::Disarm { .. } => {
-                            Duration::ZERO
-                        }
+                        GuardRequest::Extend { .. }
+                        | GuardRequest::Shorten { .. }
+                        | GuardRequest::Close { .. }
+                        | GuardRequest::Disarm { .. } => Duration::ZERO,
                     };
                     node.guard.armed = Some((deadline, deadline.plus(stop_budget + overrun)));
                 }
-                GuardDone::Extended(deadline) => {
+                GuardDone::Extended(deadline) | GuardDone::Shortened(deadline) => {
                     node.guard.armed = node.guard.armed.map(|(before, dead_by)| {
                         let budget = dead_by.boot.saturating_sub(before.boot);
                         (deadline, deadline.plus(budget))
@@ -152,22 +154,32 @@ fn service() -> ServiceName {
     ServiceName::new("s").expect("a service's name")
 }
 
-fn command(request: GuardRequest) -> Command {
+fn command(request: GuardRequest, table: &Table) -> Command {
+    let lease = |terms| Lease {
+        service: service(),
+        node: NodeId::new("h").expect("a node's name"),
+        terms,
+        units: Vec::new(),
+        cgroups: Vec::new(),
+        inactive: Vec::new(),
+        begun: Vec::new(),
+        contains: Vec::new(),
+        on_stop_failure: OnStopFailure::Alert,
+        closing: false,
+    };
     match request {
-        GuardRequest::Arm(terms) => Command::Arm {
-            lease: Lease {
-                service: service(),
-                node: NodeId::new("h").expect("a node's name"),
-                terms,
-                units: Vec::new(),
-                cgroups: Vec::new(),
-                inactive: Vec::new(),
-                begun: Vec::new(),
-                contains: Vec::new(),
-                on_stop_failure: OnStopFailure::Alert,
-                closing: false,
-            },
-        },
+        GuardRequest::Arm(terms) => Command::Arm { lease: lease(terms), shorter: false },
+        GuardRequest::Shorten { instance, write, revision, deadline } => {
+            match table.entry_of(&service()).map(|entry| entry.lease().terms) {
+                Some(mut terms) => {
+                    terms.instance = instance;
+                    terms.extend(write, revision, deadline);
+                    Command::Arm { lease: lease(terms), shorter: true }
+                }
+                // The guard refuses to extend a lease that it does not have.
+                None => Command::Extend { service: service(), instance, write, revision, deadline },
+            }
+        }
         GuardRequest::Extend { instance, write, revision, deadline } => {
             Command::Extend { service: service(), instance, write, revision, deadline }
         }

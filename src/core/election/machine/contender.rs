@@ -23,9 +23,10 @@ impl Election {
             return;
         }
         let details = seen.content.record().and_then(|record| record.details.as_ref());
-        // A claim is written only after a pause is over, and the node that was named next has had its chance.
-        let carried = |note: &OperatorNote| OperatorNote { next: None, paused_for: None, ..note.clone() };
-        let note = details.map_or_else(OperatorNote::default, |details| carried(&details.note));
+        // The stop is over, if there was one, the pause was the former holder's, and the node that was named next has had its chance.
+        let stopped = self.word_of_claim();
+        let said = details.map(|details| details.note.clone()).unwrap_or_default();
+        let note = OperatorNote { next: None, stopped, paused: None, ..said };
         let entitled_at = match seen.content {
             Content::Absent => claim.entitled_at.latest(at.now.plus(timings.watch_gap())),
             Content::Tombstone | Content::Record(_) => claim.entitled_at,
@@ -47,6 +48,8 @@ impl Election {
             won_deadline: at.now.plus(timings.deadline_after()),
             granted: None,
             asked: None,
+            shortening: false,
+            pause_told: None,
             guarded: Guarded::No,
             renewals: 0,
             attempts: Vec::new(),
@@ -69,7 +72,6 @@ impl Election {
             kill_reserve: timings.kill_reserve,
             prove_by: None,
             note,
-            note_since: at.now,
             incarnation: seen.incarnation,
         };
         // A read that looked at the store before this write must not be taken for an answer about it.
@@ -203,6 +205,7 @@ impl Election {
     /// Who may write `proven` (H6): a host that gives up before the start just stops renewing.
     pub(super) fn give_up(&mut self, reason: &str) {
         if matches!(self.phase, Phase::Claiming(_) | Phase::Confirming(_) | Phase::Fencing(_)) {
+            self.keep_word(self.last_now);
             self.become_idle(reason);
         }
     }

@@ -24,6 +24,7 @@ impl Election {
             spans.push(now.until_passed(tenure.next_attempt));
             spans.extend(tenure.prove_by.map(|(_, by)| now.until_passed(by)));
         }
+        spans.extend(self.words_due(now));
         match &self.phase {
             Phase::Idle(_) => {
                 let claim = self.lock.claim(&self.settings.key, &self.settings.node, &self.settings.timings);
@@ -127,11 +128,14 @@ impl Election {
             tenure.prove_by = Some((at.now, by_when));
             tenure.next_attempt = at.now;
             tenure.in_step = true;
+            // The end of a pause is a time of day, so that the pause may be longer now than anybody was told.
+            tenure.pause_told = None;
         }
     }
 
     /// Takes every step that is permitted by now.
     pub(super) fn advance(&mut self, at: &Moment) {
+        self.heed_words(at);
         match &self.phase {
             Phase::Idle(_) => self.advance_idle(at),
             Phase::Confirming(_) => {
@@ -171,6 +175,7 @@ impl Election {
             self.lock.asked(id);
             self.actions.push(Action::Read { id, before: Some(revision) });
         }
+        self.run_errand(at);
         self.claim(at);
     }
 

@@ -60,6 +60,10 @@ impl Election {
                     self.give_up(&reason);
                 }
             }
+            Event::Stop(word) => self.stop_everywhere(at.now, word),
+            Event::StartAgain => self.start_again(at.now),
+            Event::Pause(word) => self.pause(at.now, Some(word)),
+            Event::Resume => self.pause(at.now, None),
             Event::Retire { reason } => {
                 self.retiring = Some(reason.clone());
                 self.release(at.now, ReleaseCause::Retired(reason), None);
@@ -77,6 +81,7 @@ impl Election {
 
     pub(super) fn store_down(&mut self) {
         self.connected = false;
+        self.doubt_the_word();
         if let Some(tenure) = self.tenure_mut().filter(|tenure| tenure.awaited.is_some()) {
             tenure.doubt(false);
         }
@@ -167,12 +172,16 @@ impl Election {
     pub(super) fn observe(&mut self, now: Time, observation: Observation) -> News {
         let timings = self.settings.timings;
         let to = observation.revision;
+        let before = self.lock.record().and_then(Record::write);
         let news = self.lock.observe(observation, self.reads.sent, now, &timings, self.memory.position.as_ref());
         match news {
             News::Same | News::Stale => {}
             News::Newer => {
                 let mine = self.tenure().map(|tenure| tenure.instance);
-                if self.lock.watch_for_duplicate(&self.settings.node, mine, now, &timings)
+                // An operator's word on a held record (words, H7) is no renewal: the write is the same.
+                let is_renewal = before.is_none() || self.lock.record().and_then(Record::write) != before;
+                if is_renewal
+                    && self.lock.watch_for_duplicate(&self.settings.node, mine, now, &timings)
                     && let Some(machine) = self.lock.duplicate(now, &timings)
                 {
                     self.actions.push(Action::Alarm(Alarm::TwoHostsOneName { machine }));
@@ -193,6 +202,9 @@ impl Election {
     }
 
     pub(super) fn written(&mut self, now: Time, write: WriteId, result: WriteResult) {
+        if self.word_written(now, write, result) {
+            return;
+        }
         let conflicted = match result {
             WriteResult::Won(revision) => {
                 self.won(now, write, revision);
@@ -233,6 +245,9 @@ impl Election {
 
     pub(super) fn guard_is_down(&mut self, now: Time) {
         self.guard_up = false;
+        if let Some(tenure) = self.tenure_mut() {
+            tenure.shortening = false;
+        }
         match &self.phase {
             Phase::Claiming(_) | Phase::Confirming(_) | Phase::Fencing(_) | Phase::Starting(..) | Phase::Active(..) => {
                 self.release(now, ReleaseCause::GuardGone, None);
@@ -261,9 +276,17 @@ impl Election {
                     tenure.granted = tenure.granted.map(|granted| granted.latest(deadline));
                 }
             }
+            GuardDone::Shortened(deadline) if self.is_mine(instance) => {
+                if let Some(tenure) = self.tenure_mut().filter(|tenure| tenure.shortening) {
+                    // The guard was asked for no other deadline since. The next write tells the shorter hold.
+                    (tenure.granted, tenure.asked, tenure.shortening) = (Some(deadline), Some(deadline), false);
+                    (tenure.next_attempt, tenure.hastened) = (now, Some(now));
+                }
+                self.extend();
+            }
             GuardDone::Closed => self.closed(now, instance),
             GuardDone::Disarmed => self.disarmed(now, instance),
-            GuardDone::Armed(_) | GuardDone::Extended(_) => {}
+            GuardDone::Armed(_) | GuardDone::Extended(_) | GuardDone::Shortened(_) => {}
         }
     }
 
@@ -277,7 +300,17 @@ impl Election {
             }
             // A guard that does not know a lease need not close or forget it. A guard that is gone has refused nothing.
             GuardDone::Closed | GuardDone::Disarmed if self.guard_up => self.guard_done(now, instance, asked),
-            GuardDone::Armed(_) | GuardDone::Extended(_) | GuardDone::Closed | GuardDone::Disarmed => {}
+            GuardDone::Shortened(_) if self.is_mine(instance) => {
+                // The later deadline stays in force, and is published. After the next won write the guard is asked again.
+                if let Some(tenure) = self.tenure_mut() {
+                    tenure.shortening = false;
+                }
+            }
+            GuardDone::Armed(_)
+            | GuardDone::Extended(_)
+            | GuardDone::Shortened(_)
+            | GuardDone::Closed
+            | GuardDone::Disarmed => {}
         }
     }
 

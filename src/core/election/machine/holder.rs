@@ -57,9 +57,16 @@ impl Election {
             Some(release) if standing == Standing::Proven => Some((release.next.clone(), release.cause.to_string())),
             Some(_) | None => None,
         };
+        let lets_go = self.release_under_way().is_some();
         let Some(tenure) = self.tenure_mut() else { return };
         let confirming = standing == Standing::Confirming;
-        let mut note = tenure.note_now(at.now);
+        tenure.note = tenure.note.in_force(at.wall);
+        if lets_go {
+            // The deadlines that the guard has been given give the stop its time, and the successor needs no pause.
+            tenure.note.paused = None;
+        }
+        let lease = tenure.lease(&timings, at.wall);
+        let mut note = tenure.note.clone();
         if let Some((next, reason)) = release_note {
             note = OperatorNote { next, reason: Some(reason), ..note };
         }
@@ -68,8 +75,8 @@ impl Election {
             instance: tenure.instance,
             write,
             standing,
-            lease: tenure.published_lease(&timings, confirming),
-            hold: tenure.published_hold(at.now, &timings, confirming),
+            lease: tenure.published_lease(lease, confirming),
+            hold: tenure.published_hold(at.now, lease, timings.margin, confirming),
             token: tenure.token,
             prev: (tenure.base != Revision(0)).then_some((tenure.base, tenure.base_instance)),
             unfenced: if confirming { tenure.unfenced.clone() } else { Vec::new() },
@@ -79,7 +86,8 @@ impl Election {
         };
         let record = Record::new(holder, Some(details));
         let (base, incarnation) = (tenure.base, tenure.incarnation.clone());
-        let deadline = at.now.plus(timings.deadline_after());
+        let relied = tenure.lease_to_rely_on(lease, &timings, at.now);
+        let deadline = at.now.plus(timings.deadline_after_lease(relied));
         tenure.send(Attempt { write, sent: at.now, deadline, record: record.clone() });
         self.lock.sent(write);
         self.actions.push(Action::Write(Box::new(WriteRequest { base, incarnation, write, record })));
@@ -90,7 +98,7 @@ impl Election {
     pub(super) fn won(&mut self, now: Time, write: WriteId, revision: Revision) {
         let timings = self.settings.timings;
         let Some(tenure) = self.tenure_mut() else { return };
-        let Some((sent, record)) = tenure.win(write, revision, &timings) else { return };
+        let Some((sent, record)) = tenure.win(write, revision, now, &timings) else { return };
         let (incarnation, token) = (tenure.incarnation.clone(), tenure.token);
         let proven = record.details.as_ref().is_some_and(|details| details.standing == Standing::Proven);
         self.lock.wrote(incarnation.clone(), revision, record, sent, now, &timings);
@@ -115,17 +123,26 @@ impl Election {
     }
 
     /// Renewal (H1): has the guard extend the lease after a won write, which counts for a running unit when the guard has
-    /// acknowledged it.
+    /// acknowledged it. If the guard may enforce a much later deadline, it is given the earlier one (pause, H8).
     pub(super) fn extend(&mut self) {
+        let timings = self.settings.timings;
+        let is_open = matches!(self.phase, Phase::Starting(..) | Phase::Active(..));
         let disarming = self.release_under_way().is_some_and(|release| release.step == ReleaseStep::Disarming);
         let heeded = self.guard_up && !disarming && self.may_be_running();
         let Some(tenure) = self.tenure_mut().filter(|_| heeded) else { return };
         let later = tenure.granted.is_some_and(|granted| tenure.won_deadline.boot > granted.boot);
-        if tenure.guarded != Guarded::Armed || !later {
+        let too_long = is_open && tenure.is_too_long(&timings);
+        if tenure.guarded != Guarded::Armed || tenure.shortening || !(later || too_long) {
             return;
         }
         let Some(write) = tenure.base_write else { return };
         let deadline = tenure.won_deadline;
+        if too_long {
+            tenure.shortening = true;
+            let (instance, revision) = (tenure.instance, tenure.base);
+            self.actions.push(Action::Guard(GuardRequest::Shorten { instance, write, revision, deadline }));
+            return;
+        }
         tenure.asked = Some(tenure.asked.map_or(deadline, |asked| asked.latest(deadline)));
         let (instance, revision) = (tenure.instance, tenure.base);
         self.actions.push(Action::Guard(GuardRequest::Extend { instance, write, revision, deadline }));
@@ -135,7 +152,7 @@ impl Election {
     pub(super) fn resolve(&mut self, now: Time, observation: &Observation) {
         let pace = self.pace();
         let Some(tenure) = self.tenure_mut().filter(|tenure| tenure.unresolved) else { return };
-        match tenure.resolve(observation, now) {
+        match tenure.resolve(observation) {
             Resolution::Won => {
                 let Content::Record(record) = &observation.content else { return };
                 let Some(write) = record.write() else { return };
@@ -305,6 +322,7 @@ impl Election {
 
     pub(super) fn end_release(&mut self, now: Time, reason: &str) {
         self.aging = true;
+        self.keep_word(now);
         if let Phase::Releasing(Release { cause, .. }) = &self.phase {
             let (occasion, reason) = (cause.occasion(), cause.to_string());
             self.wait_before_next_claim(now, occasion, &reason);
@@ -320,6 +338,7 @@ impl Election {
         if self.guard_up {
             self.actions.push(Action::Guard(GuardRequest::Close { instance: lapse.instance }));
         }
+        self.keep_word(now);
         self.become_lapsing(lapse, cause);
     }
 

@@ -14,6 +14,7 @@ use super::state::State;
 use super::tenure::Tenure;
 use crate::types::{FencingToken, Instance, NodeId, Revision, Time};
 use phase::{Phase, Release, ReleaseStep, Watch};
+use words::Errand;
 
 mod contender;
 mod deadlines;
@@ -21,6 +22,7 @@ mod events;
 mod holder;
 mod phase;
 mod tell;
+mod words;
 
 /// The election of one service on this host. See the module `election` for the contract.
 ///
@@ -45,6 +47,7 @@ pub struct Election {
     /// Why this host may not take part.
     barred: Option<String>,
     retiring: Option<String>,
+    errand: Option<Errand>,
     reads: Reads,
     /// `CLOCK_REALTIME` minus `CLOCK_BOOTTIME`, in nanoseconds, at the last event.
     wall_offset_ns: Option<i128>,
@@ -130,6 +133,7 @@ impl Election {
             last_pass: None,
             barred: None,
             retiring: None,
+            errand: None,
             back_off: BackOff::default(),
             reads: Reads::default(),
             wall_offset_ns: None,

@@ -17,6 +17,9 @@ impl Election {
             return None;
         }
         let because = |reason: String| Some(Hindrance::Reason(reason));
+        if let Some(reason) = self.silenced(now) {
+            return because(reason);
+        }
         if let Some(reason) = &self.retiring {
             return because(reason.clone());
         }
@@ -136,9 +139,6 @@ impl Election {
             }
             let is_claim = record.details.as_ref().is_some_and(|details| details.standing == Standing::Confirming);
             return Some(Waiting::Holder { holder: record.holder.to_string(), is_claim, heard, take_at });
-        }
-        if claim.paused && !now.has_waited_until(claim.take_at) {
-            return Some(Waiting::Paused { until: claim.take_at });
         }
         if !contends {
             return None;

@@ -1,0 +1,22 @@
+//! What putexd serves to machines over HTTP: its metrics, and whether this host has the lease of a service.
+//!
+//! | module | what it does |
+//! | --- | --- |
+//! | [`counters`] | what is counted and shown of services and store, by atomic numbers |
+//! | [`text`] | the OpenMetrics text, made when it is asked for |
+//! | [`answer`] | the answers to `GET /metrics` and `GET /lease/SERVICE` |
+//! | [`server`] | the listener, with its limits, on a thread of its own |
+//!
+//! **Architecture invariant:** nothing here is waited for by an election. A service increments and stores atomic numbers; all
+//! else happens on the server's thread. That thread has a runtime of its own, so that it answers for a lease even if the runtime
+//! of the elections stands still.
+
+mod answer;
+mod counters;
+mod server;
+mod text;
+
+pub use answer::Sources;
+pub use counters::{Metrics, OfService, Renewal, Result, Shown};
+pub use server::Server;
+pub use text::StoreFacts;
