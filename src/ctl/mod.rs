@@ -3,6 +3,7 @@
 
 mod ask;
 mod bounds;
+mod canary;
 mod change;
 mod clear;
 mod explain;

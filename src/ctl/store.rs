@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::{StreamExt as _, stream};
 use tokio::time::timeout;
 
+use super::canary;
 use super::clear::{self, Subject};
 use super::{Failure, abstains, print, running, store_status};
 use crate::command_line::exit;
@@ -61,6 +62,7 @@ pub(super) async fn doctor(root: &Path) -> Result<(), Failure> {
                 of_units = seals(&*store, &settings).await;
                 of_units.extend(fences(&*store, &settings).await);
                 of_units.extend(registrations(&*store, &settings).await);
+                of_units.extend(canary::look(&*store, &settings).await);
             }
             examination
         }

@@ -11,12 +11,14 @@
 //! | [`beyond`] | processes that units run outside of their control groups |
 //! | [`bonds`] | drop-ins that bind units to their leases where systemd gets none from the generator |
 //! | [`broken`] | which files are broken, and what becomes of their services |
+//! | [`diary`] | what a service tells the history of its lock |
 //! | [`fence`] | the units that fence other hosts and unfence this one |
 //! | [`guard_queue`] | the service's requests to the guard, in order |
 //! | [`grounds`] | which control groups belong to which service |
 //! | [`health`] | health checks, their rise and fall |
 //! | [`hints`] | one watch of the store for all services |
 //! | [`observer`] | services that are only observed |
+//! | [`history`] | what services tell of themselves, and the task that writes it |
 //! | [`machine`] | what a service needs of its host: clocks, timers, tasks, memory |
 //! | [`disk`] | files that outlive the daemon |
 //! | [`file_writer`] | the threads that write these files |
@@ -38,6 +40,7 @@ pub mod aside;
 mod beyond;
 mod bonds;
 mod broken;
+mod diary;
 mod disk;
 #[cfg(test)]
 mod fake;
@@ -47,6 +50,7 @@ pub mod grounds;
 mod guard_queue;
 mod health;
 pub mod hints;
+pub mod history;
 mod host;
 mod inbox;
 pub mod machine;

@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 
 use super::alarms::Alarms;
 use super::beyond;
+use super::diary::Diary;
 use super::guard_queue::GuardQueue;
 use super::health::{Checker, Role};
 use super::hints::{Bell, Ring};
@@ -123,6 +124,8 @@ struct Service {
     last_holder: String,
     /// What the journal was told of missing renewals.
     overdue: tell::Overdue,
+    /// What the history of the lock is to be told.
+    diary: Diary,
     /// Once the service retires: what has to happen before it is taken up on this host again.
     again: Option<String>,
     /// When and why the last run on this host failed, until a start succeeds.
@@ -251,6 +254,7 @@ impl Service {
             undead_since: None,
             last_holder: String::new(),
             overdue: tell::Overdue::default(),
+            diary: Diary::default(),
             again: None,
             failure: None,
             failing: alarms::Failing::default(),

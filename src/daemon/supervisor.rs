@@ -24,6 +24,7 @@ use super::bonds::Bonds;
 use super::broken::Broken;
 use super::fence::Fencings;
 use super::grounds::Grounds;
+use super::history::History;
 use super::machine::ThisMachine;
 use super::notify;
 use super::observer::{self, Observers};
@@ -223,6 +224,8 @@ impl Supervisor {
         let metrics = Metrics::default();
         let silences = Silences::new(tidings.clone(), metrics.clone());
         let notes: Arc<dyn Store> = Arc::new(Aside::new(Arc::clone(&store) as Arc<dyn Store>, call_limit));
+        let history = History::default();
+        tokio::spawn(history.clone().write(Arc::clone(&notes), settings.node.clone()));
         let store: Arc<dyn Store> = Arc::new(Heard::new(store, silences.clone()));
         let hints = super::hints::Hints::default();
         tokio::spawn(hints.clone().run(Arc::clone(&store), guard.link()));
@@ -231,6 +234,7 @@ impl Supervisor {
             machine_id,
             store,
             notes,
+            history,
             store_address: settings.store.address(),
             cluster: settings.cluster.clone(),
             guard,

@@ -1,8 +1,8 @@
 //! An operator's round: each verb of putexctl on three hosts, with what it says and how it ends.
 
+use crate::cluster::Host;
 use crate::command::{said, wait_until};
 use crate::fixture::{Fixture, Plan, SOON, TAKE_OVER, UNIT, wait_for_standby};
-use crate::harness::Host;
 use crate::lockstore::Lockstore;
 
 /// What the command says, which has to succeed.

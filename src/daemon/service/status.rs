@@ -114,7 +114,7 @@ fn hindrance_kind(hindrance: &Hindrance) -> &str {
 }
 
 impl Service {
-    pub(super) fn show(&self) {
+    pub(super) fn show(&mut self) {
         let now = self.host.machine.now();
         let is_active = matches!(self.election.state(), State::Starting | State::Active);
         self.standing.put(self.election.deadline().filter(|_| is_active));
@@ -148,6 +148,7 @@ impl Service {
             alarms: self.alarms_in_words(now),
             remarks: self.remarks(),
         };
+        self.diary.hear(status.waiting.as_ref());
         let (mut is_told, mut is_signalled) = (false, false);
         self.status.send_if_modified(|shown| {
             if shown.state == status.state {

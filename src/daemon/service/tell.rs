@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::{Admission, Refusal, Service, UnitControl, names};
 use crate::daemon::alarms::Alarms;
+use crate::daemon::diary::Teller;
 use crate::daemon::machine::Machine;
 use crate::daemon::tidings::{Change, NewHolder};
 use crate::dbus::TransitionStatus;
@@ -168,9 +169,16 @@ impl Service {
         }
     }
 
-    pub(super) fn report(&self, transition: &Transition) {
+    /// What the history of the lock is told through.
+    pub(super) fn teller(&self) -> Teller {
+        Teller::of(&self.host, &self.settings.key)
+    }
+
+    pub(super) fn report(&mut self, transition: &Transition) {
         self.metrics.entered(transition.to);
         let now = self.host.machine.now();
+        let teller = self.teller();
+        self.diary.note(transition, now, &teller);
         let hindrance = self.election.hindrance(now).map(|hindrance| hindrance.in_words(now));
         let ended = ended(transition, &self.settings.unit, self.again.as_deref(), hindrance.as_deref());
         let mut told = transition.clone();
@@ -350,6 +358,8 @@ impl Service {
             holder: self.election.holder().to_owned(),
             revision: self.election.revision(),
             token: self.election.token(),
+            run: self.diary.token(),
+            teller: self.teller(),
         }
     }
 }
@@ -400,6 +410,9 @@ pub(super) struct Placed {
     holder: String,
     revision: Revision,
     token: FencingToken,
+    /// The token under which the unit runs here; 0 if it does not.
+    run: FencingToken,
+    teller: Teller,
 }
 
 impl Placed {
@@ -412,6 +425,7 @@ impl Placed {
             token: Some(self.token),
         };
         journal::alarm(kind, &subject, reason);
+        self.teller.alarm(kind, self.run, reason);
     }
 }
 

@@ -5,8 +5,14 @@ use std::time::Duration;
 
 use super::Supervisor;
 use crate::cluster::report;
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use crate::cluster::history::Happened;
 use crate::cluster::request::Verb;
 use crate::config::ServiceSettings;
+use crate::daemon::diary::Teller;
 use crate::daemon::notify;
 use crate::daemon::service::{Answer, Handle, Order, Status};
 use crate::dbus::{Ask, Changes, ClusterStatus, ServiceStatus, StoreStatus, TimingsStatus};
@@ -17,6 +23,9 @@ use crate::types::{NodeId, ServiceName, Time, UnitName};
 impl Supervisor {
     /// Answers a D-Bus client, unless the client does not wait any more.
     pub(super) fn answer(&mut self, ask: Ask) {
+        if let Ask::Do { verb, by, .. } = &ask {
+            self.note_asked(verb, by);
+        }
         match ask {
             Ask::List(answer) => {
                 let _ = answer.send(self.statuses());
@@ -30,9 +39,7 @@ impl Supervisor {
             Ask::Cluster(answer) => {
                 let _ = answer.send(ClusterStatus { node: self.host.node.to_string(), ..ClusterStatus::default() });
             }
-            Ask::History { answer, .. } => {
-                let _ = answer.send(Ok(Vec::new()));
-            }
+            Ask::History { service, answer } => self.tell_history(&service, answer),
             Ask::Do { verb, by, answer } => match verb {
                 Verb::StepDown { service, reason, to } => {
                     self.order(&service, answer, |answer| Order::StepDown { reason, to, answer });
@@ -100,6 +107,28 @@ impl Supervisor {
             "the fencing of {node} is not waited for by {names}, for 10 minutes or until {node} is seen again; nothing starts \
              earlier than the clock permits"
         ))
+    }
+
+    /// Reads what the store has of the history of the service's lock, beside all else.
+    fn tell_history(&self, service: &ServiceName, answer: oneshot::Sender<Result<Vec<Happened>, String>>) {
+        let Some(handle) = self.services.get(service) else {
+            let _ = answer.send(Err(format!("no service is called {service}")));
+            return;
+        };
+        let (history, notes, lock) =
+            (self.host.history.clone(), Arc::clone(&self.host.notes), handle.settings.key.clone());
+        tokio::spawn(async move {
+            let _ = answer.send(history.read(&*notes, &lock).await);
+        });
+    }
+
+    /// Has the history of each lock that is concerned tell what an operator has asked for, whatever comes of it.
+    fn note_asked(&self, verb: &Verb, by: &str) {
+        for (name, handle) in &self.services {
+            if verb.service().is_none_or(|service| service == name) {
+                Teller::of(&self.host, &handle.settings.key).asked(verb, by);
+            }
+        }
     }
 
     pub(super) fn store_status(&self) -> StoreStatus {
