@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::settings::{FenceSettings, ServiceSettings};
-use crate::types::UnitName;
+use crate::types::{NodeId, UnitName};
 
 /// How many hexadecimal digits the hash has.
 const DIGITS: usize = 16;
@@ -21,7 +21,7 @@ impl ServiceSettings {
             self;
         let FenceSettings { others, hosts, required, unfence: _, timeout } = fence;
         let names = |units: &[UnitName]| units.iter().map(UnitName::as_str).collect::<Vec<_>>().join(" ");
-        let mut hosts: Vec<&str> = hosts.iter().map(|host| host.as_str()).collect();
+        let mut hosts: Vec<&str> = hosts.iter().map(NodeId::as_str).collect();
         hosts.sort_unstable();
         let mut text = String::new();
         let mut line = |name: &str, value: &dyn std::fmt::Display| {
@@ -65,11 +65,12 @@ mod tests {
     use super::*;
     use crate::config::StopProof;
     use crate::election::Timings;
-    use crate::types::{Key, NodeId, OnStopFailure, ServiceName};
+    use crate::types::{Key, OnStopFailure, ServiceName};
 
     fn settings() -> ServiceSettings {
         ServiceSettings {
             name: ServiceName::new("db").expect("a name"),
+            observes: false,
             source: PathBuf::new(),
             unit: UnitName::new("db.service").expect("a name"),
             bound_units: Vec::new(),

@@ -37,8 +37,10 @@ impl From<fdo::Error> for Failure {
                 exit::UNAVAILABLE,
                 "restart putexd, which is older than this putexctl and does not know this request",
             ),
-            fdo::Error::AccessDenied(_) => Self::new(exit::REFUSED, "only root may do that"),
-            fdo::Error::Failed(reason) | fdo::Error::InvalidArgs(reason) => Self::new(exit::REFUSED, reason),
+            fdo::Error::AccessDenied(reason)
+            | fdo::Error::InteractiveAuthorizationRequired(reason)
+            | fdo::Error::Failed(reason)
+            | fdo::Error::InvalidArgs(reason) => Self::new(exit::REFUSED, reason),
             other => Self::new(exit::UNAVAILABLE, format!("failed to reach putexd over the system bus: {other}")),
         }
     }

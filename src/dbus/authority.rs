@@ -166,13 +166,11 @@ impl Authority {
 
 /// What a failed call of polkit means. Only a bus that knows of no polkit says that there is none.
 fn of_error(error: &zbus::Error) -> Verdict {
-    let is_absent = match error {
-        zbus::Error::FDO(error) => matches!(
-            **error,
-            fdo::Error::ServiceUnknown(_) | fdo::Error::NameHasNoOwner(_) | fdo::Error::SpawnServiceNotFound(_)
-        ),
-        _ => false,
-    };
+    let zbus::Error::FDO(error) = error else { return Verdict::Silent };
+    let is_absent = matches!(
+        **error,
+        fdo::Error::ServiceUnknown(_) | fdo::Error::NameHasNoOwner(_) | fdo::Error::SpawnServiceNotFound(_)
+    );
     if is_absent { Verdict::Absent } else { Verdict::Silent }
 }
 

@@ -273,32 +273,29 @@ impl Desk {
                 Call::Do(verb) => {
                     let permit =
                         (Arc::clone(&self.acting).try_acquire_owned().map_err(|_| crowd())?, asking.transpose()?);
-                    let desk = Arc::clone(self);
-                    let message = message.clone();
+                    let (desk, message) = (Arc::clone(self), message.clone());
                     tokio::spawn(async move {
                         let answer = desk.act(&sender, &message, verb).await;
                         desk.reply(&message, answer).await;
                         drop(permit);
                     });
                 }
-                Call::Look(look) => match self.authority.knows_of_look(&sender).await {
-                    Some(may) => {
+                Call::Look(look) => {
+                    if let Some(may) = self.authority.knows_of_look(&sender).await {
                         may?;
                         self.show(&message, look).await;
+                        return Ok(());
                     }
-                    None => {
-                        let permit = asking.transpose()?;
-                        let desk = Arc::clone(self);
-                        let message = message.clone();
-                        tokio::spawn(async move {
-                            match desk.authority.look(&sender).await {
-                                Ok(()) => desk.show(&message, look).await,
-                                Err(error) => desk.reply(&message, Err::<(), _>(error)).await,
-                            }
-                            drop(permit);
-                        });
-                    }
-                },
+                    let permit = asking.transpose()?;
+                    let (desk, message) = (Arc::clone(self), message.clone());
+                    tokio::spawn(async move {
+                        match desk.authority.look(&sender).await {
+                            Ok(()) => desk.show(&message, look).await,
+                            Err(error) => desk.reply(&message, Err::<(), _>(error)).await,
+                        }
+                        drop(permit);
+                    });
+                }
             }
             Ok(())
         };

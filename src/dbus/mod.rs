@@ -39,6 +39,8 @@ mod bulletin;
 mod desk;
 pub mod dictionary;
 mod interfaces;
+#[cfg(test)]
+mod manual;
 mod object;
 mod options;
 mod status;

@@ -1,6 +1,7 @@
 //! The object of a service: its path, and its properties.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use zbus::{ObjectPath, Variant};
@@ -144,7 +145,7 @@ pub(super) fn label(service: &str) -> String {
         if byte.is_ascii_alphabetic() || (at > 0 && byte.is_ascii_digit()) {
             label.push(char::from(byte));
         } else {
-            label.push_str(&format!("_{byte:02x}"));
+            write!(label, "_{byte:02x}").expect("writing to a string does not fail");
         }
     }
     if label.is_empty() { "_".to_owned() } else { label }

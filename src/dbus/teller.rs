@@ -92,9 +92,9 @@ impl Teller {
     async fn look(&mut self, all: bool, silently: bool) -> zbus::Result<()> {
         let (answer, changes) = oneshot::channel();
         let also = std::mem::take(&mut self.pending);
-        let ended = |_| zbus::Error::Failure("putexd is about to end".to_owned());
-        self.asks.send(Ask::Changes { all, also, answer }).await.map_err(|_| ended(()))?;
-        let changes = changes.await.map_err(|_| ended(()))?;
+        let ended = || zbus::Error::Failure("putexd is about to end".to_owned());
+        self.asks.send(Ask::Changes { all, also, answer }).await.map_err(|_| ended())?;
+        let changes = changes.await.map_err(|_| ended())?;
         if let Some(names) = &changes.names {
             let gone: Vec<String> = self.told.keys().filter(|name| !names.contains(*name)).cloned().collect();
             for name in gone {

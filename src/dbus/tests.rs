@@ -19,6 +19,13 @@ use super::desk::Desk;
 use super::teller::Teller;
 use super::*;
 
+/// What polkit is asked, and what it says at last.
+type Asked = ((String, HashMap<String, OwnedVariant>), String, HashMap<String, String>, u32, String);
+/// The answer of `GetManagedObjects`.
+type Objects = HashMap<zbus::OwnedObjectPath, BTreeMap<String, Dictionary>>;
+/// What `PropertiesChanged` tells.
+type Body = (String, Dictionary, Vec<String>);
+
 /// Both ends of a connection.
 async fn pair() -> (Connection, Connection) {
     let (one, other) = UnixStream::pair().expect("a pair of sockets");
@@ -98,11 +105,9 @@ impl Stage {
                     let _ = bus.reply(&header, &HashMap::from([("UnixUserID", uid)])).await;
                     continue;
                 }
-                assert_eq!(header.member().map(|member| member.to_string()).as_deref(), Some("CheckAuthorization"));
-                type Asked<'a> =
-                    ((String, HashMap<String, OwnedVariant>), String, HashMap<String, String>, u32, String);
+                assert_eq!(header.member().map(ToString::to_string).as_deref(), Some("CheckAuthorization"));
                 let body = call.body();
-                let (subject, _, _, flag, _): Asked<'_> = body.deserialize().expect("what polkit takes");
+                let (subject, _, _, flag, _): Asked = body.deserialize().expect("what polkit takes");
                 assert_eq!(subject.0, "system-bus-name");
                 flags.lock().expect("a lock").push(flag);
                 let says = *polkit.lock().expect("a lock");
@@ -191,7 +196,6 @@ async fn the_objects_are_found_and_read_by_the_standard_interfaces_alone() {
     let set = (get.0, get.1, Variant::from("x"));
     assert!(stage.call(&path, "org.freedesktop.DBus.Properties", "Set", &set).await.is_err());
     let managed = stage.call(PATH, "org.freedesktop.DBus.ObjectManager", "GetManagedObjects", &()).await;
-    type Objects = HashMap<zbus::OwnedObjectPath, BTreeMap<String, Dictionary>>;
     let managed = managed.expect("an answer").body().deserialize::<Objects>().expect("objects");
     assert_eq!(managed.len(), 2);
 
@@ -287,7 +291,6 @@ async fn changes_are_told_once_and_not_too_often() {
     stage.bulletin.transition(TransitionStatus { service: "db-1".to_owned(), ..TransitionStatus::default() });
     let (path, member, message) = next().await.expect("a signal");
     assert_eq!((path.as_str(), member.as_str()), ("/org/putexd/Putexd1/service/db_2d1", "PropertiesChanged"));
-    type Body = (String, Dictionary, Vec<String>);
     let (_, changed, _): Body = message.body().deserialize().expect("changes");
     assert_eq!(changed.keys().collect::<Vec<_>>(), ["State"]);
     assert_eq!(next().await.expect("a signal").1, "Transition");

@@ -1,10 +1,11 @@
 //! What other programs see on the bus with the tools that every host has, and who may act there.
 
+use std::collections::HashMap;
 use std::fs;
 use std::process::Output;
 
 use futures_util::StreamExt as _;
-use zbus::{Connection, MatchRule, MessageStream};
+use zbus::{Connection, MatchRule, MessageStream, OwnedVariant};
 
 use crate::cluster::Host;
 use crate::command::{said, wait_until};
@@ -21,6 +22,9 @@ const MAY_OWN: &str = "<!DOCTYPE busconfig PUBLIC \"-//freedesktop//DTD D-BUS Bu
      \"http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd\">\n\
      <busconfig><policy context=\"mandatory\"><allow own=\"org.freedesktop.PolicyKit1\"/>\
      <allow send_destination=\"org.freedesktop.PolicyKit1\"/></policy></busconfig>\n";
+
+/// What polkit is asked: the subject and its details, the action, more details, flags, and a name for a later cancellation.
+type Asked = ((String, HashMap<String, OwnedVariant>), String, HashMap<String, String>, u32, String);
 
 /// Calls `busctl` as a user without rights.
 fn as_nobody(host: &Host, arguments: &[&str]) -> Output {
@@ -108,16 +112,9 @@ fn polkit_of_the_test() {
             let yes = fs::read_to_string(SAYS).is_ok_and(|says| says == "yes");
             // As polkit's own policy: everybody may look.
             let body = call.body();
-            type Asked = (
-                (String, std::collections::HashMap<String, zbus::OwnedVariant>),
-                String,
-                std::collections::HashMap<String, String>,
-                u32,
-                String,
-            );
             let (_, action, ..): Asked = body.deserialize().expect("what polkit takes");
             let may = yes || action == "org.putexd.Putexd1.read";
-            let details = std::collections::HashMap::<String, String>::new();
+            let details = HashMap::<String, String>::new();
             bus.reply(&call.header(), &((may, false, details),)).await.expect("the bus takes it");
         }
     });

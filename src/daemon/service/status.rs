@@ -108,8 +108,7 @@ impl Status {
 /// What tells two hindrances apart: the text, or the kind where the text counts down.
 fn hindrance_kind(hindrance: &Hindrance) -> &str {
     match hindrance {
-        Hindrance::Reason(reason) => reason,
-        Hindrance::BackOff(Waiting::BackOff { reason, .. }) => reason,
+        Hindrance::Reason(reason) | Hindrance::BackOff(Waiting::BackOff { reason, .. }) => reason,
         Hindrance::BackOff(_) => "",
     }
 }

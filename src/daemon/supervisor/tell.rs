@@ -330,7 +330,6 @@ impl Spans {
             Heard::Found(_) => None,
         };
         let until = |at: Time| milliseconds(now.until_waited(at));
-        #[expect(clippy::wildcard_enum_match_arm, reason = "only some of the waits have spans that are shown")]
         match waiting {
             Some(Waiting::Holder { heard, take_at, .. }) => {
                 Self { silent: since(heard), takeable: take_at.map(until), ..Self::default() }
