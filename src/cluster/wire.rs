@@ -222,7 +222,7 @@ mod tests {
         let long = HostReport {
             node: "h1".to_owned(),
             guard: "\u{1b}[2J".repeat(99),
-            alarms: vec!["x".repeat(9999); 50],
+            alarms: vec!["x".repeat(400); 50],
             sums: vec![String::new(); 3000],
             pages: u32::MAX,
             ..HostReport::default()
