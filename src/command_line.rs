@@ -4,10 +4,14 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Exit statuses, from sysexits(3).
+/// Exit statuses, from sysexits(3); 3 and 4 as systemctl(1) has them.
 pub mod exit {
     /// The request was understood, and refused.
     pub const REFUSED: u8 = 1;
+    /// `putexctl is-active`: another host runs the service.
+    pub const ELSEWHERE: u8 = 3;
+    /// `putexctl is-active`: no host runs the service.
+    pub const NOWHERE: u8 = 4;
     /// The command line is wrong.
     pub const USAGE: u8 = 64;
     /// A process or server that is needed does not answer.

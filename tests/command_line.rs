@@ -1,6 +1,7 @@
 //! The programs as a person calls them: exit statuses and output.
 
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
@@ -157,4 +158,49 @@ fn a_grant_that_cannot_be_read_is_an_error_of_the_host() {
     let output = token(&root, "db");
     assert_eq!((status(&output), text(&output.stdout)), (71, String::new()));
     assert!(text(&output.stderr).contains("no valid deadline"), "{}", text(&output.stderr));
+}
+
+/// What bash offers for the last of these words, by the completion that is shipped.
+fn completed(words: &[&str]) -> Vec<String> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/usr/share/bash-completion/completions/putexctl");
+    let folder = Path::new(PROGRAMS[1]).parent().expect("a folder");
+    let line = "source \"$1\"; shift; COMP_WORDS=(putexctl \"$@\"); COMP_CWORD=$#; _putexctl; printf '%s\\n' \"${COMPREPLY[@]}\"";
+    let mut bash = Command::new("bash");
+    bash.args(["--norc", "-O", "extglob", "-c", line, "bash"]).arg(script).args(words);
+    let path = std::env::join_paths([folder, Path::new("/usr/bin"), Path::new("/bin")]).expect("a path");
+    let output = bash.env("PATH", path).output().expect("bash starts");
+    assert_eq!(text(&output.stderr), "");
+    text(&output.stdout).lines().filter(|line| !line.is_empty()).map(ToOwned::to_owned).collect()
+}
+
+#[test]
+fn bash_completes_verbs_options_and_values() {
+    assert_eq!(completed(&["st"]), ["status", "stop", "start", "step-down"]);
+    assert_eq!(completed(&["step-down", "--no"]), ["--no-wait"]);
+    assert_eq!(completed(&["status", "--sort", ""]), ["name", "state", "holder", "since"]);
+    assert_eq!(completed(&["nothing-like-this"]), Vec::<String>::new());
+}
+
+#[test]
+fn timings_are_explained_without_a_running_putexd() {
+    let root = root("unit = \"database.service\"\n");
+    let explain = |arguments: &[&str]| {
+        let path = root.path().to_str().expect("a path in UTF-8");
+        run(PROGRAMS[1], &[&["explain", "db", "--root", path], arguments].concat())
+    };
+    let output = explain(&["--what-if", "renew-interval=1s"]);
+    assert_eq!(status(&output), 0, "{}", text(&output.stderr));
+    let shown = text(&output.stdout);
+    assert!(shown.contains("db, if renew-interval=1s") && shown.contains("R = 1s, F = 6, C = 2"), "{shown}");
+    let unsafe_budget = explain(&["--what-if", "stop-budget=1min"]);
+    assert_eq!(status(&unsafe_budget), 1);
+    assert!(text(&unsafe_budget.stderr).contains("putexd would refuse this"), "{}", text(&unsafe_budget.stderr));
+    assert_eq!(status(&explain(&["--what-if", "unit=other.service"])), 64);
+}
+
+#[test]
+fn what_cannot_be_undone_is_asked_twice_or_said() {
+    let output = run(PROGRAMS[1], &["confirm-dead", "h3"]);
+    assert_eq!(status(&output), 1);
+    assert!(text(&output.stderr).contains("--yes"), "{}", text(&output.stderr));
 }

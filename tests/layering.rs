@@ -20,7 +20,7 @@ const PROGRAMS: Layers = &[
     ("systemd", &["types", "host", "task"]),
     ("guard_client", &["types", "host"]),
     ("journal", &["types", "election"]),
-    ("cluster", &["types"]),
+    ("cluster", &["types", "store"]),
     ("dbus", &["types", "cluster"]),
     ("metrics", &["types", "election", "host", "guard_client", "journal"]),
     (

@@ -217,6 +217,57 @@ fn the_metrics_say_what_the_services_do() {
     assert!(!bench.get("/metrics").contains("\"web\""), "a service that has ended is not shown");
 }
 
+/// The names in the text, without those of the samples of a family.
+fn families(text: &str) -> Vec<(String, String)> {
+    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+    let sample = |(name, kind): (&str, &str)| match kind {
+        "counter" => format!("{name}_total"),
+        "info" => format!("{name}_info"),
+        "histogram" => format!("{name}_bucket"),
+        _ => name.to_owned(),
+    };
+    types.map(|family| (family.0.to_owned(), sample(family))).collect()
+}
+
+#[test]
+fn manual_and_dashboard_have_each_metric_and_the_alerts_no_other() {
+    let runtime = runtime();
+    let _entered = runtime.enter();
+    let bench = serve();
+    let db = bench.service("db");
+    db.show(active());
+    let mut families = families(&bench.get("/metrics"));
+    // There is no guard in this test that could serve a watchdog.
+    families.push(("putexd_watchdog_served".to_owned(), "putexd_watchdog_served".to_owned()));
+    assert!(families.len() >= 20, "{families:?}");
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging");
+    let read = |path: &str| fs::read_to_string(top.join(path)).expect("it is shipped");
+    let manual = read("usr/share/man/man7/putexd-operations.7");
+    let dashboard: serde_json::Value =
+        serde_json::from_str(&read("monitoring/putexd-dashboard.json")).expect("the dashboard is JSON");
+    let panels = dashboard["panels"].as_array().expect("it has panels");
+    let asked: Vec<&str> = panels
+        .iter()
+        .flat_map(|panel| panel["targets"].as_array().into_iter().flatten())
+        .filter_map(|target| target["expr"].as_str())
+        .collect();
+    for (family, sample) in &families {
+        let told = sample.trim_start_matches("putexd_").trim_end_matches("_bucket");
+        assert!(manual.lines().any(|line| line == format!(".It Ic {told}")), "putexd-operations(7) lacks {told}");
+        assert!(asked.iter().any(|query| query.contains(sample.as_str())), "the dashboard lacks {sample} of {family}");
+    }
+    let alerts = read("monitoring/putexd-alerts.yaml");
+    let named = alerts.split(|character: char| !character.is_ascii_alphanumeric() && character != '_');
+    for word in named.filter(|word| word.starts_with("putexd_")).chain(
+        asked
+            .iter()
+            .flat_map(|query| query.split(|character: char| !character.is_ascii_alphanumeric() && character != '_'))
+            .filter(|word| word.starts_with("putexd_")),
+    ) {
+        assert!(families.iter().any(|(_, sample)| sample == word), "there is no metric {word}");
+    }
+}
+
 #[test]
 fn a_thousand_services_take_a_moment_and_a_few_megabytes() {
     let runtime = runtime();

@@ -307,12 +307,13 @@ fn pauses() {
 #[test]
 fn words_that_stop_and_start() {
     let _turn = turn();
-    let words = [(Fault::Stop, 3), (Fault::StartAgain, 3), (Fault::StepDown, 1), (Fault::Pause, 1)];
+    let words = [(Fault::Stop, 3), (Fault::StartAgain, 3), (Fault::StepDown, 1)];
     let faults = [(Fault::Loss, 3), (Fault::Orphan, 2), (Fault::DaemonCrash, 1), (Fault::StaleRead, ALWAYS)];
     let stores = [(Fault::Wipe, 1), (Fault::Copy, 1), (Fault::Restore, 1), (Fault::Clear, 1), (Fault::Delete, 1)];
     for (name, plan) in [("2 hosts", two()), ("3 hosts", three())] {
         let plan = valid(plan.with(&words).with(&faults));
-        check::walk(&format!("{name}, words"), plan.clone(), 1, effort(5)).holds(100_000, &[Milestone::Release]);
+        let paused = plan.clone().with(&[(Fault::Pause, 1), (Fault::Resume, 1)]);
+        check::walk(&format!("{name}, words"), paused, 1, effort(5)).holds(100_000, &[Milestone::Release]);
         check::walk(&format!("{name}, words, stores made anew"), plan.with(&stores), 1, effort(5))
             .holds(100_000, &[Milestone::Release]);
     }
@@ -392,6 +393,15 @@ fn assumption_a_a_store_made_anew_that_does_not_say_so() {
     let _turn = turn();
     let faults = [(Fault::SilentWipe, 3), (Fault::DaemonCrash, 3), (Fault::Orphan, ALWAYS), (Fault::StepDown, 2)];
     finds("(a) dropped: revisions begin anew", valid(three()).with(&faults));
+}
+
+/// A store that loses the record of a pause: a host that was down when it was written waits for no such hold.
+#[test]
+fn assumption_a_a_pause_that_is_lost() {
+    let _turn = turn();
+    let mut plan = two().with(&[(Fault::Pause, 1), (Fault::Wipe, 1), (Fault::PowerLoss, 1), (Fault::Disconnect, 1)]);
+    plan.slow_guard = true;
+    finds("(a): a pause that the store loses", plan);
 }
 
 #[test]

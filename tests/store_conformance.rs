@@ -40,6 +40,7 @@ mod process;
 #[path = "support/too_large.rs"]
 mod too_large;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -50,8 +51,8 @@ use futures_util::StreamExt;
 use memory_store::MemoryStore;
 use putexd::election::Record;
 use putexd::store::nats::NatsStore;
-use putexd::store::{self, Attempt, Entry, Link, Snapshot, Store, StoreError, WriteOutcome};
-use putexd::types::{self, Incarnation, Key, Revision, Value, WriteId};
+use putexd::store::{self, Administer, Attempt, Entry, Link, Snapshot, Store, StoreError, WriteOutcome};
+use putexd::types::{self, Incarnation, Key, NodeId, Revision, UnitName, Value, WriteId};
 
 use nats_server::NatsServer;
 use process::PATIENCE;
@@ -65,6 +66,8 @@ trait Rig: Sized {
     async fn start() -> Self;
     /// Another client of the store.
     fn open(&self, call_limit: Duration) -> Arc<dyn Store>;
+    /// The operations of an administrator.
+    fn administer(&self) -> Arc<dyn Administer>;
     /// Deletes the key as an administrator does, which leaves a tombstone or nothing.
     async fn delete(&self, key: &Key);
     /// Puts a value there that is larger than putexd accepts.
@@ -88,6 +91,9 @@ impl Rig for MemoryRig {
         Self(MemoryStore::new(CALL_LIMIT))
     }
     fn open(&self, _call_limit: Duration) -> Arc<dyn Store> {
+        Arc::new(self.0.clone())
+    }
+    fn administer(&self) -> Arc<dyn Administer> {
         Arc::new(self.0.clone())
     }
     async fn delete(&self, key: &Key) {
@@ -125,6 +131,9 @@ impl Rig for NatsRig {
     }
     fn open(&self, call_limit: Duration) -> Arc<dyn Store> {
         Arc::new(NatsStore::new(self.0.settings(), call_limit))
+    }
+    fn administer(&self) -> Arc<dyn Administer> {
+        Arc::new(NatsStore::new(self.0.settings(), CALL_LIMIT))
     }
     async fn delete(&self, key: &Key) {
         let bucket = self.0.admin().await.get_key_value("locks").await.expect("the bucket");
@@ -208,6 +217,7 @@ conformance! {
     oversized_and_odd_values_are_refused,
     hostile_values_are_handed_up_as_they_are,
     what_is_too_large_or_malformed_is_told_and_costs_no_other_key_anything,
+    keys_of_all_kinds_are_apart_and_listed,
     a_watch_hints_at_every_key_and_ends_with_the_store,
     one_of_many_writers_wins_each_round,
     a_hanging_store_is_unknown_within_the_limit,
@@ -415,6 +425,57 @@ async fn what_is_too_large_or_malformed_is_told_and_costs_no_other_key_anything<
     let hint = tokio::time::timeout(PATIENCE, hints.next()).await.expect("a hint");
     assert!(hint.is_some());
     assert!(!link.has_changed().expect("the store lives"), "the connection is for all keys");
+}
+
+async fn keys_of_all_kinds_are_apart_and_listed<R: Rig>() {
+    let (rig, store, key) = ready::<R>().await;
+    let administer = rig.administer();
+    up(&*administer).await;
+    assert_eq!(administer.list().await.expect("a listing").keys, []);
+    let node = NodeId::new("h1/a=b*.").expect("a node's name");
+    let longest = Key::new(&"y".repeat(128)).expect("a key");
+    let unit = UnitName::new("db@a.service").expect("a unit");
+    let deleted = Key::new("deleted").expect("a key");
+    let keys = [
+        key.clone(),
+        longest.clone(),
+        deleted.clone(),
+        Key::of_unit(None, &unit),
+        Key::of_hosts(None),
+        Key::of_host(None, &node, 0),
+        Key::of_host(None, &node, 3),
+        Key::of_requests(None, &node),
+        Key::of_history(&key, 0),
+        Key::of_history(&key, 4),
+        Key::of_history(&longest, 4),
+    ];
+    let mut revisions = BTreeMap::new();
+    for key in &keys {
+        let empty = read(&*store, key).await;
+        revisions.insert(key.to_string(), won(&*store, key, &attempt(&empty, held_by(key.as_str()))).await);
+    }
+    for key in &keys {
+        let held = read(&*store, key).await.entry.and_then(|entry| entry.value);
+        assert_eq!(held, Some(held_by(key.as_str())), "{key}");
+    }
+    rig.delete(&deleted).await;
+    revisions.remove(deleted.as_str());
+    let odd = Key::new("odd").expect("a key");
+    let empty = read(&*store, &odd).await;
+    won(&*store, &odd, &attempt(&empty, held_by("odd"))).await;
+    rig.put_malformed(&odd).await;
+    rig.put_too_large(&key).await;
+
+    let listing = administer.list().await.expect("a listing");
+    assert!(!listing.is_cut);
+    let names: BTreeSet<&str> = listing.keys.iter().map(|one| &*one.name).collect();
+    assert_eq!(names, revisions.keys().map(String::as_str).chain(["odd"]).collect());
+    let ours = |one: &&store::Listed| one.name != key.as_str() && one.name != "odd";
+    for one in listing.keys.iter().filter(ours) {
+        assert_eq!(revisions.get(&one.name), Some(&one.revision), "{}", one.name);
+        assert!(one.size.is_none_or(|size| (10..10_000).contains(&size)), "{one:?}");
+        assert!(one.age.is_none_or(|age| age < PATIENCE), "{one:?}");
+    }
 }
 
 async fn a_watch_hints_at_every_key_and_ends_with_the_store<R: Rig>() {

@@ -1,9 +1,21 @@
 //! The history of a lock: who held it, from when to when, and why that changed.
+//!
+//! Hosts append events to [pages] in the store. What is read back is a list of events, of which
+//! [`holdings`](holdings::holdings) makes the periods in which somebody ran the unit.
 
 use serde::{Deserialize, Serialize};
 
+use crate::types::shortened;
+
+pub mod holdings;
+pub mod pages;
+pub mod stored;
+
 /// How many events of each lock are kept at least.
 pub const KEPT: usize = 200;
+
+/// The most characters of the reason of an event.
+const REASON_LIMIT: usize = 160;
 
 /// What has happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +47,20 @@ pub struct Happened {
     #[serde(default)]
     pub reason: String,
     /// With [`What::Started`]: for how long nobody ran the unit before, in milliseconds, as far as the host knows.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap_ms: Option<u64>,
+}
+
+impl Happened {
+    /// An event without a gap, whose reason becomes one line of at most 160 characters.
+    #[must_use]
+    pub fn new(at_ms: u64, host: &str, what: What, token: u64, reason: &str) -> Self {
+        Self { at_ms, host: host.to_owned(), what, token, reason: shortened(reason, REASON_LIMIT), gap_ms: None }
+    }
+
+    /// Whether the unit's run on a host begins or ends with this event.
+    #[must_use]
+    pub fn is_of_a_run(&self) -> bool {
+        matches!(self.what, What::Started | What::Stopped)
+    }
 }

@@ -68,6 +68,22 @@ pub enum Verb {
     },
 }
 
+impl Verb {
+    /// The service that it concerns. `None`: it concerns a host.
+    #[must_use]
+    pub fn service(&self) -> Option<&ServiceName> {
+        match self {
+            Self::StepDown { service, .. }
+            | Self::Stop { service, .. }
+            | Self::Start { service }
+            | Self::Pause { service, .. }
+            | Self::Resume { service }
+            | Self::Adopt { service } => Some(service),
+            Self::Drain { .. } | Self::Undrain | Self::ConfirmDead { .. } => None,
+        }
+    }
+}
+
 /// A verb, and who asks for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {

@@ -11,7 +11,7 @@ use super::diagnostic::Report;
 use super::fragment::{
     DefaultsFragment, Field, GuardFragment, HostFragment, Lenient, MetricsFragment, StoreFragment, Tuning, take,
 };
-use super::listen::Listen;
+use super::listen::{Listen, exposure};
 use super::settings::WatchdogSettings;
 use super::store;
 use super::timings::{FAILURES_WITH_NATS, NATS_ELECTION, check_stop_limit, check_timings};
@@ -143,14 +143,8 @@ fn check_metrics(table: &Range<usize>, fragment: MetricsFragment, report: &mut R
     }
     let listen = take(fragment.listen, report)?;
     let Listen(address) = *listen.get_ref();
-    if !address.ip().to_canonical().is_loopback() {
-        report.warning(
-            &listen.span(),
-            format!(
-                "let only monitoring and load balancers reach {address}, by the firewall: everybody who reaches it can read \
-                 the names of services and hosts, their states and their fencing tokens"
-            ),
-        );
+    if let Some(warning) = exposure(address) {
+        report.warning(&listen.span(), warning);
     }
     Some(address)
 }

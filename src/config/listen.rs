@@ -14,6 +14,17 @@ const FORM: &str = "a port for this host alone, such as 9190, or an address with
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Listen(pub(super) SocketAddr);
 
+/// Who can read what is served at `address`, as a warning; `None` where that is this host alone.
+#[must_use]
+pub fn exposure(address: SocketAddr) -> Option<String> {
+    (!address.ip().to_canonical().is_loopback()).then(|| {
+        format!(
+            "let only monitoring and load balancers reach {address}, by the firewall: everybody who reaches it can read the \
+             names of services and hosts, their states and their fencing tokens"
+        )
+    })
+}
+
 impl Listen {
     fn local(port: u16) -> Option<Self> {
         (port != 0).then_some(Self(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)))

@@ -23,6 +23,7 @@ mod timings;
 
 pub use contains::CONTAINS_LIMIT;
 pub use diagnostic::{Diagnostic, Place, Severity};
+pub use listen::exposure;
 pub use load::{Loaded, Texts, load, load_as, load_keeping};
 pub use service::BOUND_UNITS_LIMIT;
 pub use settings::{FenceSettings, HealthSettings, Probe, ServiceSettings, Settings, StopProof, WatchdogSettings};

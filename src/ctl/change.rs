@@ -335,6 +335,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_outcome_is_as_the_schema_describes_it() {
+        let told = Told {
+            verb: "move",
+            subject: "db",
+            outcome: "done",
+            text: "h2 has taken it over",
+            holder: "h2",
+            took_ms: 812,
+            gap_ms: Some(640),
+        };
+        let verbs = "stop, start, step-down, move, drain, undrain, pause, resume, adopt, confirm-dead";
+        super::super::fixture::assert_described(verbs, &told);
+    }
+
+    #[test]
     fn spans_of_days_are_read_too() {
         for (text, seconds) in [("30m", 1800), ("2h", 7200), ("1d", 86_400), ("1d 2h", 93_600), ("90s", 90)] {
             assert_eq!(time(text), Ok(Duration::from_secs(seconds)), "{text}");

@@ -1,6 +1,9 @@
 //! Clusters for the tests of the screens.
 
+use serde_json::Value as Json;
+
 use super::view::View;
+use crate::cluster::history::{Happened, What};
 use crate::dbus::{
     ClusterStatus, HostReport, HostStatus, ServiceReport, ServiceStatus, StoreStatus, TimingsStatus, Word,
 };
@@ -144,4 +147,79 @@ pub(super) fn troubled() -> Told {
     web.hindrance = "an operator keeps it stopped".to_owned();
     told.report("h1", "web").state = String::new();
     told
+}
+
+/// An event of a history, so many seconds after [`NOW`].
+pub(super) fn event(at_s: i64, host: &str, what: What, token: u64, reason: &str) -> Happened {
+    let (host, reason) = (host.to_owned(), reason.to_owned());
+    Happened { at_ms: (NOW * 1000).saturating_add_signed(at_s * 1000), host, what, token, reason, gap_ms: None }
+}
+
+/// Asserts that what a command prints with `--json` is as `putexctl.schema.json` describes it, and has nothing beside.
+#[track_caller]
+pub(super) fn assert_described(command: &str, printed: &impl serde::Serialize) {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/usr/share/putexd/putexctl.schema.json");
+    let text = std::fs::read_to_string(path).expect("the schema");
+    let schema: Json = serde_json::from_str(&text).expect("the schema is JSON");
+    let printed = serde_json::to_value(printed).expect("it becomes JSON");
+    let mut wrong = Vec::new();
+    compare(&schema, &schema["properties"][command], &printed, command, &mut wrong);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The part of JSON Schema that the schema uses: `$ref`, `type`, `enum`, `anyOf`, `properties`, `required` and `items`.
+fn compare(root: &Json, schema: &Json, value: &Json, place: &str, wrong: &mut Vec<String>) {
+    if let Some(name) = schema["$ref"].as_str() {
+        let target = root.pointer(name.trim_start_matches('#'));
+        return match target {
+            Some(target) => compare(root, target, value, place, wrong),
+            None => wrong.push(format!("{place}: the schema has no {name}")),
+        };
+    }
+    if let Some(any) = schema["anyOf"].as_array() {
+        let fits = |one: &Json| {
+            let mut inner = Vec::new();
+            compare(root, one, value, place, &mut inner);
+            inner.is_empty()
+        };
+        if !any.iter().any(fits) {
+            wrong.push(format!("{place}: {value} is none of what the schema permits"));
+        }
+        return;
+    }
+    if let Some(values) = schema["enum"].as_array() {
+        if !values.contains(value) {
+            wrong.push(format!("{place}: {value} is none of {values:?}"));
+        }
+        return;
+    }
+    let is = |name: &str| match name {
+        "null" => value.is_null(),
+        "boolean" => value.is_boolean(),
+        "integer" => value.is_u64() || value.is_i64(),
+        "string" => value.is_string(),
+        "array" => value.is_array(),
+        "object" => value.is_object(),
+        _ => false,
+    };
+    let fits = match &schema["type"] {
+        Json::String(name) => is(name),
+        Json::Array(names) => names.iter().filter_map(Json::as_str).any(is),
+        _ => false,
+    };
+    if !fits {
+        wrong.push(format!("{place}: {value} is not of the type {}", schema["type"]));
+    }
+    for (number, item) in value.as_array().into_iter().flatten().enumerate() {
+        compare(root, &schema["items"], item, &format!("{place}[{number}]"), wrong);
+    }
+    let Some(object) = value.as_object() else { return };
+    for (name, inner) in object {
+        match schema["properties"].get(name) {
+            Some(described) => compare(root, described, inner, &format!("{place}.{name}"), wrong),
+            None => wrong.push(format!("{place}: the schema does not describe {name:?}")),
+        }
+    }
+    let required = schema["required"].as_array().into_iter().flatten().filter_map(Json::as_str);
+    wrong.extend(required.filter(|name| !object.contains_key(*name)).map(|name| format!("{place}: {name} is missing")));
 }

@@ -3,19 +3,25 @@
 
 mod ask;
 mod bounds;
+mod canary;
 mod change;
 mod clear;
+mod explain;
 #[cfg(test)]
 mod fixture;
+mod history;
 mod holdings;
 mod local;
 mod outcome;
 mod output;
+mod script;
 mod service_screen;
 mod status;
 mod status_words;
 mod store;
+mod svg;
 mod view;
+mod watch;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -47,6 +53,25 @@ struct Arguments {
 enum Command {
     /// Show the cluster: what is wrong, the hosts, the services and who holds them, the store
     Status(status::Arguments),
+    /// Show the cluster live: on a terminal in place, elsewhere each change as a line of JSON
+    Watch(watch::Arguments),
+    /// Show who ran a service from when to when, and why it changed
+    History(history::Arguments),
+    /// Explain in words how long each kind of failover of a service takes, and what each key would change
+    Explain(explain::Arguments),
+    /// Print the host that runs a service; the exit status tells whether it is this one
+    ///
+    /// 0: it runs on this host. 3: on another one. 4: on none. 69: that is not known. 1: there is no such service.
+    IsActive {
+        /// The service
+        service: ServiceName,
+        /// Print nothing
+        #[arg(long, short)]
+        quiet: bool,
+        /// Print JSON
+        #[arg(long, conflicts_with = "quiet")]
+        json: bool,
+    },
     /// Stop a service on all hosts, and keep it stopped until "putexctl start"
     Stop {
         /// The service
@@ -155,6 +180,13 @@ enum Command {
         #[command(flatten)]
         waiting: change::Waiting,
     },
+    /// Print the words that could stand in the place of the last one, for the completions of shells
+    #[command(hide = true)]
+    Complete {
+        /// The words behind "putexctl", the last one as far as it is typed
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
     /// Print the fencing token of the lease that this host holds now, and nothing else
     ///
     /// This command asks neither putexd nor the store. The guard's grant has the token, and the deadline after which the
@@ -222,6 +254,11 @@ pub fn main() -> ExitCode {
 async fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Status(arguments) => status::run(arguments).await,
+        Command::Watch(arguments) => watch::run(arguments).await,
+        Command::History(arguments) => history::run(arguments).await,
+        Command::Explain(arguments) => explain::run(arguments).await,
+        Command::IsActive { service, quiet, json } => script::is_active(&service, quiet, json).await,
+        Command::Complete { words } => script::complete(&words).await,
         Command::Stop { service, reason, time, waiting } => {
             change::run(Change::Stop(service), Options { until: until(time), ..because(reason) }, waiting).await
         }

@@ -211,3 +211,71 @@ fn drained(view: &View, node: &str, had: &[String]) -> Verdict {
     }
     Verdict::Done(text)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::{NOW, Told, small, word};
+    use super::*;
+
+    fn to(host: Option<&str>) -> Goal {
+        let to = host.map(ToOwned::to_owned);
+        Goal::HandedOver { service: "db".to_owned(), from: "h1".to_owned(), token: 1_794_992_500, to }
+    }
+
+    /// The lock of db is that host's, in that state there.
+    fn held_by(told: &mut Told, host: &str, state: &str) {
+        let db = told.service("db");
+        (db.holder, db.state) = (host.to_owned(), if host == "h1" { state } else { "standby" }.to_owned());
+        for node in ["h1", "h2", "h3"] {
+            told.report(node, "db").state = if node == host { state } else { "" }.to_owned();
+        }
+    }
+
+    #[test]
+    fn a_hand_over_is_done_when_another_host_runs_it() {
+        let mut told = small();
+        assert!(matches!(to(None).judge(&told.view()), Verdict::Going(text) if text.contains("about to stop")));
+        held_by(&mut told, "h1", "releasing");
+        assert_eq!(to(None).judge(&told.view()), Verdict::Going("h1 stops it".to_owned()));
+        held_by(&mut told, "", "standby");
+        assert!(matches!(to(None).judge(&told.view()), Verdict::Going(text) if text.contains("nobody")));
+        held_by(&mut told, "h2", "starting");
+        assert!(matches!(to(None).judge(&told.view()), Verdict::Going(text) if text.contains("h2 has the lock")));
+        held_by(&mut told, "h2", "active");
+        assert_eq!(to(Some("h2")).judge(&told.view()), Verdict::Done("h2 has taken it over".to_owned()));
+        assert!(matches!(to(Some("h3")).judge(&told.view()), Verdict::Failed(text) if text.contains("not h3")));
+    }
+
+    #[test]
+    fn a_host_that_takes_it_again_is_told_of_with_the_reason() {
+        let mut told = small();
+        told.service("db").token += 1;
+        told.host("h2").report.drained = Some(word("", None));
+        let Verdict::Failed(text) = to(None).judge(&told.view()) else { panic!("nobody else has it") };
+        assert!(text.contains("h1 runs it again") && text.contains("h2 is drained"), "{text}");
+    }
+
+    #[test]
+    fn a_service_is_stopped_when_nobody_runs_it() {
+        let mut told = small();
+        let goal = Goal::Stopped("db".to_owned());
+        assert!(matches!(goal.judge(&told.view()), Verdict::Going(_)));
+        told.service("db").stopped = Some(word("schema", Some(NOW + 60)));
+        assert_eq!(goal.judge(&told.view()), Verdict::Going("h1 stops it".to_owned()));
+        held_by(&mut told, "", "standby");
+        assert!(matches!(goal.judge(&told.view()), Verdict::Done(text) if text.contains("putexctl start db")));
+        assert!(matches!(Goal::Started("db".to_owned()).judge(&told.view()), Verdict::Going(_)));
+    }
+
+    #[test]
+    fn a_drain_is_done_when_all_that_can_go_has_gone() {
+        let mut told = small();
+        let goal = Goal::Drained { node: "h1".to_owned(), had: vec!["db".to_owned()] };
+        told.host("h1").report.drained = Some(word("", None));
+        assert!(matches!(goal.judge(&told.view()), Verdict::Going(text) if text.contains("still has db")));
+        held_by(&mut told, "", "standby");
+        assert!(matches!(goal.judge(&told.view()), Verdict::Going(text) if text.contains("being taken over")));
+        held_by(&mut told, "h3", "active");
+        assert!(matches!(goal.judge(&told.view()), Verdict::Done(text) if text.contains("db on h3")));
+    }
+}

@@ -57,6 +57,14 @@ pub(super) fn print_json_line<T: Serialize>(value: &T) -> Result<(), Failure> {
     print(&format!("{text}\n"))
 }
 
+/// Writes a text over the one before, from the top of the terminal on. `text` comes from a [`Screen`], and is cut where the terminal
+/// ends.
+pub(super) fn redraw(text: &str, height: Option<usize>) -> Result<(), Failure> {
+    let lines: Vec<&str> = text.lines().take(height.map_or(usize::MAX, |height| height.saturating_sub(1))).collect();
+    // Each line is cleared behind its end, and so is all below the last one, so that nothing flickers.
+    write_out(&format!("\u{1b}[H{}\u{1b}[K\n\u{1b}[J", lines.join("\u{1b}[K\n")))
+}
+
 fn write_out(text: &str) -> Result<(), Failure> {
     let mut output = io::stdout().lock();
     match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {

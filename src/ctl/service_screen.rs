@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::ask::Bus;
 use super::bounds;
-use super::holdings::{Holding, gap_before, holdings};
+use super::holdings::{Holding, holdings};
 use super::output::{Failure, Screen, Style, Surface, print_json};
 use super::status_words::{ago, style_of};
 use super::view::{Candidate, Finding, HostView, Presence, ServiceView, Severity, View};
@@ -179,16 +179,12 @@ fn candidates(screen: &mut Screen, service: &ServiceView) {
 fn past(screen: &mut Screen, holdings: &[Holding], now: u64) {
     for (place, holding) in holdings.iter().enumerate().rev() {
         let name = if place + 1 == holdings.len() { "History: " } else { "" };
-        let began = holding.from_ms.map_or_else(|| "an unknown time".to_owned(), |from| date(from / 1000));
-        let lasted = match (holding.from_ms, holding.until_ms) {
-            (Some(from), Some(until)) => format!("for {}", rounded(Duration::from_millis(until.saturating_sub(from)))),
-            (Some(from), None) => {
-                format!("for {} so far", rounded(Duration::from_secs(now.saturating_sub(from / 1000))))
-            }
-            (None, _) => String::new(),
+        let began = date(holding.from_ms / 1000);
+        let lasted = match holding.until_ms {
+            Some(until) => format!("for {}", rounded(Duration::from_millis(until.saturating_sub(holding.from_ms)))),
+            None => format!("for {} so far", rounded(Duration::from_secs(now.saturating_sub(holding.from_ms / 1000)))),
         };
-        let gap = gap_before(holdings, place)
-            .map(|gap| format!(", {} after the one before", rounded(Duration::from_millis(gap))));
+        let gap = holding.gap_ms.map(|gap| format!(", {} after the one before", rounded(Duration::from_millis(gap))));
         let ended = if holding.ended.is_empty() { String::new() } else { format!("; ended: {}", holding.ended) };
         let text = format!("{} from {began} {lasted}{}{ended}", holding.host, gap.unwrap_or_default());
         screen.sentence(&format!("{name:>14}"), &text, Style::Plain);
@@ -197,8 +193,7 @@ fn past(screen: &mut Screen, holdings: &[Holding], now: u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixture::{NOW, Told, small, troubled};
-    use super::super::holdings::tests::event;
+    use super::super::fixture::{NOW, Told, assert_described, event, small, troubled};
     use super::*;
     use crate::cluster::history::What;
 
@@ -213,6 +208,7 @@ mod tests {
         let findings = view.findings.iter().filter(|finding| finding.services.contains(&service.service)).collect();
         let holdings = holdings(&events);
         let detail = Detail { service, findings, holdings, failover: failover(service), store: &view.store };
+        assert_described("status SERVICE", &detail);
         let surface = Surface { colours: false, width: Some(80), height: None };
         screen(&detail, &view, NOW, surface).as_text().to_owned()
     }

@@ -335,7 +335,7 @@ fn others(service: &ServiceView) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixture::{NOW, Told, cluster, small, troubled, word};
+    use super::super::fixture::{NOW, Told, assert_described, cluster, small, troubled, word};
     use super::*;
 
     fn shown(told: &Told, all: bool, width: usize) -> String {
@@ -351,6 +351,8 @@ mod tests {
     #[test]
     fn what_is_wrong_comes_first() {
         insta::assert_snapshot!(shown(&troubled(), false, 100));
+        assert_described("status", &troubled().view());
+        assert_described("status --local", &troubled().services);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::{StreamExt as _, stream};
 use tokio::time::timeout;
 
+use super::canary;
 use super::clear::{self, Subject};
 use super::{Failure, abstains, print, running, store_status};
 use crate::command_line::exit;
@@ -50,6 +51,7 @@ pub(super) async fn init(root: &Path) -> Result<(), Failure> {
 /// host.
 pub(super) async fn doctor(root: &Path) -> Result<(), Failure> {
     let settings = load(root)?;
+    let of_metrics = settings.metrics.and_then(config::exposure).map(|text| ("warning", text));
     let of_silences = store_status().await.map_or_else(|_| Vec::new(), |store| silences(&settings.services, &store));
     let of_services = services(&settings).await;
     let mut of_units = Vec::new();
@@ -60,12 +62,14 @@ pub(super) async fn doctor(root: &Path) -> Result<(), Failure> {
                 of_units = seals(&*store, &settings).await;
                 of_units.extend(fences(&*store, &settings).await);
                 of_units.extend(registrations(&*store, &settings).await);
+                of_units.extend(canary::look(&*store, &settings).await);
             }
             examination
         }
         Err(failure) => Err(failure),
     };
     // The present fault is printed before all advice.
+    of_units.extend(observed(&settings));
     let (found, fault) = match examination {
         Ok(mut found) => {
             let fault = found.fault.take().map(Failure::unavailable);
@@ -79,11 +83,21 @@ pub(super) async fn doctor(root: &Path) -> Result<(), Failure> {
     let of_store = found.facts.into_iter();
     let degraded = found.warnings.into_iter().chain(found.degraded).map(|warning| ("warning", warning));
     let lines = of_silences.into_iter().map(|text| ("warning", text));
-    let lines = lines.chain(of_store).chain(degraded).chain(of_units).chain(of_services);
+    let lines = lines.chain(of_store).chain(degraded).chain(of_units).chain(of_services).chain(of_metrics);
     for (name, text) in lines {
         print(&format!("{name:<12} {text}\n"))?;
     }
     fault.map_or(Ok(()), |fault| Err(Failure::new(fault.status, "")))
+}
+
+/// The services that this host only observes.
+fn observed(settings: &Settings) -> Vec<(&'static str, String)> {
+    let observed = settings.services.iter().filter(|service| service.observes);
+    let told = |service: &ServiceSettings| {
+        let name = &service.name;
+        ("observed", format!("{name} is not run on this host: its file says mode = \"observe\""))
+    };
+    observed.map(told).collect()
 }
 
 /// What the store has under each of `keys`. Many are asked for at once, because a store answers reads that come together

@@ -6,6 +6,7 @@ use super::drain::Drain;
 use super::fence::Fencings;
 use super::grounds::Grounds;
 use super::hints::Hints;
+use super::history::History;
 use super::machine::Machine;
 use super::tidings::Tidings;
 use crate::config::WatchdogSettings;
@@ -29,6 +30,8 @@ pub struct Host {
     /// The same store, for whatever is neither a lock nor a unit's entry. Its failures are counted nowhere, and it answers one
     /// call at a time: see [`Aside`](super::aside::Aside).
     pub notes: Arc<dyn Store>,
+    /// Takes what happens to a service, for the history of its lock.
+    pub history: History,
     /// The address of the store.
     pub store_address: StoreAddress,
     /// The name that tells this host's cluster from others in the same store.

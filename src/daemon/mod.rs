@@ -13,12 +13,14 @@
 //! | [`broken`] | which files are broken, and what becomes of their services |
 //! | [`cluster`] | what this host tells the other hosts through the store, and what it knows of them |
 //! | [`drain`] | whether an operator has had this host hand everything over |
+//! | [`diary`] | what a service tells the history of its lock |
 //! | [`fence`] | the units that fence other hosts and unfence this one |
 //! | [`guard_queue`] | the service's requests to the guard, in order |
 //! | [`grounds`] | which control groups belong to which service |
 //! | [`health`] | health checks, their rise and fall |
 //! | [`hints`] | one watch of the store for all services |
 //! | [`observer`] | services that are only observed |
+//! | [`history`] | what services tell of themselves, and the task that writes it |
 //! | [`machine`] | what a service needs of its host: clocks, timers, tasks, memory |
 //! | [`disk`] | files that outlive the daemon |
 //! | [`file_writer`] | the threads that write these files |
@@ -41,6 +43,7 @@ mod beyond;
 mod bonds;
 mod broken;
 mod cluster;
+mod diary;
 mod disk;
 pub mod drain;
 #[cfg(test)]
@@ -51,6 +54,7 @@ pub mod grounds;
 mod guard_queue;
 mod health;
 pub mod hints;
+pub mod history;
 mod host;
 mod inbox;
 pub mod machine;

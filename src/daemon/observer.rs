@@ -59,7 +59,7 @@ impl Observers {
                 Some(observer) if *observer.settings == settings => observer,
                 _ => {
                     told.push(format!("{name} is observed"));
-                    Observer::begin(host.clone(), Arc::new(settings), Arc::clone(changed))
+                    Observer::begin(host, Arc::new(settings), Arc::clone(changed))
                 }
             };
             self.0.insert(name, observer);
@@ -93,6 +93,7 @@ impl Observers {
                 token: seen.token,
                 hindrance: "it is only observed here: its file says mode = \"observe\"".to_owned(),
                 waits: seen.would.clone(),
+                settings: settings.agreement(),
                 ..ServiceStatus::default()
             }
         })
@@ -100,7 +101,7 @@ impl Observers {
 }
 
 impl Observer {
-    fn begin(host: Host, settings: Arc<ServiceSettings>, changed: Arc<Notify>) -> Self {
+    fn begin(host: &Host, settings: Arc<ServiceSettings>, changed: Arc<Notify>) -> Self {
         let (show, seen) = watch::channel(Seen::default());
         let task = host.machine.spawn(Box::pin(observe(host.clone(), Arc::clone(&settings), show, changed)));
         Self { settings, seen, _task: task.into() }
@@ -150,6 +151,7 @@ async fn observe(host: Host, settings: Arc<ServiceSettings>, show: watch::Sender
         show.send_if_modified(|shown| std::mem::replace(shown, seen.clone()) != seen);
         if is_new {
             changed.notify_one();
+            host.tidings.bulletin().changed();
         }
         sleep(interval).await;
     }

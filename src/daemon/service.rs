@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 
 use super::alarms::Alarms;
 use super::beyond;
+use super::diary::Diary;
 use super::guard_queue::GuardQueue;
 use super::health::{Checker, Role};
 use super::hints::{Bell, Ring};
@@ -92,7 +93,11 @@ pub fn spawn(
 ) -> std::io::Result<Handle> {
     let (status, shown) = watch::channel(Status::unknown(host.machine.wall().as_secs()));
     let progress = Arc::new(AtomicU64::new(0));
+    let has_lapsed = kept.as_ref().is_some_and(|kept| kept.remembered.lapsed);
     let service = Service::new(host, Arc::clone(&settings), kept, status, Arc::clone(&progress), changed)?;
+    if has_lapsed {
+        service.raise(journal::Alarm::Lapsed, "putexd has not renewed it before its deadline, and the guard ended it");
+    }
     let orders = Orders::to(service.inbox.clone());
     let task = host.machine.spawn(Box::pin(Box::new(service).run()));
     Ok(Handle { settings, orders, status: shown, progress, task })
@@ -109,6 +114,8 @@ struct Service {
     units_changed: bool,
     /// The units that were alive when they were last looked at.
     alive: Vec<UnitName>,
+    /// The remark that systemd was stopping the main unit then, which nobody had asked putexd for.
+    stopped_by_another: Option<String>,
     /// Why one of them was not dead.
     undead: Option<unit_control::Trouble>,
     /// Since when `undead` is set without a lease under which the units may run.
@@ -117,6 +124,8 @@ struct Service {
     last_holder: String,
     /// What the journal was told of missing renewals.
     overdue: tell::Overdue,
+    /// What the history of the lock is to be told.
+    diary: Diary,
     /// Once the service retires: what has to happen before it is taken up on this host again.
     again: Option<String>,
     /// When and why the last run on this host failed, until a start succeeds.
@@ -199,7 +208,6 @@ impl Service {
         let (guard_queue, requests) = mpsc::channel(GUARD_LIMIT);
         let (looked, sees) = watch::channel(false);
         let broken = kept.as_ref().and_then(|kept| kept.broken.clone());
-        let has_lapsed = kept.as_ref().is_some_and(|kept| kept.remembered.lapsed);
         let (remembered, armed) = kept.map_or((None, None), |kept| (Some(kept.remembered), Some(kept.lease)));
         let leased = armed.as_ref().map(|lease| lease.units.clone());
         let groups = armed.iter().flat_map(|lease| lease.cgroups.iter().cloned()).collect();
@@ -244,9 +252,11 @@ impl Service {
             units_changed,
             alive: Vec::new(),
             undead: None,
+            stopped_by_another: None,
             undead_since: None,
             last_holder: String::new(),
             overdue: tell::Overdue::default(),
+            diary: Diary::default(),
             again: None,
             failure: None,
             failing: alarms::Failing::default(),
@@ -291,10 +301,6 @@ impl Service {
             changed,
         };
         service.restart_checker();
-        if has_lapsed {
-            service
-                .raise(journal::Alarm::Lapsed, "putexd has not renewed it before its deadline, and the guard ended it");
-        }
         Ok(service)
     }
 
@@ -603,6 +609,8 @@ impl Service {
     fn judge(&mut self, observed: ObservedUnits) -> Option<ObservedUnit> {
         self.alive = observed.alive;
         self.undead = observed.trouble;
+        self.stopped_by_another =
+            (observed.is_stopping && self.election.state() == State::Active).then(|| self.stop_of_another());
         let runs = matches!(self.election.state(), State::Starting | State::Active);
         let since = self.undead_since.unwrap_or_else(|| self.host.machine.now());
         self.undead_since = (self.undead.is_some() && !runs).then_some(since);

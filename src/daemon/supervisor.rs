@@ -28,6 +28,7 @@ use super::cluster::{self, Cluster, Errand};
 use super::drain::Drain;
 use super::fence::Fencings;
 use super::grounds::Grounds;
+use super::history::History;
 use super::machine::ThisMachine;
 use super::notify;
 use super::observer::{self, Observers};
@@ -193,6 +194,8 @@ struct Supervisor {
     /// Rings when a service's status changed.
     changed: Arc<Notify>,
     shown: String,
+    /// The version of each service's status that the bus has seen last.
+    seen: BTreeMap<ServiceName, u64>,
     /// The requests of D-Bus clients.
     asks: mpsc::Receiver<Ask>,
     /// What is known of the other hosts, and what they are told.
@@ -236,6 +239,8 @@ impl Supervisor {
         let metrics = Metrics::default();
         let silences = Silences::new(tidings.clone(), metrics.clone());
         let notes: Arc<dyn Store> = Arc::new(Aside::new(Arc::clone(&store) as Arc<dyn Store>, call_limit));
+        let history = History::default();
+        tokio::spawn(history.clone().write(Arc::clone(&notes), settings.node.clone()));
         let store: Arc<dyn Store> = Arc::new(Heard::new(store, silences.clone()));
         let hints = super::hints::Hints::default();
         tokio::spawn(hints.clone().run(Arc::clone(&store), guard.link()));
@@ -244,6 +249,7 @@ impl Supervisor {
             machine_id,
             store,
             notes,
+            history,
             store_address: settings.store.address(),
             cluster: settings.cluster.clone(),
             guard,
@@ -264,7 +270,7 @@ impl Supervisor {
         for_machines.listen(settings.metrics);
         let (ask, asks) = mpsc::channel(ASKS_LIMIT);
         let (tried, served) = oneshot::channel();
-        tokio::spawn(dbus::serve(settings.node.clone(), ask, tried));
+        tokio::spawn(dbus::serve(settings.node.clone(), ask, host.tidings.bulletin().clone(), tried));
         tokio::spawn(tell_of_thaws());
         tokio::spawn(tell_of_guard(host.guard.link(), host.tidings.clone()));
         let mut supervisor = Self {
@@ -283,6 +289,7 @@ impl Supervisor {
             coming: Vec::new(),
             changed: Arc::new(Notify::new()),
             shown: String::new(),
+            seen: BTreeMap::new(),
             asks,
             cluster,
             _cluster_tasks: cluster_tasks,
@@ -359,7 +366,9 @@ impl Supervisor {
         let name = settings.name.clone();
         match service::spawn(&self.host, Arc::new(settings), kept, Arc::clone(&self.changed)) {
             Ok(handle) => {
+                self.seen.remove(&name);
                 self.services.insert(name, handle);
+                self.host.tidings.bulletin().all_changed();
             }
             Err(error) => tracing::error!("{name}: failed to start its election: {error}"),
         }

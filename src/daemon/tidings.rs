@@ -14,6 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 
 use super::alarms::Alarms;
+use crate::dbus::Bulletin;
 use crate::election::{State, Transition, rounded};
 use crate::host::clock;
 use crate::journal;
@@ -89,6 +90,7 @@ struct Shared {
     store_fails: AtomicBool,
     services: Mutex<Services>,
     alarms: Alarms,
+    bulletin: Bulletin,
 }
 
 /// The end of one service's lease, if it is active here. When this is dropped the service is no longer counted. Each
@@ -114,6 +116,11 @@ struct Services {
 }
 
 impl Tidings {
+    /// What the bus is told without being asked.
+    pub(super) fn bulletin(&self) -> &Bulletin {
+        &self.0.bulletin
+    }
+
     /// The alarms that stand about the host as a whole.
     pub(super) fn alarms(&self) -> &Alarms {
         &self.0.alarms

@@ -19,7 +19,8 @@ use crate::election::{ObservedUnit, rounded};
 use crate::guard_client::frame::ListedLease;
 use crate::host::processes::Process;
 use crate::systemd::{
-    BusError, ChangeHints, JobEnd, Look, Manager, NotDead, PATIENCE, Placement, Purpose, StartError, insist,
+    ActiveState, BusError, ChangeHints, JobEnd, Look, Manager, NotDead, PATIENCE, Placement, Purpose, StartError,
+    insist,
 };
 use crate::types::{ServiceName, Time, UnitName};
 
@@ -147,6 +148,8 @@ pub(super) struct ObservedUnits {
     pub(super) trouble: Option<Trouble>,
     /// Whether each unit is known to be started or dead, so that a change comes with a hint from PID 1.
     pub(super) is_settled: bool,
+    /// Whether systemd is stopping the main unit.
+    pub(super) is_stopping: bool,
 }
 
 /// When a stop has taken too long, and the settings that say what follows. The settings may change while the stop is under
@@ -204,7 +207,7 @@ impl ObservedUnits {
         } else {
             Some(ObservedUnit::Alive)
         };
-        Self { main, all, alive, trouble: None, is_settled: false }
+        Self { main, all, alive, trouble: None, is_settled: false, is_stopping: false }
     }
 }
 
@@ -623,6 +626,11 @@ impl UnitControl {
         });
         sighting.is_settled =
             looks.iter().all(|look| look.as_ref().is_ok_and(|look| look.is_started || look.dead.is_ok()));
+        let deactivating = ActiveState::Deactivating.to_string();
+        sighting.is_stopping = matches!(
+            looks.first(),
+            Some(Ok(Look { dead: Err(NotDead::Running(state)), .. })) if state.starts_with(&deactivating)
+        );
         // The first one that only an operator can end, or else the first one.
         sighting.trouble = troubles.min_by_key(|trouble| !trouble.is_for_the_operator);
         // Such a main unit serves nobody any more, so the holder has to release. What is left of it bars the release until

@@ -1,48 +1,64 @@
 //! The served interfaces: what `putexctl` and other programs may ask of a running putexd.
 //!
 //! Both ends are here, so that they cannot differ: [`serve`] for the daemon, [`StatusProxy`] and [`ManagerProxy`] for its
-//! clients. Who may call what is in `packaging/usr/share/dbus-1/system.d/org.putexd.Putexd1.conf`: everybody may look
-//! (`org.putexd.Putexd1.Status`), root may act (`org.putexd.Putexd1.Manager`).
+//! clients. What is served is described in `org.putexd.Putexd1(5)`, and who may call what in [`authority`].
 //!
-//! Clients that look, however often, must cost no service anything. The connection is used for nothing else. Looks are
-//! answered one after the other, at a bounded pace, from a picture that is taken anew after [`FRESH`]. Calls beyond
-//! zbus's queue of 64 wait in the bus, which limits them for each of its clients.
+//! | module | what it does |
+//! | --- | --- |
+//! | [`desk`] | takes the calls and answers them, at a bounded pace |
+//! | [`teller`] | sends the signals |
+//! | [`bulletin`] | what the daemon says without being asked |
+//! | [`interfaces`] | the methods, signals and properties, as tables |
+//! | [`object`] | the object of a service |
+//! | [`authority`] | who asks, and what he may do |
+//! | [`options`] | what a client may say beside the service |
+//! | [`dictionary`] | `a{sv}` for all that may grow |
+//! | [`status`] | what is told |
+//!
+//! The calls are read from the connection itself and not by zbus's `ObjectServer`, which answers calls of the standard
+//! interfaces in as many tasks as there are calls: every user may make them, so they have to wait for their turn.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use tokio::sync::{Mutex, mpsc, oneshot};
-use tokio::time::{Instant, sleep, sleep_until};
-use zbus::{Connection, MessageStream, Variant, fdo};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::sleep;
+use zbus::{Connection, MatchRule, MessageStream, fdo};
 
-use self::dictionary::{Dictionary, to_dictionary};
+use self::authority::Authority;
+use self::desk::Desk;
+use self::dictionary::Dictionary;
+use self::teller::Teller;
 use crate::cluster::history::Happened;
 use crate::cluster::request::Verb;
-use crate::types::{NodeId, ServiceName, printable};
+use crate::types::{NodeId, ServiceName};
 
+mod authority;
+mod bulletin;
+mod desk;
 pub mod dictionary;
+mod interfaces;
+mod object;
 mod options;
 mod status;
+mod teller;
+#[cfg(test)]
+mod tests;
 
+pub use bulletin::{Bulletin, TransitionStatus};
 pub use options::Options;
 pub use status::{
     Begun, ClusterStatus, HostReport, HostStatus, ServiceReport, ServiceStatus, StoreStatus, TimingsStatus, Word,
 };
+pub use teller::Changes;
 
 /// The well-known name on the bus.
 pub const NAME: &str = "org.putexd.Putexd1";
-/// The path of the one object.
+/// The path of the first object. Those of the services are below it.
 pub const PATH: &str = "/org/putexd/Putexd1";
-
-/// The greatest age of the picture that a look is answered from.
-const FRESH: Duration = Duration::from_millis(100);
-/// The time between two looks, once more of them have come than [`BURST`] allows for: the time that an answer takes, and
-/// three times as much for others.
-const PACE: Duration = Duration::from_micros(800);
-/// What is added to [`PACE`] for each service in the answer.
-const PACE_OF_SERVICE: Duration = Duration::from_micros(40);
-/// For how much time the looks may come at once.
-const BURST: Duration = Duration::from_millis(100);
+/// The part of the path that the services' objects have in common.
+const SERVICE: &str = "service";
 
 /// The pause before the name is claimed again, as on a bus that came back.
 const RETRY: Duration = Duration::from_secs(1);
@@ -54,6 +70,15 @@ pub enum Ask {
     Store(oneshot::Sender<StoreStatus>),
     /// All services, sorted by name.
     List(oneshot::Sender<Vec<ServiceStatus>>),
+    /// The services that may show something else than when this was last asked.
+    Changes {
+        /// Whether all services are wanted, and their names.
+        all: bool,
+        /// Services that are wanted in any case.
+        also: BTreeSet<ServiceName>,
+        /// Where to send them.
+        answer: oneshot::Sender<Changes>,
+    },
     /// The cluster as this host knows it.
     Cluster(oneshot::Sender<ClusterStatus>),
     /// The history of a service's lock, the latest event last.
@@ -74,272 +99,112 @@ pub enum Ask {
     },
 }
 
-/// Serves the interfaces for ever, over bus restarts. The questions of clients go to the daemon through `asks`. `tried` is
-/// answered after the first attempt, whatever came of it.
-pub async fn serve(node: NodeId, asks: mpsc::Sender<Ask>, tried: oneshot::Sender<()>) {
+/// Serves the interfaces for ever, over bus restarts, for the host `node`. The questions of clients go to the daemon through
+/// `asks`, and what `bulletin` says is told as signals. `tried` is answered after the first attempt, whatever came of it.
+pub async fn serve(node: NodeId, asks: mpsc::Sender<Ask>, bulletin: Bulletin, tried: oneshot::Sender<()>) {
     let mut told = false;
     let mut tried = Some(tried);
     loop {
-        let claimed = claim(node.clone(), asks.clone()).await;
+        let failed = attend(node.clone(), asks.clone(), bulletin.clone(), &mut told, &mut tried).await.err();
         if let Some(tried) = tried.take() {
             // Whoever waited for it may have given up.
             let _ = tried.send(());
         }
-        match claimed {
-            Ok(connection) => {
-                told = false;
-                // The stream ends with the connection; the calls themselves go to the object.
-                let mut messages = MessageStream::from(&connection);
-                while messages.next().await.is_some() {}
-            }
-            Err(error) if !told => {
-                told = true;
-                tracing::warn!("failed to serve {NAME} on the system bus: {error}; putexctl cannot ask this putexd");
-            }
-            Err(_) => {}
+        if let Some(error) = failed.filter(|_| !told) {
+            told = true;
+            tracing::warn!("failed to serve {NAME} on the system bus: {error}; putexctl cannot ask this putexd");
         }
         sleep(RETRY).await;
     }
 }
 
-async fn claim(node: NodeId, asks: mpsc::Sender<Ask>) -> zbus::Result<Connection> {
-    let status = Status { asks: asks.clone(), cache: Mutex::default() };
-    let bus = zbus::connection::Builder::system();
-    bus.serve_at(PATH, status).serve_at(PATH, Manager { asks, node }).name(NAME).build().await
-}
-
-/// The interface for everybody.
-struct Status {
-    asks: mpsc::Sender<Ask>,
-    cache: Mutex<Cache>,
-}
-
-/// What all clients that look share.
-#[derive(Default)]
-struct Cache {
-    services: Option<(Instant, Vec<Dictionary>)>,
-    store: Option<(Instant, Dictionary)>,
-    cluster: Option<(Instant, Dictionary)>,
-    next_look: Option<Instant>,
-}
-
-impl Cache {
-    /// When the next look may be answered.
-    fn turn(&mut self, now: Instant) -> Instant {
-        let services = self.services.as_ref().map_or(0, |(_, services)| services.len());
-        let pace = PACE + PACE_OF_SERVICE * u32::try_from(services).unwrap_or(u32::MAX);
-        let turn = self.next_look.map_or(now, |next| next.max(now - BURST));
-        self.next_look = Some(turn + pace);
-        turn
-    }
-}
-
-/// The picture, if it is not too old.
-fn fresh<T: Clone>(picture: Option<&(Instant, T)>, now: Instant) -> Option<T> {
-    picture.filter(|(taken, _)| now < *taken + FRESH).map(|(_, picture)| picture.clone())
-}
-
-/// The interface for root.
-struct Manager {
-    asks: mpsc::Sender<Ask>,
+/// Serves until the bus is gone. `told` becomes false and `tried` is answered as soon as the name is there.
+async fn attend(
     node: NodeId,
+    asks: mpsc::Sender<Ask>,
+    bulletin: Bulletin,
+    told: &mut bool,
+    tried: &mut Option<oneshot::Sender<()>>,
+) -> zbus::Result<()> {
+    let bus = zbus::connection::Builder::system().build().await?;
+    let authority = Authority::new(zbus::connection::Builder::system().build().await?, node);
+    let claim = async {
+        bus.request_name(NAME).await?;
+        *told = false;
+        if let Some(tried) = tried.take() {
+            let _ = tried.send(());
+        }
+        Teller::new(bus.clone(), asks.clone(), bulletin).run().await
+    };
+    // The calls are taken from before the name is there, because a queue that nobody empties holds up the answer to the claim.
+    let answers = answer(&bus, Desk::new(bus.clone(), asks.clone(), authority));
+    tokio::select! {
+        ended = claim => ended,
+        ended = answers => ended,
+    }
 }
 
-/// The error when the daemon no longer takes questions, or dropped one unanswered.
-fn gone<T>(_: T) -> fdo::Error {
-    fdo::Error::Failed("putexd is about to end".to_owned())
+/// Answers the calls until the connection ends.
+async fn answer(bus: &Connection, desk: std::sync::Arc<Desk>) -> zbus::Result<()> {
+    let calls = MatchRule::builder().msg_type(zbus::message::Type::MethodCall).build()?;
+    let mut calls = MessageStream::for_match_rule(calls, bus, None).await?;
+    while let Some(Ok(call)) = calls.next().await {
+        desk.take(call).await;
+    }
+    Ok(())
 }
 
-/// What the daemon answers to an operator, as the bus takes it.
-fn said<T>(answer: Result<T, String>) -> fdo::Result<T> {
-    answer.map_err(|reason| fdo::Error::Failed(printable(&reason).into_owned()))
-}
-
-// Without `spawn` calls do not get a task each, so that clients that look wait for each other.
-#[zbus::interface(
-    name = "org.putexd.Putexd1.Status",
-    proxy(default_service = "org.putexd.Putexd1", default_path = "/org/putexd/Putexd1"),
-    spawn = false
+/// Everybody's interface, for clients.
+#[zbus::proxy(
+    interface = "org.putexd.Putexd1.Status",
+    default_service = "org.putexd.Putexd1",
+    default_path = "/org/putexd/Putexd1"
 )]
-impl Status {
+pub trait Status {
     /// All services of this host, by name.
-    async fn list_services(&self) -> fdo::Result<Vec<Dictionary>> {
-        let mut cache = self.cache.lock().await;
-        sleep_until(cache.turn(Instant::now())).await;
-        if let Some(services) = fresh(cache.services.as_ref(), Instant::now()) {
-            return Ok(services);
-        }
-        let (answer, list) = oneshot::channel();
-        self.asks.send(Ask::List(answer)).await.map_err(gone)?;
-        let services: Vec<_> = list.await.map_err(gone)?.iter().map(to_dictionary).collect();
-        cache.services = Some((Instant::now(), services.clone()));
-        Ok(services)
-    }
-
+    fn list_services(&self) -> fdo::Result<Vec<Dictionary>>;
     /// One service of this host.
-    async fn describe_service(&self, service: &str) -> fdo::Result<Dictionary> {
-        let service = named(service)?;
-        let is_it =
-            |told: &Dictionary| told.get("service").is_some_and(|name| **name == Variant::from(service.as_str()));
-        let unknown = || fdo::Error::Failed(format!("putexd runs no service called {service}"));
-        self.list_services().await?.into_iter().find(is_it).ok_or_else(unknown)
-    }
-
-    /// The cluster as this host knows it.
-    async fn describe_cluster(&self) -> fdo::Result<Dictionary> {
-        let mut cache = self.cache.lock().await;
-        sleep_until(cache.turn(Instant::now())).await;
-        if let Some(cluster) = fresh(cache.cluster.as_ref(), Instant::now()) {
-            return Ok(cluster);
-        }
-        let (answer, status) = oneshot::channel();
-        self.asks.send(Ask::Cluster(answer)).await.map_err(gone)?;
-        let cluster = to_dictionary(&status.await.map_err(gone)?);
-        cache.cluster = Some((Instant::now(), cluster.clone()));
-        Ok(cluster)
-    }
-
-    /// The history of a service's lock, the latest event last. Options: `limit`.
-    async fn describe_history(&self, service: &str, options: Dictionary) -> fdo::Result<Vec<Dictionary>> {
-        let options = Options::read(options, "DescribeHistory", &["limit"])?;
-        let service = named(service)?;
-        let mut cache = self.cache.lock().await;
-        sleep_until(cache.turn(Instant::now())).await;
-        let (answer, history) = oneshot::channel();
-        self.asks.send(Ask::History { service, answer }).await.map_err(gone)?;
-        let events = said(history.await.map_err(gone)?)?;
-        let limit = options.limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
-        Ok(events[events.len().saturating_sub(limit)..].iter().map(to_dictionary).collect())
-    }
-
+    fn describe_service(&self, service: &str) -> fdo::Result<Dictionary>;
     /// How the store has answered this host.
-    async fn describe_store(&self) -> fdo::Result<Dictionary> {
-        let mut cache = self.cache.lock().await;
-        sleep_until(cache.turn(Instant::now())).await;
-        if let Some(store) = fresh(cache.store.as_ref(), Instant::now()) {
-            return Ok(store);
-        }
-        let (answer, status) = oneshot::channel();
-        self.asks.send(Ask::Store(answer)).await.map_err(gone)?;
-        let store = to_dictionary(&status.await.map_err(gone)?);
-        cache.store = Some((Instant::now(), store.clone()));
-        Ok(store)
-    }
+    fn describe_store(&self) -> fdo::Result<Dictionary>;
+    /// The cluster as this host knows it.
+    fn describe_cluster(&self) -> fdo::Result<Dictionary>;
+    /// The history of a service's lock, the latest event last.
+    fn describe_history(&self, service: &str, options: Dictionary) -> fdo::Result<Vec<Dictionary>>;
 }
 
-#[zbus::interface(
-    name = "org.putexd.Putexd1.Manager",
-    proxy(default_service = "org.putexd.Putexd1", default_path = "/org/putexd/Putexd1")
+/// The interface of those who may act, for clients. What each method does is said at [`Verb`].
+#[zbus::proxy(
+    interface = "org.putexd.Putexd1.Manager",
+    default_service = "org.putexd.Putexd1",
+    default_path = "/org/putexd/Putexd1"
 )]
-impl Manager {
-    /// Stops the unit and lets the lock go; another host takes over, or the one named in `to`. Options: `reason`, `to`.
-    async fn step_down(&self, service: &str, options: Dictionary) -> fdo::Result<Dictionary> {
-        let options = Options::read(options, "StepDown", &["reason", "to"])?;
-        self.ask(Verb::StepDown { service: named(service)?, reason: options.reason(), to: options.to()? }).await
-    }
-
-    /// Stops the service on all hosts, and keeps it stopped. Options: `reason`, `until`.
-    async fn stop(&self, service: &str, options: Dictionary) -> fdo::Result<Dictionary> {
-        let options = Options::read(options, "Stop", &["reason", "until"])?;
-        self.ask(Verb::Stop { service: named(service)?, reason: options.reason(), until: options.until()? }).await
-    }
-
-    /// Lets a stopped service be started again.
-    async fn start(&self, service: &str, options: Dictionary) -> fdo::Result<Dictionary> {
-        Options::read(options, "Start", &[])?;
-        self.ask(Verb::Start { service: named(service)? }).await
-    }
-
-    /// Has the holder keep its lease for `seconds`, during which nobody takes over. Options: `seconds`, `reason`.
-    async fn pause(&self, service: &str, options: Dictionary) -> fdo::Result<Dictionary> {
-        let options = Options::read(options, "Pause", &["seconds", "reason"])?;
-        let seconds = options.seconds("Pause")?;
-        self.ask(Verb::Pause { service: named(service)?, reason: options.reason(), seconds }).await
-    }
-
-    /// Ends a pause.
-    async fn resume(&self, service: &str, options: Dictionary) -> fdo::Result<Dictionary> {
-        Options::read(options, "Resume", &[])?;
-        self.ask(Verb::Resume { service: named(service)? }).await
-    }
-
-    /// Says that the store and the key which this host's configuration names for the service's unit are meant, though the
-    /// unit was run elsewhere before.
-    async fn adopt(&self, service: &str, options: Dictionary) -> fdo::Result<Dictionary> {
-        Options::read(options, "Adopt", &[])?;
-        self.ask(Verb::Adopt { service: named(service)? }).await
-    }
-
-    /// Has this host hand everything over, and take nothing. Options: `reason`, `until`, `force`.
-    async fn drain(&self, options: Dictionary) -> fdo::Result<Dictionary> {
-        let options = Options::read(options, "Drain", &["reason", "until", "force"])?;
-        let force = options.force.unwrap_or_default();
-        self.ask(Verb::Drain { reason: options.reason(), until: options.until()?, force }).await
-    }
-
-    /// Lets this host take part again.
-    async fn undrain(&self, options: Dictionary) -> fdo::Result<Dictionary> {
-        Options::read(options, "Undrain", &[])?;
-        self.ask(Verb::Undrain).await
-    }
-
-    /// Says that a host is off: no fencing of it is waited for.
-    async fn confirm_dead(&self, node: &str, options: Dictionary) -> fdo::Result<Dictionary> {
-        Options::read(options, "ConfirmDead", &[])?;
-        self.ask(Verb::ConfirmDead { node: options::node(node)? }).await
-    }
-}
-
-impl Manager {
-    async fn ask(&self, verb: Verb) -> fdo::Result<Dictionary> {
-        let (answer, result) = oneshot::channel();
-        let by = format!("root@{}", self.node);
-        self.asks.send(Ask::Do { verb, by, answer }).await.map_err(gone)?;
-        Ok(to_dictionary(&Begun { begun: said(result.await.map_err(gone)?)? }))
-    }
-}
-
-fn named(service: &str) -> fdo::Result<ServiceName> {
-    service.parse().map_err(|error: crate::types::NameError| fdo::Error::InvalidArgs(error.to_string()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Answers every look, and counts how often the daemon itself was asked.
-    fn daemon(mut asks: mpsc::Receiver<Ask>) -> tokio::task::JoinHandle<usize> {
-        tokio::spawn(async move {
-            let mut asked = 0;
-            while let Some(ask) = asks.recv().await {
-                asked += 1;
-                if let Ask::List(answer) = ask {
-                    let _ = answer.send(vec![ServiceStatus::default(); 300]);
-                }
-            }
-            asked
-        })
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn looks_are_answered_at_a_bounded_pace_from_one_picture() {
-        let (sender, asks) = mpsc::channel(1);
-        let daemon = daemon(asks);
-        let looks = Status { asks: sender, cache: Mutex::default() };
-        let began = Instant::now();
-        let mut at_once = 0;
-        for _ in 0..1000 {
-            let answered = looks.list_services().await.expect("an answer").len();
-            assert_eq!(answered, 300);
-            at_once += usize::from(began.elapsed() < FRESH);
-        }
-        let took = began.elapsed();
-        drop(looks);
-        let asked = daemon.await.expect("it ends");
-        let pace = PACE + PACE_OF_SERVICE * 300;
-        assert!(took > pace * 900 && took < pace * 1000, "{took:?}");
-        assert!(at_once > 5, "an operator's few looks do not wait: {at_once}");
-        let pictures = took.as_millis() / FRESH.as_millis();
-        assert!(asked as u128 <= pictures + 1, "the daemon was asked {asked} times in {took:?}");
-    }
+pub trait Manager {
+    /// [`Verb::StepDown`]
+    #[zbus(allow_interactive_auth)]
+    fn step_down(&self, service: &str, options: Dictionary) -> fdo::Result<Dictionary>;
+    /// [`Verb::Stop`]
+    #[zbus(allow_interactive_auth)]
+    fn stop(&self, service: &str, options: Dictionary) -> fdo::Result<Dictionary>;
+    /// [`Verb::Start`]
+    #[zbus(allow_interactive_auth)]
+    fn start(&self, service: &str, options: Dictionary) -> fdo::Result<Dictionary>;
+    /// [`Verb::Pause`]
+    #[zbus(allow_interactive_auth)]
+    fn pause(&self, service: &str, options: Dictionary) -> fdo::Result<Dictionary>;
+    /// [`Verb::Resume`]
+    #[zbus(allow_interactive_auth)]
+    fn resume(&self, service: &str, options: Dictionary) -> fdo::Result<Dictionary>;
+    /// [`Verb::Adopt`]
+    #[zbus(allow_interactive_auth)]
+    fn adopt(&self, service: &str, options: Dictionary) -> fdo::Result<Dictionary>;
+    /// [`Verb::Drain`]
+    #[zbus(allow_interactive_auth)]
+    fn drain(&self, options: Dictionary) -> fdo::Result<Dictionary>;
+    /// [`Verb::Undrain`]
+    #[zbus(allow_interactive_auth)]
+    fn undrain(&self, options: Dictionary) -> fdo::Result<Dictionary>;
+    /// [`Verb::ConfirmDead`]
+    #[zbus(allow_interactive_auth)]
+    fn confirm_dead(&self, node: &str, options: Dictionary) -> fdo::Result<Dictionary>;
 }

@@ -647,6 +647,25 @@ mod tests {
     }
 
     #[test]
+    fn the_units_of_an_observed_service_are_left_alone_and_those_that_are_run_are_not() {
+        const RUN: &str = "unit = \"a.service\"\n";
+        const OBSERVE: &str = "unit = \"a.service\"\nmode = \"observe\"\n";
+        let bonds = |kept: Option<&str>, file: &str| {
+            let host = Host::new();
+            kept.into_iter().for_each(|text| host.keep("db", text));
+            let generated = host.file("etc/db.toml", file).run();
+            (generated.bonds.len(), generated.problems.len())
+        };
+        assert_eq!(bonds(None, OBSERVE), (0, 0), "and nothing is wrong with that");
+        assert_eq!(bonds(Some(OBSERVE), OBSERVE), (0, 0));
+        assert_eq!(bonds(Some(RUN), OBSERVE).0, 1, "putexd still runs it");
+        assert_eq!(bonds(Some(OBSERVE), RUN).0, 1);
+        // A broken file must not stop what runs, nor set free what putexd has not observed.
+        assert_eq!(bonds(Some(OBSERVE), "unit = \"a.service\"\nmode = \"obs").0, 0);
+        assert_eq!(bonds(None, "mode = \"observe\"\nunit = \"a.service\"\nkey = \"").0, 1);
+    }
+
+    #[test]
     fn the_guard_is_told_of_its_watchdog() {
         let told = guard(
             "node = \"h1\"\n[guard]\nwatchdog-device = \"/dev/watchdog1\"\nwatchdog-timeout = \"1min 30s\"\n[store]\n",

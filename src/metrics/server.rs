@@ -70,7 +70,7 @@ fn run(sources: Sources, wanted: watch::Receiver<Option<SocketAddr>>) {
             runtime.shutdown_background();
         }
         Err(error) => {
-            tracing::error!("failed to start the server of the metrics: {error}; no metrics are served, ignoring")
+            tracing::error!("failed to start the server of the metrics: {error}; no metrics are served, ignoring");
         }
     }
 }
@@ -104,10 +104,10 @@ async fn bind(address: SocketAddr) -> TcpListener {
             Err(error) if told => tracing::debug!("failed to listen on {address}: {error}, trying again"),
             Err(error) => {
                 told = true;
-                let remedy = match error.kind() {
-                    io::ErrorKind::AddrInUse => "find who has it with \"ss -ltnp\", or set another port",
-                    io::ErrorKind::AddrNotAvailable => "see with \"ip address\" whether this host has the address",
-                    _ => "set another address",
+                let remedy = if error.kind() == io::ErrorKind::AddrInUse {
+                    "find who has it with \"ss -ltnp\", or set another port"
+                } else {
+                    "see with \"ip address\" whether this host has the address, or set another one"
                 };
                 tracing::warn!(
                     "{remedy} in [metrics] listen: failed to listen on {address}: {error}; the services run on without \

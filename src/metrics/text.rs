@@ -74,6 +74,9 @@ struct Row {
     left: Option<Duration>,
 }
 
+/// The name of a gauge, its help, and the value that it has for a service.
+type Column<T> = (&'static str, &'static str, fn(&Row) -> Option<T>);
+
 #[derive(Debug)]
 struct Snapshot {
     metrics: Metrics,
@@ -153,7 +156,7 @@ impl Snapshot {
                 states.encode_family(&labels)?.encode_gauge(&u32::from(state == now))?;
             }
         }
-        let gauges: [(&str, &str, fn(&Row) -> Option<u32>); 3] = [
+        let gauges: [Column<u32>; 3] = [
             ("holder", "Whether this host is the lock's holder by the latest record", |row| {
                 Some(row.numbers.holds().into())
             }),
@@ -170,7 +173,7 @@ impl Snapshot {
                 gauge.encode_family(&row.label())?.encode_gauge(&value)?;
             }
         }
-        let spans: [(&str, &str, fn(&Row) -> Option<Duration>); 3] = [
+        let spans: [Column<Duration>; 3] = [
             ("lease_duration", "T, the time after which a lease that is not renewed is over", |row| {
                 Some(row.numbers.lease())
             }),

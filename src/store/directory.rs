@@ -48,7 +48,7 @@ use tokio::time::timeout;
 
 use super::reconnect::lock;
 use super::{
-    Administer, Attempt, Creation, Entry, Examination, Hints, Link, Snapshot, Store, StoreError, StoreFuture,
+    Administer, Attempt, Creation, Entry, Examination, Hints, Link, Listing, Snapshot, Store, StoreError, StoreFuture,
     WriteOutcome, attempted,
 };
 use crate::host::mountinfo::Mount;
@@ -190,6 +190,17 @@ impl Administer for DirectoryStore {
                 })
             });
             examined.await?
+        })
+    }
+
+    fn list(&self) -> StoreFuture<'_, Result<Listing, StoreError>> {
+        Box::pin(async {
+            let listed = self.shared.serve("list", super::LIST_LIMIT, |shared| {
+                let root = shared.open()?;
+                root::store_id(&root)?;
+                hints::list(&root, Instant::now() + super::LIST_LIMIT * 9 / 10)
+            });
+            listed.await?
         })
     }
 

@@ -35,8 +35,8 @@ use tokio::sync::watch;
 
 use super::reconnect::{Current, Dial, keep_connected};
 use super::{
-    Administer, Attempt, Creation, Entry, Examination, Hints, Link, Snapshot, Store, StoreError, StoreFuture,
-    WriteOutcome, attempted,
+    Administer, Attempt, Creation, Entry, Examination, Hints, LIST_LIMIT, LISTED_LIMIT, Link, Listed, Listing,
+    Snapshot, Store, StoreError, StoreFuture, WriteOutcome, attempted, listed_name, listing,
 };
 use crate::task::OwnedTask;
 use crate::types::store::EtcdSettings;
@@ -118,6 +118,20 @@ impl Administer for EtcdStore {
             let prefix = format!("{:?}, incarnation {incarnation}", self.shared.settings.prefix);
             examination.facts.push(("prefix", prefix));
             Ok(examination)
+        })
+    }
+
+    /// Without sizes, because etcd tells them only with the values, and without ages, because it keeps no times.
+    fn list(&self) -> StoreFuture<'_, Result<Listing, StoreError>> {
+        Box::pin(async {
+            let connection = self.shared.current.connection()?;
+            let prefix = self.shared.names.locks();
+            let (found, is_cut) = connection.bounded_by(LIST_LIMIT, connection.keys(&prefix, LISTED_LIMIT)).await?;
+            let listed = found.into_iter().map(|(name, revision)| {
+                let name = listed_name(&String::from_utf8_lossy(name.get(prefix.len()..).unwrap_or_default()));
+                Ok(Listed { name, revision: unsigned(revision)?, age: None, size: None })
+            });
+            Ok(listing(listed.collect::<Result<_, StoreError>>()?, is_cut))
         })
     }
 }

@@ -158,11 +158,56 @@ pub trait Administer: Store {
     /// Describes the store as it is now, with warnings about what is doubtful.
     fn examine(&self) -> StoreFuture<'_, Result<Examination, StoreError>>;
 
+    /// All keys that the store has a value under, by name: locks, entries, notes, and what other programs have put there. Takes
+    /// up to 10 s. It costs the store much, and nothing of it is of one moment, so nothing may be decided by it.
+    fn list(&self) -> StoreFuture<'_, Result<Listing, StoreError>>;
+
     /// Removes what makes `key` unreadable after a disaster, and says what it was; `None` if the key can be read. What
     /// is left has another incarnation, so that every contender waits for the holder that it knows nothing of (unknown holder, K5).
     fn mend<'a>(&'a self, _key: &'a Key) -> StoreFuture<'a, Result<Option<String>, StoreError>> {
         Box::pin(async { Ok(None) })
     }
+}
+
+/// The keys of a store.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Listing {
+    /// The keys, by name.
+    pub keys: Vec<Listed>,
+    /// Whether there are more, because the store has more than 100,000 keys or did not show all in time.
+    pub is_cut: bool,
+}
+
+/// One key of a store, and its latest value in numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// The key. It is shortened, and has no control characters; as another program may have made it, it need not be a [`Key`].
+    pub name: String,
+    /// The revision of the latest write.
+    pub revision: Revision,
+    /// How long ago that was, by the clock of the store's server or of this host. `None`: the store does not keep it.
+    pub age: Option<Duration>,
+    /// The size of the value as the store has it, in bytes. `None`: the store does not tell without reading it all.
+    pub size: Option<u64>,
+}
+
+/// The most keys of a listing.
+const LISTED_LIMIT: usize = 100_000;
+
+/// The time limit of a listing.
+const LIST_LIMIT: Duration = Duration::from_secs(10);
+
+/// A listing of these keys. `is_cut`: the store has more.
+fn listing(mut keys: Vec<Listed>, is_cut: bool) -> Listing {
+    keys.sort_by(|one, other| one.name.cmp(&other.name));
+    let is_cut = is_cut || keys.len() > LISTED_LIMIT;
+    keys.truncate(LISTED_LIMIT);
+    Listing { keys, is_cut }
+}
+
+/// The name of a key as a listing shows it.
+fn listed_name(name: &str) -> String {
+    shortened(name, TEXT_LIMIT)
 }
 
 /// The result of `init`, with a description of the store.

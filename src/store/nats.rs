@@ -37,12 +37,13 @@ use async_nats::jetstream::publish::PublishAck;
 use futures_util::future::try_join;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::reconnect::{Current, Dial, keep_connected, lock};
 use super::shared_request::SharedRequest;
 use super::{
-    Administer, Attempt, Creation, Entry, Examination, Hints, Link, Snapshot, Store, StoreError, StoreFuture,
-    WriteOutcome, attempted,
+    Administer, Attempt, Creation, Entry, Examination, Hints, LIST_LIMIT, Link, Listing, Snapshot, Store, StoreError,
+    StoreFuture, WriteOutcome, attempted, listing,
 };
 use crate::task::OwnedTask;
 use crate::types::store::NatsSettings;
@@ -171,7 +172,39 @@ impl Administer for NatsStore {
             })
         })
     }
+
+    /// One request for all names, and one for each key.
+    fn list(&self) -> StoreFuture<'_, Result<Listing, StoreError>> {
+        Box::pin(async {
+            let connection = self.shared.current.connection()?;
+            let bucket = Bucket::new(&self.shared.settings.bucket)?;
+            let end = Instant::now() + LIST_LIMIT;
+            let (subjects, mut is_cut) = connection.bounded_by(LIST_LIMIT, bucket.subjects(&connection)).await?;
+            let mut keys = Vec::new();
+            let mut subjects = subjects.into_iter();
+            let mut asking = FuturesUnordered::new();
+            loop {
+                while asking.len() < LISTED_AT_ONCE
+                    && let Some(subject) = subjects.next()
+                {
+                    let (connection, bucket) = (&connection, &bucket);
+                    asking.push(async move { connection.bounded(bucket.listed(connection, &subject)).await });
+                }
+                let Some(listed) = asking.next().await else { break };
+                keys.extend(listed?);
+                if Instant::now() >= end {
+                    is_cut = true;
+                    break;
+                }
+            }
+            drop(asking);
+            Ok(listing(keys, is_cut))
+        })
+    }
 }
+
+/// How many keys a listing asks for at once.
+const LISTED_AT_ONCE: usize = 32;
 
 struct Shared {
     settings: NatsSettings,

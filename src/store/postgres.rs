@@ -35,8 +35,8 @@ use tokio_postgres::Config;
 use super::reconnect::{Current, Dial, keep_connected, lock};
 use super::secret::Secret;
 use super::{
-    Administer, Attempt, Creation, Examination, Hints, Link, Snapshot, Store, StoreError, StoreFuture, WriteOutcome,
-    attempted,
+    Administer, Attempt, Creation, Examination, Hints, LIST_LIMIT, Link, Listing, Snapshot, Store, StoreError,
+    StoreFuture, WriteOutcome, attempted,
 };
 use crate::task::OwnedTask;
 use crate::types::store::PostgresSettings;
@@ -127,6 +127,19 @@ impl Administer for PostgresStore {
         Box::pin(async {
             let connection = self.shared.current.connection()?;
             connection.bounded(self.shared.examine(&connection)).await
+        })
+    }
+
+    fn list(&self) -> StoreFuture<'_, Result<Listing, StoreError>> {
+        Box::pin(async {
+            let connection = self.shared.current.connection()?;
+            let listing = async {
+                let lent = connection.lend().await?;
+                let listing = self.shared.table.list(lent.session()).await;
+                lent.done();
+                listing
+            };
+            connection.bounded_by(LIST_LIMIT, listing).await
         })
     }
 }

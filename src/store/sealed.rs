@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 use super::hexadecimal::{from_hexadecimal, hexadecimal};
 use super::{
-    Administer, Attempt, Creation, Entry, Examination, Hints, Link, Snapshot, Store, StoreError, StoreFuture,
+    Administer, Attempt, Creation, Entry, Examination, Hints, Link, Listing, Snapshot, Store, StoreError, StoreFuture,
     WriteOutcome,
 };
 use crate::types::store::SEAL_KEY_BYTES;
@@ -187,6 +187,10 @@ impl<S: Administer + ?Sized> Administer for Sealed<S> {
 
     fn examine(&self) -> StoreFuture<'_, Result<Examination, StoreError>> {
         self.store.examine()
+    }
+
+    fn list(&self) -> StoreFuture<'_, Result<Listing, StoreError>> {
+        self.store.list()
     }
 
     fn mend<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<Option<String>, StoreError>> {

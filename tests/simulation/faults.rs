@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use putexd::daemon::service::Order;
-use putexd::election::{Memory, Record, Registration, Standing, Timings};
+use putexd::election::{Memory, Record, Registration, Standing, Timings, Word};
 use putexd::store::{Link as StoreLink, Snapshot, Store as _};
 use putexd::types::{Holder, Incarnation, Instance, Key, Revision, Value};
 
@@ -81,7 +81,23 @@ impl World {
             }
             HostFault::StepDown => {
                 let (answer, _) = tokio::sync::oneshot::channel();
-                self.order(h, Order::StepDown("the operator asked".to_owned(), answer));
+                self.order(h, Order::StepDown { reason: "the operator asked".to_owned(), to: None, answer });
+            }
+            HostFault::Stop => {
+                let (answer, _) = tokio::sync::oneshot::channel();
+                self.order(h, Order::Stop(self.word_of(h, lasts), answer));
+            }
+            HostFault::Start => {
+                let (answer, _) = tokio::sync::oneshot::channel();
+                self.order(h, Order::Start("root".to_owned(), answer));
+            }
+            HostFault::Pause => {
+                let (answer, _) = tokio::sync::oneshot::channel();
+                self.order(h, Order::Pause(self.word_of(h, lasts), answer));
+            }
+            HostFault::Resume => {
+                let (answer, _) = tokio::sync::oneshot::channel();
+                self.order(h, Order::Resume("root".to_owned(), answer));
             }
             HostFault::Retire => {
                 self.hosts[h].retired = true;
@@ -245,11 +261,6 @@ impl World {
                     (details.lease, details.hold) = (SHORT, SHORT);
                 }
             }),
-            StoreFault::Pause => self.forge(|_, record| {
-                if let Some(details) = &mut record.details {
-                    details.note.paused_for = Some(lasts);
-                }
-            }),
             StoreFault::NameOtherKey => self.name_other_key(lasts),
             StoreFault::KeepBothWrites => {
                 self.keeps_both_writes = true;
@@ -266,6 +277,12 @@ impl World {
             }
         }
         self.lock_was_lost |= kind != StoreFault::StaleReads;
+    }
+
+    /// A word that is over after `lasts`, by the wall clock of host `h`.
+    fn word_of(&self, h: usize, lasts: Duration) -> Word {
+        let at = self.wall(h);
+        Word::new("root", "the operator asked", at.as_secs(), Some((at + lasts).as_secs()))
     }
 
     fn go_back(&mut self, copy: Backup) {

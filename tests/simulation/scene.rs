@@ -156,6 +156,14 @@ words! {
     /// The guard hangs, and its watcher or systemd replaces it when its patience is over.
     HangGuard = "hang-guard",
     StepDown = "step-down",
+    /// An operator stops the service everywhere, for as long as the fault lasts.
+    Stop = "stop",
+    /// An operator takes the word of `Stop` back.
+    Start = "start",
+    /// An operator pauses the service, for as long as the fault lasts.
+    Pause = "pause",
+    /// An operator takes the word of `Pause` back.
+    Resume = "resume",
     /// The service is retired, and taken up again when the fault is over.
     Retire = "retire",
     /// The host is reconfigured with the next timings of the palette.
@@ -229,8 +237,6 @@ words! {
     ForgeProven = "forge-proven",
     /// The lease and the hold in the holder's record are changed to 100 ms.
     ForgeShortLease = "forge-short-lease",
-    /// An operator's words are added to the lock's record: nobody takes the lock for the duration of the fault.
-    Pause = "pause",
     /// The unit's entry names another key.
     NameOtherKey = "name-other-key",
     /// Of two writes from one base that come within 10 ms, the store keeps both, and answers the second as a conflict.
@@ -272,15 +278,15 @@ impl Kind {
     pub fn is_drawn(self) -> bool {
         !matches!(
             self,
-            Self::Host(HostFault::StopClocks)
-                | Self::Unit(UnitFault::MoveUnit | UnitFault::RunStray | UnitFault::IgnoreSigkill)
+            Self::Host(
+                HostFault::StopClocks | HostFault::Stop | HostFault::Start | HostFault::Pause | HostFault::Resume
+            ) | Self::Unit(UnitFault::MoveUnit | UnitFault::RunStray | UnitFault::IgnoreSigkill)
                 | Self::Store(
                     StoreFault::RollBack
                         | StoreFault::RollBackToProven
                         | StoreFault::BringBackProven
                         | StoreFault::ForgeProven
                         | StoreFault::ForgeShortLease
-                        | StoreFault::Pause
                         | StoreFault::NameOtherKey
                         | StoreFault::KeepBothWrites
                 )

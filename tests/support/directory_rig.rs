@@ -41,6 +41,9 @@ impl Rig for DirectoryRig {
     fn open(&self, call_limit: Duration) -> Arc<dyn Store> {
         Arc::new(self.store(call_limit))
     }
+    fn administer(&self) -> Arc<dyn Administer> {
+        Arc::new(self.store(CALL_LIMIT))
+    }
     async fn delete(&self, key: &Key) {
         fs::remove_dir_all(self.0.path().join(format!("lock-{key}"))).expect("the lock is deleted");
     }

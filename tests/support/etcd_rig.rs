@@ -168,6 +168,9 @@ impl Rig for EtcdRig {
     fn open(&self, call_limit: Duration) -> Arc<dyn Store> {
         Arc::new(EtcdStore::new(self.0.settings(), call_limit))
     }
+    fn administer(&self) -> Arc<dyn Administer> {
+        Arc::new(EtcdStore::new(self.0.settings(), super::CALL_LIMIT))
+    }
     async fn delete(&self, key: &Key) {
         self.0.admin().await.delete(format!("/putex/locks/{key}"), None).await.expect("the key is deleted");
     }

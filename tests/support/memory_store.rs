@@ -12,7 +12,10 @@ use std::time::Duration;
 use futures_util::stream::unfold;
 use tokio::sync::{mpsc, watch};
 
-use crate::store::{Attempt, Entry, Hints, Link, Snapshot, Store, StoreError, StoreFuture, WriteOutcome, refusal};
+use crate::store::{
+    Administer, Attempt, Creation, Entry, Examination, Hints, Link, Listed, Listing, Snapshot, Store, StoreError,
+    StoreFuture, WriteOutcome, refusal,
+};
 use crate::types::{Incarnation, Key, Revision, Value};
 
 /// The number of entries that are remembered for each key.
@@ -281,6 +284,31 @@ impl Store for MemoryStore {
 
     fn link(&self) -> watch::Receiver<Link> {
         self.shared.link.subscribe()
+    }
+}
+
+impl Administer for MemoryStore {
+    fn init(&self) -> StoreFuture<'_, Result<Creation, StoreError>> {
+        Box::pin(async { Ok(Creation::Existed("memory".to_owned())) })
+    }
+
+    fn examine(&self) -> StoreFuture<'_, Result<Examination, StoreError>> {
+        Box::pin(async { Ok(Examination::default()) })
+    }
+
+    fn list(&self) -> StoreFuture<'_, Result<Listing, StoreError>> {
+        Box::pin(async {
+            if let Some(reason) = self.down() {
+                return Err(StoreError::Unreachable(reason));
+            }
+            let state = self.state();
+            let keys = state.keys.iter().filter_map(|(key, entries)| {
+                let Entry { revision, value: Some(value) } = entries.last()? else { return None };
+                let size = u64::try_from(value.size()).ok();
+                Some(Listed { name: key.to_string(), revision: *revision, age: None, size })
+            });
+            Ok(Listing { keys: keys.collect(), is_cut: false })
+        })
     }
 }
 

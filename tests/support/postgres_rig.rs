@@ -177,6 +177,9 @@ impl Rig for PostgresRig {
     fn open(&self, call_limit: Duration) -> Arc<dyn Store> {
         Arc::new(PostgresStore::new(self.0.settings(), call_limit))
     }
+    fn administer(&self) -> Arc<dyn Administer> {
+        Arc::new(PostgresStore::new(self.0.settings(), super::CALL_LIMIT))
+    }
     async fn delete(&self, key: &Key) {
         self.0.sql(&format!("DELETE FROM putex_locks WHERE name = '{key}'")).await;
     }

@@ -5,8 +5,11 @@
 //! what `tests/system/prepare` makes, the tests are skipped with a message.
 
 mod admission;
+mod alarms;
+mod balancer;
 mod bound_units;
 mod broken_files;
+mod bus;
 mod campaign;
 mod cluster;
 mod command;
@@ -33,11 +36,13 @@ mod mounts;
 mod names;
 mod neighbours;
 mod on_hosts;
+mod operator;
 mod partition;
 mod pauses;
 mod postgres;
 mod quickstart;
 mod reload;
+mod round;
 mod scale;
 mod sealed;
 mod self_fence;

@@ -12,7 +12,8 @@
 //!
 //! Its environment: with `ORACLE_IGNORE_TERM=1` only SIGKILL ends it, `ORACLE_STOP_DELAY_MS=500` makes its stop slow,
 //! `ORACLE_LEAVE_CHILD=1` leaves a child behind that ignores SIGTERM, and `ORACLE_DATABASE=PARAMETERS` has it write to a
-//! PostgreSQL all the time, by the function `put(host, token)`. While /var/lib/oracle-deaf exists it ignores SIGTERM, and
+//! PostgreSQL all the time, by the function `put(host, token)`. With `ORACLE_LISTEN=PORT` it answers each TCP connection with its
+//! id. While /var/lib/oracle-deaf exists it ignores SIGTERM, and
 //! while /var/lib/oracle-leaves exists it leaves a child behind when it stops. `oracle check` is a health check: it fails
 //! while /run/oracle-unhealthy exists, and hangs while /run/oracle-hangs exists.
 //!
@@ -29,6 +30,8 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::FdFlags;
 use rustix::time::{ClockId, clock_gettime};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 const SHARED: &str = "/srv/shared";
@@ -63,6 +66,9 @@ async fn run() -> io::Result<ExitCode> {
     if is_set("ORACLE_LEAVE_CHILD") {
         leave_child()?;
     }
+    if let Some(port) = std::env::var("ORACLE_LISTEN").ok().and_then(|text| text.parse().ok()) {
+        tokio::spawn(answer_for_ever(port, oracle.id.clone()));
+    }
     #[cfg(feature = "postgres")]
     if let Ok(database) = std::env::var("ORACLE_DATABASE") {
         tokio::spawn(write_for_ever(database, oracle.host.clone(), oracle.token.clone()));
@@ -81,6 +87,16 @@ async fn run() -> io::Result<ExitCode> {
     tokio::time::sleep(Duration::from_millis(delay_ms)).await;
     oracle.log("STOP")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Answers each connection to `port` with a line, as long as this copy lives.
+async fn answer_for_ever(port: u16, id: String) -> io::Result<()> {
+    let listener = TcpListener::bind(("0.0.0.0", port)).await?;
+    loop {
+        let (mut stream, _) = listener.accept().await?;
+        // The client may have gone.
+        let _ = stream.write_all(format!("{id}\n").as_bytes()).await;
+    }
 }
 
 fn leave_child() -> io::Result<()> {

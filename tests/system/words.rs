@@ -27,7 +27,7 @@ fn what_an_operator_stops_comes_back_after_one_wait_each_time() {
         // A putexd that has run for longer refuses it: no other host has ever reported.
         if round > 0 {
             host.exec(&["systemctl", "stop", UNIT]);
-            wait_for_line(host, &["db: database.service was stopped", "Stop a service everywhere"]);
+            wait_for_line(host, &["db: database.service was stopped", "putexctl stop db"]);
         } else {
             let told = said(&host.output(&["putexctl", "step-down", "--no-wait", "db"]));
             assert!(told.contains("stays down for 2.0s at least"), "{told}");

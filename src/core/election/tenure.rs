@@ -71,6 +71,8 @@ pub(super) struct Tenure {
     pub(super) asked: Option<Time>,
     /// The guard was asked for an earlier deadline, and has not answered yet. It is asked for nothing else meanwhile.
     pub(super) shortening: bool,
+    /// When the store answered that it has the pause that is said now. `None`: it has not yet.
+    pub(super) pause_told: Option<Time>,
     pub(super) guarded: Guarded,
     /// Won renewals. The claim itself is not counted.
     pub(super) renewals: u32,
@@ -136,6 +138,7 @@ impl Tenure {
             granted: Some(terms.deadline),
             asked: Some(terms.deadline),
             shortening: false,
+            pause_told: None,
             guarded: Guarded::Armed,
             renewals: 1,
             attempts: Vec::new(),
@@ -176,14 +179,21 @@ impl Tenure {
         timings.lease().max(pause.unwrap_or_default().min(LONGEST_PAUSE))
     }
 
+    /// The lease that the deadline of a write counts on which is sent now. A pause counts only once its hold was published for `gap`
+    /// or longer: whoever watches the lock has seen it then, and waits for it even if the store loses it.
+    pub(super) fn lease_to_rely_on(&self, lease: Duration, timings: &Timings, now: Time) -> Duration {
+        let is_seen = self.pause_told.is_some_and(|told| now.has_waited_until(told.plus(timings.gap_of_others())));
+        if is_seen { lease } else { lease.min(timings.lease()) }
+    }
+
     /// X of the next record, which has the lease `lease`: the unit is dead by then. It covers each deadline that is in force, or may
-    /// be because the guard was asked for it. While the record that was taken has to be waited out, its hold is published too.
+    /// be because the guard was asked for it, or will be because an earlier write is won yet. While the record that was taken has to
+    /// be waited out, its hold is published too.
     pub(super) fn published_hold(&self, now: Time, lease: Duration, margin: Duration, confirming: bool) -> Duration {
         let own = lease.saturating_sub(margin) + self.stop_budget;
-        let in_force = match self.asked {
-            Some(deadline) => deadline.plus(self.stop_budget).since_at_most(now),
-            None => Duration::ZERO,
-        };
+        let later = self.attempts.iter().map(|attempt| attempt.deadline).chain(self.asked).chain([self.won_deadline]);
+        let in_force = later.reduce(Time::latest).unwrap_or(self.won_deadline);
+        let in_force = in_force.plus(self.stop_budget).since_at_most(now);
         let inherited = if confirming { self.inherited_hold } else { Duration::ZERO };
         own.max(in_force).max(inherited)
     }
@@ -197,15 +207,19 @@ impl Tenure {
     pub(super) fn say(&mut self, now: Time, change: impl FnOnce(&mut OperatorNote)) {
         let before = self.note.clone();
         change(&mut self.note);
+        if self.note.paused != before.paused {
+            self.pause_told = None;
+        }
         if self.note != before {
             (self.next_attempt, self.hastened) = (now, Some(now));
         }
     }
 
-    /// Whether the guard may enforce a deadline that is later than that of the last won write by more than T: a pause was taken
-    /// back, or T became shorter.
+    /// Whether the guard may enforce a deadline that is later than that of the last won write by more than T: a pause is over, or T
+    /// became shorter.
     pub(super) fn is_too_long(&self, timings: &Timings) -> bool {
-        self.granted.is_some_and(|granted| granted.since_at_least(self.won_deadline) > timings.lease())
+        let later = self.granted.filter(|_| self.note.paused.is_none());
+        later.is_some_and(|granted| granted.since_at_least(self.won_deadline) > timings.lease())
     }
 
     /// Whether a write may be sent now.
@@ -226,7 +240,13 @@ impl Tenure {
 
     /// The attempt `write` was applied at `revision`: its own `s` counts, however late the answer comes. Returns when it was
     /// sent, and its record; `None` if the tenure does not remember it.
-    pub(super) fn win(&mut self, write: WriteId, revision: Revision, timings: &Timings) -> Option<(Time, Record)> {
+    pub(super) fn win(
+        &mut self,
+        write: WriteId,
+        revision: Revision,
+        now: Time,
+        timings: &Timings,
+    ) -> Option<(Time, Record)> {
         let position = self.attempts.iter().position(|attempt| attempt.write == write)?;
         let attempt = self.attempts.swap_remove(position);
         if self.won_sent.is_some() {
@@ -243,6 +263,8 @@ impl Tenure {
         if told != Some((&self.note.stopped, &self.note.paused)) {
             // An operator said something while this write was under way.
             self.next_attempt = attempt.sent;
+        } else if self.note.paused.is_some() {
+            self.pause_told.get_or_insert(now);
         }
         self.attempts.clear();
         self.awaited = None;
@@ -424,7 +446,7 @@ mod tests {
         tenure.send(attempt(2, 1));
         tenure.doubt(false);
         assert_eq!(tenure.resolve(&shows(11, 7, 2)), Resolution::Won);
-        tenure.win(WriteId(2), Revision(11), &timings());
+        tenure.win(WriteId(2), Revision(11), at(2), &timings());
         assert_eq!(tenure.won_deadline, at(4));
         assert_eq!(tenure.base, Revision(11));
     }

@@ -193,6 +193,12 @@ impl Timings {
         self.renew_interval + self.call_limit() + self.margin
     }
 
+    /// G·γ: after so long each host that watches the store has seen what it held at the beginning, by this host's clock.
+    #[must_use]
+    pub fn gap_of_others(&self) -> Duration {
+        self.gamma_times(self.watch_gap())
+    }
+
     /// wait(h) = max(T + W, h·γ + ε)·(1+ρ): from `seen` to the entitlement (confirming, K3). Minimal confirmation drops T + W.
     #[must_use]
     pub fn wait(&self, hold: Duration) -> Duration {

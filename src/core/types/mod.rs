@@ -328,9 +328,15 @@ impl Key {
     /// The prefix of the keys of units' entries. The key of a lock must not begin with it.
     pub const OF_UNITS: &'static str = "putex-unit/";
 
+    /// The prefix of the keys of hosts' reports.
+    pub const OF_HOSTS_REPORTS: &'static str = "putex-host/";
+
+    /// The prefix of the keys of histories.
+    pub const OF_HISTORIES: &'static str = "putex-history/";
+
     /// The prefixes of the keys where putexd keeps other things than locks. The key of a lock must begin with none of them.
     pub const RESERVED: [&'static str; 5] =
-        [Self::OF_UNITS, "putex-hosts/", "putex-host/", "putex-request/", "putex-history/"];
+        [Self::OF_UNITS, "putex-hosts/", Self::OF_HOSTS_REPORTS, "putex-request/", Self::OF_HISTORIES];
 
     const LIMIT: usize = 128;
     /// How long the number of a page may be, with what parts it from the name.
@@ -353,7 +359,7 @@ impl Key {
     /// The key of the report of a host of `cluster`; `page` 0 is the host's own part, and the others are of its services.
     #[must_use]
     pub fn of_host(cluster: Option<&ClusterName>, node: &NodeId, page: u32) -> Self {
-        let key = Self::below("putex-host/", cluster, node.as_str(), Self::PAGE_ROOM);
+        let key = Self::below(Self::OF_HOSTS_REPORTS, cluster, node.as_str(), Self::PAGE_ROOM);
         if page == 0 { key } else { key.page(page) }
     }
 
@@ -366,7 +372,7 @@ impl Key {
     /// The key of one page of the history of a lock. The lock's key tells clusters apart already.
     #[must_use]
     pub fn of_history(lock: &Self, page: u32) -> Self {
-        Self::below("putex-history/", None, &lock.0, Self::PAGE_ROOM).page(page)
+        Self::below(Self::OF_HISTORIES, None, &lock.0, Self::PAGE_ROOM).page(page)
     }
 
     /// A page beside this key. What `below` makes never ends in this way.
@@ -384,10 +390,11 @@ impl Key {
         }
         let mut key = prefix.clone();
         let mut after_dot = false;
-        for character in name.chars() {
-            // The second of two dots is escaped as well, because NATS refuses it.
+        for (position, character) in name.char_indices() {
+            // The second of two dots is escaped as well, and one at the end, because NATS refuses them.
             let is_plain = character.is_ascii_alphanumeric() || matches!(character, '-' | '_' | '/' | '.');
-            if is_plain && !(character == '.' && after_dot) {
+            let is_last = position + 1 == name.len();
+            if is_plain && !(character == '.' && (after_dot || is_last)) {
                 key.push(character);
             } else {
                 // Writing to a string does not fail.
@@ -758,6 +765,7 @@ mod tests {
         assert_eq!(Key::of_host(None, &node("h1"), 12).as_str(), "putex-host/h1=/12");
         assert_eq!(Key::of_host(Some(&cluster), &node("a=b*c"), 0).as_str(), "putex-host/site-a/a=3db=2ac");
         assert_eq!(Key::of_requests(None, &node("h1")).as_str(), "putex-request/h1");
+        assert_eq!(Key::of_requests(None, &node("h1.")).as_str(), "putex-request/h1=2e");
         let long = |last| node(&format!("{}{last}", "x".repeat(127)));
         assert_ne!(Key::of_host(None, &long("a"), 1), Key::of_host(None, &long("b"), 1));
         let lock = Key::new(&"y".repeat(128)).expect("a key");

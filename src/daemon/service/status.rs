@@ -81,13 +81,12 @@ impl Status {
 
     /// Whether the bus shows the same of both, apart from what changes with every renewal.
     fn is_signalled_as(&self, other: &Self) -> bool {
-        let Self {
-            state, since, holder, held_since, token, health, failure, unproven, remarks, stopped, paused, ..
-        } = self;
+        let Self { state, since, holder, held_since, token, health, failure, unproven, alarms, remarks, .. } = self;
+        let Self { stopped, paused, .. } = self;
         *state == other.state
             && (*since, *held_since, *token) == (other.since, other.held_since, other.token)
             && (holder, health, failure) == (&other.holder, &other.health, &other.failure)
-            && (unproven, remarks) == (&other.unproven, &other.remarks)
+            && (unproven, alarms, remarks) == (&other.unproven, &other.alarms, &other.remarks)
             && (stopped, paused) == (&other.stopped, &other.paused)
             && self.waiting.as_ref().map(std::mem::discriminant) == other.waiting.as_ref().map(std::mem::discriminant)
             && self.hindrance.as_ref().map(hindrance_kind) == other.hindrance.as_ref().map(hindrance_kind)
@@ -116,7 +115,7 @@ fn hindrance_kind(hindrance: &Hindrance) -> &str {
 }
 
 impl Service {
-    pub(super) fn show(&self) {
+    pub(super) fn show(&mut self) {
         let now = self.host.machine.now();
         let is_active = matches!(self.election.state(), State::Starting | State::Active);
         self.standing.put(self.election.deadline().filter(|_| is_active));
@@ -150,7 +149,8 @@ impl Service {
             alarms: self.alarms_in_words(now),
             remarks: self.remarks(),
         };
-        let mut is_told = false;
+        self.diary.hear(status.waiting.as_ref());
+        let (mut is_told, mut is_signalled) = (false, false);
         self.status.send_if_modified(|shown| {
             if shown.state == status.state {
                 status.since = shown.since;
@@ -158,12 +158,16 @@ impl Service {
             if (&shown.holder, shown.token) == (&status.holder, status.token) {
                 status.held_since = shown.held_since;
             }
-            status.version = shown.version + u64::from(!shown.is_signalled_as(&status));
+            is_signalled = !shown.is_signalled_as(&status);
+            status.version = shown.version + u64::from(is_signalled);
             is_told = !shown.is_told_as(&status);
             let modified = *shown != status;
             *shown = status;
             modified
         });
+        if is_signalled {
+            self.host.tidings.bulletin().changed();
+        }
         if is_told {
             self.changed.notify_one();
         }
@@ -172,6 +176,14 @@ impl Service {
     /// What keeps the end of the tenure from being proven, while it is releasing or lapsing.
     fn unproven(&self) -> Option<String> {
         self.units.unproven().filter(|_| matches!(self.election.state(), State::Releasing | State::Lapsing))
+    }
+
+    pub(super) fn stop_of_another(&self) -> String {
+        let unit = &self.settings.unit;
+        format!(
+            "{unit} is being stopped, and putexd has not asked for it; once it has stopped, its lock is let go, so that another \
+             host may take it"
+        )
     }
 
     fn remarks(&self) -> Vec<String> {
@@ -185,6 +197,7 @@ impl Service {
         remarks.extend(self.admission.iter().flatten().chain(&self.outside).cloned());
         // Where nothing runs, the refusal is shown as the hindrance.
         remarks.extend(self.admission.as_ref().err().filter(|_| self.may_run()).map(ToString::to_string));
+        remarks.extend(self.stopped_by_another.clone());
         remarks.extend(self.host.machine.trouble());
         remarks.extend(self.unreadable.told());
         let now = self.host.machine.now();

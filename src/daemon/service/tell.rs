@@ -8,8 +8,10 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::{Admission, Refusal, Service, UnitControl, names};
 use crate::daemon::alarms::Alarms;
+use crate::daemon::diary::Teller;
 use crate::daemon::machine::Machine;
 use crate::daemon::tidings::{Change, NewHolder};
+use crate::dbus::TransitionStatus;
 use crate::election::{Alarm, ObservedUnit, State, Transition, Waiting, rounded};
 use crate::guard_client::GuardClient;
 use crate::journal;
@@ -167,9 +169,16 @@ impl Service {
         }
     }
 
-    pub(super) fn report(&self, transition: &Transition) {
+    /// What the history of the lock is told through.
+    pub(super) fn teller(&self) -> Teller {
+        Teller::of(&self.host, &self.settings.key)
+    }
+
+    pub(super) fn report(&mut self, transition: &Transition) {
         self.metrics.entered(transition.to);
         let now = self.host.machine.now();
+        let teller = self.teller();
+        self.diary.note(transition, now, &teller);
         let hindrance = self.election.hindrance(now).map(|hindrance| hindrance.in_words(now));
         let ended = ended(transition, &self.settings.unit, self.again.as_deref(), hindrance.as_deref());
         let mut told = transition.clone();
@@ -182,6 +191,17 @@ impl Service {
             self.alarms.raise(journal::Alarm::Lapsed, &transition.reason, machine.now(), machine.wall());
         }
         let (service, unit) = (self.settings.name.clone(), self.settings.unit.clone());
+        self.host.tidings.bulletin().transition(TransitionStatus {
+            service: service.to_string(),
+            from: told.from.to_string(),
+            to: told.to.to_string(),
+            reason: told.reason.clone(),
+            holder: self.election.holder().to_owned(),
+            token: self.election.token().0,
+            revision: self.election.revision().0,
+            at: self.host.machine.wall().as_secs(),
+            lost: 0,
+        });
         self.write_at(self.host.tidings.tell(Change { service, unit, transition: told }));
     }
 
@@ -338,6 +358,8 @@ impl Service {
             holder: self.election.holder().to_owned(),
             revision: self.election.revision(),
             token: self.election.token(),
+            run: self.diary.token(),
+            teller: self.teller(),
         }
     }
 }
@@ -388,6 +410,9 @@ pub(super) struct Placed {
     holder: String,
     revision: Revision,
     token: FencingToken,
+    /// The token under which the unit runs here; 0 if it does not.
+    run: FencingToken,
+    teller: Teller,
 }
 
 impl Placed {
@@ -400,6 +425,7 @@ impl Placed {
             token: Some(self.token),
         };
         journal::alarm(kind, &subject, reason);
+        self.teller.alarm(kind, self.run, reason);
     }
 }
 

@@ -35,6 +35,7 @@ impl Supervisor {
         journal::alarm(journal::Alarm::ConfigurationReloaded, &journal::Subject::default(), &told);
         notify::ready();
         self.shown.clear();
+        self.host.tidings.bulletin().all_changed();
     }
 
     pub(super) fn keep(&mut self, texts: Texts) {
@@ -74,7 +75,7 @@ impl Supervisor {
         settings.services = services;
         self.for_machines.listen(settings.metrics);
         self.gate(&settings.services).await;
-        let observes: BTreeSet<ServiceName> = observed.iter().map(|service| service.name.clone()).collect();
+        let looked_at: BTreeSet<ServiceName> = observed.iter().map(|service| service.name.clone()).collect();
         let mut told = self.observers.replace(&self.host, observed, |name| self.broken.has(name), &self.changed);
         for retiring in &mut self.retiring {
             // A successor that is still wanted is set again below.
@@ -85,7 +86,7 @@ impl Supervisor {
         let is_gone = |name: &&ServiceName| !self.broken.has(name) && !wanted.contains(name);
         let gone: Vec<ServiceName> = self.services.keys().filter(is_gone).cloned().collect();
         for name in gone {
-            if observes.contains(&name) {
+            if looked_at.contains(&name) {
                 self.retire(&name, OBSERVED, None);
             } else {
                 told.push(format!("{name} removed"));

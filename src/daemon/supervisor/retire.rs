@@ -135,6 +135,7 @@ impl Supervisor {
 
     /// Has a service stop its units and release its lock (H5). `successor` takes its place after that.
     pub(super) fn retire(&mut self, name: &ServiceName, why: Why, successor: Option<ServiceSettings>) {
+        self.host.tidings.bulletin().all_changed();
         if let Some(handle) = self.services.remove(name) {
             self.retire_handle(handle, why, successor);
         }

@@ -1,21 +1,28 @@
 //! What clients of D-Bus and systemd are told of the services, and what operators have them do.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::Supervisor;
 use crate::cluster::report;
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use crate::cluster::history::Happened;
 use crate::cluster::request::Verb;
 use crate::config::ServiceSettings;
+use crate::daemon::diary::Teller;
 use crate::daemon::notify;
 use crate::daemon::service::{Answer, Handle, Order, Status};
-use crate::dbus::{Ask, ServiceStatus, StoreStatus, TimingsStatus};
+use crate::dbus::{Ask, Changes, ServiceStatus, StoreStatus, TimingsStatus};
 use crate::election::{Heard, Hindrance, LONGEST_PAUSE, State, Waiting, Word};
 use crate::journal;
 use crate::types::{NodeId, ServiceName, Time, UnitName};
 
 impl Supervisor {
     /// Answers a D-Bus client from what this host knows, or does on this host what the client asks for.
-    pub(super) fn answer_here(&self, ask: Ask) {
+    pub(super) fn answer_here(&mut self, ask: Ask) {
         match ask {
             Ask::List(answer) => {
                 let _ = answer.send(self.statuses());
@@ -23,12 +30,13 @@ impl Supervisor {
             Ask::Store(answer) => {
                 let _ = answer.send(self.store_status());
             }
+            Ask::Changes { all, also, answer } => {
+                let _ = answer.send(self.changes(all, &also));
+            }
             Ask::Cluster(answer) => {
                 let _ = answer.send(self.cluster.status());
             }
-            Ask::History { answer, .. } => {
-                let _ = answer.send(Ok(Vec::new()));
-            }
+            Ask::History { service, answer } => self.tell_history(&service, answer),
             Ask::Do { verb, by, answer } => match verb {
                 Verb::StepDown { service, reason, to } => {
                     self.order(&service, answer, |answer| Order::StepDown { reason, to, answer });
@@ -95,8 +103,31 @@ impl Supervisor {
             let _ = handle.orders.give(Order::TryAgain);
         }
         Ok(format!(
-            "the fencing of {node} is not waited for by {names}, for 10 minutes or until {node} is seen again; nothing starts              earlier than the clock permits"
+            "the fencing of {node} is not waited for by {names}, for 10 minutes or until {node} is seen again; nothing starts \
+             earlier than the clock permits"
         ))
+    }
+
+    /// Reads what the store has of the history of the service's lock, beside all else.
+    fn tell_history(&self, service: &ServiceName, answer: oneshot::Sender<Result<Vec<Happened>, String>>) {
+        let Some(handle) = self.services.get(service) else {
+            let _ = answer.send(Err(format!("no service is called {service}")));
+            return;
+        };
+        let (history, notes, lock) =
+            (self.host.history.clone(), Arc::clone(&self.host.notes), handle.settings.key.clone());
+        tokio::spawn(async move {
+            let _ = answer.send(history.read(&*notes, &lock).await);
+        });
+    }
+
+    /// Has the history of each lock that is concerned tell what an operator has asked for, whatever comes of it.
+    fn note_asked(&self, verb: &Verb, by: &str) {
+        for (name, handle) in &self.services {
+            if verb.service().is_none_or(|service| service == name) {
+                Teller::of(&self.host, &handle.settings.key).asked(verb, by);
+            }
+        }
     }
 
     pub(super) fn store_status(&self) -> StoreStatus {
@@ -105,15 +136,45 @@ impl Supervisor {
 
     /// The status of all services, and of those that do not run because their file is broken.
     pub(super) fn statuses(&self) -> Vec<ServiceStatus> {
+        self.statuses_of(|_| true)
+    }
+
+    /// The status of the services that the bus has not seen as they are now, and of those in `also`; if `all`, of all services.
+    fn changes(&mut self, all: bool, also: &BTreeSet<ServiceName>) -> Changes {
+        if all {
+            self.seen.retain(|name, _| self.services.contains_key(name));
+        }
+        // The versions are read before the rest: what changes in between is asked for again.
+        let mut wanted = also.clone();
+        for (name, handle) in &self.services {
+            let version = handle.status.borrow().version;
+            match self.seen.get_mut(name) {
+                Some(seen) if *seen == version => continue,
+                Some(seen) => *seen = version,
+                None => {
+                    self.seen.insert(name.clone(), version);
+                }
+            }
+            wanted.insert(name.clone());
+        }
+        let mut services = self.statuses_of(|name| all || wanted.contains(name));
+        services.retain(|status| all || !status.unit.is_empty());
+        let names = all.then(|| services.iter().map(|status| status.service.clone()).collect());
+        Changes { services, names }
+    }
+
+    /// The status of the services that are `wanted`, and of those that do not run because their file is broken.
+    fn statuses_of(&self, wanted: impl Fn(&ServiceName) -> bool) -> Vec<ServiceStatus> {
         let now = self.host.machine.now();
         let trouble = self.store_status().trouble();
-        let of_service = |(name, handle): (_, &Handle)| {
+        let of_service = |(name, handle): (&ServiceName, &Handle)| {
             let bars = self.broken.bars(name).map(Hindrance::Reason);
             let bars = bars.is_some() && handle.status.borrow().hindrance == bars;
             let broken = self.broken.goes_on(name).filter(|_| !bars);
             status_of(&handle.settings, &handle.status.borrow(), now, broken, trouble.as_deref())
         };
-        let mut all: Vec<ServiceStatus> = self.services.iter().map(of_service).collect();
+        let wanted = self.services.iter().filter(|(name, _)| wanted(name));
+        let mut all: Vec<ServiceStatus> = wanted.map(of_service).collect();
         all.extend(self.observers.statuses());
         all.extend(self.broken.rows(|name| self.services.contains_key(name) || self.observers.has(name)));
         all.sort_by(|one, other| one.service.cmp(&other.service));

@@ -29,7 +29,7 @@ enum Place {
 
 impl Supervisor {
     /// Answers a D-Bus client, unless the client does not wait any more. What another host has to do is handed to it.
-    pub(super) fn answer(&self, ask: Ask) {
+    pub(super) fn answer(&mut self, ask: Ask) {
         let Ask::Do { verb, by, answer } = ask else { return self.answer_here(ask) };
         match self.place(&verb) {
             Ok(Place::Here) => self.carry_out(Errand { verb, by, answer, is_patient: true }),
@@ -39,7 +39,7 @@ impl Supervisor {
     }
 
     /// Does on this host what an operator asks for.
-    pub(super) fn carry_out(&self, errand: Errand) {
+    pub(super) fn carry_out(&mut self, errand: Errand) {
         let Errand { verb, by, answer, is_patient } = errand;
         let answer = match &verb {
             Verb::StepDown { service, reason, to } if self.holds(service) => {

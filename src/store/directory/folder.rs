@@ -10,6 +10,7 @@ use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{self as kernel, AtFlags, Dir, Mode, OFlags, StatxFlags};
 
@@ -140,6 +141,14 @@ impl Folder {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// When a file was last changed, by the clock of the file system, and its size in bytes.
+    pub(super) fn changed_and_size(&self, path: &Path) -> io::Result<(SystemTime, u64)> {
+        let (parent, name) = self.parent(path)?;
+        let found = kernel::statx(parent.fd(), name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MTIME | StatxFlags::SIZE)?;
+        let changed = Duration::from_secs(found.stx_mtime.tv_sec.try_into().unwrap_or(0));
+        Ok((UNIX_EPOCH + changed, found.stx_size))
     }
 
     /// Writes a file that no other process reads yet, and waits until it is on the disk.

@@ -7,14 +7,14 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::io::{self, ErrorKind};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::folder::Folder;
 use super::layout;
-use crate::store::StoreError;
+use crate::store::{LISTED_LIMIT, Listed, Listing, StoreError, listed_name, listing};
 use crate::types::{Key, Revision};
 
 /// The most hints that wait for their reader. A hint that finds no room is made again at the next look.
@@ -22,6 +22,9 @@ pub(super) const HINT_LIMIT: usize = 64;
 
 /// The shortest and the longest interval between two looks.
 const INTERVAL_RANGE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
+
+/// The keys that are not looked at, by their prefixes.
+const UNWATCHED: [&str; 2] = [Key::OF_HOSTS_REPORTS, Key::OF_HISTORIES];
 
 /// The latest revision of each lock. `None` is for a lock that could not be looked at: the others must not suffer from
 /// it, and readers of that lock get the error. A lock without revisions is not in the map, because nobody needs a hint
@@ -33,8 +36,37 @@ pub(super) fn look(root: &Folder) -> Result<Latest, StoreError> {
     let here = Path::new("");
     let folders = root.names(here).map_err(|error| root.unreachable(here, &error))?;
     let keys = folders.iter().filter_map(|name| Some((layout::key_of(name)?, Path::new(name))));
+    // Nobody waits for these, and there are several for each lock.
+    let keys = keys.filter(|(key, _)| !UNWATCHED.iter().any(|prefix| key.as_str().starts_with(prefix)));
     let latest = keys.map(|(key, folder)| (key, highest(root, folder).ok()));
     Ok(latest.filter(|(_, revision)| *revision != Some(Revision(0))).collect())
+}
+
+/// Lists all locks, as far as that is possible until `end`.
+pub(super) fn list(root: &Folder, end: Instant) -> Result<Listing, StoreError> {
+    let here = Path::new("");
+    let names = root.names(here).map_err(|error| root.unreachable(here, &error))?;
+    let folders = names.into_iter().filter_map(|name| Some((layout::shown_key(&name)?, name)));
+    let (mut listed, mut is_cut) = (Vec::new(), false);
+    for (shown, folder) in folders {
+        if Instant::now() >= end || listed.len() > LISTED_LIMIT {
+            is_cut = true;
+            break;
+        }
+        let folder = Path::new(&folder);
+        // Revision 0 has no value. A folder that cannot be looked at is another program's, or is just being removed.
+        let Ok(revision @ Revision(1..)) = highest(root, folder) else { continue };
+        let at = layout::revision(folder, revision);
+        let inner = root.names(&at).ok().and_then(|names| names.iter().find_map(|name| layout::Nonce::of_folder(name)));
+        let value = inner.and_then(|nonce| root.changed_and_size(&layout::inner(&at, &nonce).join(layout::VALUE)).ok());
+        listed.push(Listed {
+            name: listed_name(&shown),
+            revision,
+            age: value.and_then(|(changed, _)| changed.elapsed().ok()),
+            size: value.map(|(_, size)| size),
+        });
+    }
+    Ok(listing(listed, is_cut))
 }
 
 fn highest(root: &Folder, folder: &Path) -> io::Result<Revision> {

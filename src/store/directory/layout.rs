@@ -64,6 +64,12 @@ pub(super) fn key_of(name: &str) -> Option<Key> {
     Key::new(&name.strip_prefix(LOCK_PREFIX)?.replace('+', "/")).ok()
 }
 
+/// The key of the lock whose folder has this name, as a listing shows it; also one that is no good key. `None` for folders of
+/// another kind.
+pub(super) fn shown_key(name: &str) -> Option<String> {
+    Some(name.strip_prefix(LOCK_PREFIX)?.replace('+', "/"))
+}
+
 pub(super) fn revision(lock: &Path, revision: Revision) -> PathBuf {
     lock.join(format!("{REVISION_PREFIX}{:020}", revision.0))
 }

@@ -35,6 +35,9 @@ use crate::types::store::{EtcdSettings, Login, Tls};
 /// The most bytes of an answer: at most one value of putexd, and what etcd adds to it.
 const ANSWER_LIMIT_BYTES: usize = ENCODED_LIMIT_BYTES + 16 * 1024;
 
+/// How many names one request asks for: those of putexd's own keys are far from the limit of an answer.
+const KEYS_AT_ONCE: i64 = 500;
+
 /// One connection to one member.
 pub(super) struct Connection {
     pub(super) client: Client,
@@ -117,6 +120,24 @@ impl Connection {
             answer => answer.map_err(|error| self.fails(&error))?,
         };
         Ok((answer.kvs().first().map(Found::from), revision_in(answer.header())?))
+    }
+
+    /// The names of all keys that begin with `prefix`, at most `limit`, with their revisions, and whether there are more. The
+    /// caller bounds the time.
+    pub(super) async fn keys(&self, prefix: &str, limit: usize) -> Result<(Vec<(Vec<u8>, i64)>, bool), StoreError> {
+        let Some(end) = etcd_end(prefix) else { return Ok((Vec::new(), false)) };
+        let (mut found, mut from) = (Vec::new(), prefix.as_bytes().to_vec());
+        loop {
+            let page = GetOptions::new().with_keys_only().with_range(end.clone()).with_limit(KEYS_AT_ONCE);
+            let answer = Box::pin(self.kv().get(from, Some(page))).await.map_err(|error| self.fails(&error))?;
+            found.extend(answer.kvs().iter().map(|kv| (kv.key().to_vec(), kv.mod_revision())));
+            let Some((last, _)) = found.last().filter(|_| answer.more() && found.len() < limit) else {
+                return Ok((found, answer.more()));
+            };
+            // The least name that comes after the last one.
+            from = last.clone();
+            from.push(0);
+        }
     }
 
     /// A client for one call. It does not read an answer that is larger than any answer to putexd can be.
@@ -270,6 +291,14 @@ async fn endpoint(url: &str, tls: &Tls) -> Result<Endpoint, StoreError> {
         certificates = certificates.identity(Identity::from_pem(certificate.expose(), key.expose()));
     }
     endpoint.tls_config(certificates).map_err(unfit)
+}
+
+/// The least name that comes after all that begin with `prefix`, which etcd wants to be told.
+fn etcd_end(prefix: &str) -> Option<Vec<u8>> {
+    let mut end = prefix.as_bytes().to_vec();
+    // A byte of UTF-8 is never 255.
+    *end.last_mut()? += 1;
+    Some(end)
 }
 
 fn status(error: &Error) -> Option<&Status> {

@@ -5,6 +5,7 @@
 //! library is not used: it reads by direct get from any replica, it takes no headers, and its creation of a bucket
 //! fails on nats-server 2.9.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_nats::HeaderMap;
@@ -18,8 +19,8 @@ use tokio::time::Instant;
 
 use super::connection::{Connection, Refusal};
 use super::record;
-use crate::store::{StoreError, version_numbers};
-use crate::types::{Incarnation, Key, Revision};
+use crate::store::{Listed, StoreError, listed_name, version_numbers};
+use crate::types::{Incarnation, Key, Revision, Value};
 
 /// The time limit of making a bucket: its replicas elect a leader first.
 const CREATE_LIMIT: Duration = Duration::from_secs(10);
@@ -254,6 +255,47 @@ impl Bucket {
             return Ok(None);
         }
         self.message(connection, key, &json!({ "seq": revision.0 })).await
+    }
+
+    /// The subjects of all keys, at most as many as the server names in one answer, and whether there are more.
+    pub(super) async fn subjects(&self, connection: &Connection) -> Result<(Vec<String>, bool), StoreError> {
+        #[derive(Deserialize)]
+        struct Answer {
+            #[serde(default)]
+            total: usize,
+            state: State,
+        }
+        #[derive(Deserialize)]
+        struct State {
+            #[serde(default)]
+            subjects: Option<BTreeMap<String, u64>>,
+        }
+        let question = json!({ "subjects_filter": self.all_keys() });
+        match connection.ask::<Answer>(&format!("STREAM.INFO.{}", self.stream()), &question).await? {
+            Ok(Answer { total, state }) => {
+                let subjects: Vec<String> = state.subjects.unwrap_or_default().into_keys().collect();
+                let is_cut = total > subjects.len();
+                Ok((subjects, is_cut))
+            }
+            Err(refusal) if refusal.error_code() == ErrorCode::STREAM_NOT_FOUND => Err(self.missing()),
+            Err(refusal) => Err(self.error(&refusal)),
+        }
+    }
+
+    /// The latest message of a subject for a listing. `None`: there is none any more, or it marks a deletion.
+    pub(super) async fn listed(&self, connection: &Connection, subject: &str) -> Result<Option<Listed>, StoreError> {
+        let Some(raw) = self.raw_message(connection, &json!({ "last_by_subj": subject })).await? else {
+            return Ok(None);
+        };
+        let Some(name) = raw.subject.strip_prefix(&self.key_prefix()).map(listed_name) else { return Ok(None) };
+        let age = (time::OffsetDateTime::now_utc() - raw.time).try_into().ok();
+        let found = found(raw).map_err(|error| StoreError::Garbled(format!("the message under {subject}: {error}")))?;
+        let value = match &found.headers {
+            Some(headers) => record::value(headers, &found.payload),
+            None => Some(Value::malformed(&found.payload)),
+        };
+        let size = |value: Value| u64::try_from(value.size().max(found.payload.len())).ok();
+        Ok(value.map(|value| Listed { name, revision: found.revision, age, size: size(value) }))
     }
 
     async fn message(

@@ -3,13 +3,18 @@
 //! Each operation is one statement in a transaction of its own, so that its answer describes one moment, the
 //! incarnation included. The statements are simple enough for other servers that speak PostgreSQL's language.
 
+use std::time::Duration;
+
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::record;
 use super::session::{Session, failure, is_not_understood};
-use crate::store::{Attempt, ENCODED_LIMIT_BYTES, Entry, INCARNATION_LIMIT_BYTES, Snapshot, StoreError};
+use crate::store::{
+    Attempt, ENCODED_LIMIT_BYTES, Entry, INCARNATION_LIMIT_BYTES, LISTED_LIMIT, Listed, Listing, Snapshot, StoreError,
+    TEXT_LIMIT, listed_name, listing,
+};
 use crate::types::{Incarnation, Key, Revision, Value};
 
 /// The definition of the table, which an administrator may also execute by hand, and the table's name in it.
@@ -138,6 +143,29 @@ impl Table {
         };
         let rows = session.query(statement, &parameters).await.map_err(|error| failure(&error))?;
         rows.first().map(|row| revision(column(row, 0)?)).transpose()
+    }
+
+    /// All rows but the store's own.
+    pub(super) async fn list(&self, session: &Session) -> Result<Listing, StoreError> {
+        let question = format!(
+            "SELECT left(name, {}), revision, CAST(extract(epoch FROM now() - heartbeat) AS bigint), \
+             CAST(octet_length(body) + octet_length(fields) AS bigint) \
+             FROM {} WHERE name <> '{STORE_ROW}' ORDER BY name LIMIT {}",
+            TEXT_LIMIT + 1,
+            self.quoted,
+            LISTED_LIMIT + 1
+        );
+        let rows = session.query(&question, &[]).await.map_err(|error| failure(&error))?;
+        let listed = rows.iter().map(|row| {
+            let positive = |number: Option<i64>| number.and_then(|number| u64::try_from(number).ok());
+            Ok(Listed {
+                name: listed_name(&column::<String>(row, 0)?),
+                revision: Revision(positive(column(row, 1)?).unwrap_or(0)),
+                age: positive(column(row, 2)?).map(Duration::from_secs),
+                size: positive(column(row, 3)?),
+            })
+        });
+        Ok(listing(listed.collect::<Result<_, StoreError>>()?, false))
     }
 
     /// Sends a hint for `key` to all listening sessions. It is not part of the write: the server lets only one

@@ -49,6 +49,7 @@ impl Election {
             granted: None,
             asked: None,
             shortening: false,
+            pause_told: None,
             guarded: Guarded::No,
             renewals: 0,
             attempts: Vec::new(),

@@ -128,6 +128,8 @@ impl Election {
             tenure.prove_by = Some((at.now, by_when));
             tenure.next_attempt = at.now;
             tenure.in_step = true;
+            // The end of a pause is a time of day, so that the pause may be longer now than anybody was told.
+            tenure.pause_told = None;
         }
     }
 

@@ -172,12 +172,16 @@ impl Election {
     pub(super) fn observe(&mut self, now: Time, observation: Observation) -> News {
         let timings = self.settings.timings;
         let to = observation.revision;
+        let before = self.lock.record().and_then(Record::write);
         let news = self.lock.observe(observation, self.reads.sent, now, &timings, self.memory.position.as_ref());
         match news {
             News::Same | News::Stale => {}
             News::Newer => {
                 let mine = self.tenure().map(|tenure| tenure.instance);
-                if self.lock.watch_for_duplicate(&self.settings.node, mine, now, &timings)
+                // An operator's word on a held record (words, H7) is no renewal: the write is the same.
+                let is_renewal = before.is_none() || self.lock.record().and_then(Record::write) != before;
+                if is_renewal
+                    && self.lock.watch_for_duplicate(&self.settings.node, mine, now, &timings)
                     && let Some(machine) = self.lock.duplicate(now, &timings)
                 {
                     self.actions.push(Action::Alarm(Alarm::TwoHostsOneName { machine }));

@@ -86,7 +86,8 @@ impl Election {
         };
         let record = Record::new(holder, Some(details));
         let (base, incarnation) = (tenure.base, tenure.incarnation.clone());
-        let deadline = at.now.plus(timings.deadline_after_lease(lease));
+        let relied = tenure.lease_to_rely_on(lease, &timings, at.now);
+        let deadline = at.now.plus(timings.deadline_after_lease(relied));
         tenure.send(Attempt { write, sent: at.now, deadline, record: record.clone() });
         self.lock.sent(write);
         self.actions.push(Action::Write(Box::new(WriteRequest { base, incarnation, write, record })));
@@ -97,7 +98,7 @@ impl Election {
     pub(super) fn won(&mut self, now: Time, write: WriteId, revision: Revision) {
         let timings = self.settings.timings;
         let Some(tenure) = self.tenure_mut() else { return };
-        let Some((sent, record)) = tenure.win(write, revision, &timings) else { return };
+        let Some((sent, record)) = tenure.win(write, revision, now, &timings) else { return };
         let (incarnation, token) = (tenure.incarnation.clone(), tenure.token);
         let proven = record.details.as_ref().is_some_and(|details| details.standing == Standing::Proven);
         self.lock.wrote(incarnation.clone(), revision, record, sent, now, &timings);

@@ -1,0 +1,209 @@
+//! How the store has a history: in five pages, each under a key of its own, [`Key::of_history`].
+//!
+//! ```json
+//! {"format":1,"page":7,"events":[{"at_ms":1767225600123,"host":"h1","what":"started","token":1767225600,"reason":"…","gap_ms":5480}]}
+//! ```
+//!
+//! Pages are numbered from 0 on, and page n is in slot n modulo five, so that each new page replaces the oldest. A page takes up
+//! to fifty events, the latest last: when the newest page has one event only, the four before it still have the 200 that are
+//! [kept](super::KEPT). Events that this version does not understand stay where they are, and are not shown. A value that is no
+//! page is replaced by the next page whose slot it is in.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Happened, KEPT};
+use crate::types::{Key, Value};
+
+/// The number of slots.
+pub const SLOTS: u32 = 5;
+
+/// The most events of one page.
+pub const EVENTS_IN_PAGE: usize = 50;
+
+/// The version of the layout.
+const FORMAT: u32 = 1;
+
+/// The most bytes of a page, so that one more event never makes it larger than a value may be.
+const PAGE_LIMIT_BYTES: usize = Value::LIMIT_BYTES - 2 * EVENT_LIMIT_BYTES;
+
+/// The most bytes of an event. With its reason and its host's name at their longest, all characters escaped, it has fewer.
+const EVENT_LIMIT_BYTES: usize = 2048;
+
+/// The highest number of a page that is believed. Nobody gets there by counting.
+const NUMBER_LIMIT: u64 = 1 << 48;
+
+/// One page of a history.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Page {
+    format: u32,
+    #[serde(rename = "page")]
+    number: u64,
+    /// Kept as they were found, because a newer putexd may have written more than this one understands.
+    events: Vec<serde_json::Value>,
+}
+
+impl Page {
+    /// The first page of a history, without an event.
+    #[must_use]
+    pub fn first() -> Self {
+        Self { format: FORMAT, number: 0, events: Vec::new() }
+    }
+
+    /// The page that follows this one, without an event.
+    #[must_use]
+    pub fn next(&self) -> Self {
+        Self { format: FORMAT, number: self.number + 1, events: Vec::new() }
+    }
+
+    /// The number of the page.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Where the page belongs.
+    #[must_use]
+    pub fn slot(&self) -> u32 {
+        u32::try_from(self.number % u64::from(SLOTS)).unwrap_or(0)
+    }
+
+    /// Reads what is under the key of a slot. `None`: it is no page, or one of another slot.
+    #[must_use]
+    pub fn decode(slot: u32, value: &Value) -> Option<Self> {
+        if value.is_too_large() || value.is_unsealed() || value.is_malformed() {
+            return None;
+        }
+        let page: Self = serde_json::from_slice(&value.body).ok()?;
+        (page.format == FORMAT && page.number < NUMBER_LIMIT && page.slot() == slot).then_some(page)
+    }
+
+    /// The value to write.
+    #[must_use]
+    pub fn encode(&self) -> Value {
+        // A structure of numbers and of JSON that was read always becomes JSON.
+        Value { body: serde_json::to_vec(self).unwrap_or_default(), fields: BTreeMap::new() }
+    }
+
+    /// Whether the next event needs a new page.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.events.len() >= EVENTS_IN_PAGE || self.encode().size() > PAGE_LIMIT_BYTES
+    }
+
+    /// Adds an event at the end.
+    pub fn add(&mut self, happened: &Happened) {
+        self.events.extend(serde_json::to_value(happened).ok());
+    }
+
+    /// The events that are understood, the latest last.
+    #[must_use]
+    pub fn happened(&self) -> Vec<Happened> {
+        self.events.iter().filter_map(|event| Happened::deserialize(event).ok()).collect()
+    }
+}
+
+/// The latest of these pages, which were read from the slots in any order.
+#[must_use]
+pub fn newest(pages: Vec<Page>) -> Option<Page> {
+    pages.into_iter().max_by_key(Page::number)
+}
+
+/// The events of all pages by their time, the latest last and at most [`KEPT`]. `pages` are those that could be read, in any order.
+#[must_use]
+pub fn collected(mut pages: Vec<Page>) -> Vec<Happened> {
+    pages.sort_by_key(Page::number);
+    let mut events: Vec<Happened> = pages.iter().flat_map(Page::happened).collect();
+    // A host that was cut off tells late what happened before. Events of the same time stay in the order in which they were told.
+    events.sort_by_key(|happened| happened.at_ms);
+    events.drain(..events.len().saturating_sub(KEPT));
+    events
+}
+
+/// The keys of all slots of a lock's history.
+pub fn keys(lock: &Key) -> impl Iterator<Item = (u32, Key)> {
+    (0..SLOTS).map(|slot| (slot, Key::of_history(lock, slot)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::What;
+    use super::*;
+
+    fn event(at_ms: u64) -> Happened {
+        Happened::new(at_ms, "h1", What::Alarm, 7, "it stands still")
+    }
+
+    /// Adds events as a writer does, to what the slots hold.
+    fn fill(slots: &mut [Option<Value>; 5], events: std::ops::Range<u64>) {
+        for at in events {
+            let pages = (0..SLOTS).zip(&*slots).filter_map(|(slot, value)| Page::decode(slot, value.as_ref()?));
+            let mut page = newest(pages.collect())
+                .map_or_else(Page::first, |page| if page.is_full() { page.next() } else { page });
+            page.add(&event(at));
+            slots[page.slot() as usize] = Some(page.encode());
+        }
+    }
+
+    fn read(slots: &[Option<Value>; 5]) -> Vec<u64> {
+        let pages = (0..SLOTS).zip(slots).filter_map(|(slot, value)| Page::decode(slot, value.as_ref()?));
+        collected(pages.collect()).iter().map(|happened| happened.at_ms).collect()
+    }
+
+    #[test]
+    fn the_last_200_events_are_there_at_any_time() {
+        let mut slots = [const { None }; 5];
+        for count in 1..=620 {
+            fill(&mut slots, count - 1..count);
+            let expected: Vec<u64> = (count.saturating_sub(200)..count).collect();
+            assert_eq!(read(&slots), expected, "after {count} events");
+        }
+    }
+
+    #[test]
+    fn what_is_no_page_of_its_slot_is_replaced_and_hides_no_other() {
+        let mut slots = [const { None }; 5];
+        fill(&mut slots, 0..120);
+        let body = |text: &str| Some(Value { body: text.into(), ..Value::default() });
+        for odd in [
+            "",
+            "h1",
+            "{}",
+            r#"{"format":2,"page":2,"events":[]}"#,
+            r#"{"format":1,"page":3,"events":[]}"#,
+            r#"{"format":1,"page":18446744073709551612,"events":[]}"#,
+            r#"{"format":1,"page":2,"events":{}}"#,
+        ] {
+            slots[2] = body(odd);
+            assert_eq!(read(&slots), (0..100).collect::<Vec<_>>(), "{odd}");
+        }
+        slots[3] = Some(Value::too_large());
+        fill(&mut slots, 200..300);
+        assert_eq!(read(&slots), (0..100).chain(200..300).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn events_of_another_version_stay_and_are_not_shown() {
+        let text = r#"{"format":1,"page":0,"events":[{"what":"danced","at_ms":1},{"at_ms":2,"host":"h1","what":"alarm","more":3}]}"#;
+        let mut page = Page::decode(0, &Value { body: text.into(), ..Value::default() }).expect("a page");
+        assert_eq!(page.happened().len(), 1);
+        page.add(&event(5));
+        let written = String::from_utf8(page.encode().body).expect("text");
+        assert!(written.contains("danced") && written.contains(r#""more":3"#), "{written}");
+    }
+
+    #[test]
+    fn a_page_is_never_larger_than_a_value_may_be() {
+        let mut page = Page::first();
+        let worst = Happened {
+            gap_ms: Some(u64::MAX),
+            ..Happened::new(u64::MAX, &"\"".repeat(128), What::Started, u64::MAX, &"\u{10fffd}".repeat(500))
+        };
+        while !page.is_full() {
+            page.add(&worst);
+        }
+        assert!(page.encode().size() <= Value::LIMIT_BYTES);
+        assert!(serde_json::to_vec(&worst).expect("JSON").len() < EVENT_LIMIT_BYTES);
+    }
+}

@@ -1,0 +1,181 @@
+//! What scripts ask: `putexctl is-active`, and the names that a shell completes.
+
+use clap::{Command, CommandFactory};
+
+use super::ask::Bus;
+use super::output::{Failure, print, print_json};
+use super::status::picture;
+use super::view::View;
+use crate::command_line::exit;
+use crate::config;
+use crate::types::ServiceName;
+
+/// Prints the host that runs the service, and ends with a status that tells where it runs.
+pub(super) async fn is_active(service: &ServiceName, quiet: bool, json: bool) -> Result<(), Failure> {
+    let bus = Bus::connect().await?;
+    let view = picture(&bus, bus.services().await?).await?;
+    let Some(found) = view.services.iter().find(|known| known.service == service.as_str()) else {
+        return Err(Failure::new(
+            exit::REFUSED,
+            format!("putexd knows no service called {service}: \"putexctl status --all\" shows all names"),
+        ));
+    };
+    if json {
+        let told = serde_json::json!({
+            "service": found.service, "state": found.state, "holder": found.holder, "here": found.holder == view.node,
+        });
+        print_json(&told)?;
+    } else if !quiet {
+        print(&format!("{}\n", if found.holder.is_empty() { &found.state } else { &found.holder }))?;
+    }
+    match verdict(&found.state, &found.holder, &view.node) {
+        0 => Ok(()),
+        status => Err(Failure::new(status, "")),
+    }
+}
+
+/// The exit status: 0 where the unit runs here, and others for elsewhere, nowhere and unknown.
+fn verdict(state: &str, holder: &str, node: &str) -> u8 {
+    match (state, holder) {
+        ("running" | "paused", holder) if holder == node => 0,
+        ("unknown", _) => exit::UNAVAILABLE,
+        ("running" | "paused" | "held" | "silent", _) => exit::ELSEWHERE,
+        (_, _) => exit::NOWHERE,
+    }
+}
+
+/// The words that could stand in the place of the last of `words`, each in a line.
+pub(super) async fn complete(words: &[String]) -> Result<(), Failure> {
+    let (last, before) = words.split_last().map_or(("", &[][..]), |(last, before)| (last.as_str(), before));
+    let top = super::Arguments::command();
+    let lines = match wanted(&top, before, last) {
+        Wanted::Words(words) => words,
+        Wanted::Services => names(|view| view.services.iter().map(|service| service.service.clone()).collect()).await,
+        Wanted::Nodes => names(|view| view.hosts.iter().map(|host| host.node.clone()).collect()).await,
+        Wanted::Nothing => Vec::new(),
+    };
+    // A name with a character that a shell might take for something else is not offered.
+    let plain = |each: char| each.is_ascii_alphanumeric() || "-_.:@".contains(each);
+    let fits = |line: &&String| line.starts_with(last) && line.chars().all(plain);
+    print(&lines.iter().filter(fits).map(|line| format!("{line}\n")).collect::<String>())
+}
+
+/// What stands at a place of the command line.
+#[derive(Debug, PartialEq, Eq)]
+enum Wanted {
+    Words(Vec<String>),
+    Services,
+    Nodes,
+    Nothing,
+}
+
+/// Finds out what could stand behind the words `before`, as the definition of the command line has it.
+fn wanted(top: &Command, before: &[String], last: &str) -> Wanted {
+    let Some(verb) = before.iter().find_map(|word| top.find_subcommand(word)) else {
+        let verbs = top.get_subcommands().filter(|verb| !verb.is_hide_set());
+        return Wanted::Words(verbs.map(|verb| verb.get_name().to_owned()).chain(["help".to_owned()]).collect());
+    };
+    let options = || verb.get_arguments().filter(|argument| !argument.is_positional() && !argument.is_hide_set());
+    let takes_value = |word: &str| {
+        let name = word.strip_prefix("--")?;
+        options().find(|option| option.get_long() == Some(name) && option.get_action().takes_values())
+    };
+    if let Some(option) = before.last().and_then(|word| takes_value(word)) {
+        return of_value(option);
+    }
+    if last.starts_with('-') {
+        return Wanted::Words(options().filter_map(|option| Some(format!("--{}", option.get_long()?))).collect());
+    }
+    // The words behind the verb that are neither options nor their values.
+    let behind = before.iter().skip_while(|word| word.as_str() != verb.get_name()).skip(1);
+    let mut given = 0;
+    let mut is_value = false;
+    for word in behind {
+        if !is_value && !word.starts_with('-') {
+            given += 1;
+        }
+        is_value = !is_value && takes_value(word).is_some();
+    }
+    let mut positionals = verb.get_positionals();
+    let positional = positionals.nth(given).or_else(|| {
+        verb.get_positionals().last().filter(|last| last.get_num_args().is_some_and(|range| range.max_values() > 1))
+    });
+    positional.map_or(Wanted::Nothing, of_value)
+}
+
+fn of_value(argument: &clap::Arg) -> Wanted {
+    match argument.get_id().as_str() {
+        "service" | "services" => Wanted::Services,
+        "node" | "to" => Wanted::Nodes,
+        _ => {
+            let values = argument.get_possible_values();
+            if values.is_empty() {
+                Wanted::Nothing
+            } else {
+                Wanted::Words(values.iter().map(|value| value.get_name().to_owned()).collect())
+            }
+        }
+    }
+}
+
+/// Names from the running putexd, or of this host's files where it does not answer at once.
+async fn names(of_view: impl Fn(&View) -> Vec<String>) -> Vec<String> {
+    let asked = async {
+        let bus = Bus::connect().await?;
+        let services = bus.services().await?;
+        picture(&bus, services).await
+    };
+    // Whoever types must not be kept waiting.
+    match tokio::time::timeout(std::time::Duration::from_secs(1), asked).await {
+        Ok(Ok(view)) => of_view(&view),
+        Ok(Err(_)) | Err(_) => {
+            let loaded = config::load(std::path::Path::new("/"));
+            let services = loaded.settings.map(|settings| settings.services).unwrap_or_default();
+            services.into_iter().map(|service| service.name.to_string()).collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(words: &[&str], last: &str) -> Wanted {
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        wanted(&super::super::Arguments::command(), &words, last)
+    }
+
+    #[test]
+    fn the_place_on_the_command_line_decides_what_is_completed() {
+        let Wanted::Words(verbs) = at(&[], "st") else { panic!("verbs") };
+        assert!(verbs.contains(&"step-down".to_owned()) && !verbs.contains(&"complete".to_owned()), "{verbs:?}");
+        assert_eq!(at(&["status"], ""), Wanted::Services);
+        assert_eq!(at(&["status", "db"], ""), Wanted::Services);
+        assert_eq!(at(&["move"], ""), Wanted::Services);
+        assert_eq!(at(&["move", "db"], ""), Wanted::Nodes);
+        assert_eq!(at(&["move", "--reason", "x", "db"], "h"), Wanted::Nodes);
+        assert_eq!(at(&["move", "db", "h1"], ""), Wanted::Nothing);
+        assert_eq!(at(&["step-down", "db", "--to"], ""), Wanted::Nodes);
+        assert_eq!(at(&["stop", "--for"], ""), Wanted::Nothing);
+        let Wanted::Words(orders) = at(&["status", "--sort"], "") else { panic!("orders") };
+        assert!(orders.contains(&"holder".to_owned()), "{orders:?}");
+        let Wanted::Words(options) = at(&["stop"], "--") else { panic!("options") };
+        assert!(options.contains(&"--no-wait".to_owned()), "{options:?}");
+    }
+
+    #[test]
+    fn where_it_runs_is_an_exit_status() {
+        for (state, holder, status) in [
+            ("running", "h1", 0),
+            ("paused", "h1", 0),
+            ("running", "h2", 3),
+            ("held", "h2", 3),
+            ("starting", "h1", 4),
+            ("stopped", "", 4),
+            ("no-holder", "", 4),
+            ("unknown", "", 69),
+        ] {
+            assert_eq!(verdict(state, holder, "h1"), status, "{state} on {holder}");
+        }
+    }
+}

@@ -1,0 +1,459 @@
+//! The history of each lock: what services tell of themselves, and the task that writes it into the store.
+//!
+//! A service hands an event over and goes on; nothing of an election waits for this task, and nothing that it reads decides
+//! anything. The task writes at most one value at a time, the events of one lock together, and waits a moment before, so that
+//! three hundred services which move at once become three hundred short writes behind each other. While the store is away, or
+//! does not let this host write there, the events wait, and the oldest of them are dropped beyond [`QUEUE_LIMIT`].
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::cluster::history::pages::{self, Page};
+use crate::cluster::history::stored::{Slot, read_history, read_slot};
+use crate::cluster::history::{Happened, What};
+use crate::store::{Attempt, Store, StoreError, WriteOutcome};
+use crate::types::{Key, NodeId, WriteId};
+
+/// The most events that wait to be written.
+const QUEUE_LIMIT: usize = 1024;
+/// The longest pause before the first write, so that the hosts of a cluster do not write at the same moment.
+const SPREAD: Duration = Duration::from_secs(1);
+/// The pause after a write that failed. Doubled with each failure in a row.
+const PAUSE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
+/// How often one page is tried again where other hosts write to it as well.
+const CONFLICTS_LIMIT: u32 = 8;
+/// An alarm that says the same as an earlier one of the host is not written again for so long.
+const ALARM_AGAIN_MS: u64 = 10 * 60 * 1000;
+/// The most histories of which the newest slot is remembered.
+const PLACES_LIMIT: usize = 4096;
+/// How long a client of the bus waits for a history, and how old the answer to another client may be.
+const READ_LIMIT: Duration = Duration::from_secs(5);
+const FRESH: Duration = Duration::from_secs(1);
+
+/// Takes events to be written, and answers what is written. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    queue: Arc<Mutex<Queue>>,
+    comes: Arc<Notify>,
+    answers: Arc<Mutex<Answers>>,
+}
+
+/// What was read a moment ago.
+type Answers = HashMap<Key, (Instant, Vec<Happened>)>;
+
+#[derive(Debug, Default)]
+struct Queue {
+    events: VecDeque<(Key, Happened)>,
+    dropped: u64,
+}
+
+/// Why events were not written.
+#[derive(Debug)]
+enum Failure {
+    /// The store does not answer, which the journal is told of for all services.
+    Away,
+    /// It answers reads and this was not written; or it refuses to be read.
+    Refused(String),
+}
+
+impl History {
+    /// Hands an event over. It never waits.
+    pub fn tell(&self, lock: &Key, happened: Happened) {
+        self.queue().put(lock.clone(), happened);
+        self.comes.notify_one();
+    }
+
+    /// What the store has of the history of `lock`. `Err`: why that is not known.
+    pub(super) async fn read(&self, store: &dyn Store, lock: &Key) -> Result<Vec<Happened>, String> {
+        if let Some((_, events)) = self.answers().get(lock).filter(|(read, _)| read.elapsed() < FRESH) {
+            return Ok(events.clone());
+        }
+        let read = timeout(READ_LIMIT, read_history(store, lock)).await;
+        let events = read
+            .map_err(|_| format!("the store did not answer within {READ_LIMIT:?}"))?
+            .map_err(|error| format!("the history of the lock {lock} cannot be read: {error}"))?;
+        let mut answers = self.answers();
+        answers.retain(|_, (read, _)| read.elapsed() < FRESH);
+        answers.insert(lock.clone(), (Instant::now(), events.clone()));
+        Ok(events)
+    }
+
+    /// Writes the events that come, for ever. `store` must be the one for notes.
+    pub(super) async fn write(self, store: Arc<dyn Store>, node: NodeId) {
+        let mut writer = Writer { store, node, places: HashMap::new(), told: false };
+        loop {
+            self.comes.notified().await;
+            sleep(random_share(SPREAD)).await;
+            let mut pause = PAUSE.0;
+            loop {
+                let Some((lock, mut events)) = self.queue().take_first() else { break };
+                match writer.append(&lock, &mut events).await {
+                    Ok(()) => {
+                        writer.tell_of_success(&self);
+                        pause = PAUSE.0;
+                    }
+                    Err(failure) => {
+                        writer.tell_of_failure(&failure);
+                        self.queue().put_back(&lock, events, matches!(failure, Failure::Refused(_)));
+                        sleep(pause + random_share(pause / 4)).await;
+                        pause = (pause * 2).min(PAUSE.1);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes out what waits to be written.
+    #[cfg(test)]
+    pub(super) fn taken(&self) -> Vec<Happened> {
+        self.queue().events.drain(..).map(|(_, happened)| happened).collect()
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn answers(&self) -> MutexGuard<'_, Answers> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    fn put(&mut self, lock: Key, happened: Happened) {
+        self.events.push_back((lock, happened));
+        self.shorten();
+    }
+
+    fn shorten(&mut self) {
+        while self.events.len() > QUEUE_LIMIT {
+            self.events.pop_front();
+            self.dropped += 1;
+        }
+    }
+
+    /// The oldest event, with all others of the same lock.
+    fn take_first(&mut self) -> Option<(Key, Vec<Happened>)> {
+        let lock = self.events.front()?.0.clone();
+        let (of_lock, others) = std::mem::take(&mut self.events).into_iter().partition(|(other, _)| *other == lock);
+        self.events = others;
+        let of_lock: VecDeque<(Key, Happened)> = of_lock;
+        Some((lock, of_lock.into_iter().map(|(_, happened)| happened).collect()))
+    }
+
+    /// Puts events back that were not written. `is_refused`: behind all others, because the rights to another lock's history
+    /// may be there.
+    fn put_back(&mut self, lock: &Key, events: Vec<Happened>, is_refused: bool) {
+        let mut events: VecDeque<_> = events.into_iter().map(|happened| (lock.clone(), happened)).collect();
+        // What this lock's service has told meanwhile came later, in either case.
+        let (later, mut others): (VecDeque<_>, VecDeque<_>) =
+            std::mem::take(&mut self.events).into_iter().partition(|(other, _)| other == lock);
+        events.extend(later);
+        if is_refused {
+            others.extend(events);
+            self.events = others;
+        } else {
+            events.extend(others);
+            self.events = events;
+        }
+        self.shorten();
+    }
+}
+
+/// The task that writes.
+struct Writer {
+    store: Arc<dyn Store>,
+    node: NodeId,
+    /// The slot that had the newest page of a lock's history when this host last wrote there.
+    places: HashMap<Key, u32>,
+    /// Whether the journal has been told that nothing can be written.
+    told: bool,
+}
+
+/// Where the next event goes.
+struct Newest {
+    page: Page,
+    slot: Slot,
+    /// The latest events: those of the page, or of the one before if it is new.
+    known: Vec<Happened>,
+}
+
+impl Writer {
+    /// Writes these events, and takes out those that are written.
+    async fn append(&mut self, lock: &Key, events: &mut Vec<Happened>) -> Result<(), Failure> {
+        let mut conflicts = 0;
+        while conflicts < CONFLICTS_LIMIT {
+            let Newest { mut page, slot, known } = self.newest(lock).await.map_err(Failure::of_read)?;
+            // One that is known was written, and the answer was lost; or it was told a moment ago.
+            events.retain(|new| !known.iter().any(|old| is_same(old, new) || says_the_same(old, new)));
+            let mut last = known.into_iter().rev().find(Happened::is_of_a_run);
+            let mut added: Vec<&Happened> = Vec::new();
+            for happened in events.iter() {
+                if page.is_full() {
+                    break;
+                }
+                if !added.iter().any(|old| says_the_same(old, happened)) {
+                    page.add(&with_gap(happened, last.as_ref()));
+                }
+                if happened.is_of_a_run() {
+                    last = Some(happened.clone());
+                }
+                added.push(happened);
+            }
+            let count = added.len();
+            if count == 0 {
+                return Ok(());
+            }
+            let attempt = Attempt {
+                base: slot.base,
+                incarnation: slot.incarnation,
+                write: WriteId(random()),
+                value: page.encode(),
+            };
+            self.places.remove(lock);
+            match self.store.compare_and_set(&Key::of_history(lock, page.slot()), &attempt).await {
+                WriteOutcome::Won(_) => {
+                    if self.places.len() >= PLACES_LIMIT {
+                        self.places.clear();
+                    }
+                    self.places.insert(lock.clone(), page.slot());
+                    events.drain(..count);
+                    if events.is_empty() {
+                        return Ok(());
+                    }
+                }
+                WriteOutcome::Conflict => {
+                    conflicts += 1;
+                    sleep(random_share(SPREAD / 10)).await;
+                }
+                WriteOutcome::Unknown(reason) => return Err(Failure::Refused(reason)),
+            }
+        }
+        Err(Failure::Refused("other hosts write there all the time".to_owned()))
+    }
+
+    async fn newest(&self, lock: &Key) -> Result<Newest, StoreError> {
+        if let Some(slot) = self.places.get(lock) {
+            let slot = read_slot(&*self.store, lock, *slot).await?;
+            // Only the newest page has room.
+            if let Some(page) = slot.page.clone().filter(|page| !page.is_full()) {
+                return Ok(Newest { known: page.happened(), page, slot });
+            }
+        }
+        let mut slots = Vec::new();
+        for slot in 0..pages::SLOTS {
+            slots.push(read_slot(&*self.store, lock, slot).await?);
+        }
+        let newest = pages::newest(slots.iter().filter_map(|slot| slot.page.clone()).collect());
+        let known = newest.as_ref().map(Page::happened).unwrap_or_default();
+        let page = match newest {
+            None => Page::first(),
+            Some(page) if page.is_full() => page.next(),
+            Some(page) => page,
+        };
+        let slot = slots.swap_remove(page.slot() as usize);
+        Ok(Newest { page, slot, known })
+    }
+
+    fn tell_of_failure(&mut self, failure: &Failure) {
+        if let Failure::Refused(reason) = failure
+            && !std::mem::replace(&mut self.told, true)
+        {
+            tracing::info!(
+                "the history of the locks cannot be written: {reason}; nothing depends on it, and it is tried again; the rights \
+                 to putex-history are in putexd.toml(5), and \"putexctl doctor\" looks at them"
+            );
+        }
+    }
+
+    fn tell_of_success(&mut self, history: &History) {
+        let dropped = std::mem::take(&mut history.queue().dropped);
+        if std::mem::take(&mut self.told) || dropped > 0 {
+            let lacks =
+                if dropped == 0 { String::new() } else { format!("; it lacks {dropped} events of {}", self.node) };
+            tracing::info!("the history of the locks is written again{lacks}");
+        }
+    }
+}
+
+impl Failure {
+    fn of_read(error: StoreError) -> Self {
+        match error {
+            StoreError::Unreachable(_) | StoreError::Missing(_) | StoreError::Unfit(_) => Self::Away,
+            error @ (StoreError::Denied(_) | StoreError::Garbled(_)) => Self::Refused(error.to_string()),
+        }
+    }
+}
+
+/// Whether the two are one event. The gap before a start is added when it is written.
+fn is_same(old: &Happened, new: &Happened) -> bool {
+    Happened { gap_ms: None, ..old.clone() } == Happened { gap_ms: None, ..new.clone() }
+}
+
+/// Whether the host has raised the same alarm a while ago.
+fn says_the_same(old: &Happened, new: &Happened) -> bool {
+    (old.what, new.what) == (What::Alarm, What::Alarm)
+        && (&old.host, &old.reason) == (&new.host, &new.reason)
+        && new.at_ms.saturating_sub(old.at_ms) < ALARM_AGAIN_MS
+}
+
+/// A start with the gap before it: since the last stop, if that was told. Clocks differ, so a gap may be too short or too long
+/// by that.
+fn with_gap(happened: &Happened, last: Option<&Happened>) -> Happened {
+    let stopped = last.filter(|last| happened.what == What::Started && last.what == What::Stopped);
+    let gap = stopped.map(|last| happened.at_ms.saturating_sub(last.at_ms));
+    Happened { gap_ms: gap.or(happened.gap_ms), ..happened.clone() }
+}
+
+/// A random time between nothing and `longest`.
+fn random_share(longest: Duration) -> Duration {
+    let share = u32::try_from(random() % 1024).unwrap_or(0);
+    longest * share / 1024
+}
+
+/// A host without randomness has the time instead; nobody else draws the same.
+fn random() -> u128 {
+    let mut bytes = [0; 16];
+    match getrandom::fill(&mut bytes) {
+        Ok(()) => u128::from_ne_bytes(bytes),
+        Err(_) => crate::host::clock::now().boot.as_nanos(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::memory::{MemoryStore, WriteFault};
+
+    const LIMIT: Duration = Duration::from_millis(500);
+
+    fn lock(name: &str) -> Key {
+        Key::new(name).expect("a key")
+    }
+
+    fn event(at_ms: u64, what: What) -> Happened {
+        Happened::new(at_ms, "h1", what, 7, &format!("event {at_ms}"))
+    }
+
+    /// A store, and a writer on it.
+    fn writing() -> (MemoryStore, History) {
+        let (store, history) = (MemoryStore::new(LIMIT), History::default());
+        let node = NodeId::new("h1").expect("a node's name");
+        tokio::spawn(history.clone().write(Arc::new(store.clone()), node));
+        (store, history)
+    }
+
+    /// The times of the events that the store has in the end.
+    async fn written(store: &MemoryStore, lock: &Key, count: usize) -> Vec<u64> {
+        for _ in 0..1000 {
+            let events = read_history(store, lock).await.unwrap_or_default();
+            if events.len() >= count {
+                return events.iter().map(|happened| happened.at_ms).collect();
+            }
+            sleep(LIMIT).await;
+        }
+        panic!("{count} events were not written in time");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn events_of_each_lock_are_written_over_pages_in_their_order() {
+        let (store, history) = writing();
+        let (a, b) = (lock("a"), lock("b"));
+        for at in 0..120 {
+            history.tell(&a, event(at, What::Alarm));
+            history.tell(&b, event(1000 + at, What::Asked));
+        }
+        assert_eq!(written(&store, &a, 120).await, (0..120).collect::<Vec<_>>());
+        assert_eq!(written(&store, &b, 120).await, (1000..1120).collect::<Vec<_>>());
+        for at in 120..420 {
+            history.tell(&a, event(at, What::Asked));
+            sleep(SPREAD).await;
+        }
+        sleep(SPREAD * 2).await;
+        assert_eq!(written(&store, &a, 200).await, (220..420).collect::<Vec<_>>());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lost_answer_writes_nothing_twice_and_an_alarm_that_goes_on_is_told_once() {
+        let (store, history) = writing();
+        let a = lock("a");
+        store.fail_writes([WriteFault::LoseAnswer, WriteFault::LoseAnswer]);
+        let stop = event(1000, What::Stopped);
+        history.tell(&a, stop.clone());
+        sleep(PAUSE.1).await;
+        let start = Happened { gap_ms: Some(9), ..event(3500, What::Started) };
+        history.tell(&a, start);
+        for at in 0..20 {
+            history.tell(&a, Happened { at_ms: 4000 + at, ..event(1, What::Alarm) });
+        }
+        assert_eq!(written(&store, &a, 3).await, [1000, 3500, 4000]);
+        let events = read_history(&store, &a).await.expect("they are there");
+        assert_eq!((&events[0], events[1].gap_ms), (&stop, Some(2500)), "since the stop");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn events_wait_for_a_store_that_is_away_and_the_oldest_are_dropped() {
+        let (store, history) = writing();
+        store.refuse_reads(Some(StoreError::Unreachable("it is away".to_owned())));
+        let many = 2000;
+        for at in 0..many {
+            history.tell(&lock(if at % 2 == 0 { "a" } else { "b" }), event(at, What::Asked));
+        }
+        sleep(PAUSE.1).await;
+        assert!(history.queue().events.len() <= QUEUE_LIMIT);
+        store.refuse_reads(None);
+        sleep(PAUSE.1 * 3).await;
+        assert_eq!(written(&store, &lock("a"), 200).await.last(), Some(&(many - 2)));
+        assert_eq!(written(&store, &lock("b"), 200).await.last(), Some(&(many - 1)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn two_hosts_write_one_history() {
+        let (store, history) = writing();
+        let other = History::default();
+        tokio::spawn(other.clone().write(Arc::new(store.clone()), NodeId::new("h2").expect("a node's name")));
+        let a = lock("a");
+        for at in 0..150 {
+            let who = if at % 3 == 0 { &other } else { &history };
+            who.tell(&a, event(at, What::Asked));
+            if at % 10 == 0 {
+                sleep(SPREAD / 2).await;
+            }
+        }
+        assert_eq!(written(&store, &a, 150).await, (0..150).collect::<Vec<_>>());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_history_keeps_no_other_from_being_written() {
+        let mut queue = Queue::default();
+        for (name, at) in [("a", 1), ("b", 2), ("a", 3)] {
+            queue.put(lock(name), event(at, What::Asked));
+        }
+        let (first, events) = queue.take_first().expect("events");
+        assert_eq!((first.as_str(), events.len()), ("a", 2));
+        queue.put(lock("a"), event(4, What::Asked));
+        queue.put_back(&first, events, true);
+        assert_eq!(queue.take_first().expect("events").0.as_str(), "b");
+        let (_, events) = queue.take_first().expect("events");
+        assert_eq!(events.iter().map(|event| event.at_ms).collect::<Vec<_>>(), [1, 3, 4]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_history_is_read_once_in_a_second() {
+        let (store, history) = writing();
+        let a = lock("a");
+        history.tell(&a, event(1, What::Started));
+        written(&store, &a, 1).await;
+        assert_eq!(history.read(&store, &a).await.map(|events| events.len()), Ok(1));
+        store.refuse_reads(Some(StoreError::Denied("no".to_owned())));
+        assert_eq!(history.read(&store, &a).await.map(|events| events.len()), Ok(1));
+        sleep(FRESH).await;
+        assert!(history.read(&store, &a).await.is_err_and(|error| error.contains("refused")));
+        store.refuse_reads(None);
+        store.hang();
+        assert!(history.read(&store, &a).await.is_err());
+    }
+}

@@ -1,0 +1,195 @@
+//! Alarms: what the guard tells, what stands in the status until it is over, an operator's word that a host is dead, and a service
+//! that is only observed.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::cluster::Host;
+use crate::command::{holds_for, now, said, wait_for, wait_until};
+use crate::fixture::{
+    Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, entries_of, putexctl_status, signal, wait_for_line, wait_for_standby,
+};
+use crate::lockstore::Lockstore;
+
+const DAEMON: &str = "putexd.service";
+const DROP_IN: &str = "/etc/systemd/system/database.service.d/crash.conf";
+/// A database that takes a moment to crash, so that it counts as started first.
+const CRASHES: &str = "[Service]\nExecStart=\nExecStart=/bin/false\nType=exec\n";
+
+/// The status of the service `db` on `host`, as `putexctl` has it.
+fn status(host: &Host) -> Value {
+    let text = host.output(&["putexctl", "status", "--json"]);
+    let services: Value = serde_json::from_slice(&text.stdout).unwrap_or_default();
+    let services = services.get("services").unwrap_or(&services).as_array().cloned().unwrap_or_default();
+    services.into_iter().find(|service| service["service"] == "db").unwrap_or_default()
+}
+
+fn alarms(host: &Host) -> Vec<String> {
+    let alarms = status(host)["alarms"].as_array().cloned().unwrap_or_default();
+    alarms.iter().filter_map(|alarm| alarm.as_str().map(str::to_owned)).collect()
+}
+
+/// Waits until an alarm that says `words` stands on `host`, and returns it.
+fn wait_for_alarm(host: &Host, words: &str, limit: Duration) -> String {
+    wait_for(limit, &format!("the alarm {words:?} stands on {}", host.name), || {
+        alarms(host).into_iter().find(|alarm| alarm.contains(words))
+    })
+}
+
+fn wait_until_over(host: &Host, words: &str, limit: Duration) {
+    wait_until(limit, &format!("the alarm {words:?} is over on {}: {:?}", host.name, alarms(host)), || {
+        let status = status(host);
+        status["service"] == "db" && alarms(host).iter().all(|alarm| !alarm.contains(words))
+    });
+}
+
+/// The entry of the guard in the journal of the unit that has this MESSAGE_ID.
+fn entry_of_guard(host: &Host, id: &str) -> Option<Value> {
+    entries_of(host, UNIT)
+        .into_iter()
+        .find(|entry| entry["MESSAGE_ID"] == id && entry["SYSLOG_IDENTIFIER"] == "putex-guard")
+}
+
+#[test]
+fn what_the_guard_does_is_found_in_the_journal_of_the_unit() {
+    let plan = Plan::hosts("lapsed", 2, Lockstore::Directory).oracle(&["ORACLE_IGNORE_TERM=1"]);
+    let Some((fixture, first)) = plan.run() else { return };
+    let host = fixture.host_of(&first);
+    let since = now();
+    signal(host, DAEMON, "STOP");
+    fixture.wait_for_takeover(&first, since, TAKE_OVER, "putexd stands still");
+    let token = first.token.map(|token| token.to_string());
+    for id in ["4a643004e762413aa973b1bc26fe995c", "46e3f753f6424acfba5461ae0c5a3375"] {
+        let entry = wait_for(SOON, "the guard's entry", || entry_of_guard(host, id));
+        assert_eq!(entry["PUTEX_SERVICE"], "db", "{entry}");
+        assert_eq!(entry["OBJECT_SYSTEMD_UNIT"], UNIT, "{entry}");
+        assert_eq!(entry["PUTEX_TOKEN"].as_str(), token.as_deref(), "{entry}");
+        assert!(entry["PUTEX_DEADLINE"].as_str().is_some_and(|date| date.ends_with('Z')), "{entry}");
+        let is_kill = id.starts_with("46e3");
+        assert_eq!(entry["PUTEX_KILLED"] == "/system.slice/database.service", is_kill, "{entry}");
+    }
+    let explained = host.exec(&["journalctl", "--no-pager", "--catalog", "--unit", UNIT]);
+    assert!(explained.contains("The guard ends the lease of service db"), "{explained}");
+    signal(host, DAEMON, "CONT");
+    let alarm = wait_for_alarm(host, "the lease has lapsed", SOON);
+    assert!(alarm.starts_with("find out why the lease was not renewed: "), "{alarm}");
+    fixture.assert_no_violation();
+}
+
+#[test]
+fn a_database_that_crashes_on_every_host_is_an_alarm_until_it_runs() {
+    let plan = Plan::hosts("crash", 2, Lockstore::Directory).file(DROP_IN, CRASHES);
+    let Some(fixture) = plan.begin() else { return };
+    for host in &fixture.hosts {
+        let alarm = wait_for_alarm(host, "the service fails on this host", TAKE_OVER * 3);
+        assert!(alarm.starts_with("find out from the journal of the unit why it fails: "), "{alarm}");
+        assert!(alarm.contains("since 20"), "{alarm}");
+    }
+    let mended = now();
+    for host in &fixture.hosts {
+        host.exec(&["rm", DROP_IN]);
+        host.exec(&["systemctl", "daemon-reload"]);
+    }
+    for host in &fixture.hosts {
+        host.exec(&["systemctl", "reload", DAEMON]);
+    }
+    let first = fixture.wait_for_start(mended, TAKE_OVER);
+    let host = fixture.host_of(&first);
+    wait_until_over(host, "the service fails on this host", TAKE_OVER);
+    let over =
+        entries_of(host, UNIT).into_iter().find(|entry| entry["MESSAGE_ID"] == "bb914f9d48d840aab5a87c4519852bc2");
+    assert_eq!(over.expect("the journal has it")["PUTEX_ALARM"], "the service fails on this host");
+    fixture.assert_no_violation();
+}
+
+/// Says on `host` that `node` is dead. Returns what putexd answers.
+fn confirm_dead(host: &Host, node: &str) -> (bool, String) {
+    let call =
+        ["busctl", "call", "org.putexd.Putexd1", "/org/putexd/Putexd1", "org.putexd.Putexd1.Manager", "ConfirmDead"];
+    let output = host.output(&[&call[..], &["sa{sv}", node, "0"]].concat());
+    (output.status.success(), said(&output))
+}
+
+/// The fence hangs on one host, and fails on the other.
+#[test]
+fn an_operator_ends_the_wait_for_a_fence_and_no_other_wait() {
+    let service = format!("{SERVICE}[fence]\nothers = \"fence@.service\"\ntimeout = \"10min\"\n");
+    let fence =
+        "[Service]\nType=oneshot\nExecStart=/bin/sh -c 'test -e /run/fence-fails && exit 1; exec sleep infinity'\n";
+    let plan = Plan::hosts("dead", 2, Lockstore::Nats).service("db", service);
+    let Some((fixture, first)) = plan.file("/etc/systemd/system/fence@.service", fence).run() else { return };
+    let (host, other) = (fixture.host_of(&first), fixture.other(&first));
+    let (ok, why) = confirm_dead(other, &host.name);
+    assert!(!ok && why.contains("no fencing of"), "nothing is waited for: {why}");
+    let lost = host.power_off_hard();
+    wait_until(TAKE_OVER, "the former holder is fenced", || status(other)["state"] == "fencing");
+    let (ok, why) = confirm_dead(other, "h9");
+    assert!(!ok && why.contains(&format!("{}, whose fencing is waited for", host.name)), "{why}");
+    let (ok, told) = confirm_dead(other, &host.name);
+    assert!(ok, "{told}");
+    let second = fixture.oracle.wait_for_start_on(&[other], lost, SOON);
+    assert!(second.after(lost) >= WAIT - Duration::from_secs(1), "the wait by the clock is as long as ever");
+    wait_for_line(other, &["a host is taken for dead", &host.name]);
+
+    host.boot();
+    wait_for_standby(host);
+    host.write_file("/run/fence-fails", "");
+    let lost = other.power_off_hard();
+    let alarm = wait_for_alarm(host, "fencing has failed", TAKE_OVER * 2);
+    assert!(alarm.contains("putexctl confirm-dead"), "{alarm}");
+    holds_for(WAIT, "nothing is started", || fixture.oracle.live().is_empty());
+    let (ok, told) = confirm_dead(host, &other.name);
+    assert!(ok, "{told}");
+    fixture.oracle.wait_for_start_on(&[host], lost, TAKE_OVER);
+    wait_until_over(host, "fencing has failed", SOON);
+    fixture.assert_no_violation();
+}
+
+#[test]
+fn an_observed_unit_is_never_touched() {
+    const FILE: &str = "/etc/putex.d/db.toml";
+    let Some(fixture) = Plan::hosts("observe", 2, Lockstore::Nats).prepare() else { return };
+    let [one, two] = &fixture.hosts[..] else { panic!("two hosts were asked for") };
+    let observed = format!("{SERVICE}mode = \"observe\"\n");
+    two.write_file(FILE, &observed);
+    let check = two.exec(&["putexd", "--check"]);
+    assert!(check.contains("it is only observed"), "{check}");
+    let began = now();
+    fixture.start_putexd();
+    fixture.oracle.wait_for_start_on(&[one], began, TAKE_OVER);
+    let would = |words: &str| {
+        wait_until(TAKE_OVER, &format!("it says {words:?}: {}", putexctl_status(two)), || {
+            status(two)["waits"].as_str().is_some_and(|waits| waits.starts_with(words))
+        });
+    };
+    would("would stay on standby: h1 holds the lock");
+    assert_eq!(status(two)["observes"], true);
+    let is_bound = || two.exec(&["systemctl", "cat", UNIT]).contains("zzzz-putex");
+    two.exec(&["systemctl", "daemon-reload"]);
+    assert!(!is_bound(), "nothing binds the unit");
+
+    // Nobody renews the lock any more, and the unit is run by hand.
+    let lost = one.power_off_hard();
+    would("would take the lock now: h1 has not renewed it");
+    assert!(fixture.oracle.live().is_empty(), "it only says so");
+    two.exec(&["systemctl", "start", UNIT]);
+    let by_hand = fixture.oracle.wait_for_start_on(&[two], lost, SOON);
+    would("would stop database.service, which runs here without the lock");
+    fixture.uninterrupted(&by_hand, WAIT, "an observed unit", || two.exec(&["systemctl", "reload", DAEMON]));
+    two.exec(&["systemctl", "stop", UNIT]);
+
+    // It takes part, and then it does not any more.
+    let changed = now();
+    two.write_file(FILE, SERVICE);
+    two.exec(&["systemctl", "reload", DAEMON]);
+    let second = fixture.oracle.wait_for_start_on(&[two], changed, TAKE_OVER);
+    assert!(is_bound(), "it is run under its lease");
+    two.write_file(FILE, &observed);
+    two.exec(&["systemctl", "reload", DAEMON]);
+    fixture.oracle.wait_for_end(&second, SOON);
+    would("would take the lock now and start database.service: nobody holds it");
+    two.exec(&["systemctl", "daemon-reload"]);
+    wait_until(SOON, "its unit is free again", || !is_bound());
+    fixture.assert_no_violation();
+}

@@ -1,0 +1,107 @@
+//! An operator's round: each verb of putexctl on three hosts, with what it says and how it ends.
+
+use crate::cluster::Host;
+use crate::command::{said, wait_until};
+use crate::fixture::{Fixture, Plan, SOON, TAKE_OVER, UNIT, wait_for_standby};
+use crate::lockstore::Lockstore;
+
+/// What the command says, which has to succeed.
+#[track_caller]
+fn done(host: &Host, arguments: &[&str]) -> String {
+    let output = host.output(&[&["putexctl"], arguments].concat());
+    let told = said(&output);
+    assert!(output.status.success(), "putexctl {arguments:?} on {}: {told}", host.name);
+    println!("{}# putexctl {}\n{told}", host.name, arguments.join(" "));
+    told
+}
+
+/// The exit status of `is-active`.
+fn active_status(host: &Host) -> Option<i32> {
+    host.output(&["putexctl", "is-active", "db"]).status.code()
+}
+
+fn holder(fixture: &Fixture) -> String {
+    let told = fixture.hosts[0].output(&["putexctl", "is-active", "db"]);
+    String::from_utf8_lossy(&told.stdout).trim().to_owned()
+}
+
+fn named<'a>(fixture: &'a Fixture, name: &str) -> &'a Host {
+    fixture.hosts.iter().find(|host| host.name == name).expect("a host of the cluster")
+}
+
+#[test]
+fn an_operators_round() {
+    let Some((fixture, first)) = Plan::hosts("round", 3, Lockstore::Nats).run() else { return };
+    let one = fixture.host_of(&first);
+    let other = fixture.other(&first);
+    wait_until(TAKE_OVER, "all hosts know each other", || {
+        fixture.hosts.iter().all(|host| {
+            let told = said(&host.output(&["putexctl", "status"]));
+            told.contains("All is well") && told.contains("2 of 2 eligible") && told.contains("running")
+        })
+    });
+    done(other, &["status"]);
+    let full = done(other, &["status", "db"]);
+    assert!(full.contains(&format!("running on {}", first.host)) && full.contains("eligible"), "{full}");
+    assert_eq!((active_status(one), active_status(other)), (Some(0), Some(3)));
+    other.sh("putexctl watch >/tmp/watch 2>&1 & echo $! >/tmp/watch.pid");
+
+    let told = done(one, &["step-down", "db", "--reason", "a test"]);
+    assert!(told.contains("has taken it over after"), "{told}");
+    let second = holder(&fixture);
+    assert_ne!(second, first.host);
+    let target = fixture.hosts.iter().find(|host| host.name != second).expect("another host");
+    let told = done(named(&fixture, &second), &["move", "db", &target.name]);
+    assert!(told.contains(&format!("{} has taken it over", target.name)), "{told}");
+
+    let told = done(other, &["stop", "db", "--reason", "new schema"]);
+    assert!(told.contains("runs nowhere"), "{told}");
+    assert_eq!(active_status(other), Some(4));
+    assert!(done(other, &["status"]).contains("new schema"));
+    done(other, &["start", "db"]);
+
+    let drained = named(&fixture, &holder(&fixture));
+    let told = done(drained, &["drain", "--for", "1h", "--reason", "new disks"]);
+    assert!(told.contains("runs nothing"), "{told}");
+    assert_ne!(holder(&fixture), drained.name);
+    wait_until(TAKE_OVER, "all hosts show that it is drained", || {
+        fixture.hosts.iter().all(|host| said(&host.output(&["putexctl", "status"])).contains("new disks"))
+    });
+    done(drained, &["undrain"]);
+    wait_for_standby(drained);
+
+    done(other, &["pause", "db", "--for", "10min"]);
+    assert!(done(other, &["status", "db"]).contains("paused"));
+    done(other, &["resume", "db"]);
+
+    let past = done(other, &["history", "db"]);
+    assert!(past.contains(&first.host) && past.contains("a test"), "{past}");
+    assert!(done(other, &["history", "--svg", "/tmp/day.svg"]).contains("/tmp/day.svg"));
+    assert!(other.read_file("/tmp/day.svg").is_some_and(|drawn| drawn.starts_with("<svg ")));
+    let seen = other.sh("kill $(cat /tmp/watch.pid); cat /tmp/watch");
+    let states: Vec<String> = seen
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).expect("a line of JSON")["to"].to_string())
+        .collect();
+    assert!(states.iter().any(|state| state.contains("stopped")), "{states:?}");
+
+    // Whoever has read enough ends it without a word, and one that stands still is told of.
+    let quiet = other.output(&[
+        "bash",
+        "-c",
+        "set -o pipefail; for i in $(seq 10); do putexctl status --all 2>&1 | true; done",
+    ]);
+    assert_eq!(said(&quiet).matches("panic").count(), 0, "{}", said(&quiet));
+    other.exec(&["systemctl", "kill", "--signal=STOP", "putexd.service"]);
+    let hung = other.output(&["putexctl", "status"]);
+    other.exec(&["systemctl", "kill", "--signal=CONT", "putexd.service"]);
+    assert_eq!(hung.status.code(), Some(69), "{}", said(&hung));
+    assert!(
+        said(&hung).contains("has not answered within") && said(&hung).contains("putexd.service is"),
+        "{}",
+        said(&hung)
+    );
+    wait_until(SOON, "the unit runs", || {
+        fixture.hosts.iter().any(|host| host.property(UNIT, "ActiveState") == "active")
+    });
+}
