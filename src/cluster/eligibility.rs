@@ -143,11 +143,11 @@ mod tests {
         let expected = [
             ("h1", true, ""),
             ("h2", true, "is drained by root@h2: new disk"),
-            ("h3", true, "has not reported for 31.0s"),
+            ("h3", true, "has not reported for 31s"),
             ("h4", false, "has not been heard of since this putexd was started"),
             ("h5", true, "would not take it: the guard does not answer"),
             ("h6", true, "has other settings for db than h1"),
-            ("h7", true, "has not reported for 60.0s or longer"),
+            ("h7", true, "has not reported for 60s or longer"),
             ("h8", true, ""),
         ]
         .map(|(node, is_certain, why)| (node.to_owned(), is_certain, why.to_owned()));

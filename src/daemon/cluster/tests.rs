@@ -306,7 +306,7 @@ async fn a_request_to_a_host_that_does_not_answer_is_withdrawn() {
     // What is too old, or not known, is refused in words.
     let key = Key::of_requests(None, &NodeId::new("h2").expect("a name"));
     let request = |id: u32, at: u64, verb: &str| serde_json::json!({"id": format!("{id:032x}"), "by": "root", "at": at, "verb": verb, "service": "db", "reason": "", "to": null});
-    let now = one.cluster.0.site.clock.wall().as_secs();
+    let now = two.cluster.0.site.clock.wall().as_secs();
     let open = vec![
         request(1, now - 61, "step-down"),
         request(2, now + 99, "step-down"),
