@@ -8,7 +8,7 @@ use putexd::dbus::StatusProxy;
 
 use crate::cluster::Host;
 use crate::command::now;
-use crate::fixture::{Plan, SERVICE, main_pid};
+use crate::fixture::{Plan, SERVICE, TAKE_OVER, main_pid};
 use crate::lockstore::Lockstore;
 
 const DAEMON: &str = "putexd.service";
@@ -49,7 +49,9 @@ fn a_flood_of_looks_costs_no_renewal() {
         let text = SERVICE.replace("database", &format!("absent-{number}")).replace("\"1s\"", "\"10s\"");
         plan = plan.service(format!("absent-{number}").leak(), text);
     }
-    let Some((fixture, first)) = plan.run() else { return };
+    let began = now();
+    let Some(fixture) = plan.begin() else { return };
+    let first = fixture.wait_for_start(began, TAKE_OVER * 2);
     let host = fixture.host_of(&first);
     let executable = std::env::current_exe().expect("a test has an executable");
     fs::copy(executable, fixture.shared().join("tests")).expect("the shared folder takes it");
