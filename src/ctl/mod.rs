@@ -6,6 +6,7 @@ mod bounds;
 mod canary;
 mod change;
 mod clear;
+mod doctor;
 mod explain;
 #[cfg(test)]
 mod fixture;
@@ -39,7 +40,7 @@ use crate::command_line::{self, exit};
 use crate::config;
 use crate::dbus::Options;
 use crate::guard_client::grant::{self, GrantError};
-use crate::host::clock;
+use crate::host::{clock, identity};
 use crate::types::{Key, NodeId, ServiceName};
 
 /// Shows and steers the services that putexd runs on one host at a time.
@@ -291,10 +292,19 @@ async fn run(command: Command) -> Result<(), Failure> {
             change::run(Change::ConfirmDead(node), Options::default(), waiting).await
         }
         Command::Token { service, root } => token(&root, &service),
-        Command::Init { root } => store::init(&root).await,
-        Command::Doctor { root } => store::doctor(&root).await,
+        Command::Init { root } => {
+            only_root(&root)?;
+            store::init(&root).await
+        }
+        Command::Doctor { root } => {
+            only_root(&root)?;
+            store::doctor(&root).await
+        }
         Command::Locks(arguments) => locks::run(arguments).await,
-        Command::Clear { service, key, root } => store::clear(&root, service, key).await,
+        Command::Clear { service, key, root } => {
+            only_root(&root)?;
+            store::clear(&root, service, key).await
+        }
     }
 }
 
@@ -307,6 +317,17 @@ async fn hand_over(
     let reason = reason.unwrap_or_else(|| "an operator asked for it".to_owned());
     let options = Options { to: to.as_ref().map(ToString::to_string), ..because(Some(reason)) };
     change::run(Change::StepDown(service, to), options, waiting).await
+}
+
+/// Refuses another user than root, who may not read what this host's configuration names.
+fn only_root(root: &Path) -> Result<(), Failure> {
+    if identity::user() == 0 || root != Path::new("/") {
+        return Ok(());
+    }
+    Err(Failure::new(
+        exit::REFUSED,
+        "only root may do that, because it uses the secrets of the store: run it with sudo",
+    ))
 }
 
 fn because(reason: Option<String>) -> Options {

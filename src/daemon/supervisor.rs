@@ -58,6 +58,8 @@ const IDLE_LIMIT: Duration = Duration::from_secs(1);
 const BUS_LIMIT_MIN: Duration = Duration::from_millis(500);
 /// Limit of the D-Bus clients that wait for an answer. Further clients wait for their turn.
 const ASKS_LIMIT: usize = 16;
+/// How long another putexd may take to be gone from the bus.
+const OTHER_LIMIT: Duration = Duration::from_secs(1);
 /// How long the start waits at most until clients can ask over the bus.
 const SERVED_LIMIT: Duration = Duration::from_secs(1);
 /// Shortest time between two looks at all services for STATUS=, however many of them change.
@@ -85,6 +87,13 @@ pub(super) async fn run(root: &Path) -> ExitCode {
             return ExitCode::from(exit::OS);
         }
     };
+    if let Some(process) = other_putexd().await {
+        tracing::error!(
+            "another putexd runs on this host, as process {process}: run \"systemctl stop putexd\", or end that process, before this \
+             one is started; with --check this program only looks at the configuration"
+        );
+        return ExitCode::from(exit::REFUSED);
+    }
     let kept = KeptTexts::read(Path::new(kept::DIR));
     let mut loaded = load(root);
     if !loaded.broken.is_empty() || loaded.settings.is_none() {
@@ -99,9 +108,9 @@ pub(super) async fn run(root: &Path) -> ExitCode {
     let mut supervisor = tokio::select! {
         supervisor = Supervisor::start(root, settings, broken, kept) => match supervisor {
             Ok(supervisor) => supervisor,
-            Err(error) => {
+            Err(Unstarted { error, status }) => {
                 tracing::error!("{error}");
-                return ExitCode::from(exit::OS);
+                return ExitCode::from(status);
             }
         },
         // No service was begun. A unit that a former putexd left running ends with its lease, by the guard.
@@ -111,6 +120,18 @@ pub(super) async fn run(root: &Path) -> ExitCode {
     let code = supervisor.serve(&mut signals).await;
     supervisor.host.tidings.write();
     code
+}
+
+/// The process of another putexd on this host. One that has just ended is given a moment to be forgotten by the bus.
+async fn other_putexd() -> Option<u32> {
+    let until = Instant::now() + OTHER_LIMIT;
+    loop {
+        let process = dbus::other_server().await?;
+        if Instant::now() >= until {
+            return Some(process);
+        }
+        sleep(OTHER_LIMIT / 10).await;
+    }
 }
 
 /// The services of which the guard has a lease. Empty if the guard need not be asked or does not answer in time.
@@ -175,6 +196,12 @@ impl Signals {
     }
 }
 
+/// Why putexd could not be started, and the exit status.
+struct Unstarted {
+    error: String,
+    status: u8,
+}
+
 struct Supervisor {
     root: PathBuf,
     host: Host,
@@ -220,8 +247,10 @@ struct Supervisor {
 
 impl Supervisor {
     /// Waits for the bus and the guard, however long that takes, and starts every election.
-    async fn start(root: &Path, settings: Settings, broken: Broken, texts: KeptTexts) -> Result<Self, String> {
-        let machine_id = identity::machine_id().map_err(|error| format!("failed to read the machine id: {error}"))?;
+    async fn start(root: &Path, settings: Settings, broken: Broken, texts: KeptTexts) -> Result<Self, Unstarted> {
+        let of_host = |error: String| Unstarted { error, status: exit::OS };
+        let machine_id =
+            identity::machine_id().map_err(|error| of_host(format!("failed to read the machine id: {error}")))?;
         let shortest = |span: fn(&ServiceSettings) -> Duration| settings.services.iter().map(span).min();
         let renew_interval = shortest(|service| service.timings.renew_interval).unwrap_or(IDLE_LIMIT);
         let call_limit = shortest(|service| service.timings.call_limit()).unwrap_or(IDLE_LIMIT);
@@ -231,10 +260,10 @@ impl Supervisor {
         notify::status("waiting for the guard");
         let guard = GuardClient::new(Path::new(SOCKET), renew_interval);
         let leases = list_leases(&guard).await;
-        let store =
-            store::open(&settings.store, call_limit).map_err(|error| format!("failed to open the store: {error}"))?;
+        let store = store::open(&settings.store, call_limit)
+            .map_err(|error| of_host(format!("failed to open the store: {error}")))?;
         let store = sealed::as_configured(store, settings.seal_key.as_deref(), settings.cluster.as_ref())
-            .map_err(|error| error.to_string())?;
+            .map_err(|error| Unstarted { error: error.to_string(), status: exit::CONFIGURATION })?;
         let tidings = Tidings::default();
         let metrics = Metrics::default();
         let silences = Silences::new(tidings.clone(), metrics.clone());

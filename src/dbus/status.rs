@@ -123,6 +123,17 @@ pub struct Begun {
 }
 
 impl StoreStatus {
+    /// What is wrong with the store now, in so few words that each service can have them before what follows for it.
+    #[must_use]
+    pub fn trouble_in_short(&self) -> Option<String> {
+        let lasts = |milliseconds: u64| rounded(Duration::from_millis(milliseconds));
+        match (self.silent_ms, self.unwritten_ms) {
+            (0, 0) => (!self.error.is_empty()).then(|| "the store cannot be used".to_owned()),
+            (0, unwritten) => Some(format!("the store has taken no write for {}", lasts(unwritten))),
+            (silent, _) => Some(format!("store lost {} ago", lasts(silent))),
+        }
+    }
+
     /// What is wrong with the store now, as a sentence without a full stop; what to do about it comes first.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
@@ -153,7 +164,7 @@ mod tests {
     #[test]
     fn what_is_wrong_with_the_store_begins_with_what_to_do() {
         let mut store = StoreStatus { store: "directory at /srv/putex".to_owned(), ..StoreStatus::default() };
-        assert_eq!(store.trouble(), None);
+        assert_eq!((store.trouble(), store.trouble_in_short()), (None, None));
         (store.silent_ms, store.error) = (12_300, "no leader".to_owned());
         assert_eq!(
             store.trouble().as_deref(),
@@ -162,7 +173,9 @@ mod tests {
                  12.3s (the last error: no leader)"
             )
         );
+        assert_eq!(store.trouble_in_short().as_deref(), Some("store lost 12.3s ago"));
         (store.silent_ms, store.unwritten_ms, store.error) = (0, 3000, String::new());
+        assert_eq!(store.trouble_in_short().as_deref(), Some("the store has taken no write for 3.0s"));
         assert_eq!(
             store.trouble().as_deref(),
             Some(

@@ -13,7 +13,7 @@ use crate::cluster::request::{Mailbox, OPEN_LIMIT, Outcome, RESULTS_LIMIT, Reque
 use crate::cluster::wire;
 use crate::daemon::hints::hint;
 use crate::daemon::service::Answer;
-use crate::types::{Key, NodeId, Value, printable, shortened};
+use crate::types::{Key, NodeId, Value, shortened};
 
 /// Time between two looks at this host's own requests, unless the store hints at one.
 const LOOK: Duration = Duration::from_secs(5);
@@ -27,6 +27,8 @@ const RESULT: Duration = Duration::from_millis(500);
 const ANSWERED: Duration = Duration::from_secs(8);
 /// How many requests are remembered, so that none is carried out twice.
 const REMEMBERED: usize = 256;
+/// The most characters of a reason, which goes into the record.
+const REASON_LIMIT: usize = 256;
 /// The most characters of an answer.
 const TEXT_LIMIT: usize = 512;
 
@@ -162,13 +164,20 @@ impl Porter {
         let mut open = Vec::new();
         update(site, key, |value| {
             let mut mailbox = opened(value);
-            open = std::mem::take(&mut mailbox.open);
+            let found = std::mem::take(&mut mailbox.open);
+            if found.is_empty() {
+                // They may have been taken out by the last attempt, of which nothing was heard.
+                let is_taken = |id: &str| mailbox.results.iter().any(|outcome| outcome.id == id && !outcome.is_done);
+                open.retain(|request| is_taken(id_of(request)));
+                return None;
+            }
+            open = found;
             open.truncate(OPEN_LIMIT);
             for request in open.iter().filter(|request| is_id(id_of(request))) {
                 mailbox.results.retain(|outcome| outcome.id != id_of(request));
                 mailbox.results.push(Outcome { id: id_of(request).to_owned(), ..Outcome::default() });
             }
-            (!open.is_empty()).then(|| closed(mailbox))
+            Some(closed(mailbox))
         })
         .await?;
         let mut outcomes = Vec::new();
@@ -210,18 +219,18 @@ impl Porter {
         let Ok(Request { by, verb, .. }) = serde_json::from_value(request) else {
             return Err("say it on that host: its putexd does not know what is asked for".to_owned());
         };
-        match verb {
-            Verb::StepDown { .. }
-            | Verb::Stop { .. }
-            | Verb::Start { .. }
-            | Verb::Pause { .. }
-            | Verb::Resume { .. } => {}
+        let mut verb = verb;
+        match &mut verb {
+            Verb::StepDown { reason, .. } | Verb::Stop { reason, .. } | Verb::Pause { reason, .. } => {
+                *reason = shortened(reason, REASON_LIMIT);
+            }
+            Verb::Start { .. } | Verb::Resume { .. } => {}
             Verb::Adopt { .. } | Verb::Drain { .. } | Verb::Undrain | Verb::ConfirmDead { .. } => {
                 return Err("say it on that host itself: it is not done for another one".to_owned());
             }
         }
         let (answer, result) = oneshot::channel();
-        let by = printable(&shortened(&by, 128)).into_owned();
+        let by = shortened(&by, 128);
         let errand = Errand { verb, by, answer, is_patient: true };
         let silent = || "its putexd did not answer in time".to_owned();
         self.errands.try_send(errand).map_err(|_| silent())?;

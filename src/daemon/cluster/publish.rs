@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::slot::{Slot, Trouble, update};
+use super::slot::{Replaced, Slot, Trouble, update};
 use super::{Cluster, PACE, Part, REFUSED, REPORT, Services, Watched, lock};
 use crate::cluster::report::{HostReport, ServiceReport};
 use crate::cluster::view::HostStatus;
@@ -31,6 +31,8 @@ pub(super) struct Publisher {
     cluster: Cluster,
     describe: Box<dyn Fn() -> HostReport + Send + Sync>,
     services: watch::Receiver<Services>,
+    /// The services as they were last set.
+    current: Services,
     /// What was last made of each service.
     reports: BTreeMap<ServiceName, ServiceReport>,
     /// The pages as they should be, and how many services have no room there.
@@ -57,6 +59,7 @@ impl Publisher {
             head: Slot::new(site.page(&site.node, 0)),
             describe,
             services: cluster.0.services.subscribe(),
+            current: Services::default(),
             reports: BTreeMap::new(),
             pages: Vec::new(),
             left_out: 0,
@@ -71,6 +74,9 @@ impl Publisher {
     }
 
     pub(super) async fn run(mut self) {
+        // A report without services would say that there are none.
+        let _ = timeout(REPORT, self.services.changed()).await;
+        self.services.mark_changed();
         loop {
             let result = self.publish().await;
             let pause = match &result {
@@ -124,8 +130,12 @@ impl Publisher {
         let site = self.cluster.0.site.clone();
         let written = self.head.write(&site, &wire::encode(&report)).await;
         self.wrote = Some(Instant::now());
-        let others = written.map_err(|trouble| self.judge(trouble))?;
-        self.meet(others.and_then(|value| wire::report(&value, &site.node)), &report);
+        if let Replaced::Other(value) = written.map_err(|trouble| self.judge(trouble))? {
+            // Whatever else this host has written may be gone, too.
+            self.written.iter_mut().for_each(|(_, sum)| sum.clear());
+            self.list_at = Instant::now();
+            self.meet(value.and_then(|value| wire::report(&value, &site.node)), &report);
+        }
         self.told = Some(report);
         Ok(())
     }
@@ -202,13 +212,14 @@ impl Publisher {
     fn compose(&mut self) -> HostReport {
         let wall = self.cluster.0.site.clock.wall().as_secs();
         let is_other = self.services.has_changed().is_ok_and(|changed| changed);
-        let mut services = self.services.borrow_and_update().clone();
         let mut changed = is_other || self.pages.is_empty();
         if is_other {
-            let known: BTreeMap<_, _> = services.watched.iter().map(|service| (&service.settings.name, ())).collect();
+            self.current = self.services.borrow_and_update().clone();
+            let known: BTreeMap<_, _> =
+                self.current.watched.iter().map(|service| (&service.settings.name, ())).collect();
             self.reports.retain(|name, _| known.contains_key(name));
         }
-        for service in &mut services.watched {
+        for service in &mut self.current.watched {
             let before = self.reports.get(&service.settings.name);
             let report = report_of(service, before);
             if before != Some(&report) {
@@ -217,7 +228,8 @@ impl Publisher {
             }
         }
         if changed {
-            let mut all: Vec<ServiceReport> = self.reports.values().cloned().chain(services.broken).collect();
+            let mut all: Vec<ServiceReport> =
+                self.reports.values().cloned().chain(self.current.broken.iter().cloned()).collect();
             all.sort_by(|one, other| one.service.cmp(&other.service));
             let (pages, left_out) = wire::pages(all);
             self.pages = pages.into_iter().map(|page| (wire::sum(&page.body), page)).collect();

@@ -45,6 +45,15 @@ fn of_write(reason: String) -> Trouble {
     if reason.starts_with(refusal.trim_end()) { Trouble::Refused(reason) } else { Trouble::Away(reason) }
 }
 
+/// What a write has replaced.
+#[derive(Debug)]
+pub(super) enum Replaced {
+    /// What this host wrote last, or what it found where it knew of nothing.
+    Expected,
+    /// Something else: another host has this host's name, or the store was wiped or restored. `None`: nothing was there.
+    Other(Option<Value>),
+}
+
 /// A key that this host alone writes, unless another host has its name.
 #[derive(Debug)]
 pub(super) struct Slot {
@@ -58,17 +67,18 @@ impl Slot {
         Self { key, base: None }
     }
 
-    /// Replaces whatever is there. Returns what somebody else has written since this host wrote last.
-    pub(super) async fn write(&mut self, site: &Site, value: &Value) -> Result<Option<Value>, Trouble> {
+    /// Replaces whatever is there, and says what it was.
+    pub(super) async fn write(&mut self, site: &Site, value: &Value) -> Result<Replaced, Trouble> {
         let mut overtaken = false;
-        let mut others = None;
+        let mut replaced = Replaced::Expected;
         for _ in 0..TRIES {
             let (incarnation, base) = match self.base.take() {
                 Some(base) => base,
                 None => {
                     let snapshot = site.notes.read(&self.key, None).await?;
                     if overtaken {
-                        others = snapshot.entry.as_ref().and_then(|entry| entry.value.clone());
+                        let value = snapshot.entry.as_ref().and_then(|entry| entry.value.clone());
+                        replaced = Replaced::Other(value);
                     }
                     position(&snapshot)
                 }
@@ -76,7 +86,7 @@ impl Slot {
             match set(site, &self.key, (incarnation.clone(), base), value).await {
                 WriteOutcome::Won(revision) => {
                     self.base = Some((incarnation, revision));
-                    return Ok(others);
+                    return Ok(replaced);
                 }
                 WriteOutcome::Conflict => overtaken = true,
                 WriteOutcome::Unknown(reason) => return Err(of_write(reason)),

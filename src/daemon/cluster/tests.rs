@@ -201,6 +201,12 @@ async fn a_storm_of_changes_makes_few_writes_and_rest_makes_none_but_the_reports
     println!("1800 changes within {took:?}: {made} writes");
     assert!(made <= took.as_secs() + 8, "{made}");
     assert!(two.sees("h1").services.iter().all(|service| service.state == "active"));
+
+    // Whatever was lost with the store is written again.
+    store.wipe(false);
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(two.sees("h1").services.len(), 300);
+    assert_eq!((two.sees("h1").life(), one.sees("h2").life()), (Life::Reports, Life::Reports));
 }
 
 #[tokio::test(start_paused = true)]

@@ -123,14 +123,17 @@ impl Viewer {
     fn hasten(&mut self, bells: &[usize]) {
         let now = Instant::now();
         let interval = self.interval();
-        // What is due later than this was read less than `AGAIN` ago.
-        let soon = |due: &mut Instant| *due = (*due).min(now.max(*due + AGAIN - interval.min(LOOK)));
+        // What is due after `interval` was read at the beginning of it.
+        let soon = |due: &mut Instant, interval: Duration| {
+            let again = due.checked_sub(interval).map_or(now, |read| now.max(read + AGAIN));
+            *due = again.min(*due);
+        };
         for bell in bells {
             match bell.checked_sub(1) {
-                None => soon(&mut self.list_at),
+                None => soon(&mut self.list_at, LOOK),
                 Some(index) => {
                     if let Some(due) = self.due.values_mut().nth(index) {
-                        soon(due);
+                        soon(due, interval);
                     }
                 }
             }
@@ -147,16 +150,14 @@ impl Viewer {
     async fn look(&mut self) -> Result<(), Trouble> {
         let now = Instant::now();
         if self.list_at <= now {
-            // Where it fails, what is due stays due.
+            // One value that cannot be read does not keep the others from being read.
+            self.list_at = now + LOOK;
             self.look_at_list().await?;
-            self.list_at = Instant::now() + LOOK;
         }
         let first = self.due.iter().min_by_key(|(_, due)| **due).map(|(node, due)| (node.clone(), *due));
         let Some((node, _)) = first.filter(|(_, due)| *due <= now) else { return Ok(()) };
-        self.look_at_host(&node).await?;
-        let next = Instant::now() + self.interval();
-        self.due.insert(node, next);
-        Ok(())
+        self.due.insert(node.clone(), now + self.interval());
+        self.look_at_host(&node).await
     }
 
     async fn look_at_list(&mut self) -> Result<(), Trouble> {

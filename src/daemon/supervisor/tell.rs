@@ -1,15 +1,15 @@
 //! What clients of D-Bus and systemd are told of the services, and what operators have them do.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
-
-use super::Supervisor;
-use crate::cluster::report;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use super::retire::Retiring;
+use super::{Supervisor, share};
 use crate::cluster::history::Happened;
+use crate::cluster::report;
 use crate::cluster::request::Verb;
 use crate::config::ServiceSettings;
 use crate::daemon::diary::Teller;
@@ -169,19 +169,49 @@ impl Supervisor {
     /// The status of the services that are `wanted`, and of those that do not run because their file is broken.
     fn statuses_of(&self, wanted: impl Fn(&ServiceName) -> bool) -> Vec<ServiceStatus> {
         let now = self.host.machine.now();
-        let trouble = self.store_status().trouble();
+        let trouble = self.store_status().trouble_in_short();
         let of_service = |(name, handle): (&ServiceName, &Handle)| {
             let bars = self.broken.bars(name).map(Hindrance::Reason);
             let bars = bars.is_some() && handle.status.borrow().hindrance == bars;
             let broken = self.broken.goes_on(name).filter(|_| !bars);
             status_of(&handle.settings, &handle.status.borrow(), now, broken, trouble.as_deref())
         };
-        let wanted = self.services.iter().filter(|(name, _)| wanted(name));
-        let mut all: Vec<ServiceStatus> = wanted.map(of_service).collect();
+        let chosen = self.services.iter().filter(|(name, _)| wanted(name));
+        let mut all: Vec<ServiceStatus> = chosen.map(of_service).collect();
         all.extend(self.observers.statuses());
         all.extend(self.broken.rows(|name| self.services.contains_key(name) || self.observers.has(name)));
+        for Retiring { handle, .. } in &self.retiring {
+            let name = &handle.settings.name;
+            if wanted(name) && !all.iter().any(|status| status.service == name.as_str()) {
+                all.push(status_of(&handle.settings, &handle.status.borrow(), now, None, trouble.as_deref()));
+            }
+        }
+        for service in self.coming.iter().filter(|service| wanted(&service.name)) {
+            if !all.iter().any(|status| status.service == service.name.as_str()) {
+                all.push(self.row_of_coming(service));
+            }
+        }
         all.sort_by(|one, other| one.service.cmp(&other.service));
         all
+    }
+
+    /// The status of a service that has not begun here yet.
+    fn row_of_coming(&self, service: &ServiceSettings) -> ServiceStatus {
+        let before = self.retiring.iter().map(|retiring| &retiring.handle.settings);
+        let before: Vec<&str> = before.filter(|other| share(other, service)).map(|other| other.name.as_str()).collect();
+        let waits = if before.is_empty() {
+            "begins when the guard has said what it remembers of it".to_owned()
+        } else {
+            format!("begins when {} has stopped here, which has the same unit or the same lock", before.join(" and "))
+        };
+        ServiceStatus {
+            service: service.name.to_string(),
+            unit: service.unit.to_string(),
+            key: service.key.to_string(),
+            state: State::Standby.to_string(),
+            waits,
+            ..ServiceStatus::default()
+        }
     }
 
     pub(super) fn show(&mut self) {
@@ -203,6 +233,7 @@ impl Supervisor {
             };
             format!("{name} {}{holder}", told.state)
         });
+        let shown = self.broken.in_short().into_iter().chain([shown]).collect::<Vec<_>>().join("; ");
         if shown != self.shown {
             notify::status(&shown);
             self.shown = shown;
@@ -230,7 +261,7 @@ fn until_of_pause(at: u64, seconds: u64) -> Result<u64, String> {
 }
 
 /// One service's status for D-Bus clients. `broken`: what is wrong with its file while it goes on. `trouble`: what is wrong
-/// with the store.
+/// with the store, in short.
 fn status_of(
     settings: &ServiceSettings,
     status: &Status,
@@ -246,7 +277,7 @@ fn status_of(
         Some(Hindrance::BackOff(_) | Hindrance::Reason(_)) | None => None,
     };
     let names = |units: &[UnitName]| units.iter().map(ToString::to_string).collect();
-    // The trouble comes first, because it says what to do.
+    // What to do about the store is told once, and not with each service.
     let cause = trouble.filter(|_| status.waiting.as_ref().is_some_and(Waiting::is_for_the_store)).map(str::to_owned);
     ServiceStatus {
         service: settings.name.to_string(),
@@ -345,16 +376,16 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_for_the_store_says_what_is_wrong_with_it() {
+    fn whoever_waits_for_the_store_says_since_when() {
         let now = Time::both(Duration::from_secs(100));
-        let waits = |waiting| status_of(&settings(), &status(waiting), now, None, Some("see to it: it is away")).waits;
+        let waits = |waiting| status_of(&settings(), &status(waiting), now, None, Some("store lost 12.0s ago")).waits;
         let store = Waiting::Store { holder: None }.in_words(now);
-        assert_eq!(waits(Waiting::Store { holder: None }), format!("see to it: it is away; {store}"));
-        assert!(waits(Waiting::Claim).starts_with("see to it: it is away; waits for the store to take its claim; "));
+        assert_eq!(waits(Waiting::Store { holder: None }), format!("store lost 12.0s ago; {store}"));
+        assert!(waits(Waiting::Claim).starts_with("store lost 12.0s ago; waits for the store to take its claim; "));
         let (since, deadline) = (Time::both(Duration::from_secs(88)), Time::both(Duration::from_secs(104)));
         assert_eq!(
             waits(Waiting::Renewal { since, deadline }),
-            "see to it: it is away; last renewed 12.0s ago; stops in 4.0s unless the store takes a renewal before"
+            "store lost 12.0s ago; last renewed 12.0s ago; stops in 4.0s unless the store takes a renewal before"
         );
         assert_eq!(waits(Waiting::Starting), Waiting::Starting.in_words(now));
     }
