@@ -84,7 +84,7 @@ fn the_bus_shows_each_service_and_polkit_says_who_may_act() {
     assert!(refused.contains("Access denied"), "{refused}");
     host.write_file(SAYS, "yes");
     let answered = step_down(host);
-    assert!(answered.contains("does not hold it"), "{answered}");
+    assert!(answered.contains("does not run on this host"), "{answered}");
     host.exec(&["systemctl", "stop", "t-polkit.service"]);
 
     let lost = fixture.host_of(&first).power_off_hard();
