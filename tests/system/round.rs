@@ -33,7 +33,7 @@ fn named<'a>(fixture: &'a Fixture, name: &str) -> &'a Host {
 fn an_operators_round() {
     let Some((fixture, first)) = Plan::hosts("round", 3, Lockstore::Nats).run() else { return };
     let one = fixture.host_of(&first);
-    let other = fixture.other(&first);
+    let other = fixture.others(&first)[0];
     wait_until(TAKE_OVER, "all hosts know each other", || {
         fixture.hosts.iter().all(|host| {
             let told = said(&host.output(&["putexctl", "status"]));
