@@ -21,6 +21,8 @@ use crate::types::{NodeId, ServiceName};
 
 /// How often the outcome is looked for.
 const INTERVAL: Duration = Duration::from_millis(250);
+/// What the hosts have reported may be older than what was done by so much.
+const REPORTED: Duration = Duration::from_secs(5);
 /// How long an outcome is waited for where the timings of the service are not known.
 const USUAL_LIMIT: Duration = Duration::from_secs(120);
 /// What is added to the time that the timings allow for.
@@ -201,7 +203,7 @@ pub(super) async fn run(change: Change, options: Options, waiting: Waiting) -> R
     let took = took_ms();
     let (outcome, status, mut text) = match verdict {
         Verdict::Done(text) => ("done", None, format!("{text} after {}", rounded(Duration::from_millis(took)))),
-        Verdict::Failed(text) => ("otherwise", Some(exit::REFUSED), text),
+        Verdict::Failed(text) | Verdict::Stuck(text) => ("otherwise", Some(exit::REFUSED), text),
         Verdict::Going(text) => {
             let text = format!(
                 "still going on after {}: {text}; it is neither given up nor undone, and \"{}\" shows how it goes on",
@@ -250,6 +252,7 @@ async fn wait(
         };
         let text = match view.map(|view| (goal.judge(&view), view)) {
             Ok((Verdict::Going(text), _)) => text,
+            Ok((Verdict::Stuck(text), _)) if begin.elapsed() < REPORTED.min(limit) => text,
             Ok((verdict, view)) => return (verdict, Some(view)),
             Err(failure) => failure.message,
         };
