@@ -8,11 +8,11 @@ use serde::Serialize;
 use tokio::time::sleep;
 
 use super::ask::Bus;
+use super::holdings::holdings;
 use super::outcome::{Goal, Verdict};
 use super::output::{Failure, Progress, print, print_json, tell};
 use super::status::picture;
 use super::view::View;
-use crate::cluster::history::What;
 use crate::command_line::exit;
 use crate::dbus::Options;
 use crate::host::clock;
@@ -21,6 +21,8 @@ use crate::types::{NodeId, ServiceName};
 
 /// How often the outcome is looked for.
 const INTERVAL: Duration = Duration::from_millis(250);
+/// How long it is waited for that the history tells of a hand-over.
+const NOTED: Duration = Duration::from_secs(3);
 /// What the hosts have reported may be older than what was done by so much.
 const REPORTED: Duration = Duration::from_secs(5);
 /// How long an outcome is waited for where the timings of the service are not known.
@@ -281,14 +283,21 @@ fn limit_of(before: &View, goal: &Goal) -> Duration {
     of_service.max().map_or(USUAL_LIMIT, |longest| longest + ALLOWANCE)
 }
 
-/// For how long nobody ran the service, as the new holder has noted it since `began_ms`.
+/// For how long nobody ran the service before its present holder, as the history tells that since `began_ms`. The hosts write it
+/// a moment after the hand-over.
 async fn gap(bus: &Bus, service: &str, holder: &str, began_ms: u64) -> Option<u64> {
-    // The clocks of two hosts may differ by some seconds, and what happened before this command is older than that or is told
-    // with another host.
-    let events = bus.history(service).await.ok()?;
-    let is_it = |event: &&crate::cluster::history::Happened| event.what == What::Started && event.host == holder;
-    let event = events.iter().rev().find(is_it)?;
-    event.gap_ms.filter(|_| event.at_ms.saturating_add(5000) >= began_ms)
+    let end = Instant::now() + NOTED;
+    loop {
+        // The clocks of two hosts may differ by some seconds, and what happened before this command is older than that or is
+        // told with another host.
+        let past = holdings(&bus.history(service).await.ok()?);
+        let last = past.last().filter(|last| last.host == holder && last.from_ms.saturating_add(5000) >= began_ms);
+        let gap = last.and_then(|last| last.gap_ms);
+        if gap.is_some() || Instant::now() >= end {
+            return gap;
+        }
+        sleep(INTERVAL).await;
+    }
 }
 
 /// The price of a pause, before it is paid.
