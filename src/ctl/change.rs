@@ -1,6 +1,7 @@
 //! The verbs that change something. Each asks the putexd of this host, then waits for the outcome and tells it.
 
 use std::io::{self, BufRead as _, IsTerminal as _};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -14,6 +15,7 @@ use super::output::{Failure, Progress, print, print_json, tell};
 use super::status::picture;
 use super::view::View;
 use crate::command_line::exit;
+use crate::config;
 use crate::dbus::Options;
 use crate::host::clock;
 use crate::types::span::{self, rounded};
@@ -194,7 +196,8 @@ pub(super) async fn run(change: Change, options: Options, waiting: Waiting) -> R
     let limit = waiting.timeout.unwrap_or_else(|| limit_of(&before, &goal));
     let mut progress = Progress::new();
     progress.show(&format!("{subject}: {begun}"), "");
-    let (verdict, after) = wait(&bus, &goal, &subject, begin, limit, &mut progress).await;
+    let seen = if matches!(goal, Goal::Paused(_)) { seen_by_all(&subject, &before) } else { Duration::ZERO };
+    let (verdict, after) = wait(&bus, &goal, &subject, begin, (seen, limit.max(seen)), &mut progress).await;
     progress.clear();
     let holder = after.as_ref().and_then(|view| view.services.iter().find(|service| service.service == subject));
     let holder = holder.map(|service| service.holder.clone()).unwrap_or_default();
@@ -204,7 +207,7 @@ pub(super) async fn run(change: Change, options: Options, waiting: Waiting) -> R
     };
     let took = took_ms();
     let (outcome, status, mut text) = match verdict {
-        Verdict::Done(text) => ("done", None, format!("{text} after {}", rounded(Duration::from_millis(took)))),
+        Verdict::Done(text) => ("done", None, format!("{text}; it took {}", rounded(Duration::from_millis(took)))),
         Verdict::Failed(text) | Verdict::Stuck(text) => ("otherwise", Some(exit::REFUSED), text),
         Verdict::Going(text) => {
             let text = format!(
@@ -236,13 +239,14 @@ fn status_of(change: &Change) -> String {
     }
 }
 
-/// Looks until there is an outcome, or `limit` is over. The picture that shows it comes with it.
+/// Looks until there is an outcome, or `limit` is over. The picture that shows it comes with it. `seen`: before that, not every host
+/// has seen what was done, and it does not count as done.
 async fn wait(
     bus: &Bus,
     goal: &Goal,
     subject: &str,
     begin: Instant,
-    limit: Duration,
+    (seen, limit): (Duration, Duration),
     progress: &mut Progress,
 ) -> (Verdict, Option<View>) {
     loop {
@@ -254,6 +258,11 @@ async fn wait(
         };
         let text = match view.map(|view| (goal.judge(&view), view)) {
             Ok((Verdict::Going(text), _)) => text,
+            Ok((Verdict::Done(_), _)) if begin.elapsed() < seen => {
+                "every host has to see that the lease is long: leave the \
+                store alone until then"
+                    .to_owned()
+            }
             Ok((Verdict::Stuck(text), _)) if begin.elapsed() < REPORTED.min(limit) => text,
             Ok((verdict, view)) => return (verdict, Some(view)),
             Err(failure) => failure.message,
@@ -281,6 +290,20 @@ fn limit_of(before: &View, goal: &Goal) -> Duration {
         Some(Duration::from_millis(timings.stop_limit_ms.saturating_add(timings.wait_ms)))
     });
     of_service.max().map_or(USUAL_LIMIT, |longest| longest + ALLOWANCE)
+}
+
+/// After so long every host has seen the pause of a service, and honours the long lease. It is judged by this host's own settings.
+fn seen_by_all(service: &str, before: &View) -> Duration {
+    let loaded = config::load(Path::new("/"));
+    let own = loaded.settings.and_then(|all| all.services.into_iter().find(|known| known.name.as_str() == service));
+    let of_report = || {
+        let here = before.services.iter().find(|known| known.service == service)?.here.as_ref()?;
+        Some(Duration::from_millis(here.timings.as_ref()?.wait_ms))
+    };
+    match own {
+        Some(own) => own.timings.gap_of_others() + own.timings.renew_interval * 2,
+        None => of_report().unwrap_or_default(),
+    }
 }
 
 /// For how long nobody ran the service before its present holder, as the history tells that since `began_ms`. The hosts write it

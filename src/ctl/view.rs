@@ -269,6 +269,7 @@ fn of_service(
     let lease_left_ms = match here {
         _ if holder.is_empty() => None,
         Some(status) if holder == node => status.lease_left_ms,
+        Some(ServiceStatus { paused: Some(_), takeable_ms: Some(takeable), .. }) => Some(*takeable),
         Some(_) | None => left_by_lock.map(|(lease, silent)| lease.saturating_sub(silent)),
     };
     let of_report = |read: fn(&ServiceReport) -> &String| {

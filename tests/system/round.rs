@@ -47,7 +47,7 @@ fn an_operators_round() {
     other.sh("putexctl watch >/tmp/watch 2>&1 & echo $! >/tmp/watch.pid");
 
     let told = done(one, &["step-down", "db", "--reason", "a test"]);
-    assert!(told.contains("has taken it over after"), "{told}");
+    assert!(told.contains("has taken it over; it took") && told.contains("nobody ran it for"), "{told}");
     let second = holder(&fixture);
     assert_ne!(second, first.host);
     let target = fixture.hosts.iter().find(|host| host.name != second).expect("another host");
