@@ -15,23 +15,33 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::command::{now, said, wait_until};
+use crate::command::{now, since, wait_until};
 use crate::fixture::{Fixture, Plan, TAKE_OVER};
 use crate::lockstore::Lockstore;
 
 const PAGE: &str = "packaging/usr/share/man/man7/putexd-day.7";
 
 /// Timings as in the page: T = 3 s, W = 1 s.
-const SERVICE: &str =
-    "unit = \"database.service\"\nrenew-interval = \"1s\"\nfailures = 3\nconfirmations = 1\n";
+const SERVICE: &str = "unit = \"database.service\"\nrenew-interval = \"1s\"\nfailures = 3\nconfirmations = 1\n";
 
 /// One step of the page.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     /// A command whose output is in the lines of the page from the first to before the second.
-    Shown { host: String, command: String, from: usize, to: usize },
-    Quietly { host: String, command: String },
-    Until { host: String, command: String },
+    Shown {
+        host: String,
+        command: String,
+        from: usize,
+        to: usize,
+    },
+    Quietly {
+        host: String,
+        command: String,
+    },
+    Until {
+        host: String,
+        command: String,
+    },
     Fault(String),
 }
 
@@ -81,7 +91,8 @@ fn comparable(lines: &[String]) -> Vec<String> {
             in_number = is_part;
         }
         // A time may be shown in another unit, or without its smaller part.
-        let words = text.split_whitespace().map(|word| word.trim_end_matches("ms").replace("Nmin", "N").replace("Ns", "N"));
+        let words =
+            text.split_whitespace().map(|word| word.trim_end_matches("ms").replace("Nmin", "N").replace("Ns", "N"));
         words.filter(|word| !word.chars().all(|character| matches!(character, '-' | '─'))).collect::<Vec<_>>().join(" ")
     };
     lines.iter().map(of_line).collect()
@@ -96,8 +107,10 @@ impl Day {
         self.fixture.hosts.iter().find(|host| host.name == name).unwrap_or_else(|| panic!("{name} is no host"))
     }
 
+    /// What the command prints, errors included.
     fn run(&self, host: &str, command: &str) -> String {
-        said(&self.host(host).output(&["sh", "-c", command]))
+        let output = self.host(host).output(&["sh", "-c", &format!("{command} 2>&1")]);
+        String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
     fn succeeds(&self, host: &str, command: &str) -> bool {
@@ -153,7 +166,7 @@ fn a_day_is_as_the_manual_page_shows_it() {
             }
             Step::Fault(what) => day.fault(what),
         }
-        println!("{:.1} s: {step:?}", crate::command::since(at).as_secs_f64());
+        println!("{:.1} s: {step:?}", since(at).as_secs_f64());
     }
     day.fixture.assert_no_violation();
     if records {
