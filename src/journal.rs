@@ -331,6 +331,10 @@ messages! {
         NotToBeFenced = "a former holder is not fenced", "6755d565f6ea456087aa950741bac930", WARN;
         /// An operator knows that a host is off, and no fencing of it is waited for.
         ConfirmedDead = "a host is taken for dead", "9d484331d9cd46b4b8a89a32ef607da1", WARN;
+        /// An operator has this host hand everything over, and take nothing.
+        Drained = "this host is drained", "d4bca3a6382e4959a6fa8c265305599f", WARN;
+        /// This host is not drained any more.
+        Undrained = "this host takes part again", "dfb8574b7d284764a1e40d92672e0148", INFO;
         /// The unit has failed here again and again, or has failed and nobody runs it since.
         ServiceFails = "the service fails on this host", "a3f13eb9ca454ccfbd466124f42333bd", ERROR;
         /// The guard does not answer putexd.

@@ -307,7 +307,7 @@ fn where_metrics_are_served_is_taken_and_an_address_that_others_reach_is_warned_
         ("listen = 0", "7:10: error: a port is a number from 1 to 65535"),
         (
             "listen = true",
-            "7:10: error: invalid type: boolean `true`, expected a port for this host alone, such as 9190",
+            "7:10: error: write here a port for this host alone, such as 9190, or an address with a port",
         ),
         ("listen = \"h1:9190\"", "7:10: error: \"h1:9190\" is no place to listen: write a port for this host alone"),
     ] {

@@ -764,6 +764,37 @@ fn an_administrator_ends_the_wait_after_a_failure() {
     assert_eq!(host.back_off().as_secs(), 2);
 }
 
+/// Back-off (K9): the host that an operator has named takes the lock at once, though it let it go a moment ago.
+#[test]
+fn a_host_that_is_named_does_not_wait_before_it_takes_the_lock() {
+    for (next, claims) in [(Some("h1"), true), (Some("h3"), false), (None, false)] {
+        let (mut host, mut instance) = Host::activated();
+        for _ in 0..2 {
+            host.let_go_for(instance, dies(true));
+            host = again(host, &mut instance);
+        }
+        host.let_go_for(instance, dies(true));
+        let base = host.election.revision().0;
+        let mut id = read(&host.after(ms(1000))).expect("it is read every R");
+        for revision in [base + 1, base + 2] {
+            host.shown(id, revision, held_by("h2", 9, revision.into()));
+            id = read(&host.after(ms(1000))).expect("it is read every R");
+        }
+        let mut released = let_go_by(9, base + 2);
+        if let Content::Record(Record { details: Some(details), .. }) = &mut released {
+            details.note.next = next.map(node);
+        }
+        let asked = host.shown(id, base + 3, released);
+        assert!(host.back_off() > ms(3000), "the release is not verified yet");
+        let question =
+            asked.iter().find_map(|a| if let Action::Read { id, before: Some(_) } = a { Some(*id) } else { None });
+        let replaced = held_by("h2", 9, u128::from(base) + 2);
+        let answer = Observation { incarnation: a(), revision: Revision(base + 2), content: replaced };
+        let actions = host.handle(Event::Replaced { id: question.expect("it is asked"), answer: Some(answer) });
+        assert_eq!(write(&actions).is_some(), claims, "{next:?}");
+    }
+}
+
 /// A unit that runs is not affected by the administrator's order to try again.
 #[test]
 fn an_administrator_who_asks_for_another_try_leaves_alone_what_runs() {

@@ -90,7 +90,12 @@ fn takes(host: &HostStatus, service: &str, reference: Option<(&str, &str)>) -> R
     {
         return Err(format!("has other settings for {service} than {node}"));
     }
-    if found.hindrance.is_empty() { Ok(()) } else { Err(format!("would not take it: {}", found.hindrance)) }
+    match (found.state.as_str(), found.hindrance.as_str()) {
+        ("broken", _) => Err(format!("has a broken file for {service}")),
+        ("no-store", "") => Err("gets no answer from the store".to_owned()),
+        (_, "") => Ok(()),
+        (_, hindrance) => Err(format!("would not take it: {hindrance}")),
+    }
 }
 
 #[cfg(test)]

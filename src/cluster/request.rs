@@ -68,6 +68,9 @@ pub enum Verb {
     },
 }
 
+/// The reason for a step-down where the operator gives none.
+pub const NO_REASON: &str = "an operator asked for it";
+
 impl Verb {
     /// The service that it concerns. `None`: it concerns a host.
     #[must_use]

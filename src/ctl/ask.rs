@@ -19,6 +19,9 @@ use crate::types::{DAEMON_UNIT, FENCING_TOKEN, LEASES_DIR, ServiceName};
 
 /// How long one call is waited for. A putexd that stands still must not make a command stand still as well.
 const CALL_LIMIT: Duration = Duration::from_secs(5);
+/// How long it is waited for that putexd begins with what it is told to do. It may have to wait for a host that can take over, and
+/// for the putexd of another host, which it asks through the store.
+const ORDER_LIMIT: Duration = Duration::from_secs(45);
 
 impl From<zbus::Error> for Failure {
     fn from(error: zbus::Error) -> Self {
@@ -89,8 +92,8 @@ impl Bus {
         options: Dictionary,
     ) -> Result<String, Failure> {
         let told: Dictionary = match subject {
-            Some(subject) => self.call("Manager", method, &(subject, options)).await?,
-            None => self.call("Manager", method, &(options,)).await?,
+            Some(subject) => self.call("Manager", method, &(subject, options), ORDER_LIMIT).await?,
+            None => self.call("Manager", method, &(options,), ORDER_LIMIT).await?,
         };
         Ok(read::<Begun>(told)?.begun)
     }
@@ -100,16 +103,16 @@ impl Bus {
         B: serde::Serialize + zbus::DynamicType,
         R: for<'d> zbus::wire::DynamicDeserialize<'d>,
     {
-        self.call("Status", method, body).await
+        self.call("Status", method, body, CALL_LIMIT).await
     }
 
-    async fn call<B, R>(&self, interface: &str, method: &str, body: &B) -> Result<R, Failure>
+    async fn call<B, R>(&self, interface: &str, method: &str, body: &B, limit: Duration) -> Result<R, Failure>
     where
         B: serde::Serialize + zbus::DynamicType,
         R: for<'d> zbus::wire::DynamicDeserialize<'d>,
     {
         let interface = format!("{}.{interface}", dbus::NAME);
-        limited(async {
+        within(limit, async {
             let proxy = Proxy::new(&self.connection, dbus::NAME, dbus::PATH, interface).await?;
             Ok(proxy.call(method, body).await?)
         })
@@ -143,11 +146,15 @@ pub(super) async fn store_status() -> Result<StoreStatus, Failure> {
 }
 
 async fn limited<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    tokio::time::timeout(CALL_LIMIT, work).await.unwrap_or_else(|_| {
+    within(CALL_LIMIT, work).await
+}
+
+async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
         Err(Failure::unavailable(format!(
             "putexd has not answered within {}: it stands still or the host is overloaded; see \"systemctl status putexd\", and \
              restart it if it stays so, which no service feels whose lease is renewed again in time",
-            rounded(CALL_LIMIT)
+            rounded(limit)
         )))
     })
 }

@@ -1,6 +1,7 @@
 //! The verbs that change something. Each asks the putexd of this host, then waits for the outcome and tells it.
 
 use std::io::{self, BufRead as _, IsTerminal as _};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -8,12 +9,13 @@ use serde::Serialize;
 use tokio::time::sleep;
 
 use super::ask::Bus;
+use super::holdings::holdings;
 use super::outcome::{Goal, Verdict};
 use super::output::{Failure, Progress, print, print_json, tell};
 use super::status::picture;
 use super::view::View;
-use crate::cluster::history::What;
 use crate::command_line::exit;
+use crate::config;
 use crate::dbus::Options;
 use crate::host::clock;
 use crate::types::span::{self, rounded};
@@ -21,6 +23,10 @@ use crate::types::{NodeId, ServiceName};
 
 /// How often the outcome is looked for.
 const INTERVAL: Duration = Duration::from_millis(250);
+/// How long it is waited for that the history tells of a hand-over.
+const NOTED: Duration = Duration::from_secs(3);
+/// What the hosts have reported may be older than what was done by so much.
+const REPORTED: Duration = Duration::from_secs(5);
 /// How long an outcome is waited for where the timings of the service are not known.
 const USUAL_LIMIT: Duration = Duration::from_secs(120);
 /// What is added to the time that the timings allow for.
@@ -190,7 +196,8 @@ pub(super) async fn run(change: Change, options: Options, waiting: Waiting) -> R
     let limit = waiting.timeout.unwrap_or_else(|| limit_of(&before, &goal));
     let mut progress = Progress::new();
     progress.show(&format!("{subject}: {answer}"), "");
-    let (verdict, after) = wait(&bus, &goal, &subject, begin, limit, &mut progress).await;
+    let seen = if matches!(goal, Goal::Paused(_)) { seen_by_all(&subject, &before) } else { Duration::ZERO };
+    let (verdict, after) = wait(&bus, &goal, &subject, begin, (seen, limit.max(seen)), &mut progress).await;
     progress.clear();
     let holder = after.as_ref().and_then(|view| view.services.iter().find(|service| service.service == subject));
     let holder = holder.map(|service| service.holder.clone()).unwrap_or_default();
@@ -200,8 +207,8 @@ pub(super) async fn run(change: Change, options: Options, waiting: Waiting) -> R
     };
     let took = took_ms();
     let (outcome, status, mut text) = match verdict {
-        Verdict::Done(text) => ("done", None, format!("{text} after {}", rounded(Duration::from_millis(took)))),
-        Verdict::Failed(text) => ("otherwise", Some(exit::REFUSED), text),
+        Verdict::Done(text) => ("done", None, format!("{text}; it took {}", rounded(Duration::from_millis(took)))),
+        Verdict::Failed(text) | Verdict::Stuck(text) => ("otherwise", Some(exit::REFUSED), text),
         Verdict::Going(text) => {
             let text = format!(
                 "still going on after {}: {text}; it is neither given up nor undone, and \"{}\" shows how it goes on",
@@ -237,13 +244,14 @@ fn status_of(change: &Change) -> String {
     }
 }
 
-/// Looks until there is an outcome, or `limit` is over. The picture that shows it comes with it.
+/// Looks until there is an outcome, or `limit` is over. The picture that shows it comes with it. `seen`: before that, not every host
+/// has seen what was done, and it does not count as done.
 async fn wait(
     bus: &Bus,
     goal: &Goal,
     subject: &str,
     begin: Instant,
-    limit: Duration,
+    (seen, limit): (Duration, Duration),
     progress: &mut Progress,
 ) -> (Verdict, Option<View>) {
     loop {
@@ -255,6 +263,12 @@ async fn wait(
         };
         let text = match view.map(|view| (goal.judge(&view), view)) {
             Ok((Verdict::Going(text), _)) => text,
+            Ok((Verdict::Done(_), _)) if begin.elapsed() < seen => {
+                "every host has to see that the lease is long: leave the \
+                store alone until then"
+                    .to_owned()
+            }
+            Ok((Verdict::Stuck(text), _)) if begin.elapsed() < REPORTED.min(limit) => text,
             Ok((verdict, view)) => return (verdict, Some(view)),
             Err(failure) => failure.message,
         };
@@ -283,14 +297,35 @@ fn limit_of(before: &View, goal: &Goal) -> Duration {
     of_service.max().map_or(USUAL_LIMIT, |longest| longest + ALLOWANCE)
 }
 
-/// For how long nobody ran the service, as the new holder has noted it since `began_ms`.
+/// After so long every host has seen the pause of a service, and honours the long lease. It is judged by this host's own settings.
+fn seen_by_all(service: &str, before: &View) -> Duration {
+    let loaded = config::load(Path::new("/"));
+    let own = loaded.settings.and_then(|all| all.services.into_iter().find(|known| known.name.as_str() == service));
+    let of_report = || {
+        let here = before.services.iter().find(|known| known.service == service)?.here.as_ref()?;
+        Some(Duration::from_millis(here.timings.as_ref()?.wait_ms))
+    };
+    match own {
+        Some(own) => own.timings.gap_of_others() + own.timings.renew_interval * 2,
+        None => of_report().unwrap_or_default(),
+    }
+}
+
+/// For how long nobody ran the service before its present holder, as the history tells that since `began_ms`. The hosts write it
+/// a moment after the hand-over.
 async fn gap(bus: &Bus, service: &str, holder: &str, began_ms: u64) -> Option<u64> {
-    // The clocks of two hosts may differ by some seconds, and what happened before this command is older than that or is told
-    // with another host.
-    let events = bus.history(service).await.ok()?;
-    let is_it = |event: &&crate::cluster::history::Happened| event.what == What::Started && event.host == holder;
-    let event = events.iter().rev().find(is_it)?;
-    event.gap_ms.filter(|_| event.at_ms.saturating_add(5000) >= began_ms)
+    let end = Instant::now() + NOTED;
+    loop {
+        // The clocks of two hosts may differ by some seconds, and what happened before this command is older than that or is
+        // told with another host.
+        let past = holdings(&bus.history(service).await.ok()?);
+        let last = past.last().filter(|last| last.host == holder && last.from_ms.saturating_add(5000) >= began_ms);
+        let gap = last.and_then(|last| last.gap_ms);
+        if gap.is_some() || Instant::now() >= end {
+            return gap;
+        }
+        sleep(INTERVAL).await;
+    }
 }
 
 /// The price of a pause, before it is paid.

@@ -120,7 +120,8 @@ fn write_picture(path: &Path, pasts: &[Past], from_ms: Option<u64>, now_ms: u64)
     let picture = svg::draw(&rows, range);
     std::fs::write(path, picture)
         .map_err(|error| Failure::new(exit::OS, format!("failed to write {}: {error}", path.display())))?;
-    print(&format!("wrote {}: {} services from {} on\n", path.display(), rows.len(), date(range.from_ms / 1000)))
+    let services = if rows.len() == 1 { "1 service".to_owned() } else { format!("{} services", rows.len()) };
+    print(&format!("wrote {}: {services} from {} on\n", path.display(), date(range.from_ms / 1000)))
 }
 
 /// What is drawn, from the time that is asked for, or else from the first event on.

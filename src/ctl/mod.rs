@@ -36,6 +36,7 @@ use self::ask::{leases_below, running, store_status};
 use self::change::{Change, time};
 use self::local::abstains;
 use self::output::{Failure, print};
+use crate::cluster::request::NO_REASON;
 use crate::command_line::{self, exit};
 use crate::config;
 use crate::dbus::Options;
@@ -314,7 +315,7 @@ async fn hand_over(
     reason: Option<String>,
     waiting: change::Waiting,
 ) -> Result<(), Failure> {
-    let reason = reason.unwrap_or_else(|| "an operator asked for it".to_owned());
+    let reason = reason.unwrap_or_else(|| NO_REASON.to_owned());
     let options = Options { to: to.as_ref().map(ToString::to_string), ..because(Some(reason)) };
     change::run(Change::StepDown(service, to), options, waiting).await
 }

@@ -45,6 +45,8 @@ pub(super) enum Verdict {
     Going(String),
     /// It has come about.
     Done(String),
+    /// It will not come about, unless what the hosts have reported is out of date: that may be so for a moment.
+    Stuck(String),
     /// It has come out otherwise; what to do comes with it.
     Failed(String),
 }
@@ -62,10 +64,10 @@ impl Goal {
     pub(super) fn judge(&self, view: &View) -> Verdict {
         match self {
             Self::HandedOver { service, from, token, to } => {
-                handed_over(find(view, service), from, *token, to.as_deref())
+                handed_over(find(view, service), from, *token, to.as_deref(), &view.incomplete)
             }
             Self::Stopped(service) => stopped(find(view, service)),
-            Self::Started(service) => started(find(view, service)),
+            Self::Started(service) => started(find(view, service), &view.incomplete),
             Self::Paused(service) => paused(find(view, service)),
             Self::Resumed(service) => match find(view, service) {
                 Some(service) if service.paused.is_none() => Verdict::Done("it is not paused any more".to_owned()),
@@ -90,11 +92,21 @@ fn lost() -> Verdict {
     Verdict::Going("putexd does not tell of the service at the moment".to_owned())
 }
 
-fn handed_over(service: Option<&ServiceView>, from: &str, token: u64, to: Option<&str>) -> Verdict {
+fn handed_over(service: Option<&ServiceView>, from: &str, token: u64, to: Option<&str>, incomplete: &str) -> Verdict {
     let Some(service) = service else { return lost() };
     let (holder, state) = (service.holder.as_str(), service.state.as_str());
+    let runs = |told: String| match to {
+        Some(to) if to != holder => {
+            Verdict::Failed(format!("{told}, and not {to}: see \"putexctl status {}\"", service.service))
+        }
+        Some(_) | None => Verdict::Done(told),
+    };
     match (holder, state) {
-        ("", _) => Verdict::Going("nobody holds the lock at the moment".to_owned()),
+        ("", "stopped") => Verdict::Failed(format!(
+            "it is stopped everywhere, so that no host takes it: see \"putexctl status {}\"",
+            service.service
+        )),
+        ("", _) => Verdict::Going(nobody_holds(service)),
         (holder, "running" | "paused") if holder == from && service.token > token => {
             Verdict::Failed(format!("no other host has taken it, and {holder} runs it again: {}", why_nobody(service)))
         }
@@ -103,14 +115,29 @@ fn handed_over(service: Option<&ServiceView>, from: &str, token: u64, to: Option
         }
         (holder, "stopping") => Verdict::Going(format!("{holder} stops it")),
         (holder, "starting") => Verdict::Going(format!("{holder} has the lock and starts it{}", left(service))),
-        (holder, "running" | "paused" | "held") => match to {
-            Some(to) if to != holder => Verdict::Failed(format!(
-                "{holder} has taken it over, and not {to}: see \"putexctl status {}\"",
-                service.service
-            )),
-            Some(_) | None => Verdict::Done(format!("{holder} has taken it over")),
+        (holder, "running" | "paused") => runs(format!("{holder} has taken it over")),
+        (holder, "held") => match held(holder, incomplete) {
+            Ok(told) => runs(told),
+            Err(going) => Verdict::Going(going),
         },
         (holder, _) => Verdict::Going(format!("{holder} holds the lock, and has not renewed it lately")),
+    }
+}
+
+/// What is told of a holder that has not reported what its unit does. `Ok`: it will not, so that more cannot be waited for.
+fn held(holder: &str, incomplete: &str) -> Result<String, String> {
+    if incomplete.is_empty() {
+        return Err(format!("{holder} has the lock, and has not reported yet that it runs it"));
+    }
+    Ok(format!("{holder} has the lock, and whether it runs it already is not known here ({incomplete})"))
+}
+
+/// What is the case while nobody holds the lock.
+fn nobody_holds(service: &ServiceView) -> String {
+    let takes: Vec<String> = service.hosts.iter().filter(|host| host.eligible).map(|host| host.host.clone()).collect();
+    match takes.is_empty() {
+        true => "nobody holds the lock at the moment".to_owned(),
+        false => format!("nobody holds the lock at the moment; {} may take it", super::view::enumerated(&takes, 4)),
     }
 }
 
@@ -137,16 +164,22 @@ fn stopped(service: Option<&ServiceView>) -> Verdict {
     }
 }
 
-fn started(service: Option<&ServiceView>) -> Verdict {
+fn started(service: Option<&ServiceView>, incomplete: &str) -> Verdict {
     let Some(service) = service else { return lost() };
     match (service.state.as_str(), service.holder.as_str()) {
         _ if service.stopped.is_some() => Verdict::Going("the word that keeps it stopped is still there".to_owned()),
-        ("running" | "paused" | "held", holder) => Verdict::Done(format!("{holder} runs it")),
+        ("running" | "paused", holder) => Verdict::Done(format!("{holder} runs it")),
+        ("held", holder) => match held(holder, incomplete) {
+            Ok(told) => Verdict::Done(told),
+            Err(going) => Verdict::Going(going),
+        },
         ("starting", holder) => Verdict::Going(format!("{holder} has the lock and starts it{}", left(service))),
         (_, "") if service.others().count() > 0 && service.others().all(|candidate| !candidate.eligible) => {
-            Verdict::Failed(format!("no host may take it: {}", why_nobody(service)))
+            Verdict::Stuck(format!("no host may take it: {}", why_nobody(service)))
         }
-        (_, _) => Verdict::Going("no host has taken it yet".to_owned()),
+        (_, "") => Verdict::Going(nobody_holds(service)),
+        ("stopping", holder) => Verdict::Going(format!("{holder} stops it")),
+        (_, holder) => Verdict::Going(format!("{holder} holds the lock, and has not renewed it lately")),
     }
 }
 
@@ -168,6 +201,15 @@ fn paused(service: Option<&ServiceView>) -> Verdict {
     }
 }
 
+/// Whether somebody runs the service, as far as that can be known.
+fn is_served(service: &ServiceView, incomplete: &str) -> bool {
+    match service.state.as_str() {
+        "running" | "paused" => true,
+        "held" => !incomplete.is_empty(),
+        _ => false,
+    }
+}
+
 fn drained(view: &View, node: &str, had: &[String]) -> Verdict {
     let host = view.hosts.iter().find(|host| host.node == node);
     let is_drained =
@@ -183,11 +225,11 @@ fn drained(view: &View, node: &str, had: &[String]) -> Verdict {
     let open: Vec<&ServiceView> = had
         .iter()
         .filter_map(|name| find(view, name))
-        .filter(|service| !matches!(service.state.as_str(), "running" | "paused" | "held") && service.stopped.is_none())
+        .filter(|service| !is_served(service, &view.incomplete) && service.stopped.is_none())
         .collect();
     let (waiting, left): (Vec<&ServiceView>, Vec<&ServiceView>) = open
         .into_iter()
-        .partition(|service| service.others().any(|candidate| candidate.eligible && candidate.host != node));
+        .partition(|service| service.hosts.iter().any(|candidate| candidate.eligible && candidate.host != node));
     if !waiting.is_empty() {
         let names: Vec<String> = waiting.iter().map(|service| service.service.clone()).collect();
         return Verdict::Going(format!(

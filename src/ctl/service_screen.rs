@@ -65,7 +65,7 @@ fn failover(service: &ServiceView) -> String {
         return format!("if {} died now, nobody would take over", service.holder);
     }
     if let Some(word) = &service.paused {
-        let until = word.until.map_or_else(String::new, |until| format!(", which ends at {}", date(until)));
+        let until = word.until.map_or_else(String::new, |until| format!(" at {}", date(until)));
         return format!("if {} died now, no host would take over before the end of the pause{until}", service.holder);
     }
     let Some(timings) = service.here.as_ref().and_then(|here| here.timings.as_ref()) else { return String::new() };
@@ -129,7 +129,8 @@ fn facts(service: &ServiceView, holder: Option<&HostView>, node: &str) -> Vec<(&
     }
     facts.push(("Unit", unit));
     let span = |ms: u64| rounded(Duration::from_millis(ms));
-    let lease = here.timings.as_ref().map(|timings| format!(" of {}", span(timings.lease_ms))).unwrap_or_default();
+    let usual = here.timings.as_ref().filter(|_| here.paused.is_none());
+    let lease = usual.map(|timings| format!(" of {}", span(timings.lease_ms))).unwrap_or_default();
     if let Some(left) = service.lease_left_ms {
         facts.push(("Lease", format!("{} left{lease}", span(left))));
     }

@@ -1,6 +1,6 @@
 //! The cluster as one picture: what this host's putexd tells of its own services, of the store, and of the other hosts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -176,7 +176,8 @@ pub(super) fn enumerated(names: &[String], limit: usize) -> String {
 
 impl View {
     /// Puts together what the putexd of this host has told, at `now` in seconds since 1970.
-    pub(super) fn new(services: &[ServiceStatus], store: StoreStatus, cluster: ClusterStatus, now: u64) -> Self {
+    pub(super) fn new(services: &[ServiceStatus], store: StoreStatus, mut cluster: ClusterStatus, now: u64) -> Self {
+        complete(&mut cluster, services);
         let verdicts = |service: &str| eligibility(&cluster, service);
         let node = cluster.node.clone();
         let of_host = |status: &HostStatus| {
@@ -212,6 +213,21 @@ impl View {
     }
 }
 
+/// Adds to this host's own report what it has not reported: what it took up a moment ago, and what it only observes.
+fn complete(cluster: &mut ClusterStatus, services: &[ServiceStatus]) {
+    let Some(own) = cluster.hosts.iter_mut().find(|host| host.report.node == cluster.node) else { return };
+    let known: BTreeSet<String> = own.services.iter().map(|report| report.service.clone()).collect();
+    let missing = services.iter().filter(|status| !known.contains(&status.service));
+    own.services.extend(missing.map(|status| ServiceReport {
+        service: status.service.clone(),
+        unit: status.unit.clone(),
+        settings: status.settings.clone(),
+        state: status.state.clone(),
+        hindrance: status.hindrance.clone(),
+        ..ServiceReport::default()
+    }));
+}
+
 /// What is told of a service on one host: by itself, or in its report.
 fn report_of<'a>(host: &'a HostView, service: &str) -> Option<&'a ServiceReport> {
     host.status.services.iter().find(|report| report.service == service)
@@ -229,20 +245,23 @@ fn of_service(
     node: &str,
     verdicts: &[eligibility::Candidate],
 ) -> ServiceView {
-    let is_holders =
-        |state: &str| matches!(state, "active" | "starting" | "fencing" | "confirming" | "releasing" | "lapsing");
     let reported = || {
-        let host = hosts.iter().find(|host| report_of(host, name).is_some_and(|report| is_holders(state_in(report))));
+        let host = hosts
+            .iter()
+            .find(|host| report_of(host, name).is_some_and(|report| eligibility::is_held_in(state_in(report))));
         host.map(|host| host.node.clone()).unwrap_or_default()
     };
     let holder = match here {
         Some(status) if !status.holder.is_empty() => status.holder.clone(),
-        Some(status) if is_holders(&status.state) => node.to_owned(),
+        Some(status) if eligibility::is_held_in(&status.state) => node.to_owned(),
         // This host reads the lock itself, and nobody holds it.
         Some(status) if !matches!(status.state.as_str(), "no-store" | "broken") && !status.observes => String::new(),
         Some(_) | None => reported(),
     };
     let holders_report = hosts.iter().find(|host| host.node == holder).and_then(|host| report_of(host, name));
+    // A report of an earlier tenure says nothing of this one.
+    let token = here.map_or(0, |status| status.token);
+    let holders_report = holders_report.filter(|report| report.token == 0 || report.token >= token);
     let candidates: Vec<Candidate> = hosts_of(here, (hosts, verdicts), node, &holder, name);
     let (state, since) = (state_of(here, holders_report, &holder, node), since_of(here, holders_report, &holder, node));
     let lease = here.and_then(|status| status.timings.as_ref()).map(|timings| timings.lease_ms);
@@ -250,6 +269,7 @@ fn of_service(
     let lease_left_ms = match here {
         _ if holder.is_empty() => None,
         Some(status) if holder == node => status.lease_left_ms,
+        Some(ServiceStatus { paused: Some(_), takeable_ms: Some(takeable), .. }) => Some(*takeable),
         Some(_) | None => left_by_lock.map(|(lease, silent)| lease.saturating_sub(silent)),
     };
     let of_report = |read: fn(&ServiceReport) -> &String| {
@@ -344,9 +364,8 @@ fn hosts_of(
         let state = own.map(|status| status.state.as_str()).or(reported).unwrap_or_default();
         let reason = match own {
             _ if host.node == holder => String::new(),
-            // This host knows of itself what it has not reported yet.
-            Some(status) => why_not(host, status),
-            None => verdict.verdict.clone().err().unwrap_or_default(),
+            Some(status) if status.observes => "only observes".to_owned(),
+            Some(_) | None => verdict.verdict.clone().err().unwrap_or_default(),
         };
         Candidate { host: host.node.clone(), state: state.to_owned(), eligible: reason.is_empty(), reason }
     };
@@ -363,18 +382,6 @@ fn hosts_of(
     }
     candidates.sort_by(|one, other| one.host.cmp(&other.host));
     candidates
-}
-
-/// Why this host would not take the lock; empty = it would.
-fn why_not(host: &HostView, status: &ServiceStatus) -> String {
-    match (host.presence, status.state.as_str(), status.hindrance.as_str()) {
-        (Presence::Drained, ..) => "is drained".to_owned(),
-        (_, "broken", _) => "has a broken file for it".to_owned(),
-        _ if status.observes => "only observes".to_owned(),
-        (_, "no-store", "") => "gets no answer from the store".to_owned(),
-        (_, _, "") => String::new(),
-        (_, _, hindrance) => format!("would not take it: {hindrance}"),
-    }
 }
 
 fn silent_for(host: &HostView) -> String {

@@ -113,7 +113,13 @@ fn remedy(kind: Alarm) -> Option<&'static str> {
         Alarm::ServiceFails => "find out from the journal of the unit why it fails",
         Alarm::GuardGone => "look at \"systemctl status putex-guard\"",
         Alarm::Lapsed => "find out why the lease was not renewed",
-        Alarm::StoreFound | Alarm::ConfigurationReloaded | Alarm::CheckRecovered | Alarm::OneLock | Alarm::Over => {
+        Alarm::Drained => "run \"putexctl undrain\" when this host is to take part again",
+        Alarm::Undrained
+        | Alarm::StoreFound
+        | Alarm::ConfigurationReloaded
+        | Alarm::CheckRecovered
+        | Alarm::OneLock
+        | Alarm::Over => {
             return None;
         }
     })

@@ -372,7 +372,7 @@ impl Supervisor {
                     self.tidy_bonds().await;
                 }
                 Some(ask) = self.asks.recv() => self.answer(ask),
-                Some(errand) = self.errands.recv() => self.carry_out(errand),
+                Some(errand) = self.errands.recv() => self.send(errand),
                 _ = signals.hup.recv() => self.reload().await,
                 _ = signals.term.recv() => return self.end().await,
                 _ = signals.int.recv() => return self.release().await,

@@ -381,6 +381,12 @@ impl LockView {
         self.followed_proven().is_some_and(|(seen, _)| seen.question == Question::Answered(true))
     }
 
+    /// Whether the former holder has let the lock go for this node in particular (verified release, K4).
+    pub(super) fn names_as_next(&self, node: &NodeId) -> bool {
+        let said = self.record().and_then(|record| record.details.as_ref()).map(|details| &details.note);
+        said.is_some_and(|said| said.next.as_ref() == Some(node)) && self.is_verified_proven()
+    }
+
     /// Whether the store may yet say that the latest record is a `proven` to be believed. No answer for T = unverified.
     pub(super) fn is_being_verified(&self, now: Time, timings: &Timings) -> bool {
         self.followed_proven().is_some_and(|(seen, _)| {

@@ -39,6 +39,8 @@ pub(in crate::daemon) struct Errand {
     pub(in crate::daemon) answer: Answer,
     /// Whether what speaks against it may be over in a moment, so that it is tried again.
     pub(in crate::daemon) is_patient: bool,
+    /// Whether it was decided that this host carries it out.
+    pub(in crate::daemon) is_placed: bool,
 }
 
 fn opened(value: Option<&Value>) -> Mailbox {
@@ -231,7 +233,7 @@ impl Porter {
         }
         let (answer, result) = oneshot::channel();
         let by = shortened(&by, 128);
-        let errand = Errand { verb, by, answer, is_patient: true };
+        let errand = Errand { verb, by, answer, is_patient: true, is_placed: true };
         let silent = || "its putexd did not answer in time".to_owned();
         self.errands.try_send(errand).map_err(|_| silent())?;
         timeout(ANSWERED, result).await.ok().and_then(Result::ok).unwrap_or_else(|| Err(silent()))

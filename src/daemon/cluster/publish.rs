@@ -304,6 +304,8 @@ fn report_of(service: &mut Watched, before: Option<&ServiceReport>) -> ServiceRe
 /// none: it is over before anybody could act upon it.
 fn hindrance(status: &Status) -> Option<String> {
     match status.hindrance.as_ref()? {
+        // It keeps no host from the lock in particular, and the lock's record tells of it.
+        Hindrance::Reason(_) if status.stopped.is_some() => None,
         Hindrance::Reason(reason) => Some(reason.clone()),
         Hindrance::BackOff(Waiting::BackOff { reason, failures, .. }) if *failures > 0 => {
             Some(format!("it waits before it tries again, since {reason}"))

@@ -1,11 +1,11 @@
 //! What an operator has asked for, as the history tells it.
 
-use crate::cluster::request::Verb;
+use crate::cluster::request::{NO_REASON, Verb};
 
 /// What is asked for in a few words.
 pub(in crate::daemon) fn in_words(verb: &Verb) -> String {
     let because = |words: &str, reason: &str| {
-        if reason.is_empty() { words.to_owned() } else { format!("{words}: {reason}") }
+        if reason.is_empty() || reason == NO_REASON { words.to_owned() } else { format!("{words}: {reason}") }
     };
     match verb {
         Verb::StepDown { to: None, reason, .. } => because("step down", reason),

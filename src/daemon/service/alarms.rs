@@ -152,6 +152,8 @@ impl Service {
             | Alarm::OneLock
             | Alarm::NotToBeFenced
             | Alarm::ConfirmedDead
+            | Alarm::Drained
+            | Alarm::Undrained
             | Alarm::GuardGone
             | Alarm::Lapsed
             | Alarm::Over => false,

@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 
 use super::retire::Retiring;
 use super::{Supervisor, share};
+use crate::cluster::eligibility::is_held_in;
 use crate::cluster::history::Happened;
 use crate::cluster::report;
 use crate::cluster::request::Verb;
@@ -23,10 +24,7 @@ use crate::types::{NodeId, ServiceName, Time, UnitName};
 impl Supervisor {
     /// Answers a D-Bus client from what this host knows, or does on this host what the client asks for.
     pub(super) fn answer_here(&mut self, ask: Ask) {
-        if let Ask::Do { verb, by, .. } = &ask {
-            self.note_asked(verb, by);
-        }
-        match ask {
+        match self.noted(ask) {
             Ask::List(answer) => {
                 let _ = answer.send(self.statuses());
             }
@@ -102,6 +100,7 @@ impl Supervisor {
         journal::alarm(journal::Alarm::ConfirmedDead, &subject, &reason);
         self.host.tidings.stand(journal::Alarm::ConfirmedDead, &reason);
         for handle in services.iter().filter_map(|service| self.services.get(service)) {
+            Teller::of(&self.host, &handle.settings.key).asked(&Verb::ConfirmDead { node: node.clone() }, by);
             // A full channel would mean a loop that stands still, which the watchdog ends.
             let _ = handle.orders.give(Order::TryAgain);
         }
@@ -124,13 +123,28 @@ impl Supervisor {
         });
     }
 
-    /// Has the history of each lock that is concerned tell what an operator has asked for, whatever comes of it.
-    fn note_asked(&self, verb: &Verb, by: &str) {
-        for (name, handle) in &self.services {
-            if verb.service().is_none_or(|service| service == name) {
-                Teller::of(&self.host, &handle.settings.key).asked(verb, by);
+    /// Has the history of each lock that is concerned tell what an operator has asked for, once it is begun. What is refused has
+    /// changed nothing, and may be asked for again.
+    fn noted(&self, ask: Ask) -> Ask {
+        let Ask::Do { verb, by, answer } = ask else { return ask };
+        let concerned = |(name, handle): &(&ServiceName, &Handle)| match &verb {
+            // What this host does not hold is not handed over.
+            Verb::Drain { .. } => is_held_in(handle.status.borrow().state.as_str()),
+            Verb::Undrain | Verb::ConfirmDead { .. } => false,
+            _ => verb.service() == Some(*name),
+        };
+        let concerned = self.services.iter().filter(concerned);
+        let tellers: Vec<Teller> = concerned.map(|(_, handle)| Teller::of(&self.host, &handle.settings.key)).collect();
+        let (inner, result) = oneshot::channel::<Result<String, String>>();
+        let (asked, asker) = (verb.clone(), by.clone());
+        tokio::spawn(async move {
+            let Ok(result) = result.await else { return };
+            if result.is_ok() {
+                tellers.iter().for_each(|teller| teller.asked(&asked, &asker));
             }
-        }
+            let _ = answer.send(result);
+        });
+        Ask::Do { verb, by, answer: inner }
     }
 
     pub(super) fn store_status(&self) -> StoreStatus {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep};
+use tokio::sync::{oneshot, watch};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::Supervisor;
 use crate::cluster::eligibility::{self, Candidate, is_held_in};
@@ -11,13 +11,17 @@ use crate::cluster::report::Word;
 use crate::cluster::request::Verb;
 use crate::cluster::view::{ClusterStatus, Life};
 use crate::daemon::cluster::Errand;
-use crate::daemon::service::Answer;
+use crate::daemon::service::{Answer, Status};
 use crate::dbus::Ask;
+use crate::election::State;
+use crate::journal;
 use crate::types::{NodeId, ServiceName};
 
 /// How long a step-down waits for a host that can take over.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// Time between two looks for it.
+/// How long what only a holder can do waits until there is one.
+const HOLDER: Duration = Duration::from_secs(10);
+/// Time between two looks for such a host.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Where a verb is carried out.
@@ -31,16 +35,47 @@ impl Supervisor {
     /// Answers a D-Bus client, unless the client does not wait any more. What another host has to do is handed to it.
     pub(super) fn answer(&mut self, ask: Ask) {
         let Ask::Do { verb, by, answer } = ask else { return self.answer_here(ask) };
-        match self.place(&verb) {
-            Ok(Place::Here) => self.carry_out(Errand { verb, by, answer, is_patient: true }),
-            Ok(Place::On(node)) => self.cluster.hand_over(node, verb, by, answer),
-            Err(reason) => drop(answer.send(Err(reason))),
+        let errand = Errand { verb, by, answer, is_patient: true, is_placed: false };
+        match self.holder_to_come(&errand.verb) {
+            Some(status) => self.wait_for_holder(errand, status),
+            None => self.send(errand),
         }
     }
 
+    /// Does what an operator asks for, or has the host do it that has to.
+    pub(super) fn send(&mut self, errand: Errand) {
+        if errand.is_placed {
+            return self.carry_out(errand);
+        }
+        match self.place(&errand.verb) {
+            Ok(Place::Here) => self.carry_out(Errand { is_placed: true, ..errand }),
+            Ok(Place::On(node)) => self.cluster.hand_over(node, errand.verb, errand.by, errand.answer),
+            Err(reason) => drop(errand.answer.send(Err(reason))),
+        }
+    }
+
+    /// The status of the service where only a holder can do what is asked for, and there is none at the moment.
+    fn holder_to_come(&self, verb: &Verb) -> Option<watch::Receiver<Status>> {
+        if !matches!(verb, Verb::StepDown { .. } | Verb::Pause { .. }) {
+            return None;
+        }
+        let handle = self.services.get(verb.service()?)?;
+        is_between_holders(&handle.status.borrow()).then(|| handle.status.clone())
+    }
+
+    /// Waits for a moment until there is a holder: after a hand-over nobody holds the lock until the next host has taken it.
+    fn wait_for_holder(&self, errand: Errand, mut status: watch::Receiver<Status>) {
+        let errands = self.errand.clone();
+        tokio::spawn(async move {
+            // Whether there is one then or not, this host says what comes of it.
+            let _ = timeout(HOLDER, status.wait_for(|status| !is_between_holders(status))).await;
+            let _ = errands.try_send(errand);
+        });
+    }
+
     /// Does on this host what an operator asks for.
-    pub(super) fn carry_out(&mut self, errand: Errand) {
-        let Errand { verb, by, answer, is_patient } = errand;
+    fn carry_out(&mut self, errand: Errand) {
+        let Errand { verb, by, answer, is_patient, is_placed } = errand;
         let Some((service, reason, to)) = self.handed_over(&verb) else {
             return self.answer_here(Ask::Do { verb, by, answer });
         };
@@ -50,7 +85,7 @@ impl Supervisor {
                 let answer = with_words(answer, words);
                 self.answer_here(Ask::Do { verb, by, answer });
             }
-            Err(_) if is_patient => self.wait_for_successor(Errand { verb, by, answer, is_patient }),
+            Err(_) if is_patient => self.wait_for_successor(Errand { verb, by, answer, is_patient, is_placed }),
             Err(reason) => drop(answer.send(Err(reason))),
         }
     }
@@ -100,7 +135,10 @@ impl Supervisor {
         tokio::spawn(async move {
             let result = drain.begin(word).await;
             if result.is_ok() {
-                tracing::warn!("{}{left}", drain.reason().as_deref().unwrap_or_default());
+                let drained = drain.reason();
+                let drained = drained.as_deref().unwrap_or_default();
+                let reason = format!("{}{left}", drained.strip_prefix("this host is ").unwrap_or(drained));
+                journal::alarm(journal::Alarm::Drained, &journal::Subject::default(), &reason);
                 hints.wake();
                 cluster.changed();
             }
@@ -115,11 +153,11 @@ impl Supervisor {
             return;
         }
         let (drain, hints, cluster) = (self.host.drain.clone(), self.host.hints.clone(), self.cluster.clone());
-        let told = format!("this host is not drained any more, as {by} says; it takes part again");
+        let reason = format!("{by} has ended the drain");
         tokio::spawn(async move {
             let result = drain.end().await;
             if result.is_ok() {
-                tracing::info!("{told}");
+                journal::alarm(journal::Alarm::Undrained, &journal::Subject::default(), &reason);
                 hints.wake();
                 cluster.changed();
             }
@@ -131,7 +169,7 @@ impl Supervisor {
     pub(super) fn end_drain(&self) {
         if self.host.drain.is_over(self.host.machine.wall().as_secs()) {
             // Nobody waits for the answer. Where the disk does not take it, it is tried again.
-            self.undrain("the end of its time", oneshot::channel().0);
+            self.undrain("the end of the time that was given", oneshot::channel().0);
         }
     }
 
@@ -188,6 +226,11 @@ impl Supervisor {
             Some(_) | None => Place::Here,
         }
     }
+}
+
+/// Whether nobody holds the lock although nobody keeps the service stopped.
+fn is_between_holders(status: &Status) -> bool {
+    status.state == State::Standby && status.holder.is_empty() && status.stopped.is_none()
 }
 
 fn said(reason: &str) -> String {

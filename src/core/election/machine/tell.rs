@@ -150,8 +150,11 @@ impl Election {
         })
     }
 
-    /// The wait before the next claim, while it lasts (back-off, K9).
+    /// The wait before the next claim, while it lasts (back-off, K9). The host that an operator has named does not wait.
     fn back_off(&self, now: Time) -> Option<Waiting> {
+        if self.lock.names_as_next(&self.settings.node) {
+            return None;
+        }
         let BackOff { until, told, reason, .. } = &self.back_off;
         let until = until.filter(|until| !now.has_waited_until(*until))?;
         Some(Waiting::BackOff { until, reason: reason.clone(), failures: *told })
