@@ -150,7 +150,7 @@ fn a_unit_is_admitted_by_what_systemd_has_loaded() {
     active.exec(&["systemctl", "daemon-reload"]);
     let second = fixture.wait_for_takeover(&first, since, TAKE_OVER, "gate taken away");
     wait_for_line(active, &["db: the unit can be started without its lease", "ExecCondition=", LATER]);
-    let hindrance = || active.exec(&["putexctl", "status", "db"]);
+    let hindrance = || active.exec(&["putexctl", "status", "--local", "db"]);
     wait_until(SOON, "status says why", || hindrance().contains("does not contend") && hindrance().contains(LATER));
 
     // A file of the same name in /etc overrides the generator's.

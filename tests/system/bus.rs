@@ -31,9 +31,9 @@ fn as_nobody(host: &Host, arguments: &[&str]) -> Output {
     host.output(&[&["setpriv", "--reuid=65534", "--clear-groups", "busctl"], arguments].concat())
 }
 
-fn step_down(host: &Host) -> String {
-    let call = ["call", NAME, PATH, "org.putexd.Putexd1.Manager", "StepDown", "sa{sv}", "db", "0"];
-    said(&as_nobody(host, &call))
+/// Asks for the end of a drain that never began, which changes nothing and is answered by this host alone.
+fn undrain(host: &Host) -> String {
+    said(&as_nobody(host, &["call", NAME, PATH, "org.putexd.Putexd1.Manager", "Undrain", "a{sv}", "0"]))
 }
 
 #[test]
@@ -68,10 +68,10 @@ fn the_bus_shows_each_service_and_polkit_says_who_may_act() {
     let state = said(&as_nobody(host, &["get-property", NAME, OBJECT, "org.putexd.Putexd1.Service", "State"]));
     assert!(state.contains("\"standby\""), "{state}");
     // "busctl" has words of its own for this error.
-    let refused = step_down(host);
+    let refused = undrain(host);
     assert!(refused.contains("Access denied"), "{refused}");
 
-    // With it, whom it permits to. What putexd then says shows that it was asked: this host does not hold the lock.
+    // With it, whom it permits to. What putexd then says shows that it was asked.
     let executable = std::env::current_exe().expect("a test has an executable");
     fs::copy(executable, fixture.shared().join("tests")).expect("the shared folder takes it");
     host.write_file(SAYS, "no");
@@ -80,11 +80,11 @@ fn the_bus_shows_each_service_and_polkit_says_who_may_act() {
     host.exec(&[&["systemd-run", "--unit=t-polkit"], &polkit[..]].concat());
     let owned = || host.output(&["busctl", "status", "org.freedesktop.PolicyKit1"]).status.success();
     wait_until(SOON, "polkit's stand-in is there", owned);
-    let refused = step_down(host);
+    let refused = undrain(host);
     assert!(refused.contains("Access denied"), "{refused}");
     host.write_file(SAYS, "yes");
-    let answered = step_down(host);
-    assert!(answered.contains("does not run on this host"), "{answered}");
+    let answered = undrain(host);
+    assert!(answered.contains("this host is not drained"), "{answered}");
     host.exec(&["systemctl", "stop", "t-polkit.service"]);
 
     let lost = fixture.host_of(&first).power_off_hard();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::command::{holds_for, now, said};
+use crate::command::{holds_for, now, said, wait_until};
 use crate::fixture::{
     HAND_OVER, Plan, SERVICE, SOON, TAKE_OVER, UNIT, WAIT, wait_for_line, wait_for_standby, wait_for_status,
     wait_for_words,
@@ -75,9 +75,12 @@ fn whoever_does_not_hold_the_lock_says_who_does() {
     assert_eq!(standby.exec(&["sh", "-c", closed]).trim(), "141");
 
     // While a stop is slow, the status says what is waited for.
+    // Until the standby has read a report of the holder it only says who that is.
     let since = now();
-    let told = said(&standby.output(&["putexctl", "step-down", "--no-wait", "db"]));
-    assert!(told.contains(&format!("{}: begun to stop", first.host)), "{told}");
+    let begun = format!("{}: begun to stop", first.host);
+    wait_until(SOON, "the standby has the holder step down", || {
+        said(&standby.output(&["putexctl", "step-down", "--no-wait", "db"])).contains(&begun)
+    });
     let words = ["releasing", "waits until the unit is proven dead", "an operator asked", "is not proven dead yet"];
     println!("{}", wait_for_words(TAKE_OVER, holder, &words));
     let second = fixture.wait_for_takeover(&first, since, TAKE_OVER, "step-down of a unit that stops slowly");
