@@ -58,6 +58,10 @@ pub struct Page {
 }
 
 /// The value of `content`.
+///
+/// # Panics
+///
+/// Where `content` has a map whose keys are no text, which none of the types here has.
 #[must_use]
 pub fn encode<T: Serialize>(content: &T) -> Value {
     let body = serde_json::to_vec(&Formatted { format: FORMAT, content });

@@ -174,7 +174,7 @@ pub(super) async fn run(change: Change, options: Options, waiting: Waiting) -> R
     let subject = change.subject().unwrap_or(&before.node).to_owned();
     let begin = Instant::now();
     let began_ms = u64::try_from(clock::wall().as_millis()).unwrap_or(u64::MAX);
-    let begun = bus.order(method, change.subject(), options.into()).await?;
+    let answer = bus.order(method, change.subject(), options.into()).await?;
     let goal = change.goal(&before).filter(|_| !waiting.no_wait);
     let took_ms = || u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
     let Some(goal) = goal else {
@@ -183,7 +183,7 @@ pub(super) async fn run(change: Change, options: Options, waiting: Waiting) -> R
                 verb,
                 subject: &subject,
                 outcome: "begun",
-                text: &begun,
+                text: &answer,
                 holder: "",
                 took_ms: took_ms(),
                 gap_ms: None,
@@ -191,11 +191,11 @@ pub(super) async fn run(change: Change, options: Options, waiting: Waiting) -> R
             return print_json(&told);
         }
         let next = change.subject().map_or_else(|| "putexctl status".to_owned(), |_| status_of(&change));
-        return print(&format!("{subject}: {begun}; \"{next}\" shows what follows\n"));
+        return print(&format!("{subject}: {answer}; \"{next}\" shows what follows\n"));
     };
     let limit = waiting.timeout.unwrap_or_else(|| limit_of(&before, &goal));
     let mut progress = Progress::new();
-    progress.show(&format!("{subject}: {begun}"), "");
+    progress.show(&format!("{subject}: {answer}"), "");
     let seen = if matches!(goal, Goal::Paused(_)) { seen_by_all(&subject, &before) } else { Duration::ZERO };
     let (verdict, after) = wait(&bus, &goal, &subject, begin, (seen, limit.max(seen)), &mut progress).await;
     progress.clear();
@@ -219,7 +219,7 @@ pub(super) async fn run(change: Change, options: Options, waiting: Waiting) -> R
         }
     };
     if let Some(gap) = gap_ms {
-        text.push_str(&format!("; nobody ran it for {}", rounded(Duration::from_millis(gap))));
+        text = format!("{text}; nobody ran it for {}", rounded(Duration::from_millis(gap)));
     }
     if waiting.json {
         print_json(&Told { verb, subject: &subject, outcome, text: &text, holder: &holder, took_ms: took, gap_ms })?;
@@ -235,7 +235,12 @@ pub(super) async fn run(change: Change, options: Options, waiting: Waiting) -> R
 fn status_of(change: &Change) -> String {
     match change {
         Change::Drain | Change::Undrain | Change::ConfirmDead(_) => "putexctl status".to_owned(),
-        _ => format!("putexctl status {}", change.subject().unwrap_or_default()),
+        Change::Stop(service)
+        | Change::Start(service)
+        | Change::StepDown(service, _)
+        | Change::Pause(service)
+        | Change::Resume(service)
+        | Change::Adopt(service) => format!("putexctl status {service}"),
     }
 }
 

@@ -276,7 +276,7 @@ fn of_service(
         let mut found = hosts.iter().filter_map(|host| report_of(host, name)).map(read);
         found.find(|text| !text.is_empty()).cloned().unwrap_or_default()
     };
-    let unit = here.map(|status| status.unit.clone()).unwrap_or_else(|| of_report(|report| &report.unit));
+    let unit = here.map_or_else(|| of_report(|report| &report.unit), |status| status.unit.clone());
     let mut view = ServiceView {
         service: name.to_owned(),
         state,

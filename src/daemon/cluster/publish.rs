@@ -1,6 +1,6 @@
 //! Reports this host and its services. A change of many services costs as many writes as they have pages, and one more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -175,7 +175,7 @@ impl Publisher {
         self.untaken = if is_up { self.untaken + 1 } else { 0 };
         match trouble {
             Trouble::Away(error) if self.untaken >= UNTAKEN => Trouble::Refused(error),
-            trouble => trouble,
+            Trouble::Away(_) | Trouble::Refused(_) => trouble,
         }
     }
 
@@ -215,9 +215,8 @@ impl Publisher {
         let mut changed = is_other || self.pages.is_empty();
         if is_other {
             self.current = self.services.borrow_and_update().clone();
-            let known: BTreeMap<_, _> =
-                self.current.watched.iter().map(|service| (&service.settings.name, ())).collect();
-            self.reports.retain(|name, _| known.contains_key(name));
+            let known: BTreeSet<_> = self.current.watched.iter().map(|service| &service.settings.name).collect();
+            self.reports.retain(|name, _| known.contains(name));
         }
         for service in &mut self.current.watched {
             let before = self.reports.get(&service.settings.name);

@@ -72,16 +72,15 @@ impl Slot {
         let mut overtaken = false;
         let mut replaced = Replaced::Expected;
         for _ in 0..TRIES {
-            let (incarnation, base) = match self.base.take() {
-                Some(base) => base,
-                None => {
-                    let snapshot = site.notes.read(&self.key, None).await?;
-                    if overtaken {
-                        let value = snapshot.entry.as_ref().and_then(|entry| entry.value.clone());
-                        replaced = Replaced::Other(value);
-                    }
-                    position(&snapshot)
+            let (incarnation, base) = if let Some(base) = self.base.take() {
+                base
+            } else {
+                let snapshot = site.notes.read(&self.key, None).await?;
+                if overtaken {
+                    let value = snapshot.entry.as_ref().and_then(|entry| entry.value.clone());
+                    replaced = Replaced::Other(value);
                 }
+                position(&snapshot)
             };
             match set(site, &self.key, (incarnation.clone(), base), value).await {
                 WriteOutcome::Won(revision) => {

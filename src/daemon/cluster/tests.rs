@@ -106,8 +106,8 @@ impl Member {
         let machine = machine.to_owned();
         let describe = move || HostReport { boot: machine.clone(), machine: machine.clone(), ..HostReport::default() };
         let tasks = cluster.run(describe, errand);
-        let (statuses, watched) = (0..services).map(service).unzip();
-        cluster.report(Services { watched, broken: Vec::new() });
+        let (statuses, reported) = (0..services).map(service).unzip();
+        cluster.report(Services { watched: reported, broken: Vec::new() });
         Self { cluster, store, statuses, errands, _guard: guard, _tasks: (tasks, watches) }
     }
 

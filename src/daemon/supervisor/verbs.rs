@@ -76,22 +76,26 @@ impl Supervisor {
     /// Does on this host what an operator asks for.
     fn carry_out(&mut self, errand: Errand) {
         let Errand { verb, by, answer, is_patient, is_placed } = errand;
-        let answer = match &verb {
-            Verb::StepDown { service, reason, to } if self.holds(service) => {
-                match successors(&self.cluster.status(), self.cluster.is_blind(), service, to.as_ref()) {
-                    Ok(words) => {
-                        tracing::info!("{service}: {by} has this host step down{}", said(reason));
-                        with_words(answer, words)
-                    }
-                    Err(_) if is_patient => {
-                        return self.wait_for_successor(Errand { verb, by, answer, is_patient, is_placed });
-                    }
-                    Err(reason) => return drop(answer.send(Err(reason))),
-                }
-            }
-            _ => answer,
+        let Some((service, reason, to)) = self.handed_over(&verb) else {
+            return self.answer_here(Ask::Do { verb, by, answer });
         };
-        self.answer_here(Ask::Do { verb, by, answer });
+        match successors(&self.cluster.status(), self.cluster.is_blind(), service, to) {
+            Ok(words) => {
+                tracing::info!("{service}: {by} has this host step down{}", said(reason));
+                let answer = with_words(answer, words);
+                self.answer_here(Ask::Do { verb, by, answer });
+            }
+            Err(_) if is_patient => {
+                self.wait_for_successor(Errand { verb, by, answer, is_patient, is_placed });
+            }
+            Err(reason) => drop(answer.send(Err(reason))),
+        }
+    }
+
+    /// The service that is held here and is to be handed over, why, and to whom.
+    fn handed_over<'a>(&self, verb: &'a Verb) -> Option<(&'a ServiceName, &'a str, Option<&'a NodeId>)> {
+        let Verb::StepDown { service, reason, to } = verb else { return None };
+        self.holds(service).then_some((service, reason, to.as_ref()))
     }
 
     /// Waits for a moment whether another host can take over, and then has the errand carried out or refused. What a host
