@@ -136,11 +136,11 @@ impl Supervisor {
         let concerned = self.services.iter().filter(concerned);
         let tellers: Vec<Teller> = concerned.map(|(_, handle)| Teller::of(&self.host, &handle.settings.key)).collect();
         let (inner, result) = oneshot::channel::<Result<String, String>>();
-        let (asked, asker) = (verb.clone(), by.clone());
+        let (asked, author) = (verb.clone(), by.clone());
         tokio::spawn(async move {
             let Ok(result) = result.await else { return };
             if result.is_ok() {
-                tellers.iter().for_each(|teller| teller.asked(&asked, &asker));
+                tellers.iter().for_each(|teller| teller.asked(&asked, &author));
             }
             let _ = answer.send(result);
         });
