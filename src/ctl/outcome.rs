@@ -135,9 +135,10 @@ fn held(holder: &str, incomplete: &str) -> Result<String, String> {
 /// What is the case while nobody holds the lock.
 fn nobody_holds(service: &ServiceView) -> String {
     let takes: Vec<String> = service.hosts.iter().filter(|host| host.eligible).map(|host| host.host.clone()).collect();
-    match takes.is_empty() {
-        true => "nobody holds the lock at the moment".to_owned(),
-        false => format!("nobody holds the lock at the moment; {} may take it", super::view::enumerated(&takes, 4)),
+    if takes.is_empty() {
+        "nobody holds the lock at the moment".to_owned()
+    } else {
+        format!("nobody holds the lock at the moment; {} may take it", super::view::enumerated(&takes, 4))
     }
 }
 

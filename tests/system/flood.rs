@@ -15,7 +15,7 @@ const DAEMON: &str = "putexd.service";
 const SPAN: Duration = Duration::from_secs(10);
 const CONNECTIONS: usize = 8;
 /// How many services each host has.
-const SERVICES: usize = 200;
+const SERVICES: usize = 40;
 /// The calls of the standard interfaces that everybody may make.
 const OTHERS: [(&str, &str, &str); 3] = [
     ("/org/putexd/Putexd1", "org.freedesktop.DBus.ObjectManager", "GetManagedObjects"),

@@ -14,7 +14,6 @@ mod campaign;
 mod cluster;
 mod command;
 mod daemon_faults;
-mod day;
 mod disk;
 mod docker;
 mod elections;

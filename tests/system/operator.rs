@@ -24,16 +24,18 @@ fn tells(host: &Host, arguments: &[&str]) -> String {
 fn lease_left(host: &Host) -> Option<Duration> {
     let output = host.output(&["putexctl", "status", "--local", "--json"]);
     let status: Value = serde_json::from_slice(&output.stdout).ok()?;
-    fn find(value: &Value) -> Option<u64> {
-        match value {
-            Value::Object(fields) => {
-                fields.get("lease_left_ms").and_then(Value::as_u64).or_else(|| fields.values().find_map(find))
-            }
-            Value::Array(values) => values.iter().find_map(find),
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
+    find_lease_left(&status).map(Duration::from_millis)
+}
+
+fn find_lease_left(status: &Value) -> Option<u64> {
+    match status {
+        Value::Object(fields) => {
+            let left = fields.get("lease_left_ms").and_then(Value::as_u64);
+            left.or_else(|| fields.values().find_map(find_lease_left))
         }
+        Value::Array(values) => values.iter().find_map(find_lease_left),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
     }
-    find(&status).map(Duration::from_millis)
 }
 
 #[test]

@@ -77,6 +77,7 @@ impl Publisher {
         // A report without services would say that there are none.
         let _ = timeout(REPORT, self.services.changed()).await;
         self.services.mark_changed();
+        let mut has_failed = false;
         loop {
             let result = self.publish().await;
             let pause = match &result {
@@ -85,8 +86,11 @@ impl Publisher {
                     None
                 }
                 Err(trouble) if trouble.is_refusal() => Some(REFUSED),
+                // Hosts that start together get in each other's way in the list of hosts.
+                Err(_) if !has_failed => Some(LOOK),
                 Err(_) => Some(REPORT),
             };
+            has_failed = result.is_err();
             self.cluster.note(Part::Report, result);
             match pause {
                 None => drop(timeout(LOOK, self.cluster.0.changed.notified()).await),

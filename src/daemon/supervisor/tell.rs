@@ -131,16 +131,23 @@ impl Supervisor {
             // What this host does not hold is not handed over.
             Verb::Drain { .. } => is_held_in(handle.status.borrow().state.as_str()),
             Verb::Undrain | Verb::ConfirmDead { .. } => false,
-            _ => verb.service() == Some(*name),
+            Verb::StepDown { .. }
+            | Verb::Stop { .. }
+            | Verb::Start { .. }
+            | Verb::Pause { .. }
+            | Verb::Resume { .. }
+            | Verb::Adopt { .. } => verb.service() == Some(*name),
         };
         let concerned = self.services.iter().filter(concerned);
         let tellers: Vec<Teller> = concerned.map(|(_, handle)| Teller::of(&self.host, &handle.settings.key)).collect();
         let (inner, result) = oneshot::channel::<Result<String, String>>();
-        let (asked, asker) = (verb.clone(), by.clone());
+        let (asked, author) = (verb.clone(), by.clone());
         tokio::spawn(async move {
             let Ok(result) = result.await else { return };
             if result.is_ok() {
-                tellers.iter().for_each(|teller| teller.asked(&asked, &asker));
+                for teller in &tellers {
+                    teller.asked(&asked, &author);
+                }
             }
             let _ = answer.send(result);
         });

@@ -85,7 +85,9 @@ impl Supervisor {
                 let answer = with_words(answer, words);
                 self.answer_here(Ask::Do { verb, by, answer });
             }
-            Err(_) if is_patient => self.wait_for_successor(Errand { verb, by, answer, is_patient, is_placed }),
+            Err(_) if is_patient => {
+                self.wait_for_successor(Errand { verb, by, answer, is_patient, is_placed });
+            }
             Err(reason) => drop(answer.send(Err(reason))),
         }
     }
