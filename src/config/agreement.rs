@@ -70,7 +70,6 @@ mod tests {
     fn settings() -> ServiceSettings {
         ServiceSettings {
             name: ServiceName::new("db").expect("a name"),
-            observes: false,
             source: PathBuf::new(),
             unit: UnitName::new("db.service").expect("a name"),
             bound_units: Vec::new(),

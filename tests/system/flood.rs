@@ -22,8 +22,8 @@ const OTHERS: [(&str, &str, &str); 3] = [
     ("/org/putexd/Putexd1/service", "org.freedesktop.DBus.Introspectable", "Introspect"),
     ("/", "org.freedesktop.DBus.Peer", "Ping"),
 ];
-/// Calls that each connection has under way at once. The bus permits 128.
-const CALLS: usize = 100;
+/// Calls that each connection has under way at once. Together they are more than putexd takes from the bus beforehand.
+const CALLS: usize = 10;
 
 /// The processor time that putexd has used.
 fn processor(host: &Host) -> Duration {
